@@ -1,0 +1,128 @@
+"""What can go wrong, as one tree; the number is the exit status of the command line.
+
+    AnyNpuError
+    ├─ ConfigError     2   the request itself: a flag, a file, a value
+    ├─ Unsupported     3   this model cannot go to that chip (findings say why)
+    ├─ ToolMissing     4   a toolchain or driver is not installed
+    ├─ ToolFailed      5   a vendor tool ran and failed (argv, status, log, last lines)
+    ├─ DeviceError     6   a device or its driver refused (call, code, likely cause)
+    ├─ AccuracyError   7   the result was executed and is not good enough
+    └─ IntegrityError  8   a file is not what it claims to be
+
+Every error carries one sentence for the user and, where there is one, a hint at what to do next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class AnyNpuError(Exception):
+    """Something the user should read as one sentence, with a hint at the next step."""
+
+    exit_status = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Subclasses take other arguments; restoring the attributes keeps errors picklable across processes.
+        return (_restore, (type(self), self.args, self.__dict__))
+
+
+def _restore(kind: type[AnyNpuError], args: tuple[object, ...], state: dict[str, object]) -> AnyNpuError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(AnyNpuError):
+    """The request is wrong: an unknown name, a bad value, a file that is not there."""
+
+    exit_status = 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One reason why an operator or a model does not go to a chip."""
+
+    rule: str
+    message: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+
+class Unsupported(AnyNpuError):
+    """The model cannot go to that chip; the findings say which part and why."""
+
+    exit_status = 3
+
+    def __init__(self, message: str, findings: Iterable[Finding] = (), hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.findings = tuple(findings)
+
+
+class ToolMissing(AnyNpuError):
+    """A toolchain is not installed; the hint says how to get it."""
+
+    exit_status = 4
+
+
+class ToolFailed(AnyNpuError):
+    """A vendor tool ran and failed."""
+
+    exit_status = 5
+
+    def __init__(
+        self,
+        message: str,
+        argv: Sequence[str] = (),
+        status: int | None = None,
+        log: str = "",
+        last_lines: Sequence[str] = (),
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint)
+        self.argv = tuple(argv)
+        self.status = status
+        self.log = log
+        self.last_lines = tuple(last_lines)
+
+
+class DeviceError(AnyNpuError):
+    """A device or its driver refused a call."""
+
+    exit_status = 6
+
+    def __init__(self, message: str, call: str = "", code: int | None = None, cause: str = "", hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.call = call
+        self.code = code
+        self.cause = cause
+
+
+class AccuracyError(AnyNpuError):
+    """The artifact was executed and its results are not good enough."""
+
+    exit_status = 7
+
+    def __init__(
+        self, message: str, metric: str, got: float, wanted: float, worst: Sequence[str] = (), hint: str = ""
+    ) -> None:
+        super().__init__(message, hint)
+        self.metric = metric
+        self.got = got
+        self.wanted = wanted
+        self.worst = tuple(worst)
+
+
+class IntegrityError(AnyNpuError):
+    """A file is not what it claims to be: damaged, truncated, or of another kind."""
+
+    exit_status = 8
