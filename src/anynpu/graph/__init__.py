@@ -1,0 +1,1 @@
+"""What a model is: simplification, static shapes, layouts, cost, fingerprint, degenerate outputs."""

@@ -1,0 +1,1 @@
+"""Where models come from: ONNX files, PyTorch modules, the zoo."""

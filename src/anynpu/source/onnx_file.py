@@ -1,0 +1,303 @@
+"""Reads an ONNX file that nobody vouches for: the result is whole, finite and self-contained, or an error says why.
+
+Truncated protobuf often parses, so the graph is checked as well: nodes, producers, and the bytes of every tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, numpy_helper
+
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+
+# Protobuf cannot hold or write more in one message.
+MAX_BYTES = 2**31 - 1
+
+_EXPORT_AGAIN = "Export or download the model again."
+_MAGIC: tuple[tuple[int, bytes, str], ...] = (
+    (4, b"TFL3", "a TensorFlow Lite model"),
+    (4, b"ORTM", "an onnxruntime .ort model"),
+    (0, b"\x89PNG", "a PNG image"),
+    (0, b"\xff\xd8\xff", "a JPEG image"),
+    (0, b"\x89HDF", "an HDF5 file (Keras)"),
+    (0, b"GGUF", "a GGUF model"),
+    (0, b"\x1f\x8b", "a gzip archive"),
+    (0, b"\x93NUMPY", "a NumPy array"),
+    (0, b"\x7fELF", "an ELF program"),
+    (0, b"\x80\x02\x8a\x0a", "a PyTorch checkpoint"),
+    (257, b"ustar", "a tar archive"),
+)
+_HINTS = {
+    "a PyTorch checkpoint": "Pass the network as FILE.py:CLASS and the checkpoint with --ckpt.",
+    "a TensorFlow Lite model": "Pass the ONNX or PyTorch model it was made from.",
+}
+_FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
+# Values a typed field holds for one element, where it is not one; names follow the wire format of TensorProto.
+_WORDS_PER_ELEMENT: dict[int, int] = {TensorProto.COMPLEX64: 2, TensorProto.COMPLEX128: 2}
+
+
+def read(path: Path) -> ModelProto:
+    """Returns the model in `path` with all its weights inside, checked for damage."""
+    data = _bytes(path)
+    _reject_other_kinds(path, data)
+    try:
+        model = ModelProto()
+        model.ParseFromString(data)
+        _check_strings(model)
+        _check_header(path, model)
+        _load_external(path, model, budget=MAX_BYTES - len(data))
+        for name, tensor in _tensors(model.graph):
+            _check_tensor(f"{path}: tensor '{name}'", tensor)
+        onnx.checker.check_model(model)
+        _check_graph(path, model.graph)
+    except AnyNpuError:
+        raise
+    except Exception as error:  # protobuf and the checker raise many kinds; all mean one thing here
+        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
+        raise IntegrityError(f"{path}: not a whole ONNX model: {reason}", _EXPORT_AGAIN) from error
+    return model
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        if path.is_dir():
+            raise ConfigError(f"{path}: is a folder, not an ONNX file", "Name the .onnx file inside it.")
+        if not path.exists():
+            raise ConfigError(f"{path}: no such file", _near_files(path))
+        if not path.is_file():
+            raise ConfigError(f"{path}: is not a regular file", "Copy the model to a file first.")
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            raise IntegrityError(
+                f"{path}: {size} bytes is more than one ONNX file can hold (2 GiB)",
+                "Save the weights as external data next to the model.",
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", "Check its permissions.") from error
+
+
+def _near_files(path: Path) -> str:
+    others = sorted(p.name for p in path.parent.glob("*.onnx"))[:5] if path.parent.is_dir() else []
+    return f"ONNX files in that folder: {', '.join(others)}." if others else "Check the path."
+
+
+def _reject_other_kinds(path: Path, data: bytes) -> None:
+    if not data:
+        raise IntegrityError(f"{path}: the file is empty", _EXPORT_AGAIN)
+    if data.startswith(b"version https://git-lfs"):
+        raise IntegrityError(f"{path}: is a git-lfs pointer, not the model itself", "Run `git lfs pull` to fetch it.")
+    kind = _kind(data)
+    if kind:
+        raise IntegrityError(f"{path}: not an ONNX file: it looks like {kind}", _HINTS.get(kind, _EXPORT_AGAIN))
+
+
+def _kind(data: bytes) -> str:
+    """Returns what the first bytes say the file is, or '' when they could be ONNX."""
+    for offset, magic, kind in _MAGIC:
+        if data[offset : offset + len(magic)] == magic:
+            return kind
+    if data.startswith(b"PK\x03\x04"):
+        return "a PyTorch checkpoint" if b"data.pkl" in data[:4096] else "a zip archive"
+    if data[8:9] == b"{" and int.from_bytes(data[:8], "little") < len(data):
+        return "a safetensors file"
+    return _text_kind(data[:512])
+
+
+def _text_kind(head: bytes) -> str:
+    try:
+        text = head[:-4].decode() if len(head) == 512 else head.decode()
+    except UnicodeDecodeError:
+        return ""
+    if any(ord(char) < 32 and char not in "\t\r\n" for char in text):
+        return ""
+    start = text.lstrip().lower()
+    return "an HTML page" if start.startswith(("<!doctype html", "<html")) else "text"
+
+
+def _check_strings(model: ModelProto) -> None:
+    """Raises ValueError for a string that is not UTF-8, which would fail much later."""
+    stack: list[object] = [model]
+    while stack:
+        message = stack.pop()
+        for field, value in message.ListFields():  # type: ignore[attr-defined]
+            if field.message_type is not None:
+                stack.extend([value] if hasattr(value, "ListFields") else value)
+            elif field.type == field.TYPE_STRING:
+                # protobuf hands out bytes instead of text when the encoding is broken
+                for text in [value] if isinstance(value, str | bytes) else value:
+                    if isinstance(text, bytes):
+                        raise ValueError(f"{field.name} is not UTF-8 text")
+
+
+def _check_header(path: Path, model: ModelProto) -> None:
+    if not model.graph.node:
+        raise IntegrityError(f"{path}: not a whole ONNX model: the graph has no nodes", _EXPORT_AGAIN)
+    if not model.graph.output:
+        raise IntegrityError(f"{path}: not a whole ONNX model: the graph has no outputs", _EXPORT_AGAIN)
+    if not model.opset_import:
+        raise IntegrityError(f"{path}: not a whole ONNX model: no opset is stated", _EXPORT_AGAIN)
+    newest = onnx.defs.onnx_opset_version()
+    for opset in model.opset_import:
+        if opset.domain in ("", "ai.onnx") and opset.version > newest:
+            raise ConfigError(
+                f"{path}: opset {opset.version} is newer than this onnx {onnx.__version__} knows ({newest})",
+                f"Export with opset {newest} or lower, or install a newer onnx.",
+            )
+    if model.ir_version > onnx.IR_VERSION:
+        raise ConfigError(
+            f"{path}: ONNX IR version {model.ir_version} is newer than this onnx {onnx.__version__} knows"
+            f" ({int(onnx.IR_VERSION)})",
+            "Install a newer onnx, or export with an older one.",
+        )
+
+
+def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from _graphs(attribute.g)
+            for inner in attribute.graphs:
+                yield from _graphs(inner)
+
+
+def _tensors(root: onnx.GraphProto) -> Iterator[tuple[str, TensorProto]]:
+    """Yields every tensor that holds data, with the name a message should use; subgraphs included."""
+    for graph in _graphs(root):
+        yield from ((tensor.name, tensor) for tensor in graph.initializer)
+        for sparse in graph.sparse_initializer:
+            yield sparse.values.name, sparse.values
+            yield sparse.values.name, sparse.indices
+        for node in graph.node:
+            for attribute in node.attribute:
+                name = next(iter(node.output), node.name)
+                if attribute.HasField("t"):
+                    yield attribute.t.name or name, attribute.t
+                yield from ((tensor.name or name, tensor) for tensor in attribute.tensors)
+
+
+def _load_external(path: Path, model: ModelProto, budget: int) -> None:
+    """Moves external data into the model, from files inside the model's own folder only."""
+    folder = path.parent.resolve()
+    for name, tensor in _tensors(model.graph):
+        if tensor.data_location != TensorProto.EXTERNAL:
+            continue
+        data = _external_bytes(f"{path}: tensor '{name}'", folder, tensor, budget)
+        budget -= len(data)
+        tensor.raw_data = data
+        del tensor.external_data[:]
+        tensor.data_location = TensorProto.DEFAULT
+
+
+def _external_bytes(where: str, folder: Path, tensor: TensorProto, budget: int) -> bytes:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    location = entries.get("location", "")
+    if not location:
+        raise IntegrityError(f"{where}: external data without a location", _EXPORT_AGAIN)
+    file = folder / location
+    # resolve() follows symbolic links, so one test covers absolute paths, '..' and links.
+    if not file.resolve().is_relative_to(folder) or Path(location).is_absolute() or ".." in Path(location).parts:
+        raise IntegrityError(
+            f"{where}: external data '{location}' lies outside the model's folder",
+            "Keep the weight files next to the model.",
+        )
+    if not file.is_file():
+        raise IntegrityError(
+            f"{where}: external data file '{location}' is missing", f"Copy {location} next to the model."
+        )
+    needed = _needed_bytes(where, tensor)
+    offset, length = _span(where, entries, file.stat().st_size, needed)
+    if length > budget:
+        raise IntegrityError(f"{where}: with its external data the model exceeds 2 GiB", "Use a smaller model.")
+    try:
+        with file.open("rb") as stream:
+            stream.seek(offset)
+            data: bytes = stream.read(length)
+        return data
+    except OSError as error:
+        raise ConfigError(f"{file}: cannot be read: {error.strerror or error}", "Check its permissions.") from error
+
+
+def _span(where: str, entries: dict[str, str], size: int, needed: int) -> tuple[int, int]:
+    offset = int(entries.get("offset") or 0)
+    length = int(entries.get("length") or needed)
+    if offset < 0 or length != needed or offset + length > size:
+        raise IntegrityError(
+            f"{where}: needs {needed} bytes, its external data gives {length} at {offset} of {size}", _EXPORT_AGAIN
+        )
+    return offset, length
+
+
+def _needed_bytes(where: str, tensor: TensorProto) -> int:
+    if any(dim < 0 for dim in tensor.dims):
+        raise IntegrityError(f"{where}: has a negative dimension {list(tensor.dims)}", _EXPORT_AGAIN)
+    # integers only: damaged dimensions can be too large for a float
+    bits = int(math.prod(tensor.dims)) * _bits(where, tensor)
+    return (bits + 7) // 8
+
+
+def _bits(where: str, tensor: TensorProto) -> int:
+    name = TensorProto.DataType.Name(tensor.data_type) if tensor.data_type in TensorProto.DataType.values() else ""
+    if name in ("", "UNDEFINED"):
+        raise IntegrityError(f"{where}: has no known data type ({tensor.data_type})", _EXPORT_AGAIN)
+    if name.endswith("INT2"):
+        return 2
+    if name.endswith("INT4") or name.startswith("FLOAT4"):
+        return 4
+    if tensor.data_type == TensorProto.STRING:
+        return 0
+    return int(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize) * 8
+
+
+def _check_tensor(where: str, tensor: TensorProto) -> None:
+    needed = _needed_bytes(where, tensor)
+    if tensor.HasField("raw_data"):
+        got, unit = len(tensor.raw_data), "bytes"
+    else:
+        got, needed, unit = *_typed_counts(tensor), "values"
+    if got != needed:
+        raise IntegrityError(f"{where}: needs {needed} {unit} for {list(tensor.dims)}, has {got}", _EXPORT_AGAIN)
+    if tensor.data_type in _FLOATS:
+        _check_finite(where, tensor)
+
+
+def _typed_counts(tensor: TensorProto) -> tuple[int, int]:
+    """Returns how many values the typed field holds and how many the dimensions need."""
+    field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+    count = math.prod(tensor.dims) * _WORDS_PER_ELEMENT.get(tensor.data_type, 1)
+    bits = _bits("", tensor)
+    if 0 < bits < 8:
+        count = (count * bits + 7) // 8
+    return len(getattr(tensor, field)), count
+
+
+def _check_finite(where: str, tensor: TensorProto) -> None:
+    values = numpy_helper.to_array(tensor)
+    if np.isfinite(values).all():
+        return
+    if np.isnan(values).any():
+        raise IntegrityError(f"{where}: holds NaN", "Train or export the model again; these weights are damaged.")
+    if not _is_mask(values):
+        raise IntegrityError(f"{where}: holds Inf", "Train or export the model again; these weights are damaged.")
+
+
+def _is_mask(values: np.ndarray) -> bool:
+    # Attention adds or selects -inf on purpose: a lone scalar, or a matrix of nothing but 0 and -inf. No weight is so.
+    if values.ndim == 0:
+        return True
+    return values.ndim >= 2 and bool(np.all((values == 0) | np.isneginf(values.astype(np.float32))))
+
+
+def _check_graph(path: Path, graph: onnx.GraphProto) -> None:
+    known = {name for node in graph.node for name in node.output}
+    known |= {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    known |= {tensor.values.name for tensor in graph.sparse_initializer}
+    for output in graph.output:
+        if output.name not in known:
+            raise IntegrityError(f"{path}: output '{output.name}' is produced by no node", _EXPORT_AGAIN)
