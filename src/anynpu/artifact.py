@@ -1,0 +1,205 @@
+"""The one type that crosses every arrow: a folder with files and a manifest that says what they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from anynpu import schema
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.tensors import TensorSpec
+
+MANIFEST = "manifest.json"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file of the artifact, relative to its folder."""
+
+    path: str
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class OperatorPlacement:
+    """Where one operator runs, and, if that is not the NPU, why."""
+
+    name: str
+    kind: str
+    device: Literal["npu", "cpu"]
+    reason: str = ""
+    macs: int | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The receipt: every operator of the compiled model and where it runs."""
+
+    npu: str
+    operators: tuple[OperatorPlacement, ...]
+
+    @property
+    def on_npu(self) -> int:
+        return sum(op.device == "npu" for op in self.operators)
+
+    @property
+    def operator_share(self) -> float:
+        """The share of operators on the NPU, 0 to 1."""
+        return self.on_npu / len(self.operators) if self.operators else 0.0
+
+    @property
+    def mac_share(self) -> float | None:
+        """The share of MACs on the NPU, or None where some operator's MACs are not known or there are none."""
+        counts = [op.macs for op in self.operators]
+        known = [c for c in counts if c is not None]
+        if len(known) != len(counts) or not sum(known):
+            return None
+        return sum(op.macs or 0 for op in self.operators if op.device == "npu") / sum(known)
+
+    @property
+    def share(self) -> float:
+        """The share that `--require-npu` judges: the lower of operators and MACs."""
+        macs = self.mac_share
+        return self.operator_share if macs is None else min(macs, self.operator_share)
+
+    def elsewhere(self) -> tuple[OperatorPlacement, ...]:
+        """The operators that do not run on the NPU."""
+        return tuple(op for op in self.operators if op.device != "npu")
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """Figures nobody measured: counted from the graph or estimated by a compiler, as `source` says."""
+
+    source: str
+    macs: int | None = None
+    parameters: int | None = None
+    sram_bytes: int | None = None
+    flash_bytes: int | None = None
+    cycles: int | None = None
+    latency_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """What made an artifact; its digest is the address in the store."""
+
+    name: str
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tools: Mapping[str, str] = field(default_factory=dict)
+    platform: str = ""
+    platform_digest: str = ""
+
+    @property
+    def address(self) -> str:
+        return schema.digest(self)
+
+
+@dataclass(frozen=True)
+class Made:
+    """When and how long; no part of the digest."""
+
+    at: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What an artifact is. A step returns it without `files`, `step` and `made`; sealing fills them in."""
+
+    format: str
+    main: str
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    fingerprint: str = ""
+    placement: Placement | None = None
+    estimates: Estimates | None = None
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict)
+    files: tuple[FileEntry, ...] = ()
+    step: Step | None = None
+    made: Made | None = None
+    schema_version: int = 0
+
+    @property
+    def digest(self) -> str:
+        """The sha256 of everything but the time of making."""
+        return schema.digest(replace(self, made=None))
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A sealed folder and its manifest."""
+
+    path: Path
+    manifest: Manifest
+
+    @classmethod
+    def open(cls, path: Path) -> Artifact:
+        """Returns the artifact in folder `path`; the files must be there with the sizes the manifest says."""
+        if not path.is_dir():
+            raise ConfigError(f"{path}: no such folder", "an artifact is a folder that `anynpu build` made")
+        file = path / MANIFEST
+        if not file.is_file():
+            raise ConfigError(f"{path}: no {MANIFEST} in it", "name the folder of one chip, such as out/ethos-u55-128")
+        try:
+            manifest = schema.from_dict(Manifest, schema.read_json(file), str(file))
+        except ConfigError as error:
+            raise IntegrityError(error.message) from None
+        if manifest.schema_version != SCHEMA_VERSION:
+            raise IntegrityError(
+                f"{file}: schema version {manifest.schema_version}, this anynpu reads {SCHEMA_VERSION}"
+            )
+        artifact = cls(path, manifest)
+        for entry in manifest.files:
+            target = artifact.file(entry.path)
+            if not target.is_file() or target.stat().st_size != entry.size:
+                raise IntegrityError(f"{target}: is missing or not {entry.size} bytes long")
+        return artifact
+
+    @property
+    def digest(self) -> str:
+        return self.manifest.digest
+
+    @property
+    def main(self) -> Path:
+        """The model file itself."""
+        return self.file(self.manifest.main)
+
+    def file(self, relative: str) -> Path:
+        """Returns the path of a file of this artifact; a name that leads out of the folder raises."""
+        parts = PurePosixPath(relative)
+        if parts.is_absolute() or ".." in parts.parts:
+            raise IntegrityError(f"{self.path / MANIFEST}: {relative}: leads out of the folder")
+        return self.path / relative
+
+    def verify(self) -> None:
+        """Raises IntegrityError unless every file has the hash the manifest says."""
+        for entry in self.manifest.files:
+            if hash_file(self.file(entry.path)) != entry.sha256:
+                raise IntegrityError(f"{self.file(entry.path)}: has changed since it was made")
+
+
+def hash_file(path: Path) -> str:
+    """Returns the sha256 of a file."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def seal(folder: Path, manifest: Manifest, step: Step, made: Made) -> Artifact:
+    """Hashes the files of `folder`, writes the manifest last and returns the artifact."""
+    paths = sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST)
+    files = tuple(FileEntry(p.relative_to(folder).as_posix(), hash_file(p), p.stat().st_size) for p in paths)
+    if manifest.main not in {f.path for f in files}:
+        raise IntegrityError(f"step {step.name}: it made no file {manifest.main}")
+    whole = replace(manifest, files=files, step=step, made=made, schema_version=SCHEMA_VERSION)
+    text = json.dumps(schema.to_dict(whole), indent=1, sort_keys=True, allow_nan=False) + "\n"
+    (folder / MANIFEST).write_text(text, "utf-8")
+    return Artifact(folder, whole)

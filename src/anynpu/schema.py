@@ -1,0 +1,212 @@
+"""Strict reading of TOML and JSON into frozen dataclasses, and back.
+
+Every message names the place and, for an unknown name, the nearest known one:
+
+    mcxn947.toml: memory.sram_kb: no such setting (did you mean 'sram_kib'?)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from anynpu.errors import ConfigError, IntegrityError
+
+T = TypeVar("T")
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """Returns " (did you mean 'x'?)" for the known name nearest to `name`, or an empty string."""
+    match = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    return f" (did you mean '{match[0]}'?)" if match else ""
+
+
+def from_dict(cls: type[T], data: Any, place: str) -> T:
+    """Returns `data` as the dataclass `cls`; anything unknown, missing or mistyped raises ConfigError."""
+    value: T = _record(cls, data, place, "")
+    return value
+
+
+def to_dict(value: Any) -> Any:
+    """Returns plain JSON data for a dataclass, leaving out fields that hold their default."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
+        return {f.name: to_dict(v) for f, v in fields if not _is_default(f, v)}
+    if isinstance(value, Mapping):
+        return {str(k): to_dict(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [to_dict(v) for v in value]
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def canonical_json(value: Any) -> str:
+    """Returns the one JSON text that equal data always gives."""
+    return json.dumps(to_dict(value), sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def digest(value: Any) -> str:
+    """Returns the sha256 of the canonical JSON of `value`."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Returns the parsed TOML file."""
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid TOML: {error}") from None
+
+
+def read_json(path: Path) -> Any:
+    """Returns the parsed JSON file."""
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise IntegrityError(f"{path}: not valid JSON: {error}") from None
+
+
+def parse_text(kind: Any, text: str, place: str) -> Any:
+    """Returns what the user typed for a value of type `kind` (the right side of `-O name=value`)."""
+    choices = _plain(kind)
+    if bool in choices and text.lower() in ("true", "false", "yes", "no", "on", "off"):
+        return text.lower() in ("true", "yes", "on")
+    for number in (int, float):
+        if number in choices:
+            try:
+                return number(text)
+            except ValueError:
+                continue
+    if type(None) in choices and text.lower() == "none":
+        return None
+    return _value(kind, text, place, "")
+
+
+def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
+    if field.default is not dataclasses.MISSING:
+        return bool(value == field.default) and type(value) is type(field.default)
+    if field.default_factory is not dataclasses.MISSING:
+        return bool(value == field.default_factory())
+    return False
+
+
+def _plain(kind: Any) -> tuple[Any, ...]:
+    origin = get_origin(kind)
+    return get_args(kind) if origin in (Union, types.UnionType) else (kind,)
+
+
+def _at(place: str, key: str) -> str:
+    return f"{place}: {key}" if key else place
+
+
+def _record(cls: Any, data: Any, place: str, key: str) -> Any:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{_at(place, key)}: a table was expected, not {_describe(data)}")
+    hints = get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}
+    prefix = f"{key}." if key else ""
+    for name in data:
+        if name not in fields:
+            raise ConfigError(f"{place}: {prefix}{name}: no such setting{near(str(name), fields)}")
+    values = {name: _value(hints[name], item, place, prefix + name) for name, item in data.items()}
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in values:
+            raise ConfigError(f"{place}: {prefix}{name}: is missing")
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{_at(place, key)}: {error.message}", error.hint) from None
+
+
+def _value(kind: Any, data: Any, place: str, key: str) -> Any:
+    origin = get_origin(kind)
+    if origin is Literal:
+        return _literal(get_args(kind), data, place, key)
+    if origin in (Union, types.UnionType):
+        return _union(get_args(kind), data, place, key)
+    if dataclasses.is_dataclass(kind):
+        return _record(kind, data, place, key)
+    if origin in (tuple, list):
+        return _sequence(kind, data, place, key)
+    if origin in (dict, Mapping):
+        if not isinstance(data, Mapping):
+            raise ConfigError(f"{_at(place, key)}: a table was expected, not {_describe(data)}")
+        inner = get_args(kind)[1]
+        return {str(k): _value(inner, v, place, f"{key}.{k}") for k, v in data.items()}
+    return _scalar(kind, data, place, key)
+
+
+def _literal(choices: tuple[Any, ...], data: Any, place: str, key: str) -> Any:
+    if data in choices:
+        return data
+    lowered = {str(c).lower(): c for c in choices}
+    if isinstance(data, str) and data.lower() in lowered:
+        return lowered[data.lower()]
+    names = ", ".join(map(str, choices))
+    raise ConfigError(f"{_at(place, key)}: {data!r} is not one of {names}{near(str(data), lowered)}")
+
+
+def _union(choices: tuple[Any, ...], data: Any, place: str, key: str) -> Any:
+    if data is None and type(None) in choices:
+        return None
+    errors = []
+    for kind in choices:
+        if kind is not type(None):
+            try:
+                return _value(kind, data, place, key)
+            except ConfigError as error:
+                errors.append(error)
+    raise errors[0]
+
+
+def _sequence(kind: Any, data: Any, place: str, key: str) -> Any:
+    if not isinstance(data, list | tuple):
+        raise ConfigError(f"{_at(place, key)}: a list was expected, not {_describe(data)}")
+    inner = get_args(kind)
+    if get_origin(kind) is tuple and len(inner) > 1 and inner[1] is not Ellipsis:
+        if len(inner) != len(data):
+            raise ConfigError(f"{_at(place, key)}: {len(inner)} values were expected, not {len(data)}")
+        return tuple(_value(k, v, place, f"{key}[{i}]") for i, (k, v) in enumerate(zip(inner, data, strict=True)))
+    items = [_value(inner[0], v, place, f"{key}[{i}]") for i, v in enumerate(data)]
+    return tuple(items) if get_origin(kind) is tuple else items
+
+
+def _scalar(kind: Any, data: Any, place: str, key: str) -> Any:
+    if kind is Any or kind is object:
+        return data
+    if kind is Path and isinstance(data, str):
+        return Path(data)
+    if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
+        if not math.isfinite(data):
+            raise ConfigError(f"{_at(place, key)}: a finite number was expected")
+        return float(data)
+    if isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
+        return data
+    raise ConfigError(f"{_at(place, key)}: {_NAMES.get(kind, kind)} was expected, not {_describe(data)}")
+
+
+_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}
+
+
+def _describe(data: Any) -> str:
+    if data is None:
+        return "nothing"
+    if isinstance(data, Mapping):
+        return "a table"
+    if isinstance(data, list | tuple):
+        return "a list"
+    return repr(data)

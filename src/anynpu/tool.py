@@ -1,0 +1,242 @@
+"""Child processes: argv lists with a clean environment, a time limit, a full log, and no orphans.
+
+`run` calls a vendor's program; `call` runs one of our own functions in a child, so that a converter that prints,
+leaks or crashes cannot touch the command line's stdout or its process.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anynpu import errors
+from anynpu.errors import AnyNpuError, Finding, ToolFailed, ToolMissing
+
+KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "USERPROFILE", "LD_LIBRARY_PATH")
+PROGRESS = "\x1e"
+LAST_LINES = 20
+
+
+@dataclass(frozen=True)
+class Completed:
+    """What a finished program printed and how long it took."""
+
+    argv: tuple[str, ...]
+    output: str
+    seconds: float
+
+
+def version_of(package: str, extra: str = "build") -> str:
+    """Returns the installed version of a Python package without importing it, or raises ToolMissing."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        raise ToolMissing(f"{package} is not installed", f"pip install 'anynpu[{extra}]'") from None
+
+
+def run(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    log: Path,
+    timeout_s: float = 600,
+    environment: Mapping[str, str] | None = None,
+    on_line: Callable[[str], None] | None = None,
+    hint: str = "",
+) -> Completed:
+    """Runs a program to its end and returns its output; a failure raises ToolFailed with the last lines of its log."""
+    program = shutil.which(argv[0])
+    if program is None:
+        raise ToolMissing(f"{argv[0]}: no such program", hint)
+    env = {k: v for k, v in os.environ.items() if k in KEPT_ENVIRONMENT} | {"LC_ALL": "C.UTF-8"} | (environment or {})
+    started = time.monotonic()
+    lines: list[str] = []
+    with log.open("a", encoding="utf-8") as sink, _spawn([program, *argv[1:]], cwd, dict(env)) as process:
+        sink.write("$ " + " ".join(argv) + "\n")
+        expired = _drain(process, timeout_s, sink.write, lines, on_line)
+        status = process.wait()
+    if expired:
+        raise _failure(f"{argv[0]} did not finish within {timeout_s:g} s", argv, status, log, lines, hint)
+    if status != 0:
+        raise _failure(f"{argv[0]} failed with {_status_name(status)}", argv, status, log, lines, hint)
+    return Completed(tuple(argv), "".join(lines), time.monotonic() - started)
+
+
+@contextmanager
+def _spawn(argv: Sequence[str], cwd: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(  # noqa: TID251  the one place that starts programs
+        argv,
+        cwd=cwd,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        _kill_group(process)
+        process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stream.close()
+
+
+def _kill_group(process: subprocess.Popen[str]) -> None:
+    if os.name == "posix":
+        # The session's group may outlive its leader: a vendor script can leave children behind.
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+    elif process.poll() is None:
+        process.kill()
+
+
+def _drain(
+    process: subprocess.Popen[str],
+    timeout_s: float,
+    write: Callable[[str], object],
+    lines: list[str],
+    on_line: Callable[[str], None] | None,
+) -> bool:
+    """Reads the output to its end and returns whether the time limit struck."""
+    expired = threading.Event()
+
+    def strike() -> None:
+        expired.set()
+        _kill_group(process)
+
+    timer = threading.Timer(timeout_s, strike)
+    timer.daemon = True
+    timer.start()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if on_line is not None:
+                on_line(line)
+            if not line.startswith(PROGRESS):
+                write(line)
+                lines.append(line)
+    finally:
+        timer.cancel()
+    return expired.is_set()
+
+
+def _failure(message: str, argv: Sequence[str], status: int, log: Path, lines: Sequence[str], hint: str) -> ToolFailed:
+    last = [line.rstrip("\n") for line in lines[-LAST_LINES:]]
+    return ToolFailed(message, argv=argv, status=status, log=str(log), last_lines=last, hint=hint)
+
+
+def _status_name(status: int) -> str:
+    if status < 0:
+        try:
+            return f"signal {signal.Signals(-status).name}"
+        except ValueError:
+            return f"signal {-status}"
+    return f"status {status}"
+
+
+def call(
+    function: str,
+    arguments: Mapping[str, Any],
+    *,
+    scratch: Path,
+    log: Path,
+    timeout_s: float = 3600,
+    progress: Callable[[int, int], None] | None = None,
+) -> Any:
+    """Returns what our function "module:name" returns, called in a child process with JSON arguments."""
+    request, reply = scratch / "request.json", scratch / "reply.json"
+    request.write_text(json.dumps({"function": function, "arguments": dict(arguments)}), "utf-8")
+    argv = [sys.executable, "-m", "anynpu.tool", str(request), str(reply)]
+    # The user's file may import packages that are only on this process's path.
+    environment = {k: v for k, v in os.environ.items() if k.startswith(("ANYNPU_", "OMP_", "PYTHON"))}
+    try:
+        run(argv, cwd=Path.cwd(), log=log, timeout_s=timeout_s, environment=environment, on_line=_progress(progress))
+    except ToolFailed as failure:
+        if not reply.is_file():
+            failure.message = f"{function} ended without an answer ({_status_name(failure.status or 0)})"
+            failure.args = (failure.message,)
+            raise
+    answer = json.loads(reply.read_text("utf-8"))
+    request.unlink()
+    reply.unlink()
+    if "error" in answer:
+        raise _error_from(answer["error"], str(log))
+    return answer["result"]
+
+
+def _progress(report: Callable[[int, int], None] | None) -> Callable[[str], None]:
+    def on_line(line: str) -> None:
+        if report is not None and line.startswith(PROGRESS):
+            done, total = line[1:].split()
+            report(int(done), int(total))
+
+    return on_line
+
+
+def report_progress(done: int, total: int) -> None:
+    """Tells the parent process how far a function run by `call` has come."""
+    sys.stdout.write(f"{PROGRESS}{done} {total}\n")
+    sys.stdout.flush()
+
+
+def _error_to(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, AnyNpuError):
+        state = {k: list(v) if isinstance(v, tuple) else v for k, v in error.__dict__.items()}
+        state["findings"] = [vars(f) for f in getattr(error, "findings", ())]
+        return {"kind": type(error).__name__, **state}
+    last = traceback.format_exception_only(error)[-1].strip()
+    return {"kind": "ToolFailed", "message": last, "hint": "", "last_lines": traceback.format_exc().splitlines()[-8:]}
+
+
+def _error_from(data: dict[str, Any], log: str) -> AnyNpuError:
+    kind = getattr(errors, data.pop("kind"))
+    error: AnyNpuError = kind.__new__(kind)
+    error.args = (data["message"],)
+    findings = tuple(Finding(**f) for f in data.pop("findings", ()))
+    error.__dict__.update({k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+    if isinstance(error, errors.Unsupported):
+        error.findings = findings
+    if isinstance(error, ToolFailed):
+        error.__dict__ = {"argv": (), "status": None, "last_lines": (), **error.__dict__, "log": log}
+    return error
+
+
+def _child(request_path: str, reply_path: str) -> int:
+    """Runs one request; ends at once when the parent dies, since nobody would take the answer."""
+    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+    request = json.loads(Path(request_path).read_text("utf-8"))
+    module, name = request["function"].split(":")
+    try:
+        answer = {"result": getattr(importlib.import_module(module), name)(**request["arguments"])}
+    except Exception as error:
+        traceback.print_exc()
+        answer = {"error": _error_to(error)}
+    partial = Path(reply_path + ".part")
+    partial.write_text(json.dumps(answer), "utf-8")
+    partial.replace(reply_path)
+    sys.stdout.flush()
+    os._exit(0)  # converters leave threads and atexit hooks behind that can hang or crash
+
+
+if __name__ == "__main__":
+    _child(sys.argv[1], sys.argv[2])
