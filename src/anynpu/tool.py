@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,10 +62,11 @@ def run(
     program = shutil.which(argv[0])
     if program is None:
         raise ToolMissing(f"{argv[0]}: no such program", hint)
-    env = {k: v for k, v in os.environ.items() if k in KEPT_ENVIRONMENT} | {"LC_ALL": "C.UTF-8"} | (environment or {})
+    env = {k: v for k, v in os.environ.items() if k in KEPT_ENVIRONMENT}
+    env |= {"LC_ALL": "C.UTF-8", **(environment or {})}
     started = time.monotonic()
     lines: list[str] = []
-    with log.open("a", encoding="utf-8") as sink, _spawn([program, *argv[1:]], cwd, dict(env)) as process:
+    with log.open("a", encoding="utf-8") as sink, _spawn([program, *argv[1:]], cwd, env) as process:
         sink.write("$ " + " ".join(argv) + "\n")
         expired = _drain(process, timeout_s, sink.write, lines, on_line)
         status = process.wait()
@@ -78,7 +79,7 @@ def run(
 
 @contextmanager
 def _spawn(argv: Sequence[str], cwd: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen(  # noqa: TID251  the one place that starts programs
+    process = subprocess.Popen(
         argv,
         cwd=cwd,
         env=env,
@@ -100,13 +101,12 @@ def _spawn(argv: Sequence[str], cwd: Path, env: dict[str, str]) -> Iterator[subp
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
     if os.name == "posix":
-        # The session's group may outlive its leader: a vendor script can leave children behind.
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-    elif process.poll() is None:
+    else:
         process.kill()
 
 

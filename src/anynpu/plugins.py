@@ -1,0 +1,83 @@
+"""Plug-ins: targets, sessions and platforms found through entry points, listed without importing them.
+
+    [project.entry-points."anynpu.targets"]     vela = "anynpu.targets.vela:Vela"
+    [project.entry-points."anynpu.sessions"]    tflm = "anynpu.runtime.tflm:TflmSession"
+    [project.entry-points."anynpu.platforms"]   ethos-u55-128 = "anynpu.data.platforms"
+
+A platform's entry point names the package whose folder holds `<name>.toml`. The built-ins are registered in the same way.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+from anynpu.errors import ConfigError, ToolFailed
+from anynpu.platform import Platform, read_platform
+from anynpu.schema import near
+
+
+@functools.cache
+def _registered(kind: str) -> Mapping[str, EntryPoint]:
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=f"anynpu.{kind}"):
+        known = found.get(point.name)
+        if known is not None and known.value != point.value:
+            raise ConfigError(f"two plug-ins give {kind} '{point.name}': {known.value} and {point.value}")
+        found[point.name] = point
+    return dict(sorted(found.items()))
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """Returns the registered names of a kind: targets, sessions or platforms."""
+    return tuple(_registered(kind))
+
+
+def _point(kind: str, name: str) -> EntryPoint:
+    known = _registered(kind)
+    if name not in known:
+        verb = "anynpu targets" if kind == "platforms" else "anynpu tool list"
+        one = {"platforms": "chip", "targets": "target", "sessions": "device"}[kind]
+        raise ConfigError(f"no such {one}: {name}{near(name, known)}", f"`{verb}` lists them")
+    return known[name]
+
+
+@functools.cache
+def load(kind: str, name: str) -> Any:
+    """Returns the registered class, imported now."""
+    point = _point(kind, name)
+    try:
+        return point.load()
+    except (ImportError, AttributeError) as error:
+        raise ToolFailed(
+            f"plug-in {point.value} does not load: {error}", hint="update or remove that package"
+        ) from error
+
+
+@functools.cache
+def _aliases() -> Mapping[str, str]:
+    return {alias: name for name in names("platforms") for alias in _read(name).aliases}
+
+
+@functools.cache
+def _read(name: str) -> Platform:
+    point = _point("platforms", name)
+    spec = importlib.util.find_spec(point.value)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError(f"plug-in for chip {name}: {point.value} is not a package with {name}.toml in it")
+    platform = read_platform(Path(spec.submodule_search_locations[0]) / f"{name}.toml")
+    if platform.name != name:
+        raise ConfigError(f"{name}.toml: name: is '{platform.name}', the file and its entry point say '{name}'")
+    return platform
+
+
+def platform(name: str) -> Platform:
+    """Returns the chip of that name or alias."""
+    wanted = name.strip().lower()
+    if wanted not in _registered("platforms"):
+        wanted = _aliases().get(wanted, wanted)
+    return _read(wanted)
