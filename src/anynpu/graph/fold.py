@@ -1,0 +1,158 @@
+"""Evaluates the parts of a graph that no input reaches: constants, and shapes that are already known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+import numpy as np
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
+
+# A folded tensor beyond this size must not be larger than what it was made from: a shape can name terabytes.
+MAX_GROWN_ELEMENTS = 1 << 20
+_GROWING = {"ConstantOfShape", "Expand", "Tile", "Range", "Resize", "Pad", "OneHot", "EyeLike", "Upsample"}
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+# Folding these would turn stored integers back into floats and lose the quantisation.
+_QUANTISED = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
+_CONSTANT_VALUES = {"value", "value_int", "value_ints", "value_float", "value_floats"}
+
+_M = TypeVar("_M", NodeProto, onnx.TensorProto, onnx.ValueInfoProto)
+Arrays = dict[str, np.ndarray]
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def initializer_names(graph: GraphProto) -> set[str]:
+    """Returns the names of all constants stored with the graph."""
+    dense = {tensor.name for tensor in graph.initializer}
+    return dense | {tensor.values.name for tensor in graph.sparse_initializer}
+
+
+def inner_graphs(node: NodeProto) -> Iterator[GraphProto]:
+    """Yields the subgraphs of a node: branches and loop bodies."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def names_read(node: NodeProto) -> set[str]:
+    """Returns every name that a node reads, those that its subgraphs take from outside included."""
+    names = {name for name in node.input if name}
+    for graph in inner_graphs(node):
+        inside = {value.name for value in graph.input} | initializer_names(graph)
+        read = {value.name for value in graph.output}
+        for inner in graph.node:
+            read |= names_read(inner)
+            inside |= set(inner.output)
+        names |= read - inside
+    return names
+
+
+def static_shapes(graph: GraphProto) -> dict[str, tuple[int, ...]]:
+    """Returns the shape of every tensor whose dimensions are all known."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
+            continue
+        dims = value.type.tensor_type.shape.dim
+        if all(dim.HasField("dim_value") and dim.dim_value >= 0 for dim in dims):
+            shapes[value.name] = tuple(dim.dim_value for dim in dims)
+    shapes.update({tensor.name: tuple(tensor.dims) for tensor in graph.initializer})
+    return shapes
+
+
+def constant_value(node: NodeProto) -> np.ndarray | None:
+    """Returns the value of a Constant node, or None where it holds text or a sparse tensor."""
+    for attribute in node.attribute:
+        if attribute.name not in _CONSTANT_VALUES:
+            continue
+        value = onnx.helper.get_attribute_value(attribute)
+        if attribute.name == "value":
+            return numpy_helper.to_array(value)
+        return np.array(value, np.float32 if "float" in attribute.name else np.int64)
+    return None
+
+
+def fold_constants(model: ModelProto) -> ModelProto:
+    """Returns the model with everything evaluated that depends on constants and known shapes only."""
+    result = ModelProto()
+    result.CopyFrom(model)
+    graph = result.graph
+    shapes = static_shapes(graph)
+    constants: Arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    stored, outputs = set(constants), {value.name for value in graph.output}
+    kept = []
+    for node in graph.node:
+        values = None if outputs & set(node.output) else _evaluate(node, constants, shapes, result)
+        if values is None:
+            kept.append(node)
+        else:
+            constants.update(zip(node.output, values, strict=False))
+    needed = set().union(outputs, *(names_read(node) for node in kept))
+    new = [numpy_helper.from_array(constants[name], name) for name in sorted((set(constants) - stored) & needed)]
+    old = [tensor for tensor in graph.initializer if tensor.name in needed]
+    _replace(graph, kept, old + new)
+    return result
+
+
+def _replace(graph: GraphProto, nodes: list[NodeProto], tensors: list[onnx.TensorProto]) -> None:
+    nodes, tensors = [_copy(node) for node in nodes], [_copy(tensor) for tensor in tensors]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    del graph.initializer[:]
+    graph.initializer.extend(tensors)
+    names = {tensor.name for tensor in tensors}
+    values = [_copy(value) for value in graph.value_info if value.name not in names]
+    del graph.value_info[:]
+    graph.value_info.extend(values)
+
+
+def _copy(message: _M) -> _M:
+    twin = type(message)()
+    twin.CopyFrom(message)
+    return twin
+
+
+def _evaluate(node: NodeProto, constants: Arrays, shapes: Shapes, model: ModelProto) -> list[np.ndarray] | None:
+    if node.domain not in ("", "ai.onnx") or node.op_type in _RANDOM | _QUANTISED or any(inner_graphs(node)):
+        return None
+    if node.op_type == "Constant":
+        value = constant_value(node)
+        return None if value is None else [value]
+    if node.op_type in ("Shape", "Size") and node.input[0] in shapes:
+        return [_known_shape(node, shapes[node.input[0]])]
+    if not all(name in constants for name in node.input if name) or _too_large(node, shapes):
+        return None
+    return _run(node, constants, model)
+
+
+def _known_shape(node: NodeProto, shape: tuple[int, ...]) -> np.ndarray:
+    if node.op_type == "Size":
+        return np.array(math.prod(shape), np.int64)
+    span = {attribute.name: attribute.i for attribute in node.attribute}
+    return np.array(shape[span.get("start", 0) : span.get("end", len(shape))], np.int64)
+
+
+def _too_large(node: NodeProto, shapes: Shapes) -> bool:
+    if node.op_type not in _GROWING:
+        return False
+    return any(name not in shapes or math.prod(shapes[name]) > MAX_GROWN_ELEMENTS for name in node.output)
+
+
+def _run(node: NodeProto, constants: Arrays, model: ModelProto) -> list[np.ndarray] | None:
+    from onnx.reference import ReferenceEvaluator
+
+    names = list(dict.fromkeys(name for name in node.input if name))
+    values = [onnx.helper.make_value_info(name, onnx.TypeProto()) for name in (*names, *filter(None, node.output))]
+    graph = onnx.helper.make_graph([node], "fold", values[: len(names)], values[len(names) :])
+    single = onnx.helper.make_model(graph, opset_imports=model.opset_import)
+    try:
+        with np.errstate(all="ignore"):
+            results = ReferenceEvaluator(single).run(None, {name: constants[name] for name in names})
+    except Exception:  # an operator the evaluator lacks stays in the graph, which is always right
+        return None
+    if not all(isinstance(value, np.ndarray | np.generic) for value in results) or not all(node.output):
+        return None
+    return [np.asarray(value) for value in results]

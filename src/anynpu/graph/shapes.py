@@ -1,0 +1,172 @@
+"""Makes every shape of a model known: NPU compilers plan memory before the first inference."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
+from anynpu.graph.fold import fold_constants, initializer_names, static_shapes
+
+_ROUNDS = 8
+
+
+def inputs_of(model: ModelProto) -> list[ValueInfoProto]:
+    """Returns the graph inputs that the caller feeds, in order, without weights listed as inputs."""
+    stored = initializer_names(model.graph)
+    return [value for value in model.graph.input if value.name not in stored]
+
+
+def dtype_of(value: ValueInfoProto) -> str:
+    """Returns the NumPy name of a tensor's type, such as 'float32'."""
+    kind = value.type.tensor_type.elem_type
+    if not value.type.HasField("tensor_type") or kind == onnx.TensorProto.UNDEFINED:
+        raise IntegrityError(f"tensor '{value.name}' has no element type", "Export the model again.")
+    return str(onnx.helper.tensor_dtype_to_np_dtype(kind).name)
+
+
+def shape_of(value: ValueInfoProto) -> tuple[int | str, ...]:
+    """Returns the dimensions of a tensor: numbers where known, the symbol or '?' where not."""
+    dims = value.type.tensor_type.shape.dim
+    return tuple(dim.dim_value if _is_known(dim) else dim.dim_param or "?" for dim in dims)
+
+
+def tensor_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
+    """Returns every known static shape by tensor name, after shape inference."""
+    return static_shapes(infer(model).graph)
+
+
+def infer(model: ModelProto) -> ModelProto:
+    """Returns the model with the shapes ONNX can infer, or raises IntegrityError where they contradict."""
+    try:
+        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    except Exception as error:  # InferenceError, and RuntimeError or ValueError from the C++ side
+        raise IntegrityError(f"the shapes of the model contradict each other: {_first_line(error)}") from error
+
+
+def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> ModelProto:
+    """Returns the model with every tensor shape known, given the input shapes the user states."""
+    result = ModelProto()
+    result.CopyFrom(model)
+    _apply(result, shapes)
+    _require_fixed_inputs(result)
+    _forget_dynamic(result.graph)
+    try:
+        result = _propagate(result)
+    except IntegrityError as error:
+        if not shapes:
+            raise
+        stated = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
+        raise ConfigError(f"the model does not accept the shape {stated}: {error.message}") from error
+    _require_static(result.graph)
+    return result
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _is_known(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    # Some exporters write -1 for a dimension they do not know.
+    return dim.HasField("dim_value") and dim.dim_value >= 0
+
+
+def _apply(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
+    inputs = {value.name: value for value in inputs_of(model)}
+    for name, shape in shapes.items():
+        if name not in inputs:
+            near = difflib.get_close_matches(name, inputs, n=3, cutoff=0.5) or list(inputs)[:5]
+            raise ConfigError(f"the model has no input '{name}'", f"Its inputs: {', '.join(near)}.")
+        if any(isinstance(dim, bool) or int(dim) != dim or dim < 1 for dim in shape):
+            raise ConfigError(f"shape of '{name}': every dimension is a whole number above 0, not {list(shape)}")
+        _set_shape(inputs[name], [int(dim) for dim in shape])
+
+
+def _set_shape(value: ValueInfoProto, shape: list[int]) -> None:
+    tensor = value.type.tensor_type
+    known = shape_of(value)
+    text = ", ".join(map(str, known))
+    if tensor.HasField("shape") and len(known) != len(shape):
+        raise ConfigError(f"shape of '{value.name}': the model has {len(known)} dimensions [{text}], not {len(shape)}")
+    if not tensor.HasField("shape"):
+        tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension() for _ in shape)
+    for place, (dim, wanted) in enumerate(zip(tensor.shape.dim, shape, strict=True)):
+        if _is_known(dim) and dim.dim_value != wanted:
+            raise ConfigError(
+                f"shape of '{value.name}': dimension {place} is fixed to {dim.dim_value} in the model, not {wanted}",
+                f"The model's shape is [{text}]; only its dynamic dimensions can be stated.",
+            )
+        dim.dim_value = wanted
+
+
+def _require_fixed_inputs(model: ModelProto) -> None:
+    for value in inputs_of(model):
+        if not value.type.HasField("tensor_type"):
+            raise Unsupported(f"input '{value.name}' is not a tensor", hint="Export the model with tensor inputs.")
+        dims = shape_of(value)
+        if not value.type.tensor_type.HasField("shape"):
+            raise ConfigError(
+                f"input '{value.name}' has no shape", f"State it, for example: --shape {value.name}=1,3,224,224"
+            )
+        for place, dim in enumerate(dims):
+            if isinstance(dim, str):
+                symbol = f" ('{dim}')" if dim != "?" else ""
+                raise ConfigError(
+                    f"input '{value.name}': dimension {place}{symbol} is dynamic",
+                    f"State the shape, for example: --shape {value.name}={_example(dims)}",
+                )
+
+
+def _example(dims: tuple[int | str, ...]) -> str:
+    size = "224" if len(dims) == 4 else "128"
+    return ",".join(str(d) if isinstance(d, int) else "1" if i == 0 else size for i, d in enumerate(dims))
+
+
+def _forget_dynamic(graph: GraphProto) -> None:
+    """Drops the shapes of other tensors that still name symbols, so that inference fills them in."""
+    static = static_shapes(graph)
+    kept = [value for value in graph.value_info if value.name in static]
+    copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
+    del graph.value_info[:]
+    graph.value_info.extend(copies)
+    for value in graph.output:
+        if value.name not in static:
+            value.type.tensor_type.ClearField("shape")
+
+
+def _propagate(model: ModelProto) -> ModelProto:
+    """Alternates inference and folding: a folded Shape settles the Reshape behind it, and so on."""
+    for _ in range(_ROUNDS):
+        model = infer(model)
+        if all(name in static_shapes(model.graph) for node in model.graph.node for name in node.output if name):
+            break
+        folded = fold_constants(model)
+        if len(folded.graph.node) == len(model.graph.node):
+            break
+        model = folded
+    return model
+
+
+def _require_static(graph: GraphProto) -> None:
+    static = static_shapes(graph)
+    findings = [_finding(node) for node in graph.node if _starts_dynamic(node, static)]
+    if findings:
+        raise Unsupported(
+            f"{len(findings)} operator(s) give tensors whose shape depends on the data, first {findings[0]}",
+            findings,
+            "Export the model without data-dependent shapes, e.g. without NonZero or NMS in the graph.",
+        )
+
+
+def _starts_dynamic(node: NodeProto, static: Mapping[str, tuple[int, ...]]) -> bool:
+    inputs_known = all(name in static for name in node.input if name)
+    return inputs_known and any(name not in static for name in node.output if name)
+
+
+def _finding(node: NodeProto) -> Finding:
+    where = node.name or next(iter(node.output), "")
+    return Finding("data-dependent-shape", f"{node.op_type} gives a shape that depends on the data", where)

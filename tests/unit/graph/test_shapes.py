@@ -1,0 +1,138 @@
+"""Static shapes: what the user states, what inference finds, what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from graph_nets import parse, run, weights
+from onnx import helper
+
+from anynpu.errors import ConfigError, IntegrityError, Unsupported
+from anynpu.graph import shapes
+
+
+CONV = "g (float[N,3,H,W] image) => (float[N,4,H2,W2] y) { y = Conv<strides=[2,2], pads=[1,1,1,1]>(image, w) }"
+
+
+def conv():
+    return parse(CONV, w=weights(4, 3, 3, 3))
+
+
+def test_stated_shape_reaches_the_outputs():
+    model = shapes.make_static(conv(), {"image": [1, 3, 32, 48]})
+    assert shapes.shape_of(model.graph.input[0]) == (1, 3, 32, 48)
+    assert shapes.shape_of(model.graph.output[0]) == (1, 4, 16, 24)
+    assert shapes.dtype_of(model.graph.output[0]) == "float32"
+
+
+def test_the_given_model_is_not_changed():
+    model = conv()
+    before = model.SerializeToString()
+    shapes.make_static(model, {"image": [1, 3, 32, 48]})
+    assert model.SerializeToString() == before
+
+
+def test_static_models_pass_unasked():
+    model = shapes.make_static(conv(), {"image": [1, 3, 8, 8]})
+    assert shapes.make_static(model).graph == model.graph
+
+
+def test_dynamic_dimension_is_named():
+    with pytest.raises(ConfigError, match=r"input 'image': dimension 0 \('N'\) is dynamic") as error:
+        shapes.make_static(conv())
+    assert "--shape image=1,3,224,224" in error.value.hint
+
+
+def test_unnamed_and_negative_dimensions_are_dynamic():
+    model = parse("g (float[2,4] x) => (float[2,4] y) { y = Relu(x) }")
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = -1
+    with pytest.raises(ConfigError, match="dimension 1 is dynamic"):
+        shapes.make_static(model)
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(ConfigError, match="'x' has no shape"):
+        shapes.make_static(model)
+    assert shapes.shape_of(shapes.make_static(model, {"x": (2, 4)}).graph.output[0]) == (2, 4)
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"imgae": [1, 3, 8, 8]}, "no input 'imgae'"),
+        ({"image": [1, 4, 8, 8]}, "dimension 1 is fixed to 3 in the model, not 4"),
+        ({"image": [3, 8, 8]}, "the model has 4 dimensions"),
+        ({"image": [0, 3, 8, 8]}, "above 0"),
+        ({"image": [1, 3, -1, 8]}, "above 0"),
+        ({"image": [1, 3, 8, 0.5]}, "above 0"),
+        ({"w": [4, 3, 3, 3]}, "no input 'w'"),
+    ],
+)
+def test_wrong_statements(stated, message):
+    with pytest.raises(ConfigError, match=message):
+        shapes.make_static(conv(), stated)
+
+
+def test_near_names_are_hinted():
+    with pytest.raises(ConfigError) as error:
+        shapes.make_static(conv(), {"imgae": [1, 3, 8, 8]})
+    assert "image" in error.value.hint
+
+
+def test_shape_the_network_cannot_take():
+    model = parse("g (float[1,K] x) => (float[1,2] y) { y = MatMul(x, w) }", w=weights(8, 2))
+    with pytest.raises(ConfigError, match="does not accept the shape x=1,9"):
+        shapes.make_static(model, {"x": [1, 9]})
+    assert shapes.make_static(model, {"x": [1, 8]})
+
+
+def test_contradiction_in_the_file():
+    model = parse("g (float[1,9] x) => (float[1,2] y) { y = MatMul(x, w) }", w=weights(8, 2))
+    with pytest.raises(IntegrityError, match="contradict"):
+        shapes.make_static(model)
+
+
+def test_shape_arithmetic_is_settled():
+    model = parse(
+        """g (float[N,3,4,4] x) => (float[N,K] y) {
+            s = Shape(x)
+            zero = Constant<value_int=0>()
+            n = Gather(s, zero)
+            axes = Constant<value_ints=[0]>()
+            n1 = Unsqueeze(n, axes)
+            f = Cast<to=1>(n1)
+            h = Mul(f, one)
+            i = Cast<to=7>(h)
+            rest = Constant<value_ints=[-1]>()
+            target = Concat<axis=0>(i, rest)
+            y = Reshape(x, target)
+        }""",
+        one=np.ones(1, np.float32),
+    )
+    static = shapes.make_static(model, {"x": [2, 3, 4, 4]})
+    assert shapes.shape_of(static.graph.output[0]) == (2, 48)
+    x = weights(2, 3, 4, 4)
+    assert np.array_equal(run(static, x)[0], x.reshape(2, 48))
+
+
+def test_data_dependent_shape_is_a_finding():
+    model = parse("g (float[1,8] x) => (int64[2,K] y) { z = NonZero(x)\n y = Neg(z) }")
+    model.graph.node[0].name = "find"
+    with pytest.raises(Unsupported, match="depends on the data") as error:
+        shapes.make_static(model)
+    assert [(f.rule, f.where) for f in error.value.findings] == [("data-dependent-shape", "find")]
+
+
+def test_huge_constants_are_not_materialised():
+    model = parse(
+        "g (float[1] x) => (float[A,B] y) { c = ConstantOfShape(dims)\n y = Add(x, c) }",
+        dims=np.array([1 << 20, 1 << 20], np.int64),
+    )
+    static = shapes.make_static(model)
+    assert shapes.shape_of(static.graph.output[0]) == (1 << 20, 1 << 20)
+    assert static.ByteSize() < 10_000
+
+
+def test_weights_listed_as_inputs_are_not_inputs():
+    model = conv()
+    model.graph.input.append(helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [4, 3, 3, 3]))
+    assert [value.name for value in shapes.inputs_of(model)] == ["image"]
