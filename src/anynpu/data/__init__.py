@@ -1,0 +1,1 @@
+"""Facts that ship with anynpu: chips, and the compilers' own configuration files."""

@@ -1,0 +1,1 @@
+"""The chips: one TOML file each."""

@@ -1,0 +1,1 @@
+"""Configuration files for the Vela compiler."""
