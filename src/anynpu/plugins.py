@@ -4,7 +4,7 @@
     [project.entry-points."anynpu.sessions"]    tflm = "anynpu.runtime.tflm:TflmSession"
     [project.entry-points."anynpu.platforms"]   ethos-u55-128 = "anynpu.data.platforms"
 
-A platform's entry point names the package whose folder holds `<name>.toml`. The built-ins are registered in the same way.
+A platform's entry point names the package whose folder holds `<name>.toml`. Built-ins are registered in the same way.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""Running artifacts: one small interface over every interpreter, simulator and device."""

@@ -1,0 +1,111 @@
+"""What a session is, and how one is chosen for an artifact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+from anynpu import plugins
+from anynpu.artifact import Artifact
+from anynpu.errors import ConfigError, ToolMissing
+from anynpu.schema import near
+from anynpu.tensors import Array, TensorSpec, relayout
+
+
+class Session(Protocol):
+    """An artifact made ready to run. `run` takes and gives stored values, exactly as the tensors' specs say."""
+
+    name: ClassVar[str]
+    formats: ClassVar[tuple[str, ...]]
+    rank: ClassVar[int]
+    """Of several sessions that run a format, the one with the lowest rank is the reference."""
+    what: ClassVar[str]
+    """What executes, for reports: "TFLite-Micro interpreter on this host"."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def __init__(self, artifact: Artifact) -> None: ...
+
+    @staticmethod
+    def missing() -> str:
+        """Returns what to install before this session can run here, or an empty string."""
+        ...
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs the model once."""
+        ...
+
+    def close(self) -> None:
+        """Gives back what the session holds."""
+        ...
+
+
+def sessions_for(format: str) -> tuple[Any, ...]:
+    """Returns the session classes that run a format, the reference first."""
+    classes = (plugins.load("sessions", name) for name in plugins.names("sessions"))
+    return tuple(sorted((c for c in classes if format in c.formats), key=lambda c: (c.rank, c.name)))
+
+
+def choose(format: str, device: str | None = None) -> Any:
+    """Returns the session class for a format: the named device, or the first one that can run here."""
+    able = sessions_for(format)
+    if device is not None:
+        named = [c for c in able if c.name == device]
+        if not named:
+            plugins.load("sessions", device)  # an unknown name raises with the nearest one
+            known = ", ".join(c.name for c in able) or "nothing here"
+            raise ConfigError(f"device {device} does not run {format} artifacts", f"they run on: {known}")
+        able = tuple(named)
+    if not able:
+        raise ToolMissing(f"nothing on this machine executes {format} artifacts", "run it on the device")
+    reasons = []
+    for cls in able:
+        if not (reason := cls.missing()):
+            return cls
+        reasons.append(f"{cls.name}: {reason}")
+    raise ToolMissing(f"{format} artifacts cannot run here: " + "; ".join(reasons), "pip install 'anynpu[build]'")
+
+
+def open_session(artifact: Artifact, device: str | None = None) -> Session:
+    """Returns a session that runs the artifact."""
+    session: Session = choose(artifact.manifest.format, device)(artifact)
+    return session
+
+
+def check_names(given: Mapping[str, Array], specs: tuple[TensorSpec, ...]) -> None:
+    """Raises unless exactly the tensors of `specs` are given."""
+    wanted = {spec.name for spec in specs}
+    for name in given:
+        if name not in wanted:
+            raise ConfigError(
+                f"the model has no input {name}{near(name, wanted)}", "its inputs: " + ", ".join(sorted(wanted))
+            )
+    for name in sorted(wanted - set(given)):
+        raise ConfigError(f"input {name} is missing", "the inputs are: " + ", ".join(sorted(wanted)))
+
+
+def run_stored(session: Session, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """Runs the session after checking names, shapes and types of what is given."""
+    check_names(inputs, session.inputs)
+    for spec in session.inputs:
+        spec.check(inputs[spec.name])
+    return session.run(inputs)
+
+
+def run_real(session: Session, inputs: Mapping[str, Array], like: Mapping[str, TensorSpec]) -> dict[str, Array]:
+    """Runs the session on real numbers in the layouts of `like` and returns real numbers in those layouts.
+
+    `like` holds the specs of the float model by name; its outputs pair with the session's by name.
+    """
+    check_names(inputs, session.inputs)
+    stored = {}
+    for spec in session.inputs:
+        moved = relayout(inputs[spec.name], like[spec.name].layout, spec.layout)
+        stored[spec.name] = spec.to_stored(moved)
+        spec.check(stored[spec.name])
+    outputs = session.run(stored)
+    return {
+        spec.name: relayout(spec.to_real(outputs[spec.name]), spec.layout, like[spec.name].layout)
+        for spec in session.outputs
+    }
