@@ -1,0 +1,53 @@
+"""The plan: what every emitter is to do, stated once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal, get_args
+
+from anynpu.errors import ConfigError
+from anynpu.quantize.ranges import METHODS
+
+Activations = Literal["int8", "uint8", "int16", "float32"]
+Weights = Literal["per-channel", "per-tensor"]
+Border = Literal["integer", "float"]
+
+
+@dataclass(frozen=True)
+class QuantPlan:
+    """Types, granularity and range method of a quantised model.
+
+    Weights are int8 and symmetric under every plan; "float32" activations leave the model as it is.
+    `io` says whether inputs and outputs are stored integers or stay float with a conversion at the border.
+    """
+
+    activations: Activations = "int8"
+    weights: Weights = "per-channel"
+    method: str = "minmax"
+    percentile: float = 99.99
+    io: Border = "integer"
+
+    def __post_init__(self) -> None:
+        _one_of("activations", self.activations, get_args(Activations))
+        _one_of("weights", self.weights, get_args(Weights))
+        _one_of("range method", self.method, METHODS)
+        _one_of("io", self.io, get_args(Border))
+        if not 50.0 < self.percentile <= 100.0:
+            raise ConfigError(f"percentile {self.percentile} is not above 50 and at most 100")
+
+    @property
+    def bits(self) -> int:
+        return {"int8": 8, "uint8": 8, "int16": 16, "float32": 32}[self.activations]
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether activations have the zero point in the middle; int16 kernels know nothing else."""
+        return self.activations == "int16"
+
+    def to_json(self) -> dict[str, str | float]:
+        return asdict(self)
+
+
+def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise ConfigError(f"no such {what}: {value}", "known: " + ", ".join(known))

@@ -1,0 +1,265 @@
+"""Range methods: which interval of real numbers the integers of a tensor shall cover.
+
+Two passes over the data: the first finds the limits, the second fills one histogram per tensor between them, so memory
+is bounded by the histograms whatever the number of samples. Zeros are counted apart: zero is always exactly
+representable, so zeros (half of all values behind a ReLU) must not weigh in the choice of a range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.tensors import Array, Quantization
+
+if TYPE_CHECKING:
+    from anynpu.quantize.calibration import Dataset
+
+METHODS = ("minmax", "percentile", "mse", "entropy")
+BINS = 2048
+# Fractions of a limit that the MSE search tries, on each side on its own, and the entropy search on both at once.
+MSE_STEPS = 40
+ENTROPY_STEPS = 112
+# The smallest scale handed out: far below any real activation, far above where float32 reciprocals overflow.
+SMALLEST_SCALE = 2.0**-100
+
+Progress = Callable[[int, int], None]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval of real numbers."""
+
+    min: float
+    max: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.min) and np.isfinite(self.max)) or self.min > self.max:
+            raise ConfigError(f"[{self.min}, {self.max}] is no range")
+
+
+@dataclass
+class Histogram:
+    """Counts and sums of the values other than zero in equal bins from `low` to `high`, and the number of zeros."""
+
+    low: float
+    high: float
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(BINS, np.int64))
+    sums: Floats = field(default_factory=lambda: np.zeros(BINS, np.float64))
+    zeros: int = 0
+
+    @property
+    def width(self) -> float:
+        return (self.high - self.low) / len(self.counts)
+
+    def add(self, values: Array) -> None:
+        flat = np.asarray(values, np.float64).ravel()
+        nonzero = flat[flat != 0.0]
+        self.zeros += flat.size - nonzero.size
+        index = np.clip(((nonzero - self.low) / self.width).astype(np.int64), 0, len(self.counts) - 1)
+        self.counts += np.bincount(index, minlength=len(self.counts))
+        self.sums += np.bincount(index, weights=nonzero, minlength=len(self.counts))
+
+    def points(self) -> tuple[Floats, Floats]:
+        """Returns the mean value of each filled bin and its count."""
+        filled = self.counts > 0
+        return self.sums[filled] / self.counts[filled], self.counts[filled].astype(np.float64)
+
+
+class RangeCollector:
+    """Collects what the range method needs: limits in the first pass, histograms in the second."""
+
+    def __init__(self, method: str, percentile: float = 99.99, bits: int = 8, symmetric: bool = False) -> None:
+        if method not in METHODS:
+            raise ConfigError(f"no such range method: {method}", "known: " + ", ".join(METHODS))
+        if not 50.0 < percentile <= 100.0:
+            raise ConfigError(f"percentile {percentile} is not above 50 and at most 100")
+        self.method, self.percentile, self.bits, self.symmetric = method, percentile, bits, symmetric
+        self._limits: dict[str, Range] = {}
+        self._histograms: dict[str, Histogram] = {}
+
+    @property
+    def passes(self) -> int:
+        return 1 if self.method == "minmax" else 2
+
+    def observe_limits(self, tensors: Mapping[str, Array], sample: int) -> None:
+        """Takes the limits of one sample's floating-point tensors; integer tensors have no range."""
+        for name, array in tensors.items():
+            if array.dtype.kind != "f" or array.size == 0:
+                continue
+            low, high = float(array.min()), float(array.max())
+            if not (np.isfinite(low) and np.isfinite(high)):
+                raise IntegrityError(f"tensor {name} holds NaN or infinite values at calibration sample {sample}")
+            old = self._limits.get(name)
+            self._limits[name] = Range(low, high) if old is None else Range(min(old.min, low), max(old.max, high))
+
+    def observe_values(self, tensors: Mapping[str, Array]) -> None:
+        """Adds one sample's values to the histograms."""
+        for name, array in tensors.items():
+            limits = self._limits.get(name)
+            if limits is None or array.size == 0 or (limits.max - limits.min) / BINS < SMALLEST_SCALE:
+                continue  # a constant needs no histogram
+            if name not in self._histograms:
+                self._histograms[name] = Histogram(limits.min, limits.max)
+            self._histograms[name].add(array)
+
+    def ranges(self) -> dict[str, Range]:
+        """Returns the range of every tensor seen."""
+        return {name: self._range(limits, self._histograms.get(name)) for name, limits in self._limits.items()}
+
+    def _range(self, limits: Range, histogram: Histogram | None) -> Range:
+        if histogram is None or self.method == "minmax":
+            return limits
+        if self.method == "percentile":
+            return percentile_range(histogram, self.percentile)
+        if self.method == "mse":
+            return mse_range(histogram, self.bits, self.symmetric)
+        return entropy_range(histogram, self.bits, self.symmetric)
+
+
+def collect(
+    run: Callable[[dict[str, Array]], Mapping[str, Array]],
+    data: Dataset,
+    method: str,
+    percentile: float = 99.99,
+    bits: int = 8,
+    symmetric: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Range]:
+    """Returns the range of every floating-point tensor that `run` gives for the samples of `data`."""
+    collector = RangeCollector(method, percentile, bits, symmetric)
+    total = data.count * collector.passes
+    for step in range(total):
+        sample = step % data.count
+        tensors = run(data.sample(sample))
+        if step < data.count:
+            collector.observe_limits(tensors, sample)
+        else:
+            collector.observe_values(tensors)
+        if progress is not None:
+            progress(step + 1, total)
+    return collector.ranges()
+
+
+def quantization_for(range: Range, dtype: str, symmetric: bool) -> Quantization:
+    """Returns the scale and zero point that cover `range` and zero; zero is exactly representable."""
+    limits = np.iinfo(dtype)
+    low, high = min(range.min, 0.0), max(range.max, 0.0)
+    middle = 0 if limits.min < 0 else (limits.max + 1) // 2
+    if low == high:
+        return Quantization((1.0,), (middle if symmetric else 0,))
+    if symmetric:
+        scale = _storable(max(-low, high) / (limits.max - middle))
+        return Quantization((scale,), (middle,))
+    scale = _storable((high - low) / (limits.max - limits.min))
+    zero_point = int(np.clip(np.rint(limits.min - low / scale), limits.min, limits.max))
+    return Quantization((scale,), (zero_point,))
+
+
+def _storable(scale: float) -> float:
+    """Returns the scale as files keep it: float32, and never so small that its reciprocal overflows."""
+    return float(np.float32(max(scale, SMALLEST_SCALE)))
+
+
+def percentile_range(histogram: Histogram, percentile: float) -> Range:
+    """Returns the interval that holds `percentile` percent of the values; one-sided tensors are cut on one side."""
+    points, counts = histogram.points()
+    if histogram.zeros:
+        at = int(np.searchsorted(points, 0.0))
+        points, counts = np.insert(points, at, 0.0), np.insert(counts, at, float(histogram.zeros))
+    share = np.cumsum(counts) / np.sum(counts)
+    outside = 1.0 - percentile / 100.0
+    two_sided = histogram.low < 0.0 < histogram.high
+    cut_low = outside / 2 if two_sided else (outside if histogram.low < 0.0 else 0.0)
+    cut_high = outside - cut_low
+    # The first value whose share passes the cut; a rounding of the last bit must not drop the extreme value.
+    low = points[np.searchsorted(share, cut_low, side="right")] if cut_low > 0 else histogram.low
+    high = points[min(int(np.searchsorted(share, 1.0 - cut_high - 1e-12)), len(points) - 1)] if cut_high > 0 else None
+    return Range(float(low), float(histogram.high if high is None else max(high, low)))
+
+
+def mse_range(histogram: Histogram, bits: int, symmetric: bool) -> Range:
+    """Returns the interval with the least squared error of quantising the histogram, of those the search tries."""
+    points, counts = histogram.points()
+    if not len(points):
+        return Range(histogram.low, histogram.high)
+    candidates = mse_candidates(histogram, symmetric)
+    # In pieces that stay in the processor's cache.
+    errors = [
+        _squared_errors(points, counts, part, bits, symmetric, histogram.width)
+        for part in np.array_split(np.asarray(candidates), max(1, len(candidates) // 32))
+    ]
+    return Range(*candidates[int(np.argmin(np.concatenate(errors)))])
+
+
+def mse_candidates(histogram: Histogram, symmetric: bool) -> list[tuple[float, float]]:
+    """Returns the intervals the MSE search tries, widest first."""
+    fractions = np.linspace(1.0, 1.0 / MSE_STEPS, MSE_STEPS)
+    low, high = min(histogram.low, 0.0), max(histogram.high, 0.0)
+    if symmetric:
+        top = max(-low, high)
+        return [(max(low, -top * f), min(high, top * f)) for f in np.linspace(1.0, 0.02, 4 * MSE_STEPS).tolist()]
+    lows = (low * fractions).tolist() if low < 0.0 else [0.0]
+    highs = (high * fractions).tolist() if high > 0.0 else [0.0]
+    return [(a, b) for a in lows for b in highs]
+
+
+def _squared_errors(
+    points: Floats, counts: Floats, candidates: Floats, bits: int, symmetric: bool, width: float
+) -> Floats:
+    """Returns the summed squared error of the histogram under each of the candidate intervals."""
+    low, high = candidates[:, :1], candidates[:, 1:]
+    steps = 2**bits - 2 if symmetric else 2**bits - 1
+    scale = 2.0 * np.maximum(-low, high) / steps if symmetric else (high - low) / steps
+    stored_low = np.full_like(low, -(steps // 2)) if symmetric else np.rint(low / scale)
+    stored = np.rint(points / scale)
+    np.clip(stored, stored_low, stored_low + steps, out=stored)
+    error = (points - stored * scale) ** 2
+    # Where several steps share a bin, its mean says nothing about rounding, which is then even over a step.
+    coarse = (width > scale / 2) & (stored > stored_low) & (stored < stored_low + steps)
+    return np.asarray(np.where(coarse, scale**2 / 12, error) @ counts)
+
+
+def entropy_range(histogram: Histogram, bits: int, symmetric: bool) -> Range:
+    """Returns the interval whose quantised distribution diverges least (Kullback-Leibler) from the clipped one."""
+    if bits > 8:
+        return Range(histogram.low, histogram.high)  # a bin is wider than a step: quantising loses nothing to see
+    points, counts = histogram.points()
+    if not len(points):
+        return Range(histogram.low, histogram.high)
+    best, best_divergence = Range(histogram.low, histogram.high), np.inf
+    for low, high in entropy_candidates(histogram):
+        divergence = _divergence(points, counts, low, high, bits, symmetric)
+        if divergence < best_divergence:
+            best, best_divergence = Range(low, high), divergence
+    return best
+
+
+def entropy_candidates(histogram: Histogram) -> list[tuple[float, float]]:
+    """Returns the intervals the entropy search tries: one threshold for both sides, widest first."""
+    top = max(-histogram.low, histogram.high)
+    # Below one bin per quantisation level the divergence is nought by construction.
+    fractions = np.linspace(1.0, 256 / BINS, ENTROPY_STEPS).tolist()
+    low, high = min(histogram.low, 0.0), max(histogram.high, 0.0)
+    return [(max(low, -top * f), min(high, top * f)) for f in fractions]
+
+
+def _divergence(points: Floats, counts: Floats, low: float, high: float, bits: int, symmetric: bool) -> float:
+    inside = (points >= low) & (points <= high)
+    if not inside.any():
+        return float("inf")
+    kept, values = counts[inside], points[inside]
+    reference = kept.copy()
+    reference[0] += counts[points < low].sum()
+    reference[-1] += counts[points > high].sum()
+    scale = 2.0 * max(-low, high) / (2**bits - 2) if symmetric else (high - low) / (2**bits - 1)
+    level = np.rint((values - values[0]) / scale).astype(np.int64)
+    pooled = np.bincount(level, weights=kept) / np.maximum(np.bincount(level), 1)
+    p, q = reference / reference.sum(), pooled[level] / kept.sum()
+    return float(np.sum(p * np.log(p / q)))
