@@ -1,0 +1,1 @@
+"""Measurements: fidelity, accuracy, latency."""
