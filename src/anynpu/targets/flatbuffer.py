@@ -1,0 +1,162 @@
+"""The operators of a .tflite file, read with the schema that LiteRT ships."""
+
+from __future__ import annotations
+
+import functools
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.tensors import Array
+
+IDENTIFIER = b"TFL3"
+
+
+@dataclass(frozen=True)
+class TfliteTensor:
+    """A tensor of the file; `data` is there when it is a constant."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scale: tuple[float, ...] = ()
+    zero_point: tuple[int, ...] = ()
+    data: Array | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def constant(self) -> bool:
+        return self.data is not None
+
+    @property
+    def bytes(self) -> int:
+        """How much memory the tensor takes."""
+        # Types that numpy does not know are handles or take a byte at most.
+        width = np.dtype(self.dtype).itemsize if _is_plain(self.dtype) else 1
+        return math.prod(self.shape) * width
+
+
+@dataclass(frozen=True)
+class TfliteOperator:
+    """One operator of the main graph; an optional input that is left out is None."""
+
+    index: int
+    kind: str
+    name: str
+    inputs: tuple[TfliteTensor | None, ...]
+    outputs: tuple[TfliteTensor, ...]
+    macs: int = 0
+    custom_code: str = ""
+    options: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def tensors(self) -> tuple[TfliteTensor, ...]:
+        """All inputs that are there and all outputs."""
+        return (*(t for t in self.inputs if t is not None), *self.outputs)
+
+
+def operators(path: Path) -> tuple[TfliteOperator, ...]:
+    """Returns the operators of the main graph of a .tflite file in their order; a damaged file raises."""
+    raw = _read(path)
+    schema = _schema()
+    try:
+        model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(raw, 0))
+        graph = model.subgraphs[0]
+        tensors = [_tensor(t, model.buffers, raw) for t in graph.tensors]
+        return tuple(_operator(i, op, model.operatorCodes, tensors) for i, op in enumerate(graph.operators))
+    except (struct.error, IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError, MemoryError) as e:
+        raise IntegrityError(f"{path}: is a damaged TFLite file ({type(e).__name__}: {e})") from None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    if raw[4:8] != IDENTIFIER:
+        raise IntegrityError(f"{path}: is not a TFLite file", "its bytes 4 to 7 should read TFL3")
+    return raw
+
+
+@functools.cache
+def _schema() -> Any:
+    try:
+        from ai_edge_litert import schema_py_generated
+    except ImportError:
+        raise ToolMissing("ai-edge-litert is not installed", "pip install 'anynpu[build]'") from None
+    return schema_py_generated
+
+
+@functools.cache
+def _names(enum: str) -> dict[int, str]:
+    return {v: k for k, v in vars(getattr(_schema(), enum)).items() if isinstance(v, int)}
+
+
+def _text(value: bytes | str | None) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
+
+
+def _tuple(values: Any) -> tuple[Any, ...]:
+    return () if values is None else tuple(np.asarray(values).tolist())
+
+
+def _tensor(tensor: Any, buffers: Sequence[Any], raw: bytes) -> TfliteTensor:
+    dtype = _names("TensorType")[tensor.type].lower()
+    quantization = tensor.quantization
+    return TfliteTensor(
+        name=_text(tensor.name),
+        dtype=dtype,
+        shape=_tuple(tensor.shape),
+        scale=_tuple(quantization.scale) if quantization else (),
+        zero_point=_tuple(quantization.zeroPoint) if quantization else (),
+        data=_data(buffers[tensor.buffer], dtype, raw),
+    )
+
+
+def _data(buffer: Any, dtype: str, raw: bytes) -> Array | None:
+    data = buffer.data
+    if data is None and buffer.size > 0 and buffer.offset > 1:
+        # Large models keep their constants behind the flatbuffer.
+        data = np.frombuffer(raw, np.uint8, buffer.size, buffer.offset)
+    if data is None or len(data) == 0:
+        return None
+    plain = np.asarray(data, np.uint8)
+    return plain.view(dtype) if _is_plain(dtype) else plain
+
+
+def _is_plain(dtype: str) -> bool:
+    return dtype in np.sctypeDict and dtype != "string"
+
+
+def _operator(index: int, op: Any, codes: Sequence[Any], tensors: Sequence[TfliteTensor]) -> TfliteOperator:
+    code = codes[op.opcodeIndex]
+    # Files before schema 3a keep the code in the old 8-bit field.
+    kind = _names("BuiltinOperator")[max(code.builtinCode, code.deprecatedBuiltinCode)]
+    inputs = tuple(tensors[i] if i >= 0 else None for i in _tuple(op.inputs))
+    outputs = tuple(tensors[i] for i in _tuple(op.outputs))
+    name = outputs[0].name if outputs else f"operator {index}"
+    custom = _text(code.customCode) if kind == "CUSTOM" else ""
+    macs = _macs(kind, inputs, outputs, op.builtinOptions)
+    return TfliteOperator(index, kind, name, inputs, outputs, macs, custom, op.builtinOptions)
+
+
+def _macs(kind: str, inputs: Sequence[TfliteTensor | None], outputs: Sequence[TfliteTensor], options: Any) -> int:
+    """Returns the multiply-accumulates of one operator; 0 for an operator that is none."""
+    shapes = [t.shape if t else () for t in inputs]
+    match kind:
+        case "CONV_2D":
+            return math.prod(outputs[0].shape) * math.prod(shapes[1][1:])
+        case "DEPTHWISE_CONV_2D":
+            return math.prod(outputs[0].shape) * math.prod(shapes[1][1:3])
+        case "FULLY_CONNECTED":
+            return math.prod(outputs[0].shape) * shapes[1][-1]
+        case "BATCH_MATMUL":
+            return math.prod(outputs[0].shape) * shapes[0][-2 if options and options.adjX else -1]
+        case "TRANSPOSE_CONV":
+            return math.prod(shapes[2]) * math.prod(shapes[1][:3])
+    return 0
