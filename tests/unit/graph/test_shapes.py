@@ -11,7 +11,6 @@ from onnx import helper
 from anynpu.errors import ConfigError, IntegrityError, Unsupported
 from anynpu.graph import shapes
 
-
 CONV = "g (float[N,3,H,W] image) => (float[N,4,H2,W2] y) { y = Conv<strides=[2,2], pads=[1,1,1,1]>(image, w) }"
 
 

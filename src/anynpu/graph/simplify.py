@@ -1,0 +1,179 @@
+"""Simplifies a model without changing what it computes, and proves that on one input.
+
+onnxsim does it where it is installed; otherwise passes of onnx-ir and our own folding do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import logging
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, ValueInfoProto
+
+from anynpu import tool
+from anynpu.errors import IntegrityError, ToolFailed
+from anynpu.graph.fold import fold_constants
+from anynpu.graph.run import Session, random_feeds
+from anynpu.graph.shapes import dtype_of, shape_of
+
+TOLERANCE = 1e-4
+_LOG = logging.getLogger(__name__)
+_TIMEOUT_S = 600
+_ROUNDS = 4
+
+
+def tool_versions() -> dict[str, str]:
+    """Returns the versions of the packages that simplify a model here, without importing them."""
+    versions = {"onnx": importlib.metadata.version("onnx"), "onnx-ir": importlib.metadata.version("onnx-ir")}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        versions["onnxsim"] = importlib.metadata.version("onnxsim")
+    return versions
+
+
+def simplify(model: ModelProto) -> ModelProto:
+    """Returns an equal model with fewer nodes: constants folded, dead and idle nodes gone."""
+    simpler = _by_onnxsim(model) if "onnxsim" in tool_versions() else None
+    if simpler is not None and not _same_border(model, simpler):
+        _LOG.warning("onnxsim changed the inputs or outputs; the passes of onnx-ir simplify this model instead")
+        simpler = None
+    if simpler is None:
+        simpler = _by_passes(model)
+    if not _same_border(model, simpler):
+        raise IntegrityError("simplification changed the inputs or outputs of the model", "Report this model.")
+    _require_equal(model, simpler)
+    return simpler
+
+
+def _by_onnxsim(model: ModelProto) -> ModelProto | None:
+    """Returns what onnxsim makes of the model, or None where it fails; it dies on some models, so it runs apart."""
+    with tempfile.TemporaryDirectory(prefix="anynpu-simplify-") as folder:
+        scratch = Path(folder)
+        source, result = scratch / "in.onnx", scratch / "out.onnx"
+        source.write_bytes(model.SerializeToString())
+        try:
+            tool.call(
+                "anynpu.graph.simplify:run_onnxsim",
+                {"source": str(source), "result": str(result)},
+                scratch=scratch,
+                log=scratch / "log",
+                timeout_s=_TIMEOUT_S,
+            )
+            simpler = ModelProto()
+            simpler.ParseFromString(result.read_bytes())
+            return simpler
+        except (ToolFailed, OSError) as error:
+            _LOG.warning("onnxsim failed (%s); the passes of onnx-ir simplify this model instead", error)
+            return None
+
+
+def run_onnxsim(source: str, result: str) -> bool:
+    """Simplifies one file into another with onnxsim and returns whether its own check passed."""
+    import onnxsim
+
+    simpler, passed = onnxsim.simplify(onnx.load(source))
+    Path(result).write_bytes(simpler.SerializeToString())
+    return bool(passed)
+
+
+def _by_passes(model: ModelProto) -> ModelProto:
+    import onnx_ir
+    from onnx_ir.passes import Sequential, common
+
+    try:
+        cleaned = Sequential(
+            common.InlinePass(),
+            common.IdentityEliminationPass(),
+            common.CommonSubexpressionEliminationPass(),
+            common.RemoveUnusedNodesPass(),
+            common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
+            common.RemoveUnusedOpsetsPass(),
+        )(onnx_ir.from_proto(_folded(_without_dropout(model)))).model
+        return onnx_ir.to_proto(cleaned)
+    except Exception as error:  # onnx-ir raises many kinds on graphs it cannot represent
+        raise IntegrityError(f"the model cannot be simplified: {error}", "Export the model again.") from error
+
+
+def _folded(model: ModelProto) -> ModelProto:
+    for _ in range(_ROUNDS):
+        # Lenient on purpose: what inference cannot tell stays unfolded, and the equality check has the last word.
+        folded = fold_constants(onnx.shape_inference.infer_shapes(model, data_prop=True))
+        if len(folded.graph.node) == len(model.graph.node):
+            return folded
+        model = folded
+    return model
+
+
+def _without_dropout(model: ModelProto) -> ModelProto:
+    """Returns the model with each Dropout as Identity, which it is outside training."""
+    result = ModelProto()
+    result.CopyFrom(model)
+    read = {name for node in result.graph.node for name in node.input} | {v.name for v in result.graph.output}
+    for node in result.graph.node:
+        mask_read = any(name in read for name in node.output[1:])
+        if node.op_type != "Dropout" or node.domain or len(node.input) > 2 or mask_read:
+            continue
+        node.op_type = "Identity"
+        del node.input[1:], node.output[1:], node.attribute[:]
+    return result
+
+
+def _same_border(model: ModelProto, simpler: ModelProto) -> bool:
+    before, after = model.graph, simpler.graph
+    stored = {tensor.name for tensor in before.initializer}
+    wanted = [_signature(value) for value in before.input if value.name not in stored]
+    stored = {tensor.name for tensor in after.initializer}
+    found = [_signature(value) for value in after.input if value.name not in stored]
+    # Inference may settle an output dimension that the file left open; it may not change a known one.
+    pairs = zip(before.output, after.output, strict=False)
+    outputs_agree = len(before.output) == len(after.output) and all(_agrees(old, new) for old, new in pairs)
+    return wanted == found and outputs_agree
+
+
+def _signature(value: ValueInfoProto) -> tuple[Any, ...]:
+    return value.name, dtype_of(value), shape_of(value)
+
+
+def _agrees(old: ValueInfoProto, new: ValueInfoProto) -> bool:
+    if old.name != new.name or dtype_of(old) != dtype_of(new):
+        return False
+    if not old.type.tensor_type.HasField("shape"):
+        return True
+    a, b = shape_of(old), shape_of(new)
+    return len(a) == len(b) and all(x == y or isinstance(x, str) for x, y in zip(a, b, strict=True))
+
+
+def _require_equal(model: ModelProto, simpler: ModelProto) -> None:
+    reference = Session(model)
+    feeds = random_feeds(model, seed=0)
+    before, after = reference.run(feeds), Session(simpler).run(feeds)
+    for value, old, new in zip(model.graph.output, before, after, strict=True):
+        worst = _relative_difference(old, new)
+        if worst > TOLERANCE:
+            raise IntegrityError(
+                f"simplification changed output '{value.name}' by {worst:.2g} of its magnitude",
+                "Build without simplification, and report this model.",
+            )
+
+
+def _relative_difference(old: np.ndarray, new: np.ndarray) -> float:
+    """Returns the largest difference relative to the largest magnitude; inf where shapes or NaNs differ."""
+    if old.shape != new.shape or old.dtype != new.dtype:
+        return float("inf")
+    if not old.size:
+        return 0.0
+    if old.dtype.kind not in "fiu":
+        return 0.0 if np.array_equal(old, new) else float("inf")
+    a, b = old.astype(np.float64), new.astype(np.float64)
+    finite = np.isfinite(a)
+    if not np.array_equal(finite, np.isfinite(b)) or not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    scale = float(np.abs(a[finite]).max())
+    return float(np.abs(a[finite] - b[finite]).max()) / (scale or 1.0)

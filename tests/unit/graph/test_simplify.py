@@ -1,0 +1,131 @@
+"""Simplification: fewer nodes, the same results, and no trust in the simplifier."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+
+import numpy as np
+import pytest
+from graph_nets import parse, run, weights
+
+from anynpu.errors import IntegrityError
+from anynpu.graph import simplify as module
+from anynpu.graph.simplify import simplify, tool_versions
+
+NET = """g (float[1,3,8,8] x) => (float[1,4] y) {
+    c = Conv<pads=[1,1,1,1]>(x, w)
+    r = Relu(c)
+    i = Identity(r)
+    d = Dropout(i)
+    g = GlobalAveragePool(d)
+    s = Shape(g)
+    zero = Constant<value_int=0>()
+    n = Gather(s, zero)
+    axes = Constant<value_ints=[0]>()
+    n1 = Unsqueeze(n, axes)
+    rest = Constant<value_ints=[-1]>()
+    target = Concat<axis=0>(n1, rest)
+    dead = Exp(g)
+    y = Reshape(g, target)
+}"""
+
+
+def net():
+    return parse(NET, w=weights(4, 3, 3, 3), unused=weights(5))
+
+
+@pytest.fixture(params=["onnxsim", "passes"])
+def way(request, monkeypatch):
+    if request.param == "passes":
+        monkeypatch.setattr(module, "tool_versions", lambda: {"onnx": "1"})
+    elif "onnxsim" not in tool_versions():
+        pytest.skip("onnxsim is not installed: pip install 'anynpu[build]'")
+    return request.param
+
+
+def test_fewer_nodes_same_results(way):
+    model = net()
+    simpler = simplify(model)
+    assert [node.op_type for node in simpler.graph.node] == ["Conv", "Relu", "GlobalAveragePool", "Reshape"]
+    assert "unused" not in [tensor.name for tensor in simpler.graph.initializer]
+    x = weights(1, 3, 8, 8, seed=5)
+    assert np.allclose(run(model, x)[0], run(simpler, x)[0], rtol=1e-5, atol=1e-6)
+
+
+def test_border_is_kept(way):
+    model = net()
+    simpler = simplify(model)
+    assert list(simpler.graph.input) == list(model.graph.input)
+    assert list(simpler.graph.output) == list(model.graph.output)
+
+
+def test_model_of_one_identity(way):
+    model = parse("g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }")
+    assert np.array_equal(run(simplify(model), weights(2, 3))[0], weights(2, 3))
+
+
+def test_quantised_weights_stay_integers(way):
+    model = parse(
+        """g (float[1,8] x) => (float[1,4] y) {
+            wd = DequantizeLinear(wq, scale, zero)
+            y = MatMul(x, wd)
+        }""",
+        wq=np.arange(32, dtype=np.int8).reshape(8, 4),
+        scale=np.float32(0.02),
+        zero=np.int8(0),
+    )
+    assert "DequantizeLinear" in [node.op_type for node in simplify(model).graph.node]
+
+
+def fake_onnxsim(tmp_path, monkeypatch, body):
+    """Puts an onnxsim of our own in front of the real one, for the child process."""
+    (tmp_path / "onnxsim.py").write_text(body)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(module, "tool_versions", lambda: {"onnxsim": "0"})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import os\nos.abort()\n",
+        "def simplify(model):\n    raise RuntimeError('no')\n",
+        "def simplify(model):\n    del model.graph.output[:]\n    return model, True\n",
+        "def simplify(model):\n    model.graph.output[0].name = 'other'\n    return model, True\n",
+    ],
+)
+def test_failing_onnxsim_is_replaced(tmp_path, monkeypatch, caplog, body):
+    fake_onnxsim(tmp_path, monkeypatch, body)
+    simpler = simplify(net())
+    assert [node.op_type for node in simpler.graph.node] == ["Conv", "Relu", "GlobalAveragePool", "Reshape"]
+    assert "onnxsim" in caplog.text
+
+
+def test_lying_onnxsim_is_caught(tmp_path, monkeypatch):
+    body = "def simplify(model):\n    model.graph.node[1].op_type = 'Sigmoid'\n    return model, True\n"
+    fake_onnxsim(tmp_path, monkeypatch, body)
+    with pytest.raises(IntegrityError, match="changed output 'y'"):
+        simplify(net())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "equal"),
+    [
+        ([1.0, 100.0], [1.005, 100.0], True),
+        ([1.0, 100.0], [1.0, 100.1], False),
+        ([np.nan, 1.0], [np.nan, 1.0], True),
+        ([np.nan, 1.0], [0.0, 1.0], False),
+        ([0.0], [0.0], True),
+        ([1.0], [1.0, 1.0], False),
+    ],
+)
+def test_relative_difference(old, new, equal):
+    assert (module._relative_difference(np.array(old), np.array(new)) <= module.TOLERANCE) is equal
+
+
+def test_versions_do_not_import_onnxsim():
+    sys.modules.pop("onnxsim", None)
+    versions = tool_versions()
+    assert "onnxsim" not in sys.modules
+    assert versions["onnx"] == importlib.metadata.version("onnx")
+    assert "onnx-ir" in versions
