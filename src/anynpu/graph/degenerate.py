@@ -1,0 +1,123 @@
+"""Finds models that ignore their input or overflow: they compile, run and look healthy in every other check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from anynpu.errors import ConfigError, Finding
+from anynpu.graph.fold import fold_constants, names_read
+from anynpu.graph.run import Session, random_feeds
+from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
+
+MIN_INPUTS = 4
+MAX_INPUTS = 8
+# Float32 rounds at 1.2e-7; sums in another order reach some times that.
+NOISE = 1e-6
+# One scale could sit where every activation saturates, so random inputs span six decades.
+_SCALES = (1.0, 0.01, 100.0, 0.1, 10.0, 1.0, 0.001, 1000.0)
+
+Feeds = dict[str, np.ndarray]
+
+
+def input_dependence(model: ModelProto, samples: Mapping[str, np.ndarray] | None = None) -> tuple[Finding, ...]:
+    """Returns a finding for each output that does not depend on the input or is not finite.
+
+    `samples` maps each input to arrays stacked along a first axis; without at least four that differ, seeded random
+    inputs are used.
+    """
+    unreachable = _unreachable(model)
+    findings = [
+        Finding("degenerate-output", "no input reaches this output", name)
+        for name in (value.name for value in model.graph.output)
+        if name in unreachable
+    ]
+    feeds = _differing(_given(model, samples)) if samples else []
+    random = len(feeds) < MIN_INPUTS
+    if random:
+        feeds = _differing(_random(model))
+    session = Session(model)
+    results = [session.run(feed) for feed in feeds]
+    for place, value in enumerate(model.graph.output):
+        outputs = [result[place] for result in results]
+        if value.name not in unreachable and len(feeds) >= MIN_INPUTS and _all_equal(outputs):
+            kind = "random inputs" if random else "samples"
+            text = f"gives the same values for {len(feeds)} differing {kind}"
+            findings.append(Finding("degenerate-output", text, value.name))
+        # Inputs of extreme scale overflow healthy networks; only the plain ones tell.
+        findings += _not_finite(value.name, outputs[:1] if random else outputs)
+    return tuple(findings)
+
+
+def _unreachable(model: ModelProto) -> set[str]:
+    """Returns the outputs that no path of operators connects to any input."""
+    graph = fold_constants(onnx.shape_inference.infer_shapes(model)).graph
+    reached = {value.name for value in inputs_of(model)}
+    for node in graph.node:
+        if names_read(node) & reached:
+            reached |= set(node.output)
+    return {value.name for value in graph.output} - reached
+
+
+def _given(model: ModelProto, samples: Mapping[str, np.ndarray]) -> Iterator[Feeds]:
+    inputs = {value.name: value for value in inputs_of(model)}
+    if set(samples) != set(inputs):
+        raise ConfigError(
+            f"samples are given for {', '.join(sorted(samples))}, the model takes {', '.join(sorted(inputs))}"
+        )
+    count = min(len(array) for array in samples.values())
+    for place in range(count):
+        yield {name: _one(value, samples[name][place]) for name, value in inputs.items()}
+
+
+def _one(value: onnx.ValueInfoProto, sample: np.ndarray) -> np.ndarray:
+    shape = shape_of(value)
+    for candidate in (np.asarray(sample), np.asarray(sample)[None]):
+        fits = candidate.ndim == len(shape)
+        if fits and all(isinstance(w, str) or w == g for w, g in zip(shape, candidate.shape, strict=True)):
+            return candidate.astype(dtype_of(value))
+    wanted = ", ".join(map(str, shape))
+    raise ConfigError(f"a sample of '{value.name}' has shape {list(np.shape(sample))}, the model takes [{wanted}]")
+
+
+def _random(model: ModelProto) -> Iterator[Feeds]:
+    for seed, scale in enumerate(_SCALES):
+        feeds = random_feeds(model, seed)
+        yield {
+            name: (array * scale).astype(array.dtype) if array.dtype.kind == "f" else array
+            for name, array in feeds.items()
+        }
+
+
+def _differing(feeds: Iterator[Feeds]) -> list[Feeds]:
+    kept: list[Feeds] = []
+    for feed in feeds:
+        if not any(all(np.array_equal(feed[name], other[name]) for name in feed) for other in kept):
+            kept.append(feed)
+        if len(kept) == MAX_INPUTS:
+            break
+    return kept
+
+
+def _all_equal(outputs: list[np.ndarray]) -> bool:
+    first = outputs[0]
+    if not first.size or any(other.shape != first.shape for other in outputs):
+        return False
+    # A class number or a flag may well be the same for a few inputs; numbers on a scale may not.
+    if first.dtype.kind == "b" or (first.dtype.kind in "iu" and first.dtype.itemsize >= 4):
+        return False
+    stack = np.stack([output.astype(np.float64) for output in outputs])
+    if not np.isfinite(stack).all():
+        return bool(all(np.array_equal(stack[0], other, equal_nan=True) for other in stack[1:]))
+    spread = float(np.abs(stack - stack[0]).max())
+    return spread <= NOISE * float(np.abs(stack).max())
+
+
+def _not_finite(name: str, outputs: list[np.ndarray]) -> list[Finding]:
+    bad = sum(not np.isfinite(output).all() for output in outputs if output.dtype.kind == "f")
+    if not bad:
+        return []
+    return [Finding("non-finite-output", f"holds NaN or Inf for {bad} of {len(outputs)} inputs", name)]
