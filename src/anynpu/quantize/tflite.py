@@ -1,0 +1,263 @@
+"""TFLite emitter: litert-torch converts, our ranges and plan decide, ai-edge-quantizer writes the integers.
+
+Three ways in which ai-edge-quantizer fails in silence are closed here:
+its calibration keeps a moving average that clips (it gets our ranges instead); per-channel weights of BATCH_MATMUL give
+zeros (that operator is always per tensor); large buffers lie outside the flatbuffer, which TFLite-Micro misreads (they
+are written inside).
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing
+from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.ranges import Progress, Range, collect
+from anynpu.quantize.tflite_file import (
+    activation_indices,
+    border_names,
+    float_operators,
+    inline_buffers,
+    name_tensors,
+    operator_counts,
+    pack_model,
+    read_model,
+    read_specs,
+)
+from anynpu.tensors import Array, TensorSpec, by_name, relayout
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+
+__all__ = ["convert_float", "convert_module", "in_layout", "inline_buffers", "quantize_file", "read_specs"]
+
+Figures = dict[str, Any]
+
+
+def convert_float(
+    onnx_path: Path, out: Path, channels_last_inputs: Sequence[str], channels_last_outputs: Sequence[str]
+) -> Figures:
+    """Writes the float .tflite of an ONNX file; inputs and outputs keep their names and order.
+
+    The named inputs and outputs take and give (N, ..., C) where ONNX has (N, C, ...).
+    """
+    import onnx
+
+    from anynpu.source.onnx_torch import import_model
+
+    model = onnx.load(onnx_path)
+    stored = {tensor.name for tensor in model.graph.initializer}
+    inputs = [_spec(value) for value in model.graph.input if value.name not in stored]
+    outputs = [value.name for value in model.graph.output]
+    return convert_module(import_model(model), inputs, outputs, out, channels_last_inputs, channels_last_outputs)
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    import onnx
+
+    tensor = value.type.tensor_type
+    if not all(dim.HasField("dim_value") for dim in tensor.shape.dim):
+        raise ConfigError(f"input {value.name} has dynamic dimensions", "state its shape")
+    dtype = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)))
+    return TensorSpec(value.name, tuple(dim.dim_value for dim in tensor.shape.dim), dtype)
+
+
+def convert_module(
+    module: torch.nn.Module,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[str],
+    out: Path,
+    channels_last_inputs: Sequence[str] = (),
+    channels_last_outputs: Sequence[str] = (),
+) -> Figures:
+    """Writes the float .tflite of a torch module that takes `inputs` and gives `outputs`, in that order."""
+    names = [spec.name for spec in inputs]
+    last_inputs, last_outputs = _positions(channels_last_inputs, names), _positions(channels_last_outputs, outputs)
+    started = time.perf_counter()
+    data = _converted(module, inputs, last_inputs, last_outputs)
+    model = read_model(data)
+    name_tensors(model, names, outputs)
+    out.write_bytes(pack_model(model))
+    return {
+        "inputs": [[name, int(index)] for name, index in zip(names, model.subgraphs[0].inputs, strict=True)],
+        "outputs": [[name, int(index)] for name, index in zip(outputs, model.subgraphs[0].outputs, strict=True)],
+        "operators": operator_counts(model),
+        "bytes": out.stat().st_size,
+        "seconds": {"convert": time.perf_counter() - started},
+    }
+
+
+def _positions(wanted: Sequence[str], names: Sequence[str]) -> list[int]:
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        raise ConfigError(f"{unknown[0]} is neither input nor output of the model", "it has " + ", ".join(names))
+    return [names.index(name) for name in wanted]
+
+
+def _converted(
+    module: torch.nn.Module, inputs: Sequence[TensorSpec], last_inputs: list[int], last_outputs: list[int]
+) -> bytes:
+    try:
+        import litert_torch
+        import torch
+    except ImportError as error:
+        raise ToolMissing("litert-torch is not installed", "pip install anynpu[build]") from error
+    litert_torch.config.show_progress = False  # it prints to stdout, which is for data
+    shapes = [_last(spec.shape) if i in last_inputs else spec.shape for i, spec in enumerate(inputs)]
+    args = tuple(
+        torch.zeros(shape, dtype=getattr(torch, spec.dtype)) for shape, spec in zip(shapes, inputs, strict=True)
+    )
+    wrapped = litert_torch.to_channel_last_io(module.eval(), args=last_inputs, outputs=last_outputs)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "float.tflite"
+            litert_torch.convert(wrapped.eval(), args).export(str(file))
+            return file.read_bytes()
+    except AnyNpuError:
+        raise
+    except Exception as error:  # the converter has no error type of its own
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise ToolFailed(f"litert-torch cannot convert the model: {lines[0]}", last_lines=lines[-20:]) from error
+
+
+def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[0], *shape[2:], shape[1])
+
+
+def in_layout(data: Dataset, given: Sequence[TensorSpec], wanted: Sequence[TensorSpec]) -> Dataset:
+    """Returns the data with the axes of each input moved from the layout of `given` to that of `wanted`."""
+    old, new = by_name(given), by_name(wanted)
+    moved = {name: relayout(array, old[name].layout, new[name].layout) for name, array in data.inputs.items()}
+    return Dataset(moved, data.labels, data.origin, data.random)
+
+
+def quantize_file(
+    float_path: Path, data: Dataset, plan: QuantPlan, out: Path, progress: Progress | None = None
+) -> Figures:
+    """Writes the quantised .tflite of a float one and returns its figures; `data` is in the layout of the file.
+
+    Operators that ai-edge-quantizer leaves in floating point are named in the figures.
+    """
+    if plan.activations == "uint8":
+        raise ConfigError("TFLite has no uint8 activations: its kernels are int8 or int16", "choose int8")
+    original = float_path.read_bytes()
+    model = read_model(original, str(float_path))
+    started = time.perf_counter()
+    if plan.activations == "float32":
+        return _written(pack_model(model), model, out, plan, data, {})
+    _check_inputs(float_path, data)
+    ranges = file_ranges(original, data, plan, progress)
+    calibrated = time.perf_counter()
+    quantised = read_model(_quantized(original, ranges, plan))
+    name_tensors(quantised, *border_names(model))
+    seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
+    return _written(pack_model(quantised), quantised, out, plan, data, seconds)
+
+
+def _written(
+    content: bytes, model: Any, out: Path, plan: QuantPlan, data: Dataset, seconds: dict[str, float]
+) -> Figures:
+    out.write_bytes(content)
+    operators = operator_counts(model)
+    return {
+        "plan": plan.to_json(),
+        "samples": data.count,
+        "random_data": data.random,
+        "operators": operators,
+        "float_operators": float_operators(model),
+        "conversions": operators.get("QUANTIZE", 0) + operators.get("DEQUANTIZE", 0),
+        "bytes": len(content),
+        "seconds": seconds,
+    }
+
+
+def _check_inputs(path: Path, data: Dataset) -> None:
+    inputs, _ = read_specs(path)
+    if {spec.name for spec in inputs} != set(data.inputs):
+        raise ConfigError(f"the data holds {sorted(data.inputs)}, {path.name} takes {sorted(by_name(inputs))}")
+    for spec in inputs:
+        got = data.inputs[spec.name].shape[1:]
+        if got != spec.shape[1:]:
+            raise ConfigError(
+                f"input {spec.name} of {path.name} has shape {list(spec.shape[1:])}, the data {list(got)}",
+                "the axes seem to be in another order: bring the data into the file's layout"
+                if sorted(got) == sorted(spec.shape[1:])
+                else "",
+            )
+
+
+def file_ranges(content: bytes, data: Dataset, plan: QuantPlan, progress: Progress | None = None) -> dict[str, Range]:
+    """Returns the range of every activation of a float .tflite file over the data."""
+    tensors = activation_indices(read_model(content))
+    interpreter = _interpreter(content)
+    details = {entry["name"]: entry["index"] for entry in interpreter.get_input_details()}
+
+    def run(sample: dict[str, Array]) -> Mapping[str, Array]:
+        for name, array in sample.items():
+            interpreter.set_tensor(details[name], np.ascontiguousarray(array))
+        interpreter.invoke()
+        return {name: interpreter.get_tensor(index) for index, name in tensors.items()}
+
+    return collect(run, data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
+
+
+def _interpreter(content: bytes) -> Any:
+    try:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+    except ImportError as error:
+        raise ToolMissing("ai-edge-litert is not installed", "pip install anynpu[build]") from error
+    try:
+        interpreter = Interpreter(
+            model_content=content,
+            num_threads=1,
+            # A delegate keeps inner tensors to itself, and they are what is asked for.
+            experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+            experimental_preserve_all_tensors=True,
+        )
+        interpreter.allocate_tensors()
+    except (ValueError, RuntimeError) as error:
+        raise IntegrityError(f"LiteRT refuses the float model: {error}") from error
+    return interpreter
+
+
+def _quantized(content: bytes, ranges: Mapping[str, Range], plan: QuantPlan) -> bytes:
+    try:
+        from ai_edge_quantizer import quantizer as aeq
+    except ImportError as error:
+        raise ToolMissing("ai-edge-quantizer is not installed", "pip install anynpu[build]") from error
+    quantizer = aeq.Quantizer(bytearray(content))
+    _write_recipe(quantizer, plan)
+    # The shape (1,) is what it takes for one range per tensor.
+    limits = {
+        name: {"min": np.array([r.min], np.float32), "max": np.array([r.max], np.float32)} for name, r in ranges.items()
+    }
+    try:
+        result = quantizer.quantize(limits, enable_progress_bar=False, enable_progress_report=False)
+    except (ValueError, RuntimeError) as error:
+        lines = str(error).splitlines()
+        raise ToolFailed(f"ai-edge-quantizer cannot quantise the model: {lines[0]}", last_lines=lines[-20:]) from error
+    return bytes(result.quantized_model)
+
+
+def _write_recipe(quantizer: Any, plan: QuantPlan) -> None:
+    from ai_edge_quantizer import algorithm_manager, qtyping
+
+    names, granularity = qtyping.TFLOperationName, qtyping.QuantGranularity
+    weights = granularity.CHANNELWISE if plan.weights == "per-channel" else granularity.TENSORWISE
+    quantizer.add_static_config(".*", names.ALL_SUPPORTED, plan.bits, 8, weights)
+    # Its kernels know one scale only: with one per channel the output is zero, without an error.
+    quantizer.add_static_config(".*", names.BATCH_MATMUL, plan.bits, 8, granularity.TENSORWISE)
+    for border in (names.INPUT, names.OUTPUT):
+        if plan.io == "integer":
+            quantizer.add_static_config(".*", border, plan.bits, 8, weights)
+        else:
+            none = algorithm_manager.AlgorithmName.NO_QUANTIZE
+            quantizer.update_quantization_recipe(".*", border, algorithm_key=none)
