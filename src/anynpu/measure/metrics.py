@@ -17,18 +17,18 @@ Metric = Callable[[Tensors, Tensors, npt.NDArray[np.generic]], float]
 Values = npt.NDArray[np.float64]
 
 
-def _only(tensors: Tensors, kind: str) -> Values:
+def _only(tensors: Tensors, kind: str) -> npt.NDArray[np.generic]:
     if len(tensors) != 1:
         raise ConfigError(f"This metric takes one {kind} tensor, not {len(tensors)} ({', '.join(tensors) or 'none'}).")
-    return np.asarray(next(iter(tensors.values())), dtype=np.float64)
+    return np.asarray(next(iter(tensors.values())))
 
 
-def _same_count(values: Values, labels: npt.NDArray[np.generic]) -> None:
+def _same_count(values: npt.NDArray[np.generic], labels: npt.NDArray[np.generic]) -> None:
     if len(values) != len(labels) or len(labels) == 0:
         raise ConfigError(f"There are {len(values)} outputs for {len(labels)} labels.")
 
 
-def _share_right(scores: Values, labels: npt.NDArray[np.generic]) -> float:
+def _share_right(scores: npt.NDArray[np.generic], labels: npt.NDArray[np.generic]) -> float:
     _same_count(scores, labels)
     return float(np.mean(np.argmax(scores, axis=1) == labels))
 
@@ -47,7 +47,7 @@ def mean_top1(inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np.generic]
     maps = _only(outputs, "output")
     if maps.ndim != 4 or maps.shape[1] < MEAN_CLASSES:
         raise ConfigError(f"mean_top1 needs NCHW maps of at least {MEAN_CLASSES} channels, not {maps.shape}.")
-    return _share_right(maps[:, :MEAN_CLASSES].mean(axis=(2, 3)), labels)
+    return _share_right(np.mean(maps[:, :MEAN_CLASSES], axis=(2, 3), dtype=np.float64), labels)
 
 
 def _ranks(values: Values) -> Values:
@@ -72,7 +72,8 @@ def auc_reconstruction(inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np
     _same_count(rebuilt, labels)
     if given.shape != rebuilt.shape:
         raise ConfigError(f"The reconstruction has shape {rebuilt.shape}, the input {given.shape}.")
-    error = np.mean((given - rebuilt).reshape(len(given), -1) ** 2, axis=1)
+    difference = given.astype(np.float64) - rebuilt.astype(np.float64)
+    error = np.mean(difference.reshape(len(given), -1) ** 2, axis=1)
     return auc(error, np.asarray(labels) == 1)
 
 
@@ -80,7 +81,7 @@ def map50(inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np.generic]) ->
     """Returns the mean over classes of the average precision at an overlap of one half."""
     maps = _only(outputs, "output")
     _same_count(maps, labels)
-    return mean_average_precision(maps, np.asarray(labels, np.float64), overlap=0.5)
+    return mean_average_precision(maps.astype(np.float64), np.asarray(labels, np.float64), overlap=0.5)
 
 
 METRICS: Mapping[str, Metric] = MappingProxyType(
