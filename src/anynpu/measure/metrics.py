@@ -47,7 +47,7 @@ def mean_top1(inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np.generic]
     maps = _only(outputs, "output")
     if maps.ndim != 4 or maps.shape[1] < MEAN_CLASSES:
         raise ConfigError(f"mean_top1 needs NCHW maps of at least {MEAN_CLASSES} channels, not {maps.shape}.")
-    return _share_right(np.mean(maps[:, :MEAN_CLASSES], axis=(2, 3), dtype=np.float64), labels)
+    return _share_right(maps[:, :MEAN_CLASSES].astype(np.float64).mean(axis=(2, 3)), labels)
 
 
 def _ranks(values: Values) -> Values:
