@@ -1,0 +1,176 @@
+"""QDQ ONNX emitter: our ranges and plan, written by onnxruntime's own quantiser.
+
+Inputs and outputs stay float in a QDQ model, whatever the plan says of them: the integers begin behind the first
+QuantizeLinear and end before the last DequantizeLinear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+
+from anynpu.errors import IntegrityError, ToolFailed
+from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.ranges import Progress, Range, collect
+from anynpu.tensors import Array
+
+# Per-channel QuantizeLinear begins here.
+_OPSET = 13
+_FLOAT_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+# Activations that onnxruntime runs together with the operator before them.
+_FUSED = ("Relu", "Clip")
+_BORDER_OPERATORS = ("QuantizeLinear", "DequantizeLinear")
+
+
+def write_qdq(
+    model: onnx.ModelProto, data: Dataset, plan: QuantPlan, progress: Progress | None = None
+) -> onnx.ModelProto:
+    """Returns the model with QuantizeLinear and DequantizeLinear pairs that carry our ranges."""
+    prepared = _prepared(model)
+    if plan.activations == "float32":
+        return prepared
+    ranges = model_ranges(prepared, data, plan, progress)
+    quantised = _quantized(prepared, ranges, plan)
+    try:
+        onnx.checker.check_model(quantised)
+    except onnx.checker.ValidationError as error:
+        raise ToolFailed(f"onnxruntime's quantiser wrote a model that is not valid: {error}") from error
+    return quantised
+
+
+def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns a copy that the quantiser can take: a recent opset, known types, a name on every node."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    opset = next((entry.version for entry in copy.opset_import if entry.domain in ("", "ai.onnx")), 0)
+    if opset < _OPSET:
+        copy = onnx.version_converter.convert_version(copy, _OPSET)
+    taken = {node.name for node in copy.graph.node}
+    for number, node in enumerate(copy.graph.node):
+        if not node.name:
+            node.name = next(n for n in (f"{node.op_type}_{number}{'_' * i}" for i in range(99)) if n not in taken)
+            taken.add(node.name)
+    return onnx.shape_inference.infer_shapes(copy, data_prop=True)
+
+
+def model_ranges(
+    model: onnx.ModelProto, data: Dataset, plan: QuantPlan, progress: Progress | None = None
+) -> dict[str, Range]:
+    """Returns the range of every floating-point activation of the model over the data."""
+    session = _session(_with_all_outputs(model))
+    names = [output.name for output in session.get_outputs()]
+    constants = _constant_outputs(model)
+
+    def run(sample: dict[str, Array]) -> Mapping[str, Array]:
+        results = dict(zip(names, session.run(names, sample), strict=True))
+        results.update(sample)
+        return results
+
+    ranges = collect(run, data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
+    return {name: found for name, found in ranges.items() if name not in constants}
+
+
+def _constant_outputs(model: onnx.ModelProto) -> set[str]:
+    return {name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
+
+
+def _with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    present = {value.name for value in copy.graph.output}
+    made = {name for node in copy.graph.node for name in node.output}
+    for value in copy.graph.value_info:
+        if value.name in made - present and value.type.tensor_type.elem_type in _FLOAT_TYPES:
+            copy.graph.output.append(value)
+    return copy
+
+
+def _session(model: onnx.ModelProto) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    # Fused operators would not give the tensors that are asked for.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's errors have no public base class
+        raise IntegrityError(f"onnxruntime refuses the float model: {error}") from error
+
+
+def _quantized(model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan) -> onnx.ModelProto:
+    from onnxruntime.quantization import CalibrationMethod, QuantType
+    from onnxruntime.quantization.calibrate import TensorData, TensorsData
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+    limits = {
+        name: TensorData(lowest=np.array(r.min, np.float32), highest=np.array(r.max, np.float32))
+        for name, r in ranges.items()
+    }
+    types = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.QInt16}
+    quantizer = QDQQuantizer(
+        model,
+        per_channel=plan.weights == "per-channel",
+        reduce_range=False,
+        weight_qType=QuantType.QInt8,
+        activation_qType=types[plan.activations],
+        tensors_range=TensorsData(CalibrationMethod.MinMax, limits),
+        nodes_to_quantize=[],
+        nodes_to_exclude=[],
+        # Sorted: a set would put the nodes of two runs in different order.
+        op_types_to_quantize=sorted({*QDQRegistry, *QLinearOpsRegistry}),
+        extra_options={"ActivationSymmetric": plan.symmetric, "WeightSymmetric": True},
+    )
+    try:
+        quantizer.quantize_model()
+        quantizer.model.topological_sort()
+    except Exception as error:  # the quantiser raises whatever it meets
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise ToolFailed(f"onnxruntime cannot quantise the model: {lines[0]}", last_lines=lines[-20:]) from error
+    return _without_leftovers(quantizer.model.model)
+
+
+def _without_leftovers(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the model without the initializers that removed activations leave behind."""
+    used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
+    kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    return model
+
+
+def float_operators(model: onnx.ModelProto) -> list[dict[str, str]]:
+    """Returns every operator of a QDQ model that does not stand between a DequantizeLinear and a QuantizeLinear."""
+    made_by = {name: node for node in model.graph.node for name in node.output}
+    used_by: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            used_by.setdefault(name, []).append(node)
+    found = []
+    for node in model.graph.node:
+        if node.op_type in (*_BORDER_OPERATORS, "Constant"):
+            continue
+        if not (_takes_integers(node, made_by) and _gives_integers(node, used_by)):
+            found.append({"operator": node.op_type, "tensor": node.output[0]})
+    return found
+
+
+def _takes_integers(node: onnx.NodeProto, made_by: Mapping[str, onnx.NodeProto]) -> bool:
+    maker = made_by.get(node.input[0]) if node.input else None
+    if maker is not None and node.op_type in _FUSED:
+        return maker.op_type == "DequantizeLinear" or _takes_integers(maker, made_by)
+    return maker is not None and maker.op_type == "DequantizeLinear"
+
+
+def _gives_integers(node: onnx.NodeProto, used_by: Mapping[str, list[onnx.NodeProto]]) -> bool:
+    users = [user for name in node.output for user in used_by.get(name, [])]
+    return bool(users) and all(
+        user.op_type == "QuantizeLinear" or (user.op_type in _FUSED and _gives_integers(user, used_by))
+        for user in users
+    )
