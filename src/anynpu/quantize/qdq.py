@@ -137,11 +137,13 @@ def _quantized(model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantP
 
 
 def _without_leftovers(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model without the initializers that removed activations leave behind."""
+    """Returns the model without the constants that removed activations leave behind."""
     used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
+    for node in [node for node in model.graph.node if node.op_type == "Constant" and not used & {*node.output}]:
+        model.graph.node.remove(node)
     return model
 
 
