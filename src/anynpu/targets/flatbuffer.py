@@ -20,13 +20,14 @@ IDENTIFIER = b"TFL3"
 
 @dataclass(frozen=True)
 class TfliteTensor:
-    """A tensor of the file; `data` is there when it is a constant."""
+    """A tensor of the file; `data` is there when it is a constant, `signature` has -1 for a dynamic dimension."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     scale: tuple[float, ...] = ()
     zero_point: tuple[int, ...] = ()
+    signature: tuple[int, ...] = ()
     data: Array | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -114,6 +115,7 @@ def _tensor(tensor: Any, buffers: Sequence[Any], raw: bytes) -> TfliteTensor:
         shape=_tuple(tensor.shape),
         scale=_tuple(quantization.scale) if quantization else (),
         zero_point=_tuple(quantization.zeroPoint) if quantization else (),
+        signature=_tuple(tensor.shapeSignature),
         data=_data(buffers[tensor.buffer], dtype, raw),
     )
 

@@ -1,0 +1,76 @@
+"""Memory: what a model needs at least before it is compiled, and what it takes after, against what the chip has."""
+
+from __future__ import annotations
+
+import configparser
+from collections.abc import Sequence
+from pathlib import Path
+
+from anynpu.errors import Finding
+from anynpu.platform import Platform
+from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor
+from anynpu.targets.vela.command import Figures, VelaFacts, VelaOptions, config_path
+
+
+def before(
+    model: Sequence[TfliteOperator], platform: Platform, facts: VelaFacts, options: VelaOptions
+) -> tuple[Finding, ...]:
+    """Returns why the model cannot fit whatever Vela does, and whether its constants are larger than the flash."""
+    needed = 0 if _arena_elsewhere(facts, options) else arena_bound(model)
+    constants = sum(t.bytes for t in _unique(model) if t.constant)
+    sram = f"inputs or outputs alone take {_kib(needed)} of SRAM"
+    flash = f"constants take {_kib(constants)} of flash before Vela compresses them"
+    return _beyond(sram, needed, platform.memory.sram_kib, "fits-sram", platform.name) + _beyond(
+        flash, constants, platform.memory.flash_kib, "fits-flash", platform.name
+    )
+
+
+def after(figures: Figures, file: Path, platform: Platform) -> tuple[Finding, ...]:
+    """Returns what of the compiled model is larger than the chip's memory."""
+    stored = file.stat().st_size
+    sram = f"Vela needs {_kib(figures.sram_bytes)} of SRAM"
+    flash = f"the compiled model takes {_kib(stored)} of flash"
+    return _beyond(sram, figures.sram_bytes, platform.memory.sram_kib, "fits-sram", platform.name) + _beyond(
+        flash, stored, platform.memory.flash_kib, "fits-flash", platform.name
+    )
+
+
+def arena_bound(model: Sequence[TfliteOperator]) -> int:
+    """Returns the bytes that must be in the arena at once: all inputs before the first operator, all outputs at last.
+
+    Vela cuts feature maps in between into stripes, so nothing larger is certain.
+    """
+    made = {t.name for op in model for t in op.outputs}
+    used = {t.name for op in model for t in op.inputs if t}
+    tensors = [t for t in _unique(model) if not t.constant]
+    inputs = sum(t.bytes for t in tensors if t.name not in made)
+    outputs = sum(t.bytes for t in tensors if t.name not in used)
+    return max(inputs, outputs)
+
+
+def _unique(model: Sequence[TfliteOperator]) -> list[TfliteTensor]:
+    return list({id(t): t for op in model for t in op.tensors}.values())
+
+
+def _arena_elsewhere(facts: VelaFacts, options: VelaOptions) -> bool:
+    """Whether the memory mode keeps the arena outside the SRAM, which then is a mere cache."""
+    parser = configparser.ConfigParser()
+    parser.read_string(config_path(facts.config, options.config).read_text("utf-8"))
+    section = f"Memory_Mode.{options.memory_mode or facts.memory_mode}"
+    seen: set[str] = set()
+    while parser.has_section(section) and section not in seen:
+        seen.add(section)
+        if parser.has_option(section, "arena_mem_area"):
+            return parser[section]["arena_mem_area"] != parser[section].get("cache_mem_area", "Axi0")
+        section = parser[section].get("inherit", "")
+    return False
+
+
+def _beyond(what: str, needed: int, limit_kib: int | None, rule: str, chip: str) -> tuple[Finding, ...]:
+    if limit_kib is None or needed <= limit_kib * 1024:
+        return ()
+    return (Finding(rule, f"{what}, {chip} has {limit_kib} KiB"),)
+
+
+def _kib(count: int) -> str:
+    return f"{count / 1024:.1f} KiB"

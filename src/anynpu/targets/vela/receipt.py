@@ -1,0 +1,114 @@
+"""What Vela put where: read from what it printed and from the file it wrote, which must agree."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anynpu.artifact import OperatorPlacement, Placement
+from anynpu.errors import Finding, ToolFailed, Unsupported
+from anynpu.targets.flatbuffer import TfliteOperator
+
+CPU_COUNT = re.compile(r"^CPU operators = (\d+)", re.MULTILINE)
+WARNING = re.compile(r"^Warning \(supported operators\) operator: (\w+), ofm: '(.*)'$")
+NPU_OPERATOR = "ethos-u"
+FUSED = "_act"
+"""Vela splits a fused activation off and gives the operator before it this suffix."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """An operator that Vela leaves to the CPU, with its words."""
+
+    kind: str
+    name: str
+    words: list[str]
+
+    @property
+    def reason(self) -> str:
+        return "; ".join(self.words)
+
+
+def refusals(output: str) -> tuple[Refusal, ...]:
+    """Returns every `Warning (supported operators)` of Vela's output with its reason in one line."""
+    found: list[Refusal] = []
+    words: list[str] | None = None
+    for line in output.splitlines():
+        if match := WARNING.match(line):
+            words = []
+            found.append(Refusal(match[1], match[2], words))
+        elif not line.strip() or line.startswith("Warning"):
+            words = None
+        elif words is not None:
+            words.append(line.strip().removeprefix("Reason: "))
+    return tuple(found)
+
+
+def cpu_count(output: str) -> int:
+    """Returns the number of operators that Vela says it leaves to the CPU."""
+    if not (match := CPU_COUNT.search(output)):
+        raise ToolFailed("Vela did not say how many operators run on the CPU", last_lines=output.splitlines()[-20:])
+    return int(match[1])
+
+
+def placement(npu: str, model: Sequence[TfliteOperator], compiled: Sequence[TfliteOperator], output: str) -> Placement:
+    """Returns the receipt of every operator of `model`, given the operators of the compiled file."""
+    ordinary = [op for op in compiled if op.custom_code != NPU_OPERATOR]
+    if (said := cpu_count(output)) != len(ordinary):
+        raise ToolFailed(f"Vela says {said} operators run on the CPU, but its file holds {len(ordinary)}")
+    refused = refusals(output)
+    on_cpu = _left_over(model, ordinary)
+    known = {op.name for op in model if op.index in on_cpu}
+    for refusal in refused:
+        if refusal.name.removesuffix(FUSED) not in known and refusal.name not in known:
+            raise ToolFailed(f"Vela refuses {refusal.kind} {refusal.name}, but its file runs it on the NPU")
+    return Placement(
+        npu,
+        tuple(
+            OperatorPlacement(op.name, op.kind, "cpu", _reason(op, refused), op.macs)
+            if op.index in on_cpu
+            else OperatorPlacement(op.name, op.kind, "npu", macs=op.macs)
+            for op in model
+        ),
+    )
+
+
+def _left_over(model: Sequence[TfliteOperator], ordinary: Sequence[TfliteOperator]) -> set[int]:
+    """Returns the indices of the model's operators that the compiled file still holds as they were."""
+    exact = Counter((op.kind, op.name) for op in ordinary)
+    found: set[int] = set()
+    for op in model:
+        if exact[op.kind, op.name] > 0:
+            exact[op.kind, op.name] -= 1
+            found.add(op.index)
+    # An activation that was fused comes back as an operator of its own with the name of the whole.
+    rest = Counter({name: n for (_, name), n in exact.items() if n > 0})
+    for op in model:
+        if rest[op.name] > 0 and op.index not in found:
+            rest[op.name] -= 1
+            found.add(op.index)
+    if strange := [name for name, n in rest.items() if n > 0]:
+        raise ToolFailed(f"Vela's file runs {strange[0]} on the CPU, an operator that the model does not have")
+    return found
+
+
+def _reason(op: TfliteOperator, refused: Sequence[Refusal]) -> str:
+    mine = [r for r in refused if r.name in (op.name, op.name + FUSED)]
+    same_kind = [r for r in mine if r.kind == op.kind]
+    return (same_kind or mine or [Refusal("", "", ["Vela gives no reason"])])[0].reason
+
+
+def require_npu(receipt: Placement, model: Sequence[TfliteOperator]) -> None:
+    """Raises Unsupported, with a finding per operator kind, when nothing of the model runs on the NPU."""
+    if receipt.on_npu:
+        return
+    kinds = Counter(op.kind for op in receipt.operators)
+    reasons = {op.kind: op.reason for op in reversed(receipt.operators)}
+    findings = [Finding("npu", reasons[kind], f"{kind} ({n} times)") for kind, n in kinds.items()]
+    message = f"nothing of this model would run on the {receipt.npu}"
+    if model and all(op.outputs and op.outputs[0].dtype == "float32" for op in model):
+        hint = "Ethos-U computes in integers only; this model is float32: quantise it"
+        raise Unsupported(f"{message}: Ethos-U computes in integers only; this model is float32", findings, hint)
+    raise Unsupported(message, findings)

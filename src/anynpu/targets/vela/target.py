@@ -1,0 +1,148 @@
+"""The Vela target: a quantised TFLite file becomes one whose operators run on an Ethos-U."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from anynpu.artifact import Artifact, Estimates, Manifest
+from anynpu.errors import Finding, Unsupported
+from anynpu.platform import Platform
+from anynpu.targets.base import Work
+from anynpu.targets.flatbuffer import operators
+from anynpu.targets.vela import fit
+from anynpu.targets.vela.command import Compiled, VelaFacts, VelaOptions, run
+from anynpu.targets.vela.receipt import placement, require_npu
+from anynpu.tool import version_of
+
+MODEL = "model_vela.tflite"
+GOALS = {
+    "best-latency": ("performance", "size"),
+    "best-size": ("performance", "size"),
+    "performance": ("performance",),
+    "size": ("size",),
+}
+NOT_EXECUTED = "the NPU command stream cannot be executed without the device; what is verified is the TFLite model"
+
+
+class Vela:
+    """Compiles TFLite files for Arm Ethos-U."""
+
+    name = "vela"
+    accepts = "tflite"
+    produces = "tflite-vela"
+    Options = VelaOptions
+    Facts = VelaFacts
+
+    def tools(self) -> Mapping[str, str]:
+        """Returns Vela with its version."""
+        return {"ethos-u-vela": version_of("ethos-u-vela")}
+
+    def needs_data(self, options: VelaOptions) -> bool:
+        """Vela needs no data: the model is quantised already."""
+        return False
+
+    def check(self, model: Artifact, platform: Platform, options: VelaOptions) -> tuple[Finding, ...]:
+        """Returns the operators that Vela's constraint table refuses, and memory that cannot be enough."""
+        from anynpu.targets.vela.constraints import refused
+
+        facts = platform.facts_as(VelaFacts)
+        found = operators(model.main)
+        return (*refused(found, facts.accelerator), *fit.before(found, platform, facts, options))
+
+    def compile(
+        self,
+        model: Artifact,
+        data: Artifact | None,
+        platform: Platform,
+        options: VelaOptions,
+        out: Path,
+        work: Work,
+    ) -> Manifest:
+        """Writes the compiled model, its logs and the figures per layer, and returns what it is."""
+        facts = platform.facts_as(VelaFacts)
+        version = self.tools()["ethos-u-vela"]
+        before = operators(model.main)
+        goals = GOALS[options.optimise]
+        candidates = []
+        for done, goal in enumerate(goals):
+            work.progress(done, len(goals))
+            candidates.append(run(model.main, facts, options, goal, out, work.log))
+        best = choose(candidates, platform, options.optimise)
+        receipt = placement(platform.npu or facts.accelerator, before, operators(best.model), best.output)
+        require_npu(receipt, before)
+        require_fit(best, platform)
+        details = _details(candidates, best, facts, options)
+        _keep(best, candidates, out)
+        work.progress(len(goals), len(goals))
+        figures = best.figures
+        return Manifest(
+            format=self.produces,
+            main=MODEL,
+            inputs=model.manifest.inputs,
+            outputs=model.manifest.outputs,
+            fingerprint=model.manifest.fingerprint,
+            placement=receipt,
+            estimates=Estimates(
+                source=f"Vela {version} estimate",
+                macs=sum(op.macs for op in before),
+                sram_bytes=figures.sram_bytes,
+                # A system without flash counts none; that is not the same as needing none.
+                flash_bytes=figures.flash_bytes or None,
+                cycles=figures.cycles,
+                latency_ms=figures.latency_ms,
+            ),
+            notes=_notes(len(receipt.elsewhere()), options),
+            details=details,
+        )
+
+
+def choose(candidates: Sequence[Compiled], platform: Platform, goal: str) -> Compiled:
+    """Returns the candidate that is better for the goal, among those that fit the chip if any does."""
+    fitting = [c for c in candidates if not fit.after(c.figures, c.model, platform)]
+
+    def rank(candidate: Compiled) -> tuple[float, ...]:
+        f = candidate.figures
+        memory = (f.sram_bytes, f.flash_bytes + f.dram_bytes)
+        return (*memory, f.latency_ms) if goal == "best-size" else (f.latency_ms, *memory)
+
+    return min(fitting or candidates, key=rank)
+
+
+def require_fit(compiled: Compiled, platform: Platform) -> None:
+    """Raises Unsupported when the compiled model needs more memory than the chip has."""
+    if findings := fit.after(compiled.figures, compiled.model, platform):
+        hint = "try -O optimise=best-size, or a smaller input"
+        raise Unsupported(f"the model does not fit {platform.name}", findings, hint)
+
+
+def _details(candidates: Sequence[Compiled], best: Compiled, facts: VelaFacts, options: VelaOptions) -> dict[str, Any]:
+    return {
+        "accelerator": facts.accelerator,
+        "config": Path(options.config).name if options.config else facts.config,
+        "system_config": options.system_config or facts.system_config,
+        "memory_mode": options.memory_mode or facts.memory_mode,
+        "chosen": best.goal,
+        "candidates": {c.goal: asdict(c.figures) | {"file_bytes": c.model.stat().st_size} for c in candidates},
+        "dram_bytes": best.figures.dram_bytes,
+        "file_bytes": best.model.stat().st_size,
+    }
+
+
+def _keep(best: Compiled, candidates: Sequence[Compiled], out: Path) -> None:
+    best.model.replace(out / MODEL)
+    best.per_layer.replace(out / "per_layer.csv")
+    for candidate in candidates:
+        shutil.rmtree(candidate.model.parent)
+
+
+def _notes(on_cpu: int, options: VelaOptions) -> tuple[str, ...]:
+    notes = [NOT_EXECUTED]
+    if on_cpu:
+        notes.append(f"the estimate counts the NPU alone; operators left to the CPU come on top of it: {on_cpu}")
+    if options.force_symmetric_int_weights:
+        notes.append("Vela was told to set the weights' zero points to 0: results may differ from the verified model")
+    return tuple(notes)
