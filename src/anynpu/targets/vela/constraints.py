@@ -1,0 +1,48 @@
+"""Which operators Vela would refuse, from its own constraint table, before anything is compiled."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+from anynpu.errors import Finding, ToolMissing
+from anynpu.targets.flatbuffer import TfliteOperator
+from anynpu.targets.vela import permute_rules, resize_rules, shape_rules
+from anynpu.targets.vela.command import INSTALL
+from anynpu.targets.vela.rules import RULES, key
+
+MODULES = (permute_rules, resize_rules, shape_rules)
+"""Importing them registers their rules."""
+
+
+@functools.cache
+def table(family: str) -> Mapping[str, tuple[str, ...]]:
+    """Returns Vela's sentences for every operator kind that the family ("EthosU55", ...) supports."""
+    try:
+        from ethosu import regor
+    except ImportError:
+        raise ToolMissing("ethos-u-vela is not installed", INSTALL) from None
+    return {kind: tuple(sentences) for kind, sentences in regor.tflite_operator_constraints(family).items()}
+
+
+def family(accelerator: str) -> str:
+    """Returns Vela's name of the family of an accelerator: "ethos-u55-128" is "EthosU55"."""
+    return "EthosU" + accelerator.removeprefix("ethos-u").split("-")[0]
+
+
+def refused(model: Sequence[TfliteOperator], accelerator: str) -> tuple[Finding, ...]:
+    """Returns the first reason for every operator that would run on the CPU."""
+    sentences = table(family(accelerator))
+    return tuple(finding for op in model if (finding := _first(op, sentences)) is not None)
+
+
+def _first(op: TfliteOperator, sentences: Mapping[str, tuple[str, ...]]) -> Finding | None:
+    where = f"{op.kind} {op.name}"
+    if op.kind not in sentences:
+        kind = f"custom operator {op.custom_code}" if op.custom_code else op.kind
+        return Finding("vela-operator", f"{kind} is not among the operators that the NPU supports", where)
+    for sentence in sentences[op.kind]:
+        holds = RULES.get(key(sentence))
+        if holds is not None and not holds(op):
+            return Finding("vela-constraint", key(sentence), where)
+    return None
