@@ -23,6 +23,11 @@ from anynpu.errors import ConfigError, IntegrityError
 T = TypeVar("T")
 
 
+def option(default: Any, help: str) -> Any:
+    """A field of an options dataclass: its default and the sentence that the command line and the docs show."""
+    return dataclasses.field(default=default, metadata={"help": help})
+
+
 def near(name: str, known: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" for the known name nearest to `name`, or an empty string."""
     match = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)

@@ -18,7 +18,7 @@ class LiteRtSession:
     """Runs TFLite models on the host."""
 
     name = "litert"
-    formats = ("tflite",)
+    formats = ("tflite", "tflite-float")
     rank = 1
     what = "LiteRT reference kernels on this host's CPU"
 

@@ -22,7 +22,7 @@ class TflmSession:
     """Runs TFLite models as a microcontroller would."""
 
     name = "tflm"
-    formats = ("tflite",)
+    formats = ("tflite", "tflite-float")
     rank = 0
     what = "TFLite-Micro interpreter on this host's CPU"
 

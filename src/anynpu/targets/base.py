@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from anynpu.artifact import Artifact, Manifest
 from anynpu.errors import Finding
 from anynpu.platform import Platform
+from anynpu.schema import option
 
-Progress = Callable[[int, int], None]
-"""Called with (done, total) while a long step works."""
+__all__ = ["NoFacts", "Target", "Work", "option"]
+
+
+@dataclass(frozen=True)
+class NoFacts:
+    """For a compiler that needs to know nothing of the chip."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a step may use besides its inputs: a log for its tools, and a way to tell (done, total) while it works."""
+
+    log: Path
+    progress: Callable[[int, int], None]
 
 
 class Target(Protocol):
@@ -40,14 +54,7 @@ class Target(Protocol):
         ...
 
     def compile(
-        self, model: Artifact, data: Artifact | None, platform: Platform, options: Any, out: Path, progress: Progress
+        self, model: Artifact, data: Artifact | None, platform: Platform, options: Any, out: Path, work: Work
     ) -> Manifest:
         """Writes the compiled model into the folder `out` and returns what it is."""
         ...
-
-
-def option(default: Any, help: str) -> Any:
-    """A field of an Options dataclass with its help text."""
-    from dataclasses import field
-
-    return field(default=default, metadata={"help": help})

@@ -1,0 +1,100 @@
+"""anynpu build."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu.cli import options
+from anynpu.cli.progress import observer
+from anynpu.cli.table import print_table
+from anynpu.errors import ConfigError
+from anynpu.pipeline.build import BuildResult
+from anynpu.pipeline.build import build as run_build
+from anynpu.pipeline.output import REPORT, as_json, check_output, write_output
+from anynpu.pipeline.preview import preview
+from anynpu.pipeline.record import record
+from anynpu.pipeline.request import Request
+from anynpu.report.figures import chip_row, table_notes
+from anynpu.report.markdown import render
+from anynpu.store import Store
+
+
+@click.command()
+@options.apply(options.MODEL, options.DATA)
+@click.option("-o", "--output", metavar="FOLDER", help="Where artifacts and reports go; backed up if it is there.")
+@click.option("--overwrite", is_flag=True, help="Replace the output folder of an earlier build instead of keeping it.")
+@click.option("--require-npu", metavar="SHARE", help="Least share on the NPU (100%); less ends with status 1.")
+@click.option("--min-sqnr", type=float, metavar="DB", help="Least SQNR against the float model (10).")
+@click.option("--max-drop", type=float, metavar="POINTS", help="Most points of task accuracy to lose (5).")
+@click.option("--metric", metavar="NAME", help="Task accuracy when the samples have labels: top1, ...")
+@click.option("--plan", "--dry-run", "plan", is_flag=True, help="Show the steps, tools and cache hits; build nothing.")
+@options.apply(options.COMMON)
+@click.pass_context
+def build(ctx: click.Context, /, **_: Any) -> int:
+    """Export, quantise, compile, execute and compare a model for one or more chips.
+
+    Every result is executed on held-out samples and compared with the float model before it counts. A chip that fails
+    does not stop the others; the closing table and the exit status tell.
+
+    \b
+    anynpu build -m zoo:resnet8 -t cpu,tflm,ethos-u55-128 -o out
+    anynpu build -m net.onnx -t hxwe2 --data photos/ -P size=96x96 -P resize=stretch -o out
+    """
+    given = options.settings(ctx)
+    request, store = options.request(given), options.store(given)
+    if given["plan"]:
+        return _show_plan(request, store, given["format"])
+    if not given["output"]:
+        raise ConfigError("no output folder is named", "give -o FOLDER")
+    return build_and_report(request, store, given)
+
+
+def build_and_report(request: Request, store: Store, given: dict[str, Any]) -> int:
+    """Builds, writes the output folder and prints the closing table; returns the exit status."""
+    out = Path(given["output"])
+    check_output(out, given["overwrite"])
+    with observer(given["quiet"]) as watcher:
+        result = run_build(request, store, watcher)
+    data = record(result)
+    kept = write_output(result, out, given["overwrite"], {REPORT: as_json(data), "report.md": render(data)})
+    if given["format"] == "json":
+        click.echo(as_json(data), nl=False)
+    else:
+        _print(result, data)
+    if kept is not None:
+        click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
+    click.echo(f"report: {out / 'report.md'}", err=True)
+    return result.exit_status
+
+
+def _print(result: BuildResult, data: dict[str, Any]) -> None:
+    print_table([chip_row(chip) for chip in data["chips"]], title=result.request.source.model)
+    for note in (*table_notes(data["chips"]), *data["notes"]):
+        click.echo(note)
+    for chip in data["chips"]:
+        if error := chip["error"]:
+            click.echo(f"{chip['chip']}: {error['message']}" + (f" ({error['hint']})" if error.get("hint") else ""))
+            for finding in error.get("findings", ()):
+                where = f"{finding['where']}: " if finding.get("where") else ""
+                click.echo(f"  {where}{finding['message']}")
+            for line in error.get("last_lines", ()):
+                click.echo(f"  | {line}")
+        elif chip["verdict"]:
+            click.echo(f"{chip['chip']}: {chip['verdict']}")
+            for op in chip["receipt"]["elsewhere"] if chip["receipt"] else ():
+                click.echo(f"  on the CPU: {op['kind']} {op['name']}: {op.get('reason', '')}")
+
+
+def _show_plan(request: Request, store: Store, format: str) -> int:
+    rows = preview(request, store)
+    if format == "json":
+        click.echo(as_json({"schema_version": 1, "kind": "plan", "steps": rows}), nl=False)
+        return 0
+    shown = [
+        {k: ", ".join(f"{n} {v}" for n, v in r[k].items()) if k == "tools" else str(r[k]) for k in r} for r in rows
+    ]
+    print_table(shown, title=f"plan for {request.source.model}")
+    return 0

@@ -1,0 +1,149 @@
+"""The root command, and the one place where errors become sentences and exit statuses."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from types import FrameType
+
+import click
+
+from anynpu import __version__
+from anynpu.errors import AnyNpuError, ToolFailed, Unsupported
+
+VERBS = {
+    "targets": ("inspect", "List every chip: is its toolchain here, does anything here run it?"),
+    "show": ("inspect", "Show a model or an artifact: tensors, operators, cost, fingerprint, lineage."),
+    "check": ("inspect", "Ask before compiling: will it fit, will every operator run there?"),
+    "build": ("build", "Export, quantise, compile, execute, compare and report, for one or more chips."),
+    "run": ("run", "Run an artifact on arrays."),
+    "compare": ("run", "Run two artifacts on the same samples and compare what they give."),
+    "cache": ("cache", "List, verify, prune or clear the store of built steps."),
+    "tool": ("cache", "List the compilers and runtimes and whether they are installed."),
+    "demo": ("demo", "Build a model that ships with anynpu for six chips and print the closing table."),
+}
+INTERNAL_ERROR = 70
+INTERRUPTED = 130
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported when they are called: `anynpu --help` stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"anynpu.cli.{VERBS[cmd_name][0]}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, help) for name, (_, help) in VERBS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from anynpu.schema import near
+
+            ctx.fail(f"no such verb: {args[0]}{near(args[0], VERBS)}")
+        return super().resolve_command(ctx, args)
+
+
+EPILOG = """\b
+Examples:
+  anynpu build -m zoo:resnet8 -t cpu,tflm,ethos-u55-128 -o out
+  anynpu build -m net.onnx -t hxwe2 --data calibration.npz -o out
+  anynpu build -m net.py:Net --ckpt net.pth --shape input=1,3,32,32 -t tflm --data calib.npy -o out
+  anynpu check -m net.onnx -t ethos-u55-128
+
+\b
+Exit status: 0 done; 1 done, verdict negative; 2 usage or configuration; 3 cannot go to that chip;
+4 toolchain or driver missing; 5 vendor tool failed; 6 device; 7 accuracy gate; 8 integrity; 130 interrupted."""
+
+
+@click.group(
+    cls=Verbs,
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "ANYNPU", "max_content_width": 110},
+)
+@click.version_option(__version__, prog_name="anynpu")
+def root() -> None:
+    """One model in, any NPU out: compile it, prove it, run it, measure it.
+
+    Give a PyTorch or ONNX model and the names of chips; anynpu exports, quantises and compiles it, executes the
+    result, compares it with the float model, and says which operators run on the NPU and why others do not.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit status."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        status = root.main(arguments, prog_name="anynpu", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except AnyNpuError as error:
+        return _tell(error, arguments)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("anynpu: interrupted; nothing half-made is left behind", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away; keep Python from complaining again when it closes stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if _verbose(arguments):
+            traceback.print_exc()
+        click.echo(f"anynpu: internal error: {type(error).__name__}: {error}", err=True)
+        click.echo("hint: this is a defect of anynpu; -v shows where, please report it", err=True)
+        return INTERNAL_ERROR
+
+
+def _terminate(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _verbose(arguments: Sequence[str]) -> bool:
+    return "-v" in arguments or "--verbose" in arguments
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
+    return any((a in ("-f", "--format") and b == "json") or a in ("-fjson", "--format=json") for a, b in pairs)
+
+
+def _tell(error: AnyNpuError, arguments: Sequence[str]) -> int:
+    """Says what went wrong: one sentence, what is known about it, and what to do next."""
+    if _wants_json(arguments):
+        from anynpu.pipeline.record import error_record
+
+        click.echo(json.dumps({"error": error_record(error)}))
+    click.echo(f"anynpu: {error.message}", err=True)
+    if isinstance(error, Unsupported):
+        for finding in error.findings:
+            click.echo(f"  {finding}", err=True)
+    if isinstance(error, ToolFailed):
+        for line in error.last_lines:
+            click.echo(f"  | {line}", err=True)
+        if error.log:
+            click.echo(f"  log: {error.log}", err=True)
+    if error.hint:
+        click.echo(f"hint: {error.hint}", err=True)
+    if _verbose(arguments):
+        traceback.print_exception(error)
+    return error.exit_status

@@ -1,0 +1,222 @@
+"""Flags that verbs share, and how they, the environment and a configuration file become one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu import schema
+from anynpu.errors import ConfigError
+from anynpu.measure.verify import Gate
+from anynpu.pipeline.request import Request, parse_share
+from anynpu.quantize.calibration import Preprocess
+from anynpu.source.load import ModelSource
+from anynpu.store import Store
+
+Command = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class FileConfig:
+    """What a configuration file may say; the names are those of the long flags."""
+
+    model: str = ""
+    target: tuple[str, ...] = ()
+    output: str = ""
+    data: str = ""
+    test: str = ""
+    limit: int | None = None
+    ckpt: str = ""
+    trust_checkpoint: bool | None = None
+    arg: Mapping[str, Any] = field(default_factory=dict)
+    shape: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dtype: Mapping[str, str] = field(default_factory=dict)
+    layout: Mapping[str, str] = field(default_factory=dict)
+    channels: Mapping[str, str] = field(default_factory=dict)
+    output_names: tuple[str, ...] = ()
+    option: Mapping[str, Any] = field(default_factory=dict)
+    preprocess: Preprocess | None = None
+    metric: str = ""
+    require_npu: str = ""
+    min_sqnr: float | None = None
+    max_drop: float | None = None
+
+
+def _many(*flags: str, help: str, metavar: str = "NAME=VALUE") -> Callable[[Command], Command]:
+    return click.option(*flags, multiple=True, metavar=metavar, help=help)
+
+
+COMMON = (
+    click.option("-f", "--format", type=click.Choice(["text", "json"]), default="text", help="What stdout holds."),
+    click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
+    click.option("--cache-dir", type=click.Path(path_type=Path), help="Where built steps are kept [ANYNPU_CACHE_DIR]."),
+)
+MODEL = (
+    click.option("-m", "--model", metavar="MODEL", help="net.onnx, file.py:Class, package.module:factory or zoo:NAME."),
+    click.option(
+        "--ckpt", metavar="FILE", help="Checkpoint of a PyTorch model: a state dict, or a dict that holds one."
+    ),
+    click.option(
+        "--trust-checkpoint", is_flag=True, help="Unpickle the checkpoint. It can run any code: only your own."
+    ),
+    _many("--arg", help="Constructor argument of a PyTorch model. Repeat for more."),
+    _many("--shape", metavar="NAME=1,3,32,32", help="Shape of an input. Repeat for more."),
+    _many("--dtype", help="Type of an input of a PyTorch model (float32)."),
+    _many("--layout", metavar="NAME=NCHW", help="Layout of a tensor, where the model's operators do not tell."),
+    _many("--channels", metavar="NAME=RGB", help="Colour order of an image input."),
+    click.option("--output-names", metavar="A,B", help="Names for the outputs of a PyTorch model."),
+    click.option("-c", "--config", type=click.Path(path_type=Path), help="TOML file with any of these settings."),
+)
+DATA = (
+    click.option("-t", "--target", metavar="CHIP[,CHIP...]", help="Chips to build for; `anynpu targets` lists them."),
+    click.option(
+        "--data",
+        metavar="SOURCE",
+        help="Calibration samples: x.npy, x.npz, a folder of images, file.py:generator, or random:64.",
+    ),
+    click.option(
+        "--test", metavar="SOURCE", help="Held-out samples; without it every fifth sample of --data is held out."
+    ),
+    click.option("--limit", type=click.IntRange(1), default=512, show_default=True, help="Most samples to take."),
+    _many(
+        "-P", "--preprocess", help="How images become inputs: size=96x96, resize=stretch, channels=RGB, mean=0.5, ..."
+    ),
+    _many("-O", "--option", help="Option of a compiler: method=mse, activations=int16, vela.optimise=size, ..."),
+)
+
+
+def apply(*groups: tuple[Callable[[Command], Command], ...]) -> Callable[[Command], Command]:
+    """Returns a decorator that adds groups of flags."""
+
+    def decorate(command: Command) -> Command:
+        for option in reversed([option for group in groups for option in group]):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
+    """Returns {"name": "value"} for texts of the form name=value."""
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            raise ConfigError(f"{flag} {text}: NAME=VALUE was expected")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def settings(ctx: click.Context) -> dict[str, Any]:
+    """Returns every flag, taken from the configuration file where neither command line nor environment says it."""
+    given = dict(ctx.params)
+    path = given.pop("config", None)
+    if path is None:
+        return given
+    file = schema.from_dict(FileConfig, schema.read_toml(path), str(path))
+    for name, value in vars(file).items():
+        silent = ctx.get_parameter_source(name) == click.core.ParameterSource.DEFAULT
+        if name in given and silent and value not in (None, "", (), {}):
+            given[name] = value
+    return given
+
+
+def model_source(given: Mapping[str, Any]) -> ModelSource:
+    """Returns the model that the flags name."""
+    if not given.get("model"):
+        raise ConfigError("no model is named", "give -m net.onnx, file.py:Class, package.module:factory or zoo:NAME")
+    names = given.get("output_names") or ()
+    return ModelSource(
+        model=given["model"],
+        checkpoint=given.get("ckpt") or "",
+        trust_checkpoint=bool(given.get("trust_checkpoint")),
+        arguments={k: _literal(v) for k, v in _named("--arg", given.get("arg")).items()},
+        shapes={k: _shape(k, v) for k, v in _named("--shape", given.get("shape")).items()},
+        dtypes=_named("--dtype", given.get("dtype")),
+        layouts=_named("--layout", given.get("layout")),
+        channels={k: v.upper() for k, v in _named("--channels", given.get("channels")).items()},
+        output_names=tuple(names.split(",")) if isinstance(names, str) else tuple(names),
+    )
+
+
+def request(given: Mapping[str, Any]) -> Request:
+    """Returns the whole request that the flags make."""
+    chips = given.get("target") or ()
+    names = chips.split(",") if isinstance(chips, str) else chips
+    share = given.get("require_npu")
+    default = Gate()
+    return Request(
+        source=model_source(given),
+        chips=tuple(name.strip() for name in names if name.strip()),
+        data=given.get("data") or "",
+        test=given.get("test") or "",
+        limit=given.get("limit") or 512,
+        preprocess=_preprocess(given.get("preprocess")),
+        metric=given.get("metric") or "",
+        options={k: str(v) for k, v in _named("-O", given.get("option")).items()},
+        require_npu=1.0 if not share else parse_share(share),
+        gate=Gate(
+            default.min_sqnr_db if given.get("min_sqnr") is None else given["min_sqnr"],
+            default.max_drop_points if given.get("max_drop") is None else given["max_drop"],
+        ),
+    )
+
+
+def store(given: Mapping[str, Any]) -> Store:
+    """Returns the store under the chosen cache folder."""
+    chosen = given.get("cache_dir")
+    return Store(chosen.absolute() if chosen else None)
+
+
+def _named(flag: str, value: Any) -> dict[str, Any]:
+    return dict(value) if isinstance(value, Mapping) else pairs(flag, tuple(value or ()))
+
+
+def _literal(value: Any) -> Any:
+    """Returns a number, a truth value or text as the user wrote it."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(value.lower(), value)
+
+
+def _shape(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, str):
+        return tuple(value)
+    try:
+        dims = tuple(int(part) for part in value.replace("x", ",").split(","))
+    except ValueError:
+        dims = ()
+    if not dims or min(dims) < 1:
+        raise ConfigError(f"--shape {name}={value}: whole numbers above zero were expected, such as 1,3,224,224")
+    return dims
+
+
+def _preprocess(value: Any) -> Preprocess | None:
+    if isinstance(value, Preprocess) or not value:
+        return value or None
+    data: dict[str, Any] = {}
+    for name, text in pairs("-P", tuple(value)).items():
+        if name == "size":
+            data[name] = list(_shape("size", text))
+        elif name in ("mean", "std"):
+            data[name] = [_number(name, part) for part in text.split(",")]
+        else:
+            data[name] = _literal(text)
+    return schema.from_dict(Preprocess, data, "-P")
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"-P {name}={text}: a number was expected") from None

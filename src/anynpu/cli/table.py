@@ -1,0 +1,37 @@
+"""Tables on stdout."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+import click
+
+STYLES = {"ok": "green", "ready": "green", "yes": "green"}
+
+
+def print_table(rows: Sequence[Mapping[str, str]], title: str = "") -> None:
+    """Prints rows of equal keys: drawn with rich on a terminal, plain columns otherwise."""
+    if not rows:
+        return
+    if sys.stdout.isatty():
+        _rich(rows, title)
+        return
+    if title:
+        click.echo(title)
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
+    for cells in ({name: name for name in rows[0]}, *rows):
+        click.echo("  ".join(cells[name].ljust(width) for name, width in widths.items()).rstrip())
+
+
+def _rich(rows: Sequence[Mapping[str, str]], title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title or None, header_style="bold", title_justify="left")
+    for name in rows[0]:
+        numeric = all(row[name][:1].isdigit() or row[name] in ("-", "", "?") for row in rows)
+        table.add_column(name, justify="right" if numeric else "left")
+    for row in rows:
+        table.add_row(*(f"[{STYLES[v]}]{v}[/]" if v in STYLES else v.replace("[", r"\[") for v in row.values()))
+    Console().print(table)

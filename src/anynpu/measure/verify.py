@@ -1,0 +1,139 @@
+"""Nothing counts until it has run: an artifact executed on held-out samples and compared with the float model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu.artifact import Artifact
+from anynpu.errors import AccuracyError
+from anynpu.measure.fidelity import Fidelity, compare_outputs
+from anynpu.measure.metrics import score
+from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.runtime.base import Session, choose, run_real
+from anynpu.tensors import Array, by_name
+
+MACS_BUDGET = 6_000_000_000
+MIN_SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What an executed artifact must reach."""
+
+    min_sqnr_db: float = 10.0
+    max_drop_points: float = 5.0
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What came out of executing an artifact beside the float model on the same samples."""
+
+    executed: str
+    device: str
+    stands_for: str
+    samples: int
+    held_out: bool
+    outputs: Mapping[str, Fidelity]
+    metric: str = ""
+    score_float: float | None = None
+    score: float | None = None
+    arena_bytes: int | None = None
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def sqnr_db(self) -> float:
+        """The SQNR of the worst output."""
+        return min(f.sqnr_db for f in self.outputs.values())
+
+    @property
+    def cosine(self) -> float:
+        """The cosine of the worst output."""
+        return min(f.cosine for f in self.outputs.values())
+
+
+def sample_count(available: int, macs: int | None) -> int:
+    """Returns how many samples to run: all that fit the budget of MACs, and never fewer than sixteen where there are.
+
+    The count follows from the model alone, so that every machine verifies on the same samples.
+    """
+    affordable = MACS_BUDGET // max(macs or 1, 1)
+    return min(available, max(MIN_SAMPLES, affordable))
+
+
+def run_all(
+    session: Session, samples: SampleSet, reference: Artifact, progress: Callable[[int, int], None] | None = None
+) -> dict[str, Array]:
+    """Returns every output for every sample, as real numbers in the layouts of the float model."""
+    like = by_name((*reference.manifest.inputs, *reference.manifest.outputs))
+    rows: dict[str, list[Array]] = {spec.name: [] for spec in reference.manifest.outputs}
+    for index, sample in enumerate(samples):
+        for name, value in run_real(session, sample, like).items():
+            rows[name].append(value)
+        if progress is not None:
+            progress(index + 1, len(samples))
+    return {name: np.concatenate(values) for name, values in rows.items()}
+
+
+def class_axes(reference: Artifact) -> dict[str, int]:
+    """Returns the axis of each output's argmax: the channels where the layout names them, the last one otherwise."""
+    return {s.name: s.layout.index("C") if "C" in s.layout else len(s.shape) - 1 for s in reference.manifest.outputs}
+
+
+def verify(candidate: str, reference: str, data: str, device: str | None = None, metric: str = "") -> dict[str, Any]:
+    """Executes two artifacts on the same samples and returns the comparison as JSON data (runs in a child process)."""
+    from anynpu.tool import report_progress
+
+    subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
+    everything = read_samples(Path(data))
+    estimates = truth.manifest.estimates
+    samples = everything.first(sample_count(len(everything), estimates.macs if estimates else None))
+    expected = run_all(choose(truth.manifest.format)(truth), samples, truth)
+    kind = choose(subject.manifest.format, device)
+    session = kind(subject)
+    got = run_all(session, samples, truth, report_progress)
+    result: dict[str, Any] = {
+        "executed": kind.what,
+        "device": kind.name,
+        "samples": len(samples),
+        "outputs": {name: f.to_json() for name, f in compare_outputs(expected, got, class_axes(truth)).items()},
+        "arena_bytes": session.arena_bytes() if hasattr(session, "arena_bytes") else None,
+    }
+    if metric and samples.labels is not None:
+        result["metric"] = metric
+        result["score_float"] = score(metric, dict(samples.inputs), expected, samples.labels)
+        result["score"] = score(metric, dict(samples.inputs), got, samples.labels)
+    return result
+
+
+def judge(verification: Verification, gate: Gate) -> None:
+    """Raises AccuracyError unless the verification passes the gate."""
+    worst = sorted(verification.outputs.items(), key=lambda item: item[1].sqnr_db)
+    names = [f"{name}: {f.sqnr_db:.1f} dB" for name, f in worst[:3]]
+    hint = "try more or better calibration data, another -O method=..., or -O activations=int16"
+    if verification.sqnr_db < gate.min_sqnr_db:
+        raise AccuracyError(
+            f"the result is {verification.sqnr_db:.1f} dB SQNR from the float model; "
+            f"{gate.min_sqnr_db:g} dB is asked for",
+            "sqnr_db",
+            verification.sqnr_db,
+            gate.min_sqnr_db,
+            names,
+            hint,
+        )
+    if verification.score is not None and verification.score_float is not None:
+        drop = 100 * (verification.score_float - verification.score)
+        if drop > gate.max_drop_points:
+            raise AccuracyError(
+                f"{verification.metric} falls by {drop:.1f} points against the float model; "
+                f"{gate.max_drop_points:g} are allowed",
+                verification.metric,
+                verification.score,
+                verification.score_float - gate.max_drop_points / 100,
+                names,
+                hint,
+            )

@@ -1,0 +1,199 @@
+"""One model for several chips: what each came to, with one failure never stopping the others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from anynpu import plugins, schema
+from anynpu.artifact import Artifact
+from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing
+from anynpu.measure.verify import Verification, judge
+from anynpu.pipeline.planner import Link, check_options, plan
+from anynpu.pipeline.request import Request
+from anynpu.pipeline.steps import Observer, Steps, overlap, read_verification, require_samples
+from anynpu.platform import Platform
+from anynpu.runtime.base import choose
+from anynpu.store import Store
+
+
+@dataclass(frozen=True)
+class ChipResult:
+    """What a build came to on one chip: artifacts and proof, or the error that stopped it."""
+
+    chip: str
+    platform: Platform
+    artifacts: tuple[Artifact, ...] = ()
+    verification: Verification | None = None
+    not_verified: str = ""
+    error: AnyNpuError | None = None
+    verdict: str = ""
+    seconds: float = 0.0
+    timings: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def artifact(self) -> Artifact | None:
+        """The last artifact of the chain, if the build reached it."""
+        return self.artifacts[-1] if self.artifacts else None
+
+    @property
+    def status(self) -> str:
+        if self.error is not None:
+            return type(self.error).__name__
+        return "fallback" if self.verdict else "ok"
+
+    @property
+    def exit_status(self) -> int:
+        if self.error is not None:
+            return self.error.exit_status
+        return 1 if self.verdict else 0
+
+
+@dataclass
+class BuildResult:
+    """The float model and what each chip came to."""
+
+    request: Request
+    model: Artifact | None = None
+    calibration: Artifact | None = None
+    test: Artifact | None = None
+    chips: list[ChipResult] = field(default_factory=list)
+    timings: tuple[dict[str, Any], ...] = ()
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def exit_status(self) -> int:
+        """Zero when all went well; one chip's own status; the first failure's where several differ."""
+        return next((chip.exit_status for chip in self.chips if chip.exit_status), 0)
+
+
+class Timed:
+    """An observer that passes everything on and remembers the stages."""
+
+    def __init__(self, inner: Observer) -> None:
+        self.inner = inner
+        self.stages: list[dict[str, Any]] = []
+
+    def started(self, chip: str, stage: str) -> None:
+        self.inner.started(chip, stage)
+
+    def progress(self, done: int, total: int) -> None:
+        self.inner.progress(done, total)
+
+    def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
+        self.stages.append({"chip": chip, "stage": stage, "seconds": round(seconds, 3), "cached": hit})
+        self.inner.finished(chip, stage, seconds, hit)
+
+    def of(self, chip: str) -> tuple[dict[str, Any], ...]:
+        return tuple(s for s in self.stages if s["chip"] == chip)
+
+
+def platforms(names: Iterable[str]) -> tuple[Platform, ...]:
+    """Returns the chips by name, each once, in the order given."""
+    found = {platform.name: platform for platform in map(plugins.platform, names)}
+    return tuple(found.values())
+
+
+def build(request: Request, store: Store, observer: Observer) -> BuildResult:
+    """Builds the model for every chip of the request. What concerns the model itself raises; what concerns one chip
+    becomes that chip's result."""
+    chips = platforms(request.chips)
+    check_options(chips, request.options)
+    plans = {chip.name: plan(chip, request.options) for chip in chips}
+    timed = Timed(observer)
+    steps = Steps(request, store, timed)
+    result = BuildResult(request)
+    result.model = steps.import_model().artifact
+    if any(link.target.needs_data(link.options) for links in plans.values() for link in links):
+        result.calibration = steps.data("calibration", result.model)
+    result.test = steps.data("test", result.model)
+    result.notes = _notes(result)
+    for chip in chips:
+        result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed))
+    result.timings = tuple(timed.stages)
+    return result
+
+
+def _notes(result: BuildResult) -> list[str]:
+    notes = []
+    for data, what in ((result.calibration, "calibration"), (result.test, "verification")):
+        if data is not None and data.manifest.details["random"]:
+            notes.append(f"RANDOM {what.upper()} DATA: the figures prove the arithmetic, nothing about the task")
+    if result.test is not None:
+        if not result.test.manifest.details["held_out"]:
+            notes.append("too few samples to hold any out: verified on the calibration data itself")
+        elif count := overlap(result.calibration, result.test):
+            total = result.test.manifest.details["samples"]
+            notes.append(f"{count} of {total} verification samples also occur in the calibration data")
+    return notes
+
+
+def _build_chip(
+    steps: Steps, platform: Platform, links: tuple[Link, ...], result: BuildResult, timed: Timed
+) -> ChipResult:
+    started = time.monotonic()
+    made: list[Artifact] = []
+    found: dict[str, Any] = {}
+    try:
+        assert result.model is not None
+        for link in links:
+            previous = made[-1] if made else result.model
+            made.append(steps.compile(platform.name, link, previous, result.calibration, platform))
+        found = _proof(steps, platform, made, result)
+        _judge_degenerate(result.model)
+        if verification := found.get("verification"):
+            judge(verification, steps.request.gate)
+        found["verdict"] = fallback(made[-1], platform, steps.request.require_npu)
+    except AnyNpuError as error:
+        found["error"] = error
+    seconds = round(time.monotonic() - started, 3)
+    timings = timed.of(platform.name)
+    return ChipResult(platform.name, platform, tuple(made), seconds=seconds, timings=timings, **found)
+
+
+def _proof(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> dict[str, Any]:
+    """Executes the last artifact of the chain that anything here can execute."""
+    final = made[-1]
+    if final.manifest.format == "null":
+        return {"not_verified": "the null device computes nothing"}
+    for candidate in reversed(made):
+        try:
+            choose(candidate.manifest.format)
+        except ToolMissing:
+            continue
+        assert result.model is not None
+        data = require_samples(result.test)
+        evidence = steps.verify(platform.name, candidate, final, result.model, data)
+        return {"verification": read_verification(evidence)}
+    return {"not_verified": f"nothing on this machine executes {final.manifest.format}"}
+
+
+def _judge_degenerate(model: Artifact) -> None:
+    findings = [schema.from_dict(Finding, f, "finding") for f in model.manifest.details["degenerate"]]
+    if findings:
+        raise AccuracyError(
+            f"the float model itself is no use as a reference: {findings[0]}",
+            findings[0].rule,
+            0.0,
+            1.0,
+            [str(f) for f in findings],
+            "check the export and the checkpoint",
+        )
+
+
+def fallback(artifact: Artifact, platform: Platform, required: float) -> str:
+    """Returns the sentence that says too little runs on the NPU, or an empty string."""
+    placement = artifact.manifest.placement
+    if not platform.npu:
+        return ""
+    if placement is None:
+        return f"no receipt says what runs on the {platform.npu}"
+    if placement.share >= required:
+        return ""
+    elsewhere = placement.elsewhere()
+    return (
+        f"{placement.share:.1%} on the {platform.npu}, {required:.0%} required: "
+        f"{len(elsewhere)} of {len(placement.operators)} operators run on the CPU"
+    )

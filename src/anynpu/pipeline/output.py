@@ -1,0 +1,94 @@
+"""The folder that the user gets: complete or not there, and never over something else by accident."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from anynpu.artifact import Artifact
+from anynpu.errors import ConfigError
+from anynpu.pipeline.build import BuildResult
+from anynpu.store import writing
+
+REPORT = "report.json"
+
+
+def check_output(out: Path, overwrite: bool) -> None:
+    """Raises before any work is done if the results could not be put at `out`."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: is a file, not a folder", "choose another -o")
+    ours = (out / REPORT).is_file() or not (out.exists() and any(out.iterdir()))
+    if overwrite and not ours:
+        raise ConfigError(f"{out}: was not made by anynpu, so --overwrite leaves it alone", "choose another -o")
+    parent = out.absolute().parent
+    with writing(parent):
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=parent):
+            pass
+
+
+def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping[str, str]) -> Path | None:
+    """Puts artifacts and reports at `out` in one move and returns where an earlier folder was kept, if any."""
+    out = out.absolute()
+    with writing(out):
+        fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
+        try:
+            fresh.chmod(0o755)
+            _fill(fresh, result)
+            for name, text in files.items():
+                (fresh / name).write_text(text, "utf-8")
+            return _swap(fresh, out, overwrite)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _fill(folder: Path, result: BuildResult) -> None:
+    if result.model is not None:
+        _copy(result.model, folder / "float")
+    for chip in result.chips:
+        for artifact in chip.artifacts[:-1]:
+            step = artifact.manifest.step
+            name = f"{step.name if step else 'step'}-{artifact.digest[:8]}"
+            if not (folder / "steps" / name).exists():
+                _copy(artifact, folder / "steps" / name)
+        if chip.artifact is not None and chip.error is None:
+            _copy(chip.artifact, folder / chip.chip)
+
+
+def _copy(artifact: Artifact, folder: Path) -> None:
+    # Copies, not links: a user who edits a file here must not change the store.
+    shutil.copytree(artifact.path, folder)
+
+
+def _swap(fresh: Path, out: Path, overwrite: bool) -> Path | None:
+    if not out.exists() or not any(out.iterdir()):
+        if out.exists():
+            out.rmdir()
+        fresh.replace(out)
+        return None
+    kept = _backup_name(out)
+    out.replace(kept)
+    fresh.replace(out)
+    if overwrite:
+        shutil.rmtree(kept)
+        return None
+    return kept
+
+
+def _backup_name(out: Path) -> Path:
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    kept, count = out.with_name(f"{out.name}.backup-{stamp}"), 1
+    while kept.exists():
+        count += 1
+        kept = out.with_name(f"{out.name}.backup-{stamp}-{count}")
+    return kept
+
+
+def as_json(data: Any) -> str:
+    """Returns readable JSON."""
+    return json.dumps(data, indent=1, sort_keys=False, allow_nan=False) + "\n"

@@ -1,0 +1,71 @@
+"""What a build would do: the steps, their tools and options, and which of them are in the store already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anynpu import schema
+from anynpu.artifact import Artifact, Step
+from anynpu.errors import ToolMissing
+from anynpu.pipeline.build import platforms
+from anynpu.pipeline.planner import check_options, plan
+from anynpu.pipeline.request import Request
+from anynpu.pipeline.steps import Steps
+from anynpu.store import Store
+
+
+class Silent:
+    """An observer that hears nothing."""
+
+    def started(self, chip: str, stage: str) -> None:
+        return
+
+    def progress(self, done: int, total: int) -> None:
+        return
+
+    def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
+        return
+
+
+def preview(request: Request, store: Store) -> list[dict[str, Any]]:
+    """Returns one row a step; behind a step that is yet to be made, nobody can know whether the next is cached."""
+    chips = platforms(request.chips)
+    check_options(chips, request.options)
+    steps = Steps(request, store, Silent())
+    first = steps.import_step()
+    model = store.find(first.address)
+    rows = [_row("model", first, model)]
+    data: dict[str, Artifact | None] = {"calibration": None, "test": None}
+    for role in data:
+        step = steps.data_step(role, model) if model else None
+        data[role] = store.find(step.address) if step else None
+        if step or not model:
+            rows.append(_row(role, step, data[role]))
+    for chip in chips:
+        current = model
+        for link in plan(chip, request.options):
+            name = f"{link.target.name}: {link.target.accepts} -> {link.target.produces}"
+            try:
+                tools = dict(link.target.tools())
+            except ToolMissing as missing:
+                rows.append({"chip": chip.name, "step": name, "state": "tool missing", "tools": {missing.message: ""}})
+                break
+            ready = current is not None and (data["calibration"] or not link.target.needs_data(link.options))
+            step = steps.compile_step(link, current, data["calibration"], chip) if current and ready else None
+            current = store.find(step.address) if step else None
+            rows.append(_row(chip.name, step, current, name, tools))
+    return rows
+
+
+def _row(
+    chip: str, step: Step | None, found: Artifact | None, name: str = "", tools: dict[str, str] | None = None
+) -> dict[str, Any]:
+    state = "cached" if found else "to build" if step else "to build (after the one before)"
+    known = dict(tools if tools is not None else step.tools if step else {})
+    known.pop("anynpu", None)
+    return {
+        "chip": chip,
+        "step": name or (step.name if step else "data"),
+        "state": state,
+        "tools": schema.to_dict(known),
+    }

@@ -1,0 +1,98 @@
+"""A build as plain data: what report.json holds and every other report is rendered from."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from anynpu import schema
+from anynpu.artifact import Artifact, Placement
+from anynpu.errors import AnyNpuError
+from anynpu.measure.verify import Verification
+from anynpu.pipeline.build import BuildResult, ChipResult
+from anynpu.pipeline.steps import own_version
+
+SCHEMA_VERSION = 1
+
+
+def record(result: BuildResult) -> dict[str, Any]:
+    """Returns everything a report says of a build."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "build",
+        "anynpu": own_version(),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "request": schema.to_dict(result.request),
+        "model": None if result.model is None else _artifact(result.model),
+        "data": {
+            "calibration": _data(result.calibration),
+            "test": _data(result.test),
+        },
+        "chips": [_chip(chip) for chip in result.chips],
+        "timings": list(result.timings),
+        "notes": result.notes,
+        "exit_status": result.exit_status,
+    }
+
+
+def _artifact(artifact: Artifact) -> dict[str, Any]:
+    manifest = artifact.manifest
+    data: dict[str, Any] = schema.to_dict(manifest)
+    data.pop("placement", None)
+    return {"digest": artifact.digest, **data}
+
+
+def _data(data: Artifact | None) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    details = dict(data.manifest.details)
+    details.pop("sample_digests")
+    return {"digest": data.digest, **details}
+
+
+def _chip(chip: ChipResult) -> dict[str, Any]:
+    artifact = chip.artifact
+    return {
+        "chip": chip.chip,
+        "title": chip.platform.title,
+        "npu": chip.platform.npu,
+        "status": chip.status,
+        "exit_status": chip.exit_status,
+        "verdict": chip.verdict,
+        "error": None if chip.error is None else error_record(chip.error),
+        "chain": [_artifact(a) for a in chip.artifacts],
+        "verification": None if chip.verification is None else verification_record(chip.verification),
+        "not_verified": chip.not_verified,
+        "receipt": None if artifact is None else receipt(artifact.manifest.placement),
+        "estimates": None if artifact is None else schema.to_dict(artifact.manifest.estimates),
+        "memory": schema.to_dict(chip.platform.memory),
+        "seconds": chip.seconds,
+        "timings": list(chip.timings),
+    }
+
+
+def verification_record(verification: Verification) -> dict[str, Any]:
+    """Returns the proof as plain data, with the figures of the worst output beside those of each."""
+    data: dict[str, Any] = schema.to_dict(verification)
+    return {"sqnr_db": verification.sqnr_db, "cosine": verification.cosine, **data}
+
+
+def receipt(placement: Placement | None) -> dict[str, Any] | None:
+    """Returns the placement receipt: shares, and each operator that is not on the NPU with the reason."""
+    if placement is None:
+        return None
+    return {
+        "npu": placement.npu,
+        "operators": len(placement.operators),
+        "on_npu": placement.on_npu,
+        "operator_share": placement.operator_share,
+        "mac_share": placement.mac_share,
+        "share": placement.share,
+        "elsewhere": [schema.to_dict(op) for op in placement.elsewhere()],
+    }
+
+
+def error_record(error: AnyNpuError) -> dict[str, Any]:
+    """Returns an error as plain data."""
+    data = {k: schema.to_dict(v) for k, v in vars(error).items()}
+    return {"kind": type(error).__name__, "exit_status": error.exit_status, **data}

@@ -1,0 +1,243 @@
+"""The steps of a build, each a pure function of its inputs and therefore cached: import, data, compile, verify."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import anynpu
+from anynpu import schema, tool
+from anynpu.artifact import Artifact, Manifest, Step
+from anynpu.errors import ConfigError, ToolMissing
+from anynpu.measure.samples import FILE, SampleSet, write_samples
+from anynpu.measure.verify import Verification
+from anynpu.pipeline.planner import Link
+from anynpu.pipeline.request import Request
+from anynpu.platform import Platform
+from anynpu.quantize.calibration import Dataset, load_data, sample_digests, source_digest, split_holdout
+from anynpu.source import load, zoo
+from anynpu.store import Built, Store
+from anynpu.targets.base import Work
+
+ZOO_CALIBRATION, ZOO_TEST = 256, 500
+HOLDOUT_EVERY = 5
+
+
+class Observer(Protocol):
+    """Hears what a build does."""
+
+    def started(self, chip: str, stage: str) -> None: ...
+
+    def progress(self, done: int, total: int) -> None: ...
+
+    def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None: ...
+
+
+@functools.cache
+def own_version() -> str:
+    """Returns anynpu's version with a digest of its code, so that a changed program never reuses old results."""
+    digest = hashlib.sha256()
+    root = Path(anynpu.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        if path.relative_to(root).parts[0] not in ("cli", "report", "testing"):
+            digest.update(path.read_bytes())
+    return f"{anynpu.__version__}+{digest.hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Runs the steps of one request against one store."""
+
+    request: Request
+    store: Store
+    observer: Observer
+
+    def run(self, chip: str, stage: str, step: Step, make: Callable[[Path, Work], Manifest]) -> Built:
+        """Returns the artifact of a step, telling the observer."""
+        self.observer.started(chip, stage)
+        built = self.store.build(step, lambda out, log: make(out, Work(log, self.observer.progress)))
+        self.observer.finished(chip, stage, built.seconds, built.hit)
+        return built
+
+    def import_step(self) -> Step:
+        source = self.request.source
+        options = schema.to_dict(source)
+        # The files count, not where they lie; which object of them and how it is built counts too.
+        options["model"] = source.model.rpartition(":")[2] if source.kind != "onnx" else ""
+        options.pop("checkpoint", None)
+        return Step("import", load.identify(source), options, load.tools(source) | {"anynpu": own_version()})
+
+    def import_model(self) -> Built:
+        """Returns the float ONNX artifact."""
+
+        def make(out: Path, work: Work) -> Manifest:
+            arguments = {"source": schema.to_dict(self.request.source), "out": str(out)}
+            answer = tool.call("anynpu.source.load:import_model", arguments, scratch=out.parent, log=work.log)
+            return schema.from_dict(Manifest, answer, "import")
+
+        built = self.run("", "import", self.import_step(), make)
+        load.check_stated(self.request.source, built.artifact)
+        return built
+
+    def data_step(self, role: str, model: Artifact) -> Step | None:
+        """Returns the step that makes a set of samples, or None where there is no source for it."""
+        source = self._source(role)
+        if not source:
+            return None
+        options: dict[str, Any] = {"role": role, "limit": self.request.limit}
+        if source.startswith("zoo:"):
+            inputs = {"source": schema.digest([source, *map(str, _file_hashes(source.removeprefix("zoo:")))])}
+        else:
+            inputs = {"source": source_digest(source)}
+            options["holdout"] = not self.request.test
+            options["preprocess"] = schema.to_dict(self.request.preprocess)
+        inputs["tensors"] = schema.digest([schema.to_dict(s) for s in model.manifest.inputs])
+        return Step("data", inputs, options, {"numpy": tool.version_of("numpy"), "anynpu": own_version()})
+
+    def _source(self, role: str) -> str:
+        """Returns where the samples of a role come from: what the user gave, or the zoo's own generator."""
+        request = self.request
+        given = request.test or request.data if role == "test" else request.data
+        return given or (f"zoo:{request.source.zoo_name}" if request.source.kind == "zoo" else "")
+
+    def data(self, role: str, model: Artifact) -> Artifact | None:
+        """Returns the calibration or test samples as an artifact."""
+        step = self.data_step(role, model)
+        if step is None:
+            return None
+
+        def make(out: Path, work: Work) -> Manifest:
+            dataset = self._load(role, self._source(role), model)
+            write_samples(out, SampleSet(dataset.inputs, dataset.labels))
+            held_out = bool(self.request.test) or role == "calibration" or "held out" in dataset.origin
+            return Manifest(
+                format="dataset",
+                main=FILE,
+                inputs=model.manifest.inputs,
+                notes=("random numbers, asked for",) if dataset.random else (),
+                details={
+                    "role": role,
+                    "samples": len(dataset),
+                    "random": dataset.random,
+                    "held_out": held_out,
+                    "sample_digests": sample_digests(dataset),
+                },
+            )
+
+        return self.run("", role, step, make).artifact
+
+    def _load(self, role: str, source: str, model: Artifact) -> Dataset:
+        limit = self.request.limit
+        if source.startswith("zoo:"):
+            return _zoo_samples(source.removeprefix("zoo:"), role, limit)
+        dataset = load_data(source, model.manifest.inputs, self.request.preprocess, limit)
+        if self.request.test or self.request.data == "" or len(dataset) < HOLDOUT_EVERY:
+            return dataset
+        kept, held = split_holdout(dataset, HOLDOUT_EVERY)
+        return replace(held, origin="held out") if role == "test" else kept
+
+    def compile_step(self, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Step:
+        inputs = {"model": model.digest}
+        if data is not None and link.target.needs_data(link.options):
+            inputs["data"] = data.digest
+        final = link.target.name == platform.target
+        return Step(
+            link.target.name,
+            inputs,
+            schema.to_dict(link.options),
+            {**link.target.tools(), "anynpu": own_version()},
+            # A step before the chip's own compiler knows nothing of the chip: chips share it.
+            platform=platform.name if final and platform.facts else "",
+            platform_digest=platform.digest if final and platform.facts else "",
+        )
+
+    def compile(self, chip: str, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Artifact:
+        """Returns what one compiler makes of an artifact."""
+        samples = data if link.target.needs_data(link.options) else None
+        step = self.compile_step(link, model, samples, platform)
+
+        def make(out: Path, work: Work) -> Manifest:
+            manifest = link.target.compile(model, samples, platform, link.options, out, work)
+            if samples is not None and samples.manifest.details["random"]:
+                manifest = replace(manifest, notes=(*manifest.notes, "calibrated with random numbers"))
+            return manifest
+
+        return self.run(chip, link.target.name, step, make).artifact
+
+    def verify(self, chip: str, made: Artifact, final: Artifact, model: Artifact, data: Artifact) -> Artifact:
+        """Returns the evidence: `made` executed and compared with the float model."""
+        inputs = {"candidate": made.digest, "reference": model.digest, "data": data.digest}
+        tools = {"anynpu": own_version(), **_runtime_versions()}
+        step = Step("verify", inputs, {"metric": self.metric, "stands_for": final.digest}, tools)
+
+        def make(out: Path, work: Work) -> Manifest:
+            arguments = {
+                "candidate": str(made.path),
+                "reference": str(model.path),
+                "data": str(data.path),
+                "metric": self.metric,
+            }
+            answer = tool.call(
+                "anynpu.measure.verify:verify", arguments, scratch=out.parent, log=work.log, progress=work.progress
+            )
+            answer["stands_for"] = "" if made.digest == final.digest else final.manifest.format
+            answer["held_out"] = bool(data.manifest.details["held_out"])
+            (out / "verification.json").write_text(schema.canonical_json(answer) + "\n", "utf-8")
+            return Manifest(format="evidence", main="verification.json")
+
+        return self.run(chip, "verify", step, make).artifact
+
+    @property
+    def metric(self) -> str:
+        """The task's metric: what the user names, or the zoo's card; top-1 needs to be asked for."""
+        source = self.request.source
+        return self.request.metric or (zoo.card(source.zoo_name).metric if source.kind == "zoo" else "")
+
+
+def read_verification(evidence: Artifact) -> Verification:
+    """Returns the verification that a verify step stored."""
+    return schema.from_dict(Verification, schema.read_json(evidence.main), str(evidence.main))
+
+
+def overlap(calibration: Artifact | None, test: Artifact) -> int:
+    """Returns how many test samples also occur in the calibration data."""
+    if calibration is None:
+        return 0
+    known = set(calibration.manifest.details["sample_digests"])
+    return sum(digest in known for digest in test.manifest.details["sample_digests"])
+
+
+def _zoo_samples(name: str, role: str, limit: int) -> Dataset:
+    split, count = ("test", ZOO_TEST) if role == "test" else ("calibration", ZOO_CALIBRATION)
+    samples = zoo.samples(name, split, min(count, limit))  # type: ignore[arg-type]  # the two are splits
+    return Dataset(dict(samples.inputs), samples.labels, f"zoo:{name}")
+
+
+def _file_hashes(name: str) -> list[str]:
+    from anynpu.artifact import hash_file
+
+    return [hash_file(path) for path in zoo.files(name)]
+
+
+def _runtime_versions() -> Mapping[str, str]:
+    found = {}
+    for name in ("onnxruntime", "ai-edge-litert", "tflite-micro"):
+        try:
+            found[name] = tool.version_of(name)
+        except ToolMissing:
+            continue
+    return found
+
+
+def require_samples(data: Artifact | None) -> Artifact:
+    """Returns the test samples, or says that a build needs some to prove its result."""
+    if data is None:
+        raise ConfigError(
+            "there are no samples to prove the result with",
+            "give --data (part of it is held out) or --test; --data random:64 proves the arithmetic only",
+        )
+    return data

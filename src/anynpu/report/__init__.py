@@ -1,0 +1,1 @@
+"""Reports, rendered from the plain data of a run."""

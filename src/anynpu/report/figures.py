@@ -1,0 +1,75 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def kib(count: int | None) -> str:
+    """Returns bytes as KiB."""
+    return "-" if count is None else f"{count / 1024:.1f}"
+
+
+def count(number: int | None) -> str:
+    """Returns 12.5 M for 12,501,632."""
+    if number is None:
+        return "-"
+    for limit, unit in ((10**9, "G"), (10**6, "M"), (10**3, "k")):
+        if number >= limit:
+            return f"{number / limit:.2f} {unit}"
+    return str(number)
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    return "-" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def decibel(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "exact" if value >= 200 else f"{value:.1f}"
+
+
+def chip_row(chip: dict[str, Any]) -> dict[str, str]:
+    """Returns the line of the closing table for one chip of a build record."""
+    proof, estimates = chip["verification"] or {}, chip["estimates"] or {}
+    receipt = chip["receipt"]
+    sram = estimates.get("sram_bytes") or proof.get("arena_bytes")
+    latency = estimates.get("latency_ms")
+    return {
+        "chip": chip["chip"],
+        "result": chip["status"],
+        "SQNR dB": decibel(proof.get("sqnr_db")),
+        "float": percent(proof.get("score_float")),
+        "here": percent(proof.get("score")),
+        "on NPU": percent(receipt["share"]) if receipt else ("-" if not chip["npu"] else "?"),
+        "est. ms": "-" if latency is None else f"{latency:.3f}",
+        "SRAM KiB": kib(sram),
+        "flash KiB": kib(estimates.get("flash_bytes")),
+        "s": f"{chip['seconds']:.1f}",
+    }
+
+
+def table_notes(chips: list[dict[str, Any]]) -> list[str]:
+    """Returns the sentences under the closing table: what the columns are, and where they are estimates."""
+    notes = []
+    metrics = {c["verification"]["metric"] for c in chips if c["verification"] and c["verification"].get("metric")}
+    if metrics:
+        notes.append(
+            f"float, here: {', '.join(sorted(metrics))} of the float model and of this build on the same samples"
+        )
+    sources = {
+        c["estimates"]["source"] for c in chips if c["estimates"] and c["estimates"].get("latency_ms") is not None
+    }
+    if sources:
+        notes.append(f"est. ms is an estimate, not a measurement ({', '.join(sorted(sources))})")
+    for what in sorted({_executed(c["verification"]) for c in chips if c["verification"]}):
+        notes.append(what)
+    return notes
+
+
+def _executed(proof: dict[str, Any]) -> str:
+    text = f"executed: {proof['executed']}, {proof['samples']} samples"
+    if proof.get("stands_for"):
+        text += f"; it ran the model before the NPU compiler, since nothing here executes {proof['stands_for']}"
+    return text

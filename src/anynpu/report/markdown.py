@@ -1,0 +1,143 @@
+"""A build record as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from anynpu.report.figures import chip_row, count, decibel, kib, percent, table_notes
+
+
+def render(record: dict[str, Any]) -> str:
+    """Returns the report of a build."""
+    parts = [
+        f"# {record['request']['source']['model']}",
+        *_warnings(record["notes"]),
+        _table([chip_row(chip) for chip in record["chips"]]),
+        *(f"- {note}" for note in table_notes(record["chips"])),
+        *_model(record),
+    ]
+    for chip in record["chips"]:
+        parts += _chip(chip)
+    parts += _provenance(record)
+    return "\n".join(parts) + "\n"
+
+
+def _warnings(notes: Iterable[str]) -> list[str]:
+    return [f"> **{note}**\n" for note in notes]
+
+
+def _table(rows: Sequence[dict[str, str]]) -> str:
+    if not rows:
+        return ""
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *([row[name] for name in head] for row in rows)]
+    return "\n" + "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+
+
+def _model(record: dict[str, Any]) -> list[str]:
+    model = record["model"]
+    estimates = model.get("estimates", {})
+    tensors = [
+        {
+            "": kind,
+            "name": t["name"],
+            "shape": " x ".join(map(str, t["shape"])),
+            "type": t.get("dtype", "float32"),
+            "layout": t.get("layout", "") or "not stated",
+        }
+        for kind in ("inputs", "outputs")
+        for t in model.get(kind, ())
+    ]
+    return [
+        "\n## Model\n",
+        f"Fingerprint `{model['fingerprint']}`, {count(estimates.get('macs'))} MACs, "
+        f"{count(estimates.get('parameters'))} parameters (counted from the graph).",
+        _table(tensors),
+    ]
+
+
+def _chip(chip: dict[str, Any]) -> list[str]:
+    parts = [f"\n## {chip['chip']}: {chip['status']}\n", chip["title"] + ".\n"]
+    if chip["error"]:
+        error = chip["error"]
+        parts.append(f"**{error['message']}**" + (f" ({error['hint']})" if error.get("hint") else "") + "\n")
+        parts += [f"- {_finding(f)}" for f in error.get("findings", ())]
+        parts += ["```", *error["last_lines"], "```"] if error.get("last_lines") else []
+    if chip["verdict"]:
+        parts.append(f"**{chip['verdict']}**\n")
+    parts += _proof(chip) + _receipt(chip) + _candidates(chip)
+    notes = [note for artifact in chip["chain"] for note in artifact.get("notes", ())]
+    return parts + [f"- {note}" for note in dict.fromkeys(notes)]
+
+
+def _finding(finding: dict[str, str]) -> str:
+    where = finding.get("where", "")
+    return f"{where}: {finding['message']}" if where else finding["message"]
+
+
+def _proof(chip: dict[str, Any]) -> list[str]:
+    proof = chip["verification"]
+    if not proof:
+        return [f"Not verified: {chip['not_verified'] or 'the build did not get that far'}.\n"]
+    where = "held-out samples" if proof["held_out"] else "the calibration samples"
+    stands = " (the model before the NPU compiler)" if proof.get("stands_for") else ""
+    rows = [
+        {
+            "output": name,
+            "SQNR dB": decibel(f["sqnr_db"]),
+            "SQNR dB (variance)": decibel(f["sqnr_var_db"]),
+            "cosine": f"{f['cosine']:.6f}",
+            "max error": f"{f['max_abs_error']:.4g}",
+            "argmax agrees": percent(f["argmax_agreement"]),
+        }
+        for name, f in proof["outputs"].items()
+    ]
+    return [f"Executed by {proof['executed']}{stands} on {proof['samples']} {where}:", _table(rows)]
+
+
+def _receipt(chip: dict[str, Any]) -> list[str]:
+    receipt = chip["receipt"]
+    if not receipt:
+        return []
+    lines = [
+        f"Placement receipt: {receipt['on_npu']} of {receipt['operators']} operators on the {receipt['npu']}, "
+        f"{percent(receipt['mac_share'])} of the MACs.\n"
+    ]
+    rows = [
+        {"operator": op["name"], "kind": op["kind"], "why not": op.get("reason", "")} for op in receipt["elsewhere"]
+    ]
+    return [*lines, _table(rows)] if rows else lines
+
+
+def _candidates(chip: dict[str, Any]) -> list[str]:
+    details = chip["chain"][-1].get("details", {}) if chip["chain"] else {}
+    rows = [
+        {
+            "compiled for": c["optimise"] + (" (kept)" if c.get("kept") else ""),
+            "est. ms": f"{c['latency_ms']:.3f}",
+            "SRAM KiB": kib(c["sram_bytes"]),
+            "flash KiB": kib(c["flash_bytes"]),
+        }
+        for c in details.get("candidates", ())
+    ]
+    return ["Compiled both ways (estimates):", _table(rows)] if rows else []
+
+
+def _provenance(record: dict[str, Any]) -> list[str]:
+    tools: dict[str, str] = {}
+    for chip in record["chips"]:
+        for artifact in chip["chain"]:
+            tools |= artifact.get("step", {}).get("tools", {})
+    lines = ["\n## Provenance\n", f"anynpu {record['anynpu']}, {record['at']}.\n"]
+    lines += [f"- {name} {version}" for name, version in sorted(tools.items()) if name != "anynpu"]
+    rows = [
+        {
+            "chip": stage["chip"] or "all",
+            "stage": stage["stage"],
+            "s": f"{stage['seconds']:.2f}",
+            "from cache": "yes" if stage["cached"] else "no",
+        }
+        for stage in record["timings"]
+    ]
+    return [*lines, _table(rows)]

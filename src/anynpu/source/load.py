@@ -1,0 +1,202 @@
+"""From what the user wrote after -m to one float ONNX artifact."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anynpu import schema, tool
+from anynpu.artifact import Artifact, Estimates, Manifest, hash_file
+from anynpu.errors import ConfigError
+from anynpu.source import zoo
+from anynpu.source.torch_module import TorchReference, parse_reference, source_files
+from anynpu.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    import onnx
+
+FORMS = "give net.onnx, file.py:Class, package.module:factory or zoo:NAME"
+
+
+@dataclass(frozen=True)
+class ModelSource:
+    """A model as the user names it, with all that its file does not say."""
+
+    model: str
+    checkpoint: str = ""
+    trust_checkpoint: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    channels: Mapping[str, str] = field(default_factory=dict)
+    output_names: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        if self.model.startswith("zoo:"):
+            return "zoo"
+        if ":" in self.model and not Path(self.model).exists():
+            return "torch"
+        return "onnx"
+
+    @property
+    def zoo_name(self) -> str:
+        """The name in the zoo, or an empty string."""
+        return self.model.removeprefix("zoo:") if self.kind == "zoo" else ""
+
+    def reference(self) -> TorchReference:
+        return parse_reference(self.model, self.arguments)
+
+
+def identify(source: ModelSource) -> dict[str, str]:
+    """Returns digests of every file the model comes from, without importing or parsing any of it."""
+    if source.kind == "zoo":
+        files: tuple[Path, ...] = zoo.files(source.zoo_name)
+    elif source.kind == "torch":
+        files = source_files(source.reference())
+        if source.checkpoint:
+            files += (_existing(Path(source.checkpoint), "checkpoint"),)
+    else:
+        _reject_torch_only(source)
+        files = _onnx_files(_existing(Path(source.model), "model"))
+    return {"model": hashlib.sha256("".join(hash_file(f) for f in files).encode()).hexdigest()}
+
+
+def _existing(path: Path, what: str) -> Path:
+    if not path.exists():
+        known = [p.name for p in path.parent.glob("*") if p.is_file()] if path.parent.is_dir() else []
+        raise ConfigError(f"{path}: no such {what}{schema.near(path.name, known)}", FORMS if what == "model" else "")
+    if path.is_dir():
+        raise ConfigError(f"{path}: is a folder, not a {what}", FORMS if what == "model" else "")
+    return path
+
+
+def _reject_torch_only(source: ModelSource) -> None:
+    if source.checkpoint or source.arguments:
+        raise ConfigError("--ckpt and --arg go with a PyTorch model, not with an ONNX file", FORMS)
+
+
+def _onnx_files(path: Path) -> tuple[Path, ...]:
+    """Returns the file and those that hold its weights; most models have none, and are not parsed to know it."""
+    if b"location" not in path.read_bytes():
+        return (path,)
+    from anynpu.source.onnx_file import external_files
+
+    return (path, *external_files(path))
+
+
+def tools(source: ModelSource) -> dict[str, str]:
+    """Returns the tools that the import runs, with their versions."""
+    from anynpu.graph.simplify import tool_versions
+
+    found = {"onnx": tool.version_of("onnx"), **tool_versions()}
+    if source.kind != "onnx":
+        found |= {name: tool.version_of(name) for name in ("torch", "onnxscript")}
+    return found
+
+
+def import_model(source: dict[str, Any], out: str) -> dict[str, Any]:
+    """Writes the float ONNX model and returns its manifest as JSON data (runs in a child process)."""
+    import onnx
+
+    from anynpu.graph.cost import cost
+    from anynpu.graph.degenerate import input_dependence
+    from anynpu.graph.fingerprint import fingerprint
+    from anynpu.graph.shapes import make_static
+    from anynpu.graph.simplify import simplify
+
+    request = schema.from_dict(ModelSource, source, "model source")
+    shapes = {name: list(shape) for name, shape in request.shapes.items()}
+    model = simplify(make_static(_read(request), shapes))
+    onnx.save(model, str(Path(out) / "model.onnx"))
+    counted = cost(model)
+    findings = input_dependence(model)
+    manifest = Manifest(
+        format="onnx",
+        main="model.onnx",
+        inputs=_specs(model, request, model.graph.input),
+        outputs=_specs(model, request, model.graph.output),
+        fingerprint=fingerprint(model),
+        estimates=Estimates(
+            source="counted from the graph, at 32 bits",
+            macs=counted.macs,
+            parameters=counted.parameters,
+            sram_bytes=4 * counted.peak_activation_elements,
+            flash_bytes=counted.weight_bytes,
+        ),
+        notes=tuple(str(finding) for finding in findings),
+        details={"degenerate": [vars(f) for f in findings], "operators": _histogram(model)},
+    )
+    answer: dict[str, Any] = schema.to_dict(manifest)
+    return answer
+
+
+def _histogram(model: onnx.ModelProto) -> dict[str, int]:
+    kinds = [node.op_type for node in model.graph.node]
+    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+def _read(source: ModelSource) -> onnx.ModelProto:
+    from anynpu.source.torch_module import export_onnx, load_module
+
+    if source.kind == "onnx":
+        from anynpu.source.onnx_file import read
+
+        return read(Path(source.model))
+    if source.kind == "zoo":
+        card = zoo.card(source.zoo_name)
+        shapes = {card.input_name: card.input_shape, **source.shapes}
+        module = zoo.model(source.zoo_name)
+        return export_onnx(module, shapes, {card.input_name: "float32"}, card.output_names)
+    if not source.shapes:
+        raise ConfigError("a PyTorch model does not say what its inputs look like", "give --shape NAME=1,3,224,224")
+    checkpoint = Path(source.checkpoint) if source.checkpoint else None
+    module = load_module(source.reference(), checkpoint, source.trust_checkpoint)
+    dtypes = {name: source.dtypes.get(name, "float32") for name in source.shapes}
+    return export_onnx(module, source.shapes, dtypes, source.output_names or None)
+
+
+def _specs(model: onnx.ModelProto, source: ModelSource, values: Any) -> tuple[TensorSpec, ...]:
+    """Returns typed specs; a layout is what the operators say, or what the user says where they say nothing."""
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    from anynpu.graph.layouts import read_layouts
+
+    read = read_layouts(model)
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    specs = []
+    for value in values:
+        if value.name in initializers:
+            continue
+        kind = value.type.tensor_type
+        shape = tuple(dim.dim_value for dim in kind.shape.dim)
+        spec = TensorSpec(value.name, shape, str(tensor_dtype_to_np_dtype(kind.elem_type)))
+        specs.append(replace(spec, layout=_layout(spec, read, source), channels=source.channels.get(spec.name, "")))
+    return tuple(specs)
+
+
+def _layout(spec: TensorSpec, read: Mapping[str, str], source: ModelSource) -> str:
+    stated = source.layouts.get(spec.name, "").upper()
+    if source.kind == "zoo" and not stated and spec.name == zoo.card(source.zoo_name).input_name:
+        stated = zoo.card(source.zoo_name).layout
+    found = read.get(spec.name, "")
+    if stated and found and stated != found:
+        raise ConfigError(
+            f"--layout {spec.name}={stated}: the model's own operators say {found}", "leave it out, or correct it"
+        )
+    if stated and len(stated) != len(spec.shape):
+        raise ConfigError(f"--layout {spec.name}={stated}: the input has {len(spec.shape)} axes: {list(spec.shape)}")
+    return stated or found
+
+
+def check_stated(source: ModelSource, model: Artifact) -> None:
+    """Raises for a layout, type or channel order stated for a tensor that the model does not have."""
+    known = [s.name for s in (*model.manifest.inputs, *model.manifest.outputs)]
+    for flag, stated in (("--layout", source.layouts), ("--channels", source.channels), ("--dtype", source.dtypes)):
+        for name in stated:
+            if name not in known:
+                raise ConfigError(f"{flag} {name}=...: the model has no tensor {name}{schema.near(name, known)}")

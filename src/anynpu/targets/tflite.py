@@ -1,0 +1,173 @@
+"""TensorFlow Lite files: converted from ONNX through torch, then quantised with our ranges."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from anynpu import schema, tool
+from anynpu.artifact import Artifact, Estimates, Manifest
+from anynpu.errors import Finding
+from anynpu.platform import Platform
+from anynpu.quantize.plan import QuantPlan
+from anynpu.targets.base import NoFacts, Work, option
+from anynpu.targets.data import require_data
+from anynpu.tensors import TensorSpec
+
+
+@dataclass(frozen=True)
+class LiteRtOptions:
+    """How the float model is converted."""
+
+    border: Literal["channels-last", "as-model"] = option(
+        "channels-last",
+        "image inputs and outputs: channels last (what microcontrollers feed), or as the model has them",
+    )
+
+
+class LiteRt:
+    """Converts an ONNX model to a float TensorFlow Lite file."""
+
+    name = "litert"
+    accepts = "onnx"
+    produces = "tflite-float"
+    Options = LiteRtOptions
+    Facts = NoFacts
+
+    def tools(self) -> Mapping[str, str]:
+        return {name: tool.version_of(name) for name in ("litert-torch", "litert-converter", "torch", "onnx")}
+
+    def needs_data(self, options: LiteRtOptions) -> bool:
+        return False
+
+    def check(self, model: Artifact, platform: Platform, options: LiteRtOptions) -> tuple[Finding, ...]:
+        from anynpu.source.onnx_file import read
+        from anynpu.source.onnx_torch import supported_operators
+
+        known = supported_operators()
+        return tuple(
+            Finding("onnx-operator", f"operator {node.op_type} is not one that the TFLite path converts", node.name)
+            for node in read(model.main).graph.node
+            if node.op_type not in known
+        )
+
+    def compile(
+        self, model: Artifact, data: Artifact | None, platform: Platform, options: LiteRtOptions, out: Path, work: Work
+    ) -> Manifest:
+        source = model.manifest
+        last = options.border == "channels-last"
+        arguments = {
+            "model": str(model.main),
+            "out": str(out / "model.tflite"),
+            "inputs": [s.name for s in source.inputs if last and s.layout == "NCHW"],
+            "outputs": [s.name for s in source.outputs if last and s.layout == "NCHW"],
+        }
+        specs = tool.call("anynpu.targets.tflite:convert", arguments, scratch=out.parent, log=work.log)
+        inputs = _specs(specs["inputs"], source.inputs, arguments["inputs"])
+        outputs = _specs(specs["outputs"], source.outputs, arguments["outputs"])
+        return replace(
+            _bare(source, out / "model.tflite"),
+            format=self.produces,
+            main="model.tflite",
+            inputs=inputs,
+            outputs=outputs,
+        )
+
+
+class TfLite:
+    """Quantises a float TensorFlow Lite file."""
+
+    name = "tflite"
+    accepts = "tflite-float"
+    produces = "tflite"
+    Options = QuantPlan
+    Facts = NoFacts
+
+    def tools(self) -> Mapping[str, str]:
+        return {name: tool.version_of(name) for name in ("ai-edge-quantizer", "ai-edge-litert", "numpy")}
+
+    def needs_data(self, options: QuantPlan) -> bool:
+        return options.activations != "float32"
+
+    def check(self, model: Artifact, platform: Platform, options: QuantPlan) -> tuple[Finding, ...]:
+        return ()
+
+    def compile(
+        self, model: Artifact, data: Artifact | None, platform: Platform, options: QuantPlan, out: Path, work: Work
+    ) -> Manifest:
+        source = model.manifest
+        result = out / "model.tflite"
+        if not self.needs_data(options):
+            shutil.copyfile(model.main, result)
+            return replace(_bare(source, result), format=self.produces, main="model.tflite")
+        arguments = {
+            "model": str(model.path),
+            "data": str(require_data(data, self.name).path),
+            "plan": schema.to_dict(options),
+            "out": str(result),
+        }
+        answer = tool.call(
+            "anynpu.targets.tflite:quantize", arguments, scratch=out.parent, log=work.log, progress=work.progress
+        )
+        left = answer["figures"].get("float_operators", ())
+        return replace(
+            _bare(source, result),
+            format=self.produces,
+            main="model.tflite",
+            inputs=_specs(answer["inputs"], source.inputs, ()),
+            outputs=_specs(answer["outputs"], source.outputs, ()),
+            details={"quantisation": answer["figures"]},
+            notes=tuple(f"operator stays in float: {name}" for name in left),
+        )
+
+
+def _bare(manifest: Manifest, result: Path) -> Manifest:
+    counted = manifest.estimates or Estimates("")
+    estimates = replace(
+        counted,
+        source="MACs and parameters counted from the graph; flash is the file's size",
+        flash_bytes=result.stat().st_size,
+        sram_bytes=None,
+    )
+    return replace(manifest, files=(), step=None, made=None, details={}, notes=(), estimates=estimates)
+
+
+def _specs(
+    found: list[dict[str, Any]], source: tuple[TensorSpec, ...], turned: Sequence[str]
+) -> tuple[TensorSpec, ...]:
+    """Returns the specs read from the file, with the layouts that the conversion gave them."""
+    layouts = {s.name: "NHWC" if s.name in turned else s.layout for s in source}
+    channels = {s.name: s.channels for s in source}
+    specs = (schema.from_dict(TensorSpec, item, "tensor") for item in found)
+    return tuple(replace(s, layout=layouts[s.name], channels=channels[s.name]) for s in specs)
+
+
+def _described(path: Path) -> dict[str, Any]:
+    from anynpu.quantize.tflite import read_specs
+
+    inputs, outputs = read_specs(path)
+    return {"inputs": [schema.to_dict(s) for s in inputs], "outputs": [schema.to_dict(s) for s in outputs]}
+
+
+def convert(model: str, out: str, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
+    """Converts to float TensorFlow Lite (runs in a child process)."""
+    from anynpu.quantize.tflite import convert_float
+
+    convert_float(Path(model), Path(out), inputs, outputs)
+    return _described(Path(out))
+
+
+def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
+    """Quantises a float TensorFlow Lite file (runs in a child process)."""
+    from anynpu.quantize.tflite import quantize_file
+    from anynpu.targets.data import dataset, moved
+
+    source = Artifact.open(Path(model))
+    options = schema.from_dict(QuantPlan, plan, "plan")
+    given = Artifact.open(Path(data))
+    turned = moved(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
+    figures = quantize_file(source.main, turned, options, Path(out), progress=tool.report_progress)
+    return {"figures": figures, **_described(Path(out))}
