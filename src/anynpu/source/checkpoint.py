@@ -1,0 +1,192 @@
+"""Weights from checkpoint files: tensors only, unless the user trusts the file."""
+
+from __future__ import annotations
+
+import difflib
+import pickletools
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+
+if TYPE_CHECKING:
+    import torch
+
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+PREFIXES = ("module.", "_orig_mod.")
+LFS_POINTER = b"version https://git-lfs.github.com/spec"
+SHOWN = 5
+
+
+def load_tensors(path: Path, trust: bool = False) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a .pt, .pth, .ckpt, .safetensors or .npz file by name, all finite.
+
+    A checkpoint that needs unpickling of anything but tensors is read only with `trust`: it can run any program.
+    """
+    _check_file(path)
+    if path.suffix == ".npz":
+        tensors = _from_npz(path)
+    elif path.suffix == ".safetensors":
+        tensors = _from_safetensors(path)
+    else:
+        tensors = _state(_from_torch(path, trust), path)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise IntegrityError(f"{path}: tensor {name!r} holds NaN or infinite values", "train or export it again")
+    return tensors
+
+
+def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Puts tensors into a module, which must have exactly these names and shapes; wrapper prefixes are stripped."""
+    own = module.state_dict()
+    given = _stripped(tensors, own)
+    _check_names(own, given)
+    for name, tensor in given.items():
+        wanted, got = tuple(own[name].shape), tuple(tensor.shape)
+        if wanted != got:
+            raise ConfigError(
+                f"checkpoint tensor {name!r} has shape {got}, the module wants {wanted}",
+                "check the constructor arguments of the module",
+            )
+    module.load_state_dict(dict(given))
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        raise ConfigError(f"checkpoint {path} does not exist", "check the path given with --ckpt")
+    with path.open("rb") as file:
+        head = file.read(len(LFS_POINTER))
+    if not head:
+        raise IntegrityError(f"checkpoint {path} is empty", "copy or download it again")
+    if head == LFS_POINTER:
+        raise IntegrityError(f"checkpoint {path} is a git-lfs pointer, not the weights", "run: git lfs pull")
+
+
+def _from_npz(path: Path) -> dict[str, torch.Tensor]:
+    import torch
+
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
+    except (OSError, ValueError, TypeError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise _damaged(path, "a .npz file of plain arrays", error) from error
+
+
+def _from_safetensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise ToolMissing("reading .safetensors needs the package safetensors", "pip install safetensors") from error
+    try:
+        return dict(load_file(path))
+    except Exception as error:  # the package raises its own error type and several built-in ones
+        raise _damaged(path, "a .safetensors file", error) from error
+
+
+def _from_torch(path: Path, trust: bool) -> Any:
+    import pickle  # noqa: TID251  (only its error type; nothing is unpickled here)
+
+    import torch
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251
+    except pickle.UnpicklingError as error:
+        # torch raises the same error for a foreign object and for bytes that are no pickle at all.
+        if not _is_pickle(path):
+            raise _damaged(path, "a torch checkpoint", error) from error
+        if not trust:
+            raise ConfigError(
+                f"checkpoint {path} holds pickled Python objects, not only tensors: loading it can run any program",
+                "save a state dict instead, or give --trust-checkpoint if you trust where the file comes from",
+            ) from error
+    except (RuntimeError, OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise _damaged(path, "a torch checkpoint", error) from error
+    try:
+        return torch.load(path, map_location="cpu", weights_only=False)  # noqa: TID251
+    except Exception as error:  # a trusted pickle runs foreign code, which can raise anything
+        raise _damaged(path, "a torch checkpoint", error) from error
+
+
+def _is_pickle(path: Path) -> bool:
+    """Whether a file, or the data.pkl inside it, is a whole pickle; its instructions are listed, never executed."""
+    try:
+        data = path.read_bytes()
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                data = archive.read(next(name for name in archive.namelist() if name.endswith("data.pkl")))
+        return sum(1 for _ in pickletools.genops(data)) > 1
+    except (ValueError, OSError, StopIteration, zipfile.BadZipFile, zlib.error):
+        return False
+
+
+def _damaged(path: Path, kind: str, error: Exception) -> IntegrityError:
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:120]
+    return IntegrityError(f"{path} is not {kind}, or it is damaged: {reason}", "copy or download it again")
+
+
+def _state(loaded: Any, path: Path) -> dict[str, torch.Tensor]:
+    """Returns the state dict inside a loaded checkpoint."""
+    import torch
+
+    if isinstance(loaded, torch.nn.Module):
+        return dict(loaded.state_dict())
+    while isinstance(loaded, Mapping):
+        inner = next((loaded[name] for name in WRAPPERS if isinstance(loaded.get(name), Mapping)), None)
+        if inner is None:
+            break
+        loaded = inner
+    if isinstance(loaded, Mapping) and isinstance(loaded.get("model"), torch.nn.Module):
+        return dict(loaded["model"].state_dict())
+    if not isinstance(loaded, Mapping) or not loaded:
+        raise ConfigError(f"checkpoint {path} holds no state dict", "save module.state_dict()")
+    wrong = [str(name) for name, tensor in loaded.items() if not isinstance(tensor, torch.Tensor)]
+    if wrong:
+        raise ConfigError(
+            f"checkpoint {path} holds entries that are not tensors: {_listed(wrong)}", "save module.state_dict()"
+        )
+    return {str(name): tensor for name, tensor in loaded.items()}
+
+
+def _stripped(tensors: Mapping[str, torch.Tensor], own: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Returns the tensors without the prefixes that DataParallel and torch.compile put before every name."""
+    given, known = dict(tensors), set(own)
+    while given and not known.issuperset(given):
+        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in given)), None)
+        if prefix is None:
+            break
+        given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+    return given
+
+
+def _check_names(own: Iterable[str], given: Iterable[str]) -> None:
+    wanted, offered = list(own), list(given)
+    missing = [name for name in wanted if name not in set(offered)]
+    unexpected = [name for name in offered if name not in set(wanted)]
+    parts = []
+    if missing:
+        parts.append(f"has no {_listed(missing)}")
+    if unexpected:
+        parts.append(f"has unexpected {_listed([_with_near(name, missing or wanted) for name in unexpected])}")
+    if parts:
+        raise ConfigError(
+            f"the checkpoint does not fit the module: it {' and '.join(parts)}",
+            "check that the class and its constructor arguments are those that were trained",
+        )
+
+
+def _with_near(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"{name} (near {near[0]})" if near else name
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more

@@ -1,0 +1,260 @@
+"""Torch modules as ONNX models: static shapes, named inputs and outputs, weights inside, checked by execution."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+
+from anynpu.errors import ConfigError, ToolFailed
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+TOLERANCE = 1e-3
+DTYPES = ("float32", "float16", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+
+
+def export(
+    module: torch.nn.Module,
+    inputs: Mapping[str, tuple[int, ...]],
+    input_dtypes: Mapping[str, str],
+    output_names: Sequence[str] | None,
+    opset: int,
+) -> onnx.ModelProto:
+    """Returns the ONNX model of a module after comparing both on random input."""
+    names = _ordered(module, list(inputs))
+    trace, probe = (_samples(names, inputs, input_dtypes, seed) for seed in (0, 1))
+    training = module.training
+    module.eval()
+    hook = module.register_forward_hook(_flat)
+    try:
+        _, keys = _forward(module, trace, inputs)
+        outputs, _ = _forward(module, probe, inputs)
+        outs = _output_names(output_names, keys)
+        model = _exported(module, trace, names, outs, opset)
+        _check_repeatable(module, probe, outputs)
+    finally:
+        hook.remove()
+        module.train(training)
+    _fix_output_shapes(model, outputs)
+    _compare(model, dict(zip(names, probe, strict=True)), outputs)
+    return model
+
+
+def _ordered(module: torch.nn.Module, names: list[str]) -> list[str]:
+    """Returns the input names in the order of forward's parameters if they are its parameters, else as given."""
+    if not names:
+        raise ConfigError("the module needs at least one input shape", "give the name and shape of every input")
+    parameters = inspect.signature(module.forward).parameters
+    if not set(names) <= set(parameters):
+        return names
+    ordered = [name for name in parameters if name in names]
+    skipped = [name for name in list(parameters)[: len(ordered)] if name not in names]
+    if skipped:
+        raise ConfigError(f"forward takes {skipped[0]!r} before {ordered[-1]!r}; it has no shape", "give its shape too")
+    return ordered
+
+
+def _samples(
+    names: Sequence[str], shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, str], seed: int
+) -> tuple[Tensor, ...]:
+    import torch
+
+    random = torch.Generator().manual_seed(seed)
+    samples = []
+    for name in names:
+        kind = dtypes.get(name, "float32")
+        if kind not in DTYPES:
+            raise ConfigError(f"input {name!r} has the unknown type {kind!r}", f"use one of {', '.join(DTYPES)}")
+        dtype = getattr(torch, kind)
+        if dtype.is_floating_point:
+            samples.append(torch.randn(tuple(shapes[name]), generator=random).to(dtype))
+        else:  # zeros and ones are valid as token numbers, masks and flags alike
+            samples.append(torch.randint(0, 2, tuple(shapes[name]), generator=random).to(dtype))
+    return tuple(samples)
+
+
+def _flat(module: torch.nn.Module, arguments: Any, result: Any) -> Any:
+    """Turns a dictionary of results into a tuple, as a forward hook; the names are kept aside by _forward."""
+    if isinstance(result, Mapping):
+        module.__dict__["_anynpu_keys"] = [str(key) for key in result]
+        return tuple(result.values())
+    return tuple(result) if isinstance(result, list) else result
+
+
+def _forward(
+    module: torch.nn.Module, samples: tuple[Tensor, ...], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[list[Tensor], list[str]]:
+    """Returns the results of the module as a list and a name for each."""
+    import torch
+
+    given = ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+    try:
+        with torch.no_grad(), _quiet():
+            result = module(*samples)
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [""])[0]
+        raise ConfigError(
+            f"the module fails on {given}: {type(error).__name__}: {reason}", "check the input shapes and types"
+        ) from error
+    results = list(result) if isinstance(result, tuple) else [result]
+    wrong = [type(each).__name__ for each in results if not isinstance(each, torch.Tensor)]
+    if wrong or not results:
+        raise ConfigError(
+            f"the module returns {wrong[0] if wrong else 'nothing'} where a tensor is needed",
+            "let forward return a tensor, or a tuple or dictionary of tensors",
+        )
+    plain = ["output"] if len(results) == 1 else [f"output_{at}" for at in range(len(results))]
+    keys: list[str] = module.__dict__.pop("_anynpu_keys", plain)
+    return [each.detach().clone() for each in results], keys
+
+
+def _output_names(wanted: Sequence[str] | None, keys: list[str]) -> list[str]:
+    if wanted is None:
+        return keys
+    if len(wanted) != len(keys):
+        raise ConfigError(f"{len(wanted)} output names are given, the module returns {len(keys)} tensors")
+    return list(wanted)
+
+
+def _exported(
+    module: torch.nn.Module, samples: tuple[Tensor, ...], names: list[str], outs: list[str], opset: int
+) -> onnx.ModelProto:
+    """Exports by tracing, which is fast and writes the same bytes each time; by torch.export where tracing fails."""
+    try:
+        return _traced(module, samples, names, outs, opset)
+    except Exception as error:
+        first = error
+    try:
+        return _by_torch_export(module, samples, names, outs, opset)
+    except Exception as error:
+        reason = (str(first).strip().splitlines() or [type(first).__name__])[0]
+        raise ToolFailed(
+            f"torch.onnx.export cannot export the module: {reason}",
+            argv=("torch.onnx.export",),
+            log=f"{first}\n\n{error}",
+            last_lines=str(error).strip().splitlines()[-3:],
+            hint="simplify the module's forward, or export it to ONNX yourself",
+        ) from error
+
+
+def _traced(
+    module: torch.nn.Module, samples: tuple[Tensor, ...], names: list[str], outs: list[str], opset: int
+) -> onnx.ModelProto:
+    import torch
+
+    stream = io.BytesIO()
+    with _quiet(), torch.no_grad():
+        target: Any = stream  # a stream works; the annotation only knows paths
+        torch.onnx.export(
+            module, samples, target, dynamo=False, input_names=names, output_names=outs, opset_version=opset
+        )
+    return onnx.load_from_string(stream.getvalue())
+
+
+def _by_torch_export(
+    module: torch.nn.Module, samples: tuple[Tensor, ...], names: list[str], outs: list[str], opset: int
+) -> onnx.ModelProto:
+    import torch
+
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            module, samples, dynamo=True, input_names=names, output_names=outs, opset_version=opset, verbose=False
+        )
+    model = onnx.ModelProto()
+    model.CopyFrom(program.model_proto)  # type: ignore[union-attr]
+    _strip(model)
+    return model
+
+
+def _strip(model: onnx.ModelProto) -> None:
+    """Takes out stack traces and file paths, which differ between machines and leak the user's folders."""
+    graph = model.graph
+    del model.metadata_props[:], graph.metadata_props[:]
+    for item in (*graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
+        del item.metadata_props[:]
+        item.doc_string = ""
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps warnings, log lines and prints of torch and of the user's forward off the terminal."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def _check_repeatable(module: torch.nn.Module, samples: tuple[Tensor, ...], before: list[Tensor]) -> None:
+    import torch
+
+    with torch.no_grad(), _quiet():
+        again = module(*samples)
+    module.__dict__.pop("_anynpu_keys", None)
+    results = list(again) if isinstance(again, tuple) else [again]
+    if any(_difference(a.numpy(), b.numpy()) > TOLERANCE for a, b in zip(results, before, strict=True)):
+        raise ConfigError(
+            "the module gives different results for the same input", "take random numbers out of its forward"
+        )
+
+
+def _fix_output_shapes(model: onnx.ModelProto, outputs: list[Tensor]) -> None:
+    for item, output in zip(model.graph.output, outputs, strict=True):
+        shape = item.type.tensor_type.shape
+        del shape.dim[:]
+        for size in output.shape:
+            shape.dim.add().dim_value = size
+
+
+def _compare(model: onnx.ModelProto, feeds: Mapping[str, Tensor], outputs: list[Tensor]) -> None:
+    """Runs the exported model and refuses it if it differs from the module."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    given = {item.name for item in model.graph.input}
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        results = session.run(None, {name: feed.numpy() for name, feed in feeds.items() if name in given})
+    except Exception as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ToolFailed(f"the exported ONNX model does not run: {reason}", argv=("torch.onnx.export",)) from error
+    for item, got, wanted in zip(model.graph.output, results, outputs, strict=True):
+        worst = _difference(got, wanted.numpy())
+        if worst > TOLERANCE:
+            raise ToolFailed(
+                f"the exported ONNX model differs from the module by {worst:.2g} in output {item.name!r}",
+                argv=("torch.onnx.export",),
+                hint="forward may branch on the values of its input; export needs one fixed path",
+            )
+
+
+def _difference(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
+    """Returns the largest difference relative to the largest value, at least one."""
+    if got.shape != wanted.shape:
+        return float("inf")
+    a, b = got.astype(np.float64), wanted.astype(np.float64)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if same.all():
+        return 0.0
+    finite = np.abs(b[np.isfinite(b)])
+    gap = np.abs(a - b)[~same]
+    return float(np.where(np.isnan(gap), np.inf, gap).max() / max(1.0, finite.max(initial=0.0)))

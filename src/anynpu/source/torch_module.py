@@ -1,0 +1,276 @@
+"""Models written in torch by the user: `file.py:Class`, `file.py:factory` or `package.module:factory`."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+import sysconfig
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from anynpu.errors import AnyNpuError, ConfigError
+
+if TYPE_CHECKING:
+    import onnx
+    import torch
+
+PRIVATE = "_anynpu_user_"
+EXAMPLES = "write file.py:Class, file.py:factory or package.module:factory, for example net.py:Net"
+
+
+@dataclass(frozen=True)
+class TorchReference:
+    """Where a module comes from and the keyword arguments it is constructed with."""
+
+    location: str
+    attribute: str
+    arguments: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the location is a Python file and not an importable module."""
+        return self.location.endswith(".py")
+
+
+def parse_reference(text: str, arguments: Mapping[str, Any] = {}) -> TorchReference:
+    """Returns the reference that a text such as `net.py:Net` or `package.module:factory` stands for."""
+    location, colon, attribute = text.rpartition(":")
+    dotted = all(part.isidentifier() for part in location.split("."))
+    dotted = dotted and not location.endswith((".onnx", ".pt", ".pth", ".ckpt", ".tflite"))
+    if not colon or not attribute.isidentifier() or not (location.endswith(".py") or dotted):
+        raise ConfigError(f"{text!r} is not a reference to a torch module", EXAMPLES)
+    for name, value in arguments.items():
+        if not isinstance(value, (str, int, float, bool)):
+            raise ConfigError(f"constructor argument {name!r} is neither a text, a number nor a truth value")
+    return TorchReference(location, attribute, dict(arguments))
+
+
+def source_files(reference: TorchReference) -> tuple[Path, ...]:
+    """Returns the reference's file and every local file that it imports, sorted; nothing is executed.
+
+    Local are files next to it and packages below its folder. Of a module in site-packages or the standard library
+    only the files on its dotted path count: following its imports would read whole frameworks.
+    """
+    pending, root = _start(reference)
+    if any(root.is_relative_to(place) for place in _installed_places()):
+        return tuple(sorted(pending))
+    found: set[Path] = set()
+    while pending:
+        path = pending.pop()
+        if path not in found:
+            found.add(path)
+            pending.extend(_imported(path, root))
+    return tuple(sorted(found))
+
+
+def _installed_places() -> set[Path]:
+    return {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
+
+
+def _start(reference: TorchReference) -> tuple[list[Path], Path]:
+    """Returns the first files and the folder that its absolute imports are looked up in."""
+    if reference.is_file:
+        path = _existing(reference)
+        return [path], path.parent
+    top, *rest = reference.location.split(".")
+    # find_spec of a dotted name would import its parents; of a top-level name it runs nothing.
+    spec = importlib.util.find_spec(top) if top not in sys.modules else sys.modules[top].__spec__
+    places = [Path(place) for place in spec.submodule_search_locations or ()] if spec else []
+    if spec and spec.origin and not places:
+        places = [Path(spec.origin)]
+    if not places:
+        raise ConfigError(f"there is no module {top!r} to import {reference.location!r} from", EXAMPLES)
+    root = places[0].parent.resolve()
+    files, wanted = _module_files(root, [top, *rest]), root.joinpath(top, *rest)
+    if not files or files[-1] not in (wanted.with_name(f"{wanted.name}.py"), wanted / "__init__.py"):
+        raise ConfigError(f"there is no module {reference.location!r} below {root}", EXAMPLES)
+    return files, root
+
+
+def _existing(reference: TorchReference) -> Path:
+    path = Path(reference.location)
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist, so {reference.attribute!r} cannot be taken from it", EXAMPLES)
+    return path.resolve()
+
+
+def _module_files(root: Path, parts: Sequence[str]) -> list[Path]:
+    """Returns the files that importing a dotted name below a folder executes, packages first; [] if it is not there."""
+    files, folder = [], root
+    for part in parts:
+        package, module = folder / part / "__init__.py", folder / f"{part}.py"
+        if package.is_file():
+            files.append(package.resolve())
+        elif module.is_file():
+            return [*files, module.resolve()]
+        elif not (folder / part).is_dir():
+            return files
+        folder = folder / part
+    return files
+
+
+def _imported(path: Path, root: Path) -> Iterator[Path]:
+    """Yields the local files that a file imports anywhere in it."""
+    for node in ast.walk(_parsed(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _module_files(root, alias.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            base = path.parents[node.level - 1] if node.level else root
+            parts = node.module.split(".") if node.module else []
+            yield from _module_files(base, parts)
+            for alias in node.names:
+                yield from _module_files(base, [*parts, alias.name])
+
+
+def _parsed(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), str(path))
+    except (SyntaxError, ValueError) as error:
+        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise ConfigError(
+            f"{path} is not valid Python: {reason}{line}", "run it with python to see the place"
+        ) from error
+
+
+def load_module(reference: TorchReference, checkpoint: Path | None, trust_checkpoint: bool = False) -> torch.nn.Module:
+    """Returns the referenced module in evaluation mode, with the weights of the checkpoint if one is given."""
+    import torch
+
+    from anynpu.source.checkpoint import load_into, load_tensors
+
+    # stdout is data: whatever the user's file prints goes to stderr.
+    with _imports_from(reference), contextlib.redirect_stdout(sys.stderr):
+        found = _attribute(_imported_module(reference), reference)
+        module = _constructed(found, reference)
+        if not isinstance(module, torch.nn.Module):
+            raise ConfigError(
+                f"{_shown(reference)} gives a {type(module).__name__}, not a torch.nn.Module",
+                "name a class derived from torch.nn.Module or a function that returns one",
+            )
+        if checkpoint is not None:
+            load_into(module, load_tensors(checkpoint, trust_checkpoint))
+    return module.eval()
+
+
+@contextlib.contextmanager
+def _imports_from(reference: TorchReference) -> Iterator[None]:
+    """Puts the folder of the user's file on the import path for as long as the block runs."""
+    if not reference.is_file:
+        yield
+        return
+    folder = str(_existing(reference).parent)
+    sys.path.insert(0, folder)
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+        # Files next to the user's are private to this load: another folder may hold others of the same name.
+        for name in set(sys.modules) - before:
+            origin = getattr(sys.modules[name], "__file__", None)
+            own = name.startswith(PRIVATE) or "site-packages" in str(origin)
+            if origin and Path(origin).is_relative_to(folder) and not own:
+                del sys.modules[name]
+
+
+def _imported_module(reference: TorchReference) -> ModuleType:
+    try:
+        if not reference.is_file:
+            return importlib.import_module(reference.location)
+        path = _existing(reference)
+        _parsed(path)
+        name = f"{PRIVATE}{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
+        spec = importlib.util.spec_from_file_location(name, path)
+        if spec is None or spec.loader is None:
+            raise ConfigError(f"{path} cannot be imported as Python", EXAMPLES)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module  # dataclasses and pickle look their module up while it is being executed
+        spec.loader.exec_module(module)
+        return module
+    except AnyNpuError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"importing {reference.location} failed: {_reason(error, reference)}", _missing(error)
+        ) from error
+
+
+def _attribute(module: ModuleType, reference: TorchReference) -> Any:
+    if not hasattr(module, reference.attribute):
+        names = [name for name in vars(module) if not name.startswith("_")]
+        near = difflib.get_close_matches(reference.attribute, names, n=3)
+        local = [name for name in names if getattr(getattr(module, name), "__module__", "") == module.__name__]
+        hint = (
+            f"did you mean {' or '.join(near)}?" if near else f"it defines: {', '.join(sorted(local)[:8]) or 'nothing'}"
+        )
+        raise ConfigError(f"{reference.location} has no {reference.attribute!r}", hint)
+    return getattr(module, reference.attribute)
+
+
+def _constructed(found: Any, reference: TorchReference) -> Any:
+    import torch
+
+    if isinstance(found, torch.nn.Module) and reference.arguments:
+        raise ConfigError(f"{_shown(reference)} is a ready module and takes no arguments", "leave the arguments out")
+    if isinstance(found, torch.nn.Module) or not callable(found):
+        return found
+    if inspect.isclass(found) and not issubclass(found, torch.nn.Module):
+        raise ConfigError(
+            f"{_shown(reference)} is a class that is not derived from torch.nn.Module",
+            "name a class derived from torch.nn.Module or a function that returns one",
+        )
+    try:
+        return found(**reference.arguments)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"constructing {_shown(reference)} failed: {_reason(error, reference)}",
+            "check the constructor arguments",
+        ) from error
+
+
+def _shown(reference: TorchReference) -> str:
+    return f"{reference.location}:{reference.attribute}"
+
+
+def _missing(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        return f"install {error.name}, or put it next to the file"
+    return "run it with python to see the whole trace"
+
+
+def _reason(error: BaseException, reference: TorchReference) -> str:
+    """Returns the first line of an error and the line of the user's file that it came from."""
+    text = (str(error).strip().splitlines() or [""])[0]
+    first = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    if not reference.is_file:
+        return first
+    folder = Path(reference.location).resolve().parent
+    frames = [
+        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)
+    ]
+    return f"{first} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else first
+
+
+def export_onnx(
+    module: torch.nn.Module,
+    inputs: Mapping[str, tuple[int, ...]],
+    input_dtypes: Mapping[str, str],
+    output_names: Sequence[str] | None,
+    opset: int = 18,
+) -> onnx.ModelProto:
+    """Returns a static, self-contained ONNX model of a module, checked against the module on random input."""
+    from anynpu.source.torch_export import export
+
+    return export(module, inputs, input_dtypes, output_names, opset)
