@@ -27,7 +27,7 @@ CARD = Card(
     description="Anchor-free, one scale: 12 x 12 cells of objectness, three class logits and four distances in "
     "cells; decoding and suppression run on the host. A label row is (class, x0, y0, x1, y1), class -1 for none.",
 )
-RECIPE = Recipe(samples=3600, epochs=14, batch=32)
+RECIPE = Recipe(samples=3200, epochs=11, quantised_epochs=1, batch=32)
 
 
 def _clutter(rng: np.random.Generator, image: Array) -> None:
