@@ -156,7 +156,7 @@ def request(given: Mapping[str, Any]) -> Request:
         data=given.get("data") or "",
         test=given.get("test") or "",
         limit=given.get("limit") or 512,
-        preprocess=_preprocess(given.get("preprocess")),
+        preprocess=preprocess(given.get("preprocess")),
         metric=given.get("metric") or "",
         options={k: str(v) for k, v in _named("-O", given.get("option")).items()},
         require_npu=1.0 if not share else parse_share(share),
@@ -201,7 +201,7 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
     return dims
 
 
-def _preprocess(value: Any) -> Preprocess | None:
+def preprocess(value: Any) -> Preprocess | None:
     if isinstance(value, Preprocess) or not value:
         return value or None
     data: dict[str, Any] = {}

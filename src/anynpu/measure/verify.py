@@ -17,7 +17,7 @@ from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.runtime.base import Session, choose, run_real
 from anynpu.tensors import Array, by_name
 
-MACS_BUDGET = 6_000_000_000
+MACS_BUDGET = 4_000_000_000
 MIN_SAMPLES = 16
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,9 +113,8 @@ class Steps:
             return None
 
         def make(out: Path, work: Work) -> Manifest:
-            dataset = self._load(role, self._source(role), model)
+            dataset, apart = self._load(role, self._source(role), model)
             write_samples(out, SampleSet(dataset.inputs, dataset.labels))
-            held_out = bool(self.request.test) or role == "calibration" or "held out" in dataset.origin
             return Manifest(
                 format="dataset",
                 main=FILE,
@@ -123,22 +124,26 @@ class Steps:
                     "role": role,
                     "samples": len(dataset),
                     "random": dataset.random,
-                    "held_out": held_out,
+                    "held_out": apart,
                     "sample_digests": sample_digests(dataset),
                 },
             )
 
         return self.run("", role, step, make).artifact
 
-    def _load(self, role: str, source: str, model: Artifact) -> Dataset:
+    def _load(self, role: str, source: str, model: Artifact) -> tuple[Dataset, bool]:
+        """Returns the samples of a role and whether those of the other role are apart from them."""
         limit = self.request.limit
         if source.startswith("zoo:"):
-            return _zoo_samples(source.removeprefix("zoo:"), role, limit)
-        dataset = load_data(source, model.manifest.inputs, self.request.preprocess, limit)
-        if self.request.test or self.request.data == "" or len(dataset) < HOLDOUT_EVERY:
-            return dataset
+            return _zoo_samples(source.removeprefix("zoo:"), role, limit), True
+        with contextlib.redirect_stdout(sys.stderr):  # a user's generator may print; stdout is ours
+            dataset = load_data(source, model.manifest.inputs, self.request.preprocess, limit)
+        if self.request.test:
+            return dataset, True
+        if len(dataset) < HOLDOUT_EVERY:
+            return dataset, False
         kept, held = split_holdout(dataset, HOLDOUT_EVERY)
-        return replace(held, origin="held out") if role == "test" else kept
+        return (held if role == "test" else kept), True
 
     def compile_step(self, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Step:
         inputs = {"model": model.digest}
@@ -168,11 +173,11 @@ class Steps:
 
         return self.run(chip, link.target.name, step, make).artifact
 
-    def verify(self, chip: str, made: Artifact, final: Artifact, model: Artifact, data: Artifact) -> Artifact:
+    def verify(self, chip: str, made: Artifact, model: Artifact, data: Artifact) -> Artifact:
         """Returns the evidence: `made` executed and compared with the float model."""
         inputs = {"candidate": made.digest, "reference": model.digest, "data": data.digest}
         tools = {"anynpu": own_version(), **_runtime_versions()}
-        step = Step("verify", inputs, {"metric": self.metric, "stands_for": final.digest}, tools)
+        step = Step("verify", inputs, {"metric": self.metric}, tools)
 
         def make(out: Path, work: Work) -> Manifest:
             arguments = {
@@ -184,7 +189,6 @@ class Steps:
             answer = tool.call(
                 "anynpu.measure.verify:verify", arguments, scratch=out.parent, log=work.log, progress=work.progress
             )
-            answer["stands_for"] = "" if made.digest == final.digest else final.manifest.format
             answer["held_out"] = bool(data.manifest.details["held_out"])
             (out / "verification.json").write_text(schema.canonical_json(answer) + "\n", "utf-8")
             return Manifest(format="evidence", main="verification.json")
@@ -198,9 +202,10 @@ class Steps:
         return self.request.metric or (zoo.card(source.zoo_name).metric if source.kind == "zoo" else "")
 
 
-def read_verification(evidence: Artifact) -> Verification:
-    """Returns the verification that a verify step stored."""
-    return schema.from_dict(Verification, schema.read_json(evidence.main), str(evidence.main))
+def read_verification(evidence: Artifact, stands_for: str) -> Verification:
+    """Returns the verification that a verify step stored; `stands_for` is the format it had to take the place of."""
+    data = schema.read_json(evidence.main)
+    return schema.from_dict(Verification, {**data, "stands_for": stands_for}, str(evidence.main))
 
 
 def overlap(calibration: Artifact | None, test: Artifact) -> int:

@@ -19,7 +19,7 @@ from anynpu.quantize.images import Preprocess, find_images, load_images
 from anynpu.tensors import Array, TensorSpec
 
 __all__ = [
-    "Dataset", "Preprocess", "content_digest", "load_data", "sample_digests", "source_digest", "split_holdout",
+    "Dataset", "Preprocess", "content_digest", "load_data", "read_arrays", "sample_digests", "source_digest", "split_holdout",
 ]  # fmt: skip
 
 LABELS = "labels"
@@ -80,6 +80,16 @@ def load_data(
     _check_names(source, arrays, inputs)
     checked = {spec.name: _fitted(source, spec, arrays[spec.name], limit) for spec in inputs}
     return Dataset(checked, None if labels is None else labels[:limit], source, _is_random(source))
+
+
+def read_arrays(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Returns the arrays of an .npy or .npz file as they are, by input name."""
+    _existing(str(path))
+    if path.suffix == ".npy":
+        return {_only(str(path), inputs).name: np.array(_read_npy(path))}
+    if path.suffix == ".npz":
+        return _read_npz(path, inputs)[0]
+    raise ConfigError(f"{path}: neither .npy nor .npz")
 
 
 def _check_batch(inputs: Sequence[TensorSpec]) -> None:

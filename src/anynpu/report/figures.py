@@ -63,6 +63,9 @@ def table_notes(chips: list[dict[str, Any]]) -> list[str]:
     }
     if sources:
         notes.append(f"est. ms is an estimate, not a measurement ({', '.join(sorted(sources))})")
+    in_dram = [c["chip"] for c in chips if c["chain"] and c["chain"][-1].get("details", {}).get("dram_bytes")]
+    if in_dram:
+        notes.append(f"no flash is counted for {', '.join(in_dram)}: weights and arena lie in DRAM there")
     for what in sorted({_executed(c["verification"]) for c in chips if c["verification"]}):
         notes.append(what)
     return notes

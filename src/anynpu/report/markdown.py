@@ -114,14 +114,15 @@ def _candidates(chip: dict[str, Any]) -> list[str]:
     details = chip["chain"][-1].get("details", {}) if chip["chain"] else {}
     rows = [
         {
-            "compiled for": c["optimise"] + (" (kept)" if c.get("kept") else ""),
-            "est. ms": f"{c['latency_ms']:.3f}",
-            "SRAM KiB": kib(c["sram_bytes"]),
-            "flash KiB": kib(c["flash_bytes"]),
+            "compiled for": goal + (" (kept)" if goal == details["chosen"] else ""),
+            "est. ms": f"{figures['latency_ms']:.3f}",
+            "SRAM KiB": kib(figures["sram_bytes"]),
+            "flash KiB": kib(figures["flash_bytes"]),
+            "DRAM KiB": kib(figures["dram_bytes"]),
         }
-        for c in details.get("candidates", ())
+        for goal, figures in details.get("candidates", {}).items()
     ]
-    return ["Compiled both ways (estimates):", _table(rows)] if rows else []
+    return ["Compiled both ways (estimates):", _table(rows)] if len(rows) > 1 else []
 
 
 def _provenance(record: dict[str, Any]) -> list[str]:

@@ -66,7 +66,8 @@ def _bare(manifest: Manifest) -> Manifest:
 
 def _estimates(manifest: Manifest, result: Path) -> Estimates:
     source = manifest.estimates or Estimates("")
-    return replace(source, source="counted from the graph; flash is the file's size", flash_bytes=result.stat().st_size)
+    counted = "MACs and parameters counted from the graph; flash is the file's size"
+    return replace(source, source=counted, flash_bytes=result.stat().st_size, sram_bytes=None)
 
 
 def emit(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:

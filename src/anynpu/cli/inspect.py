@@ -1,0 +1,180 @@
+"""anynpu targets, show and check: looking before building."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu import plugins, schema
+from anynpu.artifact import MANIFEST, Artifact
+from anynpu.cli import options
+from anynpu.cli.progress import observer
+from anynpu.cli.table import print_table
+from anynpu.errors import AnyNpuError
+from anynpu.pipeline.check import ChipCheck
+from anynpu.pipeline.check import check as run_check
+from anynpu.pipeline.output import as_json
+from anynpu.pipeline.planner import chain
+from anynpu.pipeline.record import receipt
+from anynpu.pipeline.request import Request
+from anynpu.pipeline.steps import Steps
+from anynpu.platform import Platform
+from anynpu.report.figures import count, kib
+from anynpu.runtime.base import sessions_for
+
+
+@click.command()
+@options.apply(options.COMMON)
+@click.pass_context
+def targets(ctx: click.Context, /, **_: Any) -> int:
+    """List every chip: how a model gets there, whether the tools are here, and what executes the result here."""
+    rows = [_target_row(plugins.platform(name)) for name in plugins.names("platforms")]
+    if ctx.params["format"] == "json":
+        click.echo(as_json({"schema_version": 1, "kind": "targets", "chips": rows}), nl=False)
+    else:
+        print_table(rows)
+    return 0
+
+
+def _target_row(platform: Platform) -> dict[str, str]:
+    links = chain(platform)
+    try:
+        for target in links:
+            target.tools()
+        ready = "ready"
+    except AnyNpuError as error:
+        ready = error.message
+    runs = ""
+    for target in reversed(links):
+        able = [s.name for s in sessions_for(target.produces) if not s.missing()]
+        if able:
+            before = "" if target is links[-1] else " (before " + links[-1].name + ")"
+            runs = ", ".join(able) + before
+            break
+    return {
+        "chip": platform.name,
+        "what": platform.title,
+        "NPU": platform.npu or "-",
+        "chain": " > ".join(target.name for target in links),
+        "tools": ready,
+        "executes here": runs or "-",
+    }
+
+
+@click.command()
+@click.argument("subject", required=False)
+@options.apply(options.MODEL, options.COMMON)
+@click.pass_context
+def show(ctx: click.Context, /, subject: str | None, **_: Any) -> int:
+    """Show a model or an artifact folder: tensors, operators, cost, fingerprint, placement, lineage.
+
+    \b
+    anynpu show zoo:resnet8
+    anynpu show out/ethos-u55-128
+    """
+    given = options.settings(ctx)
+    if subject and (Path(subject) / MANIFEST).is_file():
+        artifact = Artifact.open(Path(subject))
+    elif subject and Path(subject).is_dir():
+        artifact = Artifact.open(Path(subject))  # says what a folder must hold
+    else:
+        given["model"] = given.get("model") or subject
+        request = Request(options.model_source(given), ("null",))
+        with observer(given["quiet"]) as watcher:
+            artifact = Steps(request, options.store(given), watcher).import_model().artifact
+    if given["format"] == "json":
+        click.echo(as_json({"digest": artifact.digest, **schema.to_dict(artifact.manifest)}), nl=False)
+    else:
+        _show(artifact)
+    return 0
+
+
+def _show(artifact: Artifact) -> None:
+    manifest = artifact.manifest
+    rows = [
+        {
+            "": kind,
+            "name": spec.name,
+            "shape": "x".join(map(str, spec.shape)),
+            "type": spec.dtype,
+            "layout": spec.layout or "not stated",
+            "scale, zero point": _quantization(spec.quantization),
+        }
+        for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs))
+        for spec in specs
+    ]
+    click.echo(f"format       {manifest.format}")
+    click.echo(f"fingerprint  {manifest.fingerprint or '-'}")
+    click.echo(f"digest       {artifact.digest}")
+    print_table(rows)
+    if e := manifest.estimates:
+        click.echo(f"cost         {count(e.macs)} MACs, {count(e.parameters)} parameters ({e.source})")
+        click.echo(f"memory       SRAM {kib(e.sram_bytes)} KiB, flash {kib(e.flash_bytes)} KiB")
+        if e.latency_ms is not None:
+            click.echo(f"latency      {e.latency_ms:.3f} ms, an estimate")
+    if kinds := manifest.details.get("operators"):
+        click.echo("operators    " + ", ".join(f"{n} {kind}" for kind, n in kinds.items()))
+    if data := receipt(manifest.placement):
+        click.echo(f"receipt      {data['on_npu']} of {data['operators']} operators on the {data['npu']}")
+        for op in data["elsewhere"]:
+            click.echo(f"  on the CPU: {op['kind']} {op['name']}: {op.get('reason', '')}")
+    if step := manifest.step:
+        tools = ", ".join(f"{k} {v}" for k, v in step.tools.items())
+        click.echo(
+            f"made by      {step.name} ({tools}) from " + ", ".join(f"{k} {v[:12]}" for k, v in step.inputs.items())
+        )
+    for note in manifest.notes:
+        click.echo(f"note         {note}")
+
+
+def _quantization(q: Any) -> str:
+    if q is None:
+        return ""
+    return f"{q.scale[0]:.6g}, {q.zero_point[0]}" if q.axis is None else f"{len(q.scale)} along axis {q.axis}"
+
+
+@click.command()
+@options.apply(options.MODEL, options.DATA, options.COMMON)
+@click.pass_context
+def check(ctx: click.Context, /, **_: Any) -> int:
+    """Ask before compiling: will it fit, will every operator run there?
+
+    Findings come from the compiler's own table of constraints and the chip's memories. Exit status 1 if there are any.
+    The model is quantised for this; without --data the ranges are random, which changes no operator.
+
+    \b
+    anynpu check -m net.onnx -t ethos-u55-128,hxwe2
+    """
+    given = options.settings(ctx)
+    if not given.get("data"):
+        source = options.model_source(given)
+        given["data"] = "" if source.kind == "zoo" else "random:4"
+    request = options.request(given)
+    with observer(given["quiet"]) as watcher:
+        results = run_check(request, options.store(given), watcher)
+    if given["format"] == "json":
+        chips = [{"chip": r.chip, "findings": schema.to_dict(r.findings), "error": _error(r)} for r in results]
+        click.echo(as_json({"schema_version": 1, "kind": "check", "chips": chips}), nl=False)
+    else:
+        _print_check(results)
+    return next((r.exit_status for r in results if r.exit_status), 0)
+
+
+def _error(result: ChipCheck) -> str | None:
+    return result.error.message if result.error else None
+
+
+def _print_check(results: list[ChipCheck]) -> None:
+    for result in results:
+        if result.error:
+            click.echo(
+                f"{result.chip}: {result.error.message}" + (f" ({result.error.hint})" if result.error.hint else "")
+            )
+        elif not result.findings:
+            click.echo(f"{result.chip}: nothing in the way")
+        else:
+            click.echo(f"{result.chip}: {len(result.findings)} finding{'s' * (len(result.findings) != 1)}")
+        for finding in result.findings:
+            click.echo(f"  {finding}")

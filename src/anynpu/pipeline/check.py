@@ -1,0 +1,64 @@
+"""Asking every compiler of a chain whether the model would run whole on the chip, before the last one compiles it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anynpu import schema
+from anynpu.artifact import Artifact
+from anynpu.errors import AnyNpuError, Finding, Unsupported
+from anynpu.pipeline.build import platforms
+from anynpu.pipeline.planner import Link, check_options, plan
+from anynpu.pipeline.request import Request
+from anynpu.pipeline.steps import Observer, Steps
+from anynpu.platform import Platform
+from anynpu.store import Store
+
+
+@dataclass(frozen=True)
+class ChipCheck:
+    """The findings on one chip, or the error that kept them from being made."""
+
+    chip: str
+    findings: tuple[Finding, ...] = ()
+    error: AnyNpuError | None = None
+
+    @property
+    def exit_status(self) -> int:
+        if self.error is not None:
+            return self.error.exit_status
+        return 1 if self.findings else 0
+
+
+def check(request: Request, store: Store, observer: Observer) -> list[ChipCheck]:
+    """Returns the findings for every chip of the request."""
+    chips = platforms(request.chips)
+    check_options(chips, request.options)
+    steps = Steps(request, store, observer)
+    model = steps.import_model().artifact
+    degenerate = tuple(schema.from_dict(Finding, f, "finding") for f in model.manifest.details["degenerate"])
+    calibration = steps.data("calibration", model)
+    return [_check_chip(steps, chip, plan(chip, request.options), model, calibration, degenerate) for chip in chips]
+
+
+def _check_chip(
+    steps: Steps,
+    platform: Platform,
+    links: tuple[Link, ...],
+    model: Artifact,
+    calibration: Artifact | None,
+    findings: tuple[Finding, ...],
+) -> ChipCheck:
+    current = model
+    try:
+        for link in links:
+            found = link.target.check(current, platform, link.options)
+            findings += found
+            if link is links[-1] or found:
+                break
+            current = steps.compile(platform.name, link, current, calibration, platform)
+    except Unsupported as error:
+        return ChipCheck(platform.name, (*findings, *error.findings), None if error.findings else error)
+    except AnyNpuError as error:
+        return ChipCheck(platform.name, findings, error)
+    return ChipCheck(platform.name, findings)
