@@ -1,0 +1,57 @@
+"""Fixtures for every test: a cache folder of their own, and the command line as users call it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from anynpu.store import Store
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for the whole run: a step that several tests need is built once, and the user's own is never touched."""
+    cache = tmp_path_factory.mktemp("cache")
+    os.environ["ANYNPU_CACHE_DIR"] = str(cache)
+    return cache
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """An empty store."""
+    return Store(tmp_path / "own-cache")
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """Calls anynpu in a fresh process and returns what it did; `cwd` is the test's own folder."""
+
+    def call(
+        *arguments: str, cwd: Path | None = None, timeout: float = 300, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "anynpu", *arguments],
+            cwd=cwd or tmp_path,
+            env={**os.environ, **environment},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+        )
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """Real models for thorough runs; tests that want them are skipped without the variable."""
+    folder = os.environ.get("ANYNPU_TEST_DATA")
+    if not folder:
+        pytest.skip("set ANYNPU_TEST_DATA to the folder with the real models")
+    return Path(folder)
