@@ -11,7 +11,7 @@ from importlib import resources, util
 from pathlib import Path
 from typing import Any, Literal
 
-from anynpu import schema, tool
+from anynpu import tool
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing
 from anynpu.targets.base import option
 
@@ -39,6 +39,7 @@ class VelaOptions:
     memory_mode: str | None = option(None, "memory mode of the configuration file, instead of the chip's")
     system_config: str | None = option(None, "system configuration of the file, instead of the chip's")
     config: str | None = option(None, "a Vela configuration file (.ini) of your own")
+    ignore_ops: str | None = option(None, "operator kinds to leave to the CPU, such as ARG_MAX,GELU")
     tensor_allocator: Literal["HillClimb", "Greedy", "LinearAlloc"] | None = option(None, "how tensors are packed")
     cpu_tensor_alignment: int | None = option(None, "alignment in bytes of tensors that the CPU touches (16)")
     force_symmetric_int_weights: bool = option(False, "set the zero points of integer weights to 0; changes results")
@@ -48,6 +49,7 @@ class VelaOptions:
 
 
 PASSED_ON = (
+    "ignore_ops",
     "arena_cache_size",
     "tensor_allocator",
     "cpu_tensor_alignment",
@@ -104,10 +106,9 @@ def check_sections(path: Path, system_config: str, memory_mode: str) -> None:
     except (configparser.Error, UnicodeDecodeError) as error:
         raise ConfigError(f"{path.name}: not a Vela configuration file: {error}") from None
     for kind, name in (("System_Config", system_config), ("Memory_Mode", memory_mode)):
-        known = {s.removeprefix(kind + "."): s for s in parser.sections() if s.startswith(kind + ".")}
+        known = {s.removeprefix(kind + ".") for s in parser.sections() if s.startswith(kind + ".")}
         if name not in known:
-            near = schema.near(name, known)
-            raise ConfigError(f"{path.name}: no {kind} {name}{near}", f"it has {', '.join(sorted(known))}")
+            raise ConfigError(f"{path.name}: no {kind} {name}", f"it has {', '.join(sorted(known))}")
 
 
 def arguments(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, folder: str) -> list[str]:
@@ -120,7 +121,9 @@ def arguments(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, fo
     # Vela warns about the full path of its own files.
     own = "config_files" in config.parts and options.config is None
     argv += ["--config", facts.config if own else str(config), "--system-config", system, "--memory-mode", mode]
-    argv += ["--optimise", goal.capitalize(), "--output-dir", folder, "--show-cpu-operations", "--verbose-performance"]
+    argv += ["--optimise", goal.capitalize(), "--output-dir", folder]
+    # Not --show-cpu-operations: Vela 5.2 ends with a KeyError over ARG_MAX then, and counts without it as well.
+    argv += ["--verbose-performance"]
     for name in PASSED_ON:
         if (value := getattr(options, name)) is not None:
             argv += [f"--{name.replace('_', '-')}", str(value)]

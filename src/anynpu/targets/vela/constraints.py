@@ -14,6 +14,9 @@ from anynpu.targets.vela.rules import RULES, key
 MODULES = (permute_rules, resize_rules, shape_rules)
 """Importing them registers their rules."""
 
+SPELLED = {"ARGMAX": "ARG_MAX"}
+"""Where the table's name of an operator is not the TFLite schema's."""
+
 
 @functools.cache
 def table(family: str) -> Mapping[str, tuple[str, ...]]:
@@ -22,7 +25,8 @@ def table(family: str) -> Mapping[str, tuple[str, ...]]:
         from ethosu import regor
     except ImportError:
         raise ToolMissing("ethos-u-vela is not installed", INSTALL) from None
-    return {kind: tuple(sentences) for kind, sentences in regor.tflite_operator_constraints(family).items()}
+    found = regor.tflite_operator_constraints(family)
+    return {SPELLED.get(kind, kind): tuple(sentences) for kind, sentences in found.items()}
 
 
 def family(accelerator: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from anynpu.artifact import OperatorPlacement, Placement
@@ -53,8 +53,14 @@ def cpu_count(output: str) -> int:
     return int(match[1])
 
 
-def placement(npu: str, model: Sequence[TfliteOperator], compiled: Sequence[TfliteOperator], output: str) -> Placement:
-    """Returns the receipt of every operator of `model`, given the operators of the compiled file."""
+def placement(
+    npu: str,
+    model: Sequence[TfliteOperator],
+    compiled: Sequence[TfliteOperator],
+    output: str,
+    ignored: Container[str] = (),
+) -> Placement:
+    """Returns the receipt of every operator of `model`; the user wants the kinds in `ignored` on the CPU."""
     ordinary = [op for op in compiled if op.custom_code != NPU_OPERATOR]
     if (said := cpu_count(output)) != len(ordinary):
         raise ToolFailed(f"Vela says {said} operators run on the CPU, but its file holds {len(ordinary)}")
@@ -67,7 +73,7 @@ def placement(npu: str, model: Sequence[TfliteOperator], compiled: Sequence[Tfli
     return Placement(
         npu,
         tuple(
-            OperatorPlacement(op.name, op.kind, "cpu", _reason(op, refused), op.macs)
+            OperatorPlacement(op.name, op.kind, "cpu", _reason(op, refused, ignored), op.macs)
             if op.index in on_cpu
             else OperatorPlacement(op.name, op.kind, "npu", macs=op.macs)
             for op in model
@@ -94,7 +100,9 @@ def _left_over(model: Sequence[TfliteOperator], ordinary: Sequence[TfliteOperato
     return found
 
 
-def _reason(op: TfliteOperator, refused: Sequence[Refusal]) -> str:
+def _reason(op: TfliteOperator, refused: Sequence[Refusal], ignored: Container[str]) -> str:
+    if op.kind in ignored:
+        return "left to the CPU as ignore_ops says"
     mine = [r for r in refused if r.name in (op.name, op.name + FUSED)]
     same_kind = [r for r in mine if r.kind == op.kind]
     return (same_kind or mine or [Refusal("", "", ["Vela gives no reason"])])[0].reason

@@ -28,7 +28,6 @@ NOT_EVALUATED = (
     "Projection is not supported.",
     "Gate normalization is not supported.",
     "Axis attribute is not supported.",
-    "Slice must represent a volume. Stride must be non-negative (and over W or H).",
     "Shape tensor must be constant",
     "Index tensor must be constant",
     "Index tensor must have channel=1",

@@ -207,3 +207,13 @@ def _argmax_depth(op: TfliteOperator) -> bool:
 def _argmax_axis(op: TfliteOperator) -> bool:
     """Operation must be performed along the depth axis."""
     return _axes(op) <= {len(ifms(op)[0].shape) - 1}
+
+
+@rule
+def _slice(op: TfliteOperator) -> bool:
+    """Slice must represent a volume. Stride must be non-negative (and over W or H)."""
+    steps = op.inputs[3].data if len(op.inputs) > 3 and op.inputs[3] else None
+    if steps is None or 0 in op.outputs[0].shape:
+        return False
+    rank = len(ifms(op)[0].shape)
+    return all(step == 1 or (step > 1 and rank - 3 <= axis < rank - 1) for axis, step in enumerate(steps.tolist()))
