@@ -11,7 +11,7 @@ from onnx import ModelProto
 from anynpu.errors import ConfigError, Finding
 from anynpu.graph.fold import fold_constants, names_read
 from anynpu.graph.run import Session, random_feeds
-from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
+from anynpu.graph.shapes import dtype_of, infer, inputs_of, shape_of
 
 MIN_INPUTS = 4
 MAX_INPUTS = 8
@@ -54,7 +54,7 @@ def input_dependence(model: ModelProto, samples: Mapping[str, np.ndarray] | None
 
 def _unreachable(model: ModelProto) -> set[str]:
     """Returns the outputs that no path of operators connects to any input."""
-    graph = fold_constants(onnx.shape_inference.infer_shapes(model)).graph
+    graph = fold_constants(infer(model, strict=False)).graph
     reached = {value.name for value in inputs_of(model)}
     for node in graph.node:
         if names_read(node) & reached:

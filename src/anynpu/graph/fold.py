@@ -90,11 +90,43 @@ def fold_constants(model: ModelProto) -> ModelProto:
             kept.append(node)
         else:
             constants.update(zip(node.output, values, strict=False))
+    kept = _without_sequences(kept, constants, outputs)
     needed = set().union(outputs, *(names_read(node) for node in kept))
     new = [numpy_helper.from_array(constants[name], name) for name in sorted((set(constants) - stored) & needed)]
     old = [tensor for tensor in graph.initializer if tensor.name in needed]
     _replace(graph, kept, old + new)
     return result
+
+
+def _without_sequences(nodes: list[NodeProto], constants: Arrays, outputs: set[str]) -> list[NodeProto]:
+    """Returns the nodes with each known element of a split sequence as a plain Slice, whose shape is known."""
+    splits = {node.output[0]: node for node in nodes if node.op_type == "SplitToSequence"}
+    result = []
+    for node in nodes:
+        source = splits.get(node.input[0]) if node.op_type == "SequenceAt" else None
+        span = None if source is None else _span(source, constants.get(node.input[1]), constants)
+        if source is None or span is None:
+            result.append(node)
+            continue
+        names = [f"{node.output[0]}_{part}" for part in ("start", "end", "axis")]
+        constants.update({name: np.array([number], np.int64) for name, number in zip(names, span, strict=True)})
+        result.append(onnx.helper.make_node("Slice", [source.input[0], *names], list(node.output), name=node.name))
+    read = set().union(outputs, *(names_read(node) for node in result))
+    return [node for node in result if node.op_type != "SplitToSequence" or node.output[0] in read]
+
+
+def _span(split: NodeProto, index: np.ndarray | None, constants: Arrays) -> tuple[int, int, int] | None:
+    """Returns where an element of a split sequence starts and ends, and along which axis; None where unknown."""
+    settings = {attribute.name: attribute.i for attribute in split.attribute}
+    sizes = constants.get(split.input[1]) if len(split.input) > 1 else None
+    if sizes is None or index is None or int(index) < 0 or not settings.get("keepdims", 1):
+        return None
+    place = int(index)
+    if sizes.ndim == 0:
+        return place * int(sizes), (place + 1) * int(sizes), settings.get("axis", 0)
+    if place >= sizes.size:
+        return None
+    return int(sizes[:place].sum()), int(sizes[: place + 1].sum()), settings.get("axis", 0)
 
 
 def _replace(graph: GraphProto, nodes: list[NodeProto], tensors: list[onnx.TensorProto]) -> None:

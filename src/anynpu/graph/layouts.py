@@ -6,10 +6,9 @@ to their neighbours in both directions, a Transpose carries it permuted, everyth
 
 from __future__ import annotations
 
-import onnx
 from onnx import ModelProto, NodeProto
 
-from anynpu.graph.shapes import inputs_of
+from anynpu.graph.shapes import infer, inputs_of
 
 _AXES = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
 # Operators whose ONNX definition says "N x C x D1 x ...".
@@ -31,7 +30,7 @@ _CONFLICT = "conflict"
 
 def read_layouts(model: ModelProto) -> dict[str, str]:
     """Returns the layout of each graph input and output, such as "NCHW" or "NHWC"; "" where no operator tells."""
-    inferred = onnx.shape_inference.infer_shapes(model)
+    inferred = infer(model, strict=False)
     reader = _Reader(inferred)
     reader.settle()
     names = [value.name for value in (*inputs_of(model), *model.graph.output)]

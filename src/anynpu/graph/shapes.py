@@ -39,10 +39,10 @@ def tensor_shapes(model: ModelProto) -> dict[str, tuple[int, ...]]:
     return static_shapes(infer(model).graph)
 
 
-def infer(model: ModelProto) -> ModelProto:
-    """Returns the model with the shapes ONNX can infer, or raises IntegrityError where they contradict."""
+def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
+    """Returns the model with the shapes ONNX can infer; where they contradict, `strict` raises IntegrityError."""
     try:
-        return onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+        return onnx.shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=True)
     except Exception as error:  # InferenceError, and RuntimeError or ValueError from the C++ side
         raise IntegrityError(f"the shapes of the model contradict each other: {_first_line(error)}") from error
 

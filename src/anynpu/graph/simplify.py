@@ -20,7 +20,7 @@ from anynpu import tool
 from anynpu.errors import IntegrityError, ToolFailed
 from anynpu.graph.fold import fold_constants
 from anynpu.graph.run import Session, random_feeds
-from anynpu.graph.shapes import dtype_of, shape_of
+from anynpu.graph.shapes import dtype_of, infer, shape_of
 
 TOLERANCE = 1e-4
 _LOG = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def _by_passes(model: ModelProto) -> ModelProto:
 def _folded(model: ModelProto) -> ModelProto:
     for _ in range(_ROUNDS):
         # Lenient on purpose: what inference cannot tell stays unfolded, and the equality check has the last word.
-        folded = fold_constants(onnx.shape_inference.infer_shapes(model, data_prop=True))
+        folded = fold_constants(infer(model, strict=False))
         if len(folded.graph.node) == len(model.graph.node):
             return folded
         model = folded

@@ -113,6 +113,29 @@ def test_shape_arithmetic_is_settled():
     assert np.array_equal(run(static, x)[0], x.reshape(2, 48))
 
 
+@pytest.mark.parametrize(("sizes", "wanted"), [(np.array(3), 3), (np.array([2, 4, 1]), 2)])
+def test_split_sequences_become_slices(sizes, wanted):
+    model = parse(
+        """g (float[2,7] x) => (float[2,A] y, float[2,B] z) {
+            s = SplitToSequence<axis=1>(x, sizes)
+            a = SequenceAt(s, first)
+            b = SequenceAt(s, second)
+            c = SequenceAt(s, third)
+            y = Relu(a)
+            z = Concat<axis=1>(b, c)
+        }""",
+        sizes=sizes,
+        first=np.array(0),
+        second=np.array(1),
+        third=np.array(2),
+    )
+    static = shapes.make_static(model)
+    x = weights(2, 7)
+    assert shapes.shape_of(static.graph.output[0]) == (2, wanted)
+    for before, after in zip(run(model, x), run(static, x), strict=True):
+        assert np.array_equal(before, after)
+
+
 def test_data_dependent_shape_is_a_finding():
     model = parse("g (float[1,8] x) => (int64[2,K] y) { z = NonZero(x)\n y = Neg(z) }")
     model.graph.node[0].name = "find"
