@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -209,6 +210,18 @@ def resizes():
     yield case("Resize", x, empty, empty, ci(1, 2, 10, 12), opset=11)
     yield case("Resize", f(1, 2, 6), None, C([1, 1, 2], np.float32), mode="linear")
     yield case("Resize", x, None, C([1, 1, 1, 1], np.float32))
+    for mode in ("linear", "cubic"):
+        yield case("Resize", x, None, C([1, 1, 1.7, 0.65], np.float32), mode=mode)
+    for size in (7, 13, 30, 49 * 5):
+        yield case(
+            "Resize",
+            x,
+            None,
+            None,
+            ci(1, 2, size, 18),
+            coordinate_transformation_mode="asymmetric",
+            nearest_mode="floor",
+        )
 
 
 def slices():
@@ -218,6 +231,7 @@ def slices():
     yield case("Slice", x, ci(-1), ci(-(2**63)), ci(1), ci(-1))
     yield case("Slice", x, ci(4, 1), ci(0, 9), ci(2, 1), ci(-2, 3))
     yield case("Slice", x, ci(0), ci(100), ci(0), opset=11)
+    yield from (case("Slice", x, ci(3), ci(1), ci(1)), case("Slice", C(f(4)), ci(1), ci(3), ci(0), ci(-1)))
 
 
 def shapes():
@@ -355,8 +369,11 @@ def test_every_operator_is_tested():
     assert len(supported_operators()) >= 60
 
 
-def test_every_operator_has_a_sentence():
-    assert all(sentence.endswith(".") for sentence in operator_sentences().values())
+def test_every_operator_has_its_sentence_in_the_docs():
+    page = (Path(__file__).parents[2] / "docs" / "import.md").read_text()
+    rows = [f"| {name} | {sentence} |" for name, sentence in sorted(operator_sentences().items())]
+    assert all(row.endswith(". |") for row in rows)
+    assert [line for line in page.splitlines() if line.startswith("| ") and line.endswith(". |")] == rows
 
 
 REFUSED = [

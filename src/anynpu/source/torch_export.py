@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import inspect
 import io
 import logging
+import os
+import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -153,7 +156,7 @@ def _traced(
     import torch
 
     stream = io.BytesIO()
-    with _quiet(), torch.no_grad():
+    with _quiet(), _silent_stdout(), _plain_attention(), _bare_forward(module):
         target: Any = stream  # a stream works; the annotation only knows paths
         torch.onnx.export(
             module, samples, target, dynamo=False, input_names=names, output_names=outs, opset_version=opset
@@ -200,6 +203,49 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
+
+
+@contextlib.contextmanager
+def _plain_attention() -> Iterator[None]:
+    """Turns off the fused attention of torch.nn, which has no ONNX counterpart."""
+    import torch
+
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+@contextlib.contextmanager
+def _bare_forward(module: torch.nn.Module) -> Iterator[None]:
+    """Hides the optional parameters of forward: tracing would turn their defaults, such as a flag, into tensors."""
+    forward, kept = module.forward, module.__dict__.get("forward")
+    module.__dict__["forward"] = lambda *arguments: forward(*arguments)
+    try:
+        yield
+    finally:
+        del module.__dict__["forward"]
+        if kept is not None:
+            module.__dict__["forward"] = kept
+
+
+@contextlib.contextmanager
+def _silent_stdout() -> Iterator[None]:
+    """Sends file descriptor 1 nowhere: the C++ half of torch prints the whole graph there when tracing fails."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 1)
+        yield
+    finally:
+        with contextlib.suppress(OSError, TypeError, AttributeError):  # no C library by that name on some systems
+            ctypes.CDLL(None).fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _check_repeatable(module: torch.nn.Module, samples: tuple[Tensor, ...], before: list[Tensor]) -> None:

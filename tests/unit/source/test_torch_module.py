@@ -357,6 +357,25 @@ def test_export_falls_back_to_torch_export(monkeypatch):
     assert [item.name for item in first.graph.output] == ["a", "b"]
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_fused_attention_is_traced_in_its_plain_form(frozen, monkeypatch):
+    monkeypatch.setattr(torch_export, "_by_torch_export", None)  # tracing alone has to do
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().requires_grad_(not frozen)
+    model = export_onnx(layer, {"src": (1, 4, 8)}, {"src": "float32"}, ["y"])
+    assert {"MatMul", "Softmax"} <= {node.op_type for node in model.graph.node}
+
+
+def test_failed_tracing_prints_nothing(capfd):
+    class Odd(nn.Module):
+        def forward(self, x):
+            return torch.linalg.lu_factor(x)[0]
+
+    with pytest.raises(ToolFailed, match="cannot export") as caught:
+        export_onnx(Odd(), {"x": (3, 3)}, {"x": "float32"}, None)
+    assert caught.value.log
+    assert capfd.readouterr() == ("", "")
+
+
 class Returns(nn.Module):
     def __init__(self, function):
         super().__init__()

@@ -40,8 +40,10 @@ def resize(node: Node, x: Tensor, *operands: Tensor | None) -> Tensor:
         return F.interpolate(x, size=new[2:], mode=_nearest(node, sides))
     if mode == "cubic" and (dims != 2 or abs(node.get("cubic_coeff_a", -0.75) + 0.75) > 1e-6):
         raise Refused("Resize with mode=cubic is exact only in two dimensions with cubic_coeff_a=-0.75")
-    corners = _corners(node, sides, clamp=mode == "linear")
     name = "bicubic" if mode == "cubic" else ("linear", "bilinear", "trilinear")[dims - 1]
+    corners, by_scale = _between(node, sides, clamp=mode == "linear")
+    if by_scale:
+        return F.interpolate(x, scale_factor=scales[2:], mode=name, align_corners=corners)
     return F.interpolate(x, size=new[2:], mode=name, align_corners=corners)
 
 
@@ -82,30 +84,36 @@ def _nearest(node: Node, sides: list[tuple[int, int, float]]) -> str:
     possible = {"nearest": 0.0, "nearest-exact": 0.5}
     for old, new, scale in sides:
         wanted = np.clip(rounding(_places(mode, old, new, scale)), 0, old - 1)
-        at = np.arange(new, dtype=np.float64)
         possible = {
-            name: shift
-            for name, shift in possible.items()
-            if np.array_equal(wanted, np.clip(np.floor((at + shift) * old / new), 0, old - 1))
+            name: shift for name, shift in possible.items() if np.array_equal(wanted, _picked_by_torch(shift, old, new))
         }
     if not possible:
         raise Refused(f"Resize to the nearest element with {mode} places at this size has no exact equivalent in torch")
     return next(iter(possible))
 
 
-def _corners(node: Node, sides: list[tuple[int, int, float]], clamp: bool) -> bool:
-    """Returns the align_corners of torch that reads at the same places everywhere."""
+def _picked_by_torch(shift: float, old: int, new: int) -> NDArray[np.float32]:
+    """The elements that torch picks; it computes in single precision, which decides ties."""
+    at = np.arange(new, dtype=np.float32) + np.float32(shift)
+    picked: NDArray[np.float32] = np.clip(np.floor(at * np.float32(old / new)), 0, old - 1)
+    return picked
+
+
+def _between(node: Node, sides: list[tuple[int, int, float]], clamp: bool) -> tuple[bool, bool]:
+    """Returns align_corners and whether to pass scales instead of sizes, so that torch reads at the same places."""
     mode = node.get("coordinate_transformation_mode", "half_pixel")
-    for corners in (False, True):
+    for corners, by_scale in ((False, False), (True, False), (False, True)):
         name = "align_corners" if corners else "half_pixel"
-        if all(_same_places(mode, name, side, clamp) for side in sides):
-            return corners
+        if all(_same_places(mode, name, side, by_scale, clamp) for side in sides):
+            return corners, by_scale
     raise Refused(f"Resize between elements with {mode} places at this size has no exact equivalent in torch")
 
 
-def _same_places(mode: str, other: str, side: tuple[int, int, float], clamp: bool) -> bool:
+def _same_places(mode: str, other: str, side: tuple[int, int, float], by_scale: bool, clamp: bool) -> bool:
     old, new, scale = side
-    wanted, got = _places(mode, old, new, scale), _places(other, old, new, new / old)
+    wanted, got = _places(mode, old, new, scale), _places(other, old, new, scale if by_scale else new / old)
+    if by_scale and int(np.floor(old * scale)) != new:
+        return False
     if clamp:
         wanted, got = np.clip(wanted, 0, old - 1), np.clip(got, 0, old - 1)
-    return bool(np.allclose(wanted, got, atol=1e-5))
+    return bool(np.allclose(wanted, got, rtol=0, atol=1e-5))
