@@ -1,0 +1,35 @@
+# make demo and make test do everything, from a fresh clone and an empty environment.
+.PHONY: help setup demo test lint format bench clean
+
+BIN := .venv/bin
+
+help:
+	@echo "make demo    set up, then build a model that ships with anynpu for six chips"
+	@echo "make test    set up, then run the tests"
+	@echo "make lint    ruff and mypy --strict"
+	@echo "make bench   measure import, build, calibration and conversion times; writes bench/results/"
+	@echo "make format  ruff format"
+
+setup:
+	@scripts/setup.sh
+
+demo: setup
+	$(BIN)/anynpu demo --overwrite
+
+test: setup
+	$(BIN)/python -m pytest
+
+lint: setup
+	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/mypy
+
+format: setup
+	$(BIN)/ruff check --fix src tests bench
+	$(BIN)/ruff format src tests bench
+
+bench: setup
+	$(BIN)/python bench/run.py
+
+clean:
+	rm -rf .venv demo-out bench/results .mypy_cache .ruff_cache .pytest_cache
