@@ -14,7 +14,7 @@ from anynpu.platform import Platform
 from anynpu.targets.base import Work
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela import fit
-from anynpu.targets.vela.command import Compiled, VelaFacts, VelaOptions, run
+from anynpu.targets.vela.command import Compiled, Figures, VelaFacts, VelaOptions, run
 from anynpu.targets.vela.receipt import placement, require_npu
 from anynpu.tool import version_of
 
@@ -79,7 +79,6 @@ class Vela:
         details = _details(candidates, best, facts, options)
         _keep(best, candidates, out)
         work.progress(len(goals), len(goals))
-        figures = best.figures
         return Manifest(
             format=self.produces,
             main=MODEL,
@@ -87,15 +86,7 @@ class Vela:
             outputs=model.manifest.outputs,
             fingerprint=model.manifest.fingerprint,
             placement=receipt,
-            estimates=Estimates(
-                source=f"Vela {version} estimate",
-                macs=sum(op.macs for op in before),
-                sram_bytes=figures.sram_bytes,
-                # A system without flash counts none; that is not the same as needing none.
-                flash_bytes=figures.flash_bytes or None,
-                cycles=figures.cycles,
-                latency_ms=figures.latency_ms,
-            ),
+            estimates=_estimates(best.figures, version, sum(op.macs for op in before)),
             notes=_notes(len(receipt.elsewhere()), options),
             details=details,
         )
@@ -118,6 +109,18 @@ def require_fit(compiled: Compiled, platform: Platform) -> None:
     if findings := fit.after(compiled.figures, compiled.model, platform):
         hint = "try -O optimise=best-size, or a smaller input"
         raise Unsupported(f"the model does not fit {platform.name}", findings, hint)
+
+
+def _estimates(figures: Figures, version: str, macs: int) -> Estimates:
+    return Estimates(
+        source=f"Vela {version} estimate",
+        macs=macs,
+        sram_bytes=figures.sram_bytes,
+        # A system without flash counts none; that is not the same as needing none.
+        flash_bytes=figures.flash_bytes or None,
+        cycles=figures.cycles,
+        latency_ms=figures.latency_ms,
+    )
 
 
 def _details(candidates: Sequence[Compiled], best: Compiled, facts: VelaFacts, options: VelaOptions) -> dict[str, Any]:
