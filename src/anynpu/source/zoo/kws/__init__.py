@@ -41,7 +41,7 @@ CARD = Card(
     classes=CLASSES,
     description="Depthwise-separable network on 49 frames of 10 log bands; ten words, unknown words and silence.",
 )
-RECIPE = Recipe(samples=9600, epochs=12)
+RECIPE = Recipe(samples=9600, epochs=8)
 
 
 def _voice(rng: np.random.Generator, word: str, length: int) -> Array:
@@ -51,7 +51,7 @@ def _voice(rng: np.random.Generator, word: str, length: int) -> Array:
     middles = (np.cumsum(lengths) - lengths / 2) / lengths.sum() * length
     time = np.arange(length)
     first, second, loud, hiss = (np.interp(time, middles, column) for column in phones.T)
-    tract = rng.normal(1, 0.06)
+    tract = rng.normal(1, 0.11)
     pitch = rng.uniform(90, 230) * np.linspace(1, rng.uniform(0.8, 1.2), length)
     pulse = (0.5 + 0.5 * np.cos(2 * np.pi * np.cumsum(pitch) / RATE_HZ)) ** 2
     formants = np.sin(2 * np.pi * np.cumsum(first * tract) / RATE_HZ)
@@ -64,13 +64,13 @@ def sample(rng: np.random.Generator, index: int, split: str) -> tuple[Array, int
     """Returns one spectrogram (1, 49, 10) of a second of sound, and its class."""
     label = index % len(CLASSES)
     wave = np.cumsum(rng.standard_normal(RATE_HZ)) * 0.004 * rng.random() + rng.standard_normal(RATE_HZ) * 0.05
-    wave *= rng.uniform(0.3, 3)
+    wave *= rng.uniform(0.5, 4)
     hum = rng.uniform(100, 3000) * np.arange(RATE_HZ) / RATE_HZ
     wave += rng.uniform(0, 0.12) * np.sin(2 * np.pi * hum)
     if label:
         word = WORDS[label - 2] if label > 1 else OTHERS[int(rng.integers(len(OTHERS)))]
         length = int(rng.uniform(0.13, 0.2) * len(word) ** 0.8 * RATE_HZ)
         start = int(rng.integers(0, RATE_HZ - length))
-        wave[start : start + length] += rng.uniform(0.4, 1.2) * _voice(rng, word, length)
+        wave[start : start + length] += rng.uniform(0.06, 0.7) * _voice(rng, word, length)
     levels = np.log10(band_energies(wave, window=320, hop=160, bands=BANDS, mel=True) + 1e-3)
     return np.clip((levels + 2) / 6.5, 0, 1, dtype=np.float32)[None], label
