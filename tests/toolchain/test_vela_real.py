@@ -162,6 +162,19 @@ def test_a_model_that_vela_cannot_read_is_a_failure_of_the_tool(tmp_path):
     with pytest.raises(ToolFailed) as caught:
         build(b.write(tmp_path / "m.tflite"), "ethos-u55-128", tmp_path / "a")
     assert "HARD_SWISH" in "\n".join(caught.value.last_lines) and Path(caught.value.log).is_file()
+    assert str(caught.value) == "Vela failed with status 1" and "int8" in caught.value.hint
+
+
+def test_an_operator_that_crashes_vela_can_be_left_to_the_cpu(tmp_path):
+    b = Builder()
+    first = b.conv(b.input(SHAPE), "first", SHAPE, 4)
+    second = b.unary("RELU", b.input(SHAPE, "int32", "y"), "second", SHAPE, "int32")
+    file = b.write(tmp_path / "m.tflite", [first, second])
+    with pytest.raises(ToolFailed, match="^Vela failed with") as caught:
+        build(file, "ethos-u85-256", tmp_path / "a")
+    assert "ignore_ops" in caught.value.hint
+    made = build(file, "ethos-u85-256", tmp_path / "b", VelaOptions(ignore_ops="RELU")).manifest
+    assert [op.device for op in made.placement.operators] == ["npu", "cpu"]
 
 
 def test_every_sentence_of_velas_table_is_evaluated_or_listed():

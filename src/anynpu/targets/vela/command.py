@@ -48,6 +48,14 @@ class VelaOptions:
     recursion_limit: int | None = option(None, "deprecated by Vela 5")
 
 
+LEAVE = "leave the operator that the log names to the CPU with -O ignore_ops=KIND"
+KNOWN = {
+    "Could not find a valid OFM microblock": LEAVE,
+    "could not run on NPU": LEAVE,
+    "Does not have valid TFLite Semantics": "TFLite has no such operator for these types: quantise it to int8",
+}
+"""Last words of Vela 5.2 when it fails, and what helps."""
+
 PASSED_ON = (
     "ignore_ops",
     "arena_cache_size",
@@ -136,7 +144,10 @@ def run(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, out: Pat
     argv = arguments(model.absolute(), facts, options, goal, folder.name)
     # Vela prints from Python and from C++: unbuffered, the two come in their order.
     environment = {"PYTHONUNBUFFERED": "1", **{k: v for k, v in os.environ.items() if k == "PYTHONPATH"}}
-    output = tool.run(argv, cwd=out, log=log, environment=environment, hint="the log has Vela's own words").output
+    try:
+        output = tool.run(argv, cwd=out, log=log, environment=environment).output
+    except ToolFailed as failure:
+        raise _explained(failure) from None
     kept = out / "logs" / f"vela-{goal}.log"
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(_timeless(output, argv), "utf-8")
@@ -148,6 +159,14 @@ def run(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, out: Pat
         figures=_figures(_made(folder / f"{name}_summary_{argv[argv.index('--system-config') + 1]}.csv", argv, log)),
         output=output,
     )
+
+
+def _explained(failure: ToolFailed) -> ToolFailed:
+    """Returns the failure with Vela's name instead of Python's, and a hint where its last words are known."""
+    said = "\n".join(failure.last_lines)
+    hint = next((hint for words, hint in KNOWN.items() if words in said), "the log has Vela's own words")
+    message = failure.message.replace(failure.argv[0], "Vela")
+    return ToolFailed(message, failure.argv, failure.status, failure.log, failure.last_lines, hint)
 
 
 def _timeless(text: str, argv: list[str]) -> str:
