@@ -170,7 +170,7 @@ def test_an_operator_that_crashes_vela_can_be_left_to_the_cpu(tmp_path):
     first = b.conv(b.input(SHAPE), "first", SHAPE, 4)
     second = b.unary("RELU", b.input(SHAPE, "int32", "y"), "second", SHAPE, "int32")
     file = b.write(tmp_path / "m.tflite", [first, second])
-    with pytest.raises(ToolFailed, match="^Vela failed with") as caught:
+    with pytest.raises(ToolFailed, match=r"^Vela failed with") as caught:
         build(file, "ethos-u85-256", tmp_path / "a")
     assert "ignore_ops" in caught.value.hint
     made = build(file, "ethos-u85-256", tmp_path / "b", VelaOptions(ignore_ops="RELU")).manifest
