@@ -19,8 +19,15 @@ from anynpu.quantize.images import Preprocess, find_images, load_images
 from anynpu.tensors import Array, TensorSpec
 
 __all__ = [
-    "Dataset", "Preprocess", "content_digest", "load_data", "read_arrays", "sample_digests", "source_digest", "split_holdout",
-]  # fmt: skip
+    "Dataset",
+    "Preprocess",
+    "content_digest",
+    "load_data",
+    "read_arrays",
+    "sample_digests",
+    "source_digest",
+    "split_holdout",
+]
 
 LABELS = "labels"
 # More than any calibration needs; a generator that never ends stops here instead of filling the memory.

@@ -107,7 +107,6 @@ def _quantized(model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantP
     from onnxruntime.quantization import CalibrationMethod, QuantType
     from onnxruntime.quantization.calibrate import TensorData, TensorsData
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
-    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
 
     limits = {
         name: TensorData(lowest=np.array(r.min, np.float32), highest=np.array(r.max, np.float32))
@@ -123,8 +122,7 @@ def _quantized(model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantP
         tensors_range=TensorsData(CalibrationMethod.MinMax, limits),
         nodes_to_quantize=[],
         nodes_to_exclude=[],
-        # Sorted: a set would put the nodes of two runs in different order.
-        op_types_to_quantize=sorted({*QDQRegistry, *QLinearOpsRegistry}),
+        op_types_to_quantize=_quantizable(),
         extra_options={"ActivationSymmetric": plan.symmetric, "WeightSymmetric": True},
     )
     try:
@@ -134,6 +132,13 @@ def _quantized(model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantP
         lines = str(error).splitlines() or [type(error).__name__]
         raise ToolFailed(f"onnxruntime cannot quantise the model: {lines[0]}", last_lines=lines[-20:]) from error
     return _without_leftovers(quantizer.model.model)
+
+
+def _quantizable() -> list[str]:
+    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
+
+    # Sorted: a set would put the nodes of two runs in different order.
+    return sorted({*QDQRegistry, *QLinearOpsRegistry})
 
 
 def _without_leftovers(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -148,7 +153,8 @@ def _without_leftovers(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def float_operators(model: onnx.ModelProto) -> list[dict[str, str]]:
-    """Returns every operator of a QDQ model that does not stand between a DequantizeLinear and a QuantizeLinear."""
+    """Returns every operator of a QDQ model that has no integer form or does not stand between the pairs."""
+    known = _quantizable()
     made_by = {name: node for node in model.graph.node for name in node.output}
     used_by: dict[str, list[onnx.NodeProto]] = {}
     for node in model.graph.node:
@@ -158,7 +164,8 @@ def float_operators(model: onnx.ModelProto) -> list[dict[str, str]]:
     for node in model.graph.node:
         if node.op_type in (*_BORDER_OPERATORS, "Constant"):
             continue
-        if not (_takes_integers(node, made_by) and _gives_integers(node, used_by)):
+        between = _takes_integers(node, made_by) and _gives_integers(node, used_by)
+        if node.op_type not in known or not between:
             found.append({"operator": node.op_type, "tensor": node.output[0]})
     return found
 

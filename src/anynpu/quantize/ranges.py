@@ -25,6 +25,8 @@ BINS = 2048
 # Fractions of a limit that the MSE search tries, on each side on its own, and the entropy search on both at once.
 MSE_STEPS = 40
 ENTROPY_STEPS = 112
+# Below this many values per bin the histogram is too thin for entropy to mean anything: min-max is taken.
+ENTROPY_VALUES = 8
 # The smallest scale handed out: far below any real activation, far above where float32 reciprocals overflow.
 SMALLEST_SCALE = 2.0**-100
 
@@ -231,7 +233,7 @@ def entropy_range(histogram: Histogram, bits: int, symmetric: bool) -> Range:
     if bits > 8:
         return Range(histogram.low, histogram.high)  # a bin is wider than a step: quantising loses nothing to see
     points, counts = histogram.points()
-    if not len(points):
+    if counts.sum() < ENTROPY_VALUES * BINS:
         return Range(histogram.low, histogram.high)
     best, best_divergence = Range(histogram.low, histogram.high), np.inf
     for low, high in entropy_candidates(histogram):
@@ -262,4 +264,6 @@ def _divergence(points: Floats, counts: Floats, low: float, high: float, bits: i
     level = np.rint((values - values[0]) / scale).astype(np.int64)
     pooled = np.bincount(level, weights=kept) / np.maximum(np.bincount(level), 1)
     p, q = reference / reference.sum(), pooled[level] / kept.sum()
-    return float(np.sum(p * np.log(p / q)))
+    # A finite sample diverges from its own average by half a value for each bin more than levels: no loss of the range.
+    chance = (len(kept) - len(np.unique(level))) / (2.0 * reference.sum())
+    return float(np.sum(p * np.log(p / q)) - chance)

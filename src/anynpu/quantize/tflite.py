@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -215,13 +216,15 @@ def _interpreter(content: bytes) -> Any:
     except ImportError as error:
         raise ToolMissing("ai-edge-litert is not installed", "pip install anynpu[build]") from error
     try:
-        interpreter = Interpreter(
-            model_content=content,
-            num_threads=1,
-            # A delegate keeps inner tensors to itself, and they are what is asked for.
-            experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
-            experimental_preserve_all_tensors=True,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # keeping all tensors takes memory: it is what we want
+            interpreter = Interpreter(
+                model_content=content,
+                num_threads=1,
+                # A delegate keeps inner tensors to itself, and they are what is asked for.
+                experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES,
+                experimental_preserve_all_tensors=True,
+            )
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
         raise IntegrityError(f"LiteRT refuses the float model: {error}") from error

@@ -1,0 +1,131 @@
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from anynpu.errors import IntegrityError
+from anynpu.measure.fidelity import compare_arrays
+from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.qdq import float_operators, model_ranges, write_qdq
+
+RNG = np.random.default_rng(5)
+
+
+def weight(name, *shape):
+    values = RNG.normal(size=shape) / np.sqrt(np.prod(shape[1:]))
+    return numpy_helper.from_array(values.astype(np.float32), name)
+
+
+def network(opset=17, extra=()):
+    """A convolution with everything that shares ranges behind it; no node has a name."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c1"], ["r1"]),
+        helper.make_node("MaxPool", ["r1"], ["p1"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["p1", "w2"], ["c2"]),
+        helper.make_node("Concat", ["p1", "c2"], ["k"], axis=1),
+        helper.make_node("Transpose", ["k"], ["t"], perm=[0, 2, 3, 1]),
+        helper.make_node("Flatten", ["t"], ["f"]),
+        *extra,
+        helper.make_node("Gemm", ["f2" if extra else "f", "w3", "b3"], ["y"], transB=1),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])],
+        [weight("w1", 8, 3, 3, 3), weight("b1", 8), weight("w2", 8, 8, 1, 1), weight("w3", 10, 256), weight("b3", 10)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def data(count=32):
+    return Dataset({"x": RNG.normal(size=(count, 3, 8, 8)).astype(np.float32)}, None, "test")
+
+
+def run(model, samples):
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.concatenate([session.run(["y"], samples[i])[0] for i in range(len(samples))])
+
+
+def sqnr(model, quantised, samples):
+    return compare_arrays("y", run(model, samples), run(quantised, samples)).sqnr_db
+
+
+@pytest.mark.parametrize("weights", ["per-channel", "per-tensor"])
+@pytest.mark.parametrize("activations", ["int8", "uint8", "int16"])
+@pytest.mark.parametrize("opset", [11, 17, 21])
+def test_result_computes_what_the_model_does(opset, activations, weights):
+    model, samples = network(opset), data()
+    quantised = write_qdq(model, samples, QuantPlan(activations, weights))
+    assert sqnr(model, quantised, samples) > 30
+    types = {tensor.data_type for tensor in quantised.graph.initializer if tensor.name.endswith("zero_point")}
+    assert getattr(TensorProto, activations.upper()) in types and TensorProto.INT32 in types
+    assert float_operators(quantised) == []
+
+
+@pytest.mark.parametrize("method", ["percentile", "mse", "entropy"])
+def test_every_method_reaches_the_file(method):
+    model, samples = network(), data(160)
+    plain = write_qdq(model, samples, QuantPlan())
+    other = write_qdq(model, samples, QuantPlan(method=method, percentile=99.0))
+    assert sqnr(model, other, samples) > 20
+    assert other.SerializeToString() != plain.SerializeToString()
+
+
+def test_more_bits_are_better():
+    model, samples = network(), data()
+    figures = [sqnr(model, write_qdq(model, samples, QuantPlan(kind)), samples) for kind in ("int8", "int16")]
+    assert figures[1] > figures[0] + 3
+
+
+def scale(model, tensor):
+    node = next(n for n in model.graph.node if n.op_type == "QuantizeLinear" and n.input[0] == tensor)
+    return next(numpy_helper.to_array(t) for t in model.graph.initializer if t.name == node.input[1])
+
+
+def test_scales_are_our_ranges_and_shared_where_nothing_is_computed():
+    model, samples = network(), data()
+    quantised = write_qdq(model, samples, QuantPlan())
+    found = model_ranges(onnx.shape_inference.infer_shapes(model), samples, QuantPlan())
+    low, high = float(samples.inputs["x"].min()), float(samples.inputs["x"].max())
+    assert (found["x"].min, found["x"].max) == (low, high)
+    assert scale(quantised, "x") == pytest.approx((high - low) / 255, rel=1e-5)
+    assert scale(quantised, "p1") == pytest.approx(scale(quantised, "r1"), rel=1e-6)
+    assert scale(quantised, "t") == pytest.approx(scale(quantised, "k"), rel=1e-6)
+
+
+def test_same_inputs_give_the_same_bytes_and_leave_the_model_alone():
+    model, samples = network(), data()
+    before = model.SerializeToString()
+    first, second = (write_qdq(model, samples, QuantPlan()) for _ in range(2))
+    assert first.SerializeToString() == second.SerializeToString()
+    assert model.SerializeToString() == before
+
+
+def test_float_islands_are_named():
+    model = network(extra=[helper.make_node("Softplus", ["f"], ["f2"])])
+    quantised = write_qdq(model, data(), QuantPlan())
+    assert [entry["operator"] for entry in float_operators(quantised)] == ["Softplus"]
+
+
+def test_float_plan_changes_nothing():
+    model, samples = network(), data(2)
+    same = write_qdq(model, samples, QuantPlan("float32"))
+    assert sqnr(model, same, samples) > 150
+    assert not any(node.op_type == "QuantizeLinear" for node in same.graph.node)
+
+
+def test_progress_is_reported():
+    seen = []
+    write_qdq(network(), data(3), QuantPlan(method="mse"), lambda done, total: seen.append((done, total)))
+    assert seen == [(i + 1, 6) for i in range(6)]
+
+
+def test_broken_model_is_one_sentence():
+    model = network()
+    model.graph.initializer.pop()
+    with pytest.raises(IntegrityError, match="refuses the float model"):
+        write_qdq(model, data(2), QuantPlan())
