@@ -127,11 +127,12 @@ class Manifest:
     step: Step | None = None
     made: Made | None = None
     schema_version: int = 0
+    seal: str = ""
 
     @property
     def digest(self) -> str:
-        """The sha256 of everything but the time of making."""
-        return schema.digest(replace(self, made=None))
+        """The sha256 of everything but the time of making; `seal` holds it, so that a changed manifest shows."""
+        return schema.digest(replace(self, made=None, seal=""))
 
 
 @dataclass(frozen=True)
@@ -181,7 +182,9 @@ class Artifact:
         return self.path / relative
 
     def verify(self) -> None:
-        """Raises IntegrityError unless every file has the hash the manifest says."""
+        """Raises IntegrityError unless manifest and files are as they were sealed."""
+        if self.manifest.seal != self.digest:
+            raise IntegrityError(f"{self.path / MANIFEST}: has changed since it was made")
         for entry in self.manifest.files:
             if hash_file(self.file(entry.path)) != entry.sha256:
                 raise IntegrityError(f"{self.file(entry.path)}: has changed since it was made")
@@ -189,8 +192,11 @@ class Artifact:
 
 def hash_file(path: Path) -> str:
     """Returns the sha256 of a file."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
 
 
 def seal(folder: Path, manifest: Manifest, step: Step, made: Made) -> Artifact:
@@ -200,6 +206,9 @@ def seal(folder: Path, manifest: Manifest, step: Step, made: Made) -> Artifact:
     if manifest.main not in {f.path for f in files}:
         raise IntegrityError(f"step {step.name}: it made no file {manifest.main}")
     whole = replace(manifest, files=files, step=step, made=made, schema_version=SCHEMA_VERSION)
+    # Read back before it is sealed: a whole number in a field of real numbers has another digest afterwards.
+    whole = schema.from_dict(Manifest, schema.to_dict(whole), f"step {step.name}: its manifest")
+    whole = replace(whole, seal=whole.digest)
     text = json.dumps(schema.to_dict(whole), indent=1, sort_keys=True, allow_nan=False) + "\n"
     (folder / MANIFEST).write_text(text, "utf-8")
     return Artifact(folder, whole)

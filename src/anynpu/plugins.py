@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
@@ -52,21 +53,29 @@ def load(kind: str, name: str) -> Any:
     point = _point(kind, name)
     try:
         return point.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a foreign module may raise anything while it is imported
         raise ToolFailed(
-            f"plug-in {point.value} does not load: {error}", hint="update or remove that package"
+            f"plug-in {point.value} does not load: {type(error).__name__}: {error}",
+            hint="update or remove that package",
         ) from error
 
 
 @functools.cache
 def _aliases() -> Mapping[str, str]:
-    return {alias: name for name in names("platforms") for alias in _read(name).aliases}
+    found: dict[str, str] = {}
+    for name in names("platforms"):
+        with suppress(ConfigError):  # one chip's broken file must not hide the others; asking for that chip says so
+            found |= dict.fromkeys(_read(name).aliases, name)
+    return found
 
 
 @functools.cache
 def _read(name: str) -> Platform:
     point = _point("platforms", name)
-    spec = importlib.util.find_spec(point.value)
+    try:
+        spec = importlib.util.find_spec(point.value)
+    except (ImportError, ValueError):
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(f"plug-in for chip {name}: {point.value} is not a package with {name}.toml in it")
     platform = read_platform(Path(spec.submodule_search_locations[0]) / f"{name}.toml")

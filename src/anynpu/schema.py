@@ -30,8 +30,9 @@ def option(default: Any, help: str) -> Any:
 
 def near(name: str, known: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" for the known name nearest to `name`, or an empty string."""
-    match = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
-    return f" (did you mean '{match[0]}'?)" if match else ""
+    lowered = {each.lower(): each for each in known}
+    match = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)
+    return f" (did you mean '{lowered[match[0]]}'?)" if match else ""
 
 
 def from_dict(cls: type[T], data: Any, place: str) -> T:
@@ -40,15 +41,15 @@ def from_dict(cls: type[T], data: Any, place: str) -> T:
     return value
 
 
-def to_dict(value: Any) -> Any:
-    """Returns plain JSON data for a dataclass, leaving out fields that hold their default."""
+def to_dict(value: Any, whole: bool = False) -> Any:
+    """Returns plain JSON data for a dataclass; fields that hold their default are left out unless `whole`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
-        return {f.name: to_dict(v) for f, v in fields if not _is_default(f, v)}
+        return {f.name: to_dict(v, whole) for f, v in fields if whole or not _is_default(f, v)}
     if isinstance(value, Mapping):
-        return {str(k): to_dict(v) for k, v in value.items()}
+        return {str(k): to_dict(v, whole) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [to_dict(v) for v in value]
+        return [to_dict(v, whole) for v in value]
     if isinstance(value, Path):
         return str(value)
     return value
@@ -70,7 +71,9 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:  # a number too long and a table too deep are no TOMLDecodeError
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
@@ -80,7 +83,9 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
-    except (ValueError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: not valid JSON: {error}") from None
 
 
@@ -156,8 +161,9 @@ def _value(kind: Any, data: Any, place: str, key: str) -> Any:
 
 
 def _literal(choices: tuple[Any, ...], data: Any, place: str, key: str) -> Any:
-    if data in choices:
-        return data
+    for choice in choices:
+        if data == choice and type(data) is type(choice):  # True equals 1, and is not meant by it
+            return choice
     lowered = {str(c).lower(): c for c in choices}
     if isinstance(data, str) and data.lower() in lowered:
         return lowered[data.lower()]
@@ -196,12 +202,20 @@ def _scalar(kind: Any, data: Any, place: str, key: str) -> Any:
     if kind is Path and isinstance(data, str):
         return Path(data)
     if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        if not math.isfinite(data):
-            raise ConfigError(f"{_at(place, key)}: a finite number was expected")
-        return float(data)
+        return _finite(data, _at(place, key))
     if isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
         return data
     raise ConfigError(f"{_at(place, key)}: {_NAMES.get(kind, kind)} was expected, not {_describe(data)}")
+
+
+def _finite(number: int | float, place: str) -> float:
+    try:
+        value = float(number)
+    except OverflowError:
+        value = math.inf
+    if not math.isfinite(value):
+        raise ConfigError(f"{place}: a finite number was expected")
+    return value
 
 
 _NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false", Path: "a path"}

@@ -155,6 +155,8 @@ class Store:
             # A young folder may belong to a build that has not yet taken its lock.
             if _age_s(path) > older_than_s and _owner_gone(path / ALIVE):
                 shutil.rmtree(path, ignore_errors=True)
+                if path.is_file():
+                    path.unlink(missing_ok=True)
                 removed += 1
         return removed
 
@@ -181,6 +183,8 @@ class Store:
 
     def remove(self, address: str) -> None:
         """Removes one artifact and its log."""
+        with writing(self.cache):
+            (self.cache / "locks").mkdir(parents=True, exist_ok=True)
         with writing(self.cache), FileLock(self.cache / "locks" / f"{address}.lock"):
             if self.path(address).exists():
                 aside = self.cache / "scratch" / f"removed-{address}.{os.getpid()}"
@@ -210,6 +214,8 @@ def _owner_gone(lock: Path) -> bool:
             return True
     except (Timeout, FileNotFoundError):
         return False
+    except NotADirectoryError:
+        return True
 
 
 def _sync(path: Path) -> None:

@@ -64,7 +64,11 @@ class Quantization:
         limits = np.iinfo(dtype)
         steps = np.rint(np.asarray(real, np.float64) / self._along(self.scale, np.ndim(real)))
         stored = steps + self._along(self.zero_point, np.ndim(real))
-        return np.asarray(np.clip(stored, limits.min, limits.max)).astype(dtype)
+        if np.isnan(stored).any():
+            raise ConfigError("NaN cannot be quantised", "look for it in the data and in the model")
+        # The largest 64-bit integers are no doubles: rounded up they would wrap around to the smallest.
+        upper = float(limits.max) if int(float(limits.max)) <= limits.max else np.nextafter(float(limits.max), 0)
+        return np.asarray(np.clip(stored, limits.min, upper)).astype(dtype)
 
     def dequantize(self, stored: Array) -> NDArray[np.float32]:
         """Returns the real numbers that the stored integers stand for."""
@@ -92,6 +96,8 @@ class TensorSpec:
             raise ConfigError(f"tensor {self.name}: no such data type: {self.dtype}", "known: " + ", ".join(DTYPES))
         if self.layout and len(self.layout) != len(self.shape):
             raise ConfigError(f"tensor {self.name}: layout {self.layout} does not fit the shape {list(self.shape)}")
+        if len(set(self.layout)) != len(self.layout):
+            raise ConfigError(f"tensor {self.name}: layout {self.layout} names an axis twice")
 
     @property
     def size(self) -> int:

@@ -6,6 +6,7 @@ leaks or crashes cannot touch the command line's stdout or its process.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.metadata
 import json
@@ -29,6 +30,9 @@ from anynpu.errors import AnyNpuError, Finding, ToolFailed, ToolMissing
 KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "USERPROFILE", "LD_LIBRARY_PATH")
 PROGRESS = "\x1e"
 LAST_LINES = 20
+NO_ANSWER_FITS = 74
+"""The exit status of a child that could not write its answer to the disk."""
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @dataclass(frozen=True)
@@ -57,8 +61,12 @@ def run(
     environment: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
     hint: str = "",
+    keep_stdin: bool = False,
 ) -> Completed:
-    """Runs a program to its end and returns its output; a failure raises ToolFailed with the last lines of its log."""
+    """Runs a program to its end and returns its output; a failure raises ToolFailed with the last lines of its log.
+
+    A program that asks a question finds no answer on stdin; with `keep_stdin` stdin stays open until this process ends.
+    """
     program = shutil.which(argv[0])
     if program is None:
         raise ToolMissing(f"{argv[0]}: no such program", hint)
@@ -66,9 +74,10 @@ def run(
     env |= {"LC_ALL": "C.UTF-8", **(environment or {})}
     started = time.monotonic()
     lines: list[str] = []
-    with log.open("a", encoding="utf-8") as sink, _spawn([program, *argv[1:]], cwd, env) as process:
+    with log.open("a", encoding="utf-8") as sink, _spawn([program, *argv[1:]], cwd, env, keep_stdin) as process:
         sink.write("$ " + " ".join(argv) + "\n")
         expired = _drain(process, timeout_s, sink.write, lines, on_line)
+        _kill_group(process)  # what it left running in the background
         status = process.wait()
     if expired:
         raise _failure(f"{argv[0]} did not finish within {timeout_s:g} s", argv, status, log, lines, hint)
@@ -78,12 +87,12 @@ def run(
 
 
 @contextmanager
-def _spawn(argv: Sequence[str], cwd: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[str]]:
+def _spawn(argv: Sequence[str], cwd: Path, env: dict[str, str], keep_stdin: bool) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         argv,
         cwd=cwd,
         env=env,
-        stdin=subprocess.PIPE,
+        stdin=subprocess.PIPE if keep_stdin else subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -101,10 +110,11 @@ def _spawn(argv: Sequence[str], cwd: Path, env: dict[str, str]) -> Iterator[subp
 
 
 def _kill_group(process: subprocess.Popen[str]) -> None:
-    if process.poll() is not None:
+    # Not poll(): it would reap a leader that has ended, and its group, which may outlive it, could not be named safely.
+    if process.returncode is not None:
         return
     if os.name == "posix":
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):  # macOS refuses for a group of ended processes
             os.killpg(process.pid, signal.SIGKILL)
     else:
         process.kill()
@@ -117,7 +127,7 @@ def _drain(
     lines: list[str],
     on_line: Callable[[str], None] | None,
 ) -> bool:
-    """Reads the output to its end and returns whether the time limit struck."""
+    """Reads the output to its end, waits for the program's, and returns whether the time limit struck."""
     expired = threading.Event()
 
     def strike() -> None:
@@ -135,9 +145,18 @@ def _drain(
             if not line.startswith(PROGRESS):
                 write(line)
                 lines.append(line)
+        _wait_unreaped(process)  # a program may close its output and go on
     finally:
         timer.cancel()
     return expired.is_set()
+
+
+def _wait_unreaped(process: subprocess.Popen[str]) -> None:
+    if os.name == "posix":
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    else:
+        process.wait()
 
 
 def _failure(message: str, argv: Sequence[str], status: int, log: Path, lines: Sequence[str], hint: str) -> ToolFailed:
@@ -166,14 +185,26 @@ def call(
     """Returns what our function "module:name" returns, called in a child process with JSON arguments."""
     request, reply = scratch / "request.json", scratch / "reply.json"
     request.write_text(json.dumps({"function": function, "arguments": dict(arguments)}), "utf-8")
-    argv = [sys.executable, "-m", "anynpu.tool", str(request), str(reply)]
+    # -P: a file of the user's own named json.py or onnx.py in this folder must not take the place of the real one.
+    argv = [sys.executable, "-P", "-m", "anynpu.tool", str(request), str(reply)]
     # The user's file may import packages that are only on this process's path.
     environment = {k: v for k, v in os.environ.items() if k.startswith(("ANYNPU_", "OMP_", "PYTHON"))}
     try:
-        run(argv, cwd=Path.cwd(), log=log, timeout_s=timeout_s, environment=environment, on_line=_progress(progress))
+        run(
+            argv,
+            cwd=Path.cwd(),
+            log=log,
+            timeout_s=timeout_s,
+            environment=environment,
+            on_line=_progress(progress),
+            keep_stdin=True,
+        )
     except ToolFailed as failure:
+        if failure.status == NO_ANSWER_FITS:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(reply)) from None
         if not reply.is_file():
-            failure.message = f"{function} ended without an answer ({_status_name(failure.status or 0)})"
+            if "did not finish" not in failure.message:
+                failure.message = f"{function} ended without an answer ({_status_name(failure.status or 0)})"
             failure.args = (failure.message,)
             raise
     answer = json.loads(reply.read_text("utf-8"))
@@ -203,12 +234,18 @@ def _error_to(error: BaseException) -> dict[str, Any]:
     if isinstance(error, AnyNpuError):
         state = {k: list(v) if isinstance(v, tuple) else v for k, v in error.__dict__.items()}
         state["findings"] = [vars(f) for f in getattr(error, "findings", ())]
-        return {"kind": type(error).__name__, **state}
+        # A plug-in's own kind of error arrives as the kind of ours that it is derived from.
+        kind = next(c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c)
+        return {"kind": kind, **state}
+    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
+        return {"kind": "disk", "errno": error.errno, "message": error.strerror, "path": str(error.filename or "")}
     last = traceback.format_exception_only(error)[-1].strip()
     return {"kind": "ToolFailed", "message": last, "hint": "", "last_lines": traceback.format_exc().splitlines()[-8:]}
 
 
-def _error_from(data: dict[str, Any], log: str) -> AnyNpuError:
+def _error_from(data: dict[str, Any], log: str) -> AnyNpuError | OSError:
+    if data["kind"] == "disk":
+        return OSError(data["errno"], data["message"], data["path"])
     kind = getattr(errors, data.pop("kind"))
     error: AnyNpuError = kind.__new__(kind)
     error.args = (data["message"],)
@@ -221,9 +258,28 @@ def _error_from(data: dict[str, Any], log: str) -> AnyNpuError:
     return error
 
 
+def _answer(path: Path, answer: dict[str, Any]) -> None:
+    partial = path.with_name(path.name + ".part")
+    try:
+        partial.write_text(json.dumps(answer, default=_number), "utf-8")
+        partial.replace(path)
+    except OSError as error:
+        if error.errno in DISK_ERRORS:
+            os._exit(NO_ANSWER_FITS)
+        raise
+
+
+def _number(value: Any) -> Any:
+    """Returns a number of numpy as Python's own."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"{type(value).__name__} cannot go into an answer")
+
+
 def _child(request_path: str, reply_path: str) -> int:
     """Runs one request; ends at once when the parent dies, since nobody would take the answer."""
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
+    sys.path.append(str(Path.cwd()))  # last: the user's modules are found, and hide nobody else's
     request = json.loads(Path(request_path).read_text("utf-8"))
     module, name = request["function"].split(":")
     try:
@@ -231,9 +287,7 @@ def _child(request_path: str, reply_path: str) -> int:
     except Exception as error:
         traceback.print_exc()
         answer = {"error": _error_to(error)}
-    partial = Path(reply_path + ".part")
-    partial.write_text(json.dumps(answer), "utf-8")
-    partial.replace(reply_path)
+    _answer(Path(reply_path), answer)
     sys.stdout.flush()
     os._exit(0)  # converters leave threads and atexit hooks behind that can hang or crash
 
