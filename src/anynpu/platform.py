@@ -34,7 +34,8 @@ class Platform:
     """A chip that a model can be built for.
 
     `target` names the last compiler of the chain, `facts` holds what that compiler needs to know of the chip; the
-    compiler's own `Facts` dataclass reads them strictly. `npu` is empty for a chip without one.
+    compiler's own `Facts` dataclass reads them strictly. `npu` is empty for a chip without one. `device` names the
+    session that must execute the result, where just one speaks for the chip.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Platform:
     vendor: str
     target: str
     npu: str = ""
+    device: str = ""
     aliases: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ()
     memory: Memory = field(default_factory=Memory)

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from anynpu.artifact import Artifact
-from anynpu.errors import AccuracyError
+from anynpu.errors import AccuracyError, DeviceError, IntegrityError
 from anynpu.measure.fidelity import Fidelity, compare_outputs
 from anynpu.measure.metrics import score
 from anynpu.measure.samples import SampleSet, read_samples
-from anynpu.runtime.base import Session, choose, run_real
+from anynpu.runtime.base import Session, choose, run_real, sessions_for
 from anynpu.tensors import Array, by_name
 
 MACS_BUDGET = 4_000_000_000
@@ -93,21 +93,42 @@ def verify(candidate: str, reference: str, data: str, device: str | None = None,
     estimates = truth.manifest.estimates
     samples = everything.first(sample_count(len(everything), estimates.macs if estimates else None))
     expected = run_all(choose(truth.manifest.format)(truth), samples, truth)
-    kind = choose(subject.manifest.format, device)
-    session = kind(subject)
-    got = run_all(session, samples, truth, report_progress)
+    kind, session, got, refused = _execute(subject, device, samples, truth, report_progress)
     result: dict[str, Any] = {
         "executed": kind.what,
         "device": kind.name,
         "samples": len(samples),
         "outputs": {name: f.to_json() for name, f in compare_outputs(expected, got, class_axes(truth)).items()},
         "arena_bytes": session.arena_bytes() if hasattr(session, "arena_bytes") else None,
+        "notes": refused,
     }
     if metric and samples.labels is not None:
         result["metric"] = metric
         result["score_float"] = score(metric, dict(samples.inputs), expected, samples.labels)
         result["score"] = score(metric, dict(samples.inputs), got, samples.labels)
     return result
+
+
+def _execute(
+    subject: Artifact,
+    device: str | None,
+    samples: SampleSet,
+    truth: Artifact,
+    progress: Callable[[int, int], None],
+) -> tuple[Any, Any, dict[str, Array], list[str]]:
+    """Runs the artifact on the named device, or on the first one that takes it; the last list says which did not."""
+    format = subject.manifest.format
+    kinds = [choose(format, device)] if device else [c for c in sessions_for(format) if not c.missing()]
+    refused: list[str] = []
+    for kind in kinds or [choose(format)]:
+        try:
+            session = kind(subject)
+            return kind, session, run_all(session, samples, truth, progress), refused
+        except (IntegrityError, DeviceError) as error:
+            if kind is kinds[-1]:
+                raise
+            refused.append(f"{kind.what} does not run this model: {error.message}")
+    raise IntegrityError(f"nothing here executes {format}")
 
 
 def judge(verification: Verification, gate: Gate) -> None:

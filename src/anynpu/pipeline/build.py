@@ -165,7 +165,7 @@ def _proof(steps: Steps, platform: Platform, made: list[Artifact], result: Build
             continue
         assert result.model is not None
         data = require_samples(result.test)
-        evidence = steps.verify(platform.name, candidate, result.model, data)
+        evidence = steps.verify(platform, candidate, result.model, data)
         stands_for = "" if candidate is final else final.manifest.format
         return {"verification": read_verification(evidence, stands_for)}
     return {"not_verified": f"nothing on this machine executes {final.manifest.format}"}

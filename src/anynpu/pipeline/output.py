@@ -20,22 +20,25 @@ REPORT = "report.json"
 
 def check_output(out: Path, overwrite: bool) -> None:
     """Raises before any work is done if the results could not be put at `out`."""
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out}: is a file, not a folder", "choose another -o")
-    ours = (out / REPORT).is_file() or not (out.exists() and any(out.iterdir()))
-    if overwrite and not ours:
-        raise ConfigError(f"{out}: was not made by anynpu, so --overwrite leaves it alone", "choose another -o")
-    parent = out.absolute().parent
-    with writing(parent):
-        parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=parent):
-            pass
+    with writing(out):
+        if out.exists() and not out.is_dir():
+            raise ConfigError(f"{out}: is a file, not a folder", "choose another -o")
+        whole = out.resolve()
+        if Path.cwd().is_relative_to(whole) or whole.is_mount():
+            raise ConfigError(f"{out}: cannot be replaced while it is in use", f"choose a folder in it: -o {out}/build")
+        ours = (out / REPORT).is_file() or not (out.exists() and any(out.iterdir()))
+        if overwrite and not ours:
+            raise ConfigError(f"{out}: was not made by anynpu, so --overwrite leaves it alone", "choose another -o")
+    parent = next(p for p in whole.parents if p.exists())
+    with writing(parent), tempfile.TemporaryDirectory(prefix=".anynpu-", dir=parent):
+        pass
 
 
 def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping[str, str]) -> Path | None:
     """Puts artifacts and reports at `out` in one move and returns where an earlier folder was kept, if any."""
     out = out.absolute()
     with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
         try:
             fresh.chmod(0o755)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from anynpu import plugins, schema
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, ToolFailed
 from anynpu.platform import Platform
 from anynpu.targets.base import Target
 
@@ -25,10 +26,14 @@ class Link:
 
 def chain(platform: Platform, source_format: str = SOURCE_FORMAT) -> tuple[Target, ...]:
     """Returns the compilers from the source format to the chip, found backwards from the chip's own."""
-    targets = {name: plugins.load("targets", name)() for name in plugins.names("targets")}
-    if platform.target not in targets:
-        near = schema.near(platform.target, targets)
+    known = plugins.names("targets")
+    if platform.target not in known:
+        near = schema.near(platform.target, known)
         raise ConfigError(f"platform {platform.name}: target: no such compiler: {platform.target}{near}")
+    targets: dict[str, Target] = {platform.target: plugins.load("targets", platform.target)()}
+    for name in known:
+        with suppress(ToolFailed):  # a plug-in that does not load must not take the other chips with it
+            targets[name] = plugins.load("targets", name)()
     paths: list[tuple[Target, ...]] = [(targets[platform.target],)]
     while paths:
         path = paths.pop(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +23,7 @@ def record(result: BuildResult) -> dict[str, Any]:
         "kind": "build",
         "anynpu": own_version(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "request": schema.to_dict(result.request),
+        "request": schema.to_dict(result.request, whole=True),
         "model": None if result.model is None else _artifact(result.model),
         "data": {
             "calibration": _data(result.calibration),
@@ -92,7 +93,12 @@ def receipt(placement: Placement | None) -> dict[str, Any] | None:
     }
 
 
+def _finite(value: Any) -> Any:
+    """Returns None for a figure that JSON cannot hold."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def error_record(error: AnyNpuError) -> dict[str, Any]:
     """Returns an error as plain data."""
-    data = {k: schema.to_dict(v) for k, v in vars(error).items()}
+    data = {k: schema.to_dict(_finite(v)) for k, v in vars(error).items()}
     return {"kind": type(error).__name__, "exit_status": error.exit_status, **data}

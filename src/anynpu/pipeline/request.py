@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -35,6 +36,11 @@ class Request:
             raise ConfigError("no chip is named", "give -t CHIP[,CHIP...]; `anynpu targets` lists them")
         if not 0 <= self.require_npu <= 1:
             raise ConfigError("--require-npu takes a share from 0% to 100%")
+        if self.limit < 1:
+            raise ConfigError(f"a limit of {self.limit} samples leaves none", "give --limit 1 or more")
+        for flag, value in (("--min-sqnr", self.gate.min_sqnr_db), ("--max-drop", self.gate.max_drop_points)):
+            if not math.isfinite(value):  # every comparison with NaN is false: the gate would let anything through
+                raise ConfigError(f"{flag} {value}: a finite number was expected")
 
 
 def parse_share(text: str) -> float:

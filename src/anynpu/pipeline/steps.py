@@ -173,11 +173,11 @@ class Steps:
 
         return self.run(chip, link.target.name, step, make).artifact
 
-    def verify(self, chip: str, made: Artifact, model: Artifact, data: Artifact) -> Artifact:
+    def verify(self, platform: Platform, made: Artifact, model: Artifact, data: Artifact) -> Artifact:
         """Returns the evidence: `made` executed and compared with the float model."""
         inputs = {"candidate": made.digest, "reference": model.digest, "data": data.digest}
         tools = {"anynpu": own_version(), **_runtime_versions()}
-        step = Step("verify", inputs, {"metric": self.metric}, tools)
+        step = Step("verify", inputs, {"metric": self.metric, "device": platform.device}, tools)
 
         def make(out: Path, work: Work) -> Manifest:
             arguments = {
@@ -185,6 +185,7 @@ class Steps:
                 "reference": str(model.path),
                 "data": str(data.path),
                 "metric": self.metric,
+                "device": platform.device or None,
             }
             answer = tool.call(
                 "anynpu.measure.verify:verify", arguments, scratch=out.parent, log=work.log, progress=work.progress
@@ -193,7 +194,7 @@ class Steps:
             (out / "verification.json").write_text(schema.canonical_json(answer) + "\n", "utf-8")
             return Manifest(format="evidence", main="verification.json")
 
-        return self.run(chip, "verify", step, make).artifact
+        return self.run(platform.name, "verify", step, make).artifact
 
     @property
     def metric(self) -> str:

@@ -75,4 +75,4 @@ def _executed(proof: dict[str, Any]) -> str:
     text = f"executed: {proof['executed']}, {proof['samples']} samples"
     if proof.get("stands_for"):
         text += f"; it ran the model before the NPU compiler, since nothing here executes {proof['stands_for']}"
-    return text
+    return "; ".join([text, *proof.get("notes", ())])

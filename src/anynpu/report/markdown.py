@@ -93,7 +93,8 @@ def _proof(chip: dict[str, Any]) -> list[str]:
         }
         for name, f in proof["outputs"].items()
     ]
-    return [f"Executed by {proof['executed']}{stands} on {proof['samples']} {where}:", _table(rows)]
+    notes = [f"- {note}" for note in proof.get("notes", ())]
+    return [f"Executed by {proof['executed']}{stands} on {proof['samples']} {where}:", _table(rows), *notes]
 
 
 def _receipt(chip: dict[str, Any]) -> list[str]:
