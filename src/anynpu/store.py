@@ -67,9 +67,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ConfigError(
-                f"{path}: no space left on the disk", "free some, or choose another --cache-dir"
-            ) from error
+            raise ConfigError(f"{path}: no space left on the disk", "free some, or choose another folder") from error
         if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
             raise ConfigError(f"{path}: cannot be written ({error.strerror})", "choose another folder") from error
         if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):

@@ -64,9 +64,10 @@ def build_and_report(request: Request, store: Store, given: dict[str, Any]) -> i
         click.echo(as_json(data), nl=False)
     else:
         _print(result, data)
-    if kept is not None:
+    if kept is not None and not given["quiet"]:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
-    click.echo(f"report: {out / 'report.md'}", err=True)
+    if not given["quiet"]:
+        click.echo(f"report: {out / 'report.md'}", err=True)
     return result.exit_status
 
 

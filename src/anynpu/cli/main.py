@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
 import os
@@ -14,7 +15,7 @@ from types import FrameType
 import click
 
 from anynpu import __version__
-from anynpu.errors import AnyNpuError, ToolFailed, Unsupported
+from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, Unsupported
 
 VERBS = {
     "targets": ("inspect", "List every chip: is its toolchain here, does anything here run it?"),
@@ -96,22 +97,47 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _tell(error, arguments)
     except click.exceptions.Exit as done:
         return done.exit_code
-    except click.ClickException as error:
+    except click.exceptions.NoArgsIsHelpError as error:
         error.show()
-        return 2
+        return ConfigError.exit_status
+    except click.ClickException as error:
+        return _tell(_usage(error), arguments)
     except (KeyboardInterrupt, click.Abort):
         click.echo("anynpu: interrupted; nothing half-made is left behind", err=True)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away; keep Python from complaining again when it closes stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output went away.
+        _drop_stdout()
         return 0
     except Exception as error:
-        if _verbose(arguments):
-            traceback.print_exc()
-        click.echo(f"anynpu: internal error: {type(error).__name__}: {error}", err=True)
-        click.echo("hint: this is a defect of anynpu; -v shows where, please report it", err=True)
-        return INTERNAL_ERROR
+        return _tell_foreign(error, arguments)
+
+
+def _drop_stdout() -> None:
+    """Keeps Python from complaining once more, when it closes stdout, about what stdout did not take."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _usage(error: click.ClickException) -> ConfigError:
+    ctx = getattr(error, "ctx", None)
+    message = error.format_message().removesuffix(".")
+    return ConfigError(message, f"`{ctx.command_path if ctx else 'anynpu'} --help` shows the usage")
+
+
+def _tell_foreign(error: Exception, arguments: Sequence[str]) -> int:
+    """Says what a library raised: a file that the system refuses is the user's matter, all else is a defect."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
+        _drop_stdout()
+        return _tell(ConfigError("the output cannot be written: no space left on the disk"), arguments)
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return _tell(ConfigError(f"{error.filename}: {error.strerror}"), arguments)
+    told = AnyNpuError(
+        f"internal error: {type(error).__name__}: {error}",
+        "this is a defect of anynpu; -v shows where, please report it",
+    )
+    told.__cause__ = error
+    _tell(told, arguments)
+    return INTERNAL_ERROR
 
 
 def _terminate(signum: int, frame: FrameType | None) -> None:

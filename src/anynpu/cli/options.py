@@ -155,7 +155,7 @@ def request(given: Mapping[str, Any]) -> Request:
         chips=tuple(name.strip() for name in names if name.strip()),
         data=given.get("data") or "",
         test=given.get("test") or "",
-        limit=given.get("limit") or 512,
+        limit=512 if given.get("limit") is None else given["limit"],
         preprocess=preprocess(given.get("preprocess")),
         metric=given.get("metric") or "",
         options={k: str(v) for k, v in _named("-O", given.get("option")).items()},
@@ -190,10 +190,9 @@ def _literal(value: Any) -> Any:
 
 
 def _shape(name: str, value: Any) -> tuple[int, ...]:
-    if not isinstance(value, str):
-        return tuple(value)
     try:
-        dims = tuple(int(part) for part in value.replace("x", ",").split(","))
+        parts = value.replace("x", ",").split(",") if isinstance(value, str) else value
+        dims = tuple(int(part) for part in parts)
     except ValueError:
         dims = ()
     if not dims or min(dims) < 1:
