@@ -194,6 +194,23 @@ def test_batch_norm_counts(name):
     assert one_layer(text, w=W, b=B, **NORM) != one_layer(text, w=W, b=B, **other)
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.sampled_from(["w", "gamma", "beta", "mean", "var"]), st.integers(0, 107))
+def test_one_ulp_before_batch_norm_counts_when_folding_keeps_it(name, place):
+    """Two networks agree only if folding makes them the same, bit for bit: one network to any exporter."""
+    before = {"w": W, **NORM}
+    values = before[name].copy()
+    values.flat[place % values.size] = np.nextafter(values.flat[place % values.size], np.float32(np.inf))
+    after = before | {name: values}
+
+    def folded(t):
+        scale = t["gamma"] / np.sqrt(t["var"] + np.float32(0.001))
+        return (t["w"] * scale[:, None, None, None]).tobytes() + ((B - t["mean"]) * scale + t["beta"]).tobytes()
+
+    same = one_layer(X + NORMALISED, b=B, **before) == one_layer(X + NORMALISED, b=B, **after)
+    assert same is (folded(before) == folded(after))
+
+
 def test_opsets_that_moved_attributes_to_inputs():
     old = (
         "g (float[1,3,8,8] x) => (float[1,3] y) { c = Clip<min=0.0, max=6.0>(x)\n p = Pad<pads=[0,0,1,0,0,0,1,0]>(c)\n"
