@@ -7,13 +7,13 @@ import functools
 import hashlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import anynpu
 from anynpu import schema, tool
-from anynpu.artifact import Artifact, Manifest, Step
+from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import ConfigError, ToolMissing
 from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.measure.verify import Verification
@@ -44,7 +44,7 @@ def own_version() -> str:
     """Returns anynpu's version with a digest of its code, so that a changed program never reuses old results."""
     digest = hashlib.sha256()
     root = Path(anynpu.__file__).parent
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".ini")):
         if path.relative_to(root).parts[0] not in ("cli", "report", "testing"):
             digest.update(path.read_bytes())
     return f"{anynpu.__version__}+{digest.hexdigest()[:12]}"
@@ -149,6 +149,7 @@ class Steps:
         inputs = {"model": model.digest}
         if data is not None and link.target.needs_data(link.options):
             inputs["data"] = data.digest
+        inputs |= _option_files(link.options)
         final = link.target.name == platform.target
         return Step(
             link.target.name,
@@ -203,6 +204,18 @@ class Steps:
         return self.request.metric or (zoo.card(source.zoo_name).metric if source.kind == "zoo" else "")
 
 
+def _option_files(options: Any) -> dict[str, str]:
+    """Returns digests of the files that options name: what is in them counts."""
+    paths = {f.name: getattr(options, f.name) for f in fields(options)}
+    found = {}
+    for name, path in paths.items():
+        if isinstance(path, Path):
+            if not path.is_file():
+                raise ConfigError(f"-O {name}={path}: no such file")
+            found[f"option {name}"] = hash_file(path)
+    return found
+
+
 def read_verification(evidence: Artifact, stands_for: str) -> Verification:
     """Returns the verification that a verify step stored; `stands_for` is the format it had to take the place of."""
     data = schema.read_json(evidence.main)
@@ -224,8 +237,6 @@ def _zoo_samples(name: str, role: str, limit: int) -> Dataset:
 
 
 def _file_hashes(name: str) -> list[str]:
-    from anynpu.artifact import hash_file
-
     return [hash_file(path) for path in zoo.files(name)]
 
 

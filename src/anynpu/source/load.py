@@ -62,7 +62,7 @@ def identify(source: ModelSource) -> dict[str, str]:
             files += (_existing(Path(source.checkpoint), "checkpoint"),)
     else:
         _reject_torch_only(source)
-        files = _onnx_files(_existing(Path(source.model), "model"))
+        return {"model": _onnx_digest(_existing(Path(source.model), "model"))}
     return {"model": hashlib.sha256("".join(hash_file(f) for f in files).encode()).hexdigest()}
 
 
@@ -80,13 +80,13 @@ def _reject_torch_only(source: ModelSource) -> None:
         raise ConfigError("--ckpt and --arg go with a PyTorch model, not with an ONNX file", FORMS)
 
 
-def _onnx_files(path: Path) -> tuple[Path, ...]:
-    """Returns the file and those that hold its weights; most models have none, and are not parsed to know it."""
+def _onnx_digest(path: Path) -> str:
+    """Returns the digest of a model with all its weights; one that keeps them in other files is read to get it."""
     if b"location" not in path.read_bytes():
-        return (path,)
-    from anynpu.source.onnx_file import external_files
+        return hash_file(path)
+    from anynpu.source.onnx_file import read
 
-    return (path, *external_files(path))
+    return hashlib.sha256(read(path).SerializeToString(deterministic=True)).hexdigest()
 
 
 def tools(source: ModelSource) -> dict[str, str]:

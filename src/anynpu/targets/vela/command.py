@@ -38,7 +38,7 @@ class VelaOptions:
     arena_cache_size: int | None = option(None, "SRAM in bytes that Vela may use, instead of the memory mode's own")
     memory_mode: str | None = option(None, "memory mode of the configuration file, instead of the chip's")
     system_config: str | None = option(None, "system configuration of the file, instead of the chip's")
-    config: str | None = option(None, "a Vela configuration file (.ini) of your own")
+    config: Path | None = option(None, "a Vela configuration file (.ini) of your own")
     ignore_ops: str | None = option(None, "operator kinds to leave to the CPU, such as ARG_MAX,GELU")
     tensor_allocator: Literal["HillClimb", "Greedy", "LinearAlloc"] | None = option(None, "how tensors are packed")
     cpu_tensor_alignment: int | None = option(None, "alignment in bytes of tensors that the CPU touches (16)")
@@ -89,10 +89,10 @@ class Compiled:
     output: str
 
 
-def config_path(name: str, own: str | None = None) -> Path:
+def config_path(name: str, own: Path | None = None) -> Path:
     """Returns the configuration file: the user's own, one of anynpu's, or one that comes with Vela."""
     if own is not None:
-        path = Path(own).absolute()
+        path = own.absolute()
         if not path.is_file():
             raise ConfigError(f"vela config: {own}: no such file")
         return path

@@ -126,7 +126,7 @@ def _estimates(figures: Figures, version: str, macs: int) -> Estimates:
 def _details(candidates: Sequence[Compiled], best: Compiled, facts: VelaFacts, options: VelaOptions) -> dict[str, Any]:
     return {
         "accelerator": facts.accelerator,
-        "config": Path(options.config).name if options.config else facts.config,
+        "config": options.config.name if options.config else facts.config,
         "system_config": options.system_config or facts.system_config,
         "memory_mode": options.memory_mode or facts.memory_mode,
         "chosen": best.goal,
