@@ -122,6 +122,8 @@ class Builder:
             for name, result in zip(proto.output, results, strict=False):
                 self._fold(name, result.numpy(), trainable=weight)
             return
+        if any(result.numel() == 0 for result in results):
+            raise Refused(f"{proto.op_type} gives an empty tensor")
         if proto.op_type == "BatchNormalization":
             self.statistics.update(value.name for value in values[3:5] if value)
         recorded = call(self._proxy, lambda array: self._stored(proto, array)) if not self.findings else results

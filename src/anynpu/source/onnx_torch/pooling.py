@@ -61,6 +61,10 @@ def _window(node: Node) -> Window:
     if len(kernel) != node.rank() - 2:
         raise Refused(f"{node.op}: kernel_shape does not fit an input of {node.rank()} dimensions")
     shape = window(node, kernel)
+    automatic = str(node.get("auto_pad", "NOTSET")).startswith("SAME")
+    if automatic and any(stride > size for stride, size in zip(shape.stride, kernel, strict=True)):
+        # onnxruntime computes negative pads here and fails or, from opset 19 on, pools other elements.
+        raise Refused(f"{node.op} with automatic pads and strides larger than its window is not supported")
     edges = zip(shape.before, shape.after, shape.reach, strict=True)
     if any(max(before, after) >= reach for before, after, reach in edges):
         raise Refused(f"{node.op} with windows that lie wholly in the padding is not supported")

@@ -112,7 +112,8 @@ def _between(node: Node, sides: list[tuple[int, int, float]], clamp: bool) -> tu
 def _same_places(mode: str, other: str, side: tuple[int, int, float], by_scale: bool, clamp: bool) -> bool:
     old, new, scale = side
     wanted, got = _places(mode, old, new, scale), _places(other, old, new, scale if by_scale else new / old)
-    if by_scale and int(np.floor(old * scale)) != new:
+    # torch copies a dimension that keeps its size, whatever the scale says.
+    if by_scale and (int(np.floor(old * scale)) != new or (new == old and scale != 1)):
         return False
     if clamp:
         wanted, got = np.clip(wanted, 0, old - 1), np.clip(got, 0, old - 1)
