@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from anynpu.source.zoo.blocks import conv
+from anynpu.source.zoo.blocks import conv, widened
 
 CLASSES = 3
 CELLS = 12
@@ -17,7 +17,7 @@ def build() -> nn.Module:
     """Returns the untrained network; its map has objectness, class logits and four distances."""
     head = nn.Conv2d(64, 1 + CLASSES + 4, 1)
     layers = [conv(3, 16, stride=2), conv(16, 24, stride=2), conv(24, 32), conv(32, 48, stride=2)]
-    return nn.Sequential(*layers, conv(48, 64), conv(64, 64), conv(64, 64), head)
+    return widened(nn.Sequential(*layers, conv(48, 64), conv(64, 64), conv(64, 64), head))
 
 
 def _targets(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
