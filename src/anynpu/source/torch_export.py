@@ -159,7 +159,17 @@ def _traced(
     with _quiet(), _silent_stdout(), _plain_attention(), _bare_forward(module):
         target: Any = stream  # a stream works; the annotation only knows paths
         torch.onnx.export(
-            module, samples, target, dynamo=False, input_names=names, output_names=outs, opset_version=opset
+            module,
+            samples,
+            target,
+            dynamo=False,
+            input_names=names,
+            output_names=outs,
+            opset_version=opset,
+            # The exporter folds batch norms with a square root that is not always rounded correctly; left to simplify,
+            # every exporter's model of one network folds to the same bits.
+            do_constant_folding=False,
+            training=torch.onnx.TrainingMode.PRESERVE,
         )
     return onnx.load_from_string(stream.getvalue())
 
