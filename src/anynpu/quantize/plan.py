@@ -19,6 +19,7 @@ class QuantPlan:
 
     Weights are int8 and symmetric under every plan; "float32" activations leave the model as it is.
     `io` says whether inputs and outputs are stored integers or stay float with a conversion at the border.
+    `bias_correction` lets biases take back the shift of the mean that rounded weights cause.
     """
 
     activations: Activations = "int8"
@@ -26,6 +27,7 @@ class QuantPlan:
     method: str = "minmax"
     percentile: float = 99.99
     io: Border = "integer"
+    bias_correction: bool = True
 
     def __post_init__(self) -> None:
         _one_of("activations", self.activations, get_args(Activations))

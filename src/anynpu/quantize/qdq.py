@@ -6,6 +6,7 @@ QuantizeLinear and end before the last DequantizeLinear.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import onnx
 
 from anynpu.errors import IntegrityError, ToolFailed
+from anynpu.quantize.bias import ChannelMeans, expected_shift, rounding_error
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
@@ -23,6 +25,7 @@ _OPSET = 13
 _FLOAT_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
 # Activations that onnxruntime runs together with the operator before them.
 _FUSED = ("Relu", "Clip")
+_PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0.0}
 _BORDER_OPERATORS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -33,7 +36,10 @@ def write_qdq(
     prepared = _prepared(model)
     if plan.activations == "float32":
         return prepared
-    ranges = model_ranges(prepared, data, plan, progress)
+    means = ChannelMeans(_weighted_inputs(prepared) if plan.bias_correction else {})
+    ranges = model_ranges(prepared, data, plan, progress, means)
+    if plan.bias_correction:
+        _correct_biases(prepared, means, plan.weights == "per-channel")
     quantised = _quantized(prepared, ranges, plan)
     try:
         onnx.checker.check_model(quantised)
@@ -58,9 +64,13 @@ def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def model_ranges(
-    model: onnx.ModelProto, data: Dataset, plan: QuantPlan, progress: Progress | None = None
+    model: onnx.ModelProto,
+    data: Dataset,
+    plan: QuantPlan,
+    progress: Progress | None = None,
+    means: ChannelMeans | None = None,
 ) -> dict[str, Range]:
-    """Returns the range of every floating-point activation of the model over the data."""
+    """Returns the range of every floating-point activation over the data, and shows the activations to `means`."""
     session = _session(_with_all_outputs(model))
     names = [output.name for output in session.get_outputs()]
     constants = _constant_outputs(model)
@@ -68,6 +78,8 @@ def model_ranges(
     def run(sample: dict[str, Array]) -> Mapping[str, Array]:
         results = dict(zip(names, session.run(names, sample), strict=True))
         results.update(sample)
+        if means is not None:
+            means.observe(results)
         return results
 
     ranges = collect(run, data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
@@ -101,6 +113,48 @@ def _session(model: onnx.ModelProto) -> Any:
         return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's errors have no public base class
         raise IntegrityError(f"onnxruntime refuses the float model: {error}") from error
+
+
+def _weighted(model: onnx.ModelProto) -> list[onnx.NodeProto]:
+    """Returns the nodes with stored weights and a stored bias of their own."""
+    stored = {tensor.name for tensor in model.graph.initializer}
+    uses = Counter(name for node in model.graph.node for name in node.input)
+    return [
+        node
+        for node in model.graph.node
+        if node.op_type in ("Conv", "Gemm")
+        and len(node.input) == 3
+        and node.input[0] not in stored
+        and {*node.input[1:]} <= stored
+        and uses[node.input[2]] == 1
+        and all(_attribute(node, name, default) == default for name, default in _PLAIN_GEMM.items())
+    ]
+
+
+def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
+    found = next((item for item in node.attribute if item.name == name), None)
+    return default if found is None else float(onnx.helper.get_attribute_value(found))
+
+
+def _weighted_inputs(model: onnx.ModelProto) -> dict[str, int]:
+    return {node.input[0]: 1 for node in _weighted(model)}
+
+
+def _correct_biases(model: onnx.ModelProto, means: ChannelMeans, per_channel: bool) -> None:
+    """Adds to every bias what rounding the weights will take from the mean of its output."""
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    for node in _weighted(model):
+        weights = onnx.numpy_helper.to_array(stored[node.input[1]])
+        if node.op_type == "Gemm" and not _attribute(node, "transB", 0):
+            weights = weights.T
+        error = rounding_error(weights, 0 if per_channel else None)
+        error = np.moveaxis(error.reshape(*error.shape[:2], -1), 1, 2)  # outputs, positions, inputs
+        bias = stored[node.input[2]]
+        values = onnx.numpy_helper.to_array(bias)
+        shift = expected_shift(error, means.mean(node.input[0])).reshape(-1)
+        if values.size == shift.size:
+            corrected = (values + shift.reshape(values.shape)).astype(values.dtype)
+            bias.CopyFrom(onnx.numpy_helper.from_array(corrected, bias.name))
 
 
 def _quantized(model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan) -> onnx.ModelProto:

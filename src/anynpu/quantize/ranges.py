@@ -25,6 +25,8 @@ BINS = 2048
 # Fractions of a limit that the MSE search tries, on each side on its own, and the entropy search on both at once.
 MSE_STEPS = 40
 ENTROPY_STEPS = 112
+# The share of values that entropy may clip: with few values left inside, any two distributions look alike.
+ENTROPY_CLIPPED = 1e-3
 # Below this many values per bin the histogram is too thin for entropy to mean anything: min-max is taken.
 ENTROPY_VALUES = 8
 # The smallest scale handed out: far below any real activation, far above where float32 reciprocals overflow.
@@ -254,9 +256,9 @@ def entropy_candidates(histogram: Histogram) -> list[tuple[float, float]]:
 
 def _divergence(points: Floats, counts: Floats, low: float, high: float, bits: int, symmetric: bool) -> float:
     inside = (points >= low) & (points <= high)
-    if not inside.any():
-        return float("inf")
     kept, values = counts[inside], points[inside]
+    if kept.sum() < (1.0 - ENTROPY_CLIPPED) * counts.sum():
+        return float("inf")
     reference = kept.copy()
     reference[0] += counts[points < low].sum()
     reference[-1] += counts[points > high].sum()

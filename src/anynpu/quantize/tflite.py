@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing
+from anynpu.quantize.bias import ChannelMeans
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.tflite_file import (
     activation_indices,
     border_names,
+    correct_biases,
     float_operators,
     inline_buffers,
     name_tensors,
@@ -31,6 +33,7 @@ from anynpu.quantize.tflite_file import (
     pack_model,
     read_model,
     read_specs,
+    weighted_inputs,
 )
 from anynpu.tensors import Array, TensorSpec, by_name, relayout
 
@@ -155,10 +158,14 @@ def quantize_file(
     if plan.activations == "float32":
         return _written(pack_model(model), model, out, plan, data, {})
     _check_inputs(float_path, data)
-    ranges = file_ranges(original, data, plan, progress)
+    means = ChannelMeans(weighted_inputs(model) if plan.bias_correction else {})
+    ranges = file_ranges(original, data, plan, progress, means)
     calibrated = time.perf_counter()
-    quantised = read_model(_quantized(original, ranges, plan))
-    name_tensors(quantised, *border_names(model))
+    borders = border_names(model)
+    if plan.bias_correction:
+        correct_biases(model, means, plan.weights == "per-channel")
+    quantised = read_model(_quantized(pack_model(model), ranges, plan))
+    name_tensors(quantised, *borders)
     seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
     return _written(pack_model(quantised), quantised, out, plan, data, seconds)
 
@@ -195,8 +202,14 @@ def _check_inputs(path: Path, data: Dataset) -> None:
             )
 
 
-def file_ranges(content: bytes, data: Dataset, plan: QuantPlan, progress: Progress | None = None) -> dict[str, Range]:
-    """Returns the range of every activation of a float .tflite file over the data."""
+def file_ranges(
+    content: bytes,
+    data: Dataset,
+    plan: QuantPlan,
+    progress: Progress | None = None,
+    means: ChannelMeans | None = None,
+) -> dict[str, Range]:
+    """Returns the range of every activation of a float .tflite file over the data, and shows them to `means`."""
     tensors = activation_indices(read_model(content))
     interpreter = _interpreter(content)
     details = {entry["name"]: entry["index"] for entry in interpreter.get_input_details()}
@@ -205,7 +218,10 @@ def file_ranges(content: bytes, data: Dataset, plan: QuantPlan, progress: Progre
         for name, array in sample.items():
             interpreter.set_tensor(details[name], np.ascontiguousarray(array))
         interpreter.invoke()
-        return {name: interpreter.get_tensor(index) for index, name in tensors.items()}
+        found = {name: interpreter.get_tensor(index) for index, name in tensors.items()}
+        if means is not None:
+            means.observe(found)
+        return found
 
     return collect(run, data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
 

@@ -129,3 +129,21 @@ def test_broken_model_is_one_sentence():
     model.graph.initializer.pop()
     with pytest.raises(IntegrityError, match="refuses the float model"):
         write_qdq(model, data(2), QuantPlan())
+
+
+def test_bias_correction_takes_the_mean_error_back():
+    nodes = [
+        helper.make_node("Conv", ["x", "w1", "b1"], ["c"], group=2),
+        helper.make_node("Flatten", ["c"], ["f"]),
+        helper.make_node("Gemm", ["f", "w2", "b2"], ["y"]),
+    ]
+    weights = [weight("w1", 8, 2, 3, 3), weight("b1", 8), weight("w2", 288, 10), weight("b2", 10)]
+    taken = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 8, 8])]
+    given = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 10])]
+    graph = helper.make_graph(nodes, "net", taken, given, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = Dataset({"x": RNG.uniform(1, 2, size=(64, 4, 8, 8)).astype(np.float32)}, None, "test")
+    expected = run(model, samples)
+    plans = [QuantPlan("int16", weights="per-tensor", bias_correction=on) for on in (False, True)]
+    shifts = [np.abs((run(write_qdq(model, samples, p), samples) - expected).mean(axis=0)).mean() for p in plans]
+    assert shifts[1] < shifts[0] / 10
