@@ -212,7 +212,7 @@ def _owner_gone(lock: Path) -> bool:
             return True
     except (Timeout, FileNotFoundError):
         return False
-    except NotADirectoryError:
+    except (NotADirectoryError, FileExistsError):  # a stray file where a folder was expected
         return True
 
 
