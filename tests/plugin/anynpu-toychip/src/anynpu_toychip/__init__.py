@@ -1,0 +1,1 @@
+"""The Toychip: a sample plug-in for anynpu."""
