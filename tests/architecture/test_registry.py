@@ -1,0 +1,44 @@
+"""What is registered is there, what is there is registered, and every page of the docs is found from the first."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+
+import pytest
+from source_tree import ROOT, SOURCE
+
+from anynpu import plugins
+
+POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+FILES = {path.stem for path in (SOURCE / "data" / "platforms").glob("*.toml")}
+
+
+def test_every_registered_chip_has_a_file_and_the_other_way_round():
+    assert set(POINTS["anynpu.platforms"]) == FILES
+    assert set(POINTS["anynpu.platforms"].values()) == {"anynpu.data.platforms"}
+
+
+@pytest.mark.parametrize("kind", ["targets", "sessions", "platforms"])
+def test_the_installed_package_registers_what_the_project_says(kind):
+    assert set(POINTS[f"anynpu.{kind}"]) <= set(plugins.names(kind)), "install the package again: pip install -e ."
+
+
+@pytest.mark.parametrize(("group", "name"), [(g, n) for g in POINTS if g != "anynpu.platforms" for n in POINTS[g]])
+def test_a_plug_in_has_the_name_it_is_registered_by(group, name):
+    module, attribute = POINTS[group][name].split(":")
+    assert getattr(importlib.import_module(module), attribute).name == name
+
+
+def test_every_page_is_linked():
+    index = [path for path in (ROOT / "README.md", ROOT / "docs" / "index.md") if path.is_file()]
+    if not any(len(path.read_text("utf-8").splitlines()) > 20 for path in index):
+        pytest.skip("no README yet")
+    links = {
+        (path.parent / target).resolve()
+        for path in index
+        for target in re.findall(r"\]\(([^)#\s]+)", path.read_text("utf-8"))
+    }
+    pages = {path.resolve() for path in (ROOT / "docs").glob("*.md")}
+    assert sorted(p.name for p in pages - links - {path.resolve() for path in index}) == []
