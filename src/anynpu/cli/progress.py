@@ -73,7 +73,9 @@ class Bars:
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
         self._clear()
         cached = "  [dim]cached[/dim]" if hit else ""
-        self.console.print(f"[green]✓[/green] {chip or 'model':<16} {stage:<12} {seconds:6.2f} s{cached}")
+        self.console.print(
+            f"[green]✓[/green] {chip or 'model':<16} {stage:<12} {seconds:6.2f} s{cached}", highlight=False
+        )
 
     def _clear(self) -> None:
         if self.task is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from anynpu import plugins, schema
 from anynpu.artifact import Artifact
-from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing
+from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsupported
 from anynpu.measure.verify import Verification, judge
 from anynpu.pipeline.planner import Link, check_options, plan
 from anynpu.pipeline.request import Request
@@ -167,7 +167,11 @@ def _proof(steps: Steps, platform: Platform, made: list[Artifact], result: Build
         data = require_samples(result.test)
         evidence = steps.verify(platform, candidate, result.model, data)
         stands_for = "" if candidate is final else final.manifest.format
-        return {"verification": read_verification(evidence, stands_for)}
+        verification = read_verification(evidence, stands_for)
+        if platform.device not in ("", verification.device):
+            findings = [Finding("runs", note) for note in verification.notes]
+            raise Unsupported(f"{platform.title} does not run this model", findings)
+        return {"verification": verification}
     return {"not_verified": f"nothing on this machine executes {final.manifest.format}"}
 
 
