@@ -133,7 +133,7 @@ def test_text_becomes_the_type_that_is_asked_for(kind: Any, text: str, value: ob
 
 @pytest.mark.parametrize(("kind", "text"), [(bool, "1"), (int, "1.5"), (int, ""), (float, "x"), (Literal["a"], "b")])
 def test_text_of_another_type_is_refused_with_its_place(kind: Any, text: str) -> None:
-    with pytest.raises(ConfigError, match="^-O x: "):
+    with pytest.raises(ConfigError, match=r"^-O x: "):
         schema.parse_text(kind, text, "-O x")
 
 

@@ -188,7 +188,7 @@ def test_a_derived_error_arrives_as_the_kind_it_is_derived_from(
 
 
 def test_a_foreign_error_is_a_failed_tool_with_its_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ToolFailed, match="^ZeroDivisionError: by nothing$") as caught:
+    with pytest.raises(ToolFailed, match=r"^ZeroDivisionError: by nothing$") as caught:
         call(tmp_path, "refuse", monkeypatch, kind="foreign")
     assert "ZeroDivisionError: by nothing" in caught.value.last_lines[-1]
     assert caught.value.log == str(tmp_path / "log")

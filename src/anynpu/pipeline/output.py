@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from anynpu.artifact import Artifact
+from anynpu.artifact import MANIFEST, Artifact
 from anynpu.errors import ConfigError
 from anynpu.pipeline.build import BuildResult
 from anynpu.store import writing
@@ -64,8 +64,11 @@ def _fill(folder: Path, result: BuildResult) -> None:
 
 
 def _copy(artifact: Artifact, folder: Path) -> None:
-    # Copies, not links: a user who edits a file here must not change the store.
-    shutil.copytree(artifact.path, folder)
+    # Copies, not links: a user who edits a file here must not change the store. File by file: copytree would hide a
+    # full disk in an error of its own.
+    for name in (*(entry.path for entry in artifact.manifest.files), MANIFEST):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(artifact.file(name), folder / name)
 
 
 def _swap(fresh: Path, out: Path, overwrite: bool) -> Path | None:
