@@ -199,3 +199,19 @@ def test_saved_weights_load_back(tmp_path, monkeypatch):
     assert all(
         torch.equal(a, b) for a, b in zip(network.state_dict().values(), again.state_dict().values(), strict=True)
     )
+
+
+def test_training_repeats_exactly(monkeypatch):
+    torch = pytest.importorskip("torch")
+    from anynpu.source.zoo import train
+
+    short = zoo.Recipe(samples=64, epochs=1, quantised_epochs=1, batch=32)
+    monkeypatch.setattr(zoo, "recipe", lambda name: short)
+    before = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    try:
+        first, second = (train.fit("kws").state_dict() for _ in range(2))
+    finally:
+        torch.set_num_threads(before[0])
+        torch.use_deterministic_algorithms(before[1])
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert first.keys() == zoo.model("kws").state_dict().keys()
