@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,18 @@ from anynpu.runtime.base import sessions_for
 @click.pass_context
 def targets(ctx: click.Context, /, **_: Any) -> int:
     """List every chip: how a model gets there, whether the tools are here, and what executes the result here."""
-    rows = [_target_row(plugins.platform(name)) for name in plugins.names("platforms")]
+    names = sorted(plugins.names("platforms"), key=_natural)
+    rows = [_target_row(plugins.platform(name)) for name in names]
     if ctx.params["format"] == "json":
         click.echo(as_json({"schema_version": 1, "kind": "targets", "chips": rows}), nl=False)
     else:
         print_table(rows)
     return 0
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """Sorts ethos-u55-32 before ethos-u55-128."""
+    return [(p.isdigit(), int(p) if p.isdigit() else 0, p) for p in re.split(r"(\d+)", name)]
 
 
 def _target_row(platform: Platform) -> dict[str, str]:

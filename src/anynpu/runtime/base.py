@@ -58,7 +58,10 @@ def choose(format: str, device: str | None = None) -> Any:
             raise ConfigError(f"device {device} does not run {format} artifacts", f"they run on: {known}")
         able = tuple(named)
     if not able:
-        raise ToolMissing(f"nothing on this machine executes {format} artifacts", "run it on the device")
+        raise ToolMissing(
+            f"nothing on this machine executes {format} artifacts",
+            "run it on the device, or run the artifact it was compiled from (under steps/)",
+        )
     reasons = []
     for cls in able:
         if not (reason := cls.missing()):
