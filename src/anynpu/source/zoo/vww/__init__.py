@@ -87,5 +87,5 @@ def sample(rng: np.random.Generator, index: int, split: str) -> tuple[Array, int
         _person(rng, image, with_head=bool(label))
     if rng.random() < 0.25:
         _distractor(rng, image)
-    # Centred: rounding errors of the first weights would multiply with the mean of the input.
+    # Centred as for kws, where the mean of the input multiplied the rounding errors of the first weights.
     return 2 * draw.finish(rng, image, float(rng.uniform(0.01, 0.03))) - 1, label

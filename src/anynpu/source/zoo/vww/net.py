@@ -10,9 +10,9 @@ __all__ = ["build", "loss"]
 
 loss = classification_loss
 # Output width and stride of each separable block: MobileNet v1 at a quarter of its width, its five equal blocks
-# cut to two: every further layer adds its own rounding noise in int8.
+# cut to two, which saves training time.
 BLOCKS = ((16, 1), (32, 2), (32, 1), (64, 2), (64, 1), (128, 2), (128, 1), (128, 1), (256, 2), (256, 1))
-# Twice the width that the quarter would give: the rounding noise of this layer reaches every other one.
+# Twice the width that the quarter would give: rounding this layer and the next ones costs the most SQNR in int8.
 STEM = 16
 
 
