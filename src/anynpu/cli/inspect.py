@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -27,10 +28,20 @@ from anynpu.runtime.base import sessions_for
 
 
 @click.command()
+@click.argument("chip", required=False)
 @options.apply(options.COMMON)
 @click.pass_context
-def targets(ctx: click.Context, /, **_: Any) -> int:
-    """List every chip: how a model gets there, whether the tools are here, and what executes the result here."""
+def targets(ctx: click.Context, /, chip: str | None, **_: Any) -> int:
+    """List every chip: how a model gets there, whether the tools are here, and what executes the result here.
+
+    With a chip's name: its memories, quirks, and every option of the compilers that lead to it.
+
+    \b
+    anynpu targets
+    anynpu targets hxwe2
+    """
+    if chip is not None:
+        return _show_chip(plugins.platform(chip), ctx.params["format"])
     names = sorted(plugins.names("platforms"), key=_natural)
     rows = [_target_row(plugins.platform(name)) for name in names]
     if ctx.params["format"] == "json":
@@ -38,6 +49,35 @@ def targets(ctx: click.Context, /, **_: Any) -> int:
     else:
         print_table(rows)
     return 0
+
+
+def _show_chip(platform: Platform, format: str) -> int:
+    choices = [
+        {
+            "-O": f"{target.name}.{field.name}",
+            "default": str(field.default),
+            "what": field.metadata.get("help", ""),
+        }
+        for target in chain(platform)
+        for field in dataclasses.fields(target.Options)
+    ]
+    if format == "json":
+        data = {"schema_version": 1, "kind": "target", **schema.to_dict(platform), "options": choices}
+        click.echo(as_json(data), nl=False)
+        return 0
+    for name, value in _target_row(platform).items():
+        click.echo(f"{name:<14} {value}")
+    memory = platform.memory
+    click.echo(f"{'memory':<14} SRAM {_limit(memory.sram_kib)}, flash {_limit(memory.flash_kib)}")
+    click.echo(f"{'source':<14} {platform.source or '-'}")
+    for quirk in platform.quirks:
+        click.echo(f"{'quirk':<14} {quirk.text} ({quirk.source}, {quirk.seen})")
+    print_table(choices)
+    return 0
+
+
+def _limit(size_kib: int | None) -> str:
+    return "not bounded" if size_kib is None else f"{size_kib} KiB"
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
