@@ -155,7 +155,7 @@ class Steps:
         return Step(
             link.target.name,
             inputs,
-            schema.to_dict(link.options),
+            schema.to_dict(link.options, whole=True),
             {**link.target.tools(), "anynpu": own_version()},
             # A step before the chip's own compiler knows nothing of the chip: chips share it.
             platform=platform.name if final and platform.facts else "",

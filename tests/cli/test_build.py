@@ -1,0 +1,199 @@
+"""Builds as users run them: several chips, output folders, configuration, streams, and what the report says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from small_net import left_behind, write_net
+
+PLUGIN = '''
+from dataclasses import dataclass
+from anynpu.artifact import Manifest
+from anynpu.errors import ToolMissing, Unsupported, Finding
+
+@dataclass(frozen=True)
+class Nothing:
+    """No options."""
+
+class NeedsTool:
+    name, accepts, produces = "needs-tool", "onnx", "acme"
+    Options = Facts = Nothing
+    def tools(self):
+        raise ToolMissing("acmecc is not installed", "get it from Acme")
+    def needs_data(self, options):
+        return False
+    def check(self, model, platform, options):
+        return ()
+    def compile(self, model, data, platform, options, out, work):
+        raise AssertionError("its tool is missing")
+
+class Refuses(NeedsTool):
+    name, produces = "refuses", "acme-2"
+    def tools(self):
+        return {"acmecc": "1"}
+    def compile(self, model, data, platform, options, out, work):
+        (out / "half").write_text("made")
+        raise Unsupported("acme has no MatMul", [Finding("matmul", "MatMul is not there.", "y")])
+'''
+CHIP = 'name = "{0}"\ntitle = "Acme {0}"\nvendor = "Acme"\ntarget = "{1}"\nnpu = "Acme NPU"\n'
+
+
+@pytest.fixture
+def acme(tmp_path: Path) -> str:
+    """A folder for PYTHONPATH that adds two chips: one whose tool is missing, one that refuses every model."""
+    root = tmp_path / "site"
+    package, info = root / "acme_chips", root / "acme_chips-1.0.dist-info"
+    package.mkdir(parents=True)
+    info.mkdir()
+    (package / "__init__.py").write_text(PLUGIN)
+    (package / "acme-a.toml").write_text(CHIP.format("acme-a", "needs-tool"))
+    (package / "acme-b.toml").write_text(CHIP.format("acme-b", "refuses"))
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-chips\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[anynpu.targets]\nneeds-tool = acme_chips:NeedsTool\nrefuses = acme_chips:Refuses\n"
+        "[anynpu.platforms]\nacme-a = acme_chips\nacme-b = acme_chips\n"
+    )
+    return str(root)
+
+
+def report(out: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((out / "report.json").read_text(), parse_constant=pytest.fail)
+    return data
+
+
+def test_one_failing_chip_does_not_stop_the_others(tmp_path: Path, net: Path, cli: Callable, acme: str) -> None:
+    flags = ("-m", "net.onnx", "-t", "acme-a,cpu,acme-b,null", "--data", "random:10", "-o", "out")
+    done = cli("build", *flags, PYTHONPATH=acme)
+    assert done.returncode == 4, done.stderr  # that of the first failure
+    rows = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if line.strip()}
+    expected = {"acme-a": "ToolMissing", "cpu": "ok", "acme-b": "Unsupported", "null": "ok"}
+    assert {chip: rows[chip] for chip in expected} == expected
+    assert "acmecc is not installed (get it from Acme)" in done.stdout and "MatMul is not there." in done.stdout
+    out = tmp_path / "out"
+    assert {p.name for p in out.iterdir()} == {"float", "cpu", "null", "report.json", "report.md"}
+    assert {c["chip"]: c["exit_status"] for c in report(out)["chips"]} == {
+        "acme-a": 4,
+        "cpu": 0,
+        "acme-b": 3,
+        "null": 0,
+    }
+    assert cli("cache", "verify").returncode == 0
+
+
+def test_the_report_holds_the_whole_story(tmp_path: Path, net: Path, cli: Callable) -> None:
+    done = cli("build", "-m", "net.onnx", "-t", "cpu", "--data", "random:10", "-o", "out", "-f", "json")
+    assert done.returncode == 0, done.stderr
+    data = report(tmp_path / "out")
+    assert json.loads(done.stdout) == data
+    assert data["schema_version"] == 1 and data["kind"] == "build" and data["exit_status"] == 0
+    assert data["request"]["limit"] == 512 and data["request"]["gate"]["min_sqnr_db"] == 10.0  # defaults are told too
+    assert data["request"]["source"]["model"] == "net.onnx" and data["request"]["chips"] == ["cpu"]
+    assert {"onnx", "onnx-ir", "anynpu"} <= set(data["model"]["step"]["tools"])
+    assert len(data["model"]["digest"]) == 64 and data["model"]["files"][0]["sha256"]
+    assert data["data"]["calibration"]["random"] is True and data["data"]["test"]["held_out"] is True
+    [chip] = data["chips"]
+    assert chip["chain"][0]["step"]["inputs"]["model"] == data["model"]["digest"]
+    assert chip["chain"][0]["step"]["options"]["method"]  # resolved, not only what was typed
+    assert chip["verification"]["samples"] == 2 and chip["verification"]["sqnr_db"] > 10
+    assert chip["receipt"] is None and chip["npu"] == ""
+    assert {t["stage"] for t in data["timings"]} == {"import", "calibration", "test", "cpu", "verify"}
+    text = (tmp_path / "out" / "report.md").read_text()
+    assert "RANDOM CALIBRATION DATA" in text and data["model"]["fingerprint"] in text
+
+
+def test_the_artifact_runs_and_is_the_one_in_the_report(tmp_path: Path, net: Path, cli: Callable) -> None:
+    assert cli("build", "-m", "net.onnx", "-t", "cpu", "--data", "random:10", "-o", "out").returncode == 0
+    shown = json.loads(cli("show", "out/cpu", "-f", "json").stdout)
+    assert shown["digest"] == report(tmp_path / "out")["chips"][0]["chain"][-1]["digest"]
+    np.save(tmp_path / "x.npy", np.ones((1, 3, 8, 8), np.float32))
+    done = cli("run", "out/cpu", "-i", "x.npy", "-f", "json")
+    assert done.returncode == 0 and json.loads(done.stdout)["outputs"]["y"]["shape"] == [1, 5]
+
+
+def test_output_folders_are_kept_or_replaced(tmp_path: Path, net: Path, cli: Callable) -> None:
+    flags = ("build", "-m", "net.onnx", "-t", "null", "-o", "out")
+    assert cli(*flags).returncode == 0
+    (tmp_path / "out" / "note").write_text("mine")
+    again = cli(*flags)
+    assert again.returncode == 0 and "the earlier out is kept as out.backup-" in again.stderr
+    [kept] = tmp_path.glob("out.backup-*")
+    assert (kept / "note").read_text() == "mine" and not (tmp_path / "out" / "note").exists()
+    assert cli(*flags, "--overwrite").returncode == 0
+    assert left_behind(tmp_path) == ["net.onnx", "out", kept.name]
+
+
+def test_command_line_before_environment_before_file_before_default(tmp_path: Path, net: Path, cli: Callable) -> None:
+    (tmp_path / "c.toml").write_text(
+        "model = 'net.onnx'\ntarget = ['null']\nlimit = 7\nmin_sqnr = 20\nrequire_npu = '50%'\n[option]\n"
+    )
+    done = cli("build", "-c", "c.toml", "-o", "out", "--limit", "5", ANYNPU_BUILD_LIMIT="6", ANYNPU_BUILD_MIN_SQNR="15")
+    assert done.returncode == 0, done.stderr
+    request = report(tmp_path / "out")["request"]
+    assert request["limit"] == 5
+    assert request["gate"] == {"min_sqnr_db": 15.0, "max_drop_points": 5.0}
+    assert request["require_npu"] == 0.5 and request["chips"] == ["null"]
+
+
+def test_a_file_and_flags_ask_for_the_same_build(tmp_path: Path, net: Path, cli: Callable) -> None:
+    (tmp_path / "c.toml").write_text(
+        "model = 'net.onnx'\ntarget = ['cpu']\ndata = 'random:10'\noutput = 'one'\n[option]\nactivations = 'uint8'\n"
+        "[shape]\nx = [1, 3, 8, 8]\n"
+    )
+    assert cli("build", "-c", "c.toml").returncode == 0
+    flags = ("-m", "net.onnx", "-t", "cpu", "--data", "random:10", "-O", "activations=uint8", "--shape", "x=1,3,8,8")
+    second = cli("build", *flags, "-o", "two")
+    assert second.returncode == 0 and second.stderr.count("(cached)") == 5
+    assert report(tmp_path / "one")["request"] == report(tmp_path / "two")["request"]
+
+
+def test_stdout_is_data_and_stderr_progress(net: Path, cli: Callable) -> None:
+    flags = ("build", "-m", "net.onnx", "-t", "null", "-o", "out", "--overwrite")
+    loud, quiet = cli(*flags), cli(*flags, "-q")
+    assert "import" in loud.stderr and "import" not in loud.stdout and "null" in loud.stdout
+    assert quiet.stderr == "" and quiet.stdout.splitlines()[1] == loud.stdout.splitlines()[1]
+
+
+def test_a_generator_that_prints_does_not_spoil_the_data(tmp_path: Path, net: Path, cli: Callable) -> None:
+    (tmp_path / "data.py").write_text(
+        "import numpy as np\nprint('loading')\ndef gen():\n    for i in range(8):\n        print('sample', i)\n"
+        "        yield np.random.default_rng(i).standard_normal((3, 8, 8)).astype('f')\n"
+    )
+    done = cli("build", "-m", "net.onnx", "-t", "cpu", "--data", "data.py:gen", "-o", "out", "-f", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["exit_status"] == 0
+
+
+def test_a_plan_builds_nothing(tmp_path: Path, cli: Callable) -> None:
+    write_net(tmp_path / "net.onnx", seed=99)
+    done = cli("build", "-m", "net.onnx", "-t", "cpu", "--data", "random:10", "--plan", "-f", "json")
+    assert done.returncode == 0, done.stderr
+    assert {row["state"].split(" (")[0] for row in json.loads(done.stdout)["steps"]} == {"to build"}
+    assert left_behind(tmp_path) == ["net.onnx"]
+
+
+def test_the_accuracy_gate_is_an_exit_status(tmp_path: Path, net: Path, cli: Callable) -> None:
+    flags = ("-m", "net.onnx", "-t", "cpu", "--data", "random:10", "-o", "out", "--min-sqnr", "150")
+    done = cli("build", *flags)
+    assert done.returncode == 7 and "150 dB is asked for" in done.stdout
+    assert not (tmp_path / "out" / "cpu").exists()
+    assert report(tmp_path / "out")["chips"][0]["error"]["kind"] == "AccuracyError"
+
+
+def test_the_cache_verbs(tmp_path: Path, net: Path, cli: Callable) -> None:
+    own = ("--cache-dir", str(tmp_path / "cache"))
+    assert cli("build", "-m", "net.onnx", "-t", "null", "-o", "out", *own).returncode == 0
+    assert len(json.loads(cli("cache", "ls", "-f", "json", *own).stdout)["entries"]) == 2
+    assert cli("cache", "verify", *own).returncode == 0
+    [model] = (tmp_path / "cache" / "store").glob("??/*/model.null")
+    model.write_text("0" * 64 + "\n")
+    damaged = cli("cache", "verify", *own)
+    assert damaged.returncode == 8 and "model.null: has changed" in damaged.stdout
+    assert cli("cache", "prune", "--max-size", "lots", *own).returncode == 2
+    assert cli("cache", "clear", "--yes", *own).returncode == 0
+    assert not list((tmp_path / "cache" / "store").glob("??/*"))
+    assert cli("cache", "dir", *own).stdout.strip() == str(tmp_path / "cache")
