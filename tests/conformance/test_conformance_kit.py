@@ -117,3 +117,11 @@ def test_the_models_of_the_kit_are_the_same_every_time(tmp_path):
         assert first.digest == second.digest
         assert first.manifest.fingerprint
         assert first.manifest.details["degenerate"] == []
+
+
+def test_the_kit_makes_the_input_of_a_compiler_further_down_the_chain(model, data, tmp_path):
+    (only,) = models.chain_inputs(plugins.platform("cpu"), model, data, tmp_path / "cpu")
+    assert (only[0].name, only[1]) == ("cpu", model)
+    made = models.compiled(only[0], model, data, plugins.platform("cpu"), only[0].Options(), tmp_path / "made")
+    assert made.manifest.format == "onnx-qdq"
+    made.verify()

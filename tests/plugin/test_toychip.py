@@ -132,10 +132,11 @@ def test_what_the_chip_cannot_do_is_said_in_its_own_words(cli, toychip, tmp_path
     assert "the model does not go to toychip" in done.stdout
 
 
-def test_the_kit_is_green_on_it(toychip, tmp_path):
+def test_the_kit_is_green_on_it_and_needs_no_torch(toychip, tmp_path):
+    module(tmp_path / "without", "torch", "raise ImportError('the kit needs no torch')\n")
     done = subprocess.run(
         [sys.executable, "-c", KIT, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": str(toychip)},
+        env={**os.environ, "PYTHONPATH": f"{toychip}{os.pathsep}{tmp_path / 'without'}"},
         capture_output=True,
         text=True,
     )

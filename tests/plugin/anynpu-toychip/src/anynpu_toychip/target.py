@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,8 @@ from anynpu.source.onnx_file import read
 from anynpu.targets.base import Work, option
 from anynpu.tensors import Array
 from anynpu.tool import version_of
+
+PLAIN = {"transA": 0, "alpha": 1.0, "beta": 1.0}
 
 
 @dataclass(frozen=True)
@@ -97,21 +99,25 @@ class ToyCompiler:
 
 
 def dense_layers(model: onnx.ModelProto) -> tuple[list[Layer], list[Finding]]:
-    """Returns the layers of a dense net, and a finding for every operator that is not part of one."""
+    """Returns the layers of a dense net, and a finding for every operator that is not the next of the chain."""
     constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
     layers: list[Layer] = []
     findings: list[Finding] = []
+    last = next(value.name for value in model.graph.input if value.name not in constants)
     for node in model.graph.node:
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-        if node.op_type == "Gemm" and all(name in constants for name in node.input[1:]) and len(node.input) == 3:
-            weights = constants[node.input[1]]
-            layers.append(
-                Layer(node.name, weights.T if attributes.get("transB") else weights, constants[node.input[2]], False)
-            )
+        turned = bool(attributes.pop("transB", 0))
+        plain = all(attributes.get(name, value) == value for name, value in PLAIN.items())
+        if node.input[0] != last or not plain:
+            findings.append(Finding("chain", f"{node.op_type} is not the next of a chain of plain layers.", node.name))
+        elif node.op_type == "Gemm" and len(node.input) == 3 and all(name in constants for name in node.input[1:]):
+            weights, bias = (constants[name] for name in node.input[1:])
+            layers.append(Layer(node.name, weights.T if turned else weights, bias, False))
         elif node.op_type == "Relu" and layers and not layers[-1].relu:
-            layers[-1] = Layer(layers[-1].name, layers[-1].weights, layers[-1].bias, True)
+            layers[-1] = replace(layers[-1], relu=True)
         else:
             findings.append(Finding("operator", f"{node.op_type} is not a dense layer or its ReLU.", node.name))
+        last = node.output[0]
     return layers, findings
 
 
