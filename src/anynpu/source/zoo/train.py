@@ -106,7 +106,7 @@ def fit(name: str) -> nn.Module:
 
 
 def save(network: nn.Module, path: Path) -> None:
-    """Writes the weights, matrices and kernels as float16 to halve the file; the figures are those of the stored weights."""
+    """Writes the weights, matrices and kernels as float16 to halve the file."""
     state = {key: value.numpy() for key, value in network.state_dict().items()}
     stored = {key: value.astype(np.float16) if value.ndim > 1 else value for key, value in state.items()}
     np.savez_compressed(path, **stored)
