@@ -162,6 +162,17 @@ def test_every_range_method_works(net, method):
     assert net.quantized(QuantPlan(method=method))[2] > 25
 
 
+def test_equalised_model_computes_the_same(net):
+    from anynpu.quantize.tflite import _equalized
+    from anynpu.quantize.tflite_file import read_model
+    from anynpu.quantize.tflite_weights import equalizable_pairs
+
+    content = _equalized(net.file.read_bytes(), net.inner_data)
+    assert equalizable_pairs(read_model(content)) and content != net.file.read_bytes()
+    (net.folder / "equal.tflite").write_bytes(content)
+    assert net.sqnr(net.run_reference(net.folder / "equal.tflite"), net.outputs) > 90
+
+
 def test_float_borders(net):
     path, figures, sqnr = net.quantized(QuantPlan(io="float"))
     assert {spec.dtype for part in read_specs(path) for spec in part} == {"float32"}

@@ -1,37 +1,71 @@
-"""Bias correction: rounded weights shift the mean of a layer's output; its bias takes the expected shift back.
+"""Bias correction: rounded weights and inputs shift the mean of a layer's output; its bias takes the shift back.
 
-The shift of an output channel is the sum of the rounding errors of its weights, each times the mean of the input it
-meets. The means come from the float model over the calibration data.
+The mean of an output channel is the sum of its weights, each times the mean of the input it meets. What it loses is the
+difference between that sum and the same sum over rounded weights and rounded inputs. The means come from the float
+model over the calibration data.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
+from anynpu.quantize.ranges import Range, quantization_for
 from anynpu.tensors import Array
+
+if TYPE_CHECKING:
+    from anynpu.quantize.calibration import Dataset
+    from anynpu.quantize.plan import QuantPlan
 
 Floats = NDArray[np.float64]
 
 
 class ChannelMeans:
-    """Collects the mean of each channel of some tensors over all samples."""
+    """Collects the mean of each channel of some tensors over all samples, as they are and as integers keep them."""
 
-    def __init__(self, axes: dict[str, int]) -> None:
-        self._axes = axes
-        self._sums: dict[str, Floats] = {}
+    def __init__(self, axes: Mapping[str, int], ranges: Mapping[str, Range], plan: QuantPlan) -> None:
+        self._axes, self._dtype = axes, plan.activations
+        self._forms = {name: quantization_for(ranges[name], self._dtype, plan.symmetric) for name in axes}
+        self._exact: dict[str, Floats] = {}
+        self._rounded: dict[str, Floats] = {}
         self._count = 0
 
-    def observe(self, tensors: dict[str, Array]) -> None:
+    def observe(self, tensors: Mapping[str, Array]) -> None:
         """Adds one sample."""
         self._count += 1
         for name, axis in self._axes.items():
-            values = np.moveaxis(np.asarray(tensors[name], np.float64), axis, -1)
-            mean = values.reshape(-1, values.shape[-1]).mean(axis=0)
-            self._sums[name] = self._sums.get(name, np.zeros_like(mean)) + mean
+            values, form = tensors[name], self._forms[name]
+            rounded = form.dequantize(form.quantize(values, self._dtype))
+            self._exact[name] = self._exact.get(name, 0.0) + _channel_mean(values, axis)
+            self._rounded[name] = self._rounded.get(name, 0.0) + _channel_mean(rounded, axis)
 
-    def mean(self, name: str) -> Floats:
-        return self._sums[name] / self._count
+    def exact(self, name: str) -> Floats:
+        return self._exact[name] / self._count
+
+    def rounded(self, name: str) -> Floats:
+        return self._rounded[name] / self._count
+
+
+def _channel_mean(values: Array, axis: int) -> Floats:
+    moved = np.moveaxis(np.asarray(values, np.float64), axis, -1)
+    return np.asarray(moved.reshape(-1, moved.shape[-1]).mean(axis=0))
+
+
+def channel_means(
+    run: Callable[[dict[str, Array]], Mapping[str, Array]],
+    data: Dataset,
+    axes: Mapping[str, int],
+    ranges: Mapping[str, Range],
+    plan: QuantPlan,
+) -> ChannelMeans:
+    """Returns the channel means of the tensors in `axes` over the data."""
+    means = ChannelMeans(axes, ranges, plan)
+    for index in range(data.count if axes else 0):
+        means.observe(run(data.sample(index)))
+    return means
 
 
 def rounding_error(weights: Array, channel_axis: int | None) -> Floats:
@@ -43,14 +77,22 @@ def rounding_error(weights: Array, channel_axis: int | None) -> Floats:
     return np.asarray(values - np.rint(values / scale) * scale)
 
 
-def expected_shift(error: Floats, mean: Floats, depthwise: bool = False) -> Floats:
-    """Returns what the rounding errors take from the mean of each output channel.
+def lost_mean(exact: Floats, rounded: Floats, means: ChannelMeans, name: str, depthwise: bool = False) -> Floats:
+    """Returns what each output channel loses when weights and the input `name` are rounded; see `output_mean`."""
+    return output_mean(exact, means.exact(name), depthwise) - output_mean(rounded, means.rounded(name), depthwise)
 
-    `error` is (outputs, positions, inputs of the output's group), or (outputs, positions) of a depthwise layer.
+
+def output_mean(weights: Floats, mean: Floats, depthwise: bool = False) -> Floats:
+    """Returns the mean of each output channel, without bias, for an input of the given channel means.
+
+    `weights` are (outputs, positions, inputs of the output's group), or (outputs, positions) of a depthwise layer.
     """
-    outputs = error.shape[0]
+    outputs = weights.shape[0]
     if depthwise:
-        return np.asarray(error.sum(axis=1) * np.repeat(mean, outputs // len(mean)))
-    groups = len(mean) // error.shape[2]
-    grouped = error.sum(axis=1).reshape(groups, outputs // groups, error.shape[2])
+        return np.asarray(weights.sum(axis=1) * np.repeat(mean, outputs // len(mean)))
+    width = weights.shape[2]
+    if len(mean) < width:
+        mean = np.tile(mean, width // len(mean))  # a dense layer that flattens: each element has its channel's mean
+    groups = len(mean) // width
+    grouped = weights.sum(axis=1).reshape(groups, outputs // groups, width)
     return np.asarray(np.einsum("goi,gi->go", grouped, mean.reshape(groups, -1)).reshape(outputs))

@@ -19,7 +19,9 @@ class QuantPlan:
 
     Weights are int8 and symmetric under every plan; "float32" activations leave the model as it is.
     `io` says whether inputs and outputs are stored integers or stay float with a conversion at the border.
-    `bias_correction` lets biases take back the shift of the mean that rounded weights cause.
+    `bias_correction` lets biases take back the shift of the mean that rounding causes;
+    `equalize` makes the channels between two layers equally loud first (TFLite, 8 bits, per-channel
+    weights).
     """
 
     activations: Activations = "int8"
@@ -28,6 +30,7 @@ class QuantPlan:
     percentile: float = 99.99
     io: Border = "integer"
     bias_correction: bool = True
+    equalize: bool = True
 
     def __post_init__(self) -> None:
         _one_of("activations", self.activations, get_args(Activations))

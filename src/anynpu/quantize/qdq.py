@@ -7,14 +7,14 @@ QuantizeLinear and end before the last DequantizeLinear.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import onnx
 
 from anynpu.errors import IntegrityError, ToolFailed
-from anynpu.quantize.bias import ChannelMeans, expected_shift, rounding_error
+from anynpu.quantize.bias import ChannelMeans, channel_means, lost_mean, rounding_error
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
@@ -36,9 +36,9 @@ def write_qdq(
     prepared = _prepared(model)
     if plan.activations == "float32":
         return prepared
-    means = ChannelMeans(_weighted_inputs(prepared) if plan.bias_correction else {})
-    ranges = model_ranges(prepared, data, plan, progress, means)
+    ranges = model_ranges(prepared, data, plan, progress)
     if plan.bias_correction:
+        means = channel_means(_runner(prepared), data, _weighted_inputs(prepared), ranges, plan)
         _correct_biases(prepared, means, plan.weights == "per-channel")
     quantised = _quantized(prepared, ranges, plan)
     try:
@@ -64,26 +64,23 @@ def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def model_ranges(
-    model: onnx.ModelProto,
-    data: Dataset,
-    plan: QuantPlan,
-    progress: Progress | None = None,
-    means: ChannelMeans | None = None,
+    model: onnx.ModelProto, data: Dataset, plan: QuantPlan, progress: Progress | None = None
 ) -> dict[str, Range]:
-    """Returns the range of every floating-point activation over the data, and shows the activations to `means`."""
+    """Returns the range of every floating-point activation of the model over the data."""
+    constants = _constant_outputs(model)
+    ranges = collect(_runner(model), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
+    return {name: found for name, found in ranges.items() if name not in constants}
+
+
+def _runner(model: onnx.ModelProto) -> Callable[[dict[str, Array]], dict[str, Array]]:
+    """Returns a function that gives every activation of the model for one sample."""
     session = _session(_with_all_outputs(model))
     names = [output.name for output in session.get_outputs()]
-    constants = _constant_outputs(model)
 
-    def run(sample: dict[str, Array]) -> Mapping[str, Array]:
-        results = dict(zip(names, session.run(names, sample), strict=True))
-        results.update(sample)
-        if means is not None:
-            means.observe(results)
-        return results
+    def run(sample: dict[str, Array]) -> dict[str, Array]:
+        return dict(zip(names, session.run(names, sample), strict=True)) | sample
 
-    ranges = collect(run, data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
-    return {name: found for name, found in ranges.items() if name not in constants}
+    return run
 
 
 def _constant_outputs(model: onnx.ModelProto) -> set[str]:
@@ -141,20 +138,24 @@ def _weighted_inputs(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def _correct_biases(model: onnx.ModelProto, means: ChannelMeans, per_channel: bool) -> None:
-    """Adds to every bias what rounding the weights will take from the mean of its output."""
+    """Adds to every bias what rounding will take from the mean of its output."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in _weighted(model):
         weights = onnx.numpy_helper.to_array(stored[node.input[1]])
         if node.op_type == "Gemm" and not _attribute(node, "transB", 0):
             weights = weights.T
-        error = rounding_error(weights, 0 if per_channel else None)
-        error = np.moveaxis(error.reshape(*error.shape[:2], -1), 1, 2)  # outputs, positions, inputs
+        rounded = weights - rounding_error(weights, 0 if per_channel else None)
+        shift = lost_mean(_arranged(weights), _arranged(rounded), means, node.input[0])
         bias = stored[node.input[2]]
         values = onnx.numpy_helper.to_array(bias)
-        shift = expected_shift(error, means.mean(node.input[0])).reshape(-1)
         if values.size == shift.size:
             corrected = (values + shift.reshape(values.shape)).astype(values.dtype)
             bias.CopyFrom(onnx.numpy_helper.from_array(corrected, bias.name))
+
+
+def _arranged(weights: Array) -> Array:
+    """Returns the weights as (outputs, positions, inputs)."""
+    return np.moveaxis(weights.reshape(*weights.shape[:2], -1), 1, 2)
 
 
 def _quantized(model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan) -> onnx.ModelProto:

@@ -11,21 +11,21 @@ from __future__ import annotations
 import tempfile
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing
-from anynpu.quantize.bias import ChannelMeans
+from anynpu.quantize.bias import channel_means
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.equalize import ChannelPeaks
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.tflite_file import (
     activation_indices,
     border_names,
-    correct_biases,
     float_operators,
     inline_buffers,
     name_tensors,
@@ -33,8 +33,8 @@ from anynpu.quantize.tflite_file import (
     pack_model,
     read_model,
     read_specs,
-    weighted_inputs,
 )
+from anynpu.quantize.tflite_weights import correct_biases, equalizable_pairs, equalize_pair, weighted_inputs
 from anynpu.tensors import Array, TensorSpec, by_name, relayout
 
 if TYPE_CHECKING:
@@ -158,16 +158,33 @@ def quantize_file(
     if plan.activations == "float32":
         return _written(pack_model(model), model, out, plan, data, {})
     _check_inputs(float_path, data)
-    means = ChannelMeans(weighted_inputs(model) if plan.bias_correction else {})
-    ranges = file_ranges(original, data, plan, progress, means)
+    # At 16 bits activations lose next to nothing, and one weight scale for all channels would pay for it.
+    if plan.equalize and plan.bits == 8 and plan.weights == "per-channel":
+        original = _equalized(original, data)
+        model = read_model(original)
+    ranges = file_ranges(original, data, plan, progress)
+    if plan.bias_correction:
+        means = channel_means(_runner(original), data, weighted_inputs(model), ranges, plan)
+        correct_biases(model, means, plan.weights == "per-channel")
     calibrated = time.perf_counter()
     borders = border_names(model)
-    if plan.bias_correction:
-        correct_biases(model, means, plan.weights == "per-channel")
     quantised = read_model(_quantized(pack_model(model), ranges, plan))
     name_tensors(quantised, *borders)
     seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
     return _written(pack_model(quantised), quantised, out, plan, data, seconds)
+
+
+def _equalized(content: bytes, data: Dataset) -> bytes:
+    """Returns the float model with the channels between its layers made equally loud."""
+    model = read_model(content)
+    pairs = equalizable_pairs(model)
+    peaks = ChannelPeaks({pair.tensor: -1 for pair in pairs})
+    run = _runner(content)
+    for index in range(data.count if pairs else 0):
+        peaks.observe(run(data.sample(index)))
+    for pair in pairs:
+        equalize_pair(model, pair, peaks.peak(pair.tensor))
+    return pack_model(model)
 
 
 def _written(
@@ -202,28 +219,24 @@ def _check_inputs(path: Path, data: Dataset) -> None:
             )
 
 
-def file_ranges(
-    content: bytes,
-    data: Dataset,
-    plan: QuantPlan,
-    progress: Progress | None = None,
-    means: ChannelMeans | None = None,
-) -> dict[str, Range]:
-    """Returns the range of every activation of a float .tflite file over the data, and shows them to `means`."""
+def file_ranges(content: bytes, data: Dataset, plan: QuantPlan, progress: Progress | None = None) -> dict[str, Range]:
+    """Returns the range of every activation of a float .tflite file over the data."""
+    return collect(_runner(content), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
+
+
+def _runner(content: bytes) -> Callable[[dict[str, Array]], dict[str, Array]]:
+    """Returns a function that gives every activation of a float .tflite file for one sample."""
     tensors = activation_indices(read_model(content))
     interpreter = _interpreter(content)
     details = {entry["name"]: entry["index"] for entry in interpreter.get_input_details()}
 
-    def run(sample: dict[str, Array]) -> Mapping[str, Array]:
+    def run(sample: dict[str, Array]) -> dict[str, Array]:
         for name, array in sample.items():
             interpreter.set_tensor(details[name], np.ascontiguousarray(array))
         interpreter.invoke()
-        found = {name: interpreter.get_tensor(index) for index, name in tensors.items()}
-        if means is not None:
-            means.observe(found)
-        return found
+        return {name: interpreter.get_tensor(index) for index, name in tensors.items()}
 
-    return collect(run, data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
+    return run
 
 
 def _interpreter(content: bytes) -> Any:

@@ -7,17 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from anynpu.errors import ConfigError, IntegrityError, ToolMissing
-from anynpu.quantize.bias import ChannelMeans, expected_shift, rounding_error
 from anynpu.tensors import Quantization, TensorSpec
 
 _IDENTIFIER = b"TFL3"
 # The schema forces this on buffer data; C++ writers obey, the Python object interface does not.
 _ALIGNMENT = 16
-# The axis along which weights have one scale per channel.
-_WEIGHT_AXES = {"CONV_2D": 0, "FULLY_CONNECTED": 0, "DEPTHWISE_CONV_2D": 3}
 _BORDER_OPERATORS = ("QUANTIZE", "DEQUANTIZE")
 
 
@@ -107,11 +102,11 @@ def _free(stem: str, taken: set[str]) -> str:
 def border_names(model: Any) -> tuple[list[str], list[str]]:
     """Returns the names of inputs and outputs, in order."""
     graph = model.subgraphs[0]
-    inputs, outputs = ([_text(graph.tensors[i].name) for i in part] for part in (graph.inputs, graph.outputs))
+    inputs, outputs = ([text(graph.tensors[i].name) for i in part] for part in (graph.inputs, graph.outputs))
     return inputs, outputs
 
 
-def _text(name: bytes | str | None) -> str:
+def text(name: bytes | str | None) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else name or ""
 
 
@@ -124,7 +119,7 @@ def float_operators(model: Any) -> list[dict[str, str]]:
     found = []
     for name, op in zip(operator_names(model), graph.operators, strict=True):
         if name not in _BORDER_OPERATORS and floats & {int(i) for i in [*op.inputs, *op.outputs]}:
-            found.append({"operator": name, "tensor": _text(graph.tensors[op.outputs[0]].name)})
+            found.append({"operator": name, "tensor": text(graph.tensors[op.outputs[0]].name)})
     return found
 
 
@@ -137,47 +132,7 @@ def activation_indices(model: Any) -> dict[int, str]:
     """Returns index and name of each tensor that is fed or computed, not stored."""
     graph = model.subgraphs[0]
     made = {int(i) for op in graph.operators for i in op.outputs} | {int(i) for i in graph.inputs}
-    return {index: _text(graph.tensors[index].name) for index in sorted(made)}
-
-
-def _weighted(model: Any) -> list[tuple[str, Any]]:
-    """Returns the operators with stored weights and a stored bias of their own, each with its name."""
-    graph = model.subgraphs[0]
-    uses = Counter(graph.tensors[int(i)].buffer for op in graph.operators for i in op.inputs if i >= 0)
-    found = []
-    for name, op in zip(operator_names(model), graph.operators, strict=True):
-        if name not in _WEIGHT_AXES or len(op.inputs) < 3 or op.inputs[2] < 0:
-            continue
-        weights, bias = (graph.tensors[int(op.inputs[i])].buffer for i in (1, 2))
-        stored = all(model.buffers[b].data is not None and len(model.buffers[b].data) for b in (weights, bias))
-        if stored and uses[bias] == 1:
-            found.append((name, op))
-    return found
-
-
-def weighted_inputs(model: Any) -> dict[str, int]:
-    """Returns the tensors that meet stored weights, each with the axis of its channels."""
-    tensors = model.subgraphs[0].tensors
-    return {_text(tensors[int(op.inputs[0])].name): -1 for _, op in _weighted(model)}
-
-
-def correct_biases(model: Any, means: ChannelMeans, per_channel: bool) -> None:
-    """Adds to every bias what rounding the weights will take from the mean of its output."""
-    tensors = model.subgraphs[0].tensors
-    for name, op in _weighted(model):
-        taken, stored, bias = (tensors[int(index)] for index in op.inputs[:3])
-        weights = np.frombuffer(model.buffers[stored.buffer].data, np.float32).reshape(stored.shape)
-        error = rounding_error(weights, _WEIGHT_AXES[name] if per_channel else None)
-        mean = means.mean(_text(taken.name))
-        if name == "DEPTHWISE_CONV_2D":
-            shift = expected_shift(error.reshape(-1, error.shape[-1]).T, mean, depthwise=True)
-        else:
-            error = error.reshape(error.shape[0], -1, error.shape[-1])
-            # A dense layer may flatten its input: the mean then is that of each element's channel.
-            mean = np.tile(mean, error.shape[2] // len(mean)) if name == "FULLY_CONNECTED" else mean
-            shift = expected_shift(error, mean)
-        values = np.frombuffer(model.buffers[bias.buffer].data, np.float32) + shift.astype(np.float32)
-        model.buffers[bias.buffer].data = np.frombuffer(values.astype(np.float32).tobytes(), np.uint8)
+    return {index: text(graph.tensors[index].name) for index in sorted(made)}
 
 
 def read_specs(
@@ -189,7 +144,7 @@ def read_specs(
 
     def spec(index: int) -> TensorSpec:
         tensor = graph.tensors[index]
-        name = _text(tensor.name)
+        name = text(tensor.name)
         shape = tuple(int(size) for size in (tensor.shape if tensor.shape is not None else ()))
         kind, quantization = _dtype(tensor.type), _quantization(tensor.quantization)
         return TensorSpec(

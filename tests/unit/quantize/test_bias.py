@@ -1,7 +1,9 @@
 import numpy as np
 import pytest
 
-from anynpu.quantize.bias import ChannelMeans, expected_shift, rounding_error
+from anynpu.quantize.bias import ChannelMeans, output_mean, rounding_error
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.ranges import Range, quantization_for
 
 RNG = np.random.default_rng(11)
 
@@ -17,16 +19,19 @@ def test_rounding_error_is_at_most_half_a_step():
 
 
 def test_means_are_per_channel():
-    means = ChannelMeans({"x": 1})
+    means = ChannelMeans({"x": 1}, {"x": Range(-5.0, 5.0)}, QuantPlan())
     values = RNG.normal(size=(6, 3, 4, 4))
     for value in values:
         means.observe({"x": value[None], "other": value})
-    np.testing.assert_allclose(means.mean("x"), values.mean(axis=(0, 2, 3)))
+    np.testing.assert_allclose(means.exact("x"), values.mean(axis=(0, 2, 3)))
+    form = quantization_for(Range(-5.0, 5.0), "int8", False)
+    rounded = form.dequantize(form.quantize(values, "int8"))
+    np.testing.assert_allclose(means.rounded("x"), rounded.mean(axis=(0, 2, 3)), atol=1e-6)
 
 
 def test_shift_of_a_dense_layer():
     error, mean = RNG.normal(size=(7, 5)), RNG.normal(size=5)
-    np.testing.assert_allclose(expected_shift(error[:, None], mean), error @ mean)
+    np.testing.assert_allclose(output_mean(error[:, None], mean), error @ mean)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -36,9 +41,14 @@ def test_shift_of_a_convolution_is_the_mean_it_loses(groups):
     for output in range(6):
         first = (output // (6 // groups)) * (4 // groups)
         seen = constant[:, first : first + 4 // groups]
-        assert expected_shift(error, mean)[output] == pytest.approx(float(np.sum(error[output] * seen)))
+        assert output_mean(error, mean)[output] == pytest.approx(float(np.sum(error[output] * seen)))
 
 
 def test_shift_of_a_depthwise_layer_with_multiplier():
     error, mean = RNG.normal(size=(4, 9)), np.array([2.0, 3.0])
-    np.testing.assert_allclose(expected_shift(error, mean, True), error.sum(axis=1) * [2, 2, 3, 3])
+    np.testing.assert_allclose(output_mean(error, mean, True), error.sum(axis=1) * [2, 2, 3, 3])
+
+
+def test_mean_of_a_flattened_input():
+    weights, mean = RNG.normal(size=(3, 1, 6)), np.array([1.0, 2.0])
+    np.testing.assert_allclose(output_mean(weights, mean), weights[:, 0] @ [1, 2, 1, 2, 1, 2])

@@ -1,0 +1,52 @@
+"""Channel equalisation: a layer's quiet channels are made as loud as its loudest, the next layer takes it back.
+
+Between two weighted layers only a rectifier may stand, so lifting an output channel and lowering the weights it meets
+changes nothing but the use that a per-tensor activation scale makes of its integers. A ceiling (ReLU6) stays true for
+what the calibration data reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anynpu.tensors import Array
+
+Floats = NDArray[np.float64]
+# A channel that is nearly silent is not worth any factor.
+MAX_FACTOR = 64.0
+# How far a quiet channel is lifted towards the loudest: new data may be a little louder than the calibration data.
+HEADROOM = 0.9
+
+
+class ChannelPeaks:
+    """Collects the largest magnitude of each channel of some tensors over all samples."""
+
+    def __init__(self, axes: dict[str, int]) -> None:
+        self._axes = axes
+        self._peaks: dict[str, Floats] = {}
+
+    def observe(self, tensors: Mapping[str, Array]) -> None:
+        """Adds one sample."""
+        for name, axis in self._axes.items():
+            values = np.moveaxis(np.abs(np.asarray(tensors[name], np.float64)), axis, -1)
+            peak = values.reshape(-1, values.shape[-1]).max(axis=0)
+            self._peaks[name] = np.maximum(self._peaks.get(name, 0.0), peak)
+
+    def peak(self, name: str) -> Floats:
+        return self._peaks[name]
+
+
+def channel_factors(peak: Floats, strength: float) -> Floats:
+    """Returns the factor of each channel: 1 for the loudest, and what lifts a quiet one towards it.
+
+    `strength` 1 lifts it all the way, which is free where each channel has a weight scale of its own behind it; 0.5
+    shares the loss between activations and weights.
+    """
+    top = float(peak.max())
+    if top <= 0.0:
+        return np.ones_like(peak)
+    ratio = np.maximum(HEADROOM * top / np.maximum(peak, top / MAX_FACTOR), 1.0)
+    return np.asarray(np.where(peak > 0.0, ratio**strength, 1.0))
