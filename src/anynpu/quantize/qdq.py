@@ -60,16 +60,24 @@ def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
         if not node.name:
             node.name = next(n for n in (f"{node.op_type}_{number}{'_' * i}" for i in range(99)) if n not in taken)
             taken.add(node.name)
+    _store_constants(copy.graph)
     return onnx.shape_inference.infer_shapes(copy, data_prop=True)
+
+
+def _store_constants(graph: onnx.GraphProto) -> None:
+    """Turns Constant nodes into initializers: the quantiser takes only these for weights."""
+    for node in [node for node in graph.node if node.op_type == "Constant" and node.attribute[0].name == "value"]:
+        tensor = graph.initializer.add()
+        tensor.CopyFrom(node.attribute[0].t)
+        tensor.name = node.output[0]
+        graph.node.remove(node)
 
 
 def model_ranges(
     model: onnx.ModelProto, data: Dataset, plan: QuantPlan, progress: Progress | None = None
 ) -> dict[str, Range]:
     """Returns the range of every floating-point activation of the model over the data."""
-    constants = _constant_outputs(model)
-    ranges = collect(_runner(model), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
-    return {name: found for name, found in ranges.items() if name not in constants}
+    return collect(_runner(model), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
 
 
 def _runner(model: onnx.ModelProto) -> Callable[[dict[str, Array]], dict[str, Array]]:
@@ -81,10 +89,6 @@ def _runner(model: onnx.ModelProto) -> Callable[[dict[str, Array]], dict[str, Ar
         return dict(zip(names, session.run(names, sample), strict=True)) | sample
 
     return run
-
-
-def _constant_outputs(model: onnx.ModelProto) -> set[str]:
-    return {name for node in model.graph.node if node.op_type == "Constant" for name in node.output}
 
 
 def _with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -147,3 +147,11 @@ def test_bias_correction_takes_the_mean_error_back():
     plans = [QuantPlan("int16", weights="per-tensor", bias_correction=on) for on in (False, True)]
     shifts = [np.abs((run(write_qdq(model, samples, p), samples) - expected).mean(axis=0)).mean() for p in plans]
     assert shifts[1] < shifts[0] / 10
+
+
+def test_constant_nodes_are_weights_too():
+    added = helper.make_node("Constant", [], ["k1"], value=weight("", 1, 256))
+    scalar = helper.make_node("Constant", [], ["k2"], value_float=0.5)
+    sums = [helper.make_node("Add", ["f", "k1"], ["f1"]), helper.make_node("Mul", ["f1", "k2"], ["f2"])]
+    model, samples = network(extra=[added, scalar, *sums]), data()
+    assert sqnr(model, write_qdq(model, samples, QuantPlan()), samples) > 30
