@@ -141,7 +141,7 @@ def test_show_tells_of_model_and_artifact(tiny, built):
     assert "1x3x8x8" in model.stdout and "NCHW" in model.stdout and "2 Conv" in model.stdout
     assert built["model"]["fingerprint"] in model.stdout
     artifact = json.loads(tiny("show", "out/cpu", "-f", "json").stdout)
-    assert artifact["format"] == "onnx-qdq"
+    assert artifact["format"] == "onnx-ort"
     assert artifact["digest"] == built["chips"][1]["chain"][-1]["digest"]
 
 

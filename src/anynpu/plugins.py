@@ -60,6 +60,12 @@ def load(kind: str, name: str) -> Any:
         ) from error
 
 
+def provider(kind: str, name: str) -> tuple[str, str]:
+    """Returns the package that gives a plug-in and its version."""
+    package = _point(kind, name).dist
+    return (package.name, package.version) if package else ("unknown", "")
+
+
 @functools.cache
 def _aliases() -> Mapping[str, str]:
     found: dict[str, str] = {}

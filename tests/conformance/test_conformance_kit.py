@@ -123,5 +123,5 @@ def test_the_kit_makes_the_input_of_a_compiler_further_down_the_chain(model, dat
     (only,) = models.chain_inputs(plugins.platform("cpu"), model, data, tmp_path / "cpu")
     assert (only[0].name, only[1]) == ("cpu", model)
     made = models.compiled(only[0], model, data, plugins.platform("cpu"), only[0].Options(), tmp_path / "made")
-    assert made.manifest.format == "onnx-qdq"
+    assert made.manifest.format == "onnx-ort"
     made.verify()

@@ -11,7 +11,7 @@ import click
 from anynpu import plugins
 from anynpu.cli import options
 from anynpu.cli.table import print_table
-from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.errors import ConfigError, IntegrityError, ToolFailed, ToolMissing
 from anynpu.pipeline.output import as_json
 from anynpu.store import Store, writing
 
@@ -148,16 +148,22 @@ def list_(ctx: click.Context, /, **_: Any) -> int:
     """List compilers and runtimes, their versions, and what is missing."""
     rows = []
     for name in plugins.names("targets"):
-        target = plugins.load("targets", name)()
         try:
+            target = plugins.load("targets", name)()
             state = ", ".join(f"{k} {v}" for k, v in target.tools().items()) or "nothing needed"
             rows.append({"kind": "compiler", "name": name, "state": "ready", "detail": state})
         except ToolMissing as missing:
             rows.append(
                 {"kind": "compiler", "name": name, "state": "missing", "detail": f"{missing.message}: {missing.hint}"}
             )
+        except ToolFailed as broken:
+            rows.append({"kind": "compiler", "name": name, "state": "broken", "detail": broken.message})
     for name in plugins.names("sessions"):
-        session = plugins.load("sessions", name)
+        try:
+            session = plugins.load("sessions", name)
+        except ToolFailed as broken:
+            rows.append({"kind": "runtime", "name": name, "state": "broken", "detail": broken.message})
+            continue
         reason = session.missing()
         rows.append(
             {

@@ -86,7 +86,11 @@ def _natural(name: str) -> list[tuple[bool, int, str]]:
 
 
 def _target_row(platform: Platform) -> dict[str, str]:
-    links = chain(platform)
+    row = {"chip": platform.name, "what": platform.title, "NPU": platform.npu or "-"}
+    try:
+        links = chain(platform)
+    except AnyNpuError as error:  # a plug-in that does not load is one bad row, not the end of the list
+        return {**row, "chain": platform.target, "tools": error.message, "executes here": "-"}
     try:
         for target in links:
             target.tools()
@@ -101,9 +105,7 @@ def _target_row(platform: Platform) -> dict[str, str]:
             runs = ", ".join(able) + before
             break
     return {
-        "chip": platform.name,
-        "what": platform.title,
-        "NPU": platform.npu or "-",
+        **row,
         "chain": " > ".join(target.name for target in links),
         "tools": ready,
         "executes here": runs or "-",

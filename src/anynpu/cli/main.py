@@ -10,6 +10,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -89,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     signal.signal(signal.SIGTERM, _terminate)
+    _open_streams()
     try:
         status = root.main(arguments, prog_name="anynpu", standalone_mode=False)
         sys.stdout.flush()
@@ -105,12 +107,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, click.Abort):
         click.echo("anynpu: interrupted; nothing half-made is left behind", err=True)
         return INTERRUPTED
+    except SystemExit as error:
+        return _tell(ConfigError(f"code that anynpu was given called sys.exit({error.code!r})"), arguments)
     except BrokenPipeError:
         # The reader of our output went away.
         _drop_stdout()
         return 0
     except Exception as error:
         return _tell_foreign(error, arguments)
+
+
+def _open_streams() -> None:
+    """Gives Python somewhere to write when the shell closed stdout or stderr (`>&-`)."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))
 
 
 def _drop_stdout() -> None:
@@ -149,6 +160,9 @@ def _verbose(arguments: Sequence[str]) -> bool:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
+    verb = next((a for a in arguments if a in VERBS), "")
+    if os.environ.get(f"ANYNPU_{verb.upper()}_FORMAT") == "json":
+        return True
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     return any((a in ("-f", "--format") and b == "json") or a in ("-fjson", "--format=json") for a, b in pairs)
 

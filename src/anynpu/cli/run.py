@@ -75,12 +75,12 @@ def _show_outputs(format: str, kind: Any, real: dict[str, Array]) -> None:
 
 
 def _stored(spec: TensorSpec, array: Array) -> Array:
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ConfigError(f"input {spec.name} holds NaN or infinite values")
     if str(array.dtype) == spec.dtype:
         return array
     if array.dtype.kind != "f":
         raise ConfigError(f"input {spec.name} holds {array.dtype}; {spec.dtype} or real numbers were expected")
-    if not np.isfinite(array).all():
-        raise ConfigError(f"input {spec.name} holds NaN or infinite values")
     return spec.to_stored(array)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import anynpu
-from anynpu import schema, tool
+from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import ConfigError, ToolMissing
 from anynpu.measure.samples import FILE, SampleSet, write_samples
@@ -244,7 +244,8 @@ def _file_hashes(name: str) -> list[str]:
 
 
 def _runtime_versions() -> Mapping[str, str]:
-    found = {}
+    found = dict(plugins.provider("sessions", name) for name in plugins.names("sessions"))
+    found.pop("anynpu", None)  # its own version, with a digest of its code, is there already
     for name in ("onnxruntime", "ai-edge-litert", "tflite-micro"):
         try:
             found[name] = tool.version_of(name)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, ClassVar, Protocol
 
 from anynpu import plugins
 from anynpu.artifact import Artifact
-from anynpu.errors import ConfigError, ToolMissing
+from anynpu.errors import ConfigError, ToolFailed, ToolMissing
 from anynpu.schema import near
 from anynpu.tensors import Array, TensorSpec, relayout
 
@@ -43,7 +44,10 @@ class Session(Protocol):
 
 def sessions_for(format: str) -> tuple[Any, ...]:
     """Returns the session classes that run a format, the reference first."""
-    classes = (plugins.load("sessions", name) for name in plugins.names("sessions"))
+    classes = []
+    for name in plugins.names("sessions"):
+        with suppress(ToolFailed):  # `anynpu tool list` names a plug-in that does not load; others go on without it
+            classes.append(plugins.load("sessions", name))
     return tuple(sorted((c for c in classes if format in c.formats), key=lambda c: (c.rank, c.name)))
 
 

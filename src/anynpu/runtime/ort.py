@@ -28,7 +28,7 @@ class OrtSession:
     """Runs ONNX models."""
 
     name = "ort"
-    formats = ("onnx", "onnx-qdq")
+    formats = ("onnx", "onnx-ort")
     rank = 0
     what = "ONNX Runtime on this host's CPU"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import struct
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -61,7 +62,7 @@ def _interpreter(model: bytes) -> Any:
     while True:
         try:
             return runtime.Interpreter.from_bytes(model, arena_size=arena)
-        except (RuntimeError, ValueError) as error:
+        except (RuntimeError, ValueError, struct.error) as error:
             arena *= 4
             if arena > ARENA_LIMIT:
                 raise IntegrityError(

@@ -13,6 +13,7 @@ from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
+from anynpu.source.onnx_file import read
 from anynpu.targets.base import NoFacts, Work
 from anynpu.targets.data import require_data
 
@@ -22,7 +23,7 @@ class Cpu:
 
     name = "cpu"
     accepts = "onnx"
-    produces = "onnx-qdq"
+    produces = "onnx-ort"
     Options = QuantPlan
     Facts = NoFacts
 
@@ -40,8 +41,9 @@ class Cpu:
     ) -> Manifest:
         result = out / "model.onnx"
         if not self.needs_data(options):
+            read(model.main)  # a damaged file is not handed on
             shutil.copyfile(model.main, result)
-            return replace(_bare(model.manifest), main="model.onnx")
+            return replace(_bare(model.manifest), format=self.produces, main="model.onnx")
         arguments = {
             "model": str(model.main),
             "data": str(require_data(data, self.name).path),
