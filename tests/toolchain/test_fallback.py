@@ -55,7 +55,7 @@ def test_an_operator_that_the_npu_lacks_is_a_negative_verdict_with_its_reason(bu
     done, chip = build("Root", "1,3,8,8", "-t", "ethos-u55-128")
     assert done.returncode == 1 and chip["status"] == "fallback"
     reasons = {op["kind"]: op["reason"] for op in chip["receipt"]["elsewhere"]}
-    assert "SQRT" in reasons and reasons["SQRT"]
+    assert reasons.get("SQRT")
     assert chip["receipt"]["share"] < 1 and "on the CPU: SQRT" in done.stdout
     assert (tmp_path / "out" / "ethos-u55-128" / "model_vela.tflite").exists()
 

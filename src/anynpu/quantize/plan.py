@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 from anynpu.errors import ConfigError
 from anynpu.quantize.ranges import METHODS
+from anynpu.schema import option
 
 Activations = Literal["int8", "uint8", "int16", "float32"]
 Weights = Literal["per-channel", "per-tensor"]
@@ -24,13 +25,13 @@ class QuantPlan:
     weights).
     """
 
-    activations: Activations = "int8"
-    weights: Weights = "per-channel"
-    method: str = "minmax"
-    percentile: float = 99.99
-    io: Border = "integer"
-    bias_correction: bool = True
-    equalize: bool = True
+    activations: Activations = option("int8", "type of the activations: int8, uint8, int16, or float32 to leave the model")
+    weights: Weights = option("per-channel", "one scale per output channel, or one per tensor")
+    method: str = option("minmax", "how ranges are found: minmax, percentile, mse or entropy")
+    percentile: float = option(99.99, "what method=percentile keeps of each tensor's values, in percent")
+    io: Border = option("integer", "inputs and outputs as stored integers, or as float with a conversion at the border")
+    bias_correction: bool = option(True, "let biases take back the shift of the mean that rounding causes")
+    equalize: bool = option(True, "make the channels between two layers equally loud first (TFLite, 8 bits)")
 
     def __post_init__(self) -> None:
         _one_of("activations", self.activations, get_args(Activations))
