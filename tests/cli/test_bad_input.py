@@ -213,3 +213,30 @@ def test_with_f_json_the_error_is_data(
     (tmp_path / "empty.onnx").write_bytes(b"")
     error = json.loads(refuse(status, "", *arguments, "-f", "json").stdout)["error"]
     assert (error["kind"], error["exit_status"]) == (kind, status) and error["message"]
+
+
+def test_f_json_from_the_environment_counts(tmp_path: Path, cli: Callable) -> None:
+    done = cli("build", "-m", "none.onnx", *TO, ANYNPU_BUILD_FORMAT="json")
+    assert json.loads(done.stdout)["error"]["exit_status"] == done.returncode == 2
+
+
+@pytest.mark.parametrize("body", ["import sys; sys.exit(3)\n", "def gen():\n    raise SystemExit(3)\n    yield\n"])
+def test_samples_whose_code_ends_the_program(tmp_path: Path, net: Path, refuse: Refuse, body: str) -> None:
+    (tmp_path / "data.py").write_text(body)
+    refuse(2, "sys.exit(3)", "build", "-m", "net.onnx", "-t", "cpu", "-o", "out", "--data", "data.py:gen")
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.full((1, 3, 8, 8), np.nan, np.float32), "input x holds NaN or infinite values"),
+        (np.zeros((1, 3, 8, 8), np.uint8), "input x holds uint8"),
+        (np.zeros((10, 3, 8, 8), np.float32), "tensor x has shape [1, 3, 8, 8], not [10, 3, 8, 8]"),
+    ],
+)
+def test_inputs_that_do_not_fit_an_artifact(
+    tmp_path: Path, net: Path, cli: Callable, refuse: Refuse, array: np.ndarray, words: str
+) -> None:
+    assert cli("build", "-m", "net.onnx", "-t", "null", "-o", "out").returncode == 0
+    np.save(tmp_path / "x.npy", array)
+    refuse(2, words, "run", "out/float", "-i", "x.npy")

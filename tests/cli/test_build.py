@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -197,3 +200,23 @@ def test_the_cache_verbs(tmp_path: Path, net: Path, cli: Callable) -> None:
     assert cli("cache", "clear", "--yes", *own).returncode == 0
     assert not list((tmp_path / "cache" / "store").glob("??/*"))
     assert cli("cache", "dir", *own).stdout.strip() == str(tmp_path / "cache")
+
+
+def test_a_file_name_need_not_be_text(tmp_path: Path, cli: Callable) -> None:
+    name = os.fsdecode(b"n\xff.onnx")
+    try:
+        write_net(tmp_path / name)
+    except OSError:
+        pytest.skip("this file system takes only text for names")
+    done = cli("build", "-m", name, "-t", "null", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    assert r"n\udcff.onnx" in (tmp_path / "out" / "report.md").read_text()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a POSIX shell")
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
+def test_closed_streams_do_not_matter(tmp_path: Path, net: Path, closed: str) -> None:
+    command = f'"{sys.executable}" -m anynpu build -m net.onnx -t null -o out {closed}'
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "report.json").is_file()

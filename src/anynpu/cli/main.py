@@ -121,7 +121,7 @@ def _open_streams() -> None:
     """Gives Python somewhere to write when the shell closed stdout or stderr (`>&-`)."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # open to the very end
 
 
 def _drop_stdout() -> None:

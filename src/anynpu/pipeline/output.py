@@ -44,7 +44,7 @@ def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping
             fresh.chmod(0o755)
             _fill(fresh, result)
             for name, text in files.items():
-                # A file name need not be text; the report shows its odd bytes as \\udcXX.
+                # A file name need not be text; the report shows its odd bytes as \udcXX.
                 (fresh / name).write_text(text, "utf-8", "backslashreplace")
             return _swap(fresh, out, overwrite)
         finally:
