@@ -25,7 +25,7 @@ class QuantPlan:
     weights).
     """
 
-    activations: Activations = option("int8", "type of the activations: int8, uint8, int16, or float32 to leave the model")
+    activations: Activations = option("int8", "type of the activations; float32 leaves the model as it is")
     weights: Weights = option("per-channel", "one scale per output channel, or one per tensor")
     method: str = option("minmax", "how ranges are found: minmax, percentile, mse or entropy")
     percentile: float = option(99.99, "what method=percentile keeps of each tensor's values, in percent")
