@@ -88,6 +88,23 @@ def test_one_failing_chip_does_not_stop_the_others(tmp_path: Path, net: Path, cl
     assert cli("cache", "verify").returncode == 0
 
 
+def test_another_version_of_a_plug_in_compiles_again(tmp_path: Path, net: Path, cli: Callable, acme: str) -> None:
+    plugin = Path(acme) / "acme_chips" / "__init__.py"
+    plugin.write_text(
+        PLUGIN.replace('        (out / "half").write_text("made")\n', "").replace(
+            "        raise Unsupported", "        (out / 'm').write_text('1')\n        return Manifest('null', 'm')\n#"
+        )
+    )
+    flags = ("build", "-m", "net.onnx", "-t", "acme-b", "-o", "out", "--require-npu", "0%")
+    first, second = cli(*flags, PYTHONPATH=acme), cli(*flags, PYTHONPATH=acme)
+    assert "acme-b           refuses" in first.stderr and first.stderr.count("(cached)") < 2, first.stderr
+    assert second.stderr.count("(cached)") == 2
+    metadata = Path(acme) / "acme_chips-1.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("1.0", "1.1"))
+    third = cli(*flags, PYTHONPATH=acme)
+    assert third.stderr.count("(cached)") == 1, third.stderr
+
+
 def test_the_report_holds_the_whole_story(tmp_path: Path, net: Path, cli: Callable) -> None:
     done = cli("build", "-m", "net.onnx", "-t", "cpu", "--data", "random:10", "-o", "out", "-f", "json")
     assert done.returncode == 0, done.stderr
@@ -208,7 +225,7 @@ def test_a_file_name_need_not_be_text(tmp_path: Path, cli: Callable) -> None:
         write_net(tmp_path / name)
     except OSError:
         pytest.skip("this file system takes only text for names")
-    done = cli("build", "-m", name, "-t", "null", "-o", "out")
+    done = cli("build", "-m", name, "-t", "null", "-o", "out", "-q", "-f", "json")
     assert done.returncode == 0, done.stderr
     assert r"n\udcff.onnx" in (tmp_path / "out" / "report.md").read_text()
 

@@ -156,7 +156,7 @@ class Steps:
             link.target.name,
             inputs,
             schema.to_dict(link.options, whole=True),
-            {**link.target.tools(), "anynpu": own_version()},
+            {**_given_by(link), **link.target.tools(), "anynpu": own_version()},
             # A step before the chip's own compiler knows nothing of the chip: chips share it.
             platform=platform.name if final and platform.facts else "",
             platform_digest=platform.digest if final and platform.facts else "",
@@ -241,6 +241,12 @@ def _zoo_samples(name: str, role: str, limit: int) -> Dataset:
 
 def _file_hashes(name: str) -> list[str]:
     return [hash_file(path) for path in zoo.files(name)]
+
+
+def _given_by(link: Link) -> Mapping[str, str]:
+    """Returns the package of a compiler that is not ours, with its version: another version may compile otherwise."""
+    package, version = plugins.provider("targets", link.target.name)
+    return {} if package == "anynpu" else {package: version}
 
 
 def _runtime_versions() -> Mapping[str, str]:
