@@ -14,11 +14,12 @@ from anynpu.errors import AccuracyError, DeviceError, IntegrityError
 from anynpu.measure.fidelity import Fidelity, compare_outputs
 from anynpu.measure.metrics import score
 from anynpu.measure.samples import SampleSet, read_samples
-from anynpu.runtime.base import Session, choose, run_real, sessions_for
+from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
 from anynpu.tensors import Array, by_name
 
 MACS_BUDGET = 4_000_000_000
 MIN_SAMPLES = 16
+ANSWERS = 5
 
 
 @dataclass(frozen=True)
@@ -79,13 +80,31 @@ def run_all(
     return {name: np.concatenate(values) for name, values in rows.items()}
 
 
+def known_answers(session: Session, samples: SampleSet, reference: Artifact) -> dict[str, Array]:
+    """Returns stored inputs and outputs as `input:NAME` and `output:NAME`: what a device must repeat."""
+    like = by_name((*reference.manifest.inputs, *reference.manifest.outputs))
+    rows: dict[str, list[Array]] = {}
+    for sample in samples:
+        stored = stored_inputs(session, sample, like)
+        answers = {f"input:{name}": value for name, value in stored.items()}
+        answers |= {f"output:{name}": value for name, value in session.run(stored).items()}
+        for name, value in answers.items():
+            rows.setdefault(name, []).append(value)
+    return {name: np.concatenate(values) for name, values in rows.items()}
+
+
 def class_axes(reference: Artifact) -> dict[str, int]:
     """Returns the axis of each output's argmax: the channels where the layout names them, the last one otherwise."""
     return {s.name: s.layout.index("C") if "C" in s.layout else len(s.shape) - 1 for s in reference.manifest.outputs}
 
 
-def verify(candidate: str, reference: str, data: str, device: str | None = None, metric: str = "") -> dict[str, Any]:
-    """Executes two artifacts on the same samples and returns the comparison as JSON data (runs in a child process)."""
+def verify(
+    candidate: str, reference: str, data: str, answers: str, device: str | None = None, metric: str = ""
+) -> dict[str, Any]:
+    """Executes two artifacts on the same samples and returns the comparison as JSON data (runs in a child process).
+
+    The first samples' stored inputs and outputs are written to the file `answers`.
+    """
     from anynpu.tool import report_progress
 
     subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
@@ -94,6 +113,7 @@ def verify(candidate: str, reference: str, data: str, device: str | None = None,
     samples = everything.first(sample_count(len(everything), estimates.macs if estimates else None))
     expected = run_all(choose(truth.manifest.format)(truth), samples, truth)
     kind, session, got, refused = _execute(subject, device, samples, truth, report_progress)
+    np.savez(answers, **known_answers(session, samples.first(ANSWERS), truth))  # type: ignore[arg-type]
     result: dict[str, Any] = {
         "executed": kind.what,
         "device": kind.name,

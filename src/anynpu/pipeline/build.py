@@ -27,6 +27,7 @@ class ChipResult:
     platform: Platform
     artifacts: tuple[Artifact, ...] = ()
     verification: Verification | None = None
+    evidence: Artifact | None = None
     not_verified: str = ""
     error: AnyNpuError | None = None
     verdict: str = ""
@@ -171,7 +172,7 @@ def _proof(steps: Steps, platform: Platform, made: list[Artifact], result: Build
         if platform.device not in ("", verification.device):
             findings = [Finding("runs", note) for note in verification.notes]
             raise Unsupported(f"{platform.title} does not run this model", findings)
-        return {"verification": verification}
+        return {"verification": verification, "evidence": evidence}
     return {"not_verified": f"nothing on this machine executes {final.manifest.format}"}
 
 

@@ -62,6 +62,8 @@ def _fill(folder: Path, result: BuildResult) -> None:
                 _copy(artifact, folder / "steps" / name)
         if chip.artifact is not None and chip.error is None:
             _copy(chip.artifact, folder / chip.chip)
+        if chip.evidence is not None and chip.error is None:
+            _copy(chip.evidence, folder / "evidence" / chip.chip)
 
 
 def _copy(artifact: Artifact, folder: Path) -> None:

@@ -188,6 +188,7 @@ class Steps:
                 "candidate": str(made.path),
                 "reference": str(model.path),
                 "data": str(data.path),
+                "answers": str(out / "vectors.npz"),
                 "metric": self.metric,
                 "device": device or None,
             }

@@ -100,18 +100,23 @@ def run_stored(session: Session, inputs: Mapping[str, Array]) -> dict[str, Array
     return session.run(inputs)
 
 
-def run_real(session: Session, inputs: Mapping[str, Array], like: Mapping[str, TensorSpec]) -> dict[str, Array]:
-    """Runs the session on real numbers in the layouts of `like` and returns real numbers in those layouts.
-
-    `like` holds the specs of the float model by name; its outputs pair with the session's by name.
-    """
+def stored_inputs(session: Session, inputs: Mapping[str, Array], like: Mapping[str, TensorSpec]) -> dict[str, Array]:
+    """Returns real numbers in the layouts of `like` as the session stores them."""
     check_names(inputs, session.inputs)
     stored = {}
     for spec in session.inputs:
         moved = relayout(inputs[spec.name], like[spec.name].layout, spec.layout)
         stored[spec.name] = spec.to_stored(moved)
         spec.check(stored[spec.name])
-    outputs = session.run(stored)
+    return stored
+
+
+def run_real(session: Session, inputs: Mapping[str, Array], like: Mapping[str, TensorSpec]) -> dict[str, Array]:
+    """Runs the session on real numbers in the layouts of `like` and returns real numbers in those layouts.
+
+    `like` holds the specs of the float model by name; its outputs pair with the session's by name.
+    """
+    outputs = session.run(stored_inputs(session, inputs, like))
     return {
         spec.name: relayout(spec.to_real(outputs[spec.name]), spec.layout, like[spec.name].layout)
         for spec in session.outputs
