@@ -109,7 +109,26 @@ def _spawn(argv: Sequence[str], cwd: Path, env: dict[str, str], keep_stdin: bool
                 stream.close()
 
 
-def _kill_group(process: subprocess.Popen[str]) -> None:
+def interactive(
+    argv: Sequence[str], *, cwd: Path, stdin: int, stdout: int, stderr: int, hint: str = ""
+) -> subprocess.Popen[bytes]:
+    """Starts a program that is talked to through the given file descriptors; the caller hands it to `end`."""
+    program = shutil.which(argv[0])
+    if program is None:
+        raise ToolMissing(f"{argv[0]}: no such program", hint)
+    env = {k: v for k, v in os.environ.items() if k in KEPT_ENVIRONMENT} | {"LC_ALL": "C.UTF-8"}
+    return subprocess.Popen(
+        [program, *argv[1:]], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+    )
+
+
+def end(process: subprocess.Popen[bytes]) -> int:
+    """Kills a program and all it started, and returns its status."""
+    _kill_group(process)
+    return process.wait()
+
+
+def _kill_group(process: subprocess.Popen[Any]) -> None:
     # Not poll(): it would reap a leader that has ended, and its group, which may outlive it, could not be named safely.
     if process.returncode is not None:
         return
