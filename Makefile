@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/anynpu demo --overwrite
 
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check src tests bench

@@ -18,7 +18,8 @@ Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture(scope="session", autouse=True)
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache for the whole run: a step that several tests need is built once; the user's own is not touched."""
-    cache = tmp_path_factory.mktemp("cache")
+    base = tmp_path_factory.getbasetemp()
+    cache = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "anynpu-cache"
     os.environ["ANYNPU_CACHE_DIR"] = str(cache)
     return cache
 
