@@ -78,7 +78,8 @@ def test_one_failing_chip_does_not_stop_the_others(tmp_path: Path, net: Path, cl
     assert {chip: rows[chip] for chip in expected} == expected
     assert "acmecc is not installed (get it from Acme)" in done.stdout and "MatMul is not there." in done.stdout
     out = tmp_path / "out"
-    assert {p.name for p in out.iterdir()} == {"float", "cpu", "null", "report.json", "report.md"}
+    made = {p.name for p in out.iterdir()}
+    assert {"float", "cpu", "null", "report.json", "report.md"} <= made and not made & {"acme-a", "acme-b"}
     assert {c["chip"]: c["exit_status"] for c in report(out)["chips"]} == {
         "acme-a": 4,
         "cpu": 0,
