@@ -116,6 +116,7 @@ def test_damaged_samples(tmp_path: Path, net: Path, refuse: Refuse) -> None:
         (("-t", "cpu", "-O", "method=mes"), "no such range method: mes", ""),
         (("-t", "cpu", "-O", "percentile=nan"), "percentile: a finite number was expected", ""),
         (("-t", "cpu", "-O", "percentile=high"), "-O percentile: a number was expected", ""),
+        (("-t", "cpu", "-O", "method=mse", "-O", "method=minmax"), "-O method=minmax: method is given twice", ""),
         (("-t", "cpu", "-O", "method"), "-O method: NAME=VALUE was expected", ""),
         (("-t", "null", "--require-npu", "lots"), "--require-npu lots: a share such as 95% was expected", ""),
         (("-t", "null", "--require-npu", "120%"), "--require-npu 120%: a share such as 95% was expected", ""),

@@ -42,24 +42,31 @@ class Refuses(NeedsTool):
     def compile(self, model, data, platform, options, out, work):
         (out / "half").write_text("made")
         raise Unsupported("acme has no MatMul", [Finding("matmul", "MatMul is not there.", "y")])
+
+class Crashes(Refuses):
+    name, produces = "crashes", "acme-3"
+    def compile(self, model, data, platform, options, out, work):
+        return {}["matmul"]
 '''
 CHIP = 'name = "{0}"\ntitle = "Acme {0}"\nvendor = "Acme"\ntarget = "{1}"\nnpu = "Acme NPU"\n'
 
 
 @pytest.fixture
 def acme(tmp_path: Path) -> str:
-    """A folder for PYTHONPATH that adds two chips: one whose tool is missing, one that refuses every model."""
+    """A folder for PYTHONPATH that adds chips: a missing tool, a refusal, a crash, and code that is not there."""
     root = tmp_path / "site"
     package, info = root / "acme_chips", root / "acme_chips-1.0.dist-info"
     package.mkdir(parents=True)
     info.mkdir()
     (package / "__init__.py").write_text(PLUGIN)
-    (package / "acme-a.toml").write_text(CHIP.format("acme-a", "needs-tool"))
-    (package / "acme-b.toml").write_text(CHIP.format("acme-b", "refuses"))
+    compilers = {"a": "needs-tool", "b": "refuses", "c": "crashes", "d": "absent"}
+    for letter, compiler in compilers.items():
+        (package / f"acme-{letter}.toml").write_text(CHIP.format(f"acme-{letter}", compiler))
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: acme-chips\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(
         "[anynpu.targets]\nneeds-tool = acme_chips:NeedsTool\nrefuses = acme_chips:Refuses\n"
-        "[anynpu.platforms]\nacme-a = acme_chips\nacme-b = acme_chips\n"
+        "crashes = acme_chips:Crashes\nabsent = acme_chips.absent:Absent\n"
+        "[anynpu.platforms]\n" + "".join(f"acme-{letter} = acme_chips\n" for letter in compilers)
     )
     return str(root)
 
@@ -70,21 +77,26 @@ def report(out: Path) -> dict[str, Any]:
 
 
 def test_one_failing_chip_does_not_stop_the_others(tmp_path: Path, net: Path, cli: Callable, acme: str) -> None:
-    flags = ("-m", "net.onnx", "-t", "acme-a,cpu,acme-b,null", "--data", "random:10", "-o", "out")
+    flags = ("-m", "net.onnx", "-t", "acme-a,cpu,acme-b,null,acme-c,acme-d", "--data", "random:10", "-o", "out")
     done = cli("build", *flags, PYTHONPATH=acme)
     assert done.returncode == 4, done.stderr  # that of the first failure
     rows = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if len(line.split()) > 8}
     expected = {"acme-a": "ToolMissing", "cpu": "ok", "acme-b": "Unsupported", "null": "ok"}
+    expected |= {"acme-c": "ToolFailed", "acme-d": "ToolFailed"}
     assert {chip: rows[chip] for chip in expected} == expected
     assert "acmecc is not installed (get it from Acme)" in done.stdout and "MatMul is not there." in done.stdout
     out = tmp_path / "out"
+    assert "compiler crashes failed: KeyError: 'matmul'" in done.stdout and "does not load" in done.stdout
     made = {p.name for p in out.iterdir()}
-    assert {"float", "cpu", "null", "report.json", "report.md"} <= made and not made & {"acme-a", "acme-b"}
+    assert {"float", "cpu", "null", "report.json", "report.md"} <= made
+    assert not [name for name in made if name.startswith("acme")]
     assert {c["chip"]: c["exit_status"] for c in report(out)["chips"]} == {
         "acme-a": 4,
         "cpu": 0,
         "acme-b": 3,
         "null": 0,
+        "acme-c": 5,
+        "acme-d": 5,
     }
     assert cli("cache", "verify").returncode == 0
 

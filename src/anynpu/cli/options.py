@@ -108,6 +108,8 @@ def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
             raise ConfigError(f"{flag} {text}: NAME=VALUE was expected")
+        if name.strip() in found:
+            raise ConfigError(f"{flag} {text}: {name.strip()} is given twice")
         found[name.strip()] = value.strip()
     return found
 

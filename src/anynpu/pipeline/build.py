@@ -11,7 +11,7 @@ from anynpu import plugins, schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsupported
 from anynpu.measure.verify import Verification, judge
-from anynpu.pipeline.planner import Link, check_options, plan
+from anynpu.pipeline.planner import Link, plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, read_verification, require_samples
 from anynpu.platform import Platform
@@ -101,8 +101,7 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
     """Builds the model for every chip of the request. What concerns the model itself raises; what concerns one chip
     becomes that chip's result."""
     chips = platforms(request.chips)
-    check_options(chips, request.options)
-    plans = {chip.name: plan(chip, request.options) for chip in chips}
+    plans, broken = plan_all(chips, request.options)
     timed = Timed(observer)
     steps = Steps(request, store, timed)
     result = BuildResult(request)
@@ -112,7 +111,10 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
     result.test = steps.data("test", result.model)
     result.notes = _notes(result)
     for chip in chips:
-        result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed))
+        if chip.name in broken:
+            result.chips.append(ChipResult(chip.name, chip, error=broken[chip.name]))
+        else:
+            result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed))
     result.timings = tuple(timed.stages)
     return result
 

@@ -8,7 +8,7 @@ from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError, Finding, Unsupported
 from anynpu.pipeline.build import platforms
-from anynpu.pipeline.planner import Link, check_options, plan
+from anynpu.pipeline.planner import Link, plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps
 from anynpu.platform import Platform
@@ -33,12 +33,17 @@ class ChipCheck:
 def check(request: Request, store: Store, observer: Observer) -> list[ChipCheck]:
     """Returns the findings for every chip of the request."""
     chips = platforms(request.chips)
-    check_options(chips, request.options)
+    plans, broken = plan_all(chips, request.options)
     steps = Steps(request, store, observer)
     model = steps.import_model().artifact
     degenerate = tuple(schema.from_dict(Finding, f, "finding") for f in model.manifest.details["degenerate"])
     calibration = steps.data("calibration", model)
-    return [_check_chip(steps, chip, plan(chip, request.options), model, calibration, degenerate) for chip in chips]
+    return [
+        ChipCheck(chip.name, error=broken[chip.name])
+        if chip.name in broken
+        else _check_chip(steps, chip, plans[chip.name], model, calibration, degenerate)
+        for chip in chips
+    ]
 
 
 def _check_chip(

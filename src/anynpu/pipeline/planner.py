@@ -58,13 +58,29 @@ def plan(platform: Platform, given: Mapping[str, str]) -> tuple[Link, ...]:
     return tuple(links)
 
 
+def plan_all(
+    platforms: Sequence[Platform], given: Mapping[str, str]
+) -> tuple[dict[str, tuple[Link, ...]], dict[str, ToolFailed]]:
+    """Returns the plan of each chip by name, and what is broken about a chip that can have none."""
+    check_options(platforms, given)
+    plans: dict[str, tuple[Link, ...]] = {}
+    broken: dict[str, ToolFailed] = {}
+    for platform in platforms:
+        try:
+            plans[platform.name] = plan(platform, given)
+        except ToolFailed as error:
+            broken[platform.name] = error
+    return plans, broken
+
+
 def check_options(platforms: Sequence[Platform], given: Mapping[str, str]) -> None:
     """Raises for an option that no compiler of any chain has."""
     known: set[str] = set()
     for platform in platforms:
-        for target in chain(platform):
-            names = [f.name for f in dataclasses.fields(target.Options)]
-            known |= set(names) | {f"{target.name}.{name}" for name in names}
+        with suppress(ToolFailed):  # the plan of that chip says so
+            for target in chain(platform):
+                names = [f.name for f in dataclasses.fields(target.Options)]
+                known |= set(names) | {f"{target.name}.{name}" for name in names}
     for key in given:
         if key not in known:
             names_known = ", ".join(sorted(n for n in known if "." not in n)) or "none for these chips"

@@ -6,7 +6,8 @@ import contextlib
 import functools
 import hashlib
 import sys
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import anynpu
 from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
-from anynpu.errors import ConfigError, ToolMissing
+from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, ToolMissing
 from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.measure.verify import Verification
 from anynpu.pipeline.planner import Link
@@ -168,7 +169,8 @@ class Steps:
         step = self.compile_step(link, model, samples, platform)
 
         def make(out: Path, work: Work) -> Manifest:
-            manifest = link.target.compile(model, samples, platform, link.options, out, work)
+            with _foreign_errors(link.target.name, work.log):
+                manifest = link.target.compile(model, samples, platform, link.options, out, work)
             if samples is not None and samples.manifest.details["random"]:
                 manifest = replace(manifest, notes=(*manifest.notes, "calibrated with random numbers"))
             return manifest
@@ -242,6 +244,19 @@ def _zoo_samples(name: str, role: str, limit: int) -> Dataset:
 
 def _file_hashes(name: str) -> list[str]:
     return [hash_file(path) for path in zoo.files(name)]
+
+
+@contextlib.contextmanager
+def _foreign_errors(compiler: str, log: Path) -> Iterator[None]:
+    """Turns what a compiler's own libraries raise into a failure of that compiler, so that other chips go on."""
+    try:
+        yield
+    except (AnyNpuError, OSError):  # the store knows what a full disk is
+        raise
+    except Exception as error:
+        lines = traceback.format_exc().splitlines()[-8:]
+        message = f"compiler {compiler} failed: {type(error).__name__}: {error}"
+        raise ToolFailed(message, log=str(log), last_lines=lines) from error
 
 
 def _given_by(link: Link) -> Mapping[str, str]:
