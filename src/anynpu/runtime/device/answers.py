@@ -1,0 +1,176 @@
+"""What a board says, read strictly: a line that is not exactly what the protocol allows is noise, not data."""
+
+from __future__ import annotations
+
+import binascii
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from anynpu.errors import AccuracyError, AnyNpuError, DeviceError
+from anynpu.runtime.device.transport import NOISE
+from anynpu.tensors import DTYPES
+
+READY = "m-ready"
+STAGES = ("init", "io", "infer", "post")
+LINE = re.compile(r"(m-|a-|e-\[|kat[ -])[\x20-\x7e]*")
+KAT = re.compile(r"kat (\d+) (PASS|FAIL output (.+)\[(\d+)\] expected (\S+) got (\S+))")
+KAT_RESULT = re.compile(r"kat-result (PASS|FAIL) (\d+)/(\d+)")
+
+
+@dataclass(frozen=True)
+class BoardTensor:
+    """An input or output as the firmware describes it."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True)
+class BoardInfo:
+    """What the firmware says of itself and its model. A tick rate of 0 means that ticks count instructions."""
+
+    fingerprint: str
+    arena_bytes: int
+    tick_hz: int
+    inputs: tuple[BoardTensor, ...]
+    outputs: tuple[BoardTensor, ...]
+
+
+def decode(line: bytes, where: str, call: str) -> str:
+    """Returns a line of the protocol as text; anything else is noise on the line."""
+    try:
+        text = line.decode("ascii")
+    except UnicodeDecodeError:
+        text = ""
+    if not LINE.fullmatch(text):
+        raise noise(where, call, line)
+    return text
+
+
+def noise(where: str, call: str, heard: bytes) -> DeviceError:
+    """Returns the error for bytes that are no answer."""
+    shown = repr(heard[:60])[1:] + (" ..." if len(heard) > 60 else "")
+    return DeviceError(f"{where}: garbage on the line after '{call}': {shown}", call=call, cause=NOISE, hint=NOISE)
+
+
+def field(lines: Iterable[str], prefix: str, call: str) -> str:
+    """Returns what follows `prefix` in the one line that starts with it; brackets around it are taken off."""
+    found = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+    if len(found) != 1:
+        told = "no" if not found else f"{len(found)}"
+        raise DeviceError(
+            f"the answer to '{call}' has {told} lines {prefix}...",
+            call=call,
+            cause="other firmware, or lost characters",
+        )
+    text = found[0]
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
+def number(text: str, call: str) -> int:
+    """Returns a whole number that is not negative."""
+    if not text.isascii() or not text.isdecimal():
+        raise DeviceError(f"the answer to '{call}' holds {text!r} where a number was expected", call=call, cause=NOISE)
+    return int(text)
+
+
+def hex_bytes(text: str, call: str, expected: int) -> bytes:
+    """Returns the bytes that hexadecimal text stands for; there must be `expected` of them."""
+    try:
+        data = binascii.unhexlify(text)
+    except (binascii.Error, ValueError):
+        raise DeviceError(f"the answer to '{call}' is no hexadecimal text", call=call, cause=NOISE) from None
+    if len(data) != expected:
+        raise DeviceError(
+            f"the answer to '{call}' has {len(data)} bytes, {expected} were expected",
+            call=call,
+            cause="characters were lost on the line, or the board runs another model",
+        )
+    return data
+
+
+def laps(lines: Sequence[str], call: str) -> int:
+    """Returns the ticks between the two time stamps of an inference."""
+    stamps = [number(line.removeprefix("m-lap-us-"), call) for line in lines if line.startswith("m-lap-us-")]
+    if len(stamps) != 2 or stamps[1] < stamps[0]:
+        raise DeviceError(f"the answer to '{call}' has no two rising time stamps", call=call, cause="lost characters")
+    return stamps[1] - stamps[0]
+
+
+def stage(lines: Sequence[str], name: str, call: str) -> tuple[int, int, int]:
+    """Returns least, median and greatest ticks of a stage."""
+    parts = [number(part, call) for part in field(lines, f"a-stage-{name}-", call).split(",")]
+    if len(parts) != 3 or parts != sorted(parts):
+        raise DeviceError(f"the answer to '{call}' has no [min,median,max] for {name}", call=call, cause=NOISE)
+    return parts[0], parts[1], parts[2]
+
+
+def info(lines: Sequence[str]) -> BoardInfo:
+    """Returns what the answer to `info` says."""
+    return BoardInfo(
+        fingerprint=field(lines, "a-fingerprint-", "info"),
+        arena_bytes=number(field(lines, "a-arena-", "info"), "info"),
+        tick_hz=number(field(lines, "a-tick-hz-", "info"), "info"),
+        inputs=_tensors(lines, "input"),
+        outputs=_tensors(lines, "output"),
+    )
+
+
+def _tensors(lines: Sequence[str], kind: str) -> tuple[BoardTensor, ...]:
+    count = sum(line.startswith(f"a-{kind}-") for line in lines)
+    if not count:
+        raise DeviceError(f"the answer to 'info' names no {kind}", call="info", cause="other firmware")
+    return tuple(_tensor(field(lines, f"a-{kind}-{i}-", "info")) for i in range(count))
+
+
+def _tensor(text: str) -> BoardTensor:
+    # From the right: a tensor's name may hold commas.
+    parts = text.rsplit(",", 4)
+    try:
+        name, dtype, dims, scale, zero_point = parts
+        tensor = BoardTensor(name, dtype, tuple(map(int, dims.split("x"))), float(scale), int(zero_point))
+    except ValueError:
+        tensor = None
+    if tensor is None or tensor.dtype not in DTYPES or min(tensor.shape) < 1 or not math.isfinite(tensor.scale):
+        raise DeviceError(f"the answer to 'info' describes a tensor as {text!r}", call="info", cause=NOISE)
+    return tensor
+
+
+def known_answers(lines: Sequence[str]) -> int:
+    """Returns how many known answers the firmware gave right; a wrong one raises AccuracyError with its first value."""
+    for line in lines:
+        match = KAT.fullmatch(line)
+        if match and match[3] is not None:
+            raise _wrong(match, lines)
+    result = [match for line in lines if (match := KAT_RESULT.fullmatch(line))]
+    passed = sum(bool(KAT.fullmatch(line)) for line in lines)
+    if len(result) != 1 or int(result[0][3]) != passed:
+        raise DeviceError("the answer to 'kat' is incomplete", call="kat", cause="lost characters, or other firmware")
+    if result[0][1] != "PASS" or result[0][2] != result[0][3]:
+        raise AccuracyError(
+            f"the board fails its known answers: {result[0][2]} of {result[0][3]} are right",
+            "known answers",
+            int(result[0][2]),
+            int(result[0][3]),
+        )
+    return passed
+
+
+def _wrong(match: re.Match[str], lines: Sequence[str]) -> AnyNpuError:
+    index, _, output, element, wanted, got = match.groups()
+    try:
+        numbers = float(got), float(wanted)
+    except ValueError:
+        return DeviceError(f"the answer to 'kat' holds {match[0]!r}", call="kat", cause=NOISE)
+    return AccuracyError(
+        f"the board fails its known answer {index}: {output}[{element}] is {got}, expected {wanted}",
+        "known answer",
+        *numbers,
+        worst=[line for line in lines if " FAIL output " in line],
+        hint="the firmware was built with other weights or by a compiler that breaks it: build and flash it again",
+    )

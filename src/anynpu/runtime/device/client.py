@@ -1,0 +1,176 @@
+"""The host's side of the protocol: MLPerf Tiny's text commands over any line, and our additions.
+
+    name, profile, timestamp, db load, infer, results        as MLPerf Tiny defines them
+    info, stages N, output I, kat                            ours
+
+Each command is one line; the board's answer is lines that end with `m-ready`. docs/devices.md has the whole of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from anynpu.errors import DeviceError
+from anynpu.runtime.device import answers
+from anynpu.runtime.device.answers import STAGES, BoardInfo
+from anynpu.runtime.device.transport import NOISE, SilentLine, Transport
+
+CHUNK = 32
+"""Bytes per `db` line: boards have line buffers of 80 characters."""
+RETRY_S = 1.0
+"""A board that is reset by opening its port misses what is sent while it boots."""
+QUIET_S = 0.2
+
+
+class Client:
+    """A conversation with one board. Every wait ends after `timeout_s`, plus `run_s` for every inference asked for."""
+
+    def __init__(self, line: Transport, timeout_s: float = 10.0, run_s: float = 30.0) -> None:
+        self.line = line
+        self.timeout_s = timeout_s
+        self.run_s = run_s
+        self.board = self._greet()
+
+    def _greet(self) -> str:
+        """Returns the board's name, asking again until it answers: it may be booting, or print things of its own."""
+        deadline = time.monotonic() + self.timeout_s
+        heard: list[bytes] = []
+        asked = 0
+        while True:
+            self.line.write(b"name%", deadline)
+            asked += 1
+            if name := self._hear_name(min(time.monotonic() + RETRY_S, deadline), heard):
+                self._finish_greeting(asked, deadline)
+                return name
+            if time.monotonic() >= deadline:
+                raise self._no_greeting(heard)
+
+    def _hear_name(self, until: float, heard: list[bytes]) -> str:
+        while True:
+            try:
+                line = self.line.read_line(until)
+            except SilentLine as silence:
+                heard += [silence.heard] if silence.heard else []
+                return ""
+            heard.append(line[:200])
+            text = line.decode("ascii", "replace")
+            if text.startswith("m-name-dut-[") and text.endswith("]"):
+                return text.removeprefix("m-name-dut-[")[:-1]
+            if time.monotonic() >= until:  # a line that never falls silent
+                return ""
+
+    def _finish_greeting(self, asked: int, deadline: float) -> None:
+        """Reads to the end of the answer, and what a board that was asked several times still has to say."""
+        while self._line("name", deadline) != answers.READY:
+            continue
+        try:
+            while asked > 1:
+                self.line.read_line(time.monotonic() + QUIET_S)
+        except SilentLine:
+            return
+
+    def _no_greeting(self, heard: Sequence[bytes]) -> DeviceError:
+        if heard:
+            return answers.noise(self.line.where, "name", next((h for h in heard if h), b""))
+        return DeviceError(
+            f"{self.line.where}: the board does not answer",
+            call="name",
+            cause="no power, another port, another baud rate, or firmware that does not speak the protocol",
+            hint="check port and baud rate, press reset, or flash the firmware (`anynpu deploy`)",
+        )
+
+    def _line(self, call: str, deadline: float) -> str:
+        try:
+            return answers.decode(self.line.read_line(deadline), self.line.where, call)
+        except SilentLine as silence:
+            cut = f"; it broke off after {silence.heard[-40:]!r}" if silence.heard else ""
+            raise DeviceError(
+                f"{self.line.where}: no complete answer to '{call}' in time{cut}",
+                call=call,
+                cause="the board hangs or was reset, characters were lost, or it needs more time",
+                hint="a longer --timeout gives a slow board more time",
+            ) from None
+
+    def ask(self, command: str, runs: int = 0) -> list[str]:
+        """Returns the lines that the board answers, without the closing `m-ready`; `runs` inferences get extra time."""
+        deadline = time.monotonic() + self.timeout_s + runs * self.run_s
+        self.line.write(command.encode("ascii") + b"%", deadline)
+        lines: list[str] = []
+        while (line := self._line(command[:40], deadline)) != answers.READY:
+            lines.append(line)
+        for line in lines:
+            if line.startswith("e-["):
+                raise DeviceError(
+                    f"{self.line.where}: the board refuses '{command[:40]}': {line[3:].removesuffix(']')}",
+                    call=command[:40],
+                    cause="firmware of another version, or a command it does not know",
+                )
+        return lines
+
+    def profile(self) -> tuple[str, str]:
+        """Returns the board's profile and the name of its model."""
+        lines = self.ask("profile")
+        return answers.field(lines, "m-profile-", "profile"), answers.field(lines, "m-model-", "profile")
+
+    def timestamp(self) -> int:
+        """Returns the board's clock, in microseconds or, where it counts those, instructions."""
+        return answers.number(answers.field(self.ask("timestamp"), "m-lap-us-", "timestamp"), "timestamp")
+
+    def info(self) -> BoardInfo:
+        """Returns what the firmware says of itself and its model."""
+        return answers.info(self.ask("info"))
+
+    def load(self, data: bytes) -> None:
+        """Puts the stored values of all inputs, one after the other, into the board's buffer."""
+        call = f"db load {len(data)}"
+        expecting = answers.field(self.ask(call), "m-[", call)
+        if expecting != f"Expecting {len(data)} bytes]":
+            raise DeviceError(f"the answer to '{call}' is {expecting!r}", call=call, cause=NOISE)
+        lines: list[str] = []
+        for start in range(0, len(data), CHUNK):
+            if "m-load-done" in lines:
+                break
+            lines = self.ask("db " + data[start : start + CHUNK].hex())
+        if "m-load-done" not in lines or start + CHUNK < len(data):
+            raise DeviceError(
+                f"{self.line.where}: the board did not take {len(data)} bytes of input",
+                call=call,
+                cause="characters were lost on the line, or its model has other inputs",
+            )
+
+    def infer(self, runs: int, warmup: int = 0) -> int:
+        """Returns the ticks that `runs` inferences took together, after `warmup` that do not count."""
+        command = f"infer {runs} {warmup}"
+        lines = self.ask(command, runs + warmup)
+        if f"m-infer-start-{runs}" not in lines or "m-infer-done" not in lines:
+            raise DeviceError(f"the answer to '{command}' is incomplete", call=command, cause="lost characters")
+        return answers.laps(lines, command)
+
+    def results(self) -> list[float]:
+        """Returns the results as MLPerf Tiny prints them."""
+        text = answers.field(self.ask("results"), "m-results-", "results")
+        try:
+            return [float(part) for part in text.split(",")]
+        except ValueError:
+            raise DeviceError("the answer to 'results' holds no numbers", call="results", cause=NOISE) from None
+
+    def stages(self, runs: int) -> dict[str, tuple[int, int, int]]:
+        """Returns least, median and greatest ticks of each stage over `runs` repeats."""
+        command = f"stages {runs}"
+        lines = self.ask(command, runs)
+        return {name: answers.stage(lines, name, command) for name in STAGES}
+
+    def output(self, index: int, size: int) -> bytes:
+        """Returns the stored values of an output of `size` bytes."""
+        command = f"output {index}"
+        text = answers.field(self.ask(command), f"a-output-hex-{index}-", command)
+        return answers.hex_bytes(text, command, size)
+
+    def known_answers(self, expected: int = 5) -> int:
+        """Returns how many known answers the board gave right; a wrong one raises AccuracyError."""
+        return answers.known_answers(self.ask("kat", expected))
+
+    def close(self) -> None:
+        """Gives the line back."""
+        self.line.close()
