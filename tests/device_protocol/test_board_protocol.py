@@ -111,7 +111,7 @@ def test_a_board_that_boots_while_it_is_asked(talk):
 
 def test_a_slow_board_is_waited_for_and_one_that_is_too_slow_is_not(talk, tmp_path):
     assert talk(timeout_s=3, slow_s=0.3).known_answers == 3
-    with pytest.raises(DeviceError, match=r"no complete answer|does not answer"):
+    with pytest.raises(DeviceError, match=r"does not answer"):
         talk(timeout_s=0.5, slow_s=5, made=artifact(tmp_path / "other"))
 
 

@@ -71,8 +71,9 @@ class Client:
             return
 
     def _no_greeting(self, heard: Sequence[bytes]) -> DeviceError:
-        if heard:
-            return answers.noise(self.line.where, "name", next((h for h in heard if h), b""))
+        # The greeting of firmware that then falls silent is no noise.
+        if odd := [line for line in heard if line and not answers.LINE.fullmatch(line.decode("latin-1"))]:
+            return answers.noise(self.line.where, "name", odd[0])
         return DeviceError(
             f"{self.line.where}: the board does not answer",
             call="name",
