@@ -199,17 +199,18 @@ class Script:
         return
 
 
-INFO = ["a-fingerprint-[aa]", "a-arena-16", "a-tick-hz-0", "a-input-0-[x,int8,1x4,0.5,-1]", "a-output-0-[y,int8,4,1,0]"]
+INFO = ["a-fingerprint-[aa]", "a-arena-16", "a-tick-hz-0", "a-vectors-5", "a-line-max-80"]
+INFO += ["a-input-0-[x,int8,1x4,0.5,-1]", "a-output-0-[y,int8,4,1,0]"]
 
 
 def test_info_is_read():
     found = Client(Script(*INFO)).info()
     assert found.tick_hz == 0 and found.inputs[0] == answers.BoardTensor("x", "int8", (1, 4), 0.5, -1)
-    named = [*INFO[:3], "a-input-0-[a,b,int8,1x4,0.5,-1]", INFO[4]]
+    named = [*INFO[:5], "a-input-0-[a,b,int8,1x4,0.5,-1]", INFO[6]]
     assert Client(Script(*named)).info().inputs[0].name == "a,b"
 
 
-@pytest.mark.parametrize("index", range(5))
+@pytest.mark.parametrize("index", range(len(INFO)))
 def test_info_that_lacks_a_line_or_has_it_twice(index):
     for lines in (INFO[:index] + INFO[index + 1 :], [*INFO, INFO[index]]):
         with pytest.raises(DeviceError):
@@ -221,7 +222,7 @@ def test_info_that_lacks_a_line_or_has_it_twice(index):
 )
 def test_info_with_a_tensor_that_makes_no_sense(tensor):
     with pytest.raises(DeviceError):
-        Client(Script(*INFO[:3], f"a-input-0-[{tensor}]", INFO[4])).info()
+        Client(Script(*INFO[:5], f"a-input-0-[{tensor}]", INFO[6])).info()
 
 
 @pytest.mark.parametrize(
@@ -237,9 +238,9 @@ def test_info_with_a_tensor_that_makes_no_sense(tensor):
         (lambda c: c.output(0, 2), ["a-output-hex-1-[0000]"]),
         (lambda c: c.results(), ["m-results-[a,b]"]),
         (lambda c: c.stages(1), ["a-stage-init-[1,2,3]", "a-stage-io-[3,2,1]"]),
-        (lambda c: c.known_answers(), ["kat 0 PASS"]),
-        (lambda c: c.known_answers(), ["kat 0 PASS", "kat-result PASS 2/2"]),
-        (lambda c: c.known_answers(), ["kat 0 FAIL output y[0] expected 1 got", "kat-result FAIL 0/1"]),
+        (lambda c: c.known_answers(1), ["kat 0 PASS"]),
+        (lambda c: c.known_answers(1), ["kat 0 PASS", "kat-result PASS 2/2"]),
+        (lambda c: c.known_answers(1), ["kat 0 FAIL output y[0] expected 1 got", "kat-result FAIL 0/1"]),
         (lambda c: c.load(bytes(4)), ["m-[Expecting 5 bytes]"]),
     ],
 )
@@ -248,6 +249,28 @@ def test_answers_that_make_no_sense(call, lines):
         call(Client(Script(*lines)))
 
 
-def test_a_failed_result_without_the_failing_line_is_a_failure():
-    with pytest.raises(AccuracyError, match="0 of 1"):
-        Client(Script("kat 0 PASS", "kat-result FAIL 0/1")).known_answers()
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["kat 0 FAIL invoke returned -1", "kat-result FAIL 0/1"], "invoke returned -1"),
+        (["kat-result FAIL the vectors are of another network"], "another network"),
+        (["kat 0 PASS", "kat-result FAIL 0/1"], "incomplete"),
+        (["kat 0 PASS", "kat-result PASS 0/1"], "incomplete"),
+    ],
+)
+def test_known_answers_that_cannot_be_judged(lines, said):
+    with pytest.raises(DeviceError, match=said):
+        Client(Script(*lines)).known_answers(1)
+
+
+def test_firmware_that_says_why_it_does_not_start():
+    line = Script()
+    line.lines = ["a-anynpu-[host,x]", "e-[The model does not start: anynpu_init returned -2]"]
+    with pytest.raises(DeviceError, match="does not start: The model does not start: anynpu_init returned -2"):
+        Client(line)
+
+
+def test_a_counter_that_overflowed_is_not_a_figure():
+    lines = [f"a-stage-{name}-[1,2,{2**32 - 1}]" for name in answers.STAGES]
+    with pytest.raises(DeviceError, match="longer than the board's counter"):
+        Client(Script(*lines)).stages(3)

@@ -142,6 +142,7 @@ class Board:
 
     def _info(self) -> list[str]:
         lines = [f"a-fingerprint-[{self.fingerprint}]", f"a-arena-{self.arena_bytes}", f"a-tick-hz-{self.tick_hz}"]
+        lines += [f"a-vectors-{len(self.vectors)}", f"a-line-max-{LINE_LIMIT}"]
         for kind, specs in (("input", self.inputs), ("output", self.outputs)):
             for index, spec in enumerate(specs):
                 scale = spec.quantization.scale[0] if spec.quantization else 0.0

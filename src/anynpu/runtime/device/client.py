@@ -16,8 +16,8 @@ from anynpu.runtime.device import answers
 from anynpu.runtime.device.answers import STAGES, BoardInfo
 from anynpu.runtime.device.transport import NOISE, SilentLine, Transport
 
-CHUNK = 32
-"""Bytes per `db` line: boards have line buffers of 80 characters."""
+LINE_LIMIT = 80
+"""Characters that every board takes in one command; a board that takes more says so in its `info`."""
 RETRY_S = 1.0
 """A board that is reset by opening its port misses what is sent while it boots."""
 QUIET_S = 0.2
@@ -30,6 +30,7 @@ class Client:
         self.line = line
         self.timeout_s = timeout_s
         self.run_s = run_s
+        self._line_limit = LINE_LIMIT
         self.board = self._greet()
 
     def _greet(self) -> str:
@@ -38,7 +39,7 @@ class Client:
         heard: list[bytes] = []
         asked = 0
         while True:
-            self.line.write(b"name%", deadline)
+            self.line.write(b"%name%", deadline)  # the first % ends what somebody else may have begun to type
             asked += 1
             if name := self._hear_name(min(time.monotonic() + RETRY_S, deadline), heard):
                 self._finish_greeting(asked, deadline)
@@ -57,6 +58,10 @@ class Client:
             text = line.decode("ascii", "replace")
             if text.startswith("m-name-dut-[") and text.endswith("]"):
                 return text.removeprefix("m-name-dut-[")[:-1]
+            if text.startswith("e-[") and "Unknown command" not in text:
+                raise DeviceError(
+                    f"{self.line.where}: the firmware does not start: {text[3:].removesuffix(']')}", "name"
+                )
             if time.monotonic() >= until:  # a line that never falls silent
                 return ""
 
@@ -120,7 +125,9 @@ class Client:
 
     def info(self) -> BoardInfo:
         """Returns what the firmware says of itself and its model."""
-        return answers.info(self.ask("info"))
+        found = answers.info(self.ask("info"))
+        self._line_limit = max(found.line_limit, LINE_LIMIT)
+        return found
 
     def load(self, data: bytes) -> None:
         """Puts the stored values of all inputs, one after the other, into the board's buffer."""
@@ -128,12 +135,11 @@ class Client:
         expecting = answers.field(self.ask(call), "m-[", call)
         if expecting != f"Expecting {len(data)} bytes]":
             raise DeviceError(f"the answer to '{call}' is {expecting!r}", call=call, cause=NOISE)
-        lines: list[str] = []
-        for start in range(0, len(data), CHUNK):
-            if "m-load-done" in lines:
-                break
-            lines = self.ask("db " + data[start : start + CHUNK].hex())
-        if "m-load-done" not in lines or start + CHUNK < len(data):
+        step = (self._line_limit - len("db ") - 1) // 2
+        done = []
+        for start in range(0, len(data), step):
+            done.append("m-load-done" in self.ask("db " + data[start : start + step].hex()))
+        if not done or any(done[:-1]) or not done[-1]:
             raise DeviceError(
                 f"{self.line.where}: the board did not take {len(data)} bytes of input",
                 call=call,
@@ -141,7 +147,8 @@ class Client:
             )
 
     def infer(self, runs: int, warmup: int = 0) -> int:
-        """Returns the ticks that `runs` inferences took together, after `warmup` that do not count."""
+        """Returns what `runs` inferences took together, after `warmup` that do not count: microseconds, or instructions
+        where the board counts those."""
         command = f"infer {runs} {warmup}"
         lines = self.ask(command, runs + warmup)
         if f"m-infer-start-{runs}" not in lines or "m-infer-done" not in lines:
@@ -168,7 +175,7 @@ class Client:
         text = answers.field(self.ask(command), f"a-output-hex-{index}-", command)
         return answers.hex_bytes(text, command, size)
 
-    def known_answers(self, expected: int = 5) -> int:
+    def known_answers(self, expected: int) -> int:
         """Returns how many known answers the board gave right; a wrong one raises AccuracyError."""
         return answers.known_answers(self.ask("kat", expected))
 

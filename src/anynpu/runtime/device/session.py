@@ -32,7 +32,7 @@ class BoardSession:
             self.board = self.client.board
             self.info = self.client.info()
             self._refuse_another(artifact)
-            self.known_answers = self.client.known_answers()
+            self.known_answers = self.client.known_answers(self.info.vectors)
         except BaseException:
             line.close()
             raise
