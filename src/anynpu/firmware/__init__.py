@@ -1,0 +1,1 @@
+"""Firmware: C generated from a quantised model, and the projects around it."""

@@ -1,0 +1,254 @@
+"""CONV_2D, DEPTHWISE_CONV_2D and FULLY_CONNECTED for 8-bit and 16-bit activations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anynpu.firmware.generator.fixedpoint import activation_range, quantize_multiplier
+from anynpu.firmware.generator.graph import Graph, Node, scale_of, values, zero_of
+from anynpu.firmware.generator.layer import Call, Constant, Layer, Scratch, Tensor, Value, require
+from anynpu.firmware.generator.windows import is_pointwise, window
+from anynpu.targets.flatbuffer import TfliteTensor
+from anynpu.tensors import Array
+
+CHANNEL_BYTES = 12
+FAST_LIMIT = 1 << 30
+"""The fast kernels double the accumulator: it must stay below this."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Weights as out_channels x y x x x group depth, with what turns accumulators into outputs."""
+
+    weights: Array
+    bias: Array
+    factors: tuple[tuple[int, int], ...]
+    in_zero: int
+    out_zero: int
+    low: int
+    high: int
+
+    @property
+    def fast(self) -> bool:
+        """Whether the fast kernels' arithmetic holds: factors below one half, accumulators below 2^30."""
+        flat = np.abs(self.weights.reshape(len(self.weights), -1).astype(np.int64)).sum(axis=1)
+        reach = max(127 - self.in_zero, self.in_zero + 128)
+        bound = int((flat * reach + np.abs(self.bias)).max(initial=0))
+        return bound < FAST_LIMIT and all(m == 0 or s <= -1 for m, s in self.factors)
+
+    def packed(self, name: str, folded: bool) -> Constant:
+        """Returns {bias, multiplier, shift} per channel; folded: as the fast kernels take them."""
+        bias = self.bias
+        if folded:
+            sums = self.weights.reshape(len(self.weights), -1).astype(np.int64).sum(axis=1)
+            bias = bias - self.in_zero * sums
+        factors = [_fast(m, s) if folded else (m, s) for m, s in self.factors]
+        rows = np.array([[b, m, s] for b, (m, s) in zip(bias.tolist(), factors, strict=True)], np.int64)
+        return Constant(name, "anynpu_channel", rows, CHANNEL_BYTES)
+
+    def limits(self, folded: bool) -> dict[str, Value]:
+        zero: dict[str, Value] = {"zero2": 2 * self.out_zero + 1} if folded else {"out_zero": self.out_zero}
+        return {**zero, "low": self.low, "high": self.high}
+
+
+def _fast(multiplier: int, shift: int) -> tuple[int, int]:
+    # A dead channel, and one whose shift leaves nothing of 30 bits, is zero with any shift.
+    return (0, 0) if multiplier == 0 or shift < -30 else (multiplier, -shift - 1)
+
+
+def filters(graph: Graph, node: Node, weights: Array, per_tensor: bool) -> Filters:
+    """Returns the filters of a convolution-like operator; `weights` has the output channels first."""
+    image, kernel, bias, out = (
+        graph.input(node, 0),
+        graph.input(node, 1),
+        graph.optional(node, 2),
+        graph.output(node),
+    )
+    count = len(weights)
+    require(not any(kernel.zero_point), "takes weights with zero point 0")
+    require(bias is None or bias.constant, "takes a constant bias")
+    scales = kernel.scale if len(kernel.scale) == count else kernel.scale * count
+    require(len(scales) == count, "takes one scale, or one for each output channel")
+    if per_tensor and len(kernel.scale) == 1:
+        # The product of the scales is rounded to float32 here, and only here.
+        product = float(np.float32(scale_of(image)) * np.float32(kernel.scale[0]))
+        factors = (quantize_multiplier(product / scale_of(out)),) * count
+    else:
+        factors = tuple(quantize_multiplier(scale_of(image) * s / scale_of(out)) for s in scales)
+    low, high = activation_range(out.dtype, node.options.fusedActivationFunction, scale_of(out), zero_of(out))
+    known = np.zeros(count, np.int64) if bias is None else values(bias).reshape(-1).astype(np.int64)
+    return Filters(weights, known, factors, zero_of(image), zero_of(out), low, high)
+
+
+def types(graph: Graph, node: Node) -> str:
+    """Returns "int8" or "int16", the type of the activations; others are refused."""
+    image, kernel, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
+    require(image.dtype == out.dtype, f"turns {image.dtype} into {out.dtype}")
+    require(image.dtype in ("int8", "int16"), f"has no kernel for {image.dtype}")
+    require(kernel.dtype == "int8", f"has no kernel for {kernel.dtype} weights")
+    require(kernel.constant, "takes constant weights")
+    return image.dtype
+
+
+def conv_2d(graph: Graph, node: Node) -> Layer:
+    """CONV_2D."""
+    dtype = types(graph, node)
+    image, kernel, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
+    options = node.options
+    w = window(node, image.shape, out.shape, kernel.shape[1:3], (options.dilationHFactor, options.dilationWFactor))
+    require(image.shape[3] % kernel.shape[3] == 0, "has groups of unequal size")
+    f = filters(graph, node, values(kernel), per_tensor=False)
+    groups = image.shape[3] // kernel.shape[3]
+    if dtype == "int16":
+        return wide(graph, node, w, f, groups)
+    if groups > 1 or not f.fast:
+        return general(node, w, f, groups)
+    if is_pointwise(w):
+        return pointwise(node, f, w["batches"] * w["in_height"] * w["in_width"])
+    return _conv(node, w, f)
+
+
+def depthwise_conv_2d(graph: Graph, node: Node) -> Layer:
+    """DEPTHWISE_CONV_2D."""
+    dtype = types(graph, node)
+    image, kernel, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
+    options = node.options
+    w = window(node, image.shape, out.shape, kernel.shape[1:3], (options.dilationHFactor, options.dilationWFactor))
+    f = filters(graph, node, np.moveaxis(values(kernel), 3, 0).transpose(0, 2, 3, 1), per_tensor=False)
+    if dtype == "int16":
+        return wide(graph, node, w, f, image.shape[3])
+    if not f.fast:
+        return general(node, w, f, image.shape[3])
+    if image.shape[3] == 1:
+        return _conv(node, w, f)
+    if out.shape[3] != image.shape[3]:
+        return general(node, w, f, image.shape[3])
+    params: dict[str, Value] = {
+        "window": w,
+        "weights": Constant("weights", "int8_t", values(kernel).reshape(-1)),
+        "channels": f.packed("channels", folded=True),
+        **f.limits(folded=True),
+        "in_zero": f.in_zero,
+    }
+    arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"), Scratch("int8_t"))
+    border = w["height"] * w["width"] * w["in_channels"] if _has_border(w) else 0
+    return Layer(node, (Call("depthwise_s8", params, arguments),), scratch=border)
+
+
+def fully_connected(graph: Graph, node: Node) -> Layer:
+    """FULLY_CONNECTED."""
+    dtype = types(graph, node)
+    kernel, out = graph.input(node, 1), graph.output(node)
+    require(node.options.weightsFormat == 0, "has shuffled weights")
+    weights = values(kernel).reshape(-1, kernel.shape[-1])
+    rows = int(np.prod(out.shape)) // len(weights)
+    f = filters(graph, node, weights[:, None, None, :], per_tensor=True)
+    w = _rows(rows, kernel.shape[-1], len(weights))
+    if dtype == "int16":
+        return wide(graph, node, w, f, 1)
+    if not f.fast:
+        return general(node, w, f, 1)
+    return pointwise(node, f, rows)
+
+
+def _rows(rows: int, length: int, channels: int) -> dict[str, int]:
+    """Returns the window of a dense layer: a pixel over a column of pixels."""
+    names = ("height", "width", "stride_y", "stride_x", "step_y", "step_x")
+    return {
+        "batches": 1,
+        "in_height": rows,
+        "in_width": 1,
+        "in_channels": length,
+        "out_height": rows,
+        "out_width": 1,
+        "out_channels": channels,
+        **dict.fromkeys(names, 1),
+        "pad_y": 0,
+        "pad_x": 0,
+    }
+
+
+def _has_border(w: dict[str, int]) -> bool:
+    """Whether some window reaches outside of the image."""
+    for axis, short in (("height", "y"), ("width", "x")):
+        reach = (w[f"out_{axis}"] - 1) * w[f"stride_{short}"] - w[f"pad_{short}"] + (w[axis] - 1) * w[f"step_{short}"]
+        if w[f"pad_{short}"] > 0 or reach >= w[f"in_{axis}"]:
+            return True
+    return False
+
+
+def pointwise(node: Node, f: Filters, rows: int) -> Layer:
+    """Returns dot products over contiguous channels, for one vector or for many."""
+    rows_of = f.weights.reshape(len(f.weights), -1)
+    params: dict[str, Value] = {
+        "weights": Constant("weights", "int8_t", rows_of.reshape(-1)),
+        "channels": f.packed("channels", folded=True),
+        **({"rows": rows} if rows > 1 else {}),
+        "length": rows_of.shape[1],
+        "out_channels": len(rows_of),
+        **f.limits(folded=True),
+    }
+    kernel = "pointwise_s8" if rows > 1 else "dense_s8"
+    return Layer(node, (Call(kernel, params, (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))),))
+
+
+def _conv(node: Node, w: dict[str, int], f: Filters) -> Layer:
+    rows = f.weights.reshape(len(f.weights), -1)
+    # Rows of a multiple of four spare the kernel its tail; the zeros make what the patch holds there not matter.
+    rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
+    params: dict[str, Value] = {
+        "window": w,
+        "weights": Constant("weights", "int8_t", rows.reshape(-1)),
+        "channels": f.packed("channels", folded=True),
+        "length": rows.shape[1],
+        **f.limits(folded=True),
+        "in_zero": f.in_zero,
+    }
+    arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"), Scratch("int8_t"))
+    return Layer(node, (Call("conv_s8", params, arguments),), scratch=2 * rows.shape[1])
+
+
+def general(node: Node, w: dict[str, int], f: Filters, groups: int) -> Layer:
+    """Returns the kernel for what the fast ones leave: groups, depth multipliers, large factors."""
+    params: dict[str, Value] = {
+        "window": w,
+        "weights": Constant("weights", "int8_t", f.weights.reshape(-1)),
+        "channels": f.packed("channels", folded=False),
+        "groups": groups,
+        **f.limits(folded=False),
+        "in_zero": f.in_zero,
+    }
+    return Layer(node, (Call("conv_any_s8", params, (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))),))
+
+
+def wide(graph: Graph, node: Node, w: dict[str, int], f: Filters, groups: int) -> Layer:
+    """Returns the kernel for 16-bit activations."""
+    bias = graph.optional(node, 2)
+    image, out = graph.input(node, 0), graph.output(node)
+    require(zero_of(image) == 0 and zero_of(out) == 0, "takes 16-bit tensors with zero point 0")
+    narrow = _narrow(bias, node.options)
+    rows = [[b, m, s] for b, (m, s) in zip(f.bias.tolist(), f.factors, strict=True)]
+    params: dict[str, Value] = {
+        "window": w,
+        "weights": Constant("weights", "int8_t", f.weights.reshape(-1)),
+        "channels": Constant("channels", "anynpu_wide_channel", np.array(rows, np.int64), 16),
+        "groups": groups,
+        "low": f.low,
+        "high": f.high,
+        "narrow": int(narrow),
+    }
+    arguments = (Tensor(node.inputs[0], "int16_t"), Tensor(node.outputs[0], "int16_t"))
+    return Layer(node, (Call("conv_s16", params, arguments),))
+
+
+def _narrow(bias: TfliteTensor | None, options: Any) -> bool:
+    """Whether the accumulator has 32 bits: a 32-bit bias says so."""
+    if bias is not None:
+        return bias.dtype == "int32"
+    return getattr(options, "quantizedBiasType", 0) == INT32_TYPE
+
+
+INT32_TYPE = 2

@@ -1,0 +1,117 @@
+"""From a .tflite file to C files with their figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from anynpu.errors import Finding, Unsupported
+from anynpu.firmware.generator import kernels
+from anynpu.firmware.generator.graph import Graph, Node, read_graph
+from anynpu.firmware.generator.layer import MAX_RANK, Layer, Refused
+from anynpu.firmware.generator.operators import EMITTERS
+from anynpu.firmware.generator.planner import Plan, plan
+from anynpu.firmware.generator.source import Names, Writer
+from anynpu.firmware.generator.types import C_TYPES
+
+Settings = Names
+
+
+@dataclass(frozen=True)
+class Generated:
+    """The files, and what was counted while they were made."""
+
+    files: dict[str, str] = field(repr=False)
+    arena_bytes: int
+    arena_bound: int
+    constant_bytes: int
+    macs: int
+    kernels: tuple[str, ...]
+    in_place: int
+    largest_constants: tuple[tuple[str, int], ...]
+    largest_layer: str
+    sections: dict[str, int]
+
+    def write(self, folder: Path) -> None:
+        """Writes the files into a folder."""
+        for name, text in self.files.items():
+            (folder / name).write_text(text, "utf-8", newline="\n")
+
+
+def layers_of(graph: Graph) -> tuple[list[Layer], list[Finding]]:
+    """Returns the layers of all operators, and why some have none."""
+    layers, findings = [], _border(graph)
+    for node in graph.nodes:
+        try:
+            layers.append(_layer(graph, node))
+        except Refused as reason:
+            findings.append(Finding("operator", f"operator {node.kind} {reason.message}", node.name))
+    return layers, findings
+
+
+def _layer(graph: Graph, node: Node) -> Layer:
+    emitter = EMITTERS.get(node.kind)
+    if emitter is None:
+        raise Refused("is not one that the C generator has a kernel for")
+    return emitter(graph, node)
+
+
+def _border(graph: Graph) -> list[Finding]:
+    """Returns why an input or output of the model cannot be one."""
+    found = []
+    for number in (*graph.inputs, *graph.outputs):
+        tensor = graph.tensors[number]
+        if tensor.constant:
+            found.append(Finding("border", "an input or output that is a constant", tensor.name))
+        if tensor.dtype not in C_TYPES or len(tensor.shape) > MAX_RANK:
+            found.append(Finding("border", f"a tensor of {tensor.dtype} with {len(tensor.shape)} axes", tensor.name))
+    return found
+
+
+def findings(path: Path) -> tuple[Finding, ...]:
+    """Returns every reason why no C can be generated for a model."""
+    return tuple(layers_of(read_graph(path))[1])
+
+
+def generate(path: Path, settings: Settings) -> Generated:
+    """Returns the C files of a quantised .tflite model; what it cannot express raises Unsupported, all at once."""
+    graph = read_graph(path)
+    layers, refused = layers_of(graph)
+    if refused:
+        raise Unsupported(
+            f"{len(refused)} of {len(graph.nodes)} operators have no C kernel: " + "; ".join(map(str, refused[:5])),
+            refused,
+            "anynpu check lists all of them",
+        )
+    layout = plan(graph, layers)
+    writer = Writer(graph, layers, layout, settings)
+    return _generated(graph, layers, layout, writer)
+
+
+def _generated(graph: Graph, layers: Sequence[Layer], layout: Plan, writer: Writer) -> Generated:
+    sizes = {symbol: (constant.bytes, about) for symbol, (constant, about) in writer.constants().items()}
+    largest = sorted(sizes.values(), key=lambda item: -item[0])[:5]
+    sections: dict[str, int] = {}
+    for symbol, (size, _) in sizes.items():
+        kind = symbol.rsplit("_", 1)[-1]
+        kind = "tensors" if kind.isdigit() else kind
+        sections[kind] = sections.get(kind, 0) + size
+    peak = graph.nodes[layout.peak_step] if graph.nodes else None
+    return Generated(
+        files=writer.files(),
+        arena_bytes=layout.bytes,
+        arena_bound=layout.bound,
+        constant_bytes=sum(size for size, _ in sizes.values()),
+        macs=sum(n.macs for n in graph.nodes),
+        kernels=tuple(sorted({c.kernel for a in layers for c in a.calls})),
+        in_place=layout.in_place,
+        largest_constants=tuple((about, size) for size, about in largest),
+        largest_layer=f"{peak.kind} {peak.name}" if peak else "",
+        sections=sections,
+    )
+
+
+def kernel_parts(names: Sequence[str]) -> list[str]:
+    """Returns the source parts of kernels, for those who build variants of them."""
+    return kernels.needed(names)

@@ -1,0 +1,63 @@
+"""The kernels that a model needs, put together from the sources beside this package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+
+from anynpu.errors import IntegrityError
+
+USES = re.compile(r"\A/\* uses:([^*]*)\*/\n")
+WIDER = (("int8_t", "int16_t"), ("_s8", "_s16"), ("INT8_", "INT16_"))
+
+
+@cache
+def _text(name: str) -> str | None:
+    file = resources.files("anynpu.firmware") / "kernels" / name
+    return file.read_text("utf-8") if file.is_file() else None
+
+
+def part(stem: str, ending: str) -> str:
+    """Returns one source; a 16-bit kernel that has none of its own is the 8-bit one with wider values."""
+    text = _text(stem + ending)
+    if text is None and stem.endswith("_s16") and _text(f"{stem}.c") is None and _text(f"{stem}.h") is None:
+        text = _text(stem.removesuffix("_s16") + "_s8" + ending)
+        for narrow, wide in WIDER if text else ():
+            text = (text or "").replace(narrow, wide)
+    return text or ""
+
+
+def uses(stem: str) -> list[str]:
+    """Returns the parts that a part names in its first line."""
+    match = USES.match(part(stem, ".c"))
+    return match.group(1).split() if match else []
+
+
+def needed(kernels: Iterable[str]) -> list[str]:
+    """Returns all parts that the kernels need, each after what it uses."""
+    order: list[str] = []
+
+    def visit(stem: str) -> None:
+        if stem in order:
+            return
+        for other in uses(stem):
+            visit(other)
+        if not part(stem, ".c") and not part(stem, ".h"):
+            raise IntegrityError(f"kernel {stem}: its source is missing from the package")
+        order.append(stem)
+
+    for kernel in sorted(set(kernels)):
+        visit(kernel)
+    return order
+
+
+def header(parts: Iterable[str]) -> str:
+    """Returns the declarations of the parts."""
+    return "\n".join(text for stem in parts if (text := part(stem, ".h")))
+
+
+def body(parts: Iterable[str]) -> str:
+    """Returns the functions of the parts."""
+    return "\n".join(USES.sub("", text) for stem in parts if (text := part(stem, ".c")))

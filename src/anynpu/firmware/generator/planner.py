@@ -1,0 +1,157 @@
+"""Where each tensor lies in the arena: liveness, shared memory of operators that work in place, and first fit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anynpu.firmware.generator.graph import ABSENT, Graph
+from anynpu.firmware.generator.layer import Layer
+
+ALIGNMENT = 4
+ATTEMPTS = 400
+
+
+@dataclass(frozen=True)
+class Block:
+    """Bytes that are needed from step `first` to step `last`, both included."""
+
+    key: str
+    bytes: int
+    first: int
+    last: int
+
+    def meets(self, other: Block) -> bool:
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The offset of every tensor and of every layer's scratch, by number; `bound` is the least any layout can take."""
+
+    tensors: dict[int, int]
+    scratch: dict[int, int]
+    bytes: int
+    bound: int
+    peak_step: int
+    in_place: int
+
+
+def plan(graph: Graph, layers: Sequence[Layer]) -> Plan:
+    """Returns the smaller of the layouts with and without operators in place."""
+    bound, peak = live_bytes(graph, layers)
+    options = [_plan(graph, layers, sharing, bound, peak) for sharing in (True, False)]
+    return min(options, key=lambda p: p.bytes)
+
+
+def live_bytes(graph: Graph, layers: Sequence[Layer]) -> tuple[int, int]:
+    """Returns the most bytes of tensors that live at once when nothing works in place, and the step where."""
+    owners = _owners(graph, layers, False)[0]
+    blocks = _blocks(graph, layers, owners, scratch=False)
+    totals = [sum(b.bytes for b in blocks if b.first <= step <= b.last) for step in range(len(layers))]
+    best = max(range(len(totals)), key=totals.__getitem__, default=0)
+    return (totals[best] if totals else 0), best
+
+
+def _plan(graph: Graph, layers: Sequence[Layer], sharing: bool, bound: int, peak: int) -> Plan:
+    owners, shared = _owners(graph, layers, sharing)
+    offsets, total = _place(_blocks(graph, layers, owners, scratch=True))
+    tensors = {number: offsets[f"t{owner}"] for number, owner in owners.items()}
+    scratch = {i: offsets[f"s{i}"] for i, layer in enumerate(layers) if layer.scratch}
+    return Plan(tensors, scratch, total, bound, peak, shared)
+
+
+def _owners(graph: Graph, layers: Sequence[Layer], sharing: bool) -> tuple[dict[int, int], int]:
+    """Returns for each tensor the one whose memory it is in, and how many operators work in place."""
+    owners = {number: number for number in graph.inputs}
+    shared = 0
+    for step, layer in enumerate(layers):
+        for number in layer.node.outputs:
+            owners[number] = number
+        if layer.alias is not None and layer.alias in owners:
+            owners[layer.node.outputs[0]] = owners[layer.alias]
+        elif sharing:
+            for source in layer.over:
+                if source in owners and _free_after(graph, layers, owners, owners[source], step):
+                    owners[layer.node.outputs[0]] = owners[source]
+                    shared += 1
+                    break
+    constant = {n for n in owners if graph.tensors[n].constant}
+    constant |= {a.node.outputs[0] for a in layers if a.alias is not None and a.alias not in owners}
+    return {n: o for n, o in owners.items() if n not in constant}, shared
+
+
+def _free_after(graph: Graph, layers: Sequence[Layer], owners: dict[int, int], owner: int, step: int) -> bool:
+    """Whether nothing in this memory is read after the step; tensors that alias it later are counted by their owner."""
+    group = {n for n, o in owners.items() if o == owner}
+    later = {n for layer in layers[step + 1 :] for n in layer.node.inputs}
+    return not group & (later | set(graph.outputs))
+
+
+def _blocks(graph: Graph, layers: Sequence[Layer], owners: dict[int, int], scratch: bool) -> list[Block]:
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    size: dict[int, int] = {}
+
+    def touch(number: int, step: int) -> None:
+        owner = owners.get(number, ABSENT)
+        if owner != ABSENT:
+            first[owner] = min(first.get(owner, step), step)
+            last[owner] = max(last.get(owner, step), step)
+            size[owner] = max(size.get(owner, 0), graph.tensors[number].bytes)
+
+    for number in graph.inputs:
+        touch(number, 0)
+    for step, layer in enumerate(layers):
+        for number in (*layer.node.inputs, *layer.node.outputs):
+            touch(number, step)
+    for number in graph.outputs:
+        touch(number, len(layers))
+    blocks = [Block(f"t{n}", _aligned(size[n]), first[n], last[n]) for n in first]
+    if scratch:
+        blocks += [Block(f"s{i}", _aligned(a.scratch), i, i) for i, a in enumerate(layers) if a.scratch]
+    return blocks
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _place(blocks: list[Block]) -> tuple[dict[str, int], int]:
+    """Returns offsets by first fit; of several orders, the one that needs least."""
+    floor = max((sum(b.bytes for b in blocks if b.meets(a) and b.first <= a.first) for a in blocks), default=0)
+    orders = [
+        sorted(blocks, key=lambda b: (-b.bytes, b.first, b.key)),
+        sorted(blocks, key=lambda b: (-b.bytes * (b.last - b.first + 1), b.key)),
+        sorted(blocks, key=lambda b: (b.first - b.last, -b.bytes, b.key)),
+        sorted(blocks, key=lambda b: (b.first, -b.bytes, b.key)),
+    ]
+    best = min((_first_fit(order) for order in orders), key=lambda found: found[1])
+    draw = random.Random(0)  # the same layout for the same model
+    order = list(orders[0])
+    for _ in range(ATTEMPTS if len(blocks) > 2 else 0):
+        if best[1] <= floor:
+            break
+        trial = list(order)
+        i, j = draw.randrange(len(trial)), draw.randrange(len(trial))
+        trial[i], trial[j] = trial[j], trial[i]
+        found = _first_fit(trial)
+        if found[1] <= best[1]:
+            best, order = found, trial
+    return best
+
+
+def _first_fit(order: Sequence[Block]) -> tuple[dict[str, int], int]:
+    placed: list[tuple[int, Block]] = []
+    offsets: dict[str, int] = {}
+    for block in order:
+        offset = 0
+        for start, other in sorted(placed, key=lambda item: item[0]):
+            if other.meets(block):
+                if start - offset >= block.bytes:
+                    break
+                offset = max(offset, start + other.bytes)
+        offsets[block.key] = offset
+        placed.append((offset, block))
+    return offsets, max((o + b.bytes for o, b in placed), default=0)

@@ -1,0 +1,349 @@
+"""The C files: text from layers, a layout and constants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from anynpu.firmware.generator import kernels
+from anynpu.firmware.generator.graph import Graph, scale_of, zero_of
+from anynpu.firmware.generator.layer import MAX_RANK, Call, Constant, Layer, Scratch, Tensor, Text, Value
+from anynpu.firmware.generator.planner import Plan
+from anynpu.firmware.generator.types import C_TYPES
+from anynpu.targets.flatbuffer import TfliteTensor
+
+WIDTH = 116
+TYPE_NAMES = ("INT8", "UINT8", "INT16", "INT32", "INT64", "FLOAT32", "BOOL")
+
+
+@dataclass(frozen=True)
+class Names:
+    """What the user may choose about the text: names, and attributes for where things are linked."""
+
+    model: str
+    fingerprint: str
+    arena_section: str = ""
+    weights_section: str = ""
+
+
+def comment(text: str) -> str:
+    """Returns text that can stand in a C comment."""
+    plain = "".join(c if c.isprintable() and c.isascii() else "?" for c in text)
+    return plain.replace("\\", "/").replace("*/", "* /").replace("/*", "/ *").replace("??", "? ?")
+
+
+def quoted(text: str) -> str:
+    """Returns text as a C string."""
+    escaped = "".join(
+        chr(b) if 32 <= b < 127 and b not in b'"\\?' else f"\\{b:03o}" for b in text.encode("utf-8", "replace")
+    )
+    return f'"{escaped}"'
+
+
+def number(value: float) -> str:
+    """Returns a float32 as a C constant that reads back as the same bits."""
+    text = str(np.float32(value))
+    return (text if any(c in text for c in ".en") else text + ".0") + "f"
+
+
+def integer(value: int) -> str:
+    """Returns an integer as a C constant."""
+    return f"{value}LL" if abs(value) > 0x7FFFFFFF else str(value)
+
+
+def shape_text(tensor: TfliteTensor) -> str:
+    """Returns "int8 1x32x32x3"."""
+    return f"{tensor.dtype} " + ("x".join(map(str, tensor.shape)) or "scalar")
+
+
+def wrapped(items: Iterable[str], indent: str = "    ") -> str:
+    """Returns items separated by commas in lines of limited width."""
+    lines, line = [], indent
+    for item in items:
+        if len(line) + len(item) + 2 > WIDTH and line.strip():
+            lines.append(line.rstrip())
+            line = indent
+        line += item + ", "
+    return "\n".join([*lines, line.rstrip()])
+
+
+def array(constant: Constant, symbol: str) -> str:
+    """Returns the definition of a constant array."""
+    values = constant.values
+    if values.ndim == 2:
+        items = ["{" + ", ".join(integer(int(v)) for v in row) + "}" for row in values]
+    elif values.dtype.kind == "f":
+        items = [number(float(v)) for v in values.reshape(-1)]
+    else:
+        items = [integer(int(v)) for v in values.reshape(-1).tolist()]
+    return f"const {constant.ctype} {symbol}[{len(items)}] ANYNPU_WEIGHTS = {{\n{wrapped(items)}\n}};\n"
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Turns a planned model into files."""
+
+    graph: Graph
+    layers: Sequence[Layer]
+    plan: Plan
+    names: Names
+
+    def files(self) -> dict[str, str]:
+        """Returns the text of every file by its name."""
+        parts = kernels.needed(call.kernel for layer in self.layers for call in layer.calls)
+        constants = self.constants()
+        return {
+            "anynpu_model.h": self._model_header(),
+            "anynpu_model.c": self._model(),
+            "anynpu_weights.h": self._weights_header(constants),
+            "anynpu_weights.c": self._weights(constants),
+            "anynpu_kernels.h": _kernels_header(parts),
+            "anynpu_kernels.c": f'{self._title("Kernels that this model needs")}\n{_INCLUDE}\n{kernels.body(parts)}',
+        }
+
+    def constants(self) -> dict[str, tuple[Constant, str]]:
+        """Returns every array in flash with a comment, by its symbol."""
+        found: dict[str, tuple[Constant, str]] = {}
+        for layer in self.layers:
+            for place, call in enumerate(layer.calls):
+                for key, value in call.params.items():
+                    if isinstance(value, Constant):
+                        found[self._symbol(layer, place, key)] = (value, f"{layer.node.kind} {layer.node.name}")
+                for argument in call.arguments:
+                    if isinstance(argument, Tensor) and self._tensor(argument.number).constant:
+                        number = self._source(argument.number)
+                        tensor = self.graph.tensors[number]
+                        assert tensor.data is not None
+                        constant = Constant("", C_TYPES[tensor.dtype], tensor.data, tensor.data.itemsize)
+                        found[f"anynpu_tensor_{number}"] = (constant, f"{tensor.name}: {shape_text(tensor)}")
+        return found
+
+    def _source(self, number: int) -> int:
+        """Returns the tensor that holds the bytes: the input of operators that only rename."""
+        for layer in self.layers:
+            if layer.alias is not None and layer.node.outputs[0] == number and number not in self.plan.tensors:
+                return self._source(layer.alias)
+        return number
+
+    def _tensor(self, number: int) -> TfliteTensor:
+        return self.graph.tensors[self._source(number)]
+
+    def _symbol(self, layer: Layer, place: int, key: str) -> str:
+        call = f"_{place}" if len(layer.calls) > 1 else ""
+        return f"anynpu_{layer.node.index:02d}{call}_{key}"
+
+    def _title(self, what: str) -> str:
+        return f"/* {what}: {comment(self.names.model)}. Generated; do not edit. */"
+
+    def _weights_header(self, constants: Mapping[str, tuple[Constant, str]]) -> str:
+        lines = [f"extern const {c.ctype} {name}[{_length(c)}];" for name, (c, _) in constants.items()]
+        return _guarded("ANYNPU_WEIGHTS_H", self._title("Constants"), ['#include "anynpu_kernels.h"', "", *lines])
+
+    def _weights(self, constants: Mapping[str, tuple[Constant, str]]) -> str:
+        section = self.names.weights_section
+        mark = f' __attribute__((section("{section}")))' if section else ""
+        blocks = [f"/* {comment(about)} */\n{array(c, name)}" for name, (c, about) in constants.items()]
+        head = [self._title("Constants"), '#include "anynpu_weights.h"', "", f"#define ANYNPU_WEIGHTS{mark}", ""]
+        return "\n".join([*head, *(blocks or ["/* This model has none. */", "typedef int anynpu_no_weights;", ""])])
+
+    def _model_header(self) -> str:
+        g = self.graph
+        lines = [
+            "#include <stdint.h>",
+            "",
+            f"#define ANYNPU_MODEL_NAME {quoted(self.names.model)}",
+            f"#define ANYNPU_MODEL_FINGERPRINT {quoted(self.names.fingerprint)}",
+            f"#define ANYNPU_MODEL_MACS {sum(n.macs for n in g.nodes)}",
+            f"#define ANYNPU_ARENA_BYTES {self.plan.bytes}",
+            f"#define ANYNPU_NUM_INPUTS {len(g.inputs)}",
+            f"#define ANYNPU_NUM_OUTPUTS {len(g.outputs)}",
+            f"#define ANYNPU_MAX_RANK {MAX_RANK}",
+            "",
+        ]
+        for role, numbers in (("INPUT", g.inputs), ("OUTPUT", g.outputs)):
+            for place, tensor_number in enumerate(numbers):
+                lines += _macros(f"ANYNPU_{role}_{place}", g.tensors[tensor_number])
+        return _guarded("ANYNPU_MODEL_H", self._title("Model"), [*lines, *_API])
+
+    def _model(self) -> str:
+        section = self.names.arena_section
+        mark = f' __attribute__((section("{section}")))' if section else ""
+        plan = self.plan
+        size = max(plan.bytes, 1)
+        head = [
+            self._title("Model"),
+            '#include "anynpu_model.h"',
+            '#include "anynpu_kernels.h"',
+            '#include "anynpu_weights.h"',
+            "",
+            f"/* The arena: {plan.bytes} bytes; tensors alone need {plan.bound} at once, most in layer {plan.peak_step}. */",
+            "static union {",
+            f"    uint8_t bytes[{size}];",
+            "    int64_t alignment;",
+            f"}} arena{mark};",
+            "",
+            "#define AT(type, offset) ((type *)(void *)(arena.bytes + (offset)))",
+            "",
+            *_TRACE,
+            "",
+        ]
+        return "\n".join([*head, *self._parameters(), *self._descriptors(), *self._functions(), ""])
+
+    def _parameters(self) -> list[str]:
+        lines = []
+        for layer in self.layers:
+            for place, call in enumerate(layer.calls):
+                name = self._symbol(layer, place, "").removeprefix("anynpu").rstrip("_")
+                lines += [f"static const anynpu_{call.kernel}_params layer{name} = {{"]
+                lines += [f"    .{k} = {self._value(layer, place, k, v)}," for k, v in call.params.items()]
+                lines += ["};", ""]
+        return lines
+
+    def _value(self, layer: Layer, place: int, key: str, value: Value) -> str:
+        if isinstance(value, Constant):
+            return self._symbol(layer, place, key)
+        if isinstance(value, Text):
+            return value.text
+        if isinstance(value, Mapping):
+            return "{" + ", ".join(f".{k} = {self._value(layer, place, k, v)}" for k, v in value.items()) + "}"
+        if isinstance(value, Sequence):
+            return "{" + ", ".join(integer(int(v)) for v in value) + "}"
+        return number(value) if isinstance(value, float) else integer(value)
+
+    def _descriptors(self) -> list[str]:
+        lines = []
+        for role, numbers in (("inputs", self.graph.inputs), ("outputs", self.graph.outputs)):
+            rows = ",\n".join(self._descriptor(n) for n in numbers)
+            lines += [f"static const anynpu_tensor {role}[{len(numbers)}] = {{\n{rows},\n}};", ""]
+        return lines
+
+    def _descriptor(self, tensor_number: int) -> str:
+        tensor = self.graph.tensors[tensor_number]
+        size = int(np.prod(tensor.shape))
+        scale = number(scale_of(tensor)) if tensor.scale else "0.0f"
+        dims = ", ".join(map(str, tensor.shape)) or "1"
+        return (
+            f"    {{{quoted(tensor.name)}, arena.bytes + {self.plan.tensors[tensor_number]}, {tensor.bytes}, {size}, "
+            f"ANYNPU_{tensor.dtype.upper()}, {len(tensor.shape)}, {{{dims}}}, {scale}, {zero_of(tensor)}}}"
+        )
+
+    def _functions(self) -> list[str]:
+        lines = [
+            "int anynpu_init(void)",
+            "{",
+            "    return 0;",
+            "}",
+            "",
+            "const anynpu_tensor *anynpu_input(int i)",
+            "{",
+            "    return i >= 0 && i < ANYNPU_NUM_INPUTS ? &inputs[i] : 0;",
+            "}",
+            "",
+            "const anynpu_tensor *anynpu_output(int i)",
+            "{",
+            "    return i >= 0 && i < ANYNPU_NUM_OUTPUTS ? &outputs[i] : 0;",
+            "}",
+            "",
+            "int anynpu_invoke(void)",
+            "{",
+        ]
+        for step, layer in enumerate(self.layers):
+            lines += self._layer(step, layer)
+        return [*lines, "    return 0;", "}"]
+
+    def _layer(self, step: int, layer: Layer) -> list[str]:
+        node, tensors = layer.node, self.graph.tensors
+        read = ", ".join(shape_text(tensors[n]) for n in node.inputs if n >= 0 and not tensors[n].constant)
+        made = ", ".join(shape_text(tensors[n]) for n in node.outputs)
+        note = f" ({layer.note})" if layer.note else ""
+        lines = [f"    /* {node.index:02d} {node.kind} {comment(node.name)}: {read} -> {made}{note} */"]
+        for place, call in enumerate(layer.calls):
+            name = self._symbol(layer, place, "").removeprefix("anynpu").rstrip("_")
+            given = [f"&layer{name}"] if call.params else ["0"]
+            given += [self._argument(step, layer, a) for a in call.arguments]
+            lines.append(f"    anynpu_{call.kernel}({', '.join(given)});")
+        lines += [
+            f"    TRACE({n}, AT(void, {self.plan.tensors[n]}), {tensors[n].bytes});"
+            for n in node.outputs
+            if n in self.plan.tensors
+        ]
+        return lines
+
+    def _argument(self, step: int, layer: Layer, argument: Tensor | Scratch) -> str:
+        if isinstance(argument, Scratch):
+            return f"AT({argument.ctype}, {self.plan.scratch[step]})" if layer.scratch else "0"
+        if self._tensor(argument.number).constant:
+            return f"anynpu_tensor_{self._source(argument.number)}"
+        return f"AT({argument.ctype}, {self.plan.tensors[argument.number]})"
+
+
+def _length(constant: Constant) -> int:
+    return int(constant.values.shape[0] if constant.values.ndim == 2 else constant.values.size)
+
+
+def _guarded(guard: str, title: str, lines: Sequence[str]) -> str:
+    start = ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
+    stop = ["", "#ifdef __cplusplus", "}", "#endif", ""]
+    return "\n".join([title, f"#ifndef {guard}", f"#define {guard}", "", *start, *lines, *stop, f"#endif /* {guard} */", ""])
+
+
+def _macros(prefix: str, tensor: TfliteTensor) -> list[str]:
+    lines = [f"/* {comment(tensor.name)}: {shape_text(tensor)} */"]
+    if len(tensor.shape) == 4:
+        sizes = zip(("HEIGHT", "WIDTH", "CHANNELS"), tensor.shape[1:], strict=True)
+        lines += [f"#define {prefix}_{name} {size}" for name, size in sizes]
+    lines.append(f"#define {prefix}_ELEMENTS {int(np.prod(tensor.shape))}")
+    if tensor.scale:
+        zero = zero_of(tensor)
+        lines += [f"#define {prefix}_SCALE {number(scale_of(tensor))}", f"#define {prefix}_ZERO_POINT ({zero})"]
+    return [*lines, ""]
+
+
+def _kernels_header(parts: Sequence[str]) -> str:
+    lines = ["#include <stdint.h>", "", f"#define ANYNPU_AXES {MAX_RANK}", "", kernels.header(parts)]
+    return _guarded("ANYNPU_KERNELS_H", "/* Kernels that this model needs. */", lines)
+
+
+_INCLUDE = '#include "anynpu_kernels.h"\n\n#include <string.h>\n'
+
+_TRACE = [
+    "/* Define ANYNPU_TRACE as the name of a function to see every tensor as it is made. */",
+    "#ifdef ANYNPU_TRACE",
+    "void ANYNPU_TRACE(int32_t tensor, const void *data, uint32_t bytes);",
+    "#define TRACE(tensor, data, bytes) ANYNPU_TRACE(tensor, data, bytes)",
+    "#else",
+    "#define TRACE(tensor, data, bytes)",
+    "#endif",
+]
+
+_API = [
+    "typedef enum { " + ", ".join(f"ANYNPU_{name}" for name in TYPE_NAMES) + " } anynpu_type;",
+    "",
+    "/* real = (stored - zero_point) * scale; scale is 0 where nothing is quantised. */",
+    "typedef struct {",
+    "    const char *name;",
+    "    void *data;",
+    "    uint32_t bytes;",
+    "    uint32_t elements;",
+    "    anynpu_type type;",
+    "    uint8_t rank;",
+    "    int32_t shape[ANYNPU_MAX_RANK];",
+    "    float scale;",
+    "    int32_t zero_point;",
+    "} anynpu_tensor;",
+    "",
+    "/* 0 on success. */",
+    "int anynpu_init(void);",
+    "",
+    "/* The i-th input and output, or a null pointer. */",
+    "const anynpu_tensor *anynpu_input(int i);",
+    "const anynpu_tensor *anynpu_output(int i);",
+    "",
+    "/* Runs the model once; 0 on success. What the inputs hold afterwards is undefined. */",
+    "int anynpu_invoke(void);",
+]
+
+SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

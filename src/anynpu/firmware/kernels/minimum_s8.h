@@ -1,0 +1,6 @@
+/* The smaller of two values. */
+typedef struct {
+    anynpu_pair_shape shape;
+} anynpu_minimum_s8_params;
+
+void anynpu_minimum_s8(const anynpu_minimum_s8_params *p, const int8_t *in1, const int8_t *in2, int8_t *out);

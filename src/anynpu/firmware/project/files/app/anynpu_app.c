@@ -1,0 +1,44 @@
+#include "anynpu_app.h"
+
+#include "anynpu_kat.h"
+#include "anynpu_model.h"
+#include "anynpu_protocol.h"
+#include "anynpu_text.h"
+#include "board.h"
+
+static int start(void)
+{
+    anynpu_put("a-anynpu-[");
+    anynpu_put(board_name());
+    anynpu_put(",");
+    anynpu_put(ANYNPU_MODEL_NAME);
+    anynpu_put_line("]");
+    const int status = anynpu_init();
+    if (status != 0) {
+        anynpu_put("e-[The model does not start: anynpu_init returned ");
+        anynpu_put_signed(status);
+        anynpu_put_line("]");
+    }
+    return status;
+}
+
+int anynpu_self_test(void)
+{
+    return (start() == 0 && anynpu_kat()) ? 0 : 1;
+}
+
+int anynpu_app(void)
+{
+    if (start() != 0) {
+        return 1;
+    }
+    if (!anynpu_model_fits()) {
+        anynpu_put_line("e-[The vectors are of another network than the model]");
+        return 1;
+    }
+    anynpu_put_line("m-timestamp-mode-performance");
+    anynpu_put_line("m-init-done");
+    anynpu_put_line("m-ready");
+    anynpu_serve();
+    return 0;
+}

@@ -1,0 +1,144 @@
+#include "anynpu_stages.h"
+
+#include <string.h>
+
+#include "anynpu_kat.h"
+#include "anynpu_protocol.h"
+#include "anynpu_text.h"
+#include "anynpu_vectors.h"
+#include "board.h"
+
+#define STAGES 4
+
+static const char *const names[STAGES] = {"init", "io", "infer", "post"};
+static uint32_t samples[STAGES][ANYNPU_STAGE_RUNS];
+static uint8_t taken[KAT_OUTPUT_BYTES];
+/* Written and never read: keeps the compiler from dropping the post-processing that is measured. */
+static volatile uint32_t best;
+
+static float stored_real(const anynpu_tensor *tensor, const uint8_t *data, uint32_t index)
+{
+    int16_t i16;
+    int32_t i32;
+    int64_t i64;
+    float real;
+    switch (tensor->type) {
+    case ANYNPU_FLOAT32:
+        memcpy(&real, data + (size_t)index * sizeof real, sizeof real);
+        return real;
+    case ANYNPU_INT8:
+        return (float)((data[index] < 128u ? (int)data[index] : (int)data[index] - 256) - tensor->zero_point)
+            * tensor->scale;
+    case ANYNPU_INT16:
+        memcpy(&i16, data + (size_t)index * sizeof i16, sizeof i16);
+        return (float)(i16 - tensor->zero_point) * tensor->scale;
+    case ANYNPU_INT32:
+        memcpy(&i32, data + (size_t)index * sizeof i32, sizeof i32);
+        return (float)((int64_t)i32 - tensor->zero_point) * tensor->scale;
+    case ANYNPU_INT64:
+        memcpy(&i64, data + (size_t)index * sizeof i64, sizeof i64);
+        return (float)i64 * tensor->scale;
+    default:
+        return (float)((int)data[index] - tensor->zero_point) * tensor->scale;
+    }
+}
+
+float anynpu_real(const anynpu_tensor *tensor, uint32_t index)
+{
+    return stored_real(tensor, (const uint8_t *)tensor->data, index);
+}
+
+static uint32_t since(uint64_t *start)
+{
+    const uint64_t now = board_ticks();
+    const uint64_t passed = now - *start;
+    *start = now;
+    return passed > UINT32_MAX ? UINT32_MAX : (uint32_t)passed;
+}
+
+static void take_outputs(void)
+{
+    uint8_t *to = taken;
+    for (int i = 0; i < ANYNPU_NUM_OUTPUTS; ++i) {
+        memcpy(to, anynpu_output(i)->data, anynpu_output(i)->bytes);
+        to += anynpu_output(i)->bytes;
+    }
+}
+
+/* Turns every output into real numbers and finds its largest: the least that any use of a model does. */
+static void post_process(void)
+{
+    const uint8_t *from = taken;
+    for (int i = 0; i < ANYNPU_NUM_OUTPUTS; ++i) {
+        const anynpu_tensor *tensor = anynpu_output(i);
+        float largest = stored_real(tensor, from, 0);
+        uint32_t where = 0;
+        for (uint32_t j = 1; j < tensor->elements; ++j) {
+            const float real = stored_real(tensor, from, j);
+            if (real > largest) {
+                largest = real;
+                where = j;
+            }
+        }
+        best = where;
+        from += tensor->bytes;
+    }
+}
+
+static int measure(const uint8_t *bytes, uint32_t run)
+{
+    uint64_t start = board_ticks();
+    const int ready = anynpu_init();
+    samples[0][run] = since(&start);
+    anynpu_load(bytes);
+    samples[1][run] = since(&start);
+    const int status = anynpu_invoke();
+    samples[2][run] = since(&start);
+    take_outputs();
+    const uint32_t out = since(&start);
+    samples[1][run] = samples[1][run] > UINT32_MAX - out ? UINT32_MAX : samples[1][run] + out;
+    post_process();
+    samples[3][run] = since(&start);
+    return ready == 0 && status == 0;
+}
+
+static void sort(uint32_t *values, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; ++i) {
+        const uint32_t value = values[i];
+        uint32_t at = i;
+        while (at > 0u && values[at - 1u] > value) {
+            values[at] = values[at - 1u];
+            --at;
+        }
+        values[at] = value;
+    }
+}
+
+static void put_stage(int stage, uint32_t runs)
+{
+    uint32_t *values = samples[stage];
+    sort(values, runs);
+    anynpu_put("a-stage-");
+    anynpu_put(names[stage]);
+    anynpu_put("-[");
+    anynpu_put_unsigned(values[0]);
+    anynpu_put(",");
+    anynpu_put_unsigned(((uint64_t)values[(runs - 1u) / 2u] + values[runs / 2u]) / 2u);
+    anynpu_put(",");
+    anynpu_put_unsigned(values[runs - 1u]);
+    anynpu_put_line("]");
+}
+
+int anynpu_stages(const uint8_t *bytes, uint32_t runs)
+{
+    for (uint32_t i = 0; i < runs; ++i) {
+        if (!measure(bytes, i)) {
+            return 0;
+        }
+    }
+    for (int i = 0; i < STAGES; ++i) {
+        put_stage(i, runs);
+    }
+    return 1;
+}

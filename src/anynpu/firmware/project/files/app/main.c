@@ -1,0 +1,14 @@
+#include "anynpu_app.h"
+#include "board.h"
+
+#ifndef ANYNPU_SELF_TEST
+#define ANYNPU_SELF_TEST 0
+#endif
+
+int main(void)
+{
+    board_init();
+    const int status = ANYNPU_SELF_TEST ? anynpu_self_test() : anynpu_app();
+    board_exit(status);
+    return status;
+}

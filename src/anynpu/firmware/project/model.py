@@ -1,0 +1,91 @@
+"""The model's part of the tree: the generated C as it is, or a compiled TFLite file behind the same interface."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from anynpu.artifact import Artifact
+from anynpu.errors import IntegrityError, Unsupported
+from anynpu.firmware.project.boards import Board
+from anynpu.tensors import TensorSpec
+
+HEADER = "anynpu_model.h"
+C_FORMAT = "c"
+DEFINE = re.compile(r"^#define (ANYNPU_\w+) +(.+?)\s*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Model:
+    """What the tree needs to know of the model, and the files that hold it."""
+
+    name: str
+    fingerprint: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    arena_bytes: int
+    files: dict[str, bytes] = field(repr=False)
+    notes: tuple[str, ...] = ()
+
+
+def read_model(artifact: Artifact, board: Board, compiled: Path | None = None) -> Model:
+    """Returns the model of an artifact for a board; one that does not fit the board raises Unsupported."""
+    artifact.verify()
+    if board.engine == "c":
+        return _generated(artifact, board)
+    from anynpu.firmware.project.tflm import interpreted
+
+    return interpreted(artifact, board, compiled)
+
+
+def _generated(artifact: Artifact, board: Board) -> Model:
+    manifest = artifact.manifest
+    if manifest.format != C_FORMAT:
+        hint = "build for cortex-m4, cortex-m55, riscv32 or host to get C"
+        raise Unsupported(f"board {board.name} takes generated C, and {artifact.path} is {manifest.format}", hint=hint)
+    chip = manifest.step.platform if manifest.step else ""
+    if board.chips and chip not in board.chips:
+        hint = "build for one of " + ", ".join(board.chips)
+        raise Unsupported(f"board {board.name} does not run what is generated for {chip or 'an unknown chip'}", hint=hint)
+    names = [f.path for f in manifest.files if f.path.endswith((".c", ".h")) and "/" not in f.path]
+    files = {name: artifact.file(name).read_bytes() for name in sorted(names)}
+    defined = defines(artifact.file(HEADER))
+    check_header(artifact.file(HEADER), defined, manifest.inputs)
+    fingerprint = defined["ANYNPU_MODEL_FINGERPRINT"].strip('"')
+    arena = int(defined["ANYNPU_ARENA_BYTES"].strip("()uUlL"))
+    name = defined["ANYNPU_MODEL_NAME"].strip('"')
+    return Model(name, fingerprint, manifest.inputs, manifest.outputs, arena, files)
+
+
+def defines(path: Path) -> dict[str, str]:
+    """Returns what the model's header defines; one without the names the application needs raises."""
+    if not path.is_file():
+        raise IntegrityError(f"{path}: the generated C has no such file")
+    found = dict(DEFINE.findall(path.read_text("utf-8")))
+    for name in ("ANYNPU_MODEL_NAME", "ANYNPU_MODEL_FINGERPRINT", "ANYNPU_ARENA_BYTES"):
+        if name not in found:
+            raise IntegrityError(f"{path}: does not define {name}")
+    return found
+
+
+def check_header(path: Path, defined: dict[str, str], inputs: tuple[TensorSpec, ...]) -> None:
+    """Raises where height, width or channels in the header are not those of the manifest."""
+    for index, spec in enumerate(inputs):
+        for word, value in dimensions(spec).items():
+            macro = f"ANYNPU_INPUT_{index}_{word}"
+            said = defined.get(macro, str(value)).strip("()uUlL")
+            if said != str(value):
+                raise IntegrityError(f"{path}: {macro} is {said}, but input {spec.name} has {value}")
+
+
+def dimensions(spec: TensorSpec) -> dict[str, int]:
+    """Returns height, width and channels of an image tensor by the names of the macros."""
+    if len(spec.shape) != 4:
+        return {}
+    layout = spec.layout or "NHWC"
+    return {
+        word: spec.shape[layout.index(axis)]
+        for word, axis in (("HEIGHT", "H"), ("WIDTH", "W"), ("CHANNELS", "C"))
+        if axis in layout
+    }
