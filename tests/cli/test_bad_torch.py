@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,3 +67,10 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, source: Path, refuse: Refus
 def test_a_pickled_checkpoint_needs_the_switch(tmp_path: Path, source: Path, refuse: Refuse) -> None:
     torch.save(torch.nn.Linear(3, 4), tmp_path / "whole.pth")
     refuse(2, "whole.pth", *BUILD, "-m", "net.py:Network", "--ckpt", "whole.pth", hint="--trust-checkpoint")
+
+
+def test_a_module_of_the_working_folder_is_found_by_its_name(cli, tmp_path):
+    (tmp_path / "mynets.py").write_text("import torch\n\n\ndef factory():\n    return torch.nn.Linear(4, 2)\n")
+    done = cli("show", "mynets:factory", "--shape", "x=1,4", "-f", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["inputs"][0]["shape"] == [1, 4]

@@ -14,7 +14,7 @@ from anynpu.artifact import MANIFEST, Artifact
 from anynpu.cli import options
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
-from anynpu.errors import AnyNpuError
+from anynpu.errors import AnyNpuError, ToolFailed
 from anynpu.pipeline.check import ChipCheck
 from anynpu.pipeline.check import check as run_check
 from anynpu.pipeline.output import as_json
@@ -89,7 +89,7 @@ def _target_row(platform: Platform) -> dict[str, str]:
     row = {"chip": platform.name, "what": platform.title, "NPU": platform.npu or "-"}
     try:
         links = chain(platform)
-    except AnyNpuError as error:  # a plug-in that does not load is one bad row, not the end of the list
+    except ToolFailed as error:  # a plug-in that does not load is one bad row, not the end of the list
         return {**row, "chain": platform.target, "tools": error.message, "executes here": "-"}
     try:
         for target in links:

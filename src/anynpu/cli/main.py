@@ -91,6 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     signal.signal(signal.SIGTERM, _terminate)
     _open_streams()
+    # `-m package.module:factory` means a module of the working folder too; last, so that it hides nothing.
+    sys.path.append(str(Path.cwd()))
     try:
         status = root.main(arguments, prog_name="anynpu", standalone_mode=False)
         sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,8 @@ def compare(ctx: click.Context, /, reference: Path, candidate: Path, **given: An
     from anynpu.measure.verify import class_axes, run_all
     from anynpu.quantize.calibration import load_data
 
+    if not math.isfinite(given["min_sqnr"]):
+        raise ConfigError(f"--min-sqnr {given['min_sqnr']}: a number of decibels was expected")
     a, b = Artifact.open(reference), Artifact.open(candidate)
     if a.manifest.fingerprint != b.manifest.fingerprint:
         raise ConfigError(

@@ -8,7 +8,7 @@ from anynpu import schema
 from anynpu.artifact import Artifact, Step
 from anynpu.errors import ToolMissing
 from anynpu.pipeline.build import platforms
-from anynpu.pipeline.planner import check_options, plan
+from anynpu.pipeline.planner import plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.store import Store
@@ -30,7 +30,7 @@ class Silent:
 def preview(request: Request, store: Store) -> list[dict[str, Any]]:
     """Returns one row a step; behind a step that is yet to be made, nobody can know whether the next is cached."""
     chips = platforms(request.chips)
-    check_options(chips, request.options)
+    plans, broken = plan_all(chips, request.options)
     steps = Steps(request, store, Silent())
     first = steps.import_step()
     model = store.find(first.address)
@@ -43,7 +43,9 @@ def preview(request: Request, store: Store) -> list[dict[str, Any]]:
             rows.append(_row(role, step, data[role]))
     for chip in chips:
         current = model
-        for link in plan(chip, request.options):
+        if error := broken.get(chip.name):
+            rows.append({"chip": chip.name, "step": chip.target, "state": "broken", "tools": {error.message: ""}})
+        for link in plans.get(chip.name, ()):
             name = f"{link.target.name}: {link.target.accepts} -> {link.target.produces}"
             try:
                 tools = dict(link.target.tools())

@@ -32,7 +32,7 @@ def _table(rows: Sequence[dict[str, str]]) -> str:
         return ""
     head = list(rows[0])
     lines = [head, ["---"] * len(head), *([row[name] for name in head] for row in rows)]
-    return "\n" + "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
+    return "\n" + "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |" for cells in lines) + "\n"
 
 
 def _model(record: dict[str, Any]) -> list[str]:
@@ -80,7 +80,7 @@ def _proof(chip: dict[str, Any]) -> list[str]:
     proof = chip["verification"]
     if not proof:
         return [f"Not verified: {chip['not_verified'] or 'the build did not get that far'}.\n"]
-    where = "held-out samples" if proof["held_out"] else "the calibration samples"
+    where = "held-out samples" if proof["held_out"] else "of the calibration samples"
     stands = " (the model before the NPU compiler)" if proof.get("stands_for") else ""
     rows = [
         {
