@@ -47,7 +47,9 @@ def main() -> None:
     console.print(Text("$ " + " ".join([Path(argv[0]).name, *argv[1:]]), style="bold"))
     for line in lasting(screen(argv)):
         console.print(Text.from_ansi(line))
-    target.write_text(console.export_svg(title="anynpu"), "utf-8")
+    picture = console.export_svg(title="anynpu")
+    # No fonts from the network: a viewer's own monospace font does.
+    target.write_text(re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL), "utf-8")
 
 
 if __name__ == "__main__":
