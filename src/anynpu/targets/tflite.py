@@ -164,13 +164,13 @@ def convert(model: str, out: str, inputs: list[str], outputs: list[str]) -> dict
 
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
-    from anynpu.quantize.tflite import quantize_file
-    from anynpu.targets.data import dataset, moved
+    from anynpu.quantize.tflite import in_layout, quantize_file
+    from anynpu.targets.data import dataset
 
     source = Artifact.open(Path(model))
     options = schema.from_dict(QuantPlan, plan, "plan")
     given = Artifact.open(Path(data))
-    turned = moved(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
+    turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
     figures = quantize_file(source.main, turned, options, Path(out), progress=tool.report_progress)
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
     return {"figures": figures, **_described(Path(out))}
