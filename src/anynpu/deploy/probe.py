@@ -42,7 +42,7 @@ def _openocd(image: Path, wiring: Wiring) -> list[list[str]]:
 
 
 def _pyocd(image: Path, wiring: Wiring) -> list[list[str]]:
-    flags = ["--target", wiring.chip]
+    flags = ["--no-wait", "--target", wiring.chip]  # it would wait for a probe for ever
     flags += ["--uid", wiring.probe] if wiring.probe else []
     flags += ["--base-address", f"{_address(image, wiring):#x}"] if image.suffix == ".bin" else []
     return [["pyocd", "flash", *flags, "--format", image.suffix[1:], str(image)]]

@@ -67,7 +67,7 @@ def test_openocd(tree):
 def test_pyocd_and_probe_rs(tree):
     elf = tree / "build" / "firmware.elf"
     assert probe.commands(PROGRAMMERS["pyocd"], elf, Wiring("stm32f407vg", "0669")) == [
-        ["pyocd", "flash", "--target", "stm32f407vg", "--uid", "0669", "--format", "elf", str(elf)]
+        ["pyocd", "flash", "--no-wait", "--target", "stm32f407vg", "--uid", "0669", "--format", "elf", str(elf)]
     ]
     assert probe.commands(PROGRAMMERS["probe-rs"], elf, Wiring("STM32F407VG")) == [
         ["probe-rs", "download", "--chip", "STM32F407VG", "--binary-format", "elf", "--verify", str(elf)],

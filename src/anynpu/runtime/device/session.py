@@ -19,11 +19,14 @@ class BoardSession:
     """Runs an artifact on the board that a line leads to.
 
     Opening it asks who is there: firmware of another model is refused, and so is one that fails its known answers.
+    `fingerprint` is the one that the artifact's code holds, where that is not the network's own.
     """
 
     formats = ("c",)
 
-    def __init__(self, artifact: Artifact, line: Transport, timeout_s: float = 10.0, run_s: float = 30.0) -> None:
+    def __init__(
+        self, artifact: Artifact, line: Transport, timeout_s: float = 10.0, run_s: float = 30.0, fingerprint: str = ""
+    ) -> None:
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
         self.what = line.where
@@ -31,14 +34,13 @@ class BoardSession:
             self.client = Client(line, timeout_s, run_s)
             self.board = self.client.board
             self.info = self.client.info()
-            self._refuse_another(artifact)
+            self._refuse_another(artifact, fingerprint or artifact.manifest.fingerprint)
             self.known_answers = self.client.known_answers(self.info.vectors)
         except BaseException:
             line.close()
             raise
 
-    def _refuse_another(self, artifact: Artifact) -> None:
-        wanted = artifact.manifest.fingerprint
+    def _refuse_another(self, artifact: Artifact, wanted: str) -> None:
         if self.info.fingerprint != wanted:
             raise DeviceError(
                 f"{self.what}: the board runs another model than {artifact.path} (fingerprints "
