@@ -11,7 +11,8 @@ import numpy as np
 
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.firmware.project.carray import byte_rows, quoted
+from anynpu.firmware.generator.source import quoted
+from anynpu.firmware.project.carray import byte_rows
 from anynpu.tensors import Array, TensorSpec
 
 FILE = "vectors.npz"

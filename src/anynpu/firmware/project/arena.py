@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import math
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,11 +15,12 @@ from anynpu.errors import AnyNpuError, ToolMissing, Unsupported
 from anynpu.targets.flatbuffer import operators
 
 ALIGNMENT = 16
-STEP = 1024
-FIGURE = re.compile(r"Arena allocation (total|head|tail) (\d+) bytes")
+LIMIT = 1 << 28
+MOST_INPUTS = 10
+"""TFLite-Micro's CONCATENATION takes no more."""
 
 
-def measure(model: Path, npu_operator: str, planned_bytes: int) -> int:
+def measure(model: Path, npu_operator: str) -> int:
     """Returns the arena that the compiled model needs on a 32-bit chip.
 
     The host's TFLite-Micro has no NPU. It gets a copy in which a plain operator with the same tensors stands in for
@@ -32,40 +31,44 @@ def measure(model: Path, npu_operator: str, planned_bytes: int) -> int:
         raise ToolMissing("the arena cannot be measured: tflite-micro is not installed", "pip install 'anynpu[build]'")
     with tempfile.TemporaryDirectory(prefix="anynpu-") as folder:
         scratch = Path(folder)
-        arguments = {"model": str(model), "npu_operator": npu_operator}
+        arguments = {"model": str(model.absolute()), "npu_operator": npu_operator}
         try:
-            total, head = tool.call(
-                "anynpu.firmware.project.arena:record", arguments, scratch=scratch, log=scratch / "log", timeout_s=120
+            smallest: int = tool.call(
+                "anynpu.firmware.project.arena:smallest", arguments, scratch=scratch, log=scratch / "log", timeout_s=120
             )
         except AnyNpuError as error:
-            hint = "an operator that it does not know is left to the CPU"
-            raise Unsupported(f"the arena cannot be measured: {error.message}", hint=hint) from error
-    tail = total - head
-    addresses = sum(
-        2 * _aligned(8 * len(op.tensors)) for op in operators(model) if op.custom_code == npu_operator
-    )
-    return _aligned(max(head, planned_bytes)) + _aligned(tail) + addresses
+            raise Unsupported(f"{model}: the arena cannot be measured: {error.message}", hint=error.hint) from None
+    calls = [op for op in operators(model) if op.custom_code == npu_operator]
+    return smallest + sum(2 * aligned(8 * len(op.tensors)) for op in calls)
 
 
-def record(model: str, npu_operator: str) -> tuple[int, int]:
-    """Returns the bytes in total and those of the memory plan, as TFLite-Micro recorded them (runs in a child)."""
-    from anynpu.runtime.tflm import _interpreter, _printed
-
+def smallest(model: str, npu_operator: str) -> int:
+    """Returns the smallest arena in which TFLite-Micro starts the model (runs in a child process)."""
     raw = stand_in(Path(model), npu_operator)
-    figures = dict(FIGURE.findall(_printed(_interpreter(raw).print_allocations)))
-    total, head = int(figures["total"]), int(figures["head"])
-    return _smallest(raw, total), head
+    low, high = 0, LIMIT
+    if not _starts(raw, high):
+        raise Unsupported(
+            "TFLite-Micro does not start the model", hint="an operator it does not know is left to the CPU"
+        )
+    while high - low > ALIGNMENT:
+        middle = aligned((low + high) // 2)
+        low, high = (low, middle) if _starts(raw, middle) else (middle, high)
+    return high
 
 
-def _smallest(raw: bytes, arena: int) -> int:
-    """Returns an arena that is proven to be enough: planning needs memory of its own before the plan is in place."""
+def _starts(raw: bytes, arena: int) -> bool:
     from tflite_micro import runtime
 
-    while True:
-        with contextlib.suppress(RuntimeError):
-            runtime.Interpreter.from_bytes(raw, arena_size=arena)
-            return arena
-        arena += STEP
+    try:
+        runtime.Interpreter.from_bytes(raw, arena_size=arena)
+    except RuntimeError:
+        return False
+    return True
+
+
+def aligned(size: int) -> int:
+    """Returns the size rounded up to what TFLite-Micro aligns buffers to."""
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def stand_in(path: Path, npu_operator: str) -> bytes:
@@ -85,6 +88,7 @@ def stand_in(path: Path, npu_operator: str) -> bytes:
             operator.builtinOptionsType = schema.BuiltinOptions.ConcatenationOptions
             operator.builtinOptions = schema.ConcatenationOptionsT()
             operator.customOptions = None
+            operator.inputs = operator.inputs[:MOST_INPUTS]
             for index in (*operator.inputs, *operator.outputs):
                 _as_bytes(graph.tensors[index], schema)
     builder = flatbuffers.Builder(1024)
@@ -103,7 +107,3 @@ def _as_bytes(tensor: Any, schema: Any) -> None:
     tensor.quantization = schema.QuantizationParametersT()
     tensor.quantization.scale = [1 / 256]
     tensor.quantization.zeroPoint = [-128]
-
-
-def _aligned(size: int) -> int:
-    return -(-size // ALIGNMENT) * ALIGNMENT

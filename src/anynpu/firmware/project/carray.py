@@ -1,4 +1,4 @@
-"""Bytes and text as C writes them."""
+"""Bytes as C writes them, and names that are safe in file names."""
 
 from __future__ import annotations
 
@@ -11,20 +11,6 @@ def byte_rows(data: bytes, indent: str = "    ") -> str:
     return "".join(indent + ", ".join(str(byte) for byte in line) + ",\n" for line in lines)
 
 
-def quoted(text: str) -> str:
-    """Returns text as a C string; what is not plain ASCII is written as octal bytes."""
-    shown = "".join(
-        chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode("utf-8")
-    )
-    return f'"{shown}"'
-
-
 def identifier(text: str) -> str:
     """Returns text as part of a file or board name: letters, digits, dots, dashes and underscores."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in text) or "model"
-
-
-def real(value: float) -> str:
-    """Returns a C float constant that reads back as the same 32-bit number."""
-    text = f"{value:.9g}"
-    return (text if any(c in text for c in ".en") else text + ".0") + "f"

@@ -47,7 +47,9 @@ def _generated(artifact: Artifact, board: Board) -> Model:
     chip = manifest.step.platform if manifest.step else ""
     if board.chips and chip not in board.chips:
         hint = "build for one of " + ", ".join(board.chips)
-        raise Unsupported(f"board {board.name} does not run what is generated for {chip or 'an unknown chip'}", hint=hint)
+        raise Unsupported(
+            f"board {board.name} does not run what is generated for {chip or 'an unknown chip'}", hint=hint
+        )
     names = [f.path for f in manifest.files if f.path.endswith((".c", ".h")) and "/" not in f.path]
     files = {name: artifact.file(name).read_bytes() for name in sorted(names)}
     defined = defines(artifact.file(HEADER))

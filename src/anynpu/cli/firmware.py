@@ -1,0 +1,95 @@
+"""anynpu firmware: a project tree around a built model."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu.artifact import Artifact
+from anynpu.cli import options
+from anynpu.cli.table import print_table
+from anynpu.errors import ConfigError
+from anynpu.firmware.project.boards import BOARDS
+from anynpu.firmware.project.tree import VECTORS, Project, make_project
+from anynpu.pipeline.output import _swap, as_json, check_output
+from anynpu.store import writing
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path), required=False)
+@click.option("-b", "--board", metavar="BOARD", help="The board; without it all boards are listed.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the tree goes.")
+@click.option("--vectors", type=click.Path(path_type=Path), metavar="FILE", help="Known answers of another place.")
+@click.option(
+    "--count", type=click.IntRange(1), default=VECTORS, show_default=True, help="Most known answers to embed."
+)
+@click.option(
+    "--compiled", type=click.Path(path_type=Path), metavar="FILE", help="A .tflite file that a vendor's converter made."
+)
+@click.option("--overwrite", is_flag=True, help="Replace an earlier tree instead of keeping it.")
+@options.apply(options.COMMON)
+@click.pass_context
+def firmware(ctx: click.Context, /, artifact: Path | None, board: str | None, **given: Any) -> int:
+    """Write a project for a board that builds without editing and proves itself by known answers.
+
+    ARTIFACT is the folder of one chip that `anynpu build` made. The tree holds the model, an application with the
+    known-answer test and the measuring protocol, the board's layer, a Makefile and a CMakeLists.txt.
+
+    \b
+    anynpu firmware out/cortex-m55 -b qemu-mps3-an547 -o firmware
+    anynpu firmware out/hxwe2 -b hxwe2 -o firmware
+    """
+    if board is None:
+        return _list_boards(given["format"])
+    if artifact is None:
+        raise ConfigError("no artifact is named", "name the folder of one chip, such as out/cortex-m4")
+    out = given["output"] or Path(f"firmware-{board}")
+    check_output(out, given["overwrite"])
+    project = make_project(Artifact.open(artifact), board, given["vectors"], given["compiled"], given["count"])
+    kept = write_tree(project.files, out, given["overwrite"])
+    _show(project, out, given["format"])
+    if kept is not None and not given["quiet"]:
+        click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
+    return 0
+
+
+def write_tree(files: Mapping[str, bytes], out: Path, overwrite: bool) -> Path | None:
+    """Puts the files at `out` in one move and returns where an earlier folder was kept, if any."""
+    out = out.absolute()
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
+        try:
+            fresh.chmod(0o755)
+            for name, data in files.items():
+                (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+                (fresh / name).write_bytes(data)
+            return _swap(fresh, out, overwrite)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _list_boards(format: str) -> int:
+    rows = [{"board": b.name, "what": b.title, "model": b.engine} for b in BOARDS.values()]
+    if format == "json":
+        click.echo(as_json({"schema_version": 1, "kind": "boards", "boards": rows}), nl=False)
+    else:
+        print_table(rows)
+    return 0
+
+
+def _show(project: Project, out: Path, format: str) -> None:
+    if format == "json":
+        click.echo(as_json({**project.report, "output": str(out), "files": list(project.files)}), nl=False)
+        return
+    report = project.report
+    click.echo(f"{report['model']} for {project.board.title}")
+    click.echo(f"arena {report['arena_bytes']} bytes, {report['vectors']} known answers, {len(project.files)} files")
+    for note in report["notes"]:
+        click.echo(note)
+    click.echo(f"next: {out / 'README.md'}")

@@ -1,0 +1,124 @@
+"""The whole tree of a firmware project, as paths and contents."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from anynpu.artifact import Artifact
+from anynpu.firmware.generator.source import comment
+from anynpu.firmware.project import answers as known
+from anynpu.firmware.project import templates
+from anynpu.firmware.project.boards import Board, find
+from anynpu.firmware.project.carray import identifier
+from anynpu.firmware.project.model import Model, read_model
+
+REPORT = "report.json"
+VECTORS = 5
+PARTS = ("app", "model", "vectors")
+
+
+@dataclass(frozen=True)
+class Project:
+    """A tree that is ready to be written, and what there is to say of it."""
+
+    board: Board
+    model: Model
+    answers: known.Answers
+    files: Mapping[str, bytes]
+    report: Mapping[str, Any]
+
+
+def make_project(
+    artifact: Artifact, board_name: str, vectors: Path | None = None, compiled: Path | None = None, count: int = VECTORS
+) -> Project:
+    """Returns the project of an artifact for a board with at most `count` known answers; the same every time."""
+    board = find(board_name)
+    model = read_model(artifact, board, compiled)
+    path = vectors or known.evidence_of(artifact)
+    answers = known.read_answers(path, artifact, model.inputs, model.outputs, count)
+    report = _report(artifact, board, model, answers)
+    files = {REPORT: json.dumps(report, indent=1, allow_nan=False) + "\n"}
+    files |= _board_files(board, values(artifact, board, model, answers))
+    parts = {
+        "app": _application(board),
+        "model": {name: data.decode("utf-8") for name, data in model.files.items()},
+        "vectors": {
+            "anynpu_vectors.h": known.header(answers, model.fingerprint),
+            "anynpu_vectors.c": known.source(answers),
+        },
+    }
+    for part, contents in parts.items():
+        files |= {_place(board, part, name): text for name, text in contents.items()}
+    return Project(board, model, answers, {name: files[name].encode("utf-8") for name in sorted(files)}, report)
+
+
+def _application(board: Board) -> dict[str, str]:
+    return {name: text for name, text in templates.folder("app").items() if board.main or name != "main.c"}
+
+
+def _place(board: Board, part: str, name: str) -> str:
+    folder = board.placed.get(PurePosixPath(name).suffix, part)
+    return f"{folder}/{name}"
+
+
+def _board_files(board: Board, filled: Mapping[str, object]) -> dict[str, str]:
+    """Returns the board's own files; those of its kind first, so that a board may replace one."""
+    found: dict[str, str] = {}
+    for folder in board.files:
+        found |= {name: templates.fill(text, filled) for name, text in templates.folder(folder).items()}
+    return found
+
+
+def values(artifact: Artifact, board: Board, model: Model, answers: known.Answers) -> dict[str, object]:
+    """Returns what the templates may ask for."""
+    accelerator = str(artifact.manifest.details.get("accelerator", ""))
+    family, _, macs = accelerator.removeprefix("ethos-").partition("-")
+    plain: dict[str, object] = {
+        "BOARD": board.name,
+        "TITLE": board.title,
+        "MODEL": comment(model.name),
+        "MODEL_ID": identifier(model.name),
+        "FINGERPRINT": model.fingerprint,
+        "ARENA": model.arena_bytes,
+        "VECTORS": answers.count,
+        "CHIP": artifact.manifest.step.platform if artifact.manifest.step else "",
+        "ACCELERATOR": accelerator,
+        "NPU_FAMILY": family or "u55",
+        "NPU_MACS": macs or "128",
+        "TENSORS": "\n".join(_tensor_lines(model)),
+        **board.values,
+    }
+    return {**plain, "COMMON": templates.fill(templates.folder("readme")["common.md"], plain)}
+
+
+def _tensor_lines(model: Model) -> list[str]:
+    lines = []
+    for kind, specs in (("input", model.inputs), ("output", model.outputs)):
+        for spec in specs:
+            scaled = spec.quantization
+            how = f", scale {scaled.scale[0]:.9g}, zero point {scaled.zero_point[0]}" if scaled else ""
+            layout = f" {spec.layout}" if spec.layout else ""
+            lines.append(f"- {kind} `{spec.name}`: {spec.dtype} {'x'.join(map(str, spec.shape))}{layout}{how}")
+    return lines
+
+
+def _report(artifact: Artifact, board: Board, model: Model, answers: known.Answers) -> dict[str, Any]:
+    # Nothing here names a path or a time: the same artifact gives the same tree, byte for byte.
+    return {
+        "schema_version": 1,
+        "kind": "firmware",
+        "board": board.name,
+        "engine": board.engine,
+        "model": model.name,
+        "fingerprint": model.fingerprint,
+        "artifact": artifact.digest,
+        "chip": artifact.manifest.step.platform if artifact.manifest.step else "",
+        "arena_bytes": model.arena_bytes,
+        "vectors": answers.count,
+        "vector_bytes": int(answers.inputs.nbytes + answers.outputs.nbytes),
+        "notes": [*model.notes, *answers.notes],
+    }
