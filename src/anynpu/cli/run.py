@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +16,36 @@ from anynpu.cli import options
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.pipeline.output import as_json
+from anynpu.pipeline.steps import own_version
 from anynpu.report.figures import decibel, percent
 from anynpu.runtime.base import choose, run_stored
 from anynpu.store import writing
 from anynpu.tensors import Array, TensorSpec
+
+DEVICE = click.option(
+    "--on",
+    "device",
+    metavar="DEVICE",
+    help="ort, litert, tflm, ...; generated C: host, qemu or serial:PORT[@BAUD]. The format's reference if not said.",
+)
+TIMEOUT = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    show_default=True,
+    help="Seconds that a board may take for an answer, beside 30 for every inference.",
+)
 
 
 @click.command()
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("-i", "--input", "inputs", required=True, metavar="FILE", help="x.npy, or x.npz with an array per input.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
-@click.option(
-    "--on", "device", metavar="DEVICE", help="ort, litert, tflm, ...; the reference for the format if not said."
-)
+@DEVICE
+@TIMEOUT
 @options.apply(options.COMMON)
 @click.pass_context
-def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None, device: str | None, **_: Any) -> int:
+def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None, **given: Any) -> int:
     """Run an artifact on one input and show what comes out.
 
     Arrays are in the layout that `anynpu show` prints. Real numbers are quantised by the input's own scale and zero
@@ -38,28 +53,42 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
 
     \b
     anynpu run out/tflm -i image.npy -o scores.npz
+    anynpu run out/cortex-m4 -i image.npy --on qemu
     """
     subject = Artifact.open(artifact)
-    kind = choose(subject.manifest.format, device)
-    session = kind(subject)
-    given = _read(Path(inputs), session.inputs)
-    stored = {spec.name: _stored(spec, given[spec.name]) for spec in session.inputs if spec.name in given}
-    outputs = run_stored(session, {**given, **stored})
+    stored = read_stored(Path(inputs), subject.manifest.inputs)
+    session = open_on(subject, given)[0]
+    try:
+        outputs = run_stored(session, stored)
+    finally:
+        session.close()
     real = {spec.name: spec.to_real(outputs[spec.name]) for spec in session.outputs}
-    session.close()
     if output is not None:
         with writing(output), output.open("wb") as stream:
             np.savez(stream, **real)
-    _show_outputs(ctx.params["format"], kind, real)
+    _show_outputs(given["format"], session.what, real)
     return 0
 
 
-def _show_outputs(format: str, kind: Any, real: dict[str, Array]) -> None:
+def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Returns a session on the device that the flags name, and what runs there where that is our firmware."""
+    from anynpu.firmware import run as firmware
+
+    format, device = artifact.manifest.format, given["device"]
+    if device is None and format == "c":
+        device = "host"
+    if device is None or not firmware.is_board(device):
+        return choose(format, device)(artifact), None
+    running = firmware.start(artifact, device, options.store(given), {"anynpu": own_version()}, given["timeout"])
+    return running.session, running
+
+
+def _show_outputs(format: str, what: str, real: dict[str, Array]) -> None:
     if format == "json":
         values = {name: {"shape": list(a.shape), "values": a.ravel().tolist()} for name, a in real.items()}
-        click.echo(as_json({"schema_version": 1, "kind": "run", "executed": kind.what, "outputs": values}), nl=False)
+        click.echo(as_json({"schema_version": 1, "kind": "run", "executed": what, "outputs": values}), nl=False)
         return
-    click.echo(f"executed: {kind.what}")
+    click.echo(f"executed: {what}")
     print_table(
         [
             {
@@ -85,10 +114,13 @@ def _stored(spec: TensorSpec, array: Array) -> Array:
     return spec.to_stored(array)
 
 
-def _read(path: Path, specs: tuple[TensorSpec, ...]) -> dict[str, Array]:
+def read_stored(path: Path, specs: tuple[TensorSpec, ...]) -> dict[str, Array]:
+    """Returns the inputs in a file as the model stores them; a name that the model does not have is left for later."""
     from anynpu.quantize.calibration import read_arrays
 
-    return read_arrays(path, specs)
+    given = read_arrays(path, specs)
+    stored = {spec.name: _stored(spec, given[spec.name]) for spec in specs if spec.name in given}
+    return {**given, **stored}
 
 
 @click.command()

@@ -22,8 +22,6 @@ class BoardSession:
     `fingerprint` is the one that the artifact's code holds, where that is not the network's own.
     """
 
-    formats = ("c",)
-
     def __init__(
         self, artifact: Artifact, line: Transport, timeout_s: float = 10.0, run_s: float = 30.0, fingerprint: str = ""
     ) -> None:
@@ -80,10 +78,6 @@ class BoardSession:
             cause="the board was flashed with firmware of another build of the same network",
             hint="flash the firmware of this artifact",
         )
-
-    @staticmethod
-    def missing() -> str:
-        return ""
 
     def load(self, inputs: Mapping[str, Array]) -> None:
         """Sends the inputs to the board."""

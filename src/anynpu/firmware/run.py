@@ -1,0 +1,163 @@
+"""An artifact's firmware, built and running: on this host, on an emulated board, or on a board at a serial port."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from anynpu import schema, tool
+from anynpu.artifact import Artifact, Manifest, Step
+from anynpu.errors import ConfigError, DeviceError, IntegrityError, ToolMissing, Unsupported
+from anynpu.firmware.project.boards import BOARDS
+from anynpu.firmware.project.model import HEADER, defines
+from anynpu.firmware.project.tree import Project, make_project
+from anynpu.runtime import qemu
+from anynpu.runtime.device import elf
+from anynpu.runtime.device.program import Program
+from anynpu.runtime.device.serial_port import SerialPort
+from anynpu.runtime.device.session import BoardSession
+from anynpu.runtime.device.transport import Transport
+from anynpu.store import Store
+
+ON = re.compile(r"host|qemu(:.*)?|serial:.*")
+FIRMWARE = ("firmware.elf", "firmware")
+COMPILERS: Mapping[str, tuple[str, str]] = {
+    "host": ("cc", "apt install gcc libc6-dev"),
+    "qemu": ("arm-none-eabi-gcc", "apt install gcc-arm-none-eabi libnewlib-arm-none-eabi"),
+}
+MAKE_S = 900.0
+
+
+@dataclass(frozen=True)
+class Running:
+    """A session on a board, with what its firmware occupies where it was built here."""
+
+    session: BoardSession
+    clock: str
+    footprint: elf.Footprint | None = None
+    vector_bytes: int = 0
+
+
+def is_board(on: str) -> bool:
+    """Returns whether `--on` names a board for our firmware rather than a runtime of this host."""
+    return ON.fullmatch(on) is not None
+
+
+def start(artifact: Artifact, on: str, store: Store, tools: Mapping[str, str], timeout_s: float = 10.0) -> Running:
+    """Returns the artifact running on `on`: host, qemu, qemu:MACHINE or serial:PORT[@BAUD].
+
+    `tools` are versions that the built firmware is kept under, beside those of the compiler.
+    """
+    if on.startswith("serial:"):
+        line: Transport = SerialPort(on.removeprefix("serial:"))
+        session = BoardSession(artifact, line, timeout_s, fingerprint=_fingerprint(artifact))
+        hz = session.info.tick_hz
+        return Running(session, f"the board's timer at {hz} Hz" if hz else "the board's instruction counter")
+    board = "host" if on == "host" else qemu_board(artifact, on.partition(":")[2])
+    built = build(artifact, board, store, tools)
+    line = _line(built, board)
+    session = BoardSession(artifact, line, timeout_s, fingerprint=_fingerprint(artifact))
+    clock = "wall clock of this host"
+    if board != "host":
+        clock = "instructions that QEMU executed, not cycles and not time"
+        _refuse_clock(session)
+    details = built.manifest.details
+    sections = elf.footprint(built.main) if elf.is_elf(built.main) else None
+    return Running(session, clock, sections, details["vector_bytes"])
+
+
+def _refuse_clock(session: BoardSession) -> None:
+    """An emulator has no time: firmware that says otherwise must not get its ticks called milliseconds."""
+    if session.info.tick_hz != 0:
+        session.close()
+        raise DeviceError(
+            f"{session.what}: the emulated board claims a clock of {session.info.tick_hz} Hz", call="info"
+        )
+
+
+def _fingerprint(artifact: Artifact) -> str:
+    header = artifact.path / HEADER
+    return defines(header)["ANYNPU_MODEL_FINGERPRINT"].strip('"') if header.is_file() else artifact.manifest.fingerprint
+
+
+def qemu_board(artifact: Artifact, machine: str = "") -> str:
+    """Returns the emulated board that runs the artifact's chip, or the named one."""
+    chip = artifact.manifest.step.platform if artifact.manifest.step else ""
+    known = {name.removeprefix("qemu-"): board for name, board in BOARDS.items() if name.startswith("qemu-")}
+    if machine and machine not in known:
+        raise ConfigError(f"no such emulated board: {machine}", "known: " + ", ".join(known))
+    if machine:
+        return f"qemu-{machine}"
+    # The board whose processor is the chip's own comes before one that merely runs its code.
+    fits = sorted((len(board.chips), board.name) for board in known.values() if chip in board.chips)
+    if not fits:
+        raise Unsupported(
+            f"QEMU has no board here that runs code for {chip or 'an unknown chip'}", hint="use --on host"
+        )
+    return fits[0][1]
+
+
+def _line(built: Artifact, board: str) -> Program:
+    if board == "host":
+        return Program([str(built.main)], built.path, "the firmware built for this host")
+    return qemu.line_to(board.removeprefix("qemu-"), built.main)
+
+
+def build(artifact: Artifact, board: str, store: Store, tools: Mapping[str, str]) -> Artifact:
+    """Returns the built firmware of an artifact for a board, from the store if it was built before."""
+    if board != "host":
+        _find(qemu.PROGRAM, qemu.PACKAGE)  # before minutes of compiling
+    project = make_project(artifact, board)
+    compiler, package = COMPILERS[board.partition("-")[0]]
+    step = Step(
+        "firmware",
+        {"artifact": artifact.digest, "tree": _digest(project)},
+        {"board": board},
+        {**tools, compiler: _version(compiler, package)},
+        platform=artifact.manifest.step.platform if artifact.manifest.step else "",
+    )
+    return store.build(step, lambda out, log: _make(project, out, log)).artifact
+
+
+def _digest(project: Project) -> str:
+    return schema.digest({name: data.hex() for name, data in project.files.items()})
+
+
+def _find(program: str, package: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        raise ToolMissing(f"{program} is not installed", package)
+    return found
+
+
+def _version(compiler: str, package: str) -> str:
+    _find(compiler, package)
+    with tempfile.TemporaryDirectory(prefix="anynpu-") as scratch:
+        done = tool.run([compiler, "--version"], cwd=Path(scratch), log=Path(scratch) / "log", timeout_s=30)
+    return done.output.partition("\n")[0].strip()
+
+
+def _make(project: Project, out: Path, log: Path) -> Manifest:
+    _find("make", "apt install make")
+    tree = out.parent / "tree"
+    write(project, tree)
+    tool.run(["make", "-C", str(tree)], cwd=out, log=log, timeout_s=MAKE_S, hint="the generated code does not compile")
+    found = [tree / "build" / name for name in FIRMWARE if (tree / "build" / name).is_file()]
+    if not found:
+        raise IntegrityError(f"make of board {project.board.name} left no firmware in build/")
+    shutil.copy2(found[0], out / found[0].name)
+    details: dict[str, Any] = {"board": project.board.name, "vector_bytes": project.report["vector_bytes"]}
+    return Manifest("firmware", found[0].name, fingerprint=project.model.fingerprint, details=details)
+
+
+def write(project: Project, folder: Path) -> None:
+    """Writes the files of a project into a folder."""
+    for name, data in project.files.items():
+        path = folder / PurePosixPath(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
