@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from anynpu.firmware.generator.fixedpoint import activation_range, quantize_multiplier
+from anynpu.firmware.generator.fixedpoint import RANGES, activation_range, clamp, multiply, quantize_multiplier
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, values, zero_of
 from anynpu.firmware.generator.layer import Call, Constant, Layer, Scratch, Tensor, Value, require
 from anynpu.firmware.generator.windows import is_pointwise, window
@@ -36,22 +37,31 @@ class Filters:
         """Whether the fast kernels' arithmetic holds: factors below one half, accumulators below 2^30."""
         flat = np.abs(self.weights.reshape(len(self.weights), -1).astype(np.int64)).sum(axis=1)
         reach = max(127 - self.in_zero, self.in_zero + 128)
-        bound = int((flat * reach + np.abs(self.bias)).max(initial=0))
-        return bound < FAST_LIMIT and all(m == 0 or s <= -1 for m, s in self.factors)
+        bounds = (flat * reach + np.abs(self.bias)).tolist()
+        # A channel without weights is a constant, whatever its bias and factor.
+        alive = [(b, m, s) for b, (m, s), f in zip(bounds, self.factors, flat.tolist(), strict=True) if f]
+        return all(b < FAST_LIMIT and (m == 0 or s <= -1) for b, m, s in alive)
 
     def packed(self, name: str, folded: bool) -> Constant:
         """Returns {bias, multiplier, shift} per channel; folded: as the fast kernels take them."""
-        bias = self.bias
-        if folded:
-            sums = self.weights.reshape(len(self.weights), -1).astype(np.int64).sum(axis=1)
-            bias = bias - self.in_zero * sums
-        factors = [_fast(m, s) if folded else (m, s) for m, s in self.factors]
-        rows = np.array([[b, m, s] for b, (m, s) in zip(bias.tolist(), factors, strict=True)], np.int64)
-        return Constant(name, "anynpu_channel", rows, CHANNEL_BYTES)
+        plain = [(b, m, s) for b, (m, s) in zip(self.bias.tolist(), self.factors, strict=True)]
+        rows = [self._folded(w, *row) for w, row in zip(self.weights, plain, strict=True)] if folded else plain
+        return Constant(name, "anynpu_channel", np.array(rows, np.int64), CHANNEL_BYTES)
 
-    def limits(self, folded: bool) -> dict[str, Value]:
-        zero: dict[str, Value] = {"zero2": 2 * self.out_zero + 1} if folded else {"out_zero": self.out_zero}
-        return {**zero, "low": self.low, "high": self.high}
+    def _folded(self, weights: Array, bias: int, multiplier: int, shift: int) -> tuple[int, int, int]:
+        """Returns one channel for the fast kernels, with the input's zero point in its bias."""
+        if not weights.any():
+            # The fast kernels make exactly this constant of 4 * constant * 2^30.
+            return 4 * clamp(multiply(bias, multiplier, shift), -256, 256), 1 << 30, 0
+        return bias - self.in_zero * int(weights.astype(np.int64).sum()), *_fast(multiplier, shift)
+
+    def clamped(self, graph: Graph, node: Node) -> tuple[Call, ...]:
+        """Returns the call that applies a fused activation which saturation does not give."""
+        if (self.low, self.high) == RANGES["int8"]:
+            return ()
+        count = math.prod(graph.output(node).shape)
+        params: dict[str, Value] = {"count": count, "low": self.low, "high": self.high}
+        return (Call("clamp_s8", params, (Tensor(node.outputs[0], "int8_t"),)),)
 
 
 def _fast(multiplier: int, shift: int) -> tuple[int, int]:
@@ -107,8 +117,8 @@ def conv_2d(graph: Graph, node: Node) -> Layer:
     if groups > 1 or not f.fast:
         return general(node, w, f, groups)
     if is_pointwise(w):
-        return pointwise(node, f, w["batches"] * w["in_height"] * w["in_width"])
-    return _conv(node, w, f)
+        return pointwise(graph, node, f, w["batches"] * w["in_height"] * w["in_width"])
+    return _conv(graph, node, w, f)
 
 
 def depthwise_conv_2d(graph: Graph, node: Node) -> Layer:
@@ -123,19 +133,26 @@ def depthwise_conv_2d(graph: Graph, node: Node) -> Layer:
     if not f.fast:
         return general(node, w, f, image.shape[3])
     if image.shape[3] == 1:
-        return _conv(node, w, f)
+        return _conv(graph, node, w, f)
     if out.shape[3] != image.shape[3]:
         return general(node, w, f, image.shape[3])
     params: dict[str, Value] = {
         "window": w,
-        "weights": Constant("weights", "int8_t", values(kernel).reshape(-1)),
+        "weights": Constant("weights", "int8_t", _by_fours(values(kernel).reshape(-1, out.shape[3]))),
         "channels": f.packed("channels", folded=True),
-        **f.limits(folded=True),
+        "offset": 2 * (f.out_zero + 128) + 1,
         "in_zero": f.in_zero,
     }
     arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"), Scratch("int8_t"))
     border = w["height"] * w["width"] * w["in_channels"] if _has_border(w) else 0
-    return Layer(node, (Call("depthwise_s8", params, arguments),), scratch=border)
+    return Layer(node, (Call("depthwise_s8", params, arguments), *f.clamped(graph, node)), scratch=border)
+
+
+def _by_fours(taps: Array) -> Array:
+    """Returns weights of taps x channels in the order that the kernel reads: four channels at a time, then single."""
+    even = taps.shape[1] // 4 * 4
+    blocks = [taps[:, c : c + 4].reshape(-1) for c in range(0, even, 4)]
+    return np.concatenate([*blocks, taps[:, even:].T.reshape(-1)])
 
 
 def fully_connected(graph: Graph, node: Node) -> Layer:
@@ -151,7 +168,7 @@ def fully_connected(graph: Graph, node: Node) -> Layer:
         return wide(graph, node, w, f, 1)
     if not f.fast:
         return general(node, w, f, 1)
-    return pointwise(node, f, rows)
+    return pointwise(graph, node, f, rows)
 
 
 def _rows(rows: int, length: int, channels: int) -> dict[str, int]:
@@ -180,7 +197,7 @@ def _has_border(w: dict[str, int]) -> bool:
     return False
 
 
-def pointwise(node: Node, f: Filters, rows: int) -> Layer:
+def pointwise(graph: Graph, node: Node, f: Filters, rows: int) -> Layer:
     """Returns dot products over contiguous channels, for one vector or for many."""
     rows_of = f.weights.reshape(len(f.weights), -1)
     params: dict[str, Value] = {
@@ -189,13 +206,14 @@ def pointwise(node: Node, f: Filters, rows: int) -> Layer:
         **({"rows": rows} if rows > 1 else {}),
         "length": rows_of.shape[1],
         "out_channels": len(rows_of),
-        **f.limits(folded=True),
+        "offset": 2 * (f.out_zero + 128) + 1,
     }
     kernel = "pointwise_s8" if rows > 1 else "dense_s8"
-    return Layer(node, (Call(kernel, params, (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))),))
+    call = Call(kernel, params, (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t")))
+    return Layer(node, (call, *f.clamped(graph, node)))
 
 
-def _conv(node: Node, w: dict[str, int], f: Filters) -> Layer:
+def _conv(graph: Graph, node: Node, w: dict[str, int], f: Filters) -> Layer:
     rows = f.weights.reshape(len(f.weights), -1)
     # Rows of a multiple of four spare the kernel its tail; the zeros make what the patch holds there not matter.
     rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % 4)))
@@ -204,11 +222,11 @@ def _conv(node: Node, w: dict[str, int], f: Filters) -> Layer:
         "weights": Constant("weights", "int8_t", rows.reshape(-1)),
         "channels": f.packed("channels", folded=True),
         "length": rows.shape[1],
-        **f.limits(folded=True),
+        "offset": 2 * (f.out_zero + 128) + 1,
         "in_zero": f.in_zero,
     }
     arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"), Scratch("int8_t"))
-    return Layer(node, (Call("conv_s8", params, arguments),), scratch=2 * rows.shape[1])
+    return Layer(node, (Call("conv_s8", params, arguments), *f.clamped(graph, node)), scratch=2 * rows.shape[1])
 
 
 def general(node: Node, w: dict[str, int], f: Filters, groups: int) -> Layer:
@@ -218,7 +236,9 @@ def general(node: Node, w: dict[str, int], f: Filters, groups: int) -> Layer:
         "weights": Constant("weights", "int8_t", f.weights.reshape(-1)),
         "channels": f.packed("channels", folded=False),
         "groups": groups,
-        **f.limits(folded=False),
+        "out_zero": f.out_zero,
+        "low": f.low,
+        "high": f.high,
         "in_zero": f.in_zero,
     }
     return Layer(node, (Call("conv_any_s8", params, (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))),))

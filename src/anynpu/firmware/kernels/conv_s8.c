@@ -10,15 +10,14 @@ void anynpu_conv_s8(const anynpu_conv_s8_params *p, const int8_t *in, int8_t *ou
                 gather_s8(w, in, y * w->stride_y - w->pad_y, x * w->stride_x - w->pad_x, p->in_zero,
                           waiting ? scratch + p->length : scratch);
                 if (waiting) {
-                    pair_s8(scratch, scratch + p->length, p->weights, p->channels, p->length, depth, p->zero2, p->low,
-                            p->high, out, out + depth);
+                    pair_s8(scratch, scratch + p->length, p->weights, p->channels, p->length, depth, p->offset, out, out + depth);
                     out += 2 * depth;
                 }
                 waiting = !waiting;
             }
         }
         if (waiting) {
-            pair_s8(scratch, scratch, p->weights, p->channels, p->length, depth, p->zero2, p->low, p->high, out, out);
+            pair_s8(scratch, scratch, p->weights, p->channels, p->length, depth, p->offset, out, out);
             out += depth;
         }
         in += w->in_height * w->in_width * w->in_channels;

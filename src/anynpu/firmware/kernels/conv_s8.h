@@ -4,9 +4,7 @@ typedef struct {
     const int8_t *weights;
     const anynpu_channel *channels;
     int32_t length;
-    int32_t zero2; /* 2 * output zero point + 1 */
-    int32_t low;
-    int32_t high;
+    int32_t offset; /* 2 * (output zero point + 128) + 1 */
     int8_t in_zero;
 } anynpu_conv_s8_params;
 

@@ -1,7 +1,8 @@
-/* uses: channel requantize clamp */
+/* uses: channel requantize */
 void anynpu_dense_s8(const anynpu_dense_s8_params *p, const int8_t *in, int8_t *out)
 {
     const int32_t length = p->length;
+    const int32_t offset = p->offset;
     const anynpu_channel *channel = p->channels;
     const int8_t *w0 = p->weights;
     int32_t left = p->out_channels;
@@ -14,21 +15,21 @@ void anynpu_dense_s8(const anynpu_dense_s8_params *p, const int8_t *in, int8_t *
         int32_t a1 = channel[1].bias;
         int32_t a2 = channel[2].bias;
         int32_t a3 = channel[3].bias;
-        for (int32_t i = length >> 2; i > 0; --i) {
-            for (int32_t j = 0; j < 4; ++j) {
+        for (int32_t i = length >> 3; i > 0; --i) {
+            for (int32_t j = 0; j < 8; ++j) {
                 const int32_t value = x[j];
                 a0 += value * w0[j];
                 a1 += value * w1[j];
                 a2 += value * w2[j];
                 a3 += value * w3[j];
             }
-            x += 4;
-            w0 += 4;
-            w1 += 4;
-            w2 += 4;
-            w3 += 4;
+            x += 8;
+            w0 += 8;
+            w1 += 8;
+            w2 += 8;
+            w3 += 8;
         }
-        for (int32_t i = length & 3; i > 0; --i) {
+        for (int32_t i = length & 7; i > 0; --i) {
             const int32_t value = *x++;
             a0 += value * *w0++;
             a1 += value * *w1++;
@@ -36,16 +37,16 @@ void anynpu_dense_s8(const anynpu_dense_s8_params *p, const int8_t *in, int8_t *
             a3 += value * *w3++;
         }
         w0 = w3;
-        out[0] = (int8_t)clamp(requantize(a0, channel, p->zero2), p->low, p->high);
-        out[1] = (int8_t)clamp(requantize(a1, channel + 1, p->zero2), p->low, p->high);
-        out[2] = (int8_t)clamp(requantize(a2, channel + 2, p->zero2), p->low, p->high);
-        out[3] = (int8_t)clamp(requantize(a3, channel + 3, p->zero2), p->low, p->high);
+        out[0] = requantize(a0, channel, offset);
+        out[1] = requantize(a1, channel + 1, offset);
+        out[2] = requantize(a2, channel + 2, offset);
+        out[3] = requantize(a3, channel + 3, offset);
     }
     for (; left > 0; --left, ++channel, ++out, w0 += length) {
         int32_t a = channel->bias;
         for (int32_t i = 0; i < length; ++i) {
             a += in[i] * w0[i];
         }
-        *out = (int8_t)clamp(requantize(a, channel, p->zero2), p->low, p->high);
+        *out = requantize(a, channel, offset);
     }
 }

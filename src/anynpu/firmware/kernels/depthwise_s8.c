@@ -1,45 +1,54 @@
-/* uses: window channel gather_s8 requantize clamp */
+/* uses: window channel gather_s8 requantize */
 /* One output pixel; `row` and `column` are the distances between taps in `in`. */
 static void depthwise_pixel_s8(const anynpu_depthwise_s8_params *p, const int8_t *in, int32_t row, int32_t column,
                                int8_t *out)
 {
-    const int32_t depth = p->window.in_channels;
-    const int32_t height = p->window.height;
     const int32_t width = p->window.width;
-    const anynpu_channel *channel = p->channels;
-    const int8_t *weights = p->weights;
+    const int32_t height = p->window.height;
     const int32_t next_row = row - width * column;
-    int32_t left = depth;
-    for (; left > 3; left -= 4, channel += 4, weights += 4, in += 4, out += 4) {
+    const int32_t offset = p->offset;
+    const anynpu_channel *channel = p->channels;
+    const int8_t *w = p->weights;
+    int32_t left = p->window.in_channels;
+    for (; left > 3; left -= 4, channel += 4, in += 4, out += 4) {
         int32_t a0 = channel[0].bias;
         int32_t a1 = channel[1].bias;
         int32_t a2 = channel[2].bias;
         int32_t a3 = channel[3].bias;
         const int8_t *x = in;
-        const int8_t *w = weights;
-        for (int32_t ky = height; ky > 0; --ky, x += next_row) {
-            for (int32_t kx = width; kx > 0; --kx, x += column, w += depth) {
-                a0 += x[0] * w[0];
-                a1 += x[1] * w[1];
-                a2 += x[2] * w[2];
-                a3 += x[3] * w[3];
+        if (width == 3) {
+            for (int32_t ky = height; ky > 0; --ky, x += row, w += 12) {
+                const int8_t *y = x + column;
+                const int8_t *z = y + column;
+                a0 += x[0] * w[0] + y[0] * w[4] + z[0] * w[8];
+                a1 += x[1] * w[1] + y[1] * w[5] + z[1] * w[9];
+                a2 += x[2] * w[2] + y[2] * w[6] + z[2] * w[10];
+                a3 += x[3] * w[3] + y[3] * w[7] + z[3] * w[11];
+            }
+        } else {
+            for (int32_t ky = height; ky > 0; --ky, x += next_row) {
+                for (int32_t kx = width; kx > 0; --kx, x += column, w += 4) {
+                    a0 += x[0] * w[0];
+                    a1 += x[1] * w[1];
+                    a2 += x[2] * w[2];
+                    a3 += x[3] * w[3];
+                }
             }
         }
-        out[0] = (int8_t)clamp(requantize(a0, channel, p->zero2), p->low, p->high);
-        out[1] = (int8_t)clamp(requantize(a1, channel + 1, p->zero2), p->low, p->high);
-        out[2] = (int8_t)clamp(requantize(a2, channel + 2, p->zero2), p->low, p->high);
-        out[3] = (int8_t)clamp(requantize(a3, channel + 3, p->zero2), p->low, p->high);
+        out[0] = requantize(a0, channel, offset);
+        out[1] = requantize(a1, channel + 1, offset);
+        out[2] = requantize(a2, channel + 2, offset);
+        out[3] = requantize(a3, channel + 3, offset);
     }
-    for (; left > 0; --left, ++channel, ++weights, ++in, ++out) {
+    for (; left > 0; --left, ++channel, ++in, ++out) {
         int32_t a = channel->bias;
         const int8_t *x = in;
-        const int8_t *w = weights;
         for (int32_t ky = height; ky > 0; --ky, x += next_row) {
-            for (int32_t kx = width; kx > 0; --kx, x += column, w += depth) {
-                a += *x * *w;
+            for (int32_t kx = width; kx > 0; --kx, x += column) {
+                a += *x * *w++;
             }
         }
-        *out = (int8_t)clamp(requantize(a, channel, p->zero2), p->low, p->high);
+        *out = requantize(a, channel, offset);
     }
 }
 

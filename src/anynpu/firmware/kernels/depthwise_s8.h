@@ -1,11 +1,10 @@
-/* Depthwise convolution, one filter a channel: weights in the order y, x, channel. */
+/* Depthwise convolution, one filter a channel: weights of four channels at a time in the order y, x, channel; those of
+   the last one to three channels follow one by one. */
 typedef struct {
     anynpu_window window;
     const int8_t *weights;
     const anynpu_channel *channels;
-    int32_t zero2; /* 2 * output zero point + 1 */
-    int32_t low;
-    int32_t high;
+    int32_t offset; /* 2 * (output zero point + 128) + 1 */
     int8_t in_zero;
 } anynpu_depthwise_s8_params;
 

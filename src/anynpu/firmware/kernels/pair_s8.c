@@ -1,8 +1,7 @@
-/* uses: channel requantize clamp */
+/* uses: channel requantize */
 /* All output channels of two pixels: dot products of both patches with every row of `weights`. */
 static void pair_s8(const int8_t *patch0, const int8_t *patch1, const int8_t *weights, const anynpu_channel *channel,
-                    int32_t length, int32_t channels, int32_t zero2, int32_t low, int32_t high, int8_t *out0,
-                    int8_t *out1)
+                    int32_t length, int32_t channels, int32_t offset, int8_t *out0, int8_t *out1)
 {
     const int8_t *w0 = weights;
     int32_t left = channels;
@@ -14,8 +13,8 @@ static void pair_s8(const int8_t *patch0, const int8_t *patch1, const int8_t *we
         int32_t a01 = channel[1].bias;
         int32_t a10 = a00;
         int32_t a11 = a01;
-        for (int32_t i = length >> 2; i > 0; --i) {
-            for (int32_t j = 0; j < 4; ++j) {
+        for (int32_t i = length >> 3; i > 0; --i) {
+            for (int32_t j = 0; j < 8; ++j) {
                 const int32_t p0 = x0[j];
                 const int32_t p1 = x1[j];
                 const int32_t v0 = w0[j];
@@ -25,12 +24,12 @@ static void pair_s8(const int8_t *patch0, const int8_t *patch1, const int8_t *we
                 a10 += p1 * v0;
                 a11 += p1 * v1;
             }
-            x0 += 4;
-            x1 += 4;
-            w0 += 4;
-            w1 += 4;
+            x0 += 8;
+            x1 += 8;
+            w0 += 8;
+            w1 += 8;
         }
-        for (int32_t i = length & 3; i > 0; --i) {
+        for (int32_t i = length & 7; i > 0; --i) {
             const int32_t p0 = *x0++;
             const int32_t p1 = *x1++;
             const int32_t v0 = *w0++;
@@ -41,10 +40,10 @@ static void pair_s8(const int8_t *patch0, const int8_t *patch1, const int8_t *we
             a11 += p1 * v1;
         }
         w0 = w1;
-        out0[0] = (int8_t)clamp(requantize(a00, channel, zero2), low, high);
-        out0[1] = (int8_t)clamp(requantize(a01, channel + 1, zero2), low, high);
-        out1[0] = (int8_t)clamp(requantize(a10, channel, zero2), low, high);
-        out1[1] = (int8_t)clamp(requantize(a11, channel + 1, zero2), low, high);
+        out0[0] = requantize(a00, channel, offset);
+        out0[1] = requantize(a01, channel + 1, offset);
+        out1[0] = requantize(a10, channel, offset);
+        out1[1] = requantize(a11, channel + 1, offset);
         out0 += 2;
         out1 += 2;
     }
@@ -55,7 +54,7 @@ static void pair_s8(const int8_t *patch0, const int8_t *patch1, const int8_t *we
             a0 += patch0[i] * w0[i];
             a1 += patch1[i] * w0[i];
         }
-        out0[0] = (int8_t)clamp(requantize(a0, channel, zero2), low, high);
-        out1[0] = (int8_t)clamp(requantize(a1, channel, zero2), low, high);
+        out0[0] = requantize(a0, channel, offset);
+        out1[0] = requantize(a1, channel, offset);
     }
 }

@@ -7,7 +7,7 @@ void anynpu_pointwise_s8(const anynpu_pointwise_s8_params *p, const int8_t *in, 
     for (; left > 0; left -= 2) {
         /* A last single row is its own partner. */
         const int32_t next = left > 1;
-        pair_s8(in, in + next * length, p->weights, p->channels, length, depth, p->zero2, p->low, p->high, out,
+        pair_s8(in, in + next * length, p->weights, p->channels, length, depth, p->offset, out,
                 out + next * depth);
         in += 2 * length;
         out += 2 * depth;

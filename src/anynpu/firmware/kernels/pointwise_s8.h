@@ -5,9 +5,7 @@ typedef struct {
     int32_t rows;
     int32_t length;
     int32_t out_channels;
-    int32_t zero2; /* 2 * output zero point + 1 */
-    int32_t low;
-    int32_t high;
+    int32_t offset; /* 2 * (output zero point + 128) + 1 */
 } anynpu_pointwise_s8_params;
 
 void anynpu_pointwise_s8(const anynpu_pointwise_s8_params *p, const int8_t *in, int8_t *out);

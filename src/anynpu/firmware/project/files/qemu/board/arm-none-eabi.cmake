@@ -1,0 +1,8 @@
+set(CMAKE_SYSTEM_NAME Generic)
+set(CMAKE_SYSTEM_PROCESSOR arm)
+find_program(ARM_GCC arm-none-eabi-gcc)
+if(NOT ARM_GCC)
+  message(FATAL_ERROR "arm-none-eabi-gcc is not installed: apt install gcc-arm-none-eabi libnewlib-arm-none-eabi")
+endif()
+set(CMAKE_C_COMPILER ${ARM_GCC})
+set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
