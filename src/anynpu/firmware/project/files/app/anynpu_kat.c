@@ -10,32 +10,18 @@
 #define ANYNPU_KAT_TOLERANCE 0
 #endif
 
-static int64_t element(const anynpu_tensor *tensor, const void *data, uint32_t index)
+int64_t anynpu_element(const anynpu_tensor *tensor, const void *data, uint32_t index)
 {
-    const uint8_t *bytes = (const uint8_t *)data;
     const uint32_t width = tensor->bytes / tensor->elements;
-    int8_t i8;
-    int16_t i16;
-    int32_t i32;
-    int64_t i64;
-    bytes += (size_t)index * width;
-    switch (tensor->type) {
-    case ANYNPU_INT8:
-        memcpy(&i8, bytes, sizeof i8);
-        return i8;
-    case ANYNPU_INT16:
-        memcpy(&i16, bytes, sizeof i16);
-        return i16;
-    case ANYNPU_INT32:
-    case ANYNPU_FLOAT32: /* The bits: expected and computed floats must be the same. */
-        memcpy(&i32, bytes, sizeof i32);
-        return i32;
-    case ANYNPU_INT64:
-        memcpy(&i64, bytes, sizeof i64);
-        return i64;
-    default:
-        return *bytes;
+    const uint8_t *bytes = (const uint8_t *)data + (size_t)index * width;
+    const int is_signed = tensor->type != ANYNPU_UINT8 && tensor->type != ANYNPU_BOOL;
+    uint64_t bits = (is_signed && (bytes[width - 1u] & 0x80u) != 0u) ? UINT64_MAX : 0u;
+    for (uint32_t i = width; i > 0u; --i) {
+        bits = bits << 8 | bytes[i - 1u];
     }
+    int64_t value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 void anynpu_put_element(const anynpu_tensor *tensor, const void *data, uint32_t index)
@@ -45,7 +31,7 @@ void anynpu_put_element(const anynpu_tensor *tensor, const void *data, uint32_t 
         memcpy(&real, (const uint8_t *)data + (size_t)index * sizeof real, sizeof real);
         anynpu_put_real(real);
     } else {
-        anynpu_put_signed(element(tensor, data, index));
+        anynpu_put_signed(anynpu_element(tensor, data, index));
     }
 }
 
@@ -73,8 +59,8 @@ void anynpu_load(const uint8_t *bytes)
 
 static int same(const anynpu_tensor *tensor, const uint8_t *expected, uint32_t index)
 {
-    const int64_t wanted = element(tensor, expected, index);
-    const int64_t got = element(tensor, tensor->data, index);
+    const int64_t wanted = anynpu_element(tensor, expected, index);
+    const int64_t got = anynpu_element(tensor, tensor->data, index);
     if (ANYNPU_KAT_TOLERANCE == 0 || tensor->type == ANYNPU_FLOAT32) {
         return wanted == got;
     }

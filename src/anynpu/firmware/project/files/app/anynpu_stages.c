@@ -18,29 +18,17 @@ static volatile uint32_t best;
 
 static float stored_real(const anynpu_tensor *tensor, const uint8_t *data, uint32_t index)
 {
-    int16_t i16;
-    int32_t i32;
-    int64_t i64;
     float real;
-    switch (tensor->type) {
-    case ANYNPU_FLOAT32:
-        memcpy(&real, data + (size_t)index * sizeof real, sizeof real);
-        return real;
-    case ANYNPU_INT8:
-        return (float)((data[index] < 128u ? (int)data[index] : (int)data[index] - 256) - tensor->zero_point)
-            * tensor->scale;
-    case ANYNPU_INT16:
-        memcpy(&i16, data + (size_t)index * sizeof i16, sizeof i16);
-        return (float)(i16 - tensor->zero_point) * tensor->scale;
-    case ANYNPU_INT32:
-        memcpy(&i32, data + (size_t)index * sizeof i32, sizeof i32);
-        return (float)((int64_t)i32 - tensor->zero_point) * tensor->scale;
-    case ANYNPU_INT64:
-        memcpy(&i64, data + (size_t)index * sizeof i64, sizeof i64);
-        return (float)i64 * tensor->scale;
-    default:
-        return (float)((int)data[index] - tensor->zero_point) * tensor->scale;
+    if (tensor->type == ANYNPU_INT8) { /* The usual type, without a call. */
+        const int value = data[index] < 128u ? (int)data[index] : (int)data[index] - 256;
+        return (float)(value - tensor->zero_point) * tensor->scale;
     }
+    if (tensor->type == ANYNPU_FLOAT32) {
+        const uint32_t bits = (uint32_t)anynpu_element(tensor, data, index);
+        memcpy(&real, &bits, sizeof real);
+        return real;
+    }
+    return (float)(anynpu_element(tensor, data, index) - tensor->zero_point) * tensor->scale;
 }
 
 float anynpu_real(const anynpu_tensor *tensor, uint32_t index)
