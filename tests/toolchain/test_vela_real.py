@@ -146,7 +146,7 @@ def test_wrong_names_and_damaged_files_are_said_before_vela_runs(tmp_path):
     with pytest.raises(ConfigError, match="no Memory_Mode Shared_Sramm"):
         build(file, "ethos-u55-32", tmp_path / "a", VelaOptions(memory_mode="Shared_Sramm"))
     with pytest.raises(ConfigError, match="no such file"):
-        build(file, "ethos-u55-32", tmp_path / "b", VelaOptions(config="none.ini"))
+        build(file, "ethos-u55-32", tmp_path / "b", VelaOptions(config=Path("none.ini")))
     raw = file.read_bytes()
     (tmp_path / "cut.tflite").write_bytes(raw[: len(raw) // 2])
     with pytest.raises(IntegrityError, match="damaged"):
