@@ -53,15 +53,16 @@ def start(artifact: Artifact, on: str, store: Store, tools: Mapping[str, str], t
 
     `tools` are versions that the built firmware is kept under, beside those of the compiler.
     """
+    fingerprint = _fingerprint(artifact)
     if on.startswith("serial:"):
         line: Transport = SerialPort(on.removeprefix("serial:"))
-        session = BoardSession(artifact, line, timeout_s, fingerprint=_fingerprint(artifact))
+        session = BoardSession(artifact, line, timeout_s, fingerprint=fingerprint)
         hz = session.info.tick_hz
         return Running(session, f"the board's timer at {hz} Hz" if hz else "the board's instruction counter")
     board = "host" if on == "host" else qemu_board(artifact, on.partition(":")[2])
     built = build(artifact, board, store, tools)
     line = _line(built, board)
-    session = BoardSession(artifact, line, timeout_s, fingerprint=_fingerprint(artifact))
+    session = BoardSession(artifact, line, timeout_s, fingerprint=fingerprint)
     clock = "wall clock of this host"
     if board != "host":
         clock = "instructions that QEMU executed, not cycles and not time"

@@ -151,18 +151,20 @@ def time_board(
             ticks[name].append(median)
         same.check(session.fetch())
         progress(done + 1, runs)
-    scale = 1.0 if hz == 0 else 1000.0 / hz
     return Bench(
         executed=session.what,
         unit=INSTRUCTIONS if hz == 0 else "ms",
         clock=clock or ("instruction counter" if hz == 0 else f"the board's timer at {hz} Hz"),
         warmup=warmup,
         input=sample.source,
-        stages={STAGE_NAMES[name]: Figure(tuple(t * scale for t in values)) for name, values in ticks.items()},
+        stages={
+            STAGE_NAMES[name]: Figure(tuple(t * 1000 / hz if hz else t for t in values))
+            for name, values in ticks.items()
+        },
         board=session.board,
         tick_hz=hz,
         ticks={STAGE_NAMES[name]: tuple(values) for name, values in ticks.items()},
-        per_inference=together / runs * (1.0 if hz == 0 else 1e-3),
+        per_inference=together / runs / (1000 if hz else 1),
         known_answers=session.known_answers,
         arena_bytes=session.info.arena_bytes,
     )
