@@ -48,7 +48,13 @@ BOARDS: Mapping[str, Board] = {
             {"CPU_FLAGS": "-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mfloat-abi=hard"},
         ),
         _qemu("mps3-an547", "Cortex-M55", ARM, {"CPU_FLAGS": "-mcpu=cortex-m55 -mfloat-abi=hard"}),
-        Board("cmsis", "any Cortex-M with a CMSIS device pack; UART hooks to fill", "c", ("cmsis",), ARM),
+        Board(
+            "cmsis",
+            "any Cortex-M with a CMSIS device pack; UART hooks to fill",
+            "c",
+            ("systick", "cortex", "cmsis"),
+            ARM,
+        ),
         Board(
             "stm32",
             "STM32 with a CubeMX project: additions to Core/ over the HAL's UART",
@@ -59,10 +65,21 @@ BOARDS: Mapping[str, Board] = {
             placed={".h": "Core/Inc", ".c": "Core/Src"},
         ),
         Board("arduino", "Arduino library", "c", ("arduino",), main=False, placed={".h": "src", ".c": "src"}),
-        Board("zephyr", "Zephyr module and application", "c", ("zephyr",), main=False),
-        Board("ethos-u", "any Arm Ethos-U beside a Cortex-M: TFLite-Micro and Arm's driver", "ethos-u", ("ethos-u",)),
-        Board("hxwe2", "Himax WiseEye2: TFLite-Micro and Ethos-U55", "ethos-u", ("hxwe2",), accelerator="ethos-u55-64"),
-        Board("mcxn947", "NXP MCX N947: TFLite-Micro and Neutron", "neutron", ("mcxn947",)),
+        Board("zephyr", "Zephyr module and application", "c", ("zephyr",)),
+        Board(
+            "ethos-u",
+            "any Arm Ethos-U beside a Cortex-M: TFLite-Micro and Arm's driver",
+            "ethos-u",
+            ("systick", "cortex", "ethos-u"),
+        ),
+        Board(
+            "hxwe2",
+            "Himax WiseEye2: TFLite-Micro and Ethos-U55",
+            "ethos-u",
+            ("systick", "hxwe2"),
+            accelerator="ethos-u55-64",
+        ),
+        Board("mcxn947", "NXP MCX N947: TFLite-Micro and Neutron", "neutron", ("systick", "mcxn947")),
     )
 }
 

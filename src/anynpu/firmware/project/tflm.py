@@ -45,6 +45,11 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
     if board.accelerator and made_for != board.accelerator:
         raise Unsupported(f"board {board.name} has an {board.accelerator}, and {file} is compiled for {made_for}")
     _check_tensors(file, found, manifest.inputs, manifest.outputs)
+    order = border(file)
+    if [sorted(names) for names in order] != [
+        sorted(s.name for s in specs) for specs in (manifest.inputs, manifest.outputs)
+    ]:
+        raise ConfigError(f"{file}: has other inputs or outputs than the artifact")
     margin = NEUTRON_MARGIN if board.engine == "neutron" else 0
     arena = measure(file, npu_operator) + margin
     planned = manifest.estimates.sram_bytes if manifest.estimates and board.engine == "ethos-u" else None
@@ -52,7 +57,7 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
     how = arena_words(board, planned, arena, margin)
     files = {
         HEADER: header(name, artifact, arena, how).encode(),
-        "anynpu_model.cc": source(resolver_calls(found), board, manifest.inputs, manifest.outputs).encode(),
+        "anynpu_model.cc": source(resolver_calls(found), board, manifest.inputs, manifest.outputs, order).encode(),
         "anynpu_model_data.h": templates.folder("tflm")["anynpu_model_data.h"].encode(),
         "anynpu_model_data.c": data_source(file).encode(),
     }
@@ -73,6 +78,15 @@ def model_name(artifact: Artifact) -> str:
     """Returns the name that the build gave the model, or one from its fingerprint."""
     name = artifact.manifest.details.get("name", "")
     return str(name) or f"model-{artifact.manifest.fingerprint[:8]}"
+
+
+def border(file: Path) -> tuple[list[str], list[str]]:
+    """Returns the names of a file's inputs and outputs in its own order, which a compiler may have changed."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    graph = schema.SubGraphT.InitFromObj(schema.Model.GetRootAs(file.read_bytes(), 0).Subgraphs(0))
+    names = [t.name.decode("utf-8", "replace") for t in graph.tensors]
+    return [names[i] for i in graph.inputs], [names[i] for i in graph.outputs]
 
 
 def _check_tensors(
@@ -135,13 +149,21 @@ def _macros(kind: str, specs: Sequence[TensorSpec]) -> list[str]:
                 "SCALE": number(spec.quantization.scale[0]),
                 "ZERO_POINT": f"({spec.quantization.zero_point[0]})",
             }
-        lines += [f"/* {comment(spec.name)}: {spec.dtype} {'x'.join(map(str, spec.shape))} {spec.layout} */"]
+        lines += [
+            f"/* {comment(spec.name)}: {spec.dtype} {'x'.join(map(str, spec.shape))} {spec.layout}".rstrip() + " */"
+        ]
         lines += [f"#define ANYNPU_{kind}_{index}_{word} {value}" for word, value in values.items()]
     return lines
 
 
-def source(calls: Sequence[str], board: Board, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> str:
-    """Returns the C++ file that runs the model with TFLite-Micro."""
+def source(
+    calls: Sequence[str],
+    board: Board,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    order: tuple[list[str], list[str]],
+) -> str:
+    """Returns the C++ file that runs the model with TFLite-Micro; `order` is that of the file's inputs and outputs."""
     extra = '#include "tensorflow/lite/micro/kernels/neutron/neutron.h"\n' if board.engine == "neutron" else ""
     values = {
         "INCLUDES": extra,
@@ -149,6 +171,8 @@ def source(calls: Sequence[str], board: Board, inputs: Sequence[TensorSpec], out
         "ADDS": "\n".join(f"    if (resolver->{call} != kTfLiteOk) {{\n        return 1;\n    }}" for call in calls),
         "INPUTS": _rows(inputs),
         "OUTPUTS": _rows(outputs),
+        "INPUT_ORDER": ", ".join(f"{order[0].index(spec.name)}u" for spec in inputs),
+        "OUTPUT_ORDER": ", ".join(f"{order[1].index(spec.name)}u" for spec in outputs),
     }
     return templates.fill(templates.folder("tflm")["anynpu_model.cc"], values)
 

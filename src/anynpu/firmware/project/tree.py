@@ -77,6 +77,9 @@ def values(artifact: Artifact, board: Board, model: Model, answers: known.Answer
     """Returns what the templates may ask for."""
     accelerator = str(artifact.manifest.details.get("accelerator", ""))
     family, _, macs = accelerator.removeprefix("ethos-").partition("-")
+    estimates = artifact.manifest.estimates
+    # In this mode the arena lies in slow memory and the NPU keeps a fast one for itself.
+    dedicated = "Dedicated" in str(artifact.manifest.details.get("memory_mode", ""))
     plain: dict[str, object] = {
         "BOARD": board.name,
         "TITLE": board.title,
@@ -89,6 +92,7 @@ def values(artifact: Artifact, board: Board, model: Model, answers: known.Answer
         "ACCELERATOR": accelerator,
         "NPU_FAMILY": family or "u55",
         "NPU_MACS": macs or "128",
+        "FAST_MEMORY": (estimates.sram_bytes or 0) if dedicated and estimates else 0,
         "TENSORS": "\n".join(_tensor_lines(model)),
         **board.values,
     }

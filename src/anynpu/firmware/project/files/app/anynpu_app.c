@@ -4,12 +4,12 @@
 #include "anynpu_model.h"
 #include "anynpu_protocol.h"
 #include "anynpu_text.h"
-#include "board.h"
+#include "anynpu_board.h"
 
 static int start(void)
 {
     anynpu_put("a-anynpu-[");
-    anynpu_put(board_name());
+    anynpu_put(anynpu_board_name());
     anynpu_put(",");
     anynpu_put(ANYNPU_MODEL_NAME);
     anynpu_put_line("]");

@@ -7,7 +7,7 @@
 #include "anynpu_stages.h"
 #include "anynpu_text.h"
 #include "anynpu_vectors.h"
-#include "board.h"
+#include "anynpu_board.h"
 
 #define MAX_RUNS 1000000u
 
@@ -89,7 +89,7 @@ static int hex_digit(char c)
 static void do_name(void)
 {
     anynpu_put("m-name-dut-[anynpu-");
-    anynpu_put(board_name());
+    anynpu_put(anynpu_board_name());
     anynpu_put("-");
     anynpu_put(ANYNPU_MODEL_NAME);
     anynpu_put_line("]");
@@ -103,8 +103,8 @@ static void do_profile(void)
 
 static void do_timestamp(void)
 {
-    const uint64_t ticks = board_ticks();
-    const uint32_t hz = board_tick_hz();
+    const uint64_t ticks = anynpu_board_ticks();
+    const uint32_t hz = anynpu_board_tick_hz();
     if (hz == 0u) {
         /* No clock here: the count is one of instructions, and the second line says so. */
         put_number("m-lap-us-", ticks, "");
@@ -294,8 +294,11 @@ static void do_info(void)
 {
     anynpu_put_line("a-fingerprint-[" ANYNPU_MODEL_FINGERPRINT "]");
     put_number("a-arena-", ANYNPU_ARENA_BYTES, "");
+#ifdef ANYNPU_COUNTS_ARENA
+    put_number("a-used-arena-", anynpu_arena_used(), "");
+#endif
     put_number("a-macs-", ANYNPU_MODEL_MACS, "");
-    put_number("a-tick-hz-", board_tick_hz(), "");
+    put_number("a-tick-hz-", anynpu_board_tick_hz(), "");
     put_number("a-line-max-", ANYNPU_LINE_MAX, "");
     put_number("a-vectors-", KAT_VECTORS, "");
     for (int i = 0; i < ANYNPU_NUM_INPUTS; ++i) {
@@ -390,7 +393,7 @@ void anynpu_serve(void)
     uint32_t length = 0; /* ANYNPU_LINE_MAX + 1 says that the command is too long. */
     memcpy(input, kat_inputs[0], sizeof input); /* Something sensible to infer before the first db load. */
     for (;;) {
-        const int c = board_getc();
+        const int c = anynpu_board_getc();
         if (c < 0) {
             return;
         }

@@ -6,7 +6,7 @@
 #include "anynpu_protocol.h"
 #include "anynpu_text.h"
 #include "anynpu_vectors.h"
-#include "board.h"
+#include "anynpu_board.h"
 
 #define STAGES 4
 
@@ -38,7 +38,7 @@ float anynpu_real(const anynpu_tensor *tensor, uint32_t index)
 
 static uint32_t since(uint64_t *start)
 {
-    const uint64_t now = board_ticks();
+    const uint64_t now = anynpu_board_ticks();
     const uint64_t passed = now - *start;
     *start = now;
     return passed > UINT32_MAX ? UINT32_MAX : (uint32_t)passed;
@@ -75,7 +75,7 @@ static void post_process(void)
 
 static int measure(const uint8_t *bytes, uint32_t run)
 {
-    uint64_t start = board_ticks();
+    uint64_t start = anynpu_board_ticks();
     const int ready = anynpu_init();
     samples[0][run] = since(&start);
     anynpu_load(bytes);

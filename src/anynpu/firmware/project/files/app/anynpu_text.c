@@ -2,14 +2,14 @@
 
 #include <string.h>
 
-#include "board.h"
+#include "anynpu_board.h"
 
 #define DIGITS 9
 
 void anynpu_put(const char *text)
 {
     while (*text != '\0') {
-        board_putc(*text++);
+        anynpu_board_putc(*text++);
     }
 }
 
@@ -23,7 +23,7 @@ void anynpu_put_shown(const char *text, uint32_t length)
 {
     for (uint32_t i = 0; i < length; ++i) {
         const char c = text[i];
-        board_putc((c >= ' ' && c <= '~' && c != '[' && c != ']') ? c : '?');
+        anynpu_board_putc((c >= ' ' && c <= '~' && c != '[' && c != ']') ? c : '?');
     }
 }
 
@@ -42,7 +42,7 @@ void anynpu_put_unsigned(uint64_t value)
 void anynpu_put_signed(int64_t value)
 {
     if (value < 0) {
-        board_putc('-');
+        anynpu_board_putc('-');
         anynpu_put_unsigned(~(uint64_t)value + 1u);
     } else {
         anynpu_put_unsigned((uint64_t)value);
@@ -53,8 +53,8 @@ void anynpu_put_hex(const uint8_t *bytes, uint32_t count)
 {
     static const char digits[] = "0123456789abcdef";
     for (uint32_t i = 0; i < count; ++i) {
-        board_putc(digits[bytes[i] >> 4]);
-        board_putc(digits[bytes[i] & 15u]);
+        anynpu_board_putc(digits[bytes[i] >> 4]);
+        anynpu_board_putc(digits[bytes[i] & 15u]);
     }
 }
 
@@ -67,14 +67,14 @@ static void put_digits(const char *digits, int count, int whole)
     if (whole <= 0) {
         anynpu_put("0.");
         for (int i = whole; i < 0; ++i) {
-            board_putc('0');
+            anynpu_board_putc('0');
         }
     }
     for (int i = 0; i < count; ++i) {
         if (i == whole && i > 0) {
-            board_putc('.');
+            anynpu_board_putc('.');
         }
-        board_putc(digits[i]);
+        anynpu_board_putc(digits[i]);
     }
 }
 
@@ -87,10 +87,10 @@ void anynpu_put_real(float value)
         return;
     }
     if ((bits >> 31) != 0u) {
-        board_putc('-');
+        anynpu_board_putc('-');
     }
     if ((bits & 0x7fffffffu) == 0u) {
-        board_putc('0');
+        anynpu_board_putc('0');
         return;
     }
     double scaled = value < 0.0f ? -(double)value : (double)value;
@@ -117,7 +117,7 @@ void anynpu_put_real(float value)
         put_digits(digits, DIGITS, exponent + 1);
     } else {
         put_digits(digits, DIGITS, 1);
-        board_putc('e');
+        anynpu_board_putc('e');
         anynpu_put_signed(exponent);
     }
 }

@@ -1,5 +1,5 @@
 #include "anynpu_app.h"
-#include "board.h"
+#include "anynpu_board.h"
 
 #ifndef ANYNPU_SELF_TEST
 #define ANYNPU_SELF_TEST 0
@@ -7,8 +7,8 @@
 
 int main(void)
 {
-    board_init();
+    anynpu_board_init();
     const int status = ANYNPU_SELF_TEST ? anynpu_self_test() : anynpu_app();
-    board_exit(status);
+    anynpu_board_exit(status);
     return status;
 }

@@ -33,6 +33,10 @@ anynpu_tensor outputs[] = {
 @OUTPUTS@
 };
 
+// Where each tensor stands among those of the compiled file.
+const size_t input_order[] = {@INPUT_ORDER@};
+const size_t output_order[] = {@OUTPUT_ORDER@};
+
 int add_operators(Resolver *resolver)
 {
 @ADDS@
@@ -76,12 +80,12 @@ int anynpu_init(void)
         return 3;
     }
     for (int i = 0; i < ANYNPU_NUM_INPUTS; ++i) {
-        if (!adopt(&inputs[i], interpreter->input(static_cast<size_t>(i)))) {
+        if (!adopt(&inputs[i], interpreter->input(input_order[i]))) {
             return 4;
         }
     }
     for (int i = 0; i < ANYNPU_NUM_OUTPUTS; ++i) {
-        if (!adopt(&outputs[i], interpreter->output(static_cast<size_t>(i)))) {
+        if (!adopt(&outputs[i], interpreter->output(output_order[i]))) {
             return 4;
         }
     }

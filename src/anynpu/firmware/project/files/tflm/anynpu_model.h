@@ -45,6 +45,7 @@ const anynpu_tensor *anynpu_output(int i);
 int anynpu_invoke(void);
 
 /* What TFLite-Micro took of the arena; valid after anynpu_init. */
+#define ANYNPU_COUNTS_ARENA 1
 uint32_t anynpu_arena_used(void);
 
 #ifdef __cplusplus

@@ -7,7 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "board.h"
+#include "anynpu_board.h"
 
 static struct termios before;
 static int changed;
@@ -19,7 +19,7 @@ static void restore(void)
     }
 }
 
-void board_init(void)
+void anynpu_board_init(void)
 {
     struct termios now;
     if (isatty(STDIN_FILENO) && tcgetattr(STDIN_FILENO, &before) == 0) {
@@ -35,13 +35,13 @@ void board_init(void)
     }
 }
 
-int board_getc(void)
+int anynpu_board_getc(void)
 {
     const int c = getchar();
     return c == EOF ? -1 : c;
 }
 
-void board_putc(char c)
+void anynpu_board_putc(char c)
 {
     (void)putchar(c);
     if (c == '\n') {
@@ -49,25 +49,25 @@ void board_putc(char c)
     }
 }
 
-uint64_t board_ticks(void)
+uint64_t anynpu_board_ticks(void)
 {
     struct timespec now;
     (void)clock_gettime(CLOCK_MONOTONIC, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-uint32_t board_tick_hz(void)
+uint32_t anynpu_board_tick_hz(void)
 {
     return 1000000000u;
 }
 
-void board_exit(int status)
+void anynpu_board_exit(int status)
 {
     (void)fflush(stdout);
     exit(status);
 }
 
-const char *board_name(void)
+const char *anynpu_board_name(void)
 {
     return "host";
 }

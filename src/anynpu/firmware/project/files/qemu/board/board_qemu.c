@@ -1,5 +1,5 @@
 /* QEMU's Arm MPS boards: a CMSDK UART as the line, SysTick as the clock, semihosting for the exit status. */
-#include "board.h"
+#include "anynpu_board.h"
 
 #include "machine.h"
 
@@ -24,7 +24,7 @@ void SysTick_Handler(void)
     wraps = wraps + 1u;
 }
 
-void board_init(void)
+void anynpu_board_init(void)
 {
     UART_BAUDDIV = 16u;
     UART_CTRL = 3u;
@@ -33,14 +33,14 @@ void board_init(void)
     SYST_CSR = 7u; /* Processor clock, interrupt at every wrap, on. */
 }
 
-int board_getc(void)
+int anynpu_board_getc(void)
 {
     while ((UART_STATE & RX_FULL) == 0u) {
     }
     return (int)(UART_DATA & 0xFFu);
 }
 
-void board_putc(char c)
+void anynpu_board_putc(char c)
 {
     while ((UART_STATE & TX_FULL) != 0u) {
     }
@@ -49,7 +49,7 @@ void board_putc(char c)
 
 /* With -icount shift=0 QEMU's clock advances by 1 ns an instruction, so SysTick counts instructions in steps of
    1000 / MHz. */
-uint64_t board_ticks(void)
+uint64_t anynpu_board_ticks(void)
 {
     uint32_t before;
     uint32_t count;
@@ -61,12 +61,12 @@ uint64_t board_ticks(void)
     return ((uint64_t)before * TICKS + (TICKS - 1u - count)) * 1000u / CLOCK_MHZ;
 }
 
-uint32_t board_tick_hz(void)
+uint32_t anynpu_board_tick_hz(void)
 {
     return 0; /* Instructions, not time. */
 }
 
-void board_exit(int status)
+void anynpu_board_exit(int status)
 {
     /* SYS_EXIT_EXTENDED with ADP_Stopped_ApplicationExit. */
     const uint32_t block[2] = {0x20026u, (uint32_t)status};
@@ -77,7 +77,7 @@ void board_exit(int status)
     }
 }
 
-const char *board_name(void)
+const char *anynpu_board_name(void)
 {
     return BOARD_NAME;
 }

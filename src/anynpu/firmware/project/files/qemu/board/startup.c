@@ -11,13 +11,13 @@ extern uint32_t bss_end[];
 extern uint32_t stack_top[];
 
 int main(void);
-void board_exit(int status);
+void anynpu_board_exit(int status);
 void SysTick_Handler(void);
 void Reset_Handler(void);
 
 __attribute__((noreturn)) static void fault(void)
 {
-    board_exit(70);
+    anynpu_board_exit(70);
     for (;;) {
     }
 }
@@ -39,7 +39,7 @@ void Reset_Handler(void)
     CPACR |= 0xFu << 20; /* FPU and Helium. */
     __asm__ volatile("dsb\n\tisb" ::: "memory");
     prepare_memory();
-    board_exit(main());
+    anynpu_board_exit(main());
     for (;;) {
     }
 }
