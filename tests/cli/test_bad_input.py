@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -241,3 +243,9 @@ def test_inputs_that_do_not_fit_an_artifact(
     assert cli("build", "-m", "net.onnx", "-t", "null", "-o", "out").returncode == 0
     np.save(tmp_path / "x.npy", array)
     refuse(2, words, "run", "out/float", "-i", "x.npy")
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path):
+    command = f"{sys.executable} -m anynpu targets -f json | head -c 10"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 import click
+from click.utils import PacifyFlushWrapper
 
 from anynpu import __version__
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, Unsupported
@@ -110,6 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("anynpu: interrupted; nothing half-made is left behind", err=True)
         return INTERRUPTED
     except SystemExit as error:
+        if isinstance(sys.stdout, PacifyFlushWrapper):  # click's way to say that the reader of our output went away
+            _drop_stdout()
+            return 0
         return _tell(ConfigError(f"code that anynpu was given called sys.exit({error.code!r})"), arguments)
     except BrokenPipeError:
         # The reader of our output went away.
