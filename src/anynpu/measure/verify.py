@@ -17,8 +17,8 @@ from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
 from anynpu.tensors import Array, by_name
 
-MACS_BUDGET = 4_000_000_000
-MIN_SAMPLES = 16
+MACS_BUDGET = 6_000_000_000
+MIN_SAMPLES = 50
 ANSWERS = 5
 
 
@@ -58,7 +58,7 @@ class Verification:
 
 
 def sample_count(available: int, macs: int | None) -> int:
-    """Returns how many samples to run: all that fit the budget of MACs, and never fewer than sixteen where there are.
+    """Returns how many samples to run: all that fit the budget of MACs, and never fewer than fifty where there are.
 
     The count follows from the model alone, so that every machine verifies on the same samples.
     """
