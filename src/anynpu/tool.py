@@ -109,16 +109,27 @@ def _spawn(argv: Sequence[str], cwd: Path, env: dict[str, str], keep_stdin: bool
                 stream.close()
 
 
+# An emulator goes on for ever when nobody listens. As its controlling terminal, the pty hangs up on it when this
+# process dies, however that happens.
+HANG_UP = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
 def interactive(
-    argv: Sequence[str], *, cwd: Path, stdin: int, stdout: int, stderr: int, hint: str = ""
+    argv: Sequence[str], *, cwd: Path, terminal: int, stderr: int, hint: str = ""
 ) -> subprocess.Popen[bytes]:
-    """Starts a program that is talked to through the given file descriptors; the caller hands it to `end`."""
+    """Starts a program that is talked to through a terminal of its own; the caller hands what is returned to `end`."""
     program = shutil.which(argv[0])
     if program is None:
         raise ToolMissing(f"{argv[0]}: no such program", hint)
     env = {k: v for k, v in os.environ.items() if k in KEPT_ENVIRONMENT} | {"LC_ALL": "C.UTF-8"}
     return subprocess.Popen(
-        [program, *argv[1:]], cwd=cwd, env=env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+        [sys.executable, "-I", "-S", "-c", HANG_UP, program, *argv[1:]],
+        cwd=cwd,
+        env=env,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=stderr,
+        start_new_session=True,
     )
 
 

@@ -154,6 +154,38 @@ def test_a_closed_line_leaves_no_process(start):
     session.close()
 
 
+ORPHAN = """
+import os, sys
+sys.path[:0] = {path!r}
+from pathlib import Path
+from anynpu.runtime import qemu
+line = qemu.line_to("mps2-an386", Path({elf!r}))
+print(line._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_an_emulator_does_not_outlive_us(cache, tmp_path):
+    require("qemu")
+    built = firmware.build(c_artifact(tmp_path, "cortex-m4"), "qemu-mps2-an386", cache, TOOLS)
+    code = ORPHAN.format(path=sys.path, elf=str(built.main))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    until = time.monotonic() + 10
+    while time.monotonic() < until and alive(int(done.stdout)):
+        time.sleep(0.05)
+    assert not alive(int(done.stdout))
+
+
+def alive(pid: int) -> bool:
+    """Returns whether a process runs; one that has ended and that nobody has waited for does not."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
 def test_the_emulator_is_killed_in_the_middle(start):
     session = start("cortex-m4").session
     os.kill(session.client.line._process.pid, signal.SIGKILL)

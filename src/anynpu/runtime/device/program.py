@@ -25,9 +25,7 @@ class Program:
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # what it says on stderr; closed with the line
         self._terminal, inner = _raw_terminal()
         try:
-            self._process = tool.interactive(
-                argv, cwd=cwd, stdin=inner, stdout=inner, stderr=self._said.fileno(), hint=hint
-            )
+            self._process = tool.interactive(argv, cwd=cwd, terminal=inner, stderr=self._said.fileno(), hint=hint)
         except BaseException:
             os.close(self._terminal)
             self._said.close()
