@@ -42,6 +42,18 @@ class Running:
     footprint: elf.Footprint | None = None
     vector_bytes: int = 0
 
+    def memory(self) -> dict[str, Any]:
+        """Returns what the firmware occupies; known answers in its flash are told apart from what a product needs."""
+        found: dict[str, Any] = {"arena_bytes": self.session.info.arena_bytes}
+        if self.footprint is not None:
+            found |= {
+                "flash_bytes": self.footprint.flash_bytes,
+                "known_answer_bytes": self.vector_bytes,
+                "ram_bytes": self.footprint.ram_bytes,
+                "sections": [vars(section) for section in self.footprint.sections],
+            }
+        return found
+
 
 def is_board(on: str) -> bool:
     """Returns whether `--on` names a board for our firmware rather than a runtime of this host."""

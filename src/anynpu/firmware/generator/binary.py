@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from anynpu.firmware.generator.boxes import broadcast_strides, filled, merged
 from anynpu.firmware.generator.fixedpoint import RANGES, activation_range, quantize_multiplier
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, zero_of
@@ -27,28 +29,39 @@ def _binary(graph: Graph, node: Node, kernel: str, params: dict[str, Value], dty
 def _sum(graph: Graph, node: Node, sign: int) -> Layer:
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     bits = 15 if out.dtype == "int16" else 20
-    twice = 2 * max(scale_of(a), scale_of(b))
-    m1, s1 = quantize_multiplier(scale_of(a) / twice)
-    m2, s2 = quantize_multiplier(scale_of(b) / twice)
-    m, s = quantize_multiplier(twice / ((1 << bits) * scale_of(out)))
-    require(s <= 0, "has an output scale far below those of its inputs")
+    m1, m2, m = _factors(scale_of(a), scale_of(b), scale_of(out), bits, single=sign < 0)
+    require(m[1] <= 0, "has an output scale far below those of its inputs")
     low, high = activation_range(out.dtype, node.options.fusedActivationFunction, scale_of(out), zero_of(out))
-    params: dict[str, Value] = {
+    params = {**_pair_params(graph, node, bits, (m1, m2, m)), "low": low, "high": high, "sign": sign}
+    return _binary(graph, node, "add", params, ("int8", "int16"))
+
+
+Factor = tuple[int, int]
+
+
+def _factors(a: float, b: float, out: float, bits: int, single: bool) -> tuple[Factor, Factor, Factor]:
+    """Returns the factors of both inputs and of their sum; SUB computes them in float32, ADD in float64."""
+    kind = np.float32 if single else np.float64
+    twice = kind(2) * kind(max(a, b))
+    scale = twice / (kind(1 << bits) * kind(out))
+    return tuple(quantize_multiplier(float(f)) for f in (kind(a) / twice, kind(b) / twice, scale))  # type: ignore[return-value]
+
+
+def _pair_params(graph: Graph, node: Node, bits: int, factors: tuple[Factor, Factor, Factor]) -> dict[str, Value]:
+    """Returns the fields that bring two inputs to one scale."""
+    (m1, s1), (m2, s2), (m, s) = factors
+    return {
         "left_shift": bits,
-        "zero1": zero_of(a),
-        "zero2": zero_of(b),
-        "out_zero": zero_of(out),
+        "zero1": zero_of(graph.input(node, 0)),
+        "zero2": zero_of(graph.input(node, 1)),
+        "out_zero": zero_of(graph.output(node)),
         "multiplier1": m1,
         "multiplier2": m2,
         "multiplier": m,
         "shift1": s1,
         "shift2": s2,
         "shift": s,
-        "low": low,
-        "high": high,
-        "sign": sign,
     }
-    return _binary(graph, node, "add", params, ("int8", "int16"))
 
 
 def add(graph: Graph, node: Node) -> Layer:
@@ -75,40 +88,48 @@ def mul(graph: Graph, node: Node) -> Layer:
         "low": low,
         "high": high,
     }
-    return _binary(graph, node, "mul", params, ("int8",))
+    return _binary(graph, node, "mul", params, ("int8", "int16"))
 
 
 def maximum(graph: Graph, node: Node) -> Layer:
     """MAXIMUM."""
-    return _binary(graph, node, "maximum", {}, ("int8",))
+    return _binary(graph, node, "maximum", {}, ("int8", "int16"))
 
 
 def minimum(graph: Graph, node: Node) -> Layer:
     """MINIMUM."""
-    return _binary(graph, node, "minimum", {}, ("int8",))
+    return _binary(graph, node, "minimum", {}, ("int8", "int16"))
 
 
 def squared_difference(graph: Graph, node: Node) -> Layer:
     """SQUARED_DIFFERENCE."""
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
-    bits = 7
-    twice = 2 * max(scale_of(a), scale_of(b))
-    m1, s1 = quantize_multiplier(scale_of(a) / twice)
-    m2, s2 = quantize_multiplier(scale_of(b) / twice)
-    m, s = quantize_multiplier(twice * twice / ((1 << (bits * 2)) * scale_of(out)))
-    low, high = RANGES[out.dtype] if out.dtype in RANGES else (0, 0)
+    require(out.dtype in RANGES, f"has no kernel for {out.dtype}")
+    bits = 0 if out.dtype == "int16" else 7
+    twice = 2.0 * max(scale_of(a), scale_of(b))
+    scale = twice * twice / ((1 << (bits * 2)) * scale_of(out))
+    factors = (
+        quantize_multiplier(scale_of(a) / twice),
+        quantize_multiplier(scale_of(b) / twice),
+        quantize_multiplier(scale),
+    )
+    low, high = RANGES[out.dtype]
+    params = {**_pair_params(graph, node, bits, factors), "low": low, "high": high}
+    return _binary(graph, node, "squared_difference", params, ("int8",))
+
+
+def prelu(graph: Graph, node: Node) -> Layer:
+    """PRELU."""
+    a, slope, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
+    m1, s1 = quantize_multiplier(scale_of(a) / scale_of(out))
+    m2, s2 = quantize_multiplier(scale_of(a) * scale_of(slope) / scale_of(out))
     params: dict[str, Value] = {
-        "left_shift": bits,
         "zero1": zero_of(a),
-        "zero2": zero_of(b),
+        "zero2": zero_of(slope),
         "out_zero": zero_of(out),
         "multiplier1": m1,
-        "multiplier2": m2,
-        "multiplier": m,
         "shift1": s1,
+        "multiplier2": m2,
         "shift2": s2,
-        "shift": s,
-        "low": low,
-        "high": high,
     }
-    return _binary(graph, node, "squared_difference", params, ("int8",))
+    return _binary(graph, node, "prelu", params, ("int8",))

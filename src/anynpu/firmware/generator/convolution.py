@@ -61,7 +61,7 @@ class Filters:
             return ()
         count = math.prod(graph.output(node).shape)
         params: dict[str, Value] = {"count": count, "low": self.low, "high": self.high}
-        return (Call("clamp_s8", params, (Tensor(node.outputs[0], "int8_t"),)),)
+        return (Call("clamp_s8", params, (Tensor(node.outputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))),)
 
 
 def _fast(multiplier: int, shift: int) -> tuple[int, int]:

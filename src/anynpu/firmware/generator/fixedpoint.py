@@ -131,3 +131,22 @@ def tanh(value: int, integer_bits: int) -> int:
     x = exp_negative(-abs(value), integer_bits + 1)
     magnitude = shift_left(_newton(x) - (1 << 29), 2)
     return magnitude if value > 0 else -magnitude
+
+
+def inverse_root(value: int) -> tuple[int, int]:
+    """Returns (multiplier, shift) of 1 / sqrt(value), by five steps of Newton's method with three integer bits."""
+    if value <= 1:
+        return INT32_MAX, 0
+    shift = 11
+    while value >= 1 << 29:
+        value //= 4
+        shift += 1
+    pairs = (32 - value.bit_length() - 1) // 2 - 1
+    shift -= pairs
+    x, halved = 1 << 28, divide_power((value << (2 * pairs)) >> 1, 1)
+    for _ in range(5):
+        cube = shift_left(high_product(high_product(x, x), x), 6)
+        x = shift_left(high_product((1 << 28) + (1 << 27), x) - high_product(halved, cube), 3)
+    root = high_product(x, 1518500250)
+    # The interpreter multiplies by 2^-shift.
+    return (wrap(root << -shift), 0) if shift < 0 else (root, -shift)

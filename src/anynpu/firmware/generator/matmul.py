@@ -1,0 +1,128 @@
+"""BATCH_MATMUL, TRANSPOSE_CONV and ARG_MAX: sums and searches that have kernels of their own."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from anynpu.firmware.generator.boxes import broadcast_strides, filled
+from anynpu.firmware.generator.convolution import CHANNEL_BYTES
+from anynpu.firmware.generator.fixedpoint import activation_range, quantize_multiplier
+from anynpu.firmware.generator.graph import Graph, Node, scale_of, values, zero_of
+from anynpu.firmware.generator.layer import Call, Constant, Layer, Tensor, Value, require
+from anynpu.firmware.generator.windows import SAME, padding
+
+
+def batch_matmul(graph: Graph, node: Node) -> Layer:
+    """BATCH_MATMUL."""
+    a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
+    require(a.dtype == b.dtype == out.dtype == "int8", f"has no kernel for {a.dtype} and {b.dtype}")
+    rows, columns = out.shape[-2:]
+    depth = a.shape[-2] if node.options.adjX else a.shape[-1]
+    batch = out.shape[:-2]
+    walks = []
+    for tensor in (a, b):
+        size = math.prod(tensor.shape[-2:])
+        walks.append([s * size for s in broadcast_strides(tensor.shape[:-2], batch)])
+    full, (stride1, stride2) = filled(batch, walks)
+    product = float(np.float32(scale_of(a)) * np.float32(scale_of(b)))
+    multiplier, shift = quantize_multiplier(product / scale_of(out))
+    params: dict[str, Value] = {
+        "size": full,
+        "stride1": stride1,
+        "stride2": stride2,
+        "rows": rows,
+        "columns": columns,
+        "depth": depth,
+        "row_stride": 1 if node.options.adjX else depth,
+        "left_stride": rows if node.options.adjX else 1,
+        "column_stride": depth if node.options.adjY else 1,
+        "right_stride": 1 if node.options.adjY else columns,
+        "zero1": zero_of(a),
+        "zero2": zero_of(b),
+        "out_zero": zero_of(out),
+        "multiplier": multiplier,
+        "shift": shift,
+    }
+    numbers = (node.inputs[0], node.inputs[1], node.outputs[0])
+    return Layer(node, (Call("matmul_s8", params, tuple(Tensor(n, "int8_t") for n in numbers)),))
+
+
+def transpose_conv(graph: Graph, node: Node) -> Layer:
+    """TRANSPOSE_CONV."""
+    kernel, image, bias, out = graph.input(node, 1), graph.input(node, 2), graph.optional(node, 3), graph.output(node)
+    require(image.dtype == out.dtype == "int8", f"has no kernel for {image.dtype}")
+    require(kernel.constant and kernel.dtype == "int8", "takes constant int8 weights")
+    require(not any(kernel.zero_point), "takes weights with zero point 0")
+    require(bias is None or bias.constant, "takes a constant bias")
+    count = kernel.shape[0]
+    scales = kernel.scale if len(kernel.scale) == count else kernel.scale * count
+    known = [0] * count if bias is None else values(bias).reshape(-1).tolist()
+    rows = [
+        (b, *quantize_multiplier(scale_of(image) * s / scale_of(out))) for b, s in zip(known, scales, strict=True)
+    ]
+    activation = getattr(node.options, "fusedActivationFunction", 0)
+    low, high = activation_range(out.dtype, activation, scale_of(out), zero_of(out))
+    params: dict[str, Value] = {
+        "window": _window(node, image.shape, out.shape, kernel.shape),
+        "weights": Constant("weights", "int8_t", values(kernel).reshape(-1)),
+        "channels": Constant("channels", "anynpu_channel", np.array(rows, np.int64), CHANNEL_BYTES),
+        "in_zero": zero_of(image),
+        "out_zero": zero_of(out),
+        "low": low,
+        "high": high,
+    }
+    arguments = (Tensor(node.inputs[2], "int8_t"), Tensor(node.outputs[0], "int8_t"))
+    return Layer(node, (Call("transpose_conv_s8", params, arguments),))
+
+
+def _window(node: Node, image: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...]) -> dict[str, int]:
+    options, same = node.options, node.options.padding == SAME
+    pads = []
+    for axis, stride in ((1, options.strideH), (2, options.strideW)):
+        # The padding is that of the convolution which would lead back from the output.
+        back = -(-out[axis] // stride) if same else (out[axis] + stride - kernel[axis]) // stride
+        pads.append(padding(same, out[axis], kernel[axis], stride, 1, back))
+    return {
+        "batches": image[0],
+        "in_height": image[1],
+        "in_width": image[2],
+        "in_channels": image[3],
+        "out_height": out[1],
+        "out_width": out[2],
+        "out_channels": out[3],
+        "height": kernel[1],
+        "width": kernel[2],
+        "stride_y": options.strideH,
+        "stride_x": options.strideW,
+        "step_y": 1,
+        "step_x": 1,
+        "pad_y": pads[0],
+        "pad_x": pads[1],
+    }
+
+
+def _arg(graph: Graph, node: Node, sign: int) -> Layer:
+    image, axis, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
+    require(image.dtype == "int8" and out.dtype == "int32", f"turns {image.dtype} into {out.dtype}")
+    require(axis.constant, "takes a constant axis")
+    at = int(values(axis).reshape(-1)[0]) % len(image.shape)
+    params: dict[str, Value] = {
+        "outer": math.prod(image.shape[:at]),
+        "axis": image.shape[at],
+        "inner": math.prod(image.shape[at + 1 :]),
+        "sign": sign,
+    }
+    arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int32_t"))
+    return Layer(node, (Call("arg_max_s8", params, arguments),))
+
+
+def arg_max(graph: Graph, node: Node) -> Layer:
+    """ARG_MAX."""
+    return _arg(graph, node, 1)
+
+
+def arg_min(graph: Graph, node: Node) -> Layer:
+    """ARG_MIN."""
+    return _arg(graph, node, -1)

@@ -1,0 +1,272 @@
+"""Operators of one 8-bit tensor, element by element: whatever they compute is a table of 256 values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from anynpu.firmware.generator import fixedpoint as fp
+from anynpu.firmware.generator.graph import Graph, Node, scale_of, zero_of
+from anynpu.firmware.generator.layer import Call, Constant, Emitter, Layer, Tensor, Value, require
+from anynpu.firmware.generator.types import C_TYPES, SUFFIX
+from anynpu.targets.flatbuffer import TfliteTensor
+
+Function = Callable[[int], int]
+BYTE_TYPES = ("int8", "uint8")
+
+
+def byte_table(node: Node, source: TfliteTensor, target: TfliteTensor, function: Function) -> Layer:
+    """Returns the layer that looks every byte up; the table is ordered by the byte, not by its sign."""
+    raw = np.arange(256, dtype=np.uint8).view(source.dtype).tolist()
+    table = np.array([function(int(v)) for v in raw]).astype(target.dtype)
+    params: dict[str, Value] = {
+        "table": Constant("table", "uint8_t", table.view(np.uint8)),
+        "count": math.prod(source.shape),
+    }
+    arguments = (Tensor(node.inputs[0], "uint8_t"), Tensor(node.outputs[0], "uint8_t"))
+    return Layer(node, (Call("table_u8", params, arguments),), over=(node.inputs[0],))
+
+
+def _unary(make: Callable[[Node, TfliteTensor, TfliteTensor], Function]) -> Emitter:
+    """Returns the emitter of an operator from int8 to int8."""
+
+    def emit(graph: Graph, node: Node) -> Layer:
+        source, target = graph.input(node, 0), graph.output(node)
+        require(source.dtype == target.dtype == "int8", f"has no kernel for {source.dtype}")
+        return byte_table(node, source, target, make(node, source, target))
+
+    emit.__doc__ = make.__doc__
+    return emit
+
+
+def _saturated(value: int, dtype: str = "int8") -> int:
+    return fp.clamp(value, *fp.RANGES[dtype])
+
+
+def _curve(source: TfliteTensor) -> tuple[int, int, int]:
+    """Returns multiplier, shift and radius that bring an input to four integer bits."""
+    multiplier, shift = fp.quantize_multiplier(scale_of(source) * (1 << 27))
+    require(shift >= 0, "has an input scale that is too small")
+    return multiplier, shift, math.floor(15 * (1 << 27) / (1 << shift))
+
+
+@_unary
+def logistic(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+    """LOGISTIC."""
+    require(zero_of(target) == -128, "takes an output with zero point -128")
+    multiplier, shift, radius = _curve(source)
+
+    def function(value: int) -> int:
+        value -= zero_of(source)
+        if abs(value) >= radius:
+            return 127 if value > 0 else -128
+        return _saturated(fp.divide_power(fp.logistic(fp.multiply(value, multiplier, shift), 4), 23) - 128)
+
+    return function
+
+
+@_unary
+def tanh(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+    """TANH."""
+    multiplier, shift, radius = _curve(source)
+
+    def function(value: int) -> int:
+        value -= zero_of(source)
+        if abs(value) >= radius:
+            return 127 if value > 0 else -128
+        return _saturated(fp.divide_power(fp.tanh(fp.multiply(value, multiplier, shift), 4), 24))
+
+    return function
+
+
+def _ratio(a: float, b: float) -> float:
+    """Returns a quotient rounded to float32, as the interpreter computes it."""
+    return float(np.float32(a) / np.float32(b))
+
+
+@_unary
+def leaky_relu(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+    """LEAKY_RELU."""
+    identity = fp.quantize_multiplier(_ratio(scale_of(source), scale_of(target)))
+    slope = float(np.float32(scale_of(source)) * np.float32(node.options.alpha) / np.float32(scale_of(target)))
+    alpha = fp.quantize_multiplier(abs(slope))
+    sign = -1 if slope < 0 else 1
+
+    def function(value: int) -> int:
+        value -= zero_of(source)
+        scaled = fp.multiply(value, *identity) if value >= 0 else sign * fp.multiply(value, *alpha)
+        return _saturated(scaled + zero_of(target))
+
+    return function
+
+
+@_unary
+def hard_swish(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+    """HARD_SWISH."""
+    fine = float(np.float32(1 / 128) * np.float32(scale_of(source)))
+    out_wide, out_shift = fp.quantize_multiplier(_ratio(fine, scale_of(target)))
+    gate_wide, gate_shift = fp.quantize_multiplier(float(np.float32(fine) / (np.float32(3.0) / np.float32(32768.0))))
+    require(out_shift <= 0, "has an output scale far below that of its input")
+    out_factor, gate_factor = _narrow(out_wide), _narrow(gate_wide)
+
+    def function(value: int) -> int:
+        hires = (value - zero_of(source)) * 128
+        scaled = _high16(hires, out_factor)
+        gate = _gate(hires, gate_factor, gate_shift)
+        product = scaled * gate
+        high = -(-product >> 15) if product < 0 else product >> 15
+        return _saturated(fp.divide_power(high, -out_shift) + zero_of(target))
+
+    return function
+
+
+def _gate(value: int, factor: int, shift: int) -> int:
+    """Returns relu6(x + 3) / 6 of the value, with 15 bits."""
+    if shift > 0:
+        value = _saturated(value << (shift - 1), "int16")
+    value = _high16(value, factor)
+    if shift > 0:
+        value = _saturated(value << 1, "int16")
+    if shift < 0:
+        value = fp.divide_power(value, -shift)
+    return (value + (1 << 15)) >> 1
+
+
+def _narrow(multiplier: int) -> int:
+    return 32767 if multiplier >= fp.INT32_MAX - (1 << 15) else (multiplier + (1 << 15)) >> 16
+
+
+def _high16(a: int, b: int) -> int:
+    return 32767 if a == b == -32768 else (a * b + (1 << 14)) >> 15
+
+
+def _abs(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+    """ABS."""
+    factor = fp.quantize_multiplier(_ratio(scale_of(source), scale_of(target)))
+    rescaled = source.scale != target.scale
+
+    def function(value: int) -> int:
+        magnitude = abs(value - zero_of(source))
+        return _saturated((fp.multiply(magnitude, *factor) if rescaled else magnitude) + zero_of(target))
+
+    return function
+
+
+absolute = _unary(_abs)
+
+
+@_unary
+def rsqrt(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+    """RSQRT."""
+    root = np.sqrt(np.float32(scale_of(source)))
+    multiplier, shift = fp.quantize_multiplier(1.0 / float(root * np.float32(scale_of(target))))
+
+    def function(value: int) -> int:
+        value -= zero_of(source)
+        if value <= 0:  # the interpreter stops at a negative value; the largest result is what is nearest to right
+            return 127
+        inverse, inverse_shift = fp.inverse_root(value)
+        scaled = fp.multiply(1, inverse, inverse_shift + 20)
+        return _saturated(fp.multiply(scaled, multiplier, shift - 20) + zero_of(target))
+
+    return function
+
+
+def relu(graph: Graph, node: Node) -> Layer:
+    """RELU."""
+    source, target = graph.input(node, 0), graph.output(node)
+    require(source.dtype == target.dtype and source.dtype in SUFFIX, f"has no kernel for {source.dtype}")
+    factor = fp.quantize_multiplier(_ratio(scale_of(source), scale_of(target)))
+    low, high = fp.RANGES[source.dtype]
+    low = max(low, zero_of(target))
+    if source.dtype == "int16":
+        return rescale(node, source, target, factor, (low, high))
+
+    def function(value: int) -> int:
+        return fp.clamp(fp.multiply(value - zero_of(source), *factor) + zero_of(target), low, high)
+
+    return byte_table(node, source, target, function)
+
+
+def relu6(graph: Graph, node: Node) -> Layer:
+    """RELU6."""
+    source, target = graph.input(node, 0), graph.output(node)
+    require(source.dtype == target.dtype and source.dtype in SUFFIX, f"has no kernel for {source.dtype}")
+    six = zero_of(source) + fp.round_away(float(np.float32(6.0) / np.float32(scale_of(source))))
+    bounds = fp.clamp(six, *fp.RANGES[source.dtype])
+    suffix = SUFFIX[source.dtype]
+    params: dict[str, Value] = {"count": math.prod(source.shape), "low": zero_of(source), "high": bounds}
+    ctype = C_TYPES[source.dtype]
+    arguments = (Tensor(node.inputs[0], ctype), Tensor(node.outputs[0], ctype))
+    return Layer(node, (Call(f"clamp_{suffix}", params, arguments),), over=(node.inputs[0],))
+
+
+def rescale(
+    node: Node, source: TfliteTensor, target: TfliteTensor, factor: tuple[int, int], bounds: tuple[int, int]
+) -> Layer:
+    """Returns the kernel that changes the quantisation of a tensor."""
+    params: dict[str, Value] = {
+        "count": math.prod(source.shape),
+        "in_zero": zero_of(source),
+        "out_zero": zero_of(target),
+        "multiplier": factor[0],
+        "shift": factor[1],
+        "low": bounds[0],
+        "high": bounds[1],
+    }
+    arguments = (Tensor(node.inputs[0], C_TYPES[source.dtype]), Tensor(node.outputs[0], C_TYPES[target.dtype]))
+    kernel = f"rescale_{SUFFIX[source.dtype]}_{SUFFIX[target.dtype]}"
+    over = (node.inputs[0],) if source.dtype == target.dtype else ()
+    return Layer(node, (Call(kernel, params, arguments),), over=over)
+
+
+def quantize(graph: Graph, node: Node) -> Layer:
+    """QUANTIZE."""
+    source, target = graph.input(node, 0), graph.output(node)
+    if source.dtype == "float32":
+        return _from_float(node, source, target)
+    factor = fp.quantize_multiplier(scale_of(source) / scale_of(target))
+    if source.dtype in BYTE_TYPES and target.dtype in BYTE_TYPES and "int8" in (source.dtype, target.dtype):
+        return byte_table(node, source, target, _requantize(source, target, factor))
+    require(source.dtype in SUFFIX and target.dtype in SUFFIX, f"turns {source.dtype} into {target.dtype}")
+    return rescale(node, source, target, factor, fp.RANGES[target.dtype])
+
+
+def _requantize(source: TfliteTensor, target: TfliteTensor, factor: tuple[int, int]) -> Function:
+    half = {("int8", "uint8"): -128, ("uint8", "int8"): 128}.get((source.dtype, target.dtype))
+
+    def function(value: int) -> int:
+        if factor == (1 << 30, 1) and zero_of(source) - zero_of(target) == half:
+            return value - half
+        return _saturated(fp.multiply(value - zero_of(source), *factor) + zero_of(target), target.dtype)
+
+    return function
+
+
+def _from_float(node: Node, source: TfliteTensor, target: TfliteTensor) -> Layer:
+    require(target.dtype in SUFFIX, f"turns {source.dtype} into {target.dtype}")
+    low, high = fp.RANGES[target.dtype]
+    params: dict[str, Value] = {
+        "count": math.prod(source.shape),
+        "scale": float(scale_of(target)),
+        "zero": zero_of(target),
+        "low": low,
+        "high": high,
+    }
+    arguments = (Tensor(node.inputs[0], "float"), Tensor(node.outputs[0], C_TYPES[target.dtype]))
+    return Layer(node, (Call(f"quantize_{SUFFIX[target.dtype]}", params, arguments),))
+
+
+def dequantize(graph: Graph, node: Node) -> Layer:
+    """DEQUANTIZE."""
+    source, target = graph.input(node, 0), graph.output(node)
+    require(source.dtype in SUFFIX and target.dtype == "float32", f"turns {source.dtype} into {target.dtype}")
+    params: dict[str, Value] = {
+        "count": math.prod(source.shape),
+        "scale": float(scale_of(source)),
+        "zero": zero_of(source),
+    }
+    arguments = (Tensor(node.inputs[0], C_TYPES[source.dtype]), Tensor(node.outputs[0], "float"))
+    return Layer(node, (Call(f"dequantize_{SUFFIX[source.dtype]}", params, arguments),))
