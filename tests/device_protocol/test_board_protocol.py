@@ -185,6 +185,7 @@ class Script:
     """A line whose answers are written down."""
 
     where = "script"
+    speed = 11520.0
 
     def __init__(self, *lines: str) -> None:
         self.lines = ["m-name-dut-[x]", "m-ready", *lines, "m-ready"]
@@ -193,6 +194,7 @@ class Script:
         return
 
     def read_line(self, deadline):
+        self.seconds = deadline - time.monotonic()
         return self.lines.pop(0).encode("latin-1")
 
     def close(self):
@@ -274,3 +276,9 @@ def test_a_counter_that_overflowed_is_not_a_figure():
     lines = [f"a-stage-{name}-[1,2,{2**32 - 1}]" for name in answers.STAGES]
     with pytest.raises(DeviceError, match="longer than the board's counter"):
         Client(Script(*lines)).stages(3)
+
+
+def test_a_long_answer_over_a_slow_line_gets_its_time():
+    line = Script(f"a-output-hex-0-[{bytes(115200).hex()}]")
+    assert len(Client(line, timeout_s=10).output(0, 115200)) == 115200
+    assert line.seconds > 10 + 20

@@ -65,6 +65,8 @@ def test_run_on_firmware(cli, tmp_path, given, chip, on):
     assert status == 0, err
     assert outputs(out) == EXPECTED
     assert ("QEMU" if on == "qemu" else "this host") in json.loads(out)["executed"]
+    memory = json.loads(out)["memory"]
+    assert memory["arena_bytes"] == 128 and memory["flash_bytes"] > 4000 and memory["ram_bytes"] > 128
 
 
 def test_run_on_a_serial_port(cli, tmp_path, given):

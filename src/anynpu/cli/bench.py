@@ -46,7 +46,7 @@ def bench(ctx: click.Context, /, artifact: Path, inputs: str | None, runs: int, 
             found = time_board(session, sample, runs, warmup, running.clock)
     finally:
         session.close()
-    record = {**_record(subject, found), **(_memory(running, found) if running else {})}
+    record = {**_record(subject, found), **({"memory": running.memory()} if running else {})}
     if given["format"] == "json":
         click.echo(as_json(record), nl=False)
     else:
@@ -79,20 +79,6 @@ def _record(artifact: Artifact, found: Bench) -> dict[str, Any]:
 
 def _figure(figure: Figure) -> dict[str, Any]:
     return {"min": figure.least, "median": figure.median, "max": figure.most, "samples": list(figure.samples)}
-
-
-def _memory(running: Any, found: Bench) -> dict[str, Any]:
-    """Returns what the firmware occupies; the known answers in its flash are told apart from what a product needs."""
-    memory: dict[str, Any] = {"arena_bytes": found.arena_bytes}
-    if running.footprint is not None:
-        parts = [vars(section) for section in running.footprint.sections]
-        memory |= {
-            "flash_bytes": running.footprint.flash_bytes,
-            "known_answer_bytes": running.vector_bytes,
-            "ram_bytes": running.footprint.ram_bytes,
-            "sections": parts,
-        }
-    return {"memory": memory}
 
 
 def _show(found: Bench, record: dict[str, Any]) -> None:

@@ -57,7 +57,7 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     """
     subject = Artifact.open(artifact)
     stored = read_stored(Path(inputs), subject.manifest.inputs)
-    session = open_on(subject, given)[0]
+    session, running = open_on(subject, given)
     try:
         outputs = run_stored(session, stored)
     finally:
@@ -66,7 +66,7 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     if output is not None:
         with writing(output), output.open("wb") as stream:
             np.savez(stream, **real)
-    _show_outputs(given["format"], session.what, real)
+    _show_outputs(given["format"], session.what, real, running.memory() if running else None)
     return 0
 
 
@@ -83,10 +83,11 @@ def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
     return running.session, running
 
 
-def _show_outputs(format: str, what: str, real: dict[str, Array]) -> None:
+def _show_outputs(format: str, what: str, real: dict[str, Array], memory: dict[str, Any] | None) -> None:
     if format == "json":
         values = {name: {"shape": list(a.shape), "values": a.ravel().tolist()} for name, a in real.items()}
-        click.echo(as_json({"schema_version": 1, "kind": "run", "executed": what, "outputs": values}), nl=False)
+        record = {"schema_version": 1, "kind": "run", "executed": what, "outputs": values}
+        click.echo(as_json(record | ({} if memory is None else {"memory": memory})), nl=False)
         return
     click.echo(f"executed: {what}")
     print_table(

@@ -56,7 +56,6 @@ class Bench:
     per_inference: float | None = None
     """The mean of the same number of inferences in one go, as MLPerf Tiny measures it."""
     known_answers: int | None = None
-    arena_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,6 @@ def time_board(
         ticks={STAGE_NAMES[name]: tuple(values) for name, values in ticks.items()},
         per_inference=together / runs / (1000 if hz else 1),
         known_answers=session.known_answers,
-        arena_bytes=session.info.arena_bytes,
     )
 
 

@@ -8,6 +8,7 @@ Each command is one line; the board's answer is lines that end with `m-ready`. d
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -18,19 +19,26 @@ from anynpu.runtime.device.transport import NOISE, SilentLine, Transport
 
 LINE_LIMIT = 80
 """Characters that every board takes in one command; a board that takes more says so in its `info`."""
+NUMBER = 16
+"""Characters of a number in `results`."""
 RETRY_S = 1.0
 """A board that is reset by opening its port misses what is sent while it boots."""
 QUIET_S = 0.2
 
 
 class Client:
-    """A conversation with one board. Every wait ends after `timeout_s`, plus `run_s` for every inference asked for."""
+    """A conversation with one board.
+
+    Every wait ends after `timeout_s`, plus `run_s` for every inference asked for and the time that the line needs for
+    the characters of a long answer.
+    """
 
     def __init__(self, line: Transport, timeout_s: float = 10.0, run_s: float = 30.0) -> None:
         self.line = line
         self.timeout_s = timeout_s
         self.run_s = run_s
         self._line_limit = LINE_LIMIT
+        self._results = 0
         self.board = self._greet()
 
     def _greet(self) -> str:
@@ -98,9 +106,12 @@ class Client:
                 hint="a longer --timeout gives a slow board more time",
             ) from None
 
-    def ask(self, command: str, runs: int = 0) -> list[str]:
-        """Returns the lines that the board answers, without the closing `m-ready`; `runs` inferences get extra time."""
-        deadline = time.monotonic() + self.timeout_s + runs * self.run_s
+    def ask(self, command: str, runs: int = 0, characters: int = 0) -> list[str]:
+        """Returns the lines that the board answers, without the closing `m-ready`.
+
+        Inferences (`runs`) and a long answer (`characters`) get extra time.
+        """
+        deadline = time.monotonic() + self.timeout_s + runs * self.run_s + 2 * characters / self.line.speed
         self.line.write(command.encode("ascii") + b"%", deadline)
         lines: list[str] = []
         while (line := self._line(command[:40], deadline)) != answers.READY:
@@ -127,6 +138,7 @@ class Client:
         """Returns what the firmware says of itself and its model."""
         found = answers.info(self.ask("info"))
         self._line_limit = max(found.line_limit, LINE_LIMIT)
+        self._results = NUMBER * sum(math.prod(tensor.shape) for tensor in found.outputs)
         return found
 
     def load(self, data: bytes) -> None:
@@ -150,14 +162,14 @@ class Client:
         """Returns what `runs` inferences took together, after `warmup` that do not count: microseconds, or instructions
         where the board counts those."""
         command = f"infer {runs} {warmup}"
-        lines = self.ask(command, runs + warmup)
+        lines = self.ask(command, runs + warmup, self._results)
         if f"m-infer-start-{runs}" not in lines or "m-infer-done" not in lines:
             raise DeviceError(f"the answer to '{command}' is incomplete", call=command, cause="lost characters")
         return answers.laps(lines, command)
 
     def results(self) -> list[float]:
         """Returns the results as MLPerf Tiny prints them."""
-        text = answers.field(self.ask("results"), "m-results-", "results")
+        text = answers.field(self.ask("results", characters=self._results), "m-results-", "results")
         try:
             return [float(part) for part in text.split(",")]
         except ValueError:
@@ -172,7 +184,7 @@ class Client:
     def output(self, index: int, size: int) -> bytes:
         """Returns the stored values of an output of `size` bytes."""
         command = f"output {index}"
-        text = answers.field(self.ask(command), f"a-output-hex-{index}-", command)
+        text = answers.field(self.ask(command, characters=2 * size), f"a-output-hex-{index}-", command)
         return answers.hex_bytes(text, command, size)
 
     def known_answers(self, expected: int) -> int:

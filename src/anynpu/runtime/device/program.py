@@ -14,6 +14,9 @@ from anynpu import tool
 from anynpu.errors import DeviceError, ToolMissing
 from anynpu.runtime.device.transport import Lines
 
+SPEED = 100_000.0
+"""Characters a second that even an emulator on a busy machine manages."""
+
 
 class Program:
     """The line to a program that talks over a terminal of its own; closing it ends the program and all it started."""
@@ -22,6 +25,7 @@ class Program:
         if os.name != "posix":
             raise ToolMissing(f"{where}: needs a pseudo-terminal, which this system does not have", "use Linux or WSL")
         self.where = where
+        self.speed = SPEED
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # what it says on stderr; closed with the line
         self._terminal, inner = _raw_terminal()
         try:
@@ -61,7 +65,9 @@ class Program:
         return data
 
     def _gone(self, call: str) -> DeviceError:
-        status = self._process.poll()
+        until = time.monotonic() + 1
+        while (status := self._process.poll()) is None and time.monotonic() < until:
+            time.sleep(0.01)  # the line ends a moment before the program does
         self._said.seek(0)
         last = self._said.read().decode("utf-8", "replace").strip().splitlines()[-1:]
         how = "" if status is None else f" with status {status}"

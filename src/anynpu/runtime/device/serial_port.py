@@ -29,6 +29,7 @@ class SerialPort:
     def __init__(self, text: str) -> None:
         port, baud = parse_port(text)
         self.where = f"serial port {port} at {baud} baud"
+        self.speed = baud / 10  # a start bit, eight of data, a stop bit
         self._port = _open(port, baud)
         self._lines = Lines(self.where, self._receive)
 

@@ -25,6 +25,8 @@ class Transport(Protocol):
 
     where: str
     """The line as the user knows it: "serial port /dev/ttyACM0 at 115200 baud"."""
+    speed: float
+    """Characters a second: a long answer takes its time."""
 
     def write(self, data: bytes, deadline: float) -> None:
         """Sends all of `data`, or raises DeviceError at the deadline (a time of time.monotonic)."""
