@@ -14,16 +14,14 @@ from board_model import INPUTS, artifact, board, model, sample
 from hand_model import c_artifact
 
 from anynpu.artifact import Made, Manifest, Step, seal
-from anynpu.cli.main import VERBS, main
+from anynpu.cli.main import main
 from anynpu.measure.bench import Sample, time_session
 from anynpu.runtime.null import NullSession
 
 
 @pytest.fixture
-def cli(monkeypatch, capsys):
+def cli(capsys):
     """Runs a command in this process and returns status, stdout and stderr."""
-    for verb in ("bench", "deploy"):
-        monkeypatch.setitem(VERBS, verb, (verb, ""))
 
     def call(*words: object) -> tuple[int, str, str]:
         status = main([str(word) for word in words])
