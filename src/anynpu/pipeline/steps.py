@@ -46,7 +46,7 @@ def own_version() -> str:
     """Returns anynpu's version with a digest of its code, so that a changed program never reuses old results."""
     digest = hashlib.sha256()
     root = Path(anynpu.__file__).parent
-    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".ini")):
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".ini", ".c", ".h")):
         if path.relative_to(root).parts[0] not in ("cli", "report", "testing"):
             digest.update(path.read_bytes())
     return f"{anynpu.__version__}+{digest.hexdigest()[:12]}"
