@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Any
 
 from anynpu.errors import ConfigError, DeviceError, ToolMissing
@@ -64,8 +65,10 @@ def _open(port: str, baud: int) -> Any:
     try:
         return serial.Serial(port, baud, timeout=TICK_S, write_timeout=WRITE_S)
     except (OSError, ValueError) as error:
+        number = getattr(error, "errno", None)
         raise DeviceError(
-            f"serial port {port} cannot be opened ({error})",
+            f"serial port {port} cannot be opened ({os.strerror(number) if number else error})",
+            code=number,
             call="open",
             cause="no board on that port, the port is in use, or you may not use it (group dialout)",
             hint=_ports(),
