@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from anynpu.firmware.generator.boxes import broadcast_strides, filled, merged
 from anynpu.firmware.generator.fixedpoint import RANGES, activation_range, quantize_multiplier
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, zero_of
@@ -29,7 +27,7 @@ def _binary(graph: Graph, node: Node, kernel: str, params: dict[str, Value], dty
 def _sum(graph: Graph, node: Node, sign: int) -> Layer:
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     bits = 15 if out.dtype == "int16" else 20
-    m1, m2, m = _factors(scale_of(a), scale_of(b), scale_of(out), bits, single=sign < 0)
+    m1, m2, m = _factors(scale_of(a), scale_of(b), scale_of(out), bits)
     require(m[1] <= 0, "has an output scale far below those of its inputs")
     low, high = activation_range(out.dtype, node.options.fusedActivationFunction, scale_of(out), zero_of(out))
     params = {**_pair_params(graph, node, bits, (m1, m2, m)), "low": low, "high": high, "sign": sign}
@@ -39,12 +37,11 @@ def _sum(graph: Graph, node: Node, sign: int) -> Layer:
 Factor = tuple[int, int]
 
 
-def _factors(a: float, b: float, out: float, bits: int, single: bool) -> tuple[Factor, Factor, Factor]:
-    """Returns the factors of both inputs and of their sum; SUB computes them in float32, ADD in float64."""
-    kind = np.float32 if single else np.float64
-    twice = kind(2) * kind(max(a, b))
-    scale = twice / (kind(1 << bits) * kind(out))
-    return tuple(quantize_multiplier(float(f)) for f in (kind(a) / twice, kind(b) / twice, scale))  # type: ignore[return-value]
+def _factors(a: float, b: float, out: float, bits: int) -> tuple[Factor, Factor, Factor]:
+    """Returns the factors of both inputs and of their sum."""
+    twice = 2 * max(a, b)
+    scale = twice / ((1 << bits) * out)
+    return quantize_multiplier(a / twice), quantize_multiplier(b / twice), quantize_multiplier(scale)
 
 
 def _pair_params(graph: Graph, node: Node, bits: int, factors: tuple[Factor, Factor, Factor]) -> dict[str, Value]:

@@ -69,7 +69,7 @@ def _fast(multiplier: int, shift: int) -> tuple[int, int]:
     return (0, 0) if multiplier == 0 or shift < -30 else (multiplier, -shift - 1)
 
 
-def filters(graph: Graph, node: Node, weights: Array, per_tensor: bool) -> Filters:
+def filters(graph: Graph, node: Node, weights: Array) -> Filters:
     """Returns the filters of a convolution-like operator; `weights` has the output channels first."""
     image, kernel, bias, out = (
         graph.input(node, 0),
@@ -82,12 +82,7 @@ def filters(graph: Graph, node: Node, weights: Array, per_tensor: bool) -> Filte
     require(bias is None or bias.constant, "takes a constant bias")
     scales = kernel.scale if len(kernel.scale) == count else kernel.scale * count
     require(len(scales) == count, "takes one scale, or one for each output channel")
-    if per_tensor and len(kernel.scale) == 1:
-        # The product of the scales is rounded to float32 here, and only here.
-        product = float(np.float32(scale_of(image)) * np.float32(kernel.scale[0]))
-        factors = (quantize_multiplier(product / scale_of(out)),) * count
-    else:
-        factors = tuple(quantize_multiplier(scale_of(image) * s / scale_of(out)) for s in scales)
+    factors = tuple(quantize_multiplier(scale_of(image) * s / scale_of(out)) for s in scales)
     low, high = activation_range(out.dtype, node.options.fusedActivationFunction, scale_of(out), zero_of(out))
     known = np.zeros(count, np.int64) if bias is None else values(bias).reshape(-1).astype(np.int64)
     return Filters(weights, known, factors, zero_of(image), zero_of(out), low, high)
@@ -110,7 +105,7 @@ def conv_2d(graph: Graph, node: Node) -> Layer:
     options = node.options
     w = window(node, image.shape, out.shape, kernel.shape[1:3], (options.dilationHFactor, options.dilationWFactor))
     require(image.shape[3] % kernel.shape[3] == 0, "has groups of unequal size")
-    f = filters(graph, node, values(kernel), per_tensor=False)
+    f = filters(graph, node, values(kernel))
     groups = image.shape[3] // kernel.shape[3]
     if dtype == "int16":
         return wide(graph, node, w, f, groups)
@@ -127,7 +122,7 @@ def depthwise_conv_2d(graph: Graph, node: Node) -> Layer:
     image, kernel, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     options = node.options
     w = window(node, image.shape, out.shape, kernel.shape[1:3], (options.dilationHFactor, options.dilationWFactor))
-    f = filters(graph, node, np.moveaxis(values(kernel), 3, 0).transpose(0, 2, 3, 1), per_tensor=False)
+    f = filters(graph, node, np.moveaxis(values(kernel), 3, 0).transpose(0, 2, 3, 1))
     if dtype == "int16":
         return wide(graph, node, w, f, image.shape[3])
     if not f.fast:
@@ -162,7 +157,7 @@ def fully_connected(graph: Graph, node: Node) -> Layer:
     require(node.options.weightsFormat == 0, "has shuffled weights")
     weights = values(kernel).reshape(-1, kernel.shape[-1])
     rows = int(np.prod(out.shape)) // len(weights)
-    f = filters(graph, node, weights[:, None, None, :], per_tensor=True)
+    f = filters(graph, node, weights[:, None, None, :])
     w = _rows(rows, kernel.shape[-1], len(weights))
     if dtype == "int16":
         return wide(graph, node, w, f, 1)

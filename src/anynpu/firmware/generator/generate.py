@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anynpu.errors import Finding, Unsupported
 from anynpu.firmware.generator import kernels
+from anynpu.firmware.generator.folding import fold_padding
 from anynpu.firmware.generator.graph import Graph, Node, read_graph
 from anynpu.firmware.generator.layer import MAX_RANK, Layer, Refused
 from anynpu.firmware.generator.operators import EMITTERS
@@ -76,7 +77,7 @@ def findings(path: Path) -> tuple[Finding, ...]:
 
 def generate(path: Path, settings: Settings) -> Generated:
     """Returns the C files of a quantised .tflite model; what it cannot express raises Unsupported, all at once."""
-    graph = read_graph(path)
+    graph = fold_padding(read_graph(path))
     layers, refused = layers_of(graph)
     if refused:
         raise Unsupported(

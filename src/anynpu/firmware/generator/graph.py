@@ -25,6 +25,8 @@ class Node:
     outputs: tuple[int, ...]
     options: Any
     macs: int
+    pads: tuple[int, int] | None = None
+    """Rows and columns of padding before the image, where a PAD was folded into the operator."""
 
 
 @dataclass(frozen=True)

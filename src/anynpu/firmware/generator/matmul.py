@@ -26,8 +26,7 @@ def batch_matmul(graph: Graph, node: Node) -> Layer:
         size = math.prod(tensor.shape[-2:])
         walks.append([s * size for s in broadcast_strides(tensor.shape[:-2], batch)])
     full, (stride1, stride2) = filled(batch, walks)
-    product = float(np.float32(scale_of(a)) * np.float32(scale_of(b)))
-    multiplier, shift = quantize_multiplier(product / scale_of(out))
+    multiplier, shift = quantize_multiplier(scale_of(a) * scale_of(b) / scale_of(out))
     params: dict[str, Value] = {
         "size": full,
         "stride1": stride1,

@@ -258,7 +258,7 @@ class Writer:
         node, tensors = layer.node, self.graph.tensors
         read = ", ".join(shape_text(tensors[n]) for n in node.inputs if n >= 0 and not tensors[n].constant)
         made = ", ".join(shape_text(tensors[n]) for n in node.outputs)
-        note = f" ({layer.note})" if layer.note else ""
+        note = f" ({layer.note})" if layer.note else " (with the PAD before it)" if node.pads else ""
         lines = [f"    /* {node.index:02d} {node.kind} {comment(node.name)}: {read} -> {made}{note} */"]
         for place, call in enumerate(layer.calls):
             name = self._symbol(layer, place, "").removeprefix("anynpu").rstrip("_")

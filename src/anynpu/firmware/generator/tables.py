@@ -81,16 +81,11 @@ def tanh(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
     return function
 
 
-def _ratio(a: float, b: float) -> float:
-    """Returns a quotient rounded to float32, as the interpreter computes it."""
-    return float(np.float32(a) / np.float32(b))
-
-
 @_unary
 def leaky_relu(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
     """LEAKY_RELU."""
-    identity = fp.quantize_multiplier(_ratio(scale_of(source), scale_of(target)))
-    slope = float(np.float32(scale_of(source)) * np.float32(node.options.alpha) / np.float32(scale_of(target)))
+    identity = fp.quantize_multiplier(scale_of(source) / scale_of(target))
+    slope = scale_of(source) * node.options.alpha / scale_of(target)
     alpha = fp.quantize_multiplier(abs(slope))
     sign = -1 if slope < 0 else 1
 
@@ -105,9 +100,9 @@ def leaky_relu(node: Node, source: TfliteTensor, target: TfliteTensor) -> Functi
 @_unary
 def hard_swish(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
     """HARD_SWISH."""
-    fine = float(np.float32(1 / 128) * np.float32(scale_of(source)))
-    out_wide, out_shift = fp.quantize_multiplier(_ratio(fine, scale_of(target)))
-    gate_wide, gate_shift = fp.quantize_multiplier(float(np.float32(fine) / (np.float32(3.0) / np.float32(32768.0))))
+    fine = scale_of(source) / 128
+    out_wide, out_shift = fp.quantize_multiplier(fine / scale_of(target))
+    gate_wide, gate_shift = fp.quantize_multiplier(fine / (3 / 32768))
     require(out_shift <= 0, "has an output scale far below that of its input")
     out_factor, gate_factor = _narrow(out_wide), _narrow(gate_wide)
 
@@ -144,7 +139,7 @@ def _high16(a: int, b: int) -> int:
 
 def _abs(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
     """ABS."""
-    factor = fp.quantize_multiplier(_ratio(scale_of(source), scale_of(target)))
+    factor = fp.quantize_multiplier(scale_of(source) / scale_of(target))
     rescaled = source.scale != target.scale
 
     def function(value: int) -> int:
@@ -160,8 +155,7 @@ absolute = _unary(_abs)
 @_unary
 def rsqrt(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
     """RSQRT."""
-    root = np.sqrt(np.float32(scale_of(source)))
-    multiplier, shift = fp.quantize_multiplier(1.0 / float(root * np.float32(scale_of(target))))
+    multiplier, shift = fp.quantize_multiplier(1.0 / (math.sqrt(scale_of(source)) * scale_of(target)))
 
     def function(value: int) -> int:
         value -= zero_of(source)
@@ -178,7 +172,7 @@ def relu(graph: Graph, node: Node) -> Layer:
     """RELU."""
     source, target = graph.input(node, 0), graph.output(node)
     require(source.dtype == target.dtype and source.dtype in SUFFIX, f"has no kernel for {source.dtype}")
-    factor = fp.quantize_multiplier(_ratio(scale_of(source), scale_of(target)))
+    factor = fp.quantize_multiplier(scale_of(source) / scale_of(target))
     low, high = fp.RANGES[source.dtype]
     low = max(low, zero_of(target))
     if source.dtype == "int16":

@@ -21,7 +21,7 @@ def window(
     require(len(image) == 4 and len(out) == 4, "takes images of four axes")
     strides = (node.options.strideH, node.options.strideW)
     same = node.options.padding == SAME
-    pads = [padding(same, image[1 + i], size[i], strides[i], step[i], out[1 + i]) for i in range(2)]
+    pads = node.pads or [padding(same, image[1 + i], size[i], strides[i], step[i], out[1 + i]) for i in range(2)]
     return {
         "batches": image[0],
         "in_height": image[1],

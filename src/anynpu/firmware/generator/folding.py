@@ -1,0 +1,53 @@
+"""PAD before a convolution: the kernels pad by themselves, so the padded image need not exist."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from anynpu.firmware.generator.graph import Graph, Node, values, zero_of
+from anynpu.firmware.generator.layer import Refused
+from anynpu.firmware.generator.movement import padding_value
+from anynpu.firmware.generator.windows import VALID
+
+CONVOLUTIONS = ("CONV_2D", "DEPTHWISE_CONV_2D")
+PADS = ("PAD", "PADV2")
+
+
+def fold_padding(graph: Graph) -> Graph:
+    """Returns the graph with each PAD that only convolutions read inside of these convolutions."""
+    readers: dict[int, list[Node]] = {}
+    for node in graph.nodes:
+        for number in node.inputs:
+            readers.setdefault(number, []).append(node)
+    folded: dict[int, Node] = {}
+    for node in graph.nodes:
+        if node.kind in PADS and node.outputs[0] not in graph.outputs:
+            number = node.outputs[0]
+            if all(_takes(graph, node, reader, number) for reader in readers.get(number, ())):
+                folded[number] = node
+    nodes = tuple(_merged(graph, n, folded) for n in graph.nodes if n not in folded.values())
+    return replace(graph, nodes=nodes)
+
+
+def _takes(graph: Graph, pad: Node, reader: Node, number: int) -> bool:
+    """Whether the convolution pads with the same values in the same places by itself."""
+    image, padded = graph.input(pad, 0), graph.output(pad)
+    widths = graph.input(pad, 1)
+    if reader.kind not in CONVOLUTIONS or reader.inputs.index(number) != 0 or not widths.constant:
+        return False
+    if reader.options.padding != VALID or len(image.shape) != 4 or image.scale != padded.scale:
+        return False
+    outer = values(widths).reshape(-1, 2)[[0, 3]]
+    try:
+        same = padding_value(graph, pad) == zero_of(padded) == zero_of(image)
+    except Refused:
+        return False
+    return bool(same and not outer.any())
+
+
+def _merged(graph: Graph, node: Node, folded: dict[int, Node]) -> Node:
+    pad = folded.get(node.inputs[0]) if node.inputs else None
+    if pad is None:
+        return node
+    before = values(graph.input(pad, 1)).reshape(-1, 2)[:, 0]
+    return replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), pads=(int(before[1]), int(before[2])))
