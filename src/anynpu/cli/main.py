@@ -14,10 +14,9 @@ from pathlib import Path
 from types import FrameType
 
 import click
-from click.utils import PacifyFlushWrapper
 
 from anynpu import __version__
-from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, Unsupported
+from anynpu.errors import AnyNpuError, ConfigError, DeviceError, ToolFailed, Unsupported
 
 VERBS = {
     "targets": ("inspect", "List every chip: is its toolchain here, does anything here run it?"),
@@ -114,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("anynpu: interrupted; nothing half-made is left behind", err=True)
         return INTERRUPTED
     except SystemExit as error:
-        if isinstance(sys.stdout, PacifyFlushWrapper):  # click's way to say that the reader of our output went away
+        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click's word for a reader that went away
             _drop_stdout()
             return 0
         return _tell(ConfigError(f"code that anynpu was given called sys.exit({error.code!r})"), arguments)
@@ -191,6 +190,8 @@ def _tell(error: AnyNpuError, arguments: Sequence[str]) -> int:
             click.echo(f"  | {line}", err=True)
         if error.log:
             click.echo(f"  log: {error.log}", err=True)
+    if isinstance(error, DeviceError) and error.cause:
+        click.echo(f"  likely cause: {error.cause}", err=True)
     if error.hint:
         click.echo(f"hint: {error.hint}", err=True)
     if _verbose(arguments):
