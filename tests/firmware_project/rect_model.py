@@ -19,7 +19,7 @@ from anynpu.targets.vela.command import VelaOptions
 from anynpu.tensors import Quantization, TensorSpec
 
 sys.path.append(str(Path(__file__).parents[1] / "toolchain"))
-from tflite_builder import Builder  # noqa: E402
+from tflite_builder import Builder
 
 SHAPE = (1, 10, 14, 3)
 FINGERPRINT = "5a" * 32

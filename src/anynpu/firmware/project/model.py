@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anynpu.artifact import Artifact
-from anynpu.errors import IntegrityError, Unsupported
+from anynpu.errors import ConfigError, IntegrityError, Unsupported
 from anynpu.firmware.project.boards import Board
 from anynpu.tensors import TensorSpec
 
@@ -32,6 +32,8 @@ class Model:
 def read_model(artifact: Artifact, board: Board, compiled: Path | None = None) -> Model:
     """Returns the model of an artifact for a board; one that does not fit the board raises Unsupported."""
     artifact.verify()
+    if compiled is not None and board.engine != "neutron":
+        raise ConfigError(f"board {board.name} takes no --compiled file", "anynpu compiles for it: name that artifact")
     if board.engine == "c":
         return _generated(artifact, board)
     from anynpu.firmware.project.tflm import interpreted

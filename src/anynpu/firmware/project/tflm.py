@@ -36,20 +36,15 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
     manifest = artifact.manifest
     file = artifact.main if compiled is None else compiled
     npu_operator = NPU_OPERATOR[board.engine]
-    if file.suffix != ".tflite":
-        raise _not_compiled(board, file)
-    found = operators(file)
-    if not any(op.custom_code == npu_operator for op in found):
-        raise _not_compiled(board, file)
+    found = compiled_operators(file, board)
     made_for = manifest.details.get("accelerator", "")
     if board.accelerator and made_for != board.accelerator:
         raise Unsupported(f"board {board.name} has an {board.accelerator}, and {file} is compiled for {made_for}")
-    _check_tensors(file, found, manifest.inputs, manifest.outputs)
     order = border(file)
-    if [sorted(names) for names in order] != [
-        sorted(s.name for s in specs) for specs in (manifest.inputs, manifest.outputs)
-    ]:
-        raise ConfigError(f"{file}: has other inputs or outputs than the artifact")
+    promised = (manifest.inputs, manifest.outputs)
+    if [sorted(names) for names in order] != [sorted(s.name for s in specs) for specs in promised]:
+        raise ConfigError(f"{file}: has other inputs or outputs than the artifact: it is another network")
+    _check_tensors(file, found, manifest.inputs, manifest.outputs)
     margin = NEUTRON_MARGIN if board.engine == "neutron" else 0
     arena = measure(file, npu_operator) + margin
     planned = manifest.estimates.sram_bytes if manifest.estimates and board.engine == "ethos-u" else None
@@ -62,6 +57,14 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
         "anynpu_model_data.c": data_source(file).encode(),
     }
     return Model(name, manifest.fingerprint, manifest.inputs, manifest.outputs, arena, files, (how,))
+
+
+def compiled_operators(file: Path, board: Board) -> Sequence[TfliteOperator]:
+    """Returns the operators of a file that holds work for the board's NPU; any other file raises Unsupported."""
+    found = operators(file) if file.suffix == ".tflite" else ()
+    if not any(op.custom_code == NPU_OPERATOR[board.engine] for op in found):
+        raise _not_compiled(board, file)
+    return found
 
 
 def _not_compiled(board: Board, file: Path) -> Unsupported:
@@ -96,8 +99,8 @@ def _check_tensors(
     tensors = {t.name: t for op in found for t in op.tensors}
     for spec in (*inputs, *outputs):
         tensor = tensors.get(spec.name)
-        if tensor is None:
-            raise ConfigError(f"{file}: has no tensor {spec.name}: it is another network than the artifact")
+        if tensor is None:  # an input that no operator reads
+            continue
         if tensor.shape != spec.shape or tensor.dtype != spec.dtype:
             shown = f"{tensor.dtype} {list(tensor.shape)}, not {spec.dtype} {list(spec.shape)}"
             raise IntegrityError(f"{file}: tensor {spec.name} is {shown} as the manifest says")

@@ -1,0 +1,1 @@
+#include "../cmsis/device.h"

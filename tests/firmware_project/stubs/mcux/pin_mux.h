@@ -1,0 +1,1 @@
+void BOARD_InitBootPins(void);

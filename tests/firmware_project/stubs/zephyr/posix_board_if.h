@@ -1,0 +1,1 @@
+void posix_exit(int status);
