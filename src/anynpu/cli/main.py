@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("anynpu: interrupted; nothing half-made is left behind", err=True)
         return INTERRUPTED
     except SystemExit as error:
-        if type(sys.stdout).__name__ == "PacifyFlushWrapper":  # click's word for a reader that went away
+        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):  # click's word for a reader that went away
             _drop_stdout()
             return 0
         return _tell(ConfigError(f"code that anynpu was given called sys.exit({error.code!r})"), arguments)
