@@ -115,7 +115,7 @@ void reset(void)
 __attribute__((section(".vectors"), used)) static const void *const table[16] = {
     &stack_top, reset, fault, fault, fault, fault, fault, 0, 0, 0, 0, fault, fault, 0, fault, tick};
 """
-FPU = "*(volatile uint32_t *)0xE000ED88 |= 0xFu << 20; __asm__ volatile(\"dsb\\nisb\");"
+FPU = '*(volatile uint32_t *)0xE000ED88 |= 0xFu << 20; __asm__ volatile("dsb\\nisb");'
 
 
 @dataclass(frozen=True)

@@ -228,9 +228,7 @@ class Drawer:
         b = self.bias(x, scales, count, length)
         keep = len(x.shape) > 1 and self.chance(0.5)
         rows = math.prod(x.shape) // length
-        out = self.new(
-            (*x.shape[:-1], count) if keep else (rows, count), x.dtype, self.out_scale(x, scales, length)
-        )
+        out = self.new((*x.shape[:-1], count) if keep else (rows, count), x.dtype, self.out_scale(x, scales, length))
         self.operator(
             "FULLY_CONNECTED",
             [x.number, w, b],
@@ -244,9 +242,7 @@ class Drawer:
     def transpose_conv(self, x: Ref) -> Ref:
         kernel, strides = (self.int(1, 4), self.int(1, 4)), (self.int(1, 3), self.int(1, 3))
         same = self.chance(0.5)
-        sizes = [
-            n * s if same else (n - 1) * s + k for n, s, k in zip(x.shape[1:3], strides, kernel, strict=True)
-        ]
+        sizes = [n * s if same else (n - 1) * s + k for n, s, k in zip(x.shape[1:3], strides, kernel, strict=True)]
         count = self.int(1, 6)
         w, scales, _ = self.filters(x, (count, *kernel, x.shape[3]), count, 0)
         taps = kernel[0] * kernel[1] * x.shape[3]
@@ -273,7 +269,9 @@ class Drawer:
         batch = tuple(1 if self.chance(0.3) else n for n in x.shape[:-2])
         other = (*batch, columns, depth) if adj_y else (*batch, depth, columns)
         y = self.second(other, "int8")
-        out = self.new((*x.shape[:-2], rows, columns), "int8", x.scale * y.scale * math.sqrt(depth) * self.pick((30, 90)))
+        out = self.new(
+            (*x.shape[:-2], rows, columns), "int8", x.scale * y.scale * math.sqrt(depth) * self.pick((30, 90))
+        )
         self.operator("BATCH_MATMUL", [x.number, y.number], [out.number], "BatchMatMulOptions", adjX=adj_x, adjY=adj_y)
         return out
 

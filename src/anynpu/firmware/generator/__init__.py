@@ -1,6 +1,6 @@
 """The C generator: from a quantised TFLite model to self-contained C99.
 
-    graph -> emitters (one per operator) -> planner (arena) -> source (files)
+graph -> emitters (one per operator) -> planner (arena) -> source (files)
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def _binary(graph: Graph, node: Node, kernel: str, params: dict[str, Value], dty
     walks = [broadcast_strides(a.shape, out.shape), broadcast_strides(b.shape, out.shape)]
     sizes, steps = merged(out.shape, *walks)
     size, (stride1, stride2) = filled(sizes, steps)
-    shape: Value = {"size": size, "stride1": stride1, "stride2": stride2}  # type: ignore[dict-item]
+    shape = {"size": size, "stride1": stride1, "stride2": stride2}
     ctype = C_TYPES[out.dtype]
     numbers = (node.inputs[0], node.inputs[1], node.outputs[0])
     call = Call(f"{kernel}_{SUFFIX[out.dtype]}", {"shape": shape, **params}, tuple(Tensor(n, ctype) for n in numbers))

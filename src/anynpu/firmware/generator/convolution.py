@@ -236,7 +236,9 @@ def general(node: Node, w: dict[str, int], f: Filters, groups: int) -> Layer:
         "high": f.high,
         "in_zero": f.in_zero,
     }
-    return Layer(node, (Call("conv_any_s8", params, (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))),))
+    return Layer(
+        node, (Call("conv_any_s8", params, (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))),)
+    )
 
 
 def wide(graph: Graph, node: Node, w: dict[str, int], f: Filters, groups: int) -> Layer:
@@ -245,6 +247,7 @@ def wide(graph: Graph, node: Node, w: dict[str, int], f: Filters, groups: int) -
     image, out = graph.input(node, 0), graph.output(node)
     require(zero_of(image) == 0 and zero_of(out) == 0, "takes 16-bit tensors with zero point 0")
     narrow = _narrow(bias, node.options)
+    require(narrow or all(s < 8 for _, s in f.factors), "has an output scale far below that of its input")
     rows = [[b, m, s] for b, (m, s) in zip(f.bias.tolist(), f.factors, strict=True)]
     params: dict[str, Value] = {
         "window": w,

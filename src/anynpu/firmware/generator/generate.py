@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anynpu.errors import Finding, Unsupported
-from anynpu.firmware.generator import kernels
 from anynpu.firmware.generator.folding import fold_padding
 from anynpu.firmware.generator.graph import Graph, Node, read_graph
 from anynpu.firmware.generator.layer import MAX_RANK, Layer, Refused
@@ -111,8 +110,3 @@ def _generated(graph: Graph, layers: Sequence[Layer], layout: Plan, writer: Writ
         largest_layer=f"{peak.kind} {peak.name}" if peak else "",
         sections=sections,
     )
-
-
-def kernel_parts(names: Sequence[str]) -> list[str]:
-    """Returns the source parts of kernels, for those who build variants of them."""
-    return kernels.needed(names)

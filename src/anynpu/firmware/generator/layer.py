@@ -31,14 +31,7 @@ class Constant:
         return rows * self.item_bytes
 
 
-@dataclass(frozen=True)
-class Text:
-    """A C expression, taken as it is."""
-
-    text: str
-
-
-Value = int | float | Constant | Text | Sequence[int] | Mapping[str, int]
+Value = int | float | Constant | Sequence[int] | Mapping[str, int] | Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Layer:
-    """One operator as C. `over` are inputs whose memory the output may take, `alias` says that the output is the input."""
+    """One operator as C. The output may take the memory of an input in `over`; with `alias` it is that input itself."""
 
     node: Node
     calls: tuple[Call, ...] = ()

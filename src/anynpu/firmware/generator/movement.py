@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from anynpu.firmware.generator.boxes import filled, merged, strides
 from anynpu.firmware.generator.graph import Graph, Node, values
-from anynpu.firmware.generator.layer import Call, Layer, Tensor, require
+from anynpu.firmware.generator.layer import Call, Layer, Tensor, Value, require
 from anynpu.firmware.generator.types import BYTES
 from anynpu.targets.flatbuffer import TfliteTensor
 
@@ -30,7 +30,7 @@ def copy(source: int, target: int, sizes: Sequence[int], read: Box, write: Box, 
         run = out.pop()
         steps = [s[:-1] for s in steps]
     size, (read_steps, write_steps) = filled(out, steps)
-    params = {
+    params: dict[str, Value] = {
         "size": size,
         "from": read_steps,
         "to": write_steps,
@@ -105,7 +105,7 @@ def pad(graph: Graph, node: Node) -> Layer:
     before = [int(v) for v in values(pads).reshape(-1, 2)[:, 0]]
     steps = strides(out.shape)
     offset = sum(b * s for b, s in zip(before, steps, strict=True))
-    fill = {"count": out.bytes // item, "bytes": item, "value": tuple(value.ljust(8, b"\0"))}
+    fill: dict[str, Value] = {"count": out.bytes // item, "bytes": item, "value": tuple(value.ljust(8, b"\0"))}
     moved = copy(node.inputs[0], node.outputs[0], image.shape, whole(image.shape), Box(offset, tuple(steps)), item)
     return Layer(node, (Call("fill", fill, (Tensor(node.outputs[0], "void"),)), moved))
 
@@ -188,9 +188,7 @@ def pack(graph: Graph, node: Node) -> Layer:
     calls = []
     for place, number in enumerate(node.inputs):
         shape = graph.tensors[number].shape
-        calls.append(
-            copy(number, node.outputs[0], shape, whole(shape), Box(place * steps[axis], others), item)
-        )
+        calls.append(copy(number, node.outputs[0], shape, whole(shape), Box(place * steps[axis], others), item))
     return Layer(node, tuple(calls))
 
 

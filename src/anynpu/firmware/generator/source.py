@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from anynpu.firmware.generator import kernels
 from anynpu.firmware.generator.graph import Graph, scale_of, zero_of
-from anynpu.firmware.generator.layer import MAX_RANK, Call, Constant, Layer, Scratch, Tensor, Text, Value
+from anynpu.firmware.generator.layer import MAX_RANK, Constant, Layer, Scratch, Tensor, Value
 from anynpu.firmware.generator.planner import Plan
 from anynpu.firmware.generator.types import C_TYPES
 from anynpu.targets.flatbuffer import TfliteTensor
@@ -101,7 +100,7 @@ class Writer:
             "anynpu_weights.h": self._weights_header(constants),
             "anynpu_weights.c": self._weights(constants),
             "anynpu_kernels.h": _kernels_header(parts),
-            "anynpu_kernels.c": f'{self._title("Kernels that this model needs")}\n{_INCLUDE}\n{kernels.body(parts)}',
+            "anynpu_kernels.c": f"{self._title('Kernels that this model needs')}\n{_INCLUDE}\n{kernels.body(parts)}",
         }
 
     def constants(self) -> dict[str, tuple[Constant, str]]:
@@ -172,6 +171,7 @@ class Writer:
         section = self.names.arena_section
         mark = f' __attribute__((section("{section}")))' if section else ""
         plan = self.plan
+        peak = self.graph.nodes[plan.peak_step].index if self.graph.nodes else 0
         size = max(plan.bytes, 1)
         head = [
             self._title("Model"),
@@ -179,7 +179,7 @@ class Writer:
             '#include "anynpu_kernels.h"',
             '#include "anynpu_weights.h"',
             "",
-            f"/* The arena: {plan.bytes} bytes; tensors alone need {plan.bound} at once, most in layer {plan.peak_step}. */",
+            f"/* {plan.bytes} bytes; tensors need {plan.bound} at once, most of them in layer {peak:02d}. */",
             "static union {",
             f"    uint8_t bytes[{size}];",
             "    int64_t alignment;",
@@ -205,8 +205,6 @@ class Writer:
     def _value(self, layer: Layer, place: int, key: str, value: Value) -> str:
         if isinstance(value, Constant):
             return self._symbol(layer, place, key)
-        if isinstance(value, Text):
-            return value.text
         if isinstance(value, Mapping):
             return "{" + ", ".join(f".{k} = {self._value(layer, place, k, v)}" for k, v in value.items()) + "}"
         if isinstance(value, Sequence):
@@ -287,7 +285,9 @@ def _length(constant: Constant) -> int:
 def _guarded(guard: str, title: str, lines: Sequence[str]) -> str:
     start = ["#ifdef __cplusplus", 'extern "C" {', "#endif", ""]
     stop = ["", "#ifdef __cplusplus", "}", "#endif", ""]
-    return "\n".join([title, f"#ifndef {guard}", f"#define {guard}", "", *start, *lines, *stop, f"#endif /* {guard} */", ""])
+    return "\n".join(
+        [title, f"#ifndef {guard}", f"#define {guard}", "", *start, *lines, *stop, f"#endif /* {guard} */", ""]
+    )
 
 
 def _macros(prefix: str, tensor: TfliteTensor) -> list[str]:
@@ -345,5 +345,3 @@ _API = [
     "/* Runs the model once; 0 on success. What the inputs hold afterwards is undefined. */",
     "int anynpu_invoke(void);",
 ]
-
-SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -15,7 +15,7 @@ def padding(same: bool, size: int, filter_size: int, stride: int, step: int, out
 
 
 def window(
-    node: Node, image: tuple[int, ...], out: tuple[int, ...], size: tuple[int, int], step: tuple[int, int] = (1, 1)
+    node: Node, image: tuple[int, ...], out: tuple[int, ...], size: tuple[int, ...], step: tuple[int, int] = (1, 1)
 ) -> dict[str, int]:
     """Returns the fields of anynpu_window for an operator with strides and a padding."""
     require(len(image) == 4 and len(out) == 4, "takes images of four axes")

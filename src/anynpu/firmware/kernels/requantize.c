@@ -5,7 +5,7 @@ static inline int8_t requantize(int32_t accumulator, const anynpu_channel *chann
 {
     const int64_t product = (int64_t)(accumulator * 2) * channel->multiplier;
     const int32_t high = (int32_t)((product + ((int64_t)1 << 31)) >> 32);
-    int32_t value = (((high + (high >> 31)) >> channel->shift) + offset) >> 1;
+    int32_t value = (((high - (high < 0 ? 1 : 0)) >> channel->shift) + offset) >> 1;
     value = value < 0 ? 0 : value;
     value = value > 255 ? 255 : value;
     return (int8_t)(value - 128);

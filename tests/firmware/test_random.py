@@ -1,0 +1,44 @@
+"""Random graphs over the whole operator set: generated C and TensorFlow Lite Micro agree in every bit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+pytest.importorskip("tflite_micro")
+pytest.importorskip("ai_edge_litert")
+if shutil.which("gcc") is None:
+    pytest.skip("install the package gcc", allow_module_level=True)
+
+from host import compare
+from random_graphs import draw
+
+from anynpu.firmware.generator.operators import EMITTERS
+
+GRAPHS = int(os.environ.get("ANYNPU_TEST_GRAPHS", "150"))
+"""How many graphs; 2,000 for a thorough run."""
+BATCH = 10
+
+
+@pytest.mark.parametrize("first", range(0, GRAPHS, BATCH))
+def test_every_tensor_of_random_graphs_is_the_same(first, tmp_path):
+    wrong = {}
+    for seed in range(first, first + BATCH):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        model, kinds = draw(seed, folder / "graph.tflite")
+        found = compare(model, folder, count=6, traced=6, flags=("-O1",))
+        if found:
+            wrong[f"seed {seed} {kinds}"] = found[:3]
+    assert wrong == {}
+
+
+def test_the_graphs_draw_every_operator(tmp_path):
+    seen = set()
+    for seed in range(2000):
+        seen |= set(draw(seed, tmp_path / "graph.tflite")[1])
+        if set(EMITTERS) <= seen:
+            break
+    assert set(EMITTERS) <= seen
