@@ -17,6 +17,8 @@ from random_graphs import draw
 from sanitized import run_program, vectors
 
 import anynpu.firmware
+from anynpu.platform import read_platform
+from anynpu.targets.mcu_c import McuFacts
 
 TYPES = {"channel", "wide_channel", "window", "pair_shape"}
 KERNELS = {p.stem for p in (Path(anynpu.firmware.__file__).parent / "kernels").glob("*.h")} - TYPES
@@ -119,3 +121,18 @@ def test_the_code_calls_nothing_but_string_functions(models, tmp_path):
         listed = subprocess.run(["nm", "-u", str(merged)], capture_output=True, text=True).stdout.split()
         names = {n for n in listed if n != "U"} - {"_GLOBAL_OFFSET_TABLE_"}
         assert names <= {"memcpy", "memset", "memmove"}, model
+
+
+@needs("arm-none-eabi-gcc", "gcc-arm-none-eabi")
+@pytest.mark.parametrize("core", ["cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55"])
+def test_no_cross_compiler_warns(models, core, tmp_path):
+    """The flags are those of the chip's own file; there int32_t is long, which other compilers hide."""
+    platform = read_platform(Path(anynpu.__file__).parent / "data" / "platforms" / f"{core}.toml")
+    facts = platform.facts_as(McuFacts)
+    for number, model in enumerate(models):
+        folder = tmp_path / str(number)
+        write_c(model, folder)
+        sources = [str(p) for p in folder.glob("anynpu_*.c")]
+        argv = [facts.compiler, *facts.flags, *WARNINGS, "-c", *sources]
+        done = subprocess.run(argv, capture_output=True, text=True, cwd=folder)
+        assert done.returncode == 0, done.stderr[:2000]

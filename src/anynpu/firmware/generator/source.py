@@ -206,7 +206,8 @@ class Writer:
         if isinstance(value, Constant):
             return self._symbol(layer, place, key)
         if isinstance(value, Mapping):
-            return "{" + ", ".join(f".{k} = {self._value(layer, place, k, v)}" for k, v in value.items()) + "}"
+            inner = wrapped((f".{k} = {self._value(layer, place, k, v)}" for k, v in value.items()), " " * 8)
+            return f"{{\n{inner}\n    }}"
         if isinstance(value, Sequence):
             return "{" + ", ".join(integer(int(v)) for v in value) + "}"
         return number(value) if isinstance(value, float) else integer(value)
