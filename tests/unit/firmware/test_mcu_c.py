@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "toolchain"))
 from tflite_builder import Builder
 
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
-from anynpu.errors import ConfigError, IntegrityError, Unsupported
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, Unsupported
 from anynpu.firmware.generator import Settings, generate
 from anynpu.firmware.generator.source import comment, quoted
 from anynpu.platform import Memory, Platform
@@ -128,6 +128,40 @@ def test_a_damaged_file_is_told(tmp_path):
     path = rectangle(tmp_path)
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(IntegrityError):
+        generate(path, Settings("m", "f"))
+
+
+def test_random_damage_is_told_and_never_a_crash(tmp_path):
+    whole = rectangle(tmp_path).read_bytes()
+    rng = np.random.default_rng(0)
+    refused = 0
+    for _ in range(300):
+        raw = bytearray(whole)
+        for place in rng.integers(8, len(raw), 3):
+            raw[place] = rng.integers(256)
+        (tmp_path / "bad.tflite").write_bytes(raw)
+        try:
+            generate(tmp_path / "bad.tflite", Settings("m", "f"))
+        except AnyNpuError:
+            refused += 1
+    assert refused > 30
+
+
+def test_an_empty_tensor_is_refused(tmp_path):
+    b = Builder()
+    y = b.unary("RELU", b.input((1, 0)), "nothing", (1, 0))
+    (found,) = McuC().check(artifact(b.write(tmp_path / "m.tflite", [y])), CHIP, McuOptions())
+    assert found.where == "nothing" and "empty" in found.message
+
+
+def test_an_output_that_is_a_constant_is_refused(tmp_path):
+    b = Builder()
+    c = b.tensor("values", (2, 2), data=np.ones((2, 2)))
+    out = b.tensor("flat", (4,))
+    b.operator("RESHAPE", [c, b.constant("shape", [4])], [out], options="ReshapeOptions")
+    y = b.unary("RELU", b.input((1, 2)), "live", (1, 2))
+    path = b.write(tmp_path / "m.tflite", [y, out])
+    with pytest.raises(Unsupported, match="flat"):
         generate(path, Settings("m", "f"))
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anynpu.errors import Finding, Unsupported
+from anynpu.errors import Finding, IntegrityError, Unsupported
 from anynpu.firmware.generator.folding import fold_padding
-from anynpu.firmware.generator.graph import Graph, Node, read_graph
-from anynpu.firmware.generator.layer import MAX_RANK, Layer, Refused
+from anynpu.firmware.generator.graph import ABSENT, Graph, Node, read_graph
+from anynpu.firmware.generator.layer import MAX_RANK, Layer, Refused, require
 from anynpu.firmware.generator.operators import EMITTERS
 from anynpu.firmware.generator.planner import Plan, plan
 from anynpu.firmware.generator.source import Names, Writer
@@ -47,14 +47,19 @@ def layers_of(graph: Graph) -> tuple[list[Layer], list[Finding]]:
             layers.append(_layer(graph, node))
         except Refused as reason:
             findings.append(Finding("operator", f"operator {node.kind} {reason.message}", node.name))
-    return layers, findings
+    return layers, findings + _constant_outputs(graph, layers)
 
 
 def _layer(graph: Graph, node: Node) -> Layer:
     emitter = EMITTERS.get(node.kind)
     if emitter is None:
         raise Refused("is not one that the C generator has a kernel for")
-    return emitter(graph, node)
+    touched = [graph.tensors[n] for n in (*node.inputs, *node.outputs) if n != ABSENT]
+    require(all(size > 0 for tensor in touched for size in tensor.shape), "has an empty tensor")
+    try:
+        return emitter(graph, node)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
+        raise IntegrityError(f"operator {node.kind} {node.name}: is damaged ({error})") from error
 
 
 def _border(graph: Graph) -> list[Finding]:
@@ -69,9 +74,19 @@ def _border(graph: Graph) -> list[Finding]:
     return found
 
 
+def _constant_outputs(graph: Graph, layers: Sequence[Layer]) -> list[Finding]:
+    """Returns outputs of the model that are constants under another shape."""
+    constant = {n for n, tensor in graph.tensors.items() if tensor.constant}
+    for layer in layers:
+        if layer.alias in constant:
+            constant.add(layer.node.outputs[0])
+    names = [graph.tensors[n].name for n in graph.outputs if n in constant and not graph.tensors[n].constant]
+    return [Finding("border", "an output that is a constant", name) for name in names]
+
+
 def findings(path: Path) -> tuple[Finding, ...]:
     """Returns every reason why no C can be generated for a model."""
-    return tuple(layers_of(read_graph(path))[1])
+    return tuple(layers_of(fold_padding(read_graph(path)))[1])
 
 
 def generate(path: Path, settings: Settings) -> Generated:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,11 +61,14 @@ def read_graph(path: Path) -> Graph:
     from ai_edge_litert import schema_py_generated as schema
 
     found = operators(path)
-    main = schema.Model.GetRootAs(path.read_bytes(), 0).Subgraphs(0)
     tensors: dict[int, TfliteTensor] = {}
-    nodes = tuple(_node(op, main.Operators(i), tensors) for i, op in enumerate(found))
-    inputs = tuple(main.Inputs(i) for i in range(main.InputsLength()))
-    outputs = tuple(main.Outputs(i) for i in range(main.OutputsLength()))
+    try:
+        main = schema.Model.GetRootAs(path.read_bytes(), 0).Subgraphs(0)
+        nodes = tuple(_node(op, main.Operators(i), tensors) for i, op in enumerate(found))
+        inputs = tuple(main.Inputs(i) for i in range(main.InputsLength()))
+        outputs = tuple(main.Outputs(i) for i in range(main.OutputsLength()))
+    except (struct.error, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise IntegrityError(f"{path}: is a damaged TFLite file ({error})") from None
     unused = sorted(set(inputs + outputs) - set(tensors))
     if unused:
         raise IntegrityError(f"{path}: input or output {unused[0]} belongs to no operator")

@@ -275,7 +275,9 @@ class Writer:
         if isinstance(argument, Scratch):
             return f"AT({argument.ctype}, {self.plan.scratch[step]})" if layer.scratch else "0"
         if self._tensor(argument.number).constant:
-            return f"anynpu_tensor_{self._source(argument.number)}"
+            same = argument.ctype in ("void", C_TYPES[self._tensor(argument.number).dtype])
+            cast = "" if same else f"(const {argument.ctype} *)"
+            return f"{cast}anynpu_tensor_{self._source(argument.number)}"
         return f"AT({argument.ctype}, {self.plan.tensors[argument.number]})"
 
 
