@@ -22,6 +22,7 @@ PACKAGES = {
     "clang": "clang",
     "g++": "g++",
     "cmake": "cmake",
+    "cppcheck": "cppcheck",
     "arm-none-eabi-gcc": "gcc-arm-none-eabi",
     "arm-none-eabi-g++": "libstdc++-arm-none-eabi-newlib",
     "qemu-system-arm": "qemu-system-arm",

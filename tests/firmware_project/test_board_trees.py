@@ -136,3 +136,14 @@ def test_the_arduino_library_runs_with_a_stub_core(c_artifact, tree, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert sh("./sketch", cwd=folder).stdout.splitlines()[-1] == "kat-result PASS 5/5"
+
+
+@pytest.mark.parametrize("board", ["host", "qemu-mps2-an386", "cmsis", "zephyr"])
+def test_cppcheck_finds_nothing(c_artifact, tree, board):
+    need("cppcheck")
+    folder = tree(c_artifact, board)
+    paths = [f"-I{folder}/{part}" for part in ("app", "model", "vectors", "board")]
+    paths += [f"-I{STUBS}/cmsis", f"-I{STUBS}/zephyr", '-DCMSIS_DEVICE_HEADER="device.h"']
+    rules = ["--enable=warning,performance,portability", "--inline-suppr", "--error-exitcode=1", "--std=c99", "-q"]
+    done = sh("cppcheck", *rules, *paths, "app", "board", "vectors", cwd=folder)
+    assert done.returncode == 0, done.stderr

@@ -26,10 +26,10 @@ __attribute__((noreturn)) static void fault(void)
 __attribute__((optimize("no-tree-loop-distribute-patterns"))) static void prepare_memory(void)
 {
     const uint32_t *from = data_source;
-    for (uint32_t *to = data_start; to < data_end; ++to) {
+    for (uint32_t *to = data_start; (uintptr_t)to < (uintptr_t)data_end; ++to) {
         *to = *from++;
     }
-    for (uint32_t *to = bss_start; to < bss_end; ++to) {
+    for (uint32_t *to = bss_start; (uintptr_t)to < (uintptr_t)bss_end; ++to) {
         *to = 0;
     }
 }
