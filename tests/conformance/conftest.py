@@ -21,6 +21,7 @@ CASES = {
     "litert": "tflite",
     "tflite": "tflm",
     "vela": "ethos-u55-128",
+    "mcu_c": "host",
 }
 """A chip for each compiler; a compiler that is registered and not named here fails its test."""
 
