@@ -22,20 +22,28 @@ class Machine:
     name: str
     flags: tuple[str, ...]
     code: int
+    constants: int
     data: int
     mhz: int
     fpu: bool
 
 
-M4 = Machine("mps2-an386", ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=soft"), 0x00000000, 0x20000000, 25, False)
-M55 = Machine("mps3-an547", ("-mcpu=cortex-m55", "-mthumb", "-mfloat-abi=hard"), 0x10000000, 0x31000000, 32, True)
+M4 = Machine("mps2-an386", ("-mcpu=cortex-m4", "-mthumb", "-mfloat-abi=soft"), 0x0, 0x200000, 0x20000000, 25, False)
+M55 = Machine(
+    "mps3-an547", ("-mcpu=cortex-m55", "-mthumb", "-mfloat-abi=hard"), 0x10000000, 0x11000000, 0x31000000, 32, True
+)
 MACHINES = {"m4": M4, "m55": M55}
 
 LINKER = """
-MEMORY {{ CODE (rx) : ORIGIN = {code:#x}, LENGTH = 512K  DATA (rwx) : ORIGIN = {data:#x}, LENGTH = 2M }}
+MEMORY {{
+  CODE (rx) : ORIGIN = {code:#x}, LENGTH = 512K
+  CONSTANTS (r) : ORIGIN = {constants:#x}, LENGTH = 2M
+  DATA (rwx) : ORIGIN = {data:#x}, LENGTH = 2M
+}}
 ENTRY(reset)
 SECTIONS {{
-  .text : {{ KEEP(*(.vectors)) *(.text*) *(.rodata*) . = ALIGN(8); }} > CODE
+  .text : {{ KEEP(*(.vectors)) *(.text*) . = ALIGN(8); }} > CODE
+  .rodata : {{ *(.rodata*) . = ALIGN(8); }} > CONSTANTS
   .ARM.exidx : {{ *(.ARM.exidx*) }} > CODE
   .data : {{ data_start = .; *(.data*) . = ALIGN(8); data_end = .; }} > DATA AT> CODE
   data_load = LOADADDR(.data);
@@ -132,7 +140,7 @@ def bytes_of(name: str, data: bytes) -> str:
 
 def build(folder: Path, machine: Machine, inputs: list[bytes], outputs: list[bytes], optimise: str = "-O3") -> Path:
     """Compiles the C files of a folder with the vectors into an image."""
-    (folder / "image.ld").write_text(LINKER.format(code=machine.code, data=machine.data))
+    (folder / "image.ld").write_text(LINKER.format(code=machine.code, constants=machine.constants, data=machine.data))
     (folder / "main.c").write_text(MAIN.replace("    FPU\n", f"    {FPU}\n" if machine.fpu else ""))
     vectors = bytes_of("vectors_in", b"".join(inputs)) + bytes_of("vectors_out", b"".join(outputs))
     (folder / "vectors.c").write_text(vectors + f"const unsigned vector_count = {len(inputs)};\n")
@@ -157,8 +165,7 @@ def run(image: Path, machine: Machine, count: int) -> Run:
     assert bad and ticks, text[-500:]
     size = subprocess.run(["arm-none-eabi-size", str(image)], capture_output=True, text=True).stdout.split("\n")[1]
     code, data, bss = map(int, size.split()[:3])
-    vectors = sum(p.stat().st_size for p in ())
-    return Run(int(bad[1]), int(ticks[1]) * 1000 / machine.mhz / count, code + data - vectors, data + bss)
+    return Run(int(bad[1]), int(ticks[1]) * 1000 / machine.mhz / count, code + data, data + bss)
 
 
 def random_input(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, index: int) -> np.ndarray:
