@@ -66,7 +66,7 @@ def _chip(chip: dict[str, Any]) -> list[str]:
         parts += ["```", *error["last_lines"], "```"] if error.get("last_lines") else []
     if chip["verdict"]:
         parts.append(f"**{chip['verdict']}**\n")
-    parts += _proof(chip) + _receipt(chip) + _candidates(chip)
+    parts += _proof(chip) + _receipt(chip) + _candidates(chip) + _sections(chip)
     notes = [note for artifact in chip["chain"] for note in artifact.get("notes", ())]
     return parts + [f"- {note}" for note in dict.fromkeys(notes)]
 
@@ -124,6 +124,16 @@ def _candidates(chip: dict[str, Any]) -> list[str]:
         for goal, figures in details.get("candidates", {}).items()
     ]
     return ["Compiled both ways (estimates):", _table(rows)] if len(rows) > 1 else []
+
+
+def _sections(chip: dict[str, Any]) -> list[str]:
+    details = chip["chain"][-1].get("details", {}) if chip["chain"] else {}
+    rows = [{"section": name, "bytes": f"{size:,}"} for name, size in details.get("sections", {}).items()]
+    if not rows:
+        return []
+    live = details.get("arena", {}).get("live_bytes")
+    note = f"Memory by section (counted; tensors alive at once take {live:,} bytes):" if live else "Memory by section:"
+    return [note, _table(rows)]
 
 
 def _provenance(record: dict[str, Any]) -> list[str]:
