@@ -74,12 +74,20 @@ def test_the_himax_tree_goes_into_the_sdk(npu_out, tree, tmp_path):
     done = sh("make", f"HIMAX_SDK={tmp_path}", cwd=folder)
     assert done.returncode != 0 and "there is no EPII_CM55M_APP_S in it" in done.stderr
     root = tmp_path / "sdk" / "EPII_CM55M_APP_S"
-    root.mkdir(parents=True)
+    (root / "app" / "scenario_app" / "other").mkdir(parents=True)
+    (root / "app" / "scenario_app" / "other" / "drv_user_defined.mk").write_text("DRIVERS_IP_LIST ?= uart u55\n")
     (root / "makefile").write_text("all:\n\t@echo building $(APP_TYPE)\n")
     done = sh("make", f"HIMAX_SDK={root.parent}", cwd=folder)
     assert done.returncode == 0 and "building anynpu" in done.stdout
     copied = {p.name for p in (root / "app" / "scenario_app" / "anynpu").iterdir()}
-    assert {"anynpu.mk", "main.c", "anynpu_model.cc", "anynpu_model_data.c", "anynpu_vectors.c"} <= copied
+    assert {
+        "anynpu.mk",
+        "drv_user_defined.mk",
+        "main.c",
+        "anynpu_model.cc",
+        "anynpu_model_data.c",
+        "anynpu_vectors.c",
+    } <= copied
 
 
 def test_cmake_names_what_is_missing(c_artifact, npu_out, tree):

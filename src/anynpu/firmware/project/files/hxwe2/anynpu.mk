@@ -3,7 +3,7 @@ override SCENARIO_APP_SUPPORT_LIST := $(APP_TYPE)
 APPL_DEFINES += -DANYNPU -DTF_LITE_STATIC_MEMORY -DCMSIS_DEVICE_HEADER='"WE2_device.h"'
 APPL_DEFINES += -DANYNPU_SELF_TEST=$(or $(ANYNPU_SELF_TEST),0)
 # The SDK's TFLite-Micro and Ethos-U driver.
-LIB_SEL = pwrmgmt hxevent $(or $(ANYNPU_TFLM),tflmtag2412_u55tag2411)
+LIB_SEL = pwrmgmt $(or $(ANYNPU_TFLM),tflmtag2412_u55tag2411)
 MID_SEL =
 override OS_SEL :=
 override TRUSTZONE := y
