@@ -71,28 +71,29 @@ def test_mlperf_tiny_is_clean(mlperf, compiler, tmp_path):
     assert run_program(mlperf, tmp_path, compiler, (*WARNINGS, *SANITIZERS), count=2) == ""
 
 
-@pytest.fixture(scope="module", params=zoo.names())
-def built(request, tmp_path_factory) -> Artifact:
-    """A zoo model, quantised by anynpu itself."""
+def quantised(name: str, folder: Path, *options: str) -> Artifact:
+    """Returns a zoo model, quantised by anynpu itself."""
     for package in ("torch", "litert_torch", "ai_edge_quantizer"):
         pytest.importorskip(package)
-    folder = tmp_path_factory.mktemp(request.param) / "out"
-    argv = [
-        sys.executable,
-        "-m",
-        "anynpu",
-        "build",
-        "-m",
-        f"zoo:{request.param}",
-        "-t",
-        "tflm",
-        "-o",
-        str(folder),
-        "-q",
-    ]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=900)
+    argv = [sys.executable, "-m", "anynpu", "build", "-m", f"zoo:{name}", "-t", "tflm", "-o", str(folder), "-q"]
+    done = subprocess.run([*argv, *options], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr + done.stdout
     return Artifact.open(folder / "tflm")
+
+
+@pytest.fixture(scope="module", params=zoo.names())
+def built(request, tmp_path_factory) -> Artifact:
+    return quantised(request.param, tmp_path_factory.mktemp(request.param) / "out")
+
+
+@pytest.mark.build
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", ["kws", "resnet8"])
+def test_zoo_model_with_16_bit_activations(name, tmp_path):
+    model = quantised(name, tmp_path / "out", "-O", "activations=int16")
+    made = write_c(model.main, tmp_path / "c")
+    assert made.arena_bytes <= 1.1 * made.arena_bound
+    assert compare(model.main, tmp_path / "c", INPUTS, traced=2) == []
 
 
 @pytest.mark.build
