@@ -38,6 +38,16 @@ def test_trees_of_generated_c(c_artifact, tree, board, arguments):
     compiles(tree(c_artifact, board), *arguments)
 
 
+def test_a_cubemx_makefile_takes_the_sources(c_artifact, tree, tmp_path):
+    need("make")
+    folder = tree(c_artifact, "stm32")
+    text = f"C_SOURCES = Core/Src/main.c\nC_INCLUDES = -ICore/Inc\ninclude {folder}/anynpu.mk\n"
+    (tmp_path / "Makefile").write_text(text + "all:\n\t@echo $(C_SOURCES) $(C_INCLUDES)\n")
+    said = sh("make", cwd=tmp_path).stdout.split()
+    assert {f"{folder}/Core/Src/anynpu_{name}.c" for name in ("app", "board", "model", "vectors")} <= set(said)
+    assert said[0] == "Core/Src/main.c" and f"-I{folder}/Core/Inc" in said
+
+
 @pytest.mark.parametrize("flags", ["-mcpu=cortex-m0plus", "-mcpu=cortex-m33+nodsp", "-mcpu=cortex-m55"])
 def test_the_generic_board_compiles_for_other_cores(c_artifact, tree, flags):
     need("make", "arm-none-eabi-gcc")

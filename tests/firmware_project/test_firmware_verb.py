@@ -167,3 +167,31 @@ def test_a_stack_that_does_not_fit_is_a_link_error(c_artifact, tree):
     script.write_text(script.read_text().replace("0x20000000, LENGTH = 4M", "0x20000000, LENGTH = 17K"))
     done = sh("make", "all", cwd=folder)
     assert done.returncode != 0 and "leave no room for the stack" in done.stderr
+
+
+NET = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Linear(8, 5)
+    def forward(self, x):
+        return self.b(torch.relu(self.a(x)).mean((2, 3)))
+"""
+
+
+def test_from_a_model_to_a_firmware_that_proves_itself(cli, tmp_path):
+    need("make", "cc")
+    pytest.importorskip("litert_torch", reason="pip install 'anynpu[build]'")
+    (tmp_path / "net.py").write_text(NET)
+    model = ("-m", "net.py:Net", "--shape", "x=1,3,12,20", "--layout", "x=NCHW", "--data", "random:32")
+    done = cli("build", *model, "-t", "host", "-o", "out")
+    assert done.returncode == 0, done.stderr
+    done = cli("firmware", "out/host", "-b", "host", "-o", "fw", "-f", "json")
+    assert done.returncode == 0 and json.loads(done.stdout)["vectors"] == 5, done.stderr
+    assert "#define ANYNPU_INPUT_0_HEIGHT 12\n" in (tmp_path / "fw" / "model" / "anynpu_model.h").read_text()
+    done = sh("make", "-s", "check", "CFLAGS=-Werror", cwd=tmp_path / "fw")
+    assert done.stdout.splitlines()[-1] == "kat-result PASS 5/5", done.stderr
+    done = cli("firmware", "out/host", "-b", "hxwe2", "-o", "fw2")
+    assert done.returncode == 3 and "is not compiled by Vela" in done.stderr

@@ -52,7 +52,7 @@ def test_a_tolerance_must_be_asked_for(c_artifact, tree):
     folder = tree(c_artifact, "host")
     spoil(folder)
     assert sh("make", "check", "CFLAGS=-DANYNPU_KAT_TOLERANCE=2", cwd=folder).returncode != 0
-    sh("make", "clean", cwd=folder)
+    (folder / "build" / "app" / "anynpu_kat.o").unlink()
     assert sh("make", "check", "CFLAGS=-DANYNPU_KAT_TOLERANCE=3", cwd=folder).returncode == 0
 
 
