@@ -7,7 +7,7 @@ help:
 	@echo "make demo    set up, then build a model that ships with anynpu for six chips"
 	@echo "make test    set up, then run the tests"
 	@echo "make lint    ruff and mypy --strict"
-	@echo "make bench   measure import, build, calibration and conversion times; writes bench/results/"
+	@echo "make bench   measure start-up, builds and stages; count instructions in QEMU; writes bench/results/"
 	@echo "make format  ruff format"
 
 setup:
@@ -17,6 +17,7 @@ demo: setup
 	$(BIN)/anynpu demo --overwrite
 
 test: setup
+	@scripts/system.sh
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: setup
@@ -30,6 +31,8 @@ format: setup
 
 bench: setup
 	$(BIN)/python bench/run.py
+	@scripts/system.sh
+	$(BIN)/python bench/instructions.py
 
 clean:
 	rm -rf .venv demo-out bench/results .mypy_cache .ruff_cache .pytest_cache

@@ -1,6 +1,6 @@
 """Runs a command on a pseudo-terminal and writes what it showed as an SVG: the picture of the README.
 
-    python scripts/picture.py docs/demo.svg anynpu demo --overwrite
+python scripts/picture.py docs/demo.svg anynpu demo --overwrite
 """
 
 from __future__ import annotations

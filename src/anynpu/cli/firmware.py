@@ -16,7 +16,7 @@ from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.tree import VECTORS, Project, make_project
-from anynpu.pipeline.output import _swap, as_json, check_output
+from anynpu.pipeline.output import as_json, check_output, swap
 from anynpu.store import writing
 
 
@@ -69,7 +69,7 @@ def write_tree(files: Mapping[str, bytes], out: Path, overwrite: bool) -> Path |
             for name, data in files.items():
                 (fresh / name).parent.mkdir(parents=True, exist_ok=True)
                 (fresh / name).write_bytes(data)
-            return _swap(fresh, out, overwrite)
+            return swap(fresh, out, overwrite)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 

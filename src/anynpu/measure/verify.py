@@ -93,17 +93,54 @@ def known_answers(session: Session, samples: SampleSet, reference: Artifact) -> 
     return {name: np.concatenate(values) for name, values in rows.items()}
 
 
+def _taught(session: Session, samples: SampleSet, truth: Artifact, oracle: str) -> tuple[dict[str, Array], list[str]]:
+    """Returns known answers, and what is to be said of them: the oracle's where its reference runtime is here."""
+    if not oracle:
+        return known_answers(session, samples.first(ANSWERS), truth), []
+    source = Artifact.open(Path(oracle))
+    teacher = sessions_for(source.manifest.format)[0]
+    if reason := teacher.missing():
+        return known_answers(session, samples.first(ANSWERS), truth), [f"not compared bit by bit: {reason}"]
+    known = known_answers(teacher(source), samples, truth)
+    _require_same(known, session, teacher.what)
+    return known, [f"bit-exact with {teacher.what} on {len(samples)} samples"]
+
+
+def _require_same(known: Mapping[str, Array], session: Session, teacher: str) -> None:
+    """Raises AccuracyError unless the session gives exactly the known answers."""
+    inputs = {s.name: known[f"input:{s.name}"] for s in session.inputs}
+    for index, sample in enumerate(SampleSet(inputs)):
+        for name, got in session.run(sample).items():
+            wanted = known[f"output:{name}"][index : index + 1]
+            if not np.array_equal(got, wanted):
+                first = int(np.flatnonzero(got.ravel() != wanted.ravel())[0])
+                raise AccuracyError(
+                    f"sample {index}: {name}[{first}] is {got.ravel()[first]}, {teacher} gives {wanted.ravel()[first]}",
+                    "differing values",
+                    float(np.count_nonzero(got != wanted)),
+                    0.0,
+                    [name],
+                )
+
+
 def class_axes(reference: Artifact) -> dict[str, int]:
     """Returns the axis of each output's argmax: the channels where the layout names them, the last one otherwise."""
     return {s.name: s.layout.index("C") if "C" in s.layout else len(s.shape) - 1 for s in reference.manifest.outputs}
 
 
 def verify(
-    candidate: str, reference: str, data: str, answers: str, device: str | None = None, metric: str = ""
+    candidate: str,
+    reference: str,
+    data: str,
+    answers: str,
+    oracle: str = "",
+    device: str | None = None,
+    metric: str = "",
 ) -> dict[str, Any]:
     """Executes two artifacts on the same samples and returns the comparison as JSON data (runs in a child process).
 
-    The first samples' stored inputs and outputs are written to the file `answers`.
+    Stored inputs and outputs of the first samples are written to the file `answers`. They are those of `oracle`, the
+    artifact that the candidate must repeat bit by bit, where there is one.
     """
     from anynpu.tool import report_progress
 
@@ -113,14 +150,15 @@ def verify(
     samples = everything.first(sample_count(len(everything), estimates.macs if estimates else None))
     expected = run_all(choose(truth.manifest.format)(truth), samples, truth)
     kind, session, got, refused = _execute(subject, device, samples, truth, report_progress)
-    np.savez(answers, **known_answers(session, samples.first(ANSWERS), truth))  # type: ignore[arg-type]
+    known, said = _taught(session, samples.first(MIN_SAMPLES), truth, oracle)
+    np.savez(answers, **{name: values[:ANSWERS] for name, values in known.items()})  # type: ignore[arg-type]
     result: dict[str, Any] = {
         "executed": kind.what,
         "device": kind.name,
         "samples": len(samples),
         "outputs": {name: f.to_json() for name, f in compare_outputs(expected, got, class_axes(truth)).items()},
         "arena_bytes": session.arena_bytes() if hasattr(session, "arena_bytes") else None,
-        "notes": refused,
+        "notes": [*refused, *said],
     }
     if metric and samples.labels is not None:
         result["metric"] = metric

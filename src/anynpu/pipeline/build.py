@@ -144,7 +144,8 @@ def _build_chip(
         for link in links:
             previous = made[-1] if made else result.model
             made.append(steps.compile(platform.name, link, previous, result.calibration, platform))
-        found = _proof(steps, platform, made, result)
+        oracle = made[-2] if len(made) > 1 and getattr(links[-1].target, "exact", False) else None
+        found = _proof(steps, platform, made, result, oracle)
         _judge_degenerate(result.model)
         if verification := found.get("verification"):
             judge(verification, steps.request.gate)
@@ -156,8 +157,10 @@ def _build_chip(
     return ChipResult(platform.name, platform, tuple(made), seconds=seconds, timings=timings, **found)
 
 
-def _proof(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> dict[str, Any]:
-    """Executes the last artifact of the chain that anything here can execute."""
+def _proof(
+    steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult, oracle: Artifact | None
+) -> dict[str, Any]:
+    """Executes the last artifact of the chain that anything here can execute; the final one must repeat the oracle."""
     final = made[-1]
     if final.manifest.format == "null":
         return {"not_verified": "the null device computes nothing"}
@@ -168,7 +171,7 @@ def _proof(steps: Steps, platform: Platform, made: list[Artifact], result: Build
             continue
         assert result.model is not None
         data = require_samples(result.test)
-        evidence = steps.verify(platform, candidate, result.model, data)
+        evidence = steps.verify(platform, candidate, result.model, data, oracle if candidate is final else None)
         stands_for = "" if candidate is final else final.manifest.format
         verification = read_verification(evidence, stands_for)
         if platform.device not in ("", verification.device):

@@ -46,7 +46,7 @@ def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping
             for name, text in files.items():
                 # A file name need not be text; the report shows its odd bytes as \udcXX.
                 (fresh / name).write_text(text, "utf-8", "backslashreplace")
-            return _swap(fresh, out, overwrite)
+            return swap(fresh, out, overwrite)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 
@@ -74,7 +74,7 @@ def _copy(artifact: Artifact, folder: Path) -> None:
         shutil.copyfile(artifact.file(name), folder / name)
 
 
-def _swap(fresh: Path, out: Path, overwrite: bool) -> Path | None:
+def swap(fresh: Path, out: Path, overwrite: bool) -> Path | None:
     if not out.exists() or not any(out.iterdir()):
         if out.exists():
             out.rmdir()

@@ -177,9 +177,13 @@ class Steps:
 
         return self.run(chip, link.target.name, step, make).artifact
 
-    def verify(self, platform: Platform, made: Artifact, model: Artifact, data: Artifact) -> Artifact:
-        """Returns the evidence: `made` executed and compared with the float model."""
+    def verify(
+        self, platform: Platform, made: Artifact, model: Artifact, data: Artifact, oracle: Artifact | None = None
+    ) -> Artifact:
+        """Returns the evidence: `made` executed and compared with the float model, and with `oracle` bit by bit."""
         inputs = {"candidate": made.digest, "reference": model.digest, "data": data.digest}
+        if oracle is not None:
+            inputs["oracle"] = oracle.digest
         tools = {"anynpu": own_version(), **_runtime_versions()}
         # The reference runtime comes first anyway: chips that ask for it share the evidence with those that do not.
         device = "" if platform.device == choose(made.manifest.format).name else platform.device
@@ -191,6 +195,7 @@ class Steps:
                 "reference": str(model.path),
                 "data": str(data.path),
                 "answers": str(out / "vectors.npz"),
+                "oracle": str(oracle.path) if oracle else "",
                 "metric": self.metric,
                 "device": device or None,
             }

@@ -32,7 +32,8 @@ class Target(Protocol):
     """A compiler: from format `accepts` to format `produces`.
 
     `Options` is a frozen dataclass; each field has a default and `metadata={"help": ...}` (see `option`). `Facts` is a
-    frozen dataclass for the platform's `facts` table. Both may be empty dataclasses.
+    frozen dataclass for the platform's `facts` table. Both may be empty dataclasses. A compiler with `exact = True`
+    promises that its result repeats, bit by bit, what the artifact it was given computes; verification checks it.
     """
 
     name: str

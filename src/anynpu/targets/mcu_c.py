@@ -45,6 +45,7 @@ class McuC:
     name = "mcu_c"
     accepts = "tflite"
     produces = "c"
+    exact = True
     Options = McuOptions
     Facts = McuFacts
 
