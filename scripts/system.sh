@@ -7,13 +7,15 @@ declare -A package=(
   [arm-none-eabi-gcc]=gcc-arm-none-eabi
   [clang]=clang
   [cppcheck]=cppcheck
+  [riscv64-unknown-elf-gcc]="gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"
   [cmake]=cmake
   [gcc]=gcc
   [make]=make
 )
 missing=()
 for program in "${!package[@]}"; do
-  command -v "$program" >/dev/null || missing+=("${package[$program]}")
+  # shellcheck disable=SC2206  # one program may need two packages
+  command -v "$program" >/dev/null || missing+=(${package[$program]})
 done
 if command -v arm-none-eabi-gcc >/dev/null && [ "$(arm-none-eabi-gcc -print-file-name=libc.a)" = libc.a ]; then
   missing+=(libnewlib-arm-none-eabi)

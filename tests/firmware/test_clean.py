@@ -123,8 +123,12 @@ def test_the_code_calls_nothing_but_string_functions(models, tmp_path):
         assert names <= {"memcpy", "memset", "memmove"}, model
 
 
-@needs("arm-none-eabi-gcc", "gcc-arm-none-eabi")
-@pytest.mark.parametrize("core", ["cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55"])
+ARM = needs("arm-none-eabi-gcc", "gcc-arm-none-eabi")
+RISCV = needs("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf")
+CORES = {core: ARM for core in ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")}
+
+
+@pytest.mark.parametrize("core", [pytest.param(c, marks=m) for c, m in (CORES | {"riscv32": RISCV}).items()])
 def test_no_cross_compiler_warns(models, core, tmp_path):
     """The flags are those of the chip's own file; there int32_t is long, which other compilers hide."""
     platform = read_platform(Path(anynpu.__file__).parent / "data" / "platforms" / f"{core}.toml")
