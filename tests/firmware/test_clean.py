@@ -125,7 +125,7 @@ def test_the_code_calls_nothing_but_string_functions(models, tmp_path):
 
 ARM = needs("arm-none-eabi-gcc", "gcc-arm-none-eabi")
 RISCV = needs("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf")
-CORES = {core: ARM for core in ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55")}
+CORES = dict.fromkeys(("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55"), ARM)
 
 
 @pytest.mark.parametrize("core", [pytest.param(c, marks=m) for c, m in (CORES | {"riscv32": RISCV}).items()])
