@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import ConfigError, Finding, Unsupported
 from anynpu.firmware.generator import Generated, Settings, findings, generate
-from anynpu.platform import Platform
+from anynpu.platform import Memory, Platform
 from anynpu.targets.base import Work, option
 from anynpu.tool import version_of
 
@@ -37,6 +37,8 @@ class McuOptions:
     name: str = option("model", "the model's name in the generated code")
     arena_section: str = option("", "linker section of the arena; the compiler's own choice unless given")
     weights_section: str = option("", "linker section of weights and tables; the compiler's own choice unless given")
+    ram_kib: int | None = option(None, "RAM of your chip, to check the arena against")
+    flash_kib: int | None = option(None, "flash of your chip, to check the constants against")
 
 
 class McuC:
@@ -62,7 +64,7 @@ class McuC:
         platform.facts_as(McuFacts)
         if refused := findings(model.main):
             return refused
-        return beyond(generate(model.main, _settings(options, model)), platform)
+        return beyond(generate(model.main, _settings(options, model)), _bounded(platform, options))
 
     def compile(
         self, model: Artifact, data: Artifact | None, platform: Platform, options: McuOptions, out: Path, work: Work
@@ -70,7 +72,7 @@ class McuC:
         """Writes the C files and returns what they are."""
         facts = platform.facts_as(McuFacts)
         made = generate(model.main, _settings(options, model))
-        if too_large := beyond(made, platform):
+        if too_large := beyond(made, _bounded(platform, options)):
             hint = "use a smaller input or fewer channels"
             raise Unsupported(f"the model does not fit {platform.name}", too_large, hint)
         made.write(out)
@@ -85,6 +87,13 @@ class McuC:
             estimates=_estimates(made, source),
             details=_details(made, facts),
         )
+
+
+def _bounded(platform: Platform, options: McuOptions) -> Platform:
+    """Returns the platform with the memories that the user states for it."""
+    sram = platform.memory.sram_kib if options.ram_kib is None else options.ram_kib
+    flash = platform.memory.flash_kib if options.flash_kib is None else options.flash_kib
+    return replace(platform, memory=Memory(sram, flash))
 
 
 def _settings(options: McuOptions, model: Artifact) -> Settings:

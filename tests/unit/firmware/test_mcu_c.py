@@ -113,6 +113,12 @@ def test_memory_says_how_much_and_what(model, tmp_path):
     assert McuC().check(model, replace(CHIP, memory=Memory(sram_kib=64, flash_kib=64)), McuOptions()) == ()
 
 
+def test_the_user_may_state_the_memories_of_the_chip(model):
+    rules = [finding.rule for finding in McuC().check(model, CHIP, McuOptions(ram_kib=0, flash_kib=0))]
+    assert rules == ["fits-sram", "fits-flash"]
+    assert McuC().check(model, CHIP, McuOptions(ram_kib=64, flash_kib=64)) == ()
+
+
 def test_every_operator_without_a_kernel_is_named(tmp_path):
     b = Builder()
     x = b.input((1, 4), dtype="float32")
