@@ -21,6 +21,8 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     base = tmp_path_factory.getbasetemp()
     cache = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "anynpu-cache"
     os.environ["ANYNPU_CACHE_DIR"] = str(cache)
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # of `make test`; a make that a test calls must not know of it
+        os.environ.pop(name, None)
     return cache
 
 
