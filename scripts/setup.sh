@@ -28,7 +28,7 @@ pip=".venv/bin/python -m pip --disable-pip-version-check install --quiet"
 cpu=https://download.pytorch.org/whl/cpu
 if ! .venv/bin/python -c 'import torch' 2>/dev/null; then
   if .venv/bin/python -c "import urllib.request; urllib.request.urlopen('$cpu/torch/', timeout=5)" 2>/dev/null; then
-    $pip torch==2.13.0 --index-url "$cpu" --extra-index-url https://pypi.org/simple
+    $pip torch==2.13.0 --index-url "$cpu"
   else
     $pip torch==2.13.0
   fi
