@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the Debian packages that firmware tests use, where that is possible; tests say what is missing otherwise.
+# Installs the Debian packages that tests use (firmware, HTML reports), where that is possible; tests say what is missing otherwise.
 set -uo pipefail
 
 declare -A package=(
@@ -9,6 +9,7 @@ declare -A package=(
   [cppcheck]=cppcheck
   [riscv64-unknown-elf-gcc]="gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf"
   [cmake]=cmake
+  [chromium]=chromium
   [gcc]=gcc
   [make]=make
 )
@@ -31,5 +32,5 @@ if command -v apt-get >/dev/null && { [ "$(id -u)" -eq 0 ] || sudo -n true 2>/de
   "${root[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null 2>&1 \
     || { "${root[@]}" apt-get update -qq && "${root[@]}" apt-get install -y -qq "${missing[@]}" >/dev/null; } && exit 0
 fi
-echo "firmware tests that need them are skipped; to run them: apt install ${missing[*]}" >&2
+echo "tests that need them are skipped; to run them: apt install ${missing[*]}" >&2
 exit 0
