@@ -123,6 +123,8 @@ class Manifest:
     estimates: Estimates | None = None
     notes: tuple[str, ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
+    task: Mapping[str, Any] = field(default_factory=dict)
+    """What the model is for, as tasks/card.py reads it; empty where nobody said."""
     files: tuple[FileEntry, ...] = ()
     step: Step | None = None
     made: Made | None = None

@@ -40,6 +40,8 @@ class FileConfig:
     output_names: tuple[str, ...] = ()
     option: Mapping[str, Any] = field(default_factory=dict)
     preprocess: Preprocess | None = None
+    task: str = ""
+    tokenizer: str = ""
     metric: str = ""
     require_npu: str = ""
     min_sqnr: float | None = None
@@ -72,6 +74,10 @@ MODEL = (
     click.option("--output-names", metavar="A,B", help="Names for the outputs of a PyTorch model."),
     click.option("-c", "--config", type=click.Path(path_type=Path), help="TOML file with any of these settings."),
 )
+TASK = (
+    click.option("--task", metavar="CARD", help="What the model is for: yolov8, clip-text, ... or card.toml."),
+    click.option("--tokenizer", metavar="FILE", help="The tokenizer of a task that reads text."),
+)
 DATA = (
     click.option("-t", "--target", metavar="CHIP[,CHIP...]", help="Chips to build for; `anynpu targets` lists them."),
     click.option(
@@ -86,6 +92,7 @@ DATA = (
     _many(
         "-P", "--preprocess", help="How images become inputs: size=96x96, resize=stretch, channels=RGB, mean=0.5, ..."
     ),
+    *TASK,
     _many("-O", "--option", help="Option of a compiler: method=mse, activations=int16, vela.optimise=size, ..."),
 )
 
@@ -159,6 +166,8 @@ def request(given: Mapping[str, Any]) -> Request:
         test=given.get("test") or "",
         limit=512 if given.get("limit") is None else given["limit"],
         preprocess=preprocess(given.get("preprocess")),
+        task=given.get("task") or "",
+        tokenizer=given.get("tokenizer") or "",
         metric=given.get("metric") or "",
         options={k: str(v) for k, v in _named("-O", given.get("option")).items()},
         require_npu=1.0 if not share else parse_share(share),

@@ -26,6 +26,8 @@ class Request:
     test: str = ""
     limit: int = 512
     preprocess: Preprocess | None = None
+    task: str = ""
+    tokenizer: str = ""
     metric: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
     require_npu: float = 1.0

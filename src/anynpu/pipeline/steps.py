@@ -26,6 +26,8 @@ from anynpu.runtime.base import choose
 from anynpu.source import load, zoo
 from anynpu.store import Built, Store
 from anynpu.targets.base import Work
+from anynpu.tasks import card
+from anynpu.tasks.images import Preprocess
 
 ZOO_CALIBRATION, ZOO_TEST = 256, 500
 HOLDOUT_EVERY = 5
@@ -73,15 +75,33 @@ class Steps:
         # The files count, not where they lie; which object of them and how it is built counts too.
         options["model"] = source.model.rpartition(":")[2] if source.kind != "onnx" else ""
         options.pop("checkpoint", None)
+        if self.chosen is not None:
+            options["task"] = self.chosen.task()
         return Step("import", load.identify(source), options, load.tools(source) | {"anynpu": own_version()})
+
+    @functools.cached_property
+    def chosen(self) -> card.Chosen | None:
+        """The task card that the user names, if any."""
+        request = self.request
+        if request.tokenizer and not request.task:
+            raise ConfigError("--tokenizer goes with --task")
+        return card.choose(request.task, request.tokenizer) if request.task else None
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """How images become inputs: as the user says, or else as the task card does."""
+        return self.request.preprocess or (self.chosen.card.preprocess if self.chosen else None)
 
     def import_model(self) -> Built:
         """Returns the float ONNX artifact."""
 
         def make(out: Path, work: Work) -> Manifest:
-            arguments = {"source": schema.to_dict(self.request.source), "out": str(out)}
+            task = self.chosen.task() if self.chosen else {}
+            arguments = {"source": schema.to_dict(self.request.source), "out": str(out), "task": task}
             answer = tool.call("anynpu.source.load:import_model", arguments, scratch=out.parent, log=work.log)
-            return schema.from_dict(Manifest, answer, "import")
+            if self.chosen is not None:
+                self.chosen.copy_to(out)
+            return replace(schema.from_dict(Manifest, answer, "import"), task=task)
 
         built = self.run("", "import", self.import_step(), make)
         load.check_stated(self.request.source, built.artifact)
@@ -98,7 +118,7 @@ class Steps:
         else:
             inputs = {"source": source_digest(source)}
             options["holdout"] = not self.request.test
-            options["preprocess"] = schema.to_dict(self.request.preprocess)
+            options["preprocess"] = schema.to_dict(self.preprocess)
         inputs["tensors"] = schema.digest([schema.to_dict(s) for s in model.manifest.inputs])
         return Step("data", inputs, options, {"numpy": tool.version_of("numpy"), "anynpu": own_version()})
 
@@ -139,7 +159,7 @@ class Steps:
         if source.startswith("zoo:"):
             return _zoo_samples(source.removeprefix("zoo:"), role, limit), True
         with contextlib.redirect_stdout(sys.stderr):  # a user's generator may print; stdout is ours
-            dataset = load_data(source, model.manifest.inputs, self.request.preprocess, limit)
+            dataset = load_data(source, model.manifest.inputs, self.preprocess, limit)
         if self.request.test:
             return dataset, True
         if len(dataset) < HOLDOUT_EVERY:
@@ -173,7 +193,9 @@ class Steps:
                 manifest = link.target.compile(model, samples, platform, link.options, out, work)
             if samples is not None and samples.manifest.details["random"]:
                 manifest = replace(manifest, notes=(*manifest.notes, "calibrated with random numbers"))
-            return manifest
+            if model.manifest.task:
+                card.of(model).copy_to(out)
+            return replace(manifest, task=model.manifest.task)
 
         return self.run(chip, link.target.name, step, make).artifact
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
-from anynpu.quantize.images import Preprocess, find_images, load_images
+from anynpu.tasks.images import Preprocess, find_images, load_images
 from anynpu.tensors import Array, TensorSpec
 
 __all__ = [

@@ -99,7 +99,7 @@ def tools(source: ModelSource) -> dict[str, str]:
     return found
 
 
-def import_model(source: dict[str, Any], out: str) -> dict[str, Any]:
+def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None = None) -> dict[str, Any]:
     """Writes the float ONNX model and returns its manifest as JSON data (runs in a child process)."""
     import onnx
 

@@ -1,0 +1,1 @@
+"""Task cards that ship with anynpu: one TOML file each."""

@@ -1,0 +1,1 @@
+"""Ready tasks: pure functions between files people have and tensors models take."""
