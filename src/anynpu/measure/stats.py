@@ -1,0 +1,345 @@
+"""What a list of latencies supports saying, and no more.
+
+Percentiles are nearest rank (`sorted[ceil(p n) - 1]`), never interpolated. Nothing is deleted: outliers, drift, a
+second mode and autocorrelation are reported beside the figures they disturb. Tests of two sides are in `inference`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anynpu.errors import ConfigError
+from anynpu.measure.inference import (
+    bootstrap_ratio,
+    holm,
+    mcnemar,
+    normal_two_sided,
+    paired_bootstrap,
+    permutation_test,
+    sign_flip_test,
+    wilson,
+)
+from anynpu.schema import to_dict
+from anynpu.tensors import Array
+
+__all__ = [
+    "Estimate",
+    "Modes",
+    "Summary",
+    "Trend",
+    "bimodal",
+    "bootstrap_ratio",
+    "effective_size",
+    "holm",
+    "interval",
+    "mcnemar",
+    "needed",
+    "outliers",
+    "paired_bootstrap",
+    "percentile",
+    "permutation_test",
+    "sign_flip_test",
+    "summarize",
+    "trend",
+    "wilson",
+]
+
+Samples = Sequence[float] | Array
+PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+OUTLIER_MADS = 5.0
+"""An outlier lies this many robust standard deviations (1.4826 MAD) above the median."""
+MAD_TO_SIGMA = 1.4826
+TREND_POINTS = 512
+MODE_GRID = 512
+MODE_SHARE = 0.05
+"""A mode holds at least this share of the samples; less is a handful of spikes, which `outliers` names."""
+MODE_VALLEY = 0.5
+MODE_LEVEL = 1e-4
+FEWEST_FOR_MODES = 50
+FEWEST_FOR_TREND = 8
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A percentile and its confidence interval; a bound that the sample cannot give is None."""
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Trend:
+    """Mann-Kendall: tau is -1 (always falling) to 1 (always rising); a small p-value says it is no accident."""
+
+    tau: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Two heaps: where they peak, the value that parts them, the share above it, and the valley's relative depth."""
+
+    low: float
+    high: float
+    split: float
+    share_high: float
+    valley: float
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All that a list of samples supports; the raw samples stay with whoever measured them."""
+
+    count: int
+    min: float
+    median: float
+    median_interval: tuple[float, float | None] | None
+    mad: float
+    mean: float
+    max: float
+    percentiles: Mapping[str, Estimate]
+    effective_size: float
+    trend: Trend
+    modes: Modes | None
+    outliers: tuple[int, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns plain JSON data with every field."""
+        record: dict[str, Any] = to_dict(self, whole=True)
+        return record
+
+
+def checked(samples: Samples) -> Array:
+    """Returns the samples as an array; an empty list, NaN and infinity raise ConfigError."""
+    values = np.asarray(samples, np.float64)
+    if values.ndim != 1 or not values.size:
+        raise ConfigError("there are no samples to summarise")
+    if not np.isfinite(values).all():
+        raise ConfigError("the samples hold NaN or infinite values")
+    return values
+
+
+def percentile(samples: Samples, p: float) -> float:
+    """Returns the nearest-rank percentile: the smallest sample that at least a share `p` of all do not exceed."""
+    values = np.sort(checked(samples))
+    # The small step back keeps 0.95 * 100 = 95.00000000000001 from becoming rank 96.
+    rank = math.ceil(p * values.size - 1e-9)
+    return float(values[min(max(rank, 1), values.size) - 1])
+
+
+def needed(p: float, confidence: float = 0.99) -> int:
+    """Returns the least number of samples before percentile `p` may be claimed (early stopping, one above it)."""
+    if not 0 < p < 1:
+        raise ConfigError(f"percentile {p}: a number between 0 and 1 was expected")
+
+    def chance(n: int) -> float:  # of at most one sample above the percentile
+        return p**n + n * (1 - p) * p ** (n - 1)
+
+    high = 2
+    while chance(high) > 1 - confidence:
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if chance(middle) > 1 - confidence else (low, middle)
+    return high
+
+
+def _ranks(n: int, p: float, confidence: float) -> tuple[int, int | None] | None:
+    """Returns the ranks (from 1) of the two order statistics that enclose the percentile, from the binomial law."""
+    counts = np.arange(n + 1)
+    factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
+    logs = factorials[n] - factorials - factorials[::-1] + counts * math.log(p) + (n - counts) * math.log1p(-p)
+    below = np.cumsum(np.exp(logs))
+    tail = (1 - confidence) / 2
+    low = int(np.searchsorted(below, tail, side="right"))  # the most ranks with P(X <= low - 1) <= tail
+    if low < 1:
+        return None
+    above = np.cumsum(np.exp(logs)[::-1])[::-1]  # above[k] = P(X >= k)
+    fits = np.flatnonzero(above <= tail)
+    return low, int(fits[0]) if fits.size else None
+
+
+def interval(
+    samples: Samples, p: float, confidence: float = 0.95, effective: float | None = None
+) -> tuple[float, float | None] | None:
+    """Returns the order-statistic interval of a percentile: None for too few samples, no upper end where there is none.
+
+    It assumes nothing of the distribution, but independent samples: give the `effective` size where they are not.
+    """
+    values = np.sort(checked(samples))
+    n = values.size
+    size = n if effective is None else max(1, min(n, int(effective)))
+    ranks = _ranks(size, p, confidence)
+    if ranks is None:
+        return None
+    low, high = ranks
+    if size != n:
+        low = max(1, math.floor(low * n / size))
+        high = None if high is None else min(n, math.ceil(high * n / size))
+    return float(values[low - 1]), None if high is None else float(values[high - 1])
+
+
+def _rank_transform(values: Array) -> Array:
+    """Returns mid-ranks, so that one spike cannot rule the autocorrelation."""
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    return np.asarray((ends - (counts - 1) / 2)[inverse], np.float64)
+
+
+def _autocorrelation(values: Array) -> Array:
+    centred = values - values.mean()
+    size = 1 << (2 * values.size - 1).bit_length()
+    spectrum = np.fft.rfft(centred, size)
+    covariance = np.fft.irfft(spectrum * np.conj(spectrum), size)[: values.size]
+    return np.asarray(covariance / covariance[0] if covariance[0] > 0 else np.zeros(values.size))
+
+
+def effective_size(samples: Samples) -> float:
+    """Returns how many independent samples these are worth (autocorrelation of ranks, initial positive sequence)."""
+    values = checked(samples)
+    n = values.size
+    if n < 4 or values.min() == values.max():
+        return float(n)
+    rho = _autocorrelation(_rank_transform(values))
+    if rho[1] < 2.33 / math.sqrt(n):  # no correlation that the sample could show: do not take noise for it
+        return float(n)
+    pairs = rho[: n // 2 * 2].reshape(-1, 2).sum(axis=1)
+    stops = np.flatnonzero(pairs <= 0)
+    kept = np.minimum.accumulate(pairs[: stops[0] if stops.size else None])
+    return float(max(1.0, min(n, n / max(2 * kept.sum() - 1, 1.0))))
+
+
+def _block_medians(values: Array, points: int) -> Array:
+    block = math.ceil(values.size / points)
+    whole = values.size // block * block
+    return np.asarray(np.median(values[:whole].reshape(-1, block), axis=1))
+
+
+def trend(samples: Samples) -> Trend:
+    """Returns the Mann-Kendall trend over block medians (512 at most), its variance widened for autocorrelation."""
+    values = _block_medians(checked(samples), TREND_POINTS)
+    n = values.size
+    if n < FEWEST_FOR_TREND or values.min() == values.max():
+        return Trend(0.0, 1.0)
+    first, second = np.triu_indices(n, 1)
+    rises = values[second] - values[first]
+    score = float(np.sign(rises).sum())
+    ties = np.unique(values, return_counts=True)[1].astype(np.float64)
+    variance = (n * (n - 1) * (2 * n + 5) - (ties * (ties - 1) * (2 * ties + 5)).sum()) / 18
+    # A trend is itself autocorrelation: take it out (Theil-Sen) before looking for the rest.
+    slope = float(np.median(rises / (second - first)))
+    variance *= n / effective_size(values - slope * np.arange(n))
+    z = max(abs(score) - 1, 0.0) / math.sqrt(variance)
+    return Trend(score / (n * (n - 1) / 2), normal_two_sided(z))
+
+
+def _density(values: Array) -> tuple[Array, Array]:
+    """Returns a grid over the values and their kernel density (normal kernel, Silverman's width), by FFT."""
+    spread = min(float(values.std()), float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / 1.349 or math.inf)
+    steps = np.diff(np.unique(values))
+    # A coarse clock makes a comb of its ticks; the kernel has to cover several of them.
+    width = max(0.9 * spread * values.size**-0.2, 2 * float(np.median(steps)))
+    low, high = float(values.min()) - 3 * width, float(values.max()) + 3 * width
+    cells = int(min(max(MODE_GRID, 4 * (high - low) / width), 65536))
+    counts, edges = np.histogram(values, bins=cells, range=(low, high))
+    step = edges[1] - edges[0]
+    reach = min(math.ceil(4 * width / step), (cells - 1) // 2)
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / width) ** 2)
+    return (edges[:-1] + edges[1:]) / 2, np.convolve(counts, kernel / kernel.sum(), mode="same")
+
+
+def _deepest_valley(density: Array) -> tuple[int, int, int] | None:
+    """Returns the cells (peak, valley, peak) with the deepest valley below the lower of two peaks beside it."""
+    left, right = np.maximum.accumulate(density), np.maximum.accumulate(density[::-1])[::-1]
+    lower = np.minimum(left, right)
+    inner = np.flatnonzero(lower > density)
+    if not inner.size:
+        return None
+    valley = int(inner[np.argmax(lower[inner] - density[inner])])
+    return int(np.argmax(density[:valley])), valley, valley + int(np.argmax(density[valley:]))
+
+
+def bimodal(samples: Samples) -> Modes | None:
+    """Returns the two modes of the samples if a valley really parts them.
+
+    On the logarithm of positive samples: the density's valley lies under half of the lower peak; each side holds 5 % of
+    the samples; and as many samples as there are around the valley are improbable (1e-4, binomial, by effective size)
+    if the density were as high there as at the lower peak.
+    """
+    values = checked(samples)
+    if values.size < FEWEST_FOR_MODES or values.min() == values.max():
+        return None
+    scaled = np.log(values) if values.min() > 0 else values
+    grid, density = _density(scaled)
+    found = _deepest_valley(density)
+    if found is None:
+        return None
+    first, valley, last = found
+    depth = float(density[valley] / min(density[first], density[last]))
+    share = float((scaled > grid[valley]).mean())
+    if depth > MODE_VALLEY or min(share, 1 - share) < MODE_SHARE or _accident(scaled, grid, found) > MODE_LEVEL:
+        return None
+    back = np.exp if values.min() > 0 else np.asarray
+    low, split, high = (float(back(grid[i])) for i in (first, valley, last))
+    return Modes(low, high, split, share, depth)
+
+
+def _accident(values: Array, grid: Array, found: tuple[int, int, int]) -> float:
+    """Returns the chance of so few samples in the valley when the density there is that of the lower peak."""
+    half = (grid[found[2]] - grid[found[0]]) / 8
+
+    def around(cell: int) -> int:
+        return int((np.abs(values - grid[cell]) <= half).sum())
+
+    inside, beside = around(found[1]), min(around(found[0]), around(found[2]))
+    if inside >= beside:
+        return 1.0
+    worth = effective_size(values) / values.size
+    total, few = int((inside + beside) * worth), int(inside * worth)
+    return mcnemar(few, total - few)
+
+
+def outliers(samples: Samples, mads: float = OUTLIER_MADS) -> tuple[int, ...]:
+    """Returns the indices of samples far above the median; nothing is ever deleted."""
+    values = checked(samples)
+    median = float(np.median(values))
+    spread = MAD_TO_SIGMA * float(np.median(np.abs(values - median)))
+    if spread == 0:  # more than half are equal: a coarse clock
+        spread = 1.2533 * float(np.abs(values - median).mean())
+    return tuple(int(i) for i in np.flatnonzero(values > median + mads * spread)) if spread > 0 else ()
+
+
+def _supported(values: Array, effective: float) -> dict[str, Estimate]:
+    found = {}
+    for p in PERCENTILES:
+        if values.size >= needed(p):
+            low, high = interval(values, p, effective=effective) or (None, None)
+            found[f"p{100 * p:g}"] = Estimate(percentile(values, p), low, high)
+    return found
+
+
+def summarize(samples: Samples) -> Summary:
+    """Returns what the samples support saying."""
+    values = checked(samples)
+    effective = effective_size(values)
+    return Summary(
+        count=values.size,
+        min=float(values.min()),
+        median=percentile(values, 0.5),
+        median_interval=interval(values, 0.5, effective=effective),
+        mad=float(np.median(np.abs(values - np.median(values)))),
+        mean=float(values.mean()),
+        max=float(values.max()),
+        percentiles=_supported(values, effective),
+        effective_size=effective,
+        trend=trend(values),
+        modes=bimodal(values),
+        outliers=outliers(values),
+    )
