@@ -20,7 +20,6 @@ import numpy as np
 from anynpu import plugins
 from anynpu.artifact import Artifact, Made, Manifest, Step, hash_file, seal
 from anynpu.quantize.tflite import read_specs
-from anynpu.runtime.device.elf import footprint
 from anynpu.runtime.tflm import TflmSession
 from anynpu.targets.base import Work
 from anynpu.targets.mcu_c import McuC
@@ -115,26 +114,13 @@ def counted(name: str, folders: dict[str, Path]) -> dict[str, object]:
         manifest = Artifact.open(folder).manifest
         memory = record["memory"]
         row |= {
-            f"{chip} model flash B": model_flash(folder, chip),
+            f"{chip} model flash B": manifest.details["memory"]["flash_bytes"],
             "MACs M": round((manifest.estimates.macs or 0) / 1e6, 3),
             "arena B": manifest.details["arena"]["bytes"],
             "live B": manifest.details["arena"]["live_bytes"],
             f"{chip} flash B": memory["flash_bytes"] - memory["known_answer_bytes"],
         }
     return row
-
-
-def model_flash(folder: Path, chip: str) -> int:
-    """Returns what the generated model alone takes of the flash: code and constants, without application and board."""
-    facts = plugins.platform(chip).facts
-    total = 0
-    with tempfile.TemporaryDirectory() as scratch:
-        for source in folder.glob("*.c"):
-            compiled = Path(scratch) / f"{source.stem}.o"
-            flags = [*facts["flags"], "-std=c99", "-ffunction-sections", "-fdata-sections"]
-            subprocess.run([facts["compiler"], *flags, "-c", str(source), "-o", str(compiled)], check=True)
-            total += footprint(compiled).flash_bytes
-    return total
 
 
 def infer(record: dict) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,6 +12,7 @@ from typing import Any
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Manifest, Step
 from anynpu.errors import ConfigError, DeviceError, IntegrityError, ToolMissing, Unsupported
+from anynpu.firmware.compiler import version
 from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.model import HEADER, defines
 from anynpu.firmware.project.tree import Project, make_project
@@ -46,12 +46,7 @@ class Running:
         """Returns what the firmware occupies; known answers in its flash are told apart from what a product needs."""
         found: dict[str, Any] = {"arena_bytes": self.session.info.arena_bytes}
         if self.footprint is not None:
-            found |= {
-                "flash_bytes": self.footprint.flash_bytes,
-                "known_answer_bytes": self.vector_bytes,
-                "ram_bytes": self.footprint.ram_bytes,
-                "sections": [vars(section) for section in self.footprint.sections],
-            }
+            found |= {"known_answer_bytes": self.vector_bytes, **self.footprint.to_json()}
         return found
 
 
@@ -131,7 +126,7 @@ def build(artifact: Artifact, board: str, store: Store, tools: Mapping[str, str]
         "firmware",
         {"artifact": artifact.digest, "tree": _digest(project)},
         {"board": board},
-        {**tools, compiler: _version(compiler, package)},
+        {**tools, compiler: version(_find(compiler, package))},
         platform=artifact.manifest.step.platform if artifact.manifest.step else "",
     )
     return store.build(step, lambda out, log: _make(project, out, log)).artifact
@@ -146,13 +141,6 @@ def _find(program: str, package: str) -> str:
     if found is None:
         raise ToolMissing(f"{program} is not installed", package)
     return found
-
-
-def _version(compiler: str, package: str) -> str:
-    _find(compiler, package)
-    with tempfile.TemporaryDirectory(prefix="anynpu-") as scratch:
-        done = tool.run([compiler, "--version"], cwd=Path(scratch), log=Path(scratch) / "log", timeout_s=30)
-    return done.output.partition("\n")[0].strip()
 
 
 def _make(project: Project, out: Path, log: Path) -> Manifest:

@@ -25,7 +25,7 @@ from anynpu.quantize.calibration import Dataset, load_data, sample_digests, sour
 from anynpu.runtime.base import choose
 from anynpu.source import load, zoo
 from anynpu.store import Built, Store
-from anynpu.targets.base import Work
+from anynpu.targets.base import Work, platform_tools
 from anynpu.tasks import card
 from anynpu.tasks.images import Preprocess
 
@@ -177,7 +177,7 @@ class Steps:
             link.target.name,
             inputs,
             schema.to_dict(link.options, whole=True),
-            {**_given_by(link), **link.target.tools(), "anynpu": own_version()},
+            {**_given_by(link), **link.target.tools(), **platform_tools(link.target, platform), "anynpu": own_version()},
             # A step before the chip's own compiler knows nothing of the chip: chips share it.
             platform=platform.name if final and platform.facts else "",
             platform_digest=platform.digest if final and platform.facts else "",

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from anynpu.report.figures import chip_row, count, decibel, kib, percent, table_notes
+from anynpu.report.memory import memory
 
 
 def render(record: dict[str, Any]) -> str:
@@ -127,13 +128,8 @@ def _candidates(chip: dict[str, Any]) -> list[str]:
 
 
 def _sections(chip: dict[str, Any]) -> list[str]:
-    details = chip["chain"][-1].get("details", {}) if chip["chain"] else {}
-    rows = [{"section": name, "bytes": f"{size:,}"} for name, size in details.get("sections", {}).items()]
-    if not rows:
-        return []
-    live = details.get("arena", {}).get("live_bytes")
-    note = f"Memory by section (counted; tensors alive at once take {live:,} bytes):" if live else "Memory by section:"
-    return [note, _table(rows)]
+    notes, rows = memory(chip["chain"][-1].get("details", {}) if chip["chain"] else {})
+    return [*notes, _table(rows)] if rows else []
 
 
 def _provenance(record: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.schema import option
 
-__all__ = ["NoFacts", "Target", "Work", "option"]
+__all__ = ["NoFacts", "Target", "Work", "option", "platform_tools"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Target(Protocol):
     `Options` is a frozen dataclass; each field has a default and `metadata={"help": ...}` (see `option`). `Facts` is a
     frozen dataclass for the platform's `facts` table. Both may be empty dataclasses. A compiler with `exact = True`
     promises that its result repeats, bit by bit, what the artifact it was given computes; verification checks it.
+    A compiler whose result also depends on tools of the chip has `platform_tools(platform) -> Mapping[str, str]`: their
+    versions become part of the step's address.
     """
 
     name: str
@@ -59,3 +61,9 @@ class Target(Protocol):
     ) -> Manifest:
         """Writes the compiled model into the folder `out` and returns what it is."""
         ...
+
+
+def platform_tools(target: Target, platform: Platform) -> Mapping[str, str]:
+    """Returns the tools that a compiler uses for this chip only, with their versions; most use none."""
+    ask: Callable[[Platform], Mapping[str, str]] | None = getattr(target, "platform_tools", None)
+    return ask(platform) if ask is not None and platform.target == target.name else {}

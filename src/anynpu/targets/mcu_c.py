@@ -10,13 +10,19 @@ from typing import Any
 
 from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import ConfigError, Finding, Unsupported
+from anynpu.firmware.compiler import Compiler, version
 from anynpu.firmware.generator import Generated, Settings, findings, generate
 from anynpu.platform import Memory, Platform
+from anynpu.runtime.device.elf import Footprint, Section
 from anynpu.targets.base import Work, option
 from anynpu.tool import version_of
 
 MAIN = "anynpu_model.c"
-SOURCE = "arena and constants counted by the C generator; machine code is not counted"
+COUNTED = "arena and constants counted by the C generator; machine code is not counted"
+LEFT_OUT = ("the C library", "the application", "the stack")
+"""What of a firmware is no part of the model."""
+STANDARD = (".text", ".rodata", ".data", ".bss", ".ARM.exidx", ".ARM.extab")
+PLAIN = {".text": "code", ".rodata": "parameters", ".data": "parameters", ".bss": "variables"}
 SECTION = re.compile(r"[A-Za-z0-9_.$]*")
 
 
@@ -55,38 +61,59 @@ class McuC:
         """Returns the package whose schema reads the model; no compiler is needed to generate."""
         return {"ai-edge-litert": version_of("ai-edge-litert")}
 
+    def platform_tools(self, platform: Platform) -> Mapping[str, str]:
+        """Returns the chip's C compiler with its version, or why the machine code cannot be counted here."""
+        compiler = _compiler(platform)
+        missing = compiler.missing()
+        return {compiler.program: f"not used: {missing}" if missing else version(compiler.program)}
+
     def needs_data(self, options: McuOptions) -> bool:
         """The generator needs no data: the model is quantised already."""
         return False
 
     def check(self, model: Artifact, platform: Platform, options: McuOptions) -> tuple[Finding, ...]:
-        """Returns the operators without a kernel, or what of the generated code the chip has no memory for."""
+        """Returns the operators without a kernel, or what of arena and constants the chip has no memory for.
+
+        Nothing is compiled: machine code, a few KiB, is counted when the model is built.
+        """
         platform.facts_as(McuFacts)
         if refused := findings(model.main):
             return refused
-        return beyond(generate(model.main, _settings(options, model)), _bounded(platform, options))
+        settings = _settings(options, model)
+        made = generate(model.main, settings)
+        return beyond(made, counted(made, settings), _bounded(platform, options))
 
     def compile(
         self, model: Artifact, data: Artifact | None, platform: Platform, options: McuOptions, out: Path, work: Work
     ) -> Manifest:
-        """Writes the C files and returns what they are."""
-        facts = platform.facts_as(McuFacts)
-        made = generate(model.main, _settings(options, model))
-        if too_large := beyond(made, _bounded(platform, options)):
-            hint = "use a smaller input or fewer channels"
-            raise Unsupported(f"the model does not fit {platform.name}", too_large, hint)
+        """Writes the C files and returns what they are; the chip's compiler, where it is here, says their size."""
+        settings, compiler = _settings(options, model), _compiler(platform)
+        made = generate(model.main, settings)
+        require_fit(made, counted(made, settings), _bounded(platform, options))
         made.write(out)
+        missing = compiler.missing()
+        if missing:
+            memory, source = counted(made, settings), COUNTED
+        else:
+            sources = [out / name for name in made.files if name.endswith(".c")]
+            memory = compiler.footprint(sources, out.parent, work.log, lambda s: named(s, made, settings))
+            source = f"objects of {version(compiler.program)}; without {', '.join(LEFT_OUT)}"
+            require_fit(made, memory, _bounded(platform, options))
         work.progress(1, 1)
-        source = model.manifest
         return Manifest(
             format=self.produces,
             main=MAIN,
-            inputs=source.inputs,
-            outputs=source.outputs,
-            fingerprint=source.fingerprint,
-            estimates=_estimates(made, source),
-            details=_details(made, facts),
+            inputs=model.manifest.inputs,
+            outputs=model.manifest.outputs,
+            fingerprint=model.manifest.fingerprint,
+            estimates=_estimates(made, memory, source, model.manifest),
+            details=_details(made, platform.facts_as(McuFacts)) | _memory(memory, compiler, missing),
         )
+
+
+def _compiler(platform: Platform) -> Compiler:
+    facts = platform.facts_as(McuFacts)
+    return Compiler(facts.compiler, facts.flags, facts.package)
 
 
 def _bounded(platform: Platform, options: McuOptions) -> Platform:
@@ -103,36 +130,72 @@ def _settings(options: McuOptions, model: Artifact) -> Settings:
     return Settings(options.name, model.manifest.fingerprint, options.arena_section, options.weights_section)
 
 
-def _estimates(made: Generated, source: Manifest) -> Estimates:
+def counted(made: Generated, settings: Settings) -> Footprint:
+    """Returns arena and constants as the generator counts them, in the sections that every compiler puts them into."""
+    arena = Section(f"{settings.arena_section or '.bss'} arena", 0, made.arena_bytes)
+    place = settings.weights_section or ".rodata"
+    return Footprint((arena, *(Section(f"{place} {kind}", size, 0) for kind, size in made.sizes.items()))).merged()
+
+
+def named(section: Section, made: Generated, settings: Settings) -> Section:
+    """Returns a section of an object under the name of the chip's section and of what is in it."""
+    name = section.name
+    if name in (".bss.arena", settings.arena_section):
+        # Nobody initialises the arena: zeros that a compiler keeps for a section of the user's own need no flash.
+        return Section(f"{settings.arena_section or '.bss'} arena", 0, section.ram_bytes)
+    if name == settings.weights_section:
+        return replace(section, name=f"{name} constants")
+    place = next((each for each in STANDARD if name == each or name.startswith(each + ".")), name)
+    about = made.kinds.get(name.removeprefix(place + "."), PLAIN.get(place, ""))
+    return replace(section, name=f"{place} {about}".rstrip())
+
+
+def _estimates(made: Generated, memory: Footprint, source: str, model: Manifest) -> Estimates:
     return Estimates(
-        source=SOURCE,
+        source=source,
         macs=made.macs,
-        parameters=source.estimates.parameters if source.estimates else None,
-        sram_bytes=made.arena_bytes,
-        flash_bytes=made.constant_bytes,
+        parameters=model.estimates.parameters if model.estimates else None,
+        sram_bytes=memory.ram_bytes,
+        flash_bytes=memory.flash_bytes,
     )
+
+
+def _memory(memory: Footprint, compiler: Compiler, missing: str) -> dict[str, Any]:
+    code = [f"machine code: {missing}"] if missing else []
+    return {
+        "memory": memory.to_json() | {"not_counted": [*code, *LEFT_OUT]},
+        "compiler": "" if missing else version(compiler.program),
+        "flags": list(compiler.all_flags),
+    }
 
 
 def _details(made: Generated, facts: McuFacts) -> dict[str, Any]:
     return {
-        "sections": {"arena": made.arena_bytes, **made.sections},
         "arena": {"bytes": made.arena_bytes, "live_bytes": made.arena_bound, "in_place": made.in_place},
         "largest": {"layer": made.largest_layer, "constants": [list(item) for item in made.largest_constants]},
         "kernels": list(made.kernels),
-        "compiler": facts.compiler,
-        "flags": list(facts.flags),
         "machine": facts.machine,
     }
 
 
-def beyond(made: Generated, platform: Platform) -> tuple[Finding, ...]:
+def require_fit(made: Generated, memory: Footprint, platform: Platform) -> None:
+    """Raises Unsupported when the chip has less memory than the model takes."""
+    if too_large := beyond(made, memory, platform):
+        hint = "use a smaller input or fewer channels"
+        raise Unsupported(f"the model does not fit {platform.name}", too_large, hint)
+
+
+def beyond(made: Generated, memory: Footprint, platform: Platform) -> tuple[Finding, ...]:
     """Returns what is larger than the chip's memory, by how much, and what of it is largest."""
     found = []
-    if over := _over(made.arena_bytes, platform.memory.sram_kib):
-        text = f"the arena takes {made.arena_bytes:,} bytes of RAM, {over:,} more than {platform.name} has"
+    ram, flash = memory.ram_bytes, memory.flash_bytes
+    if over := _over(ram, platform.memory.sram_kib):
+        text = f"the arena and variables take {ram:,} bytes of RAM, {over:,} more than {platform.name} has"
         found.append(Finding("fits-sram", f"{text}; most tensors live at once here", made.largest_layer))
-    if over := _over(made.constant_bytes, platform.memory.flash_kib):
-        text = f"the constants take {made.constant_bytes:,} bytes of flash, {over:,} more than {platform.name} has"
+    if over := _over(flash, platform.memory.flash_kib):
+        code = sum(section.flash_bytes for section in memory.sections if section.name.startswith(".text"))
+        what = f"the constants and {code:,} bytes of code take" if code else "the constants take"
+        text = f"{what} {flash:,} bytes of flash, {over:,} more than {platform.name} has"
         about, size = made.largest_constants[0] if made.largest_constants else ("", 0)
         found.append(Finding("fits-flash", f"{text}; the largest, {size:,} bytes, are here", about))
     return tuple(found)

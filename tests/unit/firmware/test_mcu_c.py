@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "toolchain"))
 
 from tflite_builder import Builder
 
+from anynpu import plugins
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, Unsupported
 from anynpu.firmware.generator import Settings, generate
@@ -23,7 +24,7 @@ from anynpu.platform import Memory, Platform
 from anynpu.quantize.tflite import read_specs
 from anynpu.runtime.host_c import HostCSession
 from anynpu.schema import to_dict
-from anynpu.targets.base import Work
+from anynpu.targets.base import Work, platform_tools
 from anynpu.targets.mcu_c import McuC, McuOptions
 
 CHIP = Platform("chip", "A chip", "any", "mcu_c", facts={"compiler": "cc", "flags": ["-O2"]})
@@ -63,11 +64,74 @@ def test_the_manifest_says_what_was_made(model, tmp_path):
     made = compiled(model, tmp_path / "c").manifest
     assert (made.format, made.main, made.fingerprint) == ("c", "anynpu_model.c", "print")
     assert made.inputs == model.manifest.inputs and made.outputs == model.manifest.outputs
-    assert "counted" in made.estimates.source
-    assert made.estimates.sram_bytes >= 6 * 10 * 11 and made.estimates.macs == 6 * 10 * 8 * 27 + 3 * 5 * 4 * 72
-    sections = made.details["sections"]
-    assert made.estimates.flash_bytes == sum(v for k, v in sections.items() if k != "arena")
-    assert sections["weights"] == 8 * 28 + 4 * 72 and sections["channels"] == 12 * 12
+    assert made.estimates.macs == 6 * 10 * 8 * 27 + 3 * 5 * 4 * 72
+
+
+def rows(manifest: Manifest) -> dict[str, tuple[int, int]]:
+    return {s["name"]: (s["flash_bytes"], s["ram_bytes"]) for s in manifest.details["memory"]["sections"]}
+
+
+@pytest.mark.parametrize("chip", ["cortex-m0plus", "cortex-m4", "cortex-m55", "riscv32"])
+def test_the_chips_compiler_says_what_every_section_takes(model, tmp_path, chip):
+    platform = plugins.platform(chip)
+    if shutil.which(platform.facts["compiler"]) is None:
+        pytest.skip(f"install the package {platform.facts['package']}")
+    made = compiled(model, tmp_path / "c", platform).manifest
+    found, memory = rows(made), made.details["memory"]
+    assert found[".rodata weights"] == (8 * 28 + 4 * 72, 0) and found[".rodata channels"] == (12 * 12, 0)
+    assert found[".bss arena"][0] == 0 and 0 <= found[".bss arena"][1] - made.details["arena"]["bytes"] < 8
+    assert 500 < found[".text code"][0] < 20_000 and found[".text code"][1] == 0
+    assert memory["flash_bytes"] == sum(flash for flash, _ in found.values()) == made.estimates.flash_bytes
+    assert memory["ram_bytes"] == sum(ram for _, ram in found.values()) == made.estimates.sram_bytes
+    assert platform.facts["compiler"] in made.details["compiler"] and made.details["compiler"] in made.estimates.source
+    assert set(platform.facts["flags"]) < set(made.details["flags"]) and "-ffunction-sections" in made.details["flags"]
+    assert "the stack" in memory["not_counted"]
+
+
+def test_without_the_compiler_the_manifest_says_what_to_install(model, tmp_path):
+    absent = replace(CHIP, facts={"compiler": "no-such-gcc", "package": "gcc-none"})
+    made = compiled(model, tmp_path / "c", absent).manifest
+    assert made.estimates.sram_bytes >= 6 * 10 * 11 and "machine code is not counted" in made.estimates.source
+    assert rows(made)[".rodata weights"] == (8 * 28 + 4 * 72, 0) and ".text code" not in rows(made)
+    assert made.estimates.flash_bytes == sum(flash for flash, _ in rows(made).values())
+    left = made.details["memory"]["not_counted"][0]
+    assert left == "machine code: no-such-gcc is not installed (install gcc-none)" and made.details["compiler"] == ""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="install the package gcc")
+def test_a_compiler_that_cannot_make_code_for_the_core_is_told(model, tmp_path):
+    wrong = replace(CHIP, facts={"compiler": "cc", "flags": ["-mcpu=no-such-core"], "package": "gcc"})
+    made = compiled(model, tmp_path / "c", wrong).manifest
+    assert made.details["memory"]["not_counted"][0] == "machine code: cc does not compile for this core (install gcc)"
+
+
+def test_another_compiler_is_another_tool_of_the_step(tmp_path, monkeypatch):
+    tools = {}
+    for said in ("gcc 12", "gcc 13"):
+        program = tmp_path / said.replace(" ", "") / "core-gcc"
+        program.parent.mkdir()
+        # It says what version it is, and hands all else on.
+        program.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "{said}" || exec cc "$@"\n')
+        program.chmod(0o755)
+        facts = {"compiler": str(program), "package": "gcc"}
+        tools[said] = platform_tools(McuC(), replace(CHIP, facts=facts))[str(program)]
+    assert tools == {"gcc 12": "gcc 12", "gcc 13": "gcc 13"}
+    absent = platform_tools(McuC(), replace(CHIP, facts={"compiler": "no-such-gcc", "package": "gcc-none"}))
+    assert absent == {"no-such-gcc": "not used: no-such-gcc is not installed (install gcc-none)"}
+    assert platform_tools(McuC(), replace(CHIP, target="other")) == {}
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="install the package gcc")
+def test_code_counts_when_the_model_is_fitted_into_flash(model, tmp_path):
+    whole = compiled(model, tmp_path / "c").manifest
+    constants = sum(size for name, (size, _) in rows(whole).items() if name != ".text code")
+    kib = -(-constants // 1024)
+    assert whole.estimates.flash_bytes > kib * 1024
+    assert McuC().check(model, CHIP, McuOptions(flash_kib=kib)) == ()
+    with pytest.raises(Unsupported) as error:
+        compiled(model, tmp_path / "again", flash_kib=kib)
+    (finding,) = error.value.findings
+    assert finding.rule == "fits-flash" and "bytes of code" in finding.message
 
 
 def test_height_and_width_are_not_swapped(model, tmp_path):
@@ -87,6 +151,9 @@ def test_names_and_sections_reach_the_code(model, tmp_path):
     made = compiled(model, tmp_path / "c", name='odd "name" */ é', arena_section=".ram2", weights_section=".xip")
     assert 'section(".ram2")' in (made.path / "anynpu_model.c").read_text()
     assert 'section(".xip")' in (made.path / "anynpu_weights.c").read_text()
+    found = rows(made.manifest)
+    assert found[".ram2 arena"][0] == 0 and found[".ram2 arena"][1] >= made.manifest.details["arena"]["bytes"]
+    assert sum(flash for name, (flash, _) in found.items() if name.startswith(".xip")) >= 8 * 28 + 4 * 72 + 12 * 12
     if shutil.which("cc"):
         HostCSession(made).close()
 
@@ -193,4 +260,4 @@ def test_code_that_does_not_compile_is_told(model, tmp_path):
 
 
 def test_the_manifest_is_plain_data(model, tmp_path):
-    assert to_dict(compiled(model, tmp_path / "c").manifest)["details"]["compiler"] == "cc"
+    assert to_dict(compiled(model, tmp_path / "c").manifest)["details"]["machine"] == ""

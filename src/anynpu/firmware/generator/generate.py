@@ -31,7 +31,10 @@ class Generated:
     in_place: int
     largest_constants: tuple[tuple[str, int], ...]
     largest_layer: str
-    sections: dict[str, int]
+    kinds: dict[str, str] = field(repr=False)
+    """What each constant is, by its symbol: weights, channels, table, tensors and so on."""
+    sizes: dict[str, int]
+    """The bytes of all constants of a kind."""
 
     def write(self, folder: Path) -> None:
         """Writes the files into a folder."""
@@ -107,11 +110,10 @@ def generate(path: Path, settings: Settings) -> Generated:
 def _generated(graph: Graph, layers: Sequence[Layer], layout: Plan, writer: Writer) -> Generated:
     sizes = {symbol: (constant.bytes, about) for symbol, (constant, about) in writer.constants().items()}
     largest = sorted(sizes.values(), key=lambda item: -item[0])[:5]
-    sections: dict[str, int] = {}
+    kinds = {symbol: _kind(symbol) for symbol in sizes}
+    by_kind = dict.fromkeys(kinds.values(), 0)
     for symbol, (size, _) in sizes.items():
-        kind = symbol.rsplit("_", 1)[-1]
-        kind = "tensors" if kind.isdigit() else kind
-        sections[kind] = sections.get(kind, 0) + size
+        by_kind[kinds[symbol]] += size
     peak = graph.nodes[layout.peak_step] if graph.nodes else None
     return Generated(
         files=writer.files(),
@@ -123,5 +125,11 @@ def _generated(graph: Graph, layers: Sequence[Layer], layout: Plan, writer: Writ
         in_place=layout.in_place,
         largest_constants=tuple((about, size) for size, about in largest),
         largest_layer=f"{peak.kind} {peak.name}" if peak else "",
-        sections=sections,
+        kinds=kinds,
+        sizes=by_kind,
     )
+
+
+def _kind(symbol: str) -> str:
+    last = symbol.rsplit("_", 1)[-1]
+    return "tensors" if last.isdigit() else last

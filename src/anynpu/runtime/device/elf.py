@@ -5,11 +5,12 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from anynpu.errors import IntegrityError
 
 ALLOCATED, WRITABLE, NO_BITS = 0x2, 0x1, 8
-MOST_SECTIONS = 4096
+MOST_SECTIONS = 0xFF00
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Footprint:
-    """What the whole firmware occupies: model, application, board layer, C library, and the stack if it is reserved."""
+    """What a whole firmware occupies, with its application, board layer and C library, or what single objects do."""
 
     sections: tuple[Section, ...]
 
@@ -34,6 +35,23 @@ class Footprint:
     @property
     def ram_bytes(self) -> int:
         return sum(section.ram_bytes for section in self.sections)
+
+    def merged(self) -> Footprint:
+        """Returns the same with one section for each name, in the order of the names."""
+        found: dict[str, Section] = {}
+        for section in self.sections:
+            other = found.get(section.name, Section(section.name, 0, 0))
+            flash, ram = other.flash_bytes + section.flash_bytes, other.ram_bytes + section.ram_bytes
+            found[section.name] = Section(section.name, flash, ram)
+        return Footprint(tuple(found[name] for name in sorted(found)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the sections and their sums as plain data."""
+        return {
+            "flash_bytes": self.flash_bytes,
+            "ram_bytes": self.ram_bytes,
+            "sections": [vars(section) for section in self.sections],
+        }
 
 
 def is_elf(path: Path) -> bool:
