@@ -10,6 +10,8 @@ from importlib import resources
 from anynpu.errors import IntegrityError
 
 USES = re.compile(r"\A/\* uses:([^*]*)\*/\n")
+LOOP = re.compile(r"^/\* loop: (\w+) (\w+) \*/\n", re.MULTILINE)
+TITLE = re.compile(r"\A/\*[^*]*\*/\n")
 WIDER = (("int8_t", "int16_t"), ("_s8", "_s16"), ("INT8_", "INT16_"))
 
 
@@ -60,4 +62,15 @@ def header(parts: Iterable[str]) -> str:
 
 def body(parts: Iterable[str]) -> str:
     """Returns the functions of the parts."""
-    return "\n".join(USES.sub("", text) for stem in parts if (text := part(stem, ".c")))
+    return "\n".join(USES.sub("", _whole(stem, text)) for stem in parts if (text := part(stem, ".c")))
+
+
+def _whole(stem: str, text: str) -> str:
+    """Returns a kernel with the loop that it names: written out, so that a compiler inlines what it does to a value."""
+    named = LOOP.search(text)
+    if named is None:
+        return text
+    loop = TITLE.sub("", part(named[1], ".c"))
+    if not loop:
+        raise IntegrityError(f"kernel {stem}: its loop {named[1]} is missing from the package")
+    return LOOP.sub("", text) + "\n" + loop.replace("KERNEL", stem).replace("ELEMENT", named[2])
