@@ -168,4 +168,4 @@ def wilson(successes: int, n: int, confidence: float = 0.95) -> tuple[float, flo
     share = successes / n
     middle = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return max(0.0, middle - half) if successes else 0.0, min(1.0, middle + half) if successes < n else 1.0

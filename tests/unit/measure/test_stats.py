@@ -1,4 +1,4 @@
-"""What a sample supports: percentiles, intervals, drift, modes, outliers; the full simulation is bench/statistics.py."""
+"""What a sample supports: percentiles, intervals, drift, modes, outliers; bench/simulation.py simulates it in full."""
 
 from __future__ import annotations
 

@@ -1,0 +1,149 @@
+"""Two artifacts timed in turn, each launch in a fresh process: ABBA order, so that a drift of the machine hits both."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu import tool
+from anynpu.artifact import Artifact
+from anynpu.errors import AnyNpuError, DeviceError
+from anynpu.runtime.base import Session, open_session, run_stored
+from anynpu.tensors import Array
+
+MOST_RUNS = 20_000
+WARM_SECONDS = 0.1
+WARM_RUNS = 5
+GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to launch, and how long: until both the seconds and the runs are reached."""
+
+    artifact: Path
+    device: str | None = None
+    seconds: float = 0.5
+    runs: int = 50
+
+
+@dataclass
+class Side:
+    """What the launches of one side gave, in milliseconds."""
+
+    executed: str = ""
+    input: str = ""
+    launches: list[list[float]] = field(default_factory=list)
+
+
+@dataclass
+class Interleaved:
+    """Both sides, the order of their launches, and what stopped the measurement if something did."""
+
+    a: Side
+    b: Side
+    order: str = ""
+    failure: AnyNpuError | None = None
+
+
+def launch(artifact: str, device: str | None, seconds: float, runs: int) -> dict[str, Any]:
+    """Times one artifact (in a child process) and returns the samples, those before a failure included."""
+    from anynpu.measure.bench import known_sample
+
+    subject = Artifact.open(Path(artifact))
+    sample = known_sample(subject)
+    session = open_session(subject, device)
+    samples: list[float] = []
+    failure = ""
+    try:
+        _time(session, dict(sample.inputs), seconds, runs, samples)
+    except DeviceError as error:
+        failure = error.message
+    finally:
+        with suppress(DeviceError):
+            session.close()
+    return {"executed": session.what, "input": sample.source, "samples_ms": samples, "failure": failure}
+
+
+def _time(session: Session, inputs: dict[str, Array], seconds: float, runs: int, samples: list[float]) -> None:
+    """Appends the time of each run; every output is compared with the first, outside of the timed part."""
+    first = run_stored(session, inputs)
+    expected = {name: np.array(values) for name, values in first.items()}
+    began, done = time.perf_counter(), 0
+    while done < WARM_RUNS or time.perf_counter() - began < WARM_SECONDS:
+        session.run(inputs)
+        done += 1
+    gc.disable()
+    began = time.perf_counter()
+    while (len(samples) < runs or time.perf_counter() - began < seconds) and len(samples) < MOST_RUNS:
+        started = time.perf_counter_ns()
+        outputs = session.run(inputs)
+        samples.append((time.perf_counter_ns() - started) / 1e6)
+        for name, values in outputs.items():
+            if not np.array_equal(values, expected[name], equal_nan=values.dtype.kind == "f"):
+                samples.pop()
+                raise DeviceError(f"run {len(samples) + 1} gives another output {name} than the first one")
+
+
+def order_of(launches: int) -> str:
+    """Returns the order ABBAABBA...: every pair of launches is turned round after the one before."""
+    return "".join("AB" if i % 2 == 0 else "BA" for i in range(launches))
+
+
+def interleave(a: Job, b: Job, launches: int, progress: Callable[[int, int], None] = lambda done, total: None) -> Any:
+    """Returns the samples of both sides; after a failure, those until then, and the failure."""
+    found = Interleaved(Side(), Side())
+    order = order_of(launches)
+    with tempfile.TemporaryDirectory(prefix="anynpu-compare-") as scratch:
+        for done, letter in enumerate(order):
+            side, job = (found.a, a) if letter == "A" else (found.b, b)
+            try:
+                _one(side, job, Path(scratch))
+            except AnyNpuError as failure:
+                found.failure = failure
+                break
+            found.order += letter
+            progress(done + 1, len(order))
+    return found
+
+
+def _one(side: Side, job: Job, scratch: Path) -> None:
+    answer = tool.call(
+        "anynpu.measure.launch:launch",
+        {
+            "artifact": str(job.artifact.absolute()),
+            "device": job.device,
+            "seconds": job.seconds,
+            "runs": job.runs,
+        },
+        scratch=scratch,
+        log=scratch / "launch.log",
+        timeout_s=600 + 20 * job.seconds,
+    )
+    side.executed, side.input = answer["executed"], answer["input"]
+    if answer["samples_ms"]:
+        side.launches.append(answer["samples_ms"])
+    if answer["failure"]:
+        raise DeviceError(
+            f"{job.artifact}: {answer['failure']}, after {len(answer['samples_ms'])} runs of this launch", call="run"
+        )
+
+
+def conditions() -> dict[str, Any]:
+    """Returns what the machine is doing that could disturb a measurement, as far as it tells."""
+    governor = None
+    with suppress(OSError):
+        governor = GOVERNOR.read_text("utf-8").strip()
+    load = None
+    with suppress(OSError, AttributeError):
+        load = round(os.getloadavg()[0], 2)
+    return {"cpus": os.cpu_count(), "governor": governor, "load": load}

@@ -1,0 +1,138 @@
+"""Accuracy of two sides on the same labelled samples, judged sample by sample, not as two lone numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anynpu.errors import ConfigError
+from anynpu.measure.inference import mcnemar, paired_bootstrap, sign_flip_test, wilson
+from anynpu.measure.metrics import METRICS, score
+from anynpu.schema import near
+from anynpu.tensors import Array
+
+PER_SAMPLE = ("top1", "mean_top1")
+SQUARED_ERROR = "mse"
+REDRAWN = 1000
+FEW = 100
+"""Below so many samples an accuracy is hardly more than its interval."""
+
+
+@dataclass(frozen=True)
+class Paired:
+    """One metric on both sides; `difference` is B minus A, and `higher_is_better` says how to read it."""
+
+    metric: str
+    samples: int
+    a: float
+    b: float
+    difference: tuple[float, float, float]
+    p_value: float
+    test: str
+    higher_is_better: bool = True
+    a_interval: tuple[float, float] | None = None
+    b_interval: tuple[float, float] | None = None
+    only_a_right: int | None = None
+    only_b_right: int | None = None
+
+    @property
+    def gain(self) -> float:
+        """How much better B is; negative is worse."""
+        return self.difference[0] if self.higher_is_better else -self.difference[0]
+
+
+def default_metric(outputs: Mapping[str, Array], labels: Array) -> str:
+    """Returns the metric that labels of this form are for."""
+    first = next(iter(outputs.values()))
+    if labels.ndim == 1 and labels.dtype.kind in "iu" and len(outputs) == 1 and first.size > len(first):
+        return "top1"
+    if len(outputs) == 1 and labels.shape == first.shape:
+        return SQUARED_ERROR
+    raise ConfigError(
+        "the labels do not tell how to score the outputs", "name one with --metric: " + ", ".join(METRICS)
+    )
+
+
+def compare_accuracy(
+    metric: str, inputs: Mapping[str, Array], a: Mapping[str, Array], b: Mapping[str, Array], labels: Array
+) -> Paired:
+    """Returns the accuracy of both sides and the paired test: McNemar where a sample is right or wrong."""
+    if metric not in (*METRICS, SQUARED_ERROR):
+        raise ConfigError(f"--metric {metric}: no such metric{near(metric, METRICS)}", "known: " + ", ".join(METRICS))
+    if metric in PER_SAMPLE:
+        return _right_or_wrong(metric, inputs, a, b, labels)
+    if metric == SQUARED_ERROR:
+        return _squared(a, b, labels)
+    return _redrawn(metric, inputs, a, b, labels)
+
+
+def _right_or_wrong(
+    metric: str, inputs: Mapping[str, Array], a: Mapping[str, Array], b: Mapping[str, Array], labels: Array
+) -> Paired:
+    count = len(labels)
+    right_a, right_b = (
+        np.array([score(metric, inputs, _rows(side, [i]), labels[i : i + 1]) for i in range(count)]) for side in (a, b)
+    )
+    only_a, only_b = int((right_a > right_b).sum()), int((right_b > right_a).sum())
+    return Paired(
+        metric,
+        count,
+        float(right_a.mean()),
+        float(right_b.mean()),
+        paired_bootstrap(right_b - right_a),
+        mcnemar(only_a, only_b),
+        "McNemar, exact",
+        a_interval=wilson(int(right_a.sum()), count),
+        b_interval=wilson(int(right_b.sum()), count),
+        only_a_right=only_a,
+        only_b_right=only_b,
+    )
+
+
+def _squared(a: Mapping[str, Array], b: Mapping[str, Array], labels: Array) -> Paired:
+    errors = []
+    for side in (a, b):
+        values = np.asarray(next(iter(side.values())), np.float64)
+        errors.append(((values - labels) ** 2).reshape(len(labels), -1).mean(axis=1))
+    change = errors[1] - errors[0]
+    return Paired(
+        SQUARED_ERROR,
+        len(labels),
+        float(errors[0].mean()),
+        float(errors[1].mean()),
+        paired_bootstrap(change),
+        sign_flip_test(change),
+        "sign flip of paired differences",
+        higher_is_better=False,
+    )
+
+
+def _redrawn(
+    metric: str, inputs: Mapping[str, Array], a: Mapping[str, Array], b: Mapping[str, Array], labels: Array
+) -> Paired:
+    """Draws the samples anew, the same for both sides, and scores both: for metrics that are no mean over samples."""
+    rng = np.random.default_rng(0)
+    changes: list[float] = []
+    whole = [score(metric, inputs, side, labels) for side in (a, b)]
+    while len(changes) < REDRAWN:
+        chosen = rng.integers(0, len(labels), len(labels))
+        try:
+            scores = [score(metric, _rows(inputs, chosen), _rows(side, chosen), labels[chosen]) for side in (a, b)]
+        except ConfigError:  # a draw without both kinds of sample has no such score
+            if not changes:
+                raise
+            continue
+        changes.append(scores[1] - scores[0])
+    found = np.asarray(changes)
+    low, high = np.quantile(found, (0.025, 0.975))
+    extreme = min(int((found <= 0).sum()), int((found >= 0).sum()))
+    p_value = min(1.0, 2 * (extreme + 1) / (REDRAWN + 1))
+    difference = (whole[1] - whole[0], float(low), float(high))
+    return Paired(metric, len(labels), whole[0], whole[1], difference, p_value, "paired bootstrap")
+
+
+def _rows(tensors: Mapping[str, Array], chosen: Any) -> dict[str, Array]:
+    return {name: values[chosen] for name, values in tensors.items()}
