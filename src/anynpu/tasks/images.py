@@ -1,23 +1,39 @@
-"""Image files to model inputs: every step stated by the user, none guessed."""
+"""Image files to model inputs: every step stated, none guessed; calibration and running take the same steps."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.errors import ConfigError, ToolMissing
+from anynpu.tasks.picture import Picture, read_image
 from anynpu.tensors import Array, TensorSpec
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+__all__ = [
+    "Fit",
+    "Picture",
+    "Preprocess",
+    "check_input",
+    "find_images",
+    "fit",
+    "load_images",
+    "opencv",
+    "read_image",
+    "to_input",
+]
+
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 Resize = Literal["none", "stretch", "letterbox", "center-crop"]
 Channels = Literal["RGB", "BGR", "GRAY"]
+Interpolation = Literal["bilinear", "bicubic", "linear"]
 
 
 @dataclass(frozen=True)
@@ -26,6 +42,8 @@ class Preprocess:
 
     `size` is (height, width); None means that images must already have the model's size. "stretch" ignores the aspect
     ratio, "letterbox" keeps it and fills the rest with `pad`, "center-crop" keeps it and cuts what is over.
+    "bilinear" and "bicubic" widen their filter when an image shrinks, as Pillow does; "linear" mixes the nearest four
+    pixels only, as OpenCV does, and needs OpenCV.
     """
 
     size: tuple[int, int] | None = None
@@ -35,12 +53,16 @@ class Preprocess:
     mean: tuple[float, ...] = (0.0,)
     std: tuple[float, ...] = (1.0,)
     pad: int = 114
+    interpolation: Interpolation = "bilinear"
 
     def __post_init__(self) -> None:
-        if self.resize not in get_args(Resize):
-            raise ConfigError(f"no such resize: {self.resize}", "known: " + ", ".join(get_args(Resize)))
-        if self.channels not in get_args(Channels):
-            raise ConfigError(f"no such channel order: {self.channels}", "known: " + ", ".join(get_args(Channels)))
+        for value, kind, name in (
+            (self.resize, Resize, "resize"),
+            (self.channels, Channels, "channel order"),
+            (self.interpolation, Interpolation, "interpolation"),
+        ):
+            if value not in get_args(kind):
+                raise ConfigError(f"no such {name}: {value}", "known: " + ", ".join(get_args(kind)))
         if self.size is not None and min(self.size) < 1:
             raise ConfigError(f"image size {self.size} is not positive")
         if self.scale <= 0 or not np.isfinite(self.scale):
@@ -87,8 +109,6 @@ def check_input(spec: TensorSpec, preprocess: Preprocess) -> tuple[int, int]:
             "or NHWC",
             "state the layout of the input, or give an .npy file",
         )
-    if spec.dtype not in ("float32", "float16"):
-        raise ConfigError(f"input {spec.name} holds {spec.dtype}: a folder of images fits float inputs only")
     shape = dict(zip(spec.layout, spec.shape, strict=True))
     if shape["C"] != preprocess.depth:
         raise ConfigError(f"input {spec.name} has {shape['C']} channels, {preprocess.channels} has {preprocess.depth}")
@@ -103,46 +123,152 @@ def check_input(spec: TensorSpec, preprocess: Preprocess) -> tuple[int, int]:
 def load_images(files: list[Path], spec: TensorSpec, preprocess: Preprocess) -> Iterator[Array]:
     """Yields one array per image, in the input's layout, without the batch axis."""
     size = check_input(spec, preprocess)
-    mean, std = (np.asarray(values, np.float32) for values in (preprocess.mean, preprocess.std))
+    if spec.dtype not in ("float32", "float16"):
+        raise ConfigError(f"input {spec.name} holds {spec.dtype}: a folder of images fits float inputs only")
     for file in files:
-        pixels = _pixels(file, size, preprocess).astype(np.float32)
-        values = (pixels * np.float32(preprocess.scale) - mean) / std
-        yield np.ascontiguousarray(values.transpose(2, 0, 1) if spec.layout == "NCHW" else values)
+        pixels, _ = fit(read_image(file).pixels, size, preprocess, spec.layout, str(file))
+        yield _real(pixels, preprocess, spec.layout)
 
 
-def _pixels(file: Path, size: tuple[int, int], preprocess: Preprocess) -> Array:
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ToolMissing("Pillow is not installed, images cannot be read", "pip install pillow") from error
-    try:
-        with Image.open(file) as image:
-            image.load()
-            if image.mode.startswith(("I", "F")):
-                raise ConfigError(f"{file}: {image.mode} pixels are not 8 bit", "convert it, or give an .npy file")
-            converted = image.convert("L" if preprocess.channels == "GRAY" else "RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise IntegrityError(f"{file} is not a readable image: {error}") from error
-    pixels = np.asarray(_resized(converted, file, size, preprocess))
-    pixels = pixels.reshape(*size, preprocess.depth)
-    return pixels[:, :, ::-1] if preprocess.channels == "BGR" else pixels
+@dataclass(frozen=True)
+class Fit:
+    """Where an image came to lie in an input: pixel (x, y) of the input is ((x - left) / gain_x, ...) of the image."""
+
+    left: float
+    top: float
+    gain_x: float
+    gain_y: float
+    width: int
+    height: int
 
 
-def _resized(image: Image, file: Path, size: tuple[int, int], preprocess: Preprocess) -> Image:
-    """Returns the image at the wanted size, bilinear where pixels must be made."""
-    from PIL import Image, ImageOps
-
-    wanted = (size[1], size[0])
-    if image.size == wanted:
-        return image
+def fit(
+    pixels: Array, size: tuple[int, int], preprocess: Preprocess, layout: str = "NHWC", name: str = "the image"
+) -> tuple[Array, Fit]:
+    """Returns 8-bit RGB pixels at the wanted (height, width), in the stated channel order, as CHW or HWC."""
+    height, width = pixels.shape[:2]
+    if (height, width) == size:
+        return _arranged(pixels, preprocess.channels, layout), Fit(0, 0, 1, 1, width, height)
     if preprocess.resize == "none":
         raise ConfigError(
-            f"{file} is {image.height}x{image.width}, the input {size[0]}x{size[1]}",
+            f"{name} is {height}x{width}, the input {size[0]}x{size[1]}",
             "choose a resize: stretch, letterbox or center-crop",
         )
     if preprocess.resize == "stretch":
-        return image.resize(wanted, Image.Resampling.BILINEAR)
+        drawn = _scaled(pixels, size, preprocess)
+        return _arranged(drawn, preprocess.channels, layout), Fit(
+            0, 0, size[1] / width, size[0] / height, width, height
+        )
     if preprocess.resize == "center-crop":
-        return ImageOps.fit(image, wanted, Image.Resampling.BILINEAR)
-    color = preprocess.pad if preprocess.channels == "GRAY" else (preprocess.pad,) * 3
-    return ImageOps.pad(image, wanted, Image.Resampling.BILINEAR, color=color)
+        box = _middle(width, height, size)
+        gain = size[1] / (box[2] - box[0])
+        drawn = _scaled(pixels, size, preprocess, box)
+        return _arranged(drawn, preprocess.channels, layout), Fit(
+            -box[0] * gain, -box[1] * gain, gain, gain, width, height
+        )
+    return _letterboxed(pixels, size, preprocess, layout)
+
+
+def _letterboxed(pixels: Array, size: tuple[int, int], preprocess: Preprocess, layout: str) -> tuple[Array, Fit]:
+    height, width = pixels.shape[:2]
+    gain = min(size[0] / height, size[1] / width)
+    inner = (max(round(height * gain), 1), max(round(width * gain), 1))
+    # The odd row of an uneven border goes below and to the right, as the detectors were trained with.
+    top, left = round((size[0] - inner[0]) / 2 - 0.1), round((size[1] - inner[1]) / 2 - 0.1)
+    drawn = pixels if inner == (height, width) else _scaled(pixels, inner, preprocess)
+    part = _arranged(drawn, preprocess.channels, layout)
+    rows, columns = slice(top, top + inner[0]), slice(left, left + inner[1])
+    if layout == "NCHW":
+        whole = np.full((preprocess.depth, *size), preprocess.pad, np.uint8)
+        whole[:, rows, columns] = part
+    else:
+        whole = np.full((*size, preprocess.depth), preprocess.pad, np.uint8)
+        whole[rows, columns] = part
+    return whole, Fit(left, top, gain, gain, width, height)
+
+
+def _middle(width: int, height: int, size: tuple[int, int]) -> tuple[float, float, float, float]:
+    """Returns the largest box in the middle of the image with the aspect ratio of the input."""
+    ratio = size[1] / size[0]
+    w, h = (width, width / ratio) if width / height < ratio else (height * ratio, height)
+    return ((width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2)
+
+
+def _scaled(
+    pixels: Array, size: tuple[int, int], preprocess: Preprocess, box: tuple[float, float, float, float] | None = None
+) -> Image | Array:
+    """Returns the pixels, or those in `box`, at another size: a Pillow image, or an array where OpenCV made it."""
+    if preprocess.interpolation == "linear":
+        if box is not None:
+            raise ConfigError("interpolation linear does not go with center-crop", "choose bilinear or bicubic")
+        cv2 = opencv("interpolation linear")
+        made: Array = cv2.resize(pixels, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
+        return made
+    from PIL import Image
+
+    kind = Image.Resampling.BICUBIC if preprocess.interpolation == "bicubic" else Image.Resampling.BILINEAR
+    return Image.fromarray(np.ascontiguousarray(pixels)).resize((size[1], size[0]), kind, box=box)
+
+
+def _arranged(drawn: Image | Array, channels: Channels, layout: str) -> Array:
+    """Returns RGB pixels with their channels in the stated order, as CHW or HWC."""
+    if channels == "GRAY":
+        from PIL import Image
+
+        image = Image.fromarray(np.ascontiguousarray(drawn)) if isinstance(drawn, np.ndarray) else drawn
+        grey = np.asarray(image.convert("L"))
+        return grey[None] if layout == "NCHW" else grey[:, :, None]
+    if layout == "NCHW" and not isinstance(drawn, np.ndarray):  # Pillow parts planes faster than numpy does
+        planes = drawn.split()
+        return np.stack([np.asarray(plane) for plane in (planes[::-1] if channels == "BGR" else planes)])
+    pixels = np.asarray(drawn)
+    pixels = pixels[:, :, ::-1] if channels == "BGR" else pixels
+    return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if layout == "NCHW" else pixels
+
+
+def _real(pixels: Array, preprocess: Preprocess, layout: str) -> Array:
+    """Returns (pixel * scale - mean) / std."""
+    shape = (-1, 1, 1) if layout == "NCHW" else (-1,)
+    mean, std = (np.asarray(values, np.float32).reshape(shape) for values in (preprocess.mean, preprocess.std))
+    values = np.multiply(pixels, np.float32(preprocess.scale), dtype=np.float32)
+    if mean.any():
+        values -= mean
+    if (std != 1).any():
+        values /= std
+    return values
+
+
+def to_input(pixels: Array, preprocess: Preprocess, spec: TensorSpec) -> Array:
+    """Returns fitted pixels as the input stores them, with the batch axis."""
+    if spec.quantization is None or spec.quantization.axis is not None or np.dtype(spec.dtype).itemsize != 1:
+        return spec.to_stored(_real(pixels, preprocess, spec.layout)[None])
+    axis = spec.layout.index("C") - 1
+    tables = _tables(preprocess, spec)
+    if len({table.tobytes() for table in tables}) == 1:
+        return _looked_up(pixels, tables[0])[None]
+    planes = [_looked_up(plane, table) for plane, table in zip(np.moveaxis(pixels, axis, 0), tables, strict=True)]
+    return np.stack(planes, axis)[None]
+
+
+def _tables(preprocess: Preprocess, spec: TensorSpec) -> list[Array]:
+    """Returns what each of the 256 pixel values is stored as, channel by channel: an 8-bit input needs no floats."""
+    every = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], preprocess.depth, 2)
+    stored = spec.to_stored(_real(every, preprocess, "NHWC"))
+    return [np.ascontiguousarray(stored[0, :, channel]) for channel in range(preprocess.depth)]
+
+
+def _looked_up(pixels: Array, table: Array) -> Array:
+    raw = table.view(np.uint8)
+    if np.array_equal(raw - np.arange(256, dtype=np.uint8), np.full(256, raw[0])):
+        shifted: Array = np.add(pixels, raw[0], dtype=np.uint8)  # the table only moves the zero point
+        return shifted.view(table.dtype)
+    made: Array = np.frombuffer(np.ascontiguousarray(pixels).tobytes().translate(raw.tobytes()), table.dtype)
+    return made.reshape(pixels.shape)
+
+
+def opencv(what: str) -> Any:
+    """Returns the module cv2, which `what` needs."""
+    try:
+        return importlib.import_module("cv2")
+    except ImportError as error:
+        raise ToolMissing(f"{what} needs OpenCV, which is not installed", "pip install 'anynpu[video]'") from error

@@ -1,0 +1,159 @@
+"""Reads pictures that nobody vouches for: any file, any mode, any number of frames become 8-bit RGB or one sentence."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.tensors import Array
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# Only these: others start programs (EPS), or are no pictures.
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+MOST_PIXELS = 89_000_000
+"""About 267 MB of pixels; also the size from which Pillow suspects a decompression bomb."""
+ORIENTATION = 0x0112
+# What Pillow's readers raise when the bytes are not what they should be.
+_DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    EOFError,
+    MemoryError,
+    RuntimeError,
+    AttributeError,
+    struct.error,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """8-bit RGB pixels [height, width, 3], and what had to be done to get them."""
+
+    pixels: Array
+    notes: tuple[str, ...] = ()
+
+
+def read_image(source: Path | bytes, name: str = "") -> Picture:
+    """Returns the picture in a file or in bytes, upright and as RGB; of an animation the first frame."""
+    where = name or (str(source) if isinstance(source, Path) else "the image")
+    with _opened(source, where) as image:
+        with _quiet():
+            pixels, notes = _rgb(image, where)
+        # Only after the pixels: to look for a second frame moves on in the file.
+        if getattr(image, "is_animated", False):
+            notes = (*notes, "it has several frames, the first is taken")
+    return Picture(pixels, notes)
+
+
+def read_frames(path: Path) -> Iterator[Picture]:
+    """Yields every frame of an animation (GIF, PNG, WebP); a still picture has one."""
+    with _opened(path, str(path)) as image:
+        for index in range(getattr(image, "n_frames", 1)):
+            with _quiet():
+                image.seek(index)
+                picture = Picture(*_rgb(image, f"{path} frame {index}"))
+            yield picture
+
+
+@contextmanager
+def _opened(source: Path | bytes, where: str) -> Iterator[Image]:
+    """Gives the picture, its pixels not read yet; whatever is wrong with it becomes one sentence."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError as error:
+        raise ToolMissing("Pillow is not installed, images cannot be read", "pip install pillow") from error
+    if isinstance(source, Path) and not source.is_file():
+        raise ConfigError(f"{where}: {'is no file' if source.exists() else 'no such file'}")
+    try:
+        with _quiet():
+            opened = Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=FORMATS)
+        with opened as image:
+            if image.width * image.height > MOST_PIXELS:
+                raise ConfigError(*_too_large(where, f"{image.width}x{image.height}"))
+            yield image
+    except Image.DecompressionBombError as error:
+        raise ConfigError(*_too_large(where, "of a decompression bomb")) from error
+    except _DAMAGE as error:
+        reason = "no image of a known format" if isinstance(error, UnidentifiedImageError) else error
+        raise IntegrityError(f"{where} is not a readable image: {reason}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keeps Pillow's words on large pictures and odd metadata off stderr: what matters is an error or a note here."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _too_large(where: str, size: str) -> tuple[str, str]:
+    return f"{where}: {size} pixels are more than the {MOST_PIXELS:,} that are read", "make it smaller first"
+
+
+def _rgb(image: Image, where: str) -> tuple[Array, tuple[str, ...]]:
+    """Returns the pixels of the frame the image stands at, and notes."""
+    image.load()
+    if 0 in image.size:
+        raise IntegrityError(f"{where} has no pixels ({image.width}x{image.height})")
+    upright, notes = _turned(image)
+    if upright.mode.startswith("I") or upright.mode == "F":
+        return _from_deep(upright, where), (*notes, "its 16 bits are scaled to 8")
+    if "A" in upright.mode or "a" in upright.mode or "transparency" in upright.info:
+        return _from_alpha(upright, notes)
+    if upright.mode == "CMYK":
+        notes = (*notes, "CMYK is converted without a colour profile")
+    return np.array(upright.convert("RGB")), notes
+
+
+def _turned(image: Image) -> tuple[Image, tuple[str, ...]]:
+    """Returns the image upright, as its EXIF orientation says; EXIF that cannot be read says nothing."""
+    from PIL import ImageOps
+
+    try:
+        if image.getexif().get(ORIENTATION, 1) in range(2, 9):
+            return ImageOps.exif_transpose(image), ("it is turned as its EXIF orientation says",)
+    except _DAMAGE:
+        return image, ("its EXIF data cannot be read",)
+    return image, ()
+
+
+def _from_alpha(image: Image, notes: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
+    """Returns a picture that lets something shine through as it looks on white."""
+    from PIL import Image
+
+    layered = image.convert("RGBA")
+    if np.asarray(layered.getchannel("A")).min() == 255:
+        return np.array(layered.convert("RGB")), notes
+    white = Image.new("RGBA", layered.size, (255, 255, 255, 255))
+    shown = Image.alpha_composite(white, layered).convert("RGB")
+    return np.array(shown), (*notes, "its transparent parts are white")
+
+
+def _from_deep(image: Image, where: str) -> Array:
+    """Returns 16-bit grey pixels scaled to 8; 32-bit and float pixels have no range that could be scaled."""
+    values = np.asarray(image)
+    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PPM", "PNG"))
+    if not sixteen or values.min() < 0 or values.max() > 65535:
+        raise ConfigError(
+            f"{where}: {image.mode} pixels have no range that could be scaled to 8 bits",
+            "convert it, or give an .npy file",
+        )
+    grey = ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+    return np.repeat(grey[:, :, None], 3, 2)
