@@ -71,8 +71,9 @@ class AnchorFree(nn.Module):
         rows = [torch.cat(pair, 1) for pair in self.maps(features)]
         flat = torch.cat([row.view(1, 4 * self.reg_max + self.classes, -1) for row in rows], 2)
         box, score = flat.split((4 * self.reg_max, self.classes), 1)
-        spread = box.view(1, 4, self.reg_max, -1).transpose(2, 1).softmax(1)
-        before, after = self.project(spread).view(1, 4, -1).chunk(2, 1)
+        if self.reg_max > 1:
+            box = self.project(box.view(1, 4, self.reg_max, -1).transpose(2, 1).softmax(1)).view(1, 4, -1)
+        before, after = box.chunk(2, 1)
         centres, strides = _centres([tuple(row.shape[2:]) for row in rows])
         low, high = centres - before, centres + after
         return torch.cat([torch.cat([(low + high) / 2, high - low], 1) * strides, score.sigmoid()], 1)
@@ -117,7 +118,7 @@ def _centres(sizes: list[tuple[int, int]]) -> tuple[Tensor, Tensor]:
     """Returns the centres of all cells in units of their stride, and the strides."""
     centres, strides = [], []
     for (height, width), stride in zip(sizes, STRIDES, strict=True):
-        y, x = torch.meshgrid(torch.arange(height) + 0.5, torch.arange(width) + 0.5, indexing="ij")
+        y, x = torch.meshgrid(torch.arange(height).float() + 0.5, torch.arange(width).float() + 0.5, indexing="ij")
         centres.append(torch.stack([x.reshape(-1), y.reshape(-1)]))
         strides.append(torch.full((1, height * width), float(stride)))
     return torch.cat(centres, 1)[None], torch.cat(strides, 1)

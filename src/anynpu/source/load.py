@@ -112,13 +112,14 @@ def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None =
     request = schema.from_dict(ModelSource, source, "model source")
     shapes = {name: list(shape) for name, shape in request.shapes.items()}
     model = simplify(make_static(_read(request), shapes))
+    model, head = _without_decode(model, task or {})
     onnx.save(model, str(Path(out) / "model.onnx"))
     counted = cost(model)
     findings = input_dependence(model)
     manifest = Manifest(
         format="onnx",
         main="model.onnx",
-        inputs=_specs(model, request, model.graph.input),
+        inputs=_with_channels(_specs(model, request, model.graph.input), task or {}),
         outputs=_specs(model, request, model.graph.output),
         fingerprint=fingerprint(model),
         estimates=Estimates(
@@ -129,10 +130,35 @@ def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None =
             flash_bytes=counted.weight_bytes,
         ),
         notes=tuple(str(finding) for finding in findings),
-        details={"degenerate": [vars(f) for f in findings], "operators": _histogram(model)},
+        details={"degenerate": [vars(f) for f in findings], "operators": _histogram(model)} | head,
     )
     answer: dict[str, Any] = schema.to_dict(manifest)
     return answer
+
+
+def _without_decode(model: onnx.ModelProto, task: Mapping[str, Any]) -> tuple[onnx.ModelProto, dict[str, Any]]:
+    """Returns a detector that decodes on the host without its own decode, and what its head is; others unchanged."""
+    from anynpu.graph.heads import cut_decode
+
+    wanted = task.get("yolo") or {}
+    if wanted.get("decode", "") != "host":
+        return model, {}
+    cut, head = cut_decode(model)
+    version = wanted.get("version", head.version)
+    if version != head.version:
+        raise ConfigError(
+            f"the task card says version {version}, the model has a head of version {head.version}",
+            f'give a card with version = "{head.version}" under [yolo]',
+        )
+    return cut, {"head": schema.to_dict(head)}
+
+
+def _with_channels(inputs: tuple[TensorSpec, ...], task: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+    """Returns the inputs with the card's order of colours on the image input where the user states none."""
+    order = (task.get("preprocess") or {}).get("channels", "")
+    return tuple(
+        replace(s, channels=order) if "C" in s.layout and "H" in s.layout and not s.channels else s for s in inputs
+    )
 
 
 def _histogram(model: onnx.ModelProto) -> dict[str, int]:
