@@ -13,6 +13,7 @@ from anynpu.artifact import Artifact, Estimates, Manifest, hash_file
 from anynpu.errors import ConfigError
 from anynpu.source import zoo
 from anynpu.source.torch_module import TorchReference, parse_reference, source_files
+from anynpu.tasks.card import Card
 from anynpu.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -110,16 +111,17 @@ def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None =
     from anynpu.graph.simplify import simplify
 
     request = schema.from_dict(ModelSource, source, "model source")
+    card = schema.from_dict(Card, task, "task") if task else None
     shapes = {name: list(shape) for name, shape in request.shapes.items()}
     model = simplify(make_static(_read(request), shapes))
-    model, head = _without_decode(model, task or {})
+    model, head = _without_decode(model, card)
     onnx.save(model, str(Path(out) / "model.onnx"))
     counted = cost(model)
     findings = input_dependence(model)
     manifest = Manifest(
         format="onnx",
         main="model.onnx",
-        inputs=_with_channels(_specs(model, request, model.graph.input), task or {}),
+        inputs=_with_channels(_specs(model, request, model.graph.input), card),
         outputs=_specs(model, request, model.graph.output),
         fingerprint=fingerprint(model),
         estimates=Estimates(
@@ -136,29 +138,27 @@ def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None =
     return answer
 
 
-def _without_decode(model: onnx.ModelProto, task: Mapping[str, Any]) -> tuple[onnx.ModelProto, dict[str, Any]]:
+def _without_decode(model: onnx.ModelProto, card: Card | None) -> tuple[onnx.ModelProto, dict[str, Any]]:
     """Returns a detector that decodes on the host without its own decode, and what its head is; others unchanged."""
     from anynpu.graph.heads import cut_decode
 
-    wanted = task.get("yolo") or {}
-    if wanted.get("decode", "") != "host":
+    if card is None or card.yolo is None or card.yolo.decode != "host":
         return model, {}
     cut, head = cut_decode(model)
-    version = wanted.get("version", head.version)
-    if version != head.version:
+    if card.yolo.version != head.version:
         raise ConfigError(
-            f"the task card says version {version}, the model has a head of version {head.version}",
+            f"the task card says version {card.yolo.version}, the model has a head of version {head.version}",
             f'give a card with version = "{head.version}" under [yolo]',
         )
     return cut, {"head": schema.to_dict(head)}
 
 
-def _with_channels(inputs: tuple[TensorSpec, ...], task: Mapping[str, Any]) -> tuple[TensorSpec, ...]:
+def _with_channels(inputs: tuple[TensorSpec, ...], card: Card | None) -> tuple[TensorSpec, ...]:
     """Returns the inputs with the card's order of colours on the image input where the user states none."""
-    order = (task.get("preprocess") or {}).get("channels", "")
-    return tuple(
-        replace(s, channels=order) if "C" in s.layout and "H" in s.layout and not s.channels else s for s in inputs
-    )
+    if card is None or card.preprocess is None:
+        return inputs
+    order = card.preprocess.channels
+    return tuple(replace(s, channels=order) if {*"CHW"} <= {*s.layout} and not s.channels else s for s in inputs)
 
 
 def _histogram(model: onnx.ModelProto) -> dict[str, int]:
