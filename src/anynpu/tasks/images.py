@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from anynpu.errors import ConfigError, ToolMissing
+from anynpu.tasks.clip_image import crop_start, resized_size, shortest_crop
 from anynpu.tasks.picture import Picture, read_image
 from anynpu.tensors import Array, TensorSpec
 
@@ -31,7 +32,7 @@ __all__ = [
 ]
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-Resize = Literal["none", "stretch", "letterbox", "center-crop"]
+Resize = Literal["none", "stretch", "letterbox", "center-crop", "shortest-crop"]
 Channels = Literal["RGB", "BGR", "GRAY"]
 Interpolation = Literal["bilinear", "bicubic", "linear"]
 
@@ -41,7 +42,9 @@ class Preprocess:
     """How an image becomes an input: value = (pixel * scale - mean) / std, per channel in the stated order.
 
     `size` is (height, width); None means that images must already have the model's size. "stretch" ignores the aspect
-    ratio, "letterbox" keeps it and fills the rest with `pad`, "center-crop" keeps it and cuts what is over.
+    ratio, "letterbox" keeps it and fills the rest with `pad`, "center-crop" keeps it and cuts what is over,
+    "shortest-crop" does so in torchvision's steps and rounding: the shorter side to `shortest` (without it to what just
+    covers the input), then the centre.
     "bilinear" and "bicubic" widen their filter when an image shrinks, as Pillow does; "linear" mixes the nearest four
     pixels only, as OpenCV does, and needs OpenCV.
     """
@@ -54,6 +57,7 @@ class Preprocess:
     std: tuple[float, ...] = (1.0,)
     pad: int = 114
     interpolation: Interpolation = "bilinear"
+    shortest: int | None = None
 
     def __post_init__(self) -> None:
         for value, kind, name in (
@@ -65,6 +69,8 @@ class Preprocess:
                 raise ConfigError(f"no such {name}: {value}", "known: " + ", ".join(get_args(kind)))
         if self.size is not None and min(self.size) < 1:
             raise ConfigError(f"image size {self.size} is not positive")
+        if self.shortest is not None and (self.resize != "shortest-crop" or self.shortest < 1):
+            raise ConfigError(f"shortest = {self.shortest} needs resize shortest-crop and a number above zero")
         if self.scale <= 0 or not np.isfinite(self.scale):
             raise ConfigError(f"pixel scale {self.scale} is not above zero")
         if 0.0 in self.std or not np.isfinite([*self.mean, *self.std]).all():
@@ -147,6 +153,8 @@ def fit(
 ) -> tuple[Array, Fit]:
     """Returns 8-bit RGB pixels at the wanted (height, width), in the stated channel order, as CHW or HWC."""
     height, width = pixels.shape[:2]
+    if preprocess.resize == "shortest-crop":
+        return _shortest(pixels, size, preprocess, layout)
     if (height, width) == size:
         return _arranged(pixels, preprocess.channels, layout), Fit(0, 0, 1, 1, width, height)
     if preprocess.resize == "none":
@@ -167,6 +175,20 @@ def fit(
             -box[0] * gain, -box[1] * gain, gain, gain, width, height
         )
     return _letterboxed(pixels, size, preprocess, layout)
+
+
+def _shortest(pixels: Array, size: tuple[int, int], preprocess: Preprocess, layout: str) -> tuple[Array, Fit]:
+    from PIL import Image
+
+    if preprocess.interpolation == "linear":
+        raise ConfigError("interpolation linear does not go with shortest-crop", "choose bilinear or bicubic")
+    height, width = pixels.shape[:2]
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    drawn = shortest_crop(image, size, preprocess.interpolation, preprocess.shortest)
+    resized = resized_size(height, width, size, preprocess.shortest)
+    left, top = crop_start(resized[1], size[1]), crop_start(resized[0], size[0])
+    placed = Fit(-left, -top, resized[1] / width, resized[0] / height, width, height)
+    return _arranged(drawn, preprocess.channels, layout), placed
 
 
 def _letterboxed(pixels: Array, size: tuple[int, int], preprocess: Preprocess, layout: str) -> tuple[Array, Fit]:
