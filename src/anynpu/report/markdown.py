@@ -129,7 +129,7 @@ def _candidates(chip: dict[str, Any]) -> list[str]:
 
 def _sections(chip: dict[str, Any]) -> list[str]:
     notes, rows = memory(chip["chain"][-1].get("details", {}) if chip["chain"] else {})
-    return [*notes, _table(rows)] if rows else []
+    return ["", *notes, _table(rows)] if rows else []  # a paragraph of its own, even after a list
 
 
 def _provenance(record: dict[str, Any]) -> list[str]:

@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anynpu.artifact import Artifact
+from anynpu import schema
+from anynpu.artifact import Artifact, Manifest
 from anynpu.errors import ConfigError, IntegrityError, Unsupported
 from anynpu.firmware.project.boards import Board
+from anynpu.runtime.device.elf import Footprint, Section
 from anynpu.tensors import TensorSpec
 
 HEADER = "anynpu_model.h"
@@ -26,6 +28,7 @@ class Model:
     outputs: tuple[TensorSpec, ...]
     arena_bytes: int
     files: dict[str, bytes] = field(repr=False)
+    memory: Footprint
     notes: tuple[str, ...] = ()
 
 
@@ -59,7 +62,13 @@ def _generated(artifact: Artifact, board: Board) -> Model:
     fingerprint = defined["ANYNPU_MODEL_FINGERPRINT"].strip('"')
     arena = int(defined["ANYNPU_ARENA_BYTES"].strip("()uUlL"))
     name = defined["ANYNPU_MODEL_NAME"].strip('"')
-    return Model(name, fingerprint, manifest.inputs, manifest.outputs, arena, files)
+    return Model(name, fingerprint, manifest.inputs, manifest.outputs, arena, files, _memory(manifest, arena))
+
+
+def _memory(manifest: Manifest, arena: int) -> Footprint:
+    """Returns what the build found the generated C to take."""
+    found = manifest.details.get("memory", {}).get("sections", [vars(Section(".bss arena", 0, arena))])
+    return Footprint(tuple(schema.from_dict(Section, each, "details.memory.sections") for each in found))
 
 
 def defines(path: Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ from anynpu.firmware.project.boards import Board
 from anynpu.firmware.project.carray import byte_rows
 from anynpu.firmware.project.model import HEADER, Model, dimensions
 from anynpu.firmware.project.operators import resolver_calls
+from anynpu.runtime.device.elf import Footprint, Section
 from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor, operators
 from anynpu.tensors import TensorSpec
 
@@ -56,7 +57,21 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
         "anynpu_model_data.h": templates.folder("tflm")["anynpu_model_data.h"].encode(),
         "anynpu_model_data.c": data_source(file).encode(),
     }
-    return Model(name, manifest.fingerprint, manifest.inputs, manifest.outputs, arena, files, (how,))
+    taken = memory(file.stat().st_size, found, arena)
+    return Model(name, manifest.fingerprint, manifest.inputs, manifest.outputs, arena, files, taken, (how,))
+
+
+def memory(file_bytes: int, found: Sequence[TfliteOperator], arena: int) -> Footprint:
+    """Returns what the compiled file takes of flash, with the parts of it that are known, and the arena."""
+    # Vela's operator reads its commands first, then weights in one tensor that several of them may share.
+    units = [op.inputs for op in found if op.custom_code == NPU_OPERATOR["ethos-u"]]
+    parts = {}
+    for place, name in enumerate(("NPU command stream", "NPU weights")):
+        read = [inputs[place] for inputs in units if place < len(inputs)]
+        parts[name] = sum({t.name: t.bytes for t in read if t is not None and t.constant}.values())
+    rest = Section(".rodata TFLite file" + (", the rest" if units else ""), file_bytes - sum(parts.values()), 0)
+    known = [Section(f".rodata {name}", size, 0) for name, size in parts.items() if size]
+    return Footprint((*known, rest, Section(".bss TFLite-Micro arena", 0, arena)))
 
 
 def compiled_operators(file: Path, board: Board) -> Sequence[TfliteOperator]:

@@ -122,6 +122,7 @@ def _report(artifact: Artifact, board: Board, model: Model, answers: known.Answe
         "artifact": artifact.digest,
         "chip": artifact.manifest.step.platform if artifact.manifest.step else "",
         "arena_bytes": model.arena_bytes,
+        "memory": model.memory.to_json(),
         "vectors": answers.count,
         "vector_bytes": int(answers.inputs.nbytes + answers.outputs.nbytes),
         "notes": [*model.notes, *answers.notes],

@@ -37,13 +37,13 @@ class Footprint:
         return sum(section.ram_bytes for section in self.sections)
 
     def merged(self) -> Footprint:
-        """Returns the same with one section for each name, in the order of the names."""
+        """Returns the same with one section for each name, the largest in flash first."""
         found: dict[str, Section] = {}
         for section in self.sections:
             other = found.get(section.name, Section(section.name, 0, 0))
             flash, ram = other.flash_bytes + section.flash_bytes, other.ram_bytes + section.ram_bytes
             found[section.name] = Section(section.name, flash, ram)
-        return Footprint(tuple(found[name] for name in sorted(found)))
+        return Footprint(tuple(sorted(found.values(), key=lambda s: (-s.flash_bytes, -s.ram_bytes, s.name))))
 
     def to_json(self) -> dict[str, Any]:
         """Returns the sections and their sums as plain data."""
