@@ -1,0 +1,187 @@
+"""anynpu sweep: models x chips x options."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu import schema
+from anynpu.cli import options
+from anynpu.cli.table import print_table
+from anynpu.errors import ConfigError
+from anynpu.pipeline.output import as_json
+from anynpu.pipeline.sweep import Sweep, local, on_cluster
+from anynpu.pipeline.sweep import sweep as run_sweep
+from anynpu.quantize.calibration import Preprocess
+from anynpu.report.figures import decibel, kib, percent
+from anynpu.store import writing
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """What a sweep's configuration file may say; a list holds alternatives."""
+
+    model: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    option: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
+    output: str = ""
+    data: str = ""
+    test: str = ""
+    limit: int | None = None
+    preprocess: Preprocess | None = None
+    metric: str = ""
+    require_npu: str = ""
+    min_sqnr: float | None = None
+    max_drop: float | None = None
+
+
+@click.command()
+@click.option("-m", "--model", "model", multiple=True, metavar="MODEL", help="A model; repeat for more.")
+@click.option("-c", "--config", type=click.Path(path_type=Path), help="TOML file with the lists instead of flags.")
+@options.apply(options.DATA)
+@click.option("-o", "--output", metavar="FOLDER", help="Where results go; a sweep that stopped goes on from there.")
+@click.option("-j", "--jobs", type=click.IntRange(1, 256), help="Builds at once [number of processors].")
+@click.option("--cluster", metavar="ADDRESS", help="Build on a Dask cluster: tcp://scheduler:8786.")
+@click.option("--require-npu", metavar="SHARE", help="Least share on the NPU (100%); less is a negative verdict.")
+@click.option("--min-sqnr", type=float, metavar="DB", help="Least SQNR against the float model (10).")
+@click.option("--max-drop", type=float, metavar="POINTS", help="Most points of task accuracy to lose (5).")
+@click.option("--metric", metavar="NAME", help="Task accuracy when the samples have labels: top1, ...")
+@click.option("--plan", "--dry-run", "plan", is_flag=True, help="Show the combinations; build nothing.")
+@options.apply(options.COMMON)
+@click.pass_context
+def sweep(ctx: click.Context, /, **_: Any) -> int:
+    """Build every combination of models, chips and options, and show which of them are worth having.
+
+    Alternatives of an option are separated by commas. Each combination is built and proved as `anynpu build` does it;
+    one that fails does not stop the others, and one that is done is not done again. The front is drawn by accuracy,
+    latency estimate and memory.
+
+    \b
+    anynpu sweep -m zoo:kws -m zoo:resnet8 -t tflm,ethos-u55-128 -O method=minmax,mse -o sweep
+    anynpu sweep -c sweep.toml -o sweep --cluster tcp://scheduler:8786
+    """
+    given = _settings(ctx)
+    wanted = _wanted(given)
+    if given["plan"]:
+        return _plan(wanted, given["format"])
+    if not given["output"]:
+        raise ConfigError("no output folder is named", "give -o FOLDER")
+    out = Path(given["output"])
+    runner = on_cluster(given["cluster"]) if given["cluster"] else local(given["jobs"] or os.cpu_count() or 1)
+    heard = _silent if given["quiet"] else _say
+    found = run_sweep(wanted, out, options.store(given), runner, heard)
+    _write(out, found)
+    if given["format"] == "json":
+        click.echo(as_json(found), nl=False)
+    else:
+        _show(found)
+    if not given["quiet"]:
+        click.echo(f"record: {out / 'sweep.json'}", err=True)
+    return int(found["exit_status"])
+
+
+def _settings(ctx: click.Context) -> dict[str, Any]:
+    """Returns every flag, taken from the configuration file where the command line does not say it."""
+    given = dict(ctx.params)
+    path = given.pop("config", None)
+    if path is None:
+        return given
+    file = schema.from_dict(SweepFile, schema.read_toml(path), str(path))
+    for name, value in vars(file).items():
+        silent = ctx.get_parameter_source(name) == click.core.ParameterSource.DEFAULT
+        if silent and value not in (None, "", (), {}):
+            given[name] = value
+    return given
+
+
+def _wanted(given: Mapping[str, Any]) -> Sweep:
+    """Returns the sweep that the flags name."""
+    if not given["model"]:
+        raise ConfigError("no model is named", "give -m MODEL, more than once for several")
+    stated = given["option"]
+    if isinstance(stated, Mapping):
+        alternatives = {name: tuple(_text(value) for value in values) for name, values in stated.items()}
+    else:
+        named = options.pairs("-O", tuple(stated))
+        alternatives = {name: tuple(part.strip() for part in text.split(",")) for name, text in named.items()}
+    for name, values in alternatives.items():
+        if not all(values) or not values:
+            raise ConfigError(f"-O {name}: an alternative is empty", "separate values by one comma")
+    base = options.request({**given, "model": given["model"][0], "option": ()})
+    return Sweep(base, tuple(dict.fromkeys(given["model"])), alternatives)
+
+
+def _text(value: str | int | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _plan(wanted: Sweep, format: str) -> int:
+    cells = [
+        {"model": c.request.source.model, "chip": c.chip, "options": _options(c.request.options)}
+        for c in wanted.cells()
+    ]
+    if format == "json":
+        click.echo(as_json({"schema_version": 1, "kind": "sweep-plan", "cells": cells}), nl=False)
+    else:
+        print_table(cells)
+        click.echo(f"{len(cells)} combinations")
+    return 0
+
+
+def _options(chosen: Mapping[str, Any]) -> str:
+    return " ".join(f"{name}={value}" for name, value in chosen.items()) or "-"
+
+
+def _silent(row: Mapping[str, Any], done: int, total: int) -> None:
+    return
+
+
+def _say(row: Mapping[str, Any], done: int, total: int) -> None:
+    what = f"{row['model']} {row['chip']} {_options(row['options'])}"
+    click.echo(f"{done}/{total}  {what}: {row['status']}" + (f": {row['error']}" if row["error"] else ""), err=True)
+
+
+def _show(found: Mapping[str, Any]) -> None:
+    print_table(
+        [
+            {
+                "": "*" if r["on_front"] else "",
+                "model": r["model"],
+                "chip": r["chip"],
+                "options": _options(r["options"]),
+                "result": r["status"],
+                "float": percent(r["score_float"]),
+                "here": percent(r["score"]),
+                "SQNR dB": decibel(r["sqnr_db"]),
+                "on NPU": percent(r["on_npu"]),
+                "est. ms": "-" if r["latency_ms"] is None else f"{r['latency_ms']:.3f}",
+                "SRAM KiB": kib(r["sram_bytes"]),
+                "flash KiB": kib(r["flash_bytes"]),
+            }
+            for r in found["rows"]
+        ]
+    )
+    click.echo("* on the front of accuracy, latency estimate and memory: nothing else is as good in all three")
+    for note in found["notes"]:
+        click.echo(note)
+    for r in found["rows"]:
+        if r["error"]:
+            click.echo(f"{r['model']} {r['chip']} {_options(r['options'])}: {r['error']}")
+
+
+def _write(out: Path, found: Mapping[str, Any]) -> None:
+    """Writes the rows as CSV beside the record."""
+    text = io.StringIO()
+    head = list(found["rows"][0])
+    writer = csv.DictWriter(text, head)
+    writer.writeheader()
+    writer.writerows({**r, "options": _options(r["options"])} for r in found["rows"])
+    with writing(out):
+        (out / "sweep.csv").write_text(text.getvalue(), "utf-8")
