@@ -1,0 +1,211 @@
+"""Where calibration data comes from: files of arrays, folders of images, generators of the user's, random numbers."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.schema import near
+from anynpu.tasks.images import Preprocess, find_images, load_images
+from anynpu.tensors import Array, TensorSpec
+
+LABELS = "labels"
+# More than any calibration needs; a generator that never ends stops here instead of filling the memory.
+MAX_BYTES = 4 << 30
+FORMS = "give x.npy, x.npz, a folder of images, file.py:generator or random:COUNT[:SEED]"
+
+
+def is_random(source: str) -> bool:
+    """Whether the user asks for random numbers."""
+    return source.startswith("random:")
+
+
+def read(
+    source: str, inputs: Sequence[TensorSpec], preprocess: Preprocess | None, limit: int | None
+) -> tuple[dict[str, Array], Array | None]:
+    """Returns the arrays behind `source` by input name, and the labels that come with them."""
+    if is_random(source):
+        return _random(source, inputs), None
+    generator = generator_of(source)
+    if generator is not None:
+        return _read_generator(source, *generator, inputs, limit)
+    path = existing(source)
+    if path.is_dir():
+        return _read_images(path, inputs, preprocess, limit)
+    if path.suffix == ".npy":
+        return {only_input(source, inputs).name: read_npy(path)}, None
+    if path.suffix == ".npz":
+        return read_npz(path, inputs)
+    raise ConfigError(f"{source}: no such kind of calibration data", FORMS)
+
+
+def existing(source: str) -> Path:
+    """Returns the path of a file or folder that is there."""
+    path = Path(source)
+    if not path.exists():
+        raise ConfigError(f"{source}: no such file or folder", FORMS)
+    return path
+
+
+def only_input(source: str, inputs: Sequence[TensorSpec]) -> TensorSpec:
+    """Returns the model's input, for data that says nothing of which it is for."""
+    if len(inputs) != 1:
+        names = ", ".join(spec.name for spec in inputs)
+        raise ConfigError(f"{source} holds one input, the model has {len(inputs)}", f"give an .npz with {names}")
+    return inputs[0]
+
+
+def read_npy(path: Path) -> Array:
+    """Returns the array of an .npy file, mapped into memory."""
+    with path.open("rb") as file:
+        start = file.read(64)
+    if not start.startswith(b"\x93NUMPY"):
+        raise IntegrityError(f"{path} is not an .npy file", _lfs_hint(start))
+    try:
+        # Mapped, so that a limit reads no more than it keeps.
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (ValueError, OSError, EOFError) as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> AnyNpuError:
+    if "object" in str(error).lower():
+        return ConfigError(f"{path} holds Python objects, which are never unpickled", "save plain number arrays")
+    return IntegrityError(f"{path} is damaged: {error}")
+
+
+def _lfs_hint(start: bytes) -> str:
+    if start.startswith(b"version https://git-lfs"):
+        return "it is a git-lfs pointer: git lfs pull"
+    return "the file is empty" if not start else ""
+
+
+def read_npz(path: Path, inputs: Sequence[TensorSpec]) -> tuple[dict[str, Array], Array | None]:
+    """Returns the arrays of an .npz file and the labels in it."""
+    if not zipfile.is_zipfile(path):
+        with path.open("rb") as file:
+            raise IntegrityError(f"{path} is not an .npz file", _lfs_hint(file.read(64)))
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(entry.file_size for entry in archive.infolist())
+        if size > MAX_BYTES:
+            raise ConfigError(f"{path} holds {size >> 20} MiB, at most {MAX_BYTES >> 20} are read")
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise _unreadable(path, error) from error
+    takes_labels = LABELS in {spec.name for spec in inputs}
+    labels = None if takes_labels else arrays.pop(LABELS, None)
+    return arrays, labels
+
+
+def _read_images(
+    folder: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess | None, limit: int | None
+) -> tuple[dict[str, Array], Array | None]:
+    if preprocess is None:
+        raise ConfigError(
+            f"{folder} is a folder of images: their preprocessing is not stated",
+            "state size, resize, channels, scale, mean and std",
+        )
+    spec = only_input(str(folder), inputs)
+    found = find_images(folder)[:limit]
+    check_size(str(folder), spec.nbytes * len(found))
+    images = np.stack(list(load_images([file for file, _ in found], spec, preprocess)))
+    labelled = found[0][1] is not None
+    return {spec.name: images}, np.asarray([label for _, label in found], np.int64) if labelled else None
+
+
+def check_size(source: str, nbytes: int) -> None:
+    """Raises where the data is more than any calibration needs."""
+    if nbytes > MAX_BYTES:
+        raise ConfigError(f"{source} gives more than {MAX_BYTES >> 20} MiB", "limit the number of samples")
+
+
+def _random(source: str, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Returns normal numbers for float inputs, 0 or 1 for integer ones (valid as mask and as index)."""
+    count, seed = random_numbers(source)
+    check_size(source, count * sum(spec.nbytes for spec in inputs))
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, Array] = {}
+    for spec in inputs:
+        shape = (count, *spec.shape[1:])
+        floating = np.dtype(spec.dtype).kind == "f"
+        arrays[spec.name] = rng.standard_normal(shape, np.float32) if floating else rng.integers(0, 2, shape)
+        arrays[spec.name] = arrays[spec.name].astype(spec.dtype)
+    return arrays
+
+
+def random_numbers(source: str) -> tuple[int, int]:
+    """Returns count and seed of random:COUNT[:SEED]."""
+    parts = source.split(":")[1:]
+    if not 1 <= len(parts) <= 2 or not all(part.isdecimal() for part in parts) or int(parts[0]) < 1:
+        raise ConfigError(f"{source}: not of the form random:COUNT[:SEED]", "for example random:64:0")
+    return int(parts[0]), int(parts[1]) if len(parts) == 2 else 0
+
+
+def generator_of(source: str) -> tuple[Path, str] | None:
+    """Returns file and function of file.py:generator, or None for any other source."""
+    path, colon, name = source.rpartition(":")
+    return (Path(path), name) if colon and path.endswith(".py") else None
+
+
+def _read_generator(
+    source: str, path: Path, name: str, inputs: Sequence[TensorSpec], limit: int | None
+) -> tuple[dict[str, Array], Array | None]:
+    function = _load_function(path, name)
+    rows: list[Mapping[str, Any]] = []
+    nbytes = 0
+    for sample in itertools.islice(_user_samples(source, function), limit):
+        row = sample if isinstance(sample, Mapping) else {only_input(source, inputs).name: sample}
+        row = {key: np.asarray(value) for key, value in row.items()}
+        nbytes += sum(value.nbytes for value in row.values())
+        check_size(source, nbytes)
+        if rows and row.keys() != rows[0].keys():
+            raise ConfigError(f"{source}: sample {len(rows)} has {sorted(row)}, the first {sorted(rows[0])}")
+        rows.append(row)
+    if not rows:
+        raise ConfigError(f"{source} gives no samples")
+    arrays = {key: _stacked(source, key, [row[key] for row in rows], inputs) for key in rows[0]}
+    labels = None if LABELS in {spec.name for spec in inputs} else arrays.pop(LABELS, None)
+    return arrays, labels
+
+
+def _load_function(path: Path, name: str) -> Any:
+    if not path.is_file():
+        raise ConfigError(f"{path}: no such file", FORMS)
+    spec = importlib.util.spec_from_file_location(f"anynpu_data_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{path} cannot be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(f"{path} fails: {type(error).__name__}: {error}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        known = [key for key, value in vars(module).items() if callable(value)]
+        raise ConfigError(f"{path} has no function {name}{near(name, known)}")
+    return function
+
+
+def _user_samples(source: str, function: Any) -> Iterator[Any]:
+    try:
+        yield from function()
+    except Exception as error:
+        raise ConfigError(f"{source} fails: {type(error).__name__}: {error}") from error
+
+
+def _stacked(source: str, name: str, values: list[Array], inputs: Sequence[TensorSpec]) -> Array:
+    shapes = {value.shape for value in values}
+    if len(shapes) != 1:
+        raise ConfigError(f"{source}: samples of {name} differ in shape: {sorted(shapes)}")
+    expected = next((spec.shape for spec in inputs if spec.name == name), None)
+    # A generator may give a sample with or without its batch axis of one.
+    return np.concatenate(values) if expected is not None and values[0].shape == expected else np.stack(values)
