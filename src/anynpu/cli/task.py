@@ -30,6 +30,6 @@ def opened(path: Path, kind: str | tuple[str, ...], given: Mapping[str, Any]) ->
         )
     session, _ = open_on(artifact, given)
     try:
-        yield Model(chosen.card, chosen.files, session.inputs, session.outputs, session.run)
+        yield Model(chosen.card, chosen.files, session.inputs, session.outputs, session.run, session.what)
     finally:
         session.close()

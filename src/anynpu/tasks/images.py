@@ -245,14 +245,15 @@ def _arranged(drawn: Image | Array, channels: Channels, layout: str) -> Array:
         return np.stack([np.asarray(plane) for plane in (planes[::-1] if channels == "BGR" else planes)])
     pixels = np.asarray(drawn)
     pixels = pixels[:, :, ::-1] if channels == "BGR" else pixels
-    return np.ascontiguousarray(pixels.transpose(2, 0, 1)) if layout == "NCHW" else pixels
+    return pixels.transpose(2, 0, 1) if layout == "NCHW" else pixels
 
 
 def _real(pixels: Array, preprocess: Preprocess, layout: str) -> Array:
     """Returns (pixel * scale - mean) / std."""
     shape = (-1, 1, 1) if layout == "NCHW" else (-1,)
     mean, std = (np.asarray(values, np.float32).reshape(shape) for values in (preprocess.mean, preprocess.std))
-    values = np.multiply(pixels, np.float32(preprocess.scale), dtype=np.float32)
+    values = np.empty(pixels.shape, np.float32)
+    np.multiply(pixels, np.float32(preprocess.scale), out=values)
     if mean.any():
         values -= mean
     if (std != 1).any():
@@ -262,6 +263,8 @@ def _real(pixels: Array, preprocess: Preprocess, layout: str) -> Array:
 
 def to_input(pixels: Array, preprocess: Preprocess, spec: TensorSpec) -> Array:
     """Returns fitted pixels as the input stores them, with the batch axis."""
+    if spec.quantization is None and spec.dtype == "float32":
+        return _real(pixels, preprocess, spec.layout)[None]
     if spec.quantization is None or spec.quantization.axis is not None or np.dtype(spec.dtype).itemsize != 1:
         return spec.to_stored(_real(pixels, preprocess, spec.layout)[None])
     axis = spec.layout.index("C") - 1

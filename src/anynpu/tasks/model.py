@@ -21,6 +21,8 @@ class Model:
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     run: Callable[[Mapping[str, Array]], dict[str, Array]]
+    what: str = ""
+    """What executes it, for reports."""
 
     def real(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs the model on real numbers and returns real numbers."""

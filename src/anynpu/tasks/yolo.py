@@ -1,14 +1,22 @@
-"""YOLO detectors: heads of versions 5, 8 and 11."""
+"""YOLO detectors: what the outputs of versions 5, 8 and 11 are, and how boxes are read out of them."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from anynpu.errors import ConfigError
+import numpy as np
+
+from anynpu.errors import AccuracyError, ConfigError
+from anynpu.tasks.rows import Rows
+from anynpu.tensors import Array, TensorSpec
 
 Version = Literal["v5", "v8"]
 Decode = Literal["model", "host"]
+Role = Literal["all", "boxes", "classes"]
+_ANCHORS = 3
 
 
 @dataclass(frozen=True)
@@ -37,3 +45,227 @@ class Head:
             raise ConfigError("anchors need as many pairs of width and height for each stride")
         if any(side <= 0 for anchors in self.anchors for pair in anchors for side in pair):
             raise ConfigError("an anchor has a width and a height above zero")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One output: what its rows are, along which axis they lie, and of which stride it is a map (0: decoded boxes)."""
+
+    spec: TensorSpec
+    role: Role
+    axis: int
+    stride: int = 0
+
+    @property
+    def rows(self) -> int:
+        return self.spec.shape[self.axis]
+
+    def read(self, outputs: Mapping[str, Array]) -> Rows:
+        return Rows.of(self.spec, outputs[self.spec.name], self.axis)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which outputs of a detector hold what, for one size of input (height, width)."""
+
+    head: Head
+    size: tuple[int, int]
+    parts: tuple[Part, ...]
+    classes: int
+
+    def of_stride(self, stride: int) -> tuple[Part, ...]:
+        return tuple(part for part in self.parts if part.stride == stride)
+
+
+def layout(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec], labels: int = 0) -> Layout:
+    """Returns what the outputs of a detector hold, told by their shapes; outputs of no known head raise."""
+    anchors = (len(head.anchors[0]) if head.anchors else _ANCHORS) if head.version == "v5" else 1
+    parts = _decoded(head, _boxes(head, size, anchors), outputs) or _maps(head, size, outputs)
+    classes = _classes(head, parts, anchors)
+    if classes < 1:
+        raise ConfigError(_no_head(head, size, outputs), "the card's [yolo] table says which head the model has")
+    if labels and labels != classes:
+        raise ConfigError(f"the card names {labels} classes and the model tells {classes} apart", "correct the card")
+    if head.version == "v5" and parts[0].stride and not head.anchors:
+        raise ConfigError("the maps of a version 5 head need the card's anchors", "state anchors under [yolo]")
+    return Layout(head, size, parts, classes)
+
+
+def _cells(size: tuple[int, int], stride: int) -> tuple[int, int]:
+    return -(-size[0] // stride), -(-size[1] // stride)
+
+
+def _boxes(head: Head, size: tuple[int, int], anchors: int) -> int:
+    return sum(anchors * math.prod(_cells(size, stride)) for stride in head.strides)
+
+
+def _no_head(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec]) -> str:
+    given = ", ".join(f"{o.name} {list(o.shape)}" for o in outputs)
+    count = _boxes(head, size, _ANCHORS if head.version == "v5" else 1)
+    rows = "5 + classes" if head.version == "v5" else "4 + classes"
+    maps = "one map" if head.version == "v5" else f"a map of {4 * head.reg_max} rows and one of a row a class"
+    return (
+        f"the outputs {given} fit no {head.version} head on {size[0]}x{size[1]}: expected [1, {rows}, {count}], or "
+        f"{maps} at each of the strides {', '.join(map(str, head.strides))}"
+    )
+
+
+def _decoded(head: Head, count: int, outputs: Sequence[TensorSpec]) -> tuple[Part, ...]:
+    """Returns outputs [1, rows, boxes] or [1, boxes, rows]: one with everything, or boxes and classes apart."""
+    flat = [o for o in outputs if len(o.shape) == 3 and o.shape[0] == 1 and count in o.shape[1:]]
+    parts = [Part(o, "all", 1 if o.shape[2] == count else 2) for o in flat]
+    if len(parts) == 1:
+        return tuple(parts)
+    if len(parts) == 2 and head.version == "v8" and 4 in {part.rows for part in parts}:
+        boxes = next(part for part in parts if part.rows == 4)
+        other = next(part for part in parts if part is not boxes)
+        return Part(boxes.spec, "boxes", boxes.axis), Part(other.spec, "classes", other.axis)
+    return ()
+
+
+def _maps(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec]) -> tuple[Part, ...]:
+    """Returns the raw maps, finest first: one a stride, or boxes and classes apart; nothing if any is missing."""
+    parts: list[Part] = []
+    for stride in head.strides:
+        cells = _cells(size, stride)
+        axes = [(output, _map_axis(output, cells)) for output in outputs]
+        found = [Part(output, "all", axis, stride) for output, axis in axes if axis]
+        if len(found) == 2 and head.version == "v8":
+            parts += _roles(head, found)
+        elif len(found) == 1:
+            parts += found
+        else:
+            return ()
+    return tuple(parts)
+
+
+def _map_axis(output: TensorSpec, cells: tuple[int, int]) -> int:
+    """Returns the axis of a map's channels, or 0 for what is no map of that many cells."""
+    if len(output.shape) != 4 or output.shape[0] != 1:
+        return 0
+    for axis, layout, found in ((1, "NCHW", output.shape[2:]), (3, "NHWC", output.shape[1:3])):
+        if found == cells and output.layout in ("", layout):
+            return axis
+    return 0
+
+
+def _roles(head: Head, found: Sequence[Part]) -> list[Part]:
+    """Returns the two maps of a stride as boxes and classes; of two alike the first, or the one so named, has boxes."""
+    wide = [part for part in found if part.rows == 4 * head.reg_max]
+    named = [part for part in wide if part.spec.name.startswith("boxes")]
+    if not wide:
+        return []
+    boxes = (named or wide)[0]
+    other = next(part for part in found if part is not boxes)
+    return [
+        Part(boxes.spec, "boxes", boxes.axis, boxes.stride),
+        Part(other.spec, "classes", other.axis, other.stride),
+    ]
+
+
+def _classes(head: Head, parts: Sequence[Part], anchors: int) -> int:
+    """Returns how many classes the outputs tell apart, or 0 where they do not agree."""
+    counts = set()
+    for part in parts:
+        if part.role == "classes":
+            counts.add(part.rows)
+        elif part.role == "all" and head.version == "v5":
+            rows, rest = divmod(part.rows, anchors if part.stride else 1)
+            counts.add(0 if rest else rows - 5)
+        elif part.role == "all":
+            counts.add(part.rows - (4 * head.reg_max if part.stride else 4))
+    return max(counts.pop(), 0) if len(counts) == 1 else 0
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Boxes (x0, y0, x1, y1) in pixels of the input [n, 4], with the score and number of their best class."""
+
+    boxes: Array
+    scores: Array
+    classes: Array
+
+    def __len__(self) -> int:
+        return len(self.scores)
+
+
+def candidates(layout: Layout, outputs: Mapping[str, Array], confidence: float) -> Candidates:
+    """Returns every box with a score above `confidence`, in the order of the outputs."""
+    found: list[tuple[Array, Array]] = []
+    for stride in sorted({part.stride for part in layout.parts}):
+        found += _of_stride(layout, [part.read(outputs) for part in layout.of_stride(stride)], stride, confidence)
+    corners, scores = (np.concatenate(each, 1) for each in zip(*found, strict=True))
+    best = scores.argmax(0)
+    peak = np.take_along_axis(scores, best[None], 0)[0]
+    sure = np.flatnonzero(peak > confidence)
+    if not np.isfinite(corners[:, sure]).all():
+        raise AccuracyError("the model gives boxes that are not numbers", "finite boxes", 0.0, 1.0)
+    return Candidates(np.ascontiguousarray(corners[:, sure].T), peak[sure], best[sure])
+
+
+def _of_stride(layout: Layout, rows: list[Rows], stride: int, confidence: float) -> list[tuple[Array, Array]]:
+    """Returns corners [4, n] and scores [classes, n] of the boxes in the maps of one stride, or in decoded outputs."""
+    if layout.head.version == "v5":
+        return _anchored(layout, rows[0], stride, confidence) if stride else [_with_objectness(rows[0], confidence)]
+    split = 4 * layout.head.reg_max if stride else 4
+    boxes, scores = rows if len(rows) == 2 else (rows[0][:split], rows[0][split:])
+    return [_anchorless(layout, boxes, scores, stride, confidence) if stride else _plain(boxes, scores, confidence)]
+
+
+def _logit(confidence: float) -> float:
+    if 0 < confidence < 1:
+        return math.log(confidence / (1 - confidence))
+    return -math.inf if confidence <= 0 else math.inf
+
+
+def _sigmoid(values: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-np.clip(values, -80, 80))), np.float32)
+
+
+def _corners(centre: Array, sides: Array) -> Array:
+    return np.concatenate([centre - sides / 2, centre + sides / 2])
+
+
+def _plain(boxes: Rows, scores: Rows, confidence: float) -> tuple[Array, Array]:
+    at = scores.above(confidence)
+    real = boxes.real(at)
+    return _corners(real[:2], real[2:]), scores.real(at)
+
+
+def _with_objectness(rows: Rows, confidence: float) -> tuple[Array, Array]:
+    real = rows.real(rows[4:5].above(confidence))
+    return _corners(real[:2], real[2:4]), real[4] * real[5:]
+
+
+def _anchorless(layout: Layout, boxes: Rows, scores: Rows, stride: int, confidence: float) -> tuple[Array, Array]:
+    """Reads maps of versions 8 and 11: the distances to the four sides are means of distributions."""
+    at = scores.above(_logit(confidence))
+    sides = boxes.real(at).reshape(4, layout.head.reg_max, len(at))
+    if layout.head.reg_max > 1:
+        weights = np.exp(sides - sides.max(1, keepdims=True))
+        bins = np.arange(layout.head.reg_max, dtype=np.float32)
+        sides = (weights * bins[:, None]).sum(1, keepdims=True) / weights.sum(1, keepdims=True)
+    centre = _places(layout, at, stride) + np.float32(0.5)
+    corners = np.concatenate([centre - sides[:2, 0], centre + sides[2:, 0]]) * np.float32(stride)
+    return corners, _sigmoid(scores.real(at))
+
+
+def _anchored(layout: Layout, rows: Rows, stride: int, confidence: float) -> list[tuple[Array, Array]]:
+    """Reads a map of version 5, anchor by anchor: what the objectness rules out is not looked at."""
+    found = []
+    anchors = layout.head.anchors[layout.head.strides.index(stride)]
+    for index, anchor in enumerate(anchors):
+        own = rows[index * (5 + layout.classes) : (index + 1) * (5 + layout.classes)]
+        at = own[4:5].above(_logit(confidence))
+        real = _sigmoid(own.real(at))
+        centre = (real[:2] * 2 - np.float32(0.5) + _places(layout, at, stride)) * np.float32(stride)
+        found.append(
+            (_corners(centre, (real[2:4] * 2) ** 2 * np.array(anchor, np.float32)[:, None]), real[4] * real[5:])
+        )
+    return found
+
+
+def _places(layout: Layout, at: Array, stride: int) -> Array:
+    """Returns column and row of cells by their numbers."""
+    down, across = np.divmod(at, _cells(layout.size, stride)[1])
+    return np.stack([across, down]).astype(np.float32)

@@ -1,0 +1,239 @@
+"""anynpu detect: what is in pictures, videos and in front of a camera."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu.cli import options
+from anynpu.cli.task import FLAGS, opened
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.pipeline.output import as_json
+from anynpu.pipeline.record import error_record
+from anynpu.tasks import draw, video
+from anynpu.tasks.detect import Detections, Detector, Threshold, Timing, class_numbers
+from anynpu.tasks.images import SUFFIXES
+from anynpu.tasks.picture import Picture, read_image
+
+CAMERA = "camera:"
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("sources", nargs=-1, required=True, metavar="IMAGE|FOLDER|VIDEO|camera:N...")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write pictures with the boxes to this folder.")
+@click.option("--conf", type=click.FloatRange(0, 1), default=0.25, show_default=True, help="Least score.")
+@click.option("--iou", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="Most overlap in a class.")
+@click.option("--classes", metavar="NAME,...", help="Only these classes, by name or number.")
+@click.option("--frames", type=click.IntRange(1), help="Most frames of a video or a camera.")
+@options.apply(FLAGS, options.COMMON)
+@click.pass_context
+def detect(ctx: click.Context, /, artifact: Path, sources: tuple[str, ...], **given: Any) -> int:
+    """Find objects in images, folders, videos or a camera's pictures with a YOLO model.
+
+    Each line is a class, its score and its box (left, top, right, bottom) in pixels of the picture. An image that
+    cannot be read does not stop the others; the exit status is then 1.
+
+    \b
+    anynpu detect out/cpu bus.jpg
+    anynpu detect out/cpu photos/ -o found --conf 0.4 --classes person,bus
+    anynpu detect out/zhouyi-z3 camera:0 --frames 100 -f json
+    """
+    items = _distinct(list(_items(sources, given)))
+    _check_output(given["output"], items)
+    with opened(artifact, "detect", given) as model:
+        wanted = class_numbers(given["classes"], model.card.labels) if given["classes"] is not None else ()
+        detector = Detector(model, Threshold(given["conf"], given["iou"], classes=wanted))
+        detector.layout  # noqa: B018  # a model that is no detector is refused before anything is read
+        tally = _Tally([])
+        for item in items:
+            for shot in _shots(detector, item, len(items) == 1):
+                tally = _told(shot, detector, given, tally)
+    if given["format"] == "json":
+        click.echo(as_json(_record(detector, tally)), nl=False)
+    if tally.pictures > 1 and not given["quiet"]:
+        failed = f", {tally.failed} of them could not be read" if tally.failed else ""
+        click.echo(f"{tally.pictures} pictures{failed}; {tally.detections} detections", err=True)
+    return 1 if tally.failed else 0
+
+
+@dataclass(frozen=True)
+class _Tally:
+    """What was seen so far; `records` stay empty unless JSON is wanted: a camera does not end."""
+
+    records: list[dict[str, Any]]
+    pictures: int = 0
+    detections: int = 0
+    failed: int = 0
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing to look at: an image file, a video, or a camera by number."""
+
+    name: str
+    path: Path | None = None
+    camera: int = 0
+    frames: int | None = None
+
+    @property
+    def moves(self) -> bool:
+        return self.path is None or video.is_video(self.path)
+
+    def pictures(self) -> Iterator[tuple[str, Picture]]:
+        if self.path is not None and not self.moves:
+            yield self.name, read_image(self.path)
+            return
+        source = video.camera(self.camera) if self.path is None else video.frames(self.path)
+        for number, picture in enumerate(islice(source, self.frames)):
+            yield f"{self.name} frame {number}", picture
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One picture and what was found in it, or why it could not be read."""
+
+    name: str
+    picture: Picture | None = None
+    found: Detections | None = None
+    timing: Timing | None = None
+    error: AnyNpuError | None = None
+
+
+def _items(sources: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[Item]:
+    """Yields what the arguments name, folders opened up; what is not there is said before anything runs."""
+    for source in sources:
+        if source.startswith(CAMERA):
+            yield _camera(source, given)
+            continue
+        path = Path(source)
+        if path.is_dir():
+            known = (*SUFFIXES, *video.SUFFIXES)
+            files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix.lower() in known)
+            if not files:
+                raise ConfigError(f"{path} holds no images or videos", "known: " + " ".join(known))
+            yield from (Item(p.relative_to(path).as_posix(), p, frames=given["frames"]) for p in files)
+        elif path.is_file():
+            yield Item(path.name, path, frames=given["frames"])
+        else:
+            raise ConfigError(f"{source}: no such file or folder", "give images, folders, videos or camera:N")
+
+
+def _distinct(items: list[Item]) -> list[Item]:
+    """Returns the items under names of their own: two folders may each hold an a.jpg."""
+    seen: dict[str, int] = {}
+    named = []
+    for item in items:
+        seen[item.name] = seen.get(item.name, 0) + 1
+        count = seen[item.name]
+        named.append(item if count == 1 else replace(item, name=f"{count}-{item.name}"))
+    return named
+
+
+def _camera(source: str, given: Mapping[str, Any]) -> Item:
+    number = source.removeprefix(CAMERA)
+    if not number.isdecimal():
+        raise ConfigError(f"{source}: a camera has a number", "camera:0 is the first")
+    if given["format"] == "json" and given["frames"] is None:
+        raise ConfigError("a camera does not end, and JSON is written at the end", "give --frames N")
+    return Item(f"camera-{number}", camera=int(number), frames=given["frames"])
+
+
+def _check_output(folder: Path | None, items: list[Item]) -> None:
+    """Makes the output folder; it must not be one that pictures are read from."""
+    if folder is None:
+        return
+    if any(item.path is not None and item.path.parent.resolve() == folder.resolve() for item in items):
+        raise ConfigError(f"{folder} holds pictures that are read; results would replace them", "choose another -o")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
+
+
+def _shots(detector: Detector, item: Item, alone: bool) -> Iterator[Shot]:
+    """Yields the pictures of one item, looked at; of an item that fails among others only the error."""
+    try:
+        for name, picture in item.pictures():
+            found, timing = detector.detect(picture.pixels)
+            yield Shot(name, picture, found, timing)
+    except AnyNpuError as error:
+        # A device or a model that fails would fail for every picture; a file speaks for itself alone.
+        if alone or not isinstance(error, ConfigError | IntegrityError):
+            raise
+        yield Shot(item.name, error=error)
+
+
+def _told(shot: Shot, detector: Detector, given: Mapping[str, Any], tally: _Tally) -> _Tally:
+    """Shows a shot, writes its picture and counts it."""
+    if not given["quiet"]:
+        for note in shot.picture.notes if shot.picture else ():
+            click.echo(f"{shot.name}: {note}", err=True)
+    if shot.error is not None:
+        click.echo(f"anynpu: {shot.error.message}", err=True)
+    elif given["format"] == "text":
+        _show(shot, detector)
+    if given["output"] is not None and shot.picture is not None and shot.found is not None:
+        names = [detector.name(int(number)) for number in shot.found.classes]
+        draw.save(draw.annotated(shot.picture.pixels, shot.found, names), _file(given["output"], shot.name))
+    if given["format"] == "json":
+        tally.records.append(_image(shot, detector))
+    found = 0 if shot.found is None else len(shot.found)
+    failed = tally.failed + (shot.error is not None)
+    return _Tally(tally.records, tally.pictures + 1, tally.detections + found, failed)
+
+
+def _show(shot: Shot, detector: Detector) -> None:
+    assert shot.found is not None and shot.timing is not None
+    count = len(shot.found)
+    click.echo(f"{shot.name} ({shot.timing.model_ms:.1f}ms): {count} detection{'' if count == 1 else 's'}")
+    for box, score, number in zip(shot.found.boxes, shot.found.scores, shot.found.classes, strict=True):
+        sides = ", ".join(f"{round(float(side)):4d}" for side in box)
+        click.echo(f"  {detector.name(int(number)):<15} {score:.2f}  [{sides}]")
+
+
+def _file(folder: Path, name: str) -> Path:
+    plain = name.replace("/", "-").replace(" ", "-")
+    return folder / (plain if plain.lower().endswith((".jpg", ".jpeg")) else plain + ".jpg")
+
+
+def _record(detector: Detector, tally: _Tally) -> dict[str, Any]:
+    return {
+        "schema_version": 1,
+        "kind": "detect",
+        "executed": detector.model.what,
+        "confidence": detector.threshold.confidence,
+        "iou": detector.threshold.iou,
+        "images": tally.records,
+        "failed": tally.failed,
+    }
+
+
+def _image(shot: Shot, detector: Detector) -> dict[str, Any]:
+    if shot.error is not None:
+        return {"name": shot.name, "error": error_record(shot.error)}
+    assert shot.found is not None and shot.timing is not None and shot.picture is not None
+    rows = zip(shot.found.boxes, shot.found.scores, shot.found.classes, strict=True)
+    return {
+        "name": shot.name,
+        "width": shot.picture.pixels.shape[1],
+        "height": shot.picture.pixels.shape[0],
+        "notes": list(shot.picture.notes),
+        "before_ms": shot.timing.before_ms,
+        "model_ms": shot.timing.model_ms,
+        "after_ms": shot.timing.after_ms,
+        "detections": [
+            {
+                "class": int(number),
+                "name": detector.name(int(number)),
+                "score": round(float(score), 6),
+                "box": [round(float(side), 3) for side in box],
+            }
+            for box, score, number in rows
+        ],
+    }
