@@ -1,0 +1,97 @@
+"""The published JSON Schema of every kind of record, and the check that a file is such a record.
+
+The schemas use few words of the language (type, const, enum, minimum, required, properties, additionalProperties,
+items), so that checking them needs no package; tests hold this check to the jsonschema package.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.schema import near, read_json
+
+KINDS = ("build", "bench", "compare", "sweep", "eval")
+HINT = "a record is what -f json prints, or report.json of a build's output folder; kinds: " + ", ".join(KINDS)
+
+
+@functools.cache
+def published(kind: str) -> Mapping[str, Any]:
+    """Returns the JSON Schema of a kind of record."""
+    if kind not in KINDS:
+        raise ConfigError(f"no such kind of record: {kind}{near(kind, KINDS)}", "known: " + ", ".join(KINDS))
+    text = resources.files("anynpu.data.schemas").joinpath(f"{kind}.json").read_text("utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Returns the record in a file, of a kind that reports are made of."""
+    try:
+        data = read_json(path / "report.json" if path.is_dir() else path)
+    except IntegrityError as error:
+        raise ConfigError(f"{error.message}", HINT) from None
+    return check(data, str(path))
+
+
+def check(data: Any, place: str) -> dict[str, Any]:
+    """Returns `data` if it is one of our records; ConfigError names the first thing that is not."""
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if not isinstance(kind, str) or kind not in KINDS:
+        told = f"a record of kind {kind!r}" if isinstance(kind, str) else "no record of anynpu"
+        raise ConfigError(f"{place}: {told}; no report is made of it", HINT)
+    for where, what in faults(data, published(kind)):
+        raise ConfigError(
+            f"{place}: {where or 'the record'}: {what}", f"`anynpu report --schema {kind}` shows the form"
+        )
+    record: dict[str, Any] = data
+    return record
+
+
+def faults(data: Any, schema: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, str]]:
+    """Yields what in `data` the schema does not allow: the place, and what was expected."""
+    wanted = schema.get("type")
+    names = [wanted] if isinstance(wanted, str) else wanted
+    if names and not any(_is(data, name) for name in names):
+        yield where, f"{' or '.join(names)} was expected"
+        return
+    if "const" in schema and data != schema["const"]:
+        yield where, f"{schema['const']!r} was expected"
+    if "enum" in schema and data not in schema["enum"]:
+        yield where, f"one of {', '.join(map(str, schema['enum']))} was expected"
+    if "minimum" in schema and isinstance(data, int | float) and data < schema["minimum"]:
+        yield where, f"at least {schema['minimum']} was expected"
+    if isinstance(data, dict):
+        yield from _object_faults(data, schema, where)
+    elif isinstance(data, list) and "items" in schema:
+        for i, item in enumerate(data):
+            yield from faults(item, schema["items"], f"{where}[{i}]")
+
+
+def _object_faults(data: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
+    prefix = f"{where}." if where else ""
+    known = schema.get("properties", {})
+    for name in schema.get("required", ()):
+        if name not in data:
+            yield f"{prefix}{name}", "is missing"
+    for name, value in data.items():
+        inner = known.get(name, schema.get("additionalProperties"))
+        if inner is not None:
+            yield from faults(value, inner, f"{prefix}{name}")
+
+
+def _is(value: Any, name: str) -> bool:
+    """Says whether a value is of a type of JSON Schema; Python reads NaN and Infinity, which are no JSON."""
+    if name == "number":
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if name == "integer":
+        whole = isinstance(value, float) and value.is_integer()
+        return (isinstance(value, int) and not isinstance(value, bool)) or whole
+    kinds: dict[str, type] = {"object": dict, "array": list, "string": str, "boolean": bool, "null": type(None)}
+    return isinstance(value, kinds[name])
