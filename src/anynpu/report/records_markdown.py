@@ -1,0 +1,93 @@
+"""A bench, a comparison, a sweep or an evaluation as Markdown; a build has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from anynpu.report import facts, markdown
+
+Record = Mapping[str, Any]
+Part = tuple[str, Sequence[Mapping[str, str]]]
+LEAVE = ("schema_version", "kind", "notes", "warnings")
+
+
+def render(record: Record) -> str:
+    """Returns any record as Markdown."""
+    if record["kind"] == "build":
+        return markdown.render(dict(record))
+    title, said, parts = KINDS[record["kind"]](record)
+    lines = [f"# {_line(title)}", f"\n**{_line(said)}**\n"]
+    lines += [f"- {_line(note)}" for name in ("warnings", "notes") for note in record.get(name) or ()]
+    for name, rows in parts:
+        lines += [f"\n## {name}", _table(rows)] if rows else []
+    return "\n".join(lines) + "\n"
+
+
+def _line(text: str) -> str:
+    """Returns text that stays on its line and is no markup."""
+    return " ".join(text.split()).replace("<", "&lt;")
+
+
+def _table(rows: Sequence[Mapping[str, str]]) -> str:
+    head = list(rows[0])
+    lines = [head, ["---"] * len(head), *([row[name] for name in head] for row in rows)]
+    return "\n" + "\n".join("| " + " | ".join(_line(c).replace("|", "\\|") for c in cells) + " |" for cells in lines)
+
+
+def _bench(record: Record) -> tuple[str, str, Iterable[Part]]:
+    unit = facts.latency_unit(record)
+    title = f"bench: {record.get('executed') or record.get('board') or ''}"
+    return (
+        title,
+        facts.bench_verdict(record)[0],
+        [
+            ("What the samples support", facts.percentile_rows(facts.latency_summary(record), unit)),
+            ("Stages", facts.stage_rows(record)),
+            ("Conditions", facts.condition_rows(record, (*LEAVE, "latency", "stages", "ticks"))),
+        ],
+    )
+
+
+def _compare(record: Record) -> tuple[str, str, Iterable[Part]]:
+    sides = facts.side_rows(record)
+    outputs = record.get("outputs")
+    timed = [
+        {"what": name, "value": value}
+        for name, value in facts.flat(record.get("latency") or {}, ("launches", "summary"))
+    ]
+    leave = (*LEAVE, "a", "b", "latency", "accuracy", "outputs", "ratio")
+    return (
+        f"compare: {sides[0]['name']} against {sides[1]['name']}",
+        facts.compare_verdict(record)[0],
+        [
+            ("A and B", sides),
+            ("Latency", timed),
+            ("Accuracy", facts.accuracy_rows(record)),
+            ("Outputs", facts.fidelity_rows(outputs) if isinstance(outputs, Mapping) else []),
+            ("Conditions", facts.condition_rows(record, leave)),
+        ],
+    )
+
+
+def _sweep(record: Record) -> tuple[str, str, Iterable[Part]]:
+    said = f"{facts.sweep_verdict(record)[0]}; latencies are estimates"
+    return (
+        "sweep",
+        said,
+        [("Builds", facts.sweep_rows(record)), ("Conditions", facts.condition_rows(record, (*LEAVE, "rows")))],
+    )
+
+
+def _eval(record: Record) -> tuple[str, str, Iterable[Part]]:
+    title = f"eval: {record.get('executed') or record.get('model') or ''}"
+    leave = (*LEAVE, "metric", "score", "low", "high")
+    return title, facts.eval_verdict(record)[0], [("Figures and conditions", facts.condition_rows(record, leave))]
+
+
+KINDS: Mapping[str, Callable[[Record], tuple[str, str, Iterable[Part]]]] = {
+    "bench": _bench,
+    "compare": _compare,
+    "sweep": _sweep,
+    "eval": _eval,
+}
