@@ -1,0 +1,345 @@
+"use strict";
+(() => {
+  const SVG = "http://www.w3.org/2000/svg";
+  const W = 168, H = 44;
+  const $ = (selector, root = document) => root.querySelector(selector);
+  const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const html = (tag, text, name) => { const e = document.createElement(tag); if (text != null) e.textContent = text; if (name) e.className = name; return e; };
+  const svg = (tag, attributes = {}) => { const e = document.createElementNS(SVG, tag); for (const k in attributes) e.setAttribute(k, attributes[k]); return e; };
+  document.documentElement.classList.add("js");
+
+  /* Theme: as the system says until the reader chooses; a page opened from a disk may have no storage. */
+  const root = document.documentElement, button = $("#theme"), themes = ["", "light", "dark"];
+  const kept = () => { try { return localStorage.getItem("anynpu-theme") || ""; } catch { return ""; } };
+  const setTheme = (name) => {
+    if (name) root.dataset.theme = name; else delete root.dataset.theme;
+    button.textContent = name ? name[0].toUpperCase() + name.slice(1) : "Auto";
+    button.setAttribute("aria-label", `Theme: ${name || "as the system"}`);
+    try { localStorage.setItem("anynpu-theme", name); } catch { /* nothing to keep it in */ }
+    graphs.forEach((graph) => graph.paint());
+  };
+  const graphs = [];
+  button.addEventListener("click", () => setTheme(themes[(themes.indexOf(root.dataset.theme || "") + 1) % 3]));
+
+  /* Tips, copied digests, sorted tables. */
+  const tip = $("#tip");
+  document.addEventListener("pointermove", (event) => {
+    const text = event.target.closest?.("[data-tip]")?.dataset.tip;
+    tip.hidden = !text;
+    if (!text) return;
+    tip.textContent = text;
+    const box = tip.getBoundingClientRect();
+    tip.style.left = `${Math.max(4, Math.min(event.clientX + 12, innerWidth - box.width - 8))}px`;
+    tip.style.top = `${event.clientY + 18 + box.height > innerHeight ? event.clientY - box.height - 10 : event.clientY + 18}px`;
+  });
+  document.addEventListener("click", (event) => {
+    const code = event.target.closest?.("[data-copy]");
+    if (code) navigator.clipboard?.writeText(code.dataset.copy).then(() => { code.textContent = "copied"; setTimeout(() => { code.textContent = code.dataset.copy.slice(0, 12); }, 900); }, () => {});
+  });
+  const factor = { k: 1e3, M: 1e6, G: 1e9 };
+  const value = (text) => { const m = /^-?[\d,.]+(?:e-?\d+)?/.exec(text); return m ? parseFloat(m[0].replaceAll(",", "")) * (factor[text.slice(m[0].length).trim()[0]] || 1) : NaN; };
+  $$("table.sortable").forEach((table) => $$("th", table).forEach((head, column) => {
+    head.tabIndex = 0;
+    const sort = () => {
+      const up = head.getAttribute("aria-sort") !== "ascending";
+      $$("th", table).forEach((th) => th.removeAttribute("aria-sort"));
+      head.setAttribute("aria-sort", up ? "ascending" : "descending");
+      const cell = (row) => row.cells[column].textContent;
+      const rows = [...table.tBodies[0].rows].sort((a, b) => {
+        const x = value(cell(a)), y = value(cell(b));
+        if (isNaN(x) || isNaN(y)) return isNaN(x) && isNaN(y) ? cell(a).localeCompare(cell(b)) * (up ? 1 : -1) : isNaN(x) ? 1 : -1;
+        return up ? x - y : y - x;
+      });
+      table.tBodies[0].append(...rows);
+    };
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sort(); } });
+  }));
+
+  /* Tabs. */
+  const tabs = $$("[role=tab]");
+  const choose = (tab) => {
+    tabs.forEach((each) => {
+      const on = each === tab;
+      each.setAttribute("aria-selected", on);
+      each.tabIndex = on ? 0 : -1;
+      document.getElementById(each.getAttribute("aria-controls")).hidden = !on;
+    });
+    graphs.forEach((graph) => graph.show());
+  };
+  tabs.forEach((tab, i) => {
+    tab.addEventListener("click", () => choose(tab));
+    tab.addEventListener("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (step) { const next = tabs[(i + step + tabs.length) % tabs.length]; choose(next); next.focus(); }
+    });
+  });
+
+  /* The graph. */
+  const number = (x, digits = 5) => x == null ? "-" : Number(x.toPrecision(digits)).toLocaleString("en");
+  const decibel = (x) => x == null ? "-" : x >= 200 ? "exact" : `${x.toFixed(1)} dB`;
+  const spread = (x) => Array.isArray(x) ? `${number(x[0])} to ${number(x[1])} (${x[2]} channels)` : x == null ? "-" : number(x, 7);
+  const clip = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
+  const RAMP = [[0, 34, 78], [52, 69, 109], [108, 110, 114], [166, 157, 89], [253, 231, 85]]; /* near cividis: even for every eye */
+  const ramp = (t) => {
+    const at = Math.min(Math.max(t, 0), 1) * (RAMP.length - 1), i = Math.min(Math.floor(at), RAMP.length - 2), f = at - i;
+    return RAMP[i].map((c, k) => Math.round(c + (RAMP[i + 1][k] - c) * f));
+  };
+
+  class Graph {
+    constructor(frame) {
+      this.frame = frame;
+      this.canvas = $(".g-canvas", frame);
+      this.details = $(".g-details", frame);
+      this.data = JSON.parse(document.getElementById(frame.dataset.graph).textContent);
+      const names = ["name", "kind", "device", "reason", "macs", "inputs", "outputs", "error", "time", "x", "y"];
+      this.nodes = this.data.nodes.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])));
+      this.first = this.nodes.findIndex((node) => node.device !== "io");
+      this.mode = "placement";
+      this.chosen = -1;
+      this.drawn = false;
+    }
+
+    show() {
+      if (this.drawn || !this.canvas.clientWidth) return;
+      this.drawn = true;
+      this.draw();
+      this.listen();
+      this.paint();
+      this.fit(true);
+      new ResizeObserver(() => this.move()).observe(this.canvas);
+    }
+
+    draw() {
+      this.picture = svg("svg", { "aria-hidden": "true" });
+      const id = `arrow-${this.frame.dataset.graph}`, defs = svg("defs");
+      const arrow = svg("marker", { id, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" });
+      arrow.append(svg("path", { d: "M0 0L8 4L0 8z", fill: "#8894a2" }));
+      defs.append(arrow);
+      this.world = svg("g");
+      this.edges = this.data.edges.map((edge) => {
+        const path = svg("path", { d: route(edge.slice(3)), class: "e", "marker-end": `url(#${id})` });
+        this.world.append(path);
+        return { from: edge[0], to: edge[1], path };
+      });
+      this.marks = this.nodes.map((node, i) => {
+        const g = svg("g", { class: "n", transform: `translate(${node.x - W / 2} ${node.y - H / 2})`, "data-index": i });
+        g.append(svg("rect", { width: W, height: H, rx: node.device === "io" ? 22 : 8 }));
+        const kind = svg("text", { x: W / 2, y: 19, class: "k" }), name = svg("text", { x: W / 2, y: 35, class: "s" });
+        kind.textContent = clip(node.kind, 22);
+        name.textContent = clip(node.name.length > 26 ? `…${node.name.slice(-25)}` : node.name, 28);
+        g.append(kind, name);
+        this.world.append(g);
+        return g;
+      });
+      this.picture.append(defs, this.world);
+      this.canvas.append(this.picture);
+    }
+
+    /* Colours: placement by class; figures on a ramp that is dark where it hurts. */
+    paint() {
+      if (!this.drawn) return;
+      const key = this.mode, figures = this.nodes.map((node) => node[key]);
+      const known = figures.filter((x) => x != null && (key !== "error" || x < 200));
+      const low = Math.min(...known), high = Math.max(...known);
+      this.nodes.forEach((node, i) => {
+        const g = this.marks[i], x = figures[i], rect = g.firstChild;
+        const heat = key !== "placement" && x != null && node.device !== "io";
+        g.setAttribute("class", `n ${node.device === "npu" ? "npu" : node.device === "io" ? "io" : this.data.npu ? "cpu" : "host"}${heat ? " heat" : ""}${g.classList.contains("dim") ? " dim" : ""}${i === this.chosen ? " on" : ""}`);
+        let t = high > low ? (Math.min(x, high) - low) / (high - low) : 0.5;
+        if (key === "time" || key === "macs") t = 1 - Math.sqrt(high > 0 ? Math.max(x, 0) / high : 0);
+        const colour = ramp(t);
+        rect.style.fill = heat ? `rgb(${colour})` : "";
+        rect.style.stroke = heat ? "transparent" : "";
+        g.style.setProperty("--on-heat", colour[0] * 0.3 + colour[1] * 0.6 + colour[2] * 0.1 > 125 ? "#111" : "#fff");
+      });
+      this.legend(low, high);
+    }
+
+    legend(low, high) {
+      const box = $(".g-legend", this.frame), parts = [];
+      const item = (name, text) => { const span = html("span"); span.append(html("i", null, name), text); parts.push(span); };
+      const counts = (test) => this.nodes.filter(test).length;
+      if (this.mode === "placement") {
+        if (this.data.npu) item("npu", `${this.data.npu}: ${counts((n) => n.device === "npu")}`);
+        const other = counts((n) => n.device !== "npu" && n.device !== "io");
+        if (other || !this.data.npu) item(this.data.npu ? "cpu" : "", this.data.npu ? `CPU: ${other} (dashed)` : `on the processor: ${other}`);
+      } else {
+        const unit = { error: "dB SQNR", time: this.data.unit, macs: "MACs" }[this.mode];
+        const bar = html("i", null, "ramp");
+        bar.style.background = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c})`).join(",")})`;
+        const ends = this.mode === "error" ? [low, high] : [high, 0], span = html("span");
+        span.append(`${number(ends[0], 3)} `, bar, `${number(ends[1], 3)} ${unit}`);
+        parts.push(span, html("span", "dark is where it costs most"));
+      }
+      parts.push(html("span", "drag to pan, Ctrl + wheel or + − to zoom, arrow keys to walk"));
+      box.replaceChildren(...parts);
+    }
+
+    move() {
+      if (!this.view) return;
+      const { x, y, k } = this.view;
+      this.world.setAttribute("transform", `translate(${x} ${y}) scale(${k})`);
+      this.picture.classList.toggle("far", k < 0.28);
+    }
+
+    fit(first) {
+      const [w, h] = this.data.size, cw = this.canvas.clientWidth, ch = this.canvas.clientHeight;
+      const k = Math.min((cw - 40) / Math.max(w, 1), (ch - 70) / Math.max(h, 1), 1.15);
+      this.view = { k, x: (cw - w * k) / 2, y: (ch - h * k) / 2 };
+      this.move();
+      if (first) this.canvas.dataset.ready = "1";
+    }
+
+    zoom(by, px, py) {
+      const cw = this.canvas.clientWidth / 2, ch = this.canvas.clientHeight / 2, { x, y, k } = this.view;
+      const to = Math.min(Math.max(k * by, 0.02), 4), ax = px ?? cw, ay = py ?? ch;
+      this.view = { k: to, x: ax - (ax - x) * to / k, y: ay - (ay - y) * to / k };
+      this.move();
+    }
+
+    centre(i, least = 0.7) {
+      const k = Math.max(this.view.k, least), node = this.nodes[i];
+      this.view = { k, x: this.canvas.clientWidth / 2 - node.x * k, y: this.canvas.clientHeight / 2 - node.y * k };
+      this.move();
+    }
+
+    seen(i) {
+      const { x, y, k } = this.view, node = this.nodes[i], px = node.x * k + x, py = node.y * k + y;
+      return px > 60 && py > 30 && px < this.canvas.clientWidth - 60 && py < this.canvas.clientHeight - 30;
+    }
+
+    select(i, centre) {
+      if (this.chosen >= 0) this.marks[this.chosen].classList.remove("on");
+      this.chosen = i;
+      this.edges.forEach((edge) => edge.path.classList.toggle("on", i >= 0 && (edge.from === i || edge.to === i)));
+      if (i < 0) { this.details.replaceChildren(html("p", "Click a node, or move with the arrow keys.", "muted")); return; }
+      this.marks[i].classList.add("on");
+      if (centre || !this.seen(i)) this.centre(i);
+      this.tell(this.nodes[i]);
+    }
+
+    tell(node) {
+      const list = (rows) => { const dl = html("dl"); rows.filter((row) => row[1] !== "" && row[1] !== "-").forEach(([name, text]) => dl.append(html("dt", name), html("dd", text))); return dl; };
+      const where = { npu: this.data.npu || "NPU", io: "" }[node.device] ?? "CPU";
+      const parts = [html("h5", node.kind), html("p", node.name, "muted")];
+      if (node.reason) { const p = html("p", `Not on the NPU: ${node.reason}`, "said warn"); parts.push(p); }
+      parts.push(list([["runs on", where], ["MACs", node.macs ? number(node.macs, 12) : "-"], [this.data.unit || "time", number(node.time)], ["SQNR", decibel(node.error)]]));
+      for (const [title, side] of [["Inputs", node.inputs], ["Outputs", node.outputs]]) {
+        if (side.length) parts.push(html("h6", title));
+        side.forEach((index) => {
+          const [name, shape, dtype, scale, zero, error, most] = this.data.tensors[index];
+          parts.push(html("code", name), list([["shape", shape ? shape.join(" × ") || "scalar" : "-"], ["type", dtype], ["scale", spread(scale)], ["zero point", spread(zero)], ["SQNR", decibel(error)], ["max error", number(most)]]));
+        });
+      }
+      this.details.replaceChildren(...parts);
+      this.details.scrollTop = 0;
+    }
+
+    walk(key) {
+      if (this.chosen < 0) return this.select(Math.max(this.first, 0), true);
+      const here = this.nodes[this.chosen], near = (found) => found.sort((a, b) => Math.abs(this.nodes[a].x - here.x) - Math.abs(this.nodes[b].x - here.x))[0];
+      let next;
+      if (key === "ArrowDown") next = near(this.edges.filter((e) => e.from === this.chosen).map((e) => e.to));
+      if (key === "ArrowUp") next = near(this.edges.filter((e) => e.to === this.chosen).map((e) => e.from));
+      if (key === "ArrowLeft" || key === "ArrowRight") {
+        const way = key === "ArrowRight" ? 1 : -1;
+        next = near(this.nodes.map((_, i) => i).filter((i) => this.nodes[i].y === here.y && (this.nodes[i].x - here.x) * way > 0));
+      }
+      if (next != null) this.select(next);
+    }
+
+    search(text, step) {
+      const wanted = text.trim().toLowerCase(), said = $(".g-found", this.frame);
+      const names = (node) => [node.name, node.kind, ...[...node.inputs, ...node.outputs].map((t) => this.data.tensors[t][0])].join("\n").toLowerCase();
+      const found = wanted ? this.nodes.map((_, i) => i).filter((i) => names(this.nodes[i]).includes(wanted)) : [];
+      this.marks.forEach((g, i) => g.classList.toggle("dim", wanted !== "" && !found.includes(i)));
+      said.textContent = wanted ? (found.length ? `${found.length} found` : "not found") : "";
+      if (step && found.length) this.select(found[(found.indexOf(this.chosen) + 1) % found.length], true);
+    }
+
+    listen() {
+      const canvas = this.canvas, down = new Map();
+      let moved = 0, apart = 0, hit = -1;
+      const at = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+      canvas.addEventListener("pointerdown", (event) => {
+        hit = Number(event.target.closest?.(".n")?.dataset.index ?? -1);
+        down.set(event.pointerId, at(event));
+        moved = 0;
+        canvas.setPointerCapture(event.pointerId);
+      });
+      canvas.addEventListener("pointermove", (event) => {
+        const before = down.get(event.pointerId);
+        if (!before) return;
+        const now = at(event);
+        down.set(event.pointerId, now);
+        moved += Math.hypot(now[0] - before[0], now[1] - before[1]);
+        if (down.size === 2) {
+          const [a, b] = [...down.values()], gap = Math.hypot(a[0] - b[0], a[1] - b[1]);
+          if (apart) this.zoom(gap / apart, (a[0] + b[0]) / 2, (a[1] + b[1]) / 2);
+          apart = gap;
+        } else if (moved > 3) {
+          this.view.x += now[0] - before[0];
+          this.view.y += now[1] - before[1];
+          this.move();
+        }
+      });
+      const up = (event) => { down.delete(event.pointerId); apart = 0; };
+      canvas.addEventListener("pointerup", (event) => { if (down.size === 1 && moved <= 3) this.select(hit); up(event); });
+      canvas.addEventListener("pointercancel", up);
+      canvas.addEventListener("wheel", (event) => {
+        if (!event.ctrlKey && !event.metaKey && !document.fullscreenElement) return; /* the page scrolls */
+        event.preventDefault();
+        this.zoom(Math.exp(-event.deltaY * 0.0022), ...at(event));
+      }, { passive: false });
+      canvas.addEventListener("keydown", (event) => {
+        const actions = { "+": () => this.zoom(1.25), "=": () => this.zoom(1.25), "-": () => this.zoom(0.8), 0: () => this.fit(), Escape: () => this.select(-1), Enter: () => this.chosen >= 0 && this.centre(this.chosen, 1) };
+        const action = event.key.startsWith("Arrow") ? () => this.walk(event.key) : actions[event.key];
+        if (action && !event.ctrlKey && !event.metaKey) { event.preventDefault(); action(); }
+      });
+      const on = (name, action) => $(name, this.frame).addEventListener("click", action);
+      on(".g-in", () => this.zoom(1.3));
+      on(".g-out", () => this.zoom(0.77));
+      on(".g-fit", () => this.fit());
+      on(".g-full", () => document.fullscreenElement ? document.exitFullscreen() : this.frame.requestFullscreen?.());
+      this.frame.addEventListener("fullscreenchange", () => requestAnimationFrame(() => this.fit()));
+      $(".g-mode", this.frame).addEventListener("change", (event) => { this.mode = event.target.value; this.paint(); });
+      const field = $(".g-search", this.frame);
+      field.addEventListener("input", () => this.search(field.value, false));
+      field.addEventListener("keydown", (event) => { if (event.key === "Enter") this.search(field.value, true); });
+    }
+  }
+
+  /* A line with round corners through the points of a route. */
+  function route(flat) {
+    const points = [];
+    for (let i = 0; i < flat.length; i += 2) points.push([flat[i], flat[i + 1]]);
+    if (points.length < 4) {
+      const [a, b] = [points[0], points[points.length - 1]], bend = Math.max((b[1] - a[1]) / 2, 8);
+      if (points.length === 2) return `M${a}C${a[0]} ${a[1] + bend} ${b[0]} ${b[1] - bend} ${b}`;
+    }
+    let path = `M${points[0]}`;
+    for (let i = 1; i < points.length - 1; i++) {
+      const [p, q, r] = [points[i - 1], points[i], points[i + 1]];
+      const near = (to, from) => { const d = Math.hypot(to[0] - from[0], to[1] - from[1]), t = d ? Math.min(10, d / 2) / d : 0; return [from[0] + (to[0] - from[0]) * t, from[1] + (to[1] - from[1]) * t]; };
+      path += `L${near(p, q)}Q${q} ${near(r, q)}`;
+    }
+    return `${path}L${points[points.length - 1]}`;
+  }
+
+  $$(".graph").forEach((frame) => {
+    const graph = new Graph(frame), panel = frame.closest(".panel") || document;
+    graphs.push(graph);
+    /* A bar of a chart opens its node. */
+    $$(".bar[data-node]", panel).forEach((bar) => bar.addEventListener("click", () => {
+      frame.scrollIntoView({ block: "center" });
+      graph.select(Number(bar.dataset.node) + Math.max(graph.first, 0), true);
+    }));
+  });
+  setTheme(kept());
+  const best = graphs.find((graph) => graph.data.npu) || graphs[0], panel = best?.frame.closest(".panel");
+  if (tabs.length) choose(tabs.find((tab) => tab.getAttribute("aria-controls") === panel?.id) || tabs[0]);
+  else graphs.forEach((graph) => graph.show());
+  addEventListener("beforeprint", () => graphs.forEach((graph) => { graph.show(); if (graph.drawn) graph.fit(); }));
+  performance.mark("anynpu-ready");
+})();
