@@ -17,6 +17,7 @@ from anynpu.pipeline.output import REPORT, as_json, check_output, write_output
 from anynpu.pipeline.preview import preview
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
+from anynpu.report import html, junit
 from anynpu.report.figures import chip_row, table_notes
 from anynpu.report.markdown import render
 from anynpu.store import Store
@@ -59,7 +60,7 @@ def build_and_report(request: Request, store: Store, given: dict[str, Any]) -> i
     with observer(given["quiet"]) as watcher:
         result = run_build(request, store, watcher)
     data = record(result)
-    kept = write_output(result, out, given["overwrite"], {REPORT: as_json(data), "report.md": render(data)})
+    kept = write_output(result, out, given["overwrite"], report_files(data))
     if given["format"] == "json":
         click.echo(as_json(data), nl=False)
     else:
@@ -67,8 +68,18 @@ def build_and_report(request: Request, store: Store, given: dict[str, Any]) -> i
     if kept is not None and not given["quiet"]:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     if not given["quiet"]:
-        click.echo(f"report: {out / 'report.md'}", err=True)
+        click.echo(f"report: {out / 'report.html'}", err=True)
     return result.exit_status
+
+
+def report_files(data: dict[str, Any]) -> dict[str, str]:
+    """Returns the reports of a build by file name, all of the same record."""
+    return {
+        REPORT: as_json(data),
+        "report.md": render(data),
+        "report.html": html.render(data),
+        "report.junit.xml": junit.render(data),
+    }
 
 
 def _print(result: BuildResult, data: dict[str, Any]) -> None:

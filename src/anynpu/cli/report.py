@@ -1,0 +1,80 @@
+"""anynpu report: a record as a page, as Markdown or as JUnit; and the published form of records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu.cli import options
+from anynpu.errors import ConfigError
+from anynpu.pipeline.output import as_json
+from anynpu.report import html, junit, records_markdown
+from anynpu.report.schema import KINDS, published, read
+from anynpu.store import writing
+
+FORMS = {
+    "html": (html.render, "report.html"),
+    "markdown": (records_markdown.render, "report.md"),
+    "junit": (junit.render, "report.junit.xml"),
+}
+
+
+@click.command()
+@click.argument("record", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "-o", "--output", metavar="FILE", help="Where the report goes; beside the record if not said; - is stdout."
+)
+@click.option("--as", "form", type=click.Choice(list(FORMS)), default="html", show_default=True, help="What to write.")
+@click.option("--schema", "kind", type=click.Choice(KINDS), help="Print the JSON Schema of a kind of record instead.")
+@options.apply(options.COMMON)
+@click.pass_context
+def report(
+    ctx: click.Context, /, record: Path | None, output: str | None, form: str, kind: str | None, **_: Any
+) -> int:
+    """Write the report of a build, bench, compare, sweep or eval from its record.
+
+    RECORD is what -f json printed, or the output folder of a build. The HTML is one file that needs no network.
+
+    \b
+    anynpu report out/report.json
+    anynpu bench out/cpu -f json > bench.json
+    anynpu report bench.json -o bench.html
+    anynpu report out --as junit -o -
+    anynpu report --schema bench
+    """
+    if kind is not None:
+        click.echo(as_json(published(kind)), nl=False)
+        return 0
+    if record is None:
+        raise ConfigError("no record is named", "give RECORD.json, or --schema KIND")
+    render, ending = FORMS[form]
+    data = read(record)
+    text = render(data)
+    if output == "-":
+        click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
+        return 0
+    path = Path(output) if output else _beside(record, ending)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8", "backslashreplace")
+    _tell(ctx.params, path, data, form)
+    return 0
+
+
+def _beside(record: Path, ending: str) -> Path:
+    """Returns out/report.html for out/report.json, and bench.html for bench.json."""
+    if record.is_dir():
+        return record / ending
+    return record.with_name(record.stem + ending.removeprefix("report"))
+
+
+def _tell(given: dict[str, Any], path: Path, data: dict[str, Any], form: str) -> None:
+    if given["format"] == "json":
+        click.echo(
+            as_json({"schema_version": 1, "kind": "report", "of": data["kind"], "as": form, "path": str(path)}),
+            nl=False,
+        )
+    else:
+        click.echo(str(path))
