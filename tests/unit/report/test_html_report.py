@@ -1,0 +1,365 @@
+"""The HTML report: every kind of record, hostile names, missing keys, charts, the layout, and the command."""
+
+from __future__ import annotations
+
+import copy
+import html.parser
+import json
+import random
+import re
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+import report_records as records
+from click.testing import CliRunner
+
+from anynpu.cli.report import report
+from anynpu.errors import ConfigError
+from anynpu.report import facts, records_markdown, schema
+from anynpu.report.html import layout, page, render
+from anynpu.report.html.axes import Scale, padded
+from anynpu.report.html.graph import graph_data
+from anynpu.report.html.latency import _bins, histogram, timeline
+from anynpu.report.html.markup import data_block, el, text
+
+VOID = {"meta", "link", "input", "br", "hr", "img", "col"}
+
+
+class Reader(html.parser.HTMLParser):
+    """Reads a page: every element is closed in order, and what elements and attributes there are."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "script" not in self.open and "style" not in self.open:
+            self.words.append(data)
+
+
+@pytest.fixture(scope="module", params=list(records.EVERY))
+def record(request):
+    return records.EVERY[request.param]()
+
+
+def test_every_kind_is_a_whole_page_that_names_nothing_outside(record):
+    whole = render(schema.check(record, "x"))
+    read = Reader(whole)
+    outside = [v for _, attributes in read.tags for k, v in attributes.items() if k in ("src", "href", "xlink:href")]
+    assert all(v.startswith("#") or v == "data:," for v in outside)
+    assert "@import" not in whole
+    assert not re.search(r"url\((?!#|`?#)", whole.replace("url(#${id})", ""))
+    assert len([tag for tag, _ in read.tags if tag == "h1"]) == 1
+    assert len(whole) < 3_000_000
+
+
+def test_the_policy_names_the_hash_of_the_style_and_the_script_that_are_in_the_page(record):
+    import base64
+    import hashlib
+
+    whole = render(record)
+    for tag in ("style", "script"):
+        body = re.search(rf"<{tag}>(.*?)</{tag}>", whole, re.DOTALL)[1]
+        wanted = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
+        assert f"'sha256-{wanted}'" in page.policy()
+    assert "default-src 'none'" in page.policy()
+    assert "unsafe" not in page.policy()
+    styled = [
+        tag
+        for tag, attributes in Reader(whole).tags
+        if "style" in attributes or any(k.startswith("on") for k in attributes)
+    ]
+    assert styled == [], "the policy would block them"
+
+
+def test_charts_have_a_sentence_and_no_number_that_is_none(record):
+    read = Reader(render(record))
+    pictures = [attributes for tag, attributes in read.tags if tag == "svg" and attributes.get("class") == "chart"]
+    assert all(len(attributes["aria-label"]) > 10 and attributes["role"] == "img" for attributes in pictures)
+    numbers = {"x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "width", "height"}
+    drawn = [
+        v
+        for tag, attributes in read.tags
+        if tag in ("rect", "line", "circle", "text")
+        for k, v in attributes.items()
+        if k in numbers
+    ]
+    assert all(re.fullmatch(r"-?[\d.]+", v) for v in drawn)
+    assert record["kind"] == "eval" or pictures
+
+
+def wreck(value):
+    """Puts a hostile text wherever a record holds one that is not part of its form."""
+    if isinstance(value, dict):
+        fixed = (
+            ("kind", "status", "device", "schema_version")
+            if "schema_version" in value or "inputs" in value
+            else ("device",)
+        )
+        return {k: v if k in fixed else wreck(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [wreck(each) for each in value]
+    return records.HOSTILE + value if isinstance(value, str) else value
+
+
+def test_hostile_names_are_text_everywhere(record):
+    whole = render(schema.check(wreck(record), "x"))
+    read = Reader(whole)
+    assert not [tag for tag, _ in read.tags if tag == "img"]
+    code = [
+        attributes for tag, attributes in read.tags if tag == "script" and attributes.get("type") != "application/json"
+    ]
+    assert len(code) == 1
+    assert "window.hacked" in "".join(read.words) or "window.hacked" in whole
+    assert "<script>window.hacked" not in whole
+    assert not [1 for _, attributes in read.tags if "onerror" in attributes]
+
+
+def test_text_escapes_markup_quotes_zeros_and_lone_surrogates():
+    assert text("<a b=\"'&\0\udc80") == "&lt;a b=&quot;&#x27;&amp;\\0\\udc80"
+    assert el("p", "<b>", el("b", "x"), title='"') == '<p title="&quot;">&lt;b&gt;<b>x</b></p>'
+    block = data_block("d", {"x": "</script><!--&", "y": float("nan")})
+    inside = block.removeprefix('<script type="application/json" id="d">').removesuffix("</script>")
+    assert "<" not in inside
+    assert json.loads(inside) == {"x": "</script><!--&", "y": None}
+
+
+def without(value, seed):
+    """Returns a copy without some of the keys that the schema does not require, and None for others."""
+    rng = random.Random(seed)
+    form = schema.published(value["kind"])
+
+    def strip(data, known):
+        if isinstance(data, dict):
+            inner = known.get("properties", {})
+            kept = {}
+            for key, item in data.items():
+                sub = inner.get(key, known.get("additionalProperties") or {})
+                needed = key in known.get("required", ()) or key == "kind"
+                if not needed and key in inner and rng.random() < 0.3:
+                    nullable = "null" in (sub.get("type") or ())
+                    if nullable and rng.random() < 0.5:
+                        kept[key] = None
+                    continue
+                kept[key] = strip(item, sub)
+            return kept
+        return [strip(each, known.get("items", {})) for each in data] if isinstance(data, list) else data
+
+    return strip(value, form)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_no_optional_key_is_needed(record, seed):
+    small = copy.deepcopy(record)
+    if small["kind"] == "build":
+        small["chips"] = [
+            records.chip("a", graph=records.deep_graph(9)),
+            records.failed("b", findings=[{"message": "m", "where": "w"}]),
+        ]
+    Reader(render(schema.check(without(small, seed), "x")))
+
+
+def test_the_verdict_comes_first_and_says_what_happened():
+    chips = [
+        records.chip("cpu"),
+        records.chip("u55", "fallback", records.deep_graph(20)),
+        records.failed("hxwe2", message="no space"),
+    ]
+    words = " ".join(Reader(render(records.build(chips))).words)
+    assert words.index("1 of 3 chips ok; u55: fallback; hxwe2: ToolFailed") < words.index("SQNR")
+    assert "no space" in words
+    assert "estimate" in words
+    assert "Scale of the inputs must be equal." in words
+
+
+def test_a_build_of_nothing_and_a_graph_without_nodes():
+    assert "0 of 0 chips ok" in render(records.build([]))
+    Reader(render(records.build([records.chip("x", graph={"nodes": []})])))
+
+
+def test_bench_shows_percentiles_intervals_and_circles_every_outlier():
+    record = records.bench()
+    whole = render(record)
+    outliers = record["latency"]["summary"]["outliers"]
+    assert outliers
+    assert whole.count('class="spike"') == len(outliers)
+    p99 = record["latency"]["summary"]["percentiles"]["p99"]
+    words = Reader(whole).words
+    assert facts.short(p99["value"]) in words
+    assert facts.interval(p99["low"], p99["high"]) in words
+
+
+def test_a_bench_that_broke_off_or_has_only_stages_still_has_its_figures():
+    broken = records.bench(complete=False, error={"kind": "DeviceError", "message": "gone"})
+    assert "broke off (gone): median" in render(broken)
+    old = {
+        "schema_version": 1,
+        "kind": "bench",
+        "executed": "qemu",
+        "unit": "instructions",
+        "stages": {"inference": {"min": 5, "median": 6, "max": 9, "samples": [5, 6, 9]}},
+    }
+    whole = render(schema.check(old, "x"))
+    assert "median 6 instructions" in "".join(Reader(whole).words)
+    assert "no samples" in render({"schema_version": 1, "kind": "bench"})
+
+
+def test_the_histogram_counts_every_sample_and_survives_odd_ones():
+    for samples in ([1.0], [2.0] * 50, [0.0, 1.0, 5.0], [1e-9, 1.0, 1e9], records.bench()["latency"]["samples"]):
+        _, counts = _bins(samples, log=False)
+        assert sum(counts) == len(samples)
+        marks = {"p50": (samples[0], None, None), "p99": (samples[-1], samples[0], None)}
+        ElementTree.fromstring(histogram(samples, "ms", marks))
+        ElementTree.fromstring(timeline(samples, None, [0, 99999], "ms"))
+
+
+def test_a_long_timeline_is_thinned_but_keeps_its_spikes():
+    samples = [1.0] * 20000
+    samples[13579] = 9.0
+    drawn = timeline(samples, [i * 0.001 for i in range(20000)], [13579], "ms")
+    assert "2500 of 20000 points" in drawn or "2501 of 20000 points" in drawn
+    assert drawn.count('class="spike"') == 1
+    assert len(drawn) < 80_000
+
+
+def test_ratio_and_verdict_of_a_comparison():
+    words = " ".join(Reader(render(records.compare())).words)
+    assert "B is worse than A" in words
+    assert "no difference" in facts.compare_verdict(records.compare(1.0))[0]
+
+
+def test_the_front_is_filled_and_joined():
+    record = records.sweep()
+    front = sum(row["on_front"] for row in record["rows"])
+    assert 0 < front < len(record["rows"])
+    whole = render(record)
+    assert len(re.findall(r'class="dot front c\d" data-tip', whole)) == 3 * front
+    assert len(re.findall(r'class="dot beaten c\d" data-tip', whole)) == 3 * (len(record["rows"]) - front)
+    assert whole.count('class="frontier"') == 3
+    assert "latency ESTIMATE in ms" in whole
+
+
+def test_graph_data_names_each_tensor_once_and_draws_inputs_and_outputs():
+    chip = records.chip("x", graph=records.deep_graph(12))
+    data = graph_data(chip)
+    names = [t[0] for t in data["tensors"]]
+    assert len(set(names)) == len(names)
+    assert [n[1] for n in data["nodes"]][0] == "input"
+    assert [n[1] for n in data["nodes"]][-1] == "output"
+    weights = next(t for t in data["tensors"] if t[0] == "weights_0")
+    assert weights[3] == [0.001, 0.02, 64]
+    off = [n for n in data["nodes"] if n[2] == "cpu"]
+    assert all(n[3] == "Scale of the inputs must be equal." for n in off)
+
+
+def random_edges(count, seed):
+    rng = random.Random(seed)
+    return [(rng.randrange(i), i) for i in range(1, count) for _ in range(rng.choice((1, 1, 2, 3)))]
+
+
+@pytest.mark.parametrize("count", [1, 2, 8, 60, 300])
+def test_nodes_do_not_touch_and_edges_end_at_their_nodes(count):
+    edges = random_edges(count, count)
+    drawing = layout.draw(count, edges)
+    for i, (x, y) in enumerate(drawing.nodes):
+        assert layout.WIDTH / 2 - 0.01 <= x <= drawing.width - layout.WIDTH / 2 + 0.01
+        for to_x, to_y in drawing.nodes[i + 1 :]:
+            assert abs(x - to_x) >= layout.WIDTH or abs(y - to_y) >= layout.HEIGHT
+    for (a, b), points in drawing.edges.items():
+        assert points[0] == (drawing.nodes[a][0], drawing.nodes[a][1] + layout.HEIGHT / 2)
+        assert points[-1] == (drawing.nodes[b][0], drawing.nodes[b][1] - layout.HEIGHT / 2)
+    assert set(drawing.edges) == set(edges)
+
+
+def test_a_chain_goes_down_is_folded_and_a_circle_ends():
+    chain = layout.draw(100, [(i, i + 1) for i in range(99)])
+    assert chain.columns > 3
+    assert 0.6 < chain.width / chain.height < 3
+    short = layout.draw(5, [(i, i + 1) for i in range(4)])
+    assert [y for _, y in short.nodes] == sorted(y for _, y in short.nodes)
+    circle = layout.draw(3, [(0, 1), (1, 2), (2, 0)])
+    assert len(circle.edges) == 3
+    assert layout.draw(0, []).nodes == ()
+
+
+def test_crossings_are_fewer_after_ordering():
+    """Four parallel branches that cross in the given order come out side by side."""
+    edges = [(0, i) for i in range(1, 5)] + [(i, 9 - i) for i in range(1, 5)] + [(i, 9) for i in range(5, 9)]
+    drawing = layout.draw(10, edges)
+    upper = sorted(range(1, 5), key=lambda i: drawing.nodes[i][0])
+    lower = sorted(range(5, 9), key=lambda i: drawing.nodes[i][0])
+    assert [9 - i for i in upper] == lower
+
+
+def test_scales_and_ticks():
+    scale = Scale(0.1, 1000, 0, 400, log=True)
+    assert scale(0.1) == 0
+    assert scale(1000) == pytest.approx(400)
+    assert {0.1, 1, 10, 100, 1000} <= {round(t, 9) for t in scale.ticks()}
+    assert Scale(0, 1, 0, 1).ticks(5) == [0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    assert Scale(3, 3, 0, 10)(3) == 5
+    low, high = padded([2.0, 2.0])
+    assert low < 2 < high
+
+
+def test_markdown_of_every_kind(record):
+    told = records_markdown.render(record)
+    assert told.startswith("# ")
+    rows = [line for line in told.splitlines() if line.startswith("|")]
+    assert rows
+    wrecked = records_markdown.render(wreck(record)) if record["kind"] != "build" else ""
+    assert "<script>" not in wrecked
+
+
+def run(*arguments):
+    return CliRunner().invoke(report, [str(a) for a in arguments], catch_exceptions=True)
+
+
+def test_the_command_writes_beside_the_record(record, tmp_path):
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps(record))
+    for form, name in (("html", "mine.html"), ("markdown", "mine.md"), ("junit", "mine.junit.xml")):
+        done = run(path, "--as", form)
+        assert done.exit_code == 0, done.output
+        assert done.output.strip() == str(tmp_path / name)
+        assert (tmp_path / name).stat().st_size > 100
+    assert run(path, "-o", "-").output.startswith("<!doctype html>")
+    told = json.loads(run(path, "-f", "json", "-o", tmp_path / "deep" / "x.html").output)
+    assert (told["kind"], told["of"]) == ("report", record["kind"])
+    assert (tmp_path / "deep" / "x.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[]", "no record of anynpu"),
+        ('{"kind": "cache"}', "kind 'cache'"),
+        ('{"kind": ["build"]}', "no record"),
+        ("{", "not valid JSON"),
+        ('{"kind": "build", "schema_version": 1}', "request: is missing"),
+        ('{"kind": "bench", "schema_version": 1, "latency": {"samples": [1, NaN]}}', r"latency.samples\[1\]: number"),
+        ('{"kind": "sweep", "schema_version": 1, "rows": 5}', "rows: array was expected"),
+        ('{"kind": "bench", "schema_version": true}', "schema_version: integer"),
+    ],
+)
+def test_what_is_no_record_is_refused_in_one_sentence(content, said, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    done = run(path)
+    assert isinstance(done.exception, ConfigError)
+    assert re.search(said, done.exception.message), done.exception.message
+    assert done.exception.hint
+    assert isinstance(run(tmp_path / "none.json").exception, ConfigError)
+    assert isinstance(run().exception, ConfigError)
