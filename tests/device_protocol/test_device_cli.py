@@ -15,7 +15,8 @@ from hand_model import c_artifact
 
 from anynpu.artifact import Made, Manifest, Step, seal
 from anynpu.cli.main import main
-from anynpu.measure.bench import Sample, time_session
+from anynpu.measure.load import Runner, Settings
+from anynpu.measure.subject import Infer
 from anynpu.runtime.null import NullSession
 
 
@@ -115,6 +116,7 @@ def test_bench_on_a_serial_port(cli, tmp_path):
     assert found["stages"]["init"]["median"] == 10 / 2000 and found["memory"] == {"arena_bytes": 1024}
     assert "infer 4 3" in commands and commands.count("stages 1") == 4
     assert found["input"] == "the first known answer of the build"
+    assert found["latency"]["samples"] == infer["samples"] and found["complete"] and found["schema_version"] == 2
 
 
 def test_bench_notices_outputs_that_change(cli, tmp_path, given):
@@ -166,7 +168,7 @@ def test_bench_of_an_ordinary_session(cli, tmp_path):
     status, out, err = cli("bench", tmp_path / "null", "-n", 7, "--warmup", 0, "-f", "json")
     assert status == 0, err
     found = json.loads(out)
-    assert len(found["stages"]["inference"]["samples"]) == 7 and found["unit"] == "ms"
+    assert len(found["latency"]["samples"]) == 7 and found["unit"] == "ms" and found["complete"]
     assert found["input"] == "random numbers" and "memory" not in found
 
 
@@ -181,7 +183,7 @@ def test_an_ordinary_session_that_changes_its_mind(tmp_path):
     from anynpu.errors import DeviceError
 
     with pytest.raises(DeviceError, match="run 2 gives another output scores"):
-        time_session(Fickle(artifact(tmp_path)), Sample("x", sample(0)), 2, 1)
+        Runner(lambda: Infer(Fickle(artifact(tmp_path)), sample(0)), Settings(runs=2, warm_up=1))
 
 
 def test_firmware_of_what_is_no_c(cli, tmp_path, given):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,101 +12,335 @@ import click
 
 from anynpu.artifact import Artifact
 from anynpu.cli import options
+from anynpu.cli.bench_text import show, show_board
+from anynpu.cli.progress import observer
 from anynpu.cli.run import DEVICE, TIMEOUT, open_on, read_stored
-from anynpu.cli.table import print_table
-from anynpu.measure.bench import INSTRUCTIONS, Bench, Figure, Sample, known_sample, time_board, time_session
+from anynpu.errors import AnyNpuError, ConfigError, DeviceError
+from anynpu.measure.bench import Sample, board_record, known_sample, time_board
+from anynpu.measure.energy import CsvMeter, Meter, find_meter, parse_window
+from anynpu.measure.load import SCENARIOS, SERVER, SINGLE, Runner, Settings, Tell
+from anynpu.measure.outcome import INTERRUPTED, to_record
+from anynpu.measure.subject import INFER, PIPELINE, Http, Infer, Pipeline, Read, Subject
+from anynpu.measure.together import measure_together
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
+from anynpu.store import writing
+
+BOARD_RUNS, BOARD_WARMUP = 10, 2
+BODY = {"input": ["A sentence of usual length, as people search for it."], "model": "default"}
+IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
+
+LOAD = (
+    click.option(
+        "--scenario", type=click.Choice(SCENARIOS), default=SINGLE, show_default=True, help="How queries come."
+    ),
+    click.option(
+        "--scope",
+        type=click.Choice([INFER, PIPELINE]),
+        default=INFER,
+        show_default=True,
+        help="infer: stored values to stored values; pipeline: from real input to real result.",
+    ),
+    click.option("-n", "--runs", type=click.IntRange(1, 100000), help="Exactly so many runs; boards: 10."),
+    click.option(
+        "--warmup", type=click.IntRange(0, 100000), help="Exactly so many runs before; until stable if not said."
+    ),
+    click.option("--min-time", type=float, default=3.0, show_default=True, help="Least seconds to measure."),
+    click.option("--min-count", type=click.IntRange(1, 1000000), default=100, show_default=True, help="Least runs."),
+    click.option("--max-time", type=float, default=60.0, show_default=True, help="Most seconds to measure."),
+    click.option(
+        "--streams",
+        type=click.IntRange(1, 10000),
+        default=8,
+        show_default=True,
+        help="Samples a query of multi-stream.",
+    ),
+    click.option("--qps", type=float, help="Queries a second that arrive in the scenario server."),
+    click.option(
+        "--bound", type=float, metavar="MS", help="Latency that the percentile must keep (server); else status 1."
+    ),
+    click.option(
+        "--percentile", type=float, default=99.0, show_default=True, help="The percentile that --bound is for."
+    ),
+    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals (server)."),
+)
+MORE = (
+    click.option(
+        "-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="How an image becomes the input (pipeline)."
+    ),
+    click.option("--post", metavar="MODULE:FUNCTION", help="Called with the real outputs at the end of the pipeline."),
+    click.option(
+        "--with",
+        "others",
+        multiple=True,
+        type=click.Path(path_type=Path),
+        help="Another artifact at the same time. Repeat for more.",
+    ),
+    click.option("--http", metavar="URL", help="Measure POST requests to this server instead of an artifact."),
+    click.option(
+        "--body", type=click.Path(path_type=Path), help="JSON file to send; an embedding request if not said."
+    ),
+    click.option(
+        "--connections",
+        type=click.IntRange(1, 1000),
+        default=1,
+        show_default=True,
+        help="Connections of --http with the scenario server.",
+    ),
+    click.option(
+        "--energy-csv",
+        type=click.Path(path_type=Path),
+        help="What an external meter writes: time and watts, or volts and amps.",
+    ),
+    click.option(
+        "--energy-window", metavar="START,END", help="The part of the file that is the measurement, in its own time."
+    ),
+    click.option("--energy-idle", metavar="START,END", help="The part of the file that is the machine at rest."),
+    click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the record to this JSON file too."),
+)
 
 
 @click.command()
-@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("artifact", type=click.Path(path_type=Path), required=False)
 @DEVICE
 @click.option(
-    "-i", "--input", "inputs", metavar="FILE", help="x.npy or x.npz; a known answer of the build if not said."
+    "-i",
+    "--input",
+    "inputs",
+    metavar="FILE",
+    help="x.npy or x.npz, an image with --scope pipeline; else a known answer.",
 )
-@click.option("-n", "--runs", type=click.IntRange(1, 100000), default=10, show_default=True, help="Runs that count.")
-@click.option("--warmup", type=click.IntRange(0, 100000), default=2, show_default=True, help="Runs before them.")
+@options.apply(LOAD, MORE)
 @TIMEOUT
 @options.apply(options.COMMON)
 @click.pass_context
-def bench(ctx: click.Context, /, artifact: Path, inputs: str | None, runs: int, warmup: int, **given: Any) -> int:
+def bench(ctx: click.Context, /, artifact: Path | None, **given: Any) -> int:
     """Measure how long an artifact takes; every run's output is compared with the first.
 
+    Cold start is told apart, warm-up lasts until it is stable, and runs go on until both --min-time and --min-count are
+    met. Percentiles are told where the samples support them. What is measured before a device dies or Ctrl-C is kept.
     Firmware measures itself, stage by stage. An emulator counts instructions, which say nothing of time.
 
     \b
+    anynpu bench out/cpu
+    anynpu bench out/cpu --scenario server --qps 50 --bound 20
+    anynpu bench out/cpu --with other/cpu -o together.json
+    anynpu bench --http http://127.0.0.1:8080/v1/embeddings --min-time 10
     anynpu bench out/cortex-m55 --on qemu -n 5
-    anynpu bench out/cortex-m4 --on serial:/dev/ttyACM0 -f json
     """
-    subject = Artifact.open(artifact)
-    sample = Sample(inputs, read_stored(Path(inputs), subject.manifest.inputs)) if inputs else known_sample(subject)
-    session, running = open_on(subject, given)
-    try:
-        if running is None:
-            found = time_session(session, sample, runs, warmup)
-        else:
-            found = time_board(session, sample, runs, warmup, running.clock)
-    finally:
-        session.close()
-    record = {**_record(subject, found), **({"memory": running.memory()} if running else {})}
+    if (output := given["output"]) is not None and not output.absolute().parent.is_dir():
+        raise ConfigError(f"{output}: there is no such folder", "make it, or choose another -o")
+    if (artifact is None) == (given["http"] is None):
+        raise ConfigError("name an artifact, or --http URL: one of the two")
+    told, record, error = _measure(artifact, given)
+    record = {"schema_version": 2, "kind": "bench", "anynpu": own_version(), **told, **record}
+    if output is not None:
+        with writing(output):
+            output.write_text(as_json(record), "utf-8")
     if given["format"] == "json":
         click.echo(as_json(record), nl=False)
     else:
-        _show(found, record)
-    return 0
+        (show_board if record.get("board") else show)(record)
+    return _status(record, error)
 
 
-def _record(artifact: Artifact, found: Bench) -> dict[str, Any]:
-    """Returns a measurement and its conditions as plain data."""
-    return {
-        "schema_version": 1,
-        "kind": "bench",
-        "anynpu": own_version(),
-        "artifact": artifact.digest,
-        "fingerprint": artifact.manifest.fingerprint,
-        "executed": found.executed,
-        "board": found.board,
-        "unit": found.unit,
-        "clock": found.clock,
-        "tick_hz": found.tick_hz,
-        "input": found.input,
-        "warmup": found.warmup,
-        "runs": len(next(iter(found.stages.values())).samples),
-        "stages": {name: _figure(figure) for name, figure in found.stages.items()},
-        "ticks": None if found.ticks is None else {name: list(values) for name, values in found.ticks.items()},
-        "per_inference": found.per_inference,
-        "known_answers": found.known_answers,
-    }
+Measured = tuple[dict[str, Any], dict[str, Any], BaseException | None]
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
-    return {"min": figure.least, "median": figure.median, "max": figure.most, "samples": list(figure.samples)}
+def _measure(artifact: Path | None, given: Mapping[str, Any]) -> Measured:
+    """Returns what was measured, its record, and what broke the measurement off."""
+    if artifact is None:
+        return _http(given)
+    subject = Artifact.open(artifact)
+    told = {"artifact": subject.digest, "path": str(artifact), "fingerprint": subject.manifest.fingerprint}
+    if _is_board(subject, given["device"]):
+        return told, *_board(subject, given)
+    settings = _settings(given)
+    with observer(given["quiet"]) as progress:
+        tell: Tell = lambda stage, seconds: progress.finished("bench", stage, seconds, False)  # noqa: E731
+        if given["others"]:
+            return told, *_together(subject, artifact, given, settings, tell)
+        sample, opener = _opener(subject, given)
+        record, error = _alone(opener, settings, _meter(given), tell)
+    return told, {"input": sample.source, **record}, error
 
 
-def _show(found: Bench, record: dict[str, Any]) -> None:
-    click.echo(f"executed: {found.executed}")
-    click.echo(f"clock: {found.clock}; {record['runs']} runs after {found.warmup} to warm up, on {found.input}")
-    shown = "{:,.0f}" if found.unit == INSTRUCTIONS else "{:.4g}"
-    print_table(
-        [
-            {
-                "stage": name,
-                "unit": found.unit,
-                "min": shown.format(figure.least),
-                "median": shown.format(figure.median),
-                "max": shown.format(figure.most),
-            }
-            for name, figure in found.stages.items()
-        ]
+def _settings(given: Mapping[str, Any]) -> Settings:
+    return Settings(
+        scenario=given["scenario"],
+        min_time_s=given["min_time"],
+        min_count=given["min_count"],
+        max_time_s=max(given["max_time"], given["min_time"]) if given["max_time"] == 60.0 else given["max_time"],
+        runs=given["runs"],
+        warm_up=given["warmup"],
+        streams=given["streams"],
+        qps=given["qps"],
+        bound_ms=given["bound"],
+        percentile=given["percentile"],
+        seed=given["seed"],
     )
-    if found.per_inference is not None:
-        click.echo(f"in one go: {shown.format(found.per_inference)} {found.unit} per inference")
-    memory = record.get("memory", {})
-    if "flash_bytes" in memory:
-        click.echo(
-            f"flash {memory['flash_bytes']:,} B (known answers {memory['known_answer_bytes']:,}), "
-            f"RAM {memory['ram_bytes']:,} B, arena {memory['arena_bytes']:,} B"
-        )
-        rows = [{name: str(value) for name, value in part.items()} for part in memory["sections"]]
-        print_table([{"section": r["name"], "flash": r["flash_bytes"], "RAM": r["ram_bytes"]} for r in rows])
+
+
+def _alone(
+    opener: Callable[[], Subject], settings: Settings, meter: Meter | None, tell: Tell, workers: int = 1
+) -> tuple[dict[str, Any], BaseException | None]:
+    runner = Runner(opener, settings, tell)
+    try:
+        result = runner.run(meter, workers=workers)
+    finally:
+        runner.close()
+    return to_record(result, meter), result.error or (result.energy_error if isinstance(meter, CsvMeter) else None)
+
+
+def _meter(given: Mapping[str, Any]) -> Meter | None:
+    """Returns the meter that the flags name, or the machine's own."""
+    windows = {
+        name: parse_window(f"--energy-{name}", text)
+        for name in ("window", "idle")
+        if (text := given[f"energy_{name}"]) is not None
+    }
+    if given["energy_csv"] is None:
+        if windows:
+            raise ConfigError(f"--energy-{next(iter(windows))} needs --energy-csv")
+        return find_meter()
+    return CsvMeter(given["energy_csv"], windows.get("window"), windows.get("idle"))
+
+
+def _opener(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Sample, Callable[[], Subject]]:
+    """Returns the input and a function that opens what is to be timed."""
+    path = Path(given["inputs"]) if given["inputs"] else None
+    pipeline = given["scope"] == PIPELINE
+    if not pipeline and (given["post"] or given["preprocess"]):
+        raise ConfigError("--post and -P belong to --scope pipeline")
+    read: Read | None = None
+    if path is not None and path.suffix.lower() in IMAGES:
+        if not pipeline:
+            raise ConfigError(f"{path}: an image is an input of --scope pipeline only", "or give an .npy file")
+        sample, read = _image(artifact, path, given)
+    elif path is not None:
+        sample = Sample(str(path), read_stored(path, artifact.manifest.inputs))
+    else:
+        sample = known_sample(artifact)
+    if not pipeline:
+        return sample, lambda: Infer(open_on(artifact, given)[0], sample.inputs)
+    post = _function(given["post"]) if given["post"] else None
+    return sample, lambda: Pipeline(open_on(artifact, given)[0], sample.inputs, read, post)
+
+
+def _image(artifact: Artifact, path: Path, given: Mapping[str, Any]) -> tuple[Sample, Read]:
+    """Returns an image as the only input, and a function that reads it from the disk again."""
+    from anynpu.tasks.images import load_images
+
+    if len(artifact.manifest.inputs) != 1:
+        raise ConfigError(f"{path} is one image, the model has {len(artifact.manifest.inputs)} inputs")
+    spec, preprocess = artifact.manifest.inputs[0], options.preprocess(given["preprocess"])
+    if preprocess is None:
+        raise ConfigError(f"{path}: its preprocessing is not stated", "state it with -P size=96x96 -P mean=0.5 ...")
+
+    def read() -> dict[str, Any]:
+        return {spec.name: next(iter(load_images([path], spec, preprocess))).reshape(spec.shape)}
+
+    return Sample(str(path), {spec.name: spec.to_stored(read()[spec.name])}), read
+
+
+def _function(name: str) -> Callable[..., Any]:
+    """Returns the function that MODULE:FUNCTION names."""
+    module, sign, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function) if sign and function else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"--post {name}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"--post {name}: MODULE:FUNCTION was expected")
+    return found  # type: ignore[no-any-return]
+
+
+def _together(
+    first: Artifact, path: Path, given: Mapping[str, Any], settings: Settings, tell: Tell
+) -> tuple[dict[str, Any], BaseException | None]:
+    if given["energy_csv"] is not None:
+        raise ConfigError("--energy-csv is for one model: the window of several cannot be parted")
+    own = dict(given) | {"inputs": None}
+    sample, opener = _opener(first, given)
+    openers = [(str(path), opener)]
+    for other in given["others"]:
+        artifact = Artifact.open(other)
+        if _is_board(artifact, given["device"]):
+            raise ConfigError(f"{other}: a board measures itself, one model at a time")
+        openers.append((str(other), _opener(artifact, own)[1]))
+    record, error = measure_together(openers, settings, tell)
+    return {"input": sample.source, **record}, error
+
+
+def _http(given: Mapping[str, Any]) -> Measured:
+    """Measures a server."""
+    for name, flag in (("others", "--with"), ("inputs", "-i"), ("device", "--on"), ("post", "--post")):
+        if given[name]:
+            raise ConfigError(f"{flag} belongs to artifacts, not to --http")
+    settings, body, url = _settings(given), _body(given["body"]), given["http"]
+    if given["connections"] > 1 and settings.scenario != SERVER:
+        raise ConfigError("--connections belongs to the scenario server: otherwise one request follows the last")
+
+    def opener() -> Http:
+        found = Http(url, body, max(30.0, given["timeout"]))
+        found.connect()
+        return found
+
+    with observer(given["quiet"]) as progress:
+        tell: Tell = lambda stage, seconds: progress.finished("bench", stage, seconds, False)  # noqa: E731
+        record, error = _alone(opener, settings, _meter(given), tell, given["connections"])
+    told = {"artifact": None, "path": None, "fingerprint": None, "url": url}
+    return told, {"input": f"{len(body)} bytes of JSON", **record}, error
+
+
+def _body(path: Path | None) -> bytes:
+    if path is None:
+        return json.dumps(BODY).encode()
+    try:
+        data = path.read_bytes()
+        json.loads(data)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from None
+    return data
+
+
+def _is_board(artifact: Artifact, device: str | None) -> bool:
+    from anynpu.firmware import run as firmware
+
+    return firmware.is_board(device) if device is not None else artifact.manifest.format == "c"
+
+
+def _board(subject: Artifact, given: Mapping[str, Any]) -> tuple[dict[str, Any], BaseException | None]:
+    """Lets a board measure itself."""
+    asked = {"--scenario": given["scenario"] != SINGLE, "--scope": given["scope"] != INFER, "--with": given["others"]}
+    for flag, said in {**asked, "--qps": given["qps"], "--bound": given["bound"], "--post": given["post"]}.items():
+        if said:
+            raise ConfigError(f"{flag}: a board measures itself, single-stream", "leave it out, or name another --on")
+    sample = known_sample(subject)
+    if given["inputs"]:
+        sample = Sample(given["inputs"], read_stored(Path(given["inputs"]), subject.manifest.inputs))
+    warmup = BOARD_WARMUP if given["warmup"] is None else given["warmup"]
+    session, running = open_on(subject, given)
+    try:
+        found = time_board(session, sample, given["runs"] or BOARD_RUNS, warmup, running.clock)
+    finally:
+        session.close()
+    return {**board_record(found), "memory": running.memory()}, found.error
+
+
+def _status(record: Mapping[str, Any], error: BaseException | None) -> int:
+    """Says what broke the measurement off, and returns the exit status."""
+    if isinstance(error, AnyNpuError):
+        click.echo(f"anynpu: {error.message}", err=True)
+        if isinstance(error, DeviceError) and error.cause:
+            click.echo(f"  likely cause: {error.cause}", err=True)
+        if error.hint:
+            click.echo(f"hint: {error.hint}", err=True)
+        return error.exit_status
+    if error is not None:
+        click.echo("anynpu: interrupted; the samples before are kept", err=True)
+        return INTERRUPTED
+    verdict = record.get("verdict")
+    return 1 if verdict is not None and not verdict["met"] else 0

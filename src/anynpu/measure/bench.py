@@ -1,4 +1,4 @@
-"""How long an artifact takes: repeated, with the raw samples, and with every run's output compared with the first."""
+"""What an artifact is measured with, and boards that measure themselves; the load generator is measure.load."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import time
 import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from anynpu.artifact import Artifact
-from anynpu.errors import AccuracyError, DeviceError, IntegrityError
-from anynpu.runtime.base import Session, run_stored
+from anynpu.errors import AccuracyError, AnyNpuError, IntegrityError
+from anynpu.measure.outcome import error_of, figure, latency
+from anynpu.measure.subject import Same
 from anynpu.runtime.device.answers import STAGES
 from anynpu.runtime.device.session import BoardSession
 from anynpu.tensors import Array, TensorSpec
 
-INSTRUCTIONS = "instructions"
-STAGE_NAMES = dict(zip(STAGES, ("init", "memory I/O", "inference", "post-processing"), strict=True))
+INSTRUCTIONS, INFERENCE = "instructions", "inference"
+STAGE_NAMES = dict(zip(STAGES, ("init", "memory I/O", INFERENCE, "post-processing"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -32,17 +34,17 @@ class Figure:
         return min(self.samples)
 
     @property
-    def median(self) -> float:
-        return statistics.median(self.samples)
-
-    @property
     def most(self) -> float:
         return max(self.samples)
 
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
 
 @dataclass(frozen=True)
-class Bench:
-    """A measurement and its conditions. `unit` is "ms" or, where nothing but those was counted, "instructions"."""
+class BoardBench:
+    """A board's own measurement and its conditions. `unit` is "ms", or "instructions" where only those were counted."""
 
     executed: str
     unit: str
@@ -50,12 +52,16 @@ class Bench:
     warmup: int
     input: str
     stages: Mapping[str, Figure]
-    board: str = ""
-    tick_hz: int | None = None
-    ticks: Mapping[str, tuple[int, ...]] | None = None
-    per_inference: float | None = None
+    started_s: tuple[float, ...]
+    board: str
+    tick_hz: int
+    ticks: Mapping[str, tuple[int, ...]]
+    per_inference: float
     """The mean of the same number of inferences in one go, as MLPerf Tiny measures it."""
-    known_answers: int | None = None
+    known_answers: int
+    outputs: Mapping[str, Any]
+    error: BaseException | None = None
+    """What broke the measurement off; the samples are those before."""
 
 
 @dataclass(frozen=True)
@@ -96,40 +102,6 @@ def _random(spec: TensorSpec) -> Array:
     return generator.random(spec.shape).astype(spec.dtype)
 
 
-class _Same:
-    """Compares every run's outputs with those of the first."""
-
-    def __init__(self) -> None:
-        self._first: Mapping[str, Array] | None = None
-        self._runs = 0
-
-    def check(self, outputs: Mapping[str, Array]) -> None:
-        self._runs += 1
-        if self._first is None:
-            self._first = {name: values.copy() for name, values in outputs.items()}
-        for name, values in outputs.items():
-            if not np.array_equal(values, self._first[name], equal_nan=values.dtype.kind == "f"):
-                raise DeviceError(
-                    f"run {self._runs} gives another output {name} than the first, for the same input",
-                    call="run",
-                    cause="memory that one run leaves for the next, or a race",
-                )
-
-
-def time_session(session: Session, sample: Sample, runs: int, warmup: int) -> Bench:
-    """Returns the wall time of runs on this host, from inputs in memory to outputs in memory."""
-    same, samples = _Same(), []
-    for index in range(warmup + runs):
-        started = time.perf_counter_ns()
-        outputs = run_stored(session, sample.inputs)
-        elapsed = time.perf_counter_ns() - started
-        same.check(outputs)
-        if index >= warmup:
-            samples.append(elapsed / 1e6)
-    stages = {"inference": Figure(tuple(samples))}
-    return Bench(session.what, "ms", "wall clock of this host", warmup, sample.source, stages)
-
-
 def time_board(
     session: BoardSession,
     sample: Sample,
@@ -137,20 +109,16 @@ def time_board(
     warmup: int,
     clock: str = "",
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Bench:
+) -> BoardBench:
     """Returns what the board itself measures of each stage, one repeat at a time, so that every sample is kept."""
-    hz, same = session.info.tick_hz, _Same()
+    hz, same = session.info.tick_hz, Same()
     session.load(sample.inputs)
     together = session.client.infer(runs, warmup)
     _check_known(session, sample)
     same.check(session.fetch())
     ticks: dict[str, list[int]] = {name: [] for name in STAGES}
-    for done in range(runs):
-        for name, (_, median, _) in session.client.stages(1).items():
-            ticks[name].append(median)
-        same.check(session.fetch())
-        progress(done + 1, runs)
-    return Bench(
+    started, error = _repeat(session, same, runs, ticks, progress)
+    return BoardBench(
         executed=session.what,
         unit=INSTRUCTIONS if hz == 0 else "ms",
         clock=clock or ("instruction counter" if hz == 0 else f"the board's timer at {hz} Hz"),
@@ -160,12 +128,70 @@ def time_board(
             STAGE_NAMES[name]: Figure(tuple(t * 1000 / hz if hz else t for t in values))
             for name, values in ticks.items()
         },
+        started_s=started,
         board=session.board,
         tick_hz=hz,
         ticks={STAGE_NAMES[name]: tuple(values) for name, values in ticks.items()},
         per_inference=together / runs / (1000 if hz else 1),
         known_answers=session.known_answers,
+        outputs=same.to_json(),
+        error=error,
     )
+
+
+def _repeat(
+    session: BoardSession,
+    same: Same,
+    runs: int,
+    ticks: dict[str, list[int]],
+    progress: Callable[[int, int], None],
+) -> tuple[tuple[float, ...], BaseException | None]:
+    """Fills `ticks` run by run and returns when each began, and what broke it off after the first, if anything did."""
+    began, started = time.perf_counter(), []
+    try:
+        for done in range(runs):
+            at = time.perf_counter() - began
+            found = session.client.stages(1)
+            same.check(session.fetch())
+            started.append(at)
+            for name, (_, median, _) in found.items():
+                ticks[name].append(median)
+            progress(done + 1, runs)
+    except (AnyNpuError, KeyboardInterrupt) as error:
+        if not started:
+            raise
+        return tuple(started), error
+    return tuple(started), None
+
+
+def board_record(found: BoardBench) -> dict[str, Any]:
+    """Returns a board's measurement as plain data; the keys are those of measure.outcome."""
+    samples = found.stages[INFERENCE].samples
+    return {
+        "executed": found.executed,
+        "scenario": "single-stream",
+        "scope": "infer",
+        "board": found.board,
+        "unit": found.unit,
+        "clock": found.clock,
+        "tick_hz": found.tick_hz,
+        "input": found.input,
+        "warmup": found.warmup,
+        "runs": len(samples),
+        "seed": None,
+        "cold": None,
+        "warm_up": {"runs": found.warmup, "seconds": None, "stable": None, "change": None},
+        "latency": latency(samples, found.started_s, found.unit),
+        "stages": {name: figure(stage.samples) for name, stage in found.stages.items()},
+        "ticks": {name: list(values) for name, values in found.ticks.items()},
+        "per_inference": found.per_inference,
+        "known_answers": found.known_answers,
+        "outputs": dict(found.outputs),
+        "energy": {"source": None, "why": "the board is not this machine"},
+        "warnings": [],
+        "complete": found.error is None,
+        "error": error_of(found.error),
+    }
 
 
 def _check_known(session: BoardSession, sample: Sample) -> None:
