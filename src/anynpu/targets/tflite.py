@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from anynpu import schema, tool
-from anynpu.artifact import Artifact, Estimates, Manifest
+from anynpu.artifact import Artifact, Manifest
 from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
 from anynpu.targets.base import NoFacts, Work, option
-from anynpu.targets.data import require_data
 from anynpu.targets.flatbuffer import operators
+from anynpu.targets.quantising import bare, emit, needs_samples
 from anynpu.tensors import TensorSpec
 
 
@@ -70,9 +70,8 @@ class LiteRt:
         inputs = _specs(specs["inputs"], source.inputs, arguments["inputs"])
         outputs = _specs(specs["outputs"], source.outputs, arguments["outputs"])
         return replace(
-            _bare(source, out / "model.tflite"),
+            bare(source, out / "model.tflite"),
             format=self.produces,
-            main="model.tflite",
             inputs=inputs,
             outputs=outputs,
         )
@@ -91,7 +90,7 @@ class TfLite:
         return {name: tool.version_of(name) for name in ("ai-edge-quantizer", "ai-edge-litert", "numpy")}
 
     def needs_data(self, options: QuantPlan) -> bool:
-        return options.activations != "float32"
+        return needs_samples(options)
 
     def check(self, model: Artifact, platform: Platform, options: QuantPlan) -> tuple[Finding, ...]:
         return ()
@@ -104,37 +103,17 @@ class TfLite:
         if not self.needs_data(options):
             operators(model.main)  # a damaged file is not handed on
             shutil.copyfile(model.main, result)
-            return replace(_bare(source, result), format=self.produces, main="model.tflite")
-        arguments = {
-            "model": str(model.path),
-            "data": str(require_data(data, self.name).path),
-            "plan": schema.to_dict(options),
-            "out": str(result),
-        }
-        answer = tool.call(
-            "anynpu.targets.tflite:quantize", arguments, scratch=out.parent, log=work.log, progress=work.progress
-        )
+            return replace(bare(source, result), format=self.produces)
+        answer = emit("anynpu.targets.tflite:quantize", model, data, options, result, work)
         left = answer["figures"].get("float_operators", ())
         return replace(
-            _bare(source, result),
+            bare(source, result),
             format=self.produces,
-            main="model.tflite",
             inputs=_specs(answer["inputs"], source.inputs, ()),
             outputs=_specs(answer["outputs"], source.outputs, ()),
             details={"quantisation": answer["figures"]},
             notes=tuple(f"operator stays in float: {name}" for name in left),
         )
-
-
-def _bare(manifest: Manifest, result: Path) -> Manifest:
-    counted = manifest.estimates or Estimates("")
-    estimates = replace(
-        counted,
-        source="MACs and parameters counted from the graph; flash is the file's size",
-        flash_bytes=result.stat().st_size,
-        sram_bytes=None,
-    )
-    return replace(manifest, files=(), step=None, made=None, details={}, notes=(), estimates=estimates)
 
 
 def _specs(

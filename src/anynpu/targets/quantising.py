@@ -1,0 +1,41 @@
+"""What quantising compilers share: when samples are needed, the call of the emitter, and a manifest to start from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from anynpu import schema, tool
+from anynpu.artifact import Artifact, Estimates, Manifest
+from anynpu.quantize.plan import QuantPlan
+from anynpu.targets.base import Work
+from anynpu.targets.data import require_data
+
+
+def needs_samples(plan: QuantPlan) -> bool:
+    """Whether the plan quantises what only samples can tell the ranges of."""
+    return plan.activations != "float32"
+
+
+def emit(function: str, model: Artifact, data: Artifact | None, plan: QuantPlan, result: Path, work: Work) -> Any:
+    """Returns what our function "module:name" says of the quantised file that it writes, in a child process."""
+    arguments = {
+        "model": str(model.path),
+        "data": str(require_data(data, function.partition(":")[0].rpartition(".")[2]).path),
+        "plan": schema.to_dict(plan),
+        "out": str(result),
+    }
+    return tool.call(function, arguments, scratch=result.parent.parent, log=work.log, progress=work.progress)
+
+
+def bare(manifest: Manifest, result: Path) -> Manifest:
+    """Returns the manifest of another file of the same model, without what was said of the first."""
+    estimates = replace(
+        manifest.estimates or Estimates(""),
+        source="MACs and parameters counted from the graph; flash is the file's size",
+        flash_bytes=result.stat().st_size,
+        sram_bytes=None,
+    )
+    empty = replace(manifest, files=(), step=None, made=None, details={}, notes=())
+    return replace(empty, main=result.name, estimates=estimates)
