@@ -130,6 +130,7 @@ def test_hostile_names_are_text_everywhere(record):
 def test_text_escapes_markup_quotes_zeros_and_lone_surrogates():
     assert text("<a b=\"'&\0\udc80") == "&lt;a b=&quot;&#x27;&amp;\\0\\udc80"
     assert el("p", "<b>", el("b", "x"), title='"') == '<p title="&quot;">&lt;b&gt;<b>x</b></p>'
+    assert el("rect", x=0, y=0.0, hidden=True, id=None, open=False) == '<rect x="0" y="0" hidden></rect>'
     block = data_block("d", {"x": "</script><!--&", "y": float("nan")})
     inside = block.removeprefix('<script type="application/json" id="d">').removesuffix("</script>")
     assert "<" not in inside
@@ -256,8 +257,8 @@ def test_graph_data_names_each_tensor_once_and_draws_inputs_and_outputs():
     data = graph_data(chip)
     names = [t[0] for t in data["tensors"]]
     assert len(set(names)) == len(names)
-    assert [n[1] for n in data["nodes"]][0] == "input"
-    assert [n[1] for n in data["nodes"]][-1] == "output"
+    kinds = [n[1] for n in data["nodes"]]
+    assert (kinds[0], kinds[-1]) == ("input", "output")
     weights = next(t for t in data["tensors"] if t[0] == "weights_0")
     assert weights[3] == [0.001, 0.02, 64]
     off = [n for n in data["nodes"] if n[2] == "cpu"]

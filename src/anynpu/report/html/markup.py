@@ -34,7 +34,9 @@ def join(parts: Iterable[Child]) -> Markup:
 
 def el(tag: str, *children: Child, **attributes: Any) -> Markup:
     """Returns an element; `class_` is class, `aria_label` is aria-label, True is bare, None and False leave it out."""
-    head = "".join(_attribute(name, value) for name, value in attributes.items() if value not in (None, False))
+    head = "".join(
+        _attribute(name, value) for name, value in attributes.items() if not (value is None or value is False)
+    )
     if tag in VOID:
         return Markup(f"<{tag}{head}>")
     return Markup(f"<{tag}{head}>{join(children)}</{tag}>")
