@@ -1,0 +1,204 @@
+"""The HTML reports in a real browser: quick, quiet, without the network, and of use with mouse and keyboard."""
+
+from __future__ import annotations
+
+import base64
+import sys
+from pathlib import Path
+
+import pytest
+from browser import Browser
+
+from anynpu.report.html import render
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "report"))
+import report_records as records
+
+LOADED = "(() => { const n = performance.getEntriesByType('navigation')[0]; return n.loadEventEnd - n.startTime; })()"
+READY = "performance.getEntriesByName('anynpu-ready')[0].startTime"
+MIDDLE = (
+    "(() => { const b = document.querySelectorAll('%s')[%d].getBoundingClientRect(); "
+    "return [b.x + b.width / 2, b.y + b.height / 2]; })()"
+)
+VIEW = "document.querySelector('.g-canvas > svg > g').getAttribute('transform')"
+DETAILS = "document.querySelector('.g-details').textContent"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    found = Browser(tmp_path_factory.mktemp("chromium"))
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Opens the report of a record."""
+
+    def open_report(record):
+        path = tmp_path / "report.html"
+        path.write_text(render(record), "utf-8")
+        browser.media()
+        browser.open(path)
+        return browser
+
+    return open_report
+
+
+def test_three_hundred_nodes_open_in_under_a_second_without_a_word(show, capsys):
+    record = records.build()
+    assert len(record["chips"][0]["graph"]["nodes"]) == 300
+    size = len(render(record).encode())
+    assert size < 3_000_000
+    times = []
+    for _ in range(5):  # others may be using the machine: the quickest says what the page itself takes
+        page = show(record)
+        assert page.complaints() == []
+        assert page.requests() == []
+        times.append((page.ask(LOADED), page.ask(READY), page.busy_ms()))
+    loaded, drawn, busy = (min(column) for column in zip(*times, strict=True))
+    with capsys.disabled():
+        print(f"\n300 nodes: {size / 1000:.0f} kB, loaded in {loaded:.0f} ms, drawn in {drawn:.0f}, CPU {busy:.0f}")
+    assert loaded < 1000
+    assert busy < 1000
+    assert page.ask("document.querySelectorAll('.g-canvas .n').length") == 302
+    assert page.ask("document.querySelector('.g-canvas').dataset.ready") == "1"
+
+
+@pytest.mark.parametrize("kind", list(records.EVERY))
+def test_every_kind_is_quiet_and_asks_for_nothing(show, kind):
+    for scheme in ("light", "dark"):
+        page = show(records.EVERY[kind]())
+        page.media(prefers_color_scheme=scheme)
+        assert page.complaints() == []
+        assert page.requests() == []
+        assert page.ask("getComputedStyle(document.documentElement).colorScheme") == scheme
+        assert page.ask("document.querySelector('h1').getBoundingClientRect().height") > 20
+        assert page.ask("document.documentElement.scrollWidth <= innerWidth"), "the page is wider than the window"
+
+
+def test_a_click_on_a_node_opens_its_details(show):
+    page = show(records.build([records.chip("u55", "fallback", records.deep_graph(24))]))
+    page.ask("document.querySelector('.graph').scrollIntoView({block: 'center', behavior: 'instant'})")
+    page.click(*page.ask(MIDDLE % (".g-canvas .n.cpu", 0)))
+    told = page.ask(DETAILS)
+    for word in (
+        "Not on the NPU: Scale of the inputs must be equal.",
+        "MACs",
+        "cycles (estimate)",
+        "SQNR",
+        "shape",
+        "int8",
+        "scale",
+        "zero point",
+        "-5",
+    ):
+        assert word in told, told
+    assert page.ask("document.querySelectorAll('.g-canvas .n.on').length") == 1
+    assert page.ask("document.querySelectorAll('.g-canvas .e.on').length") >= 2
+    assert page.complaints() == []
+
+
+def test_pan_zoom_and_fit(show):
+    page = show(records.build([records.chip("u55", graph=records.deep_graph(24))]))
+    page.ask("document.querySelector('.graph').scrollIntoView({block: 'center', behavior: 'instant'})")
+    first = page.ask(VIEW)
+    x, y = page.ask(MIDDLE % (".g-canvas", 0))
+    page.drag(x, y, 60, 40)
+    moved = page.ask(VIEW)
+    assert moved != first
+    page.click(*page.ask(MIDDLE % (".g-in", 0)))
+    assert page.ask(VIEW).split("scale")[1] != moved.split("scale")[1]
+    page.click(*page.ask(MIDDLE % (".g-fit", 0)))
+    assert page.ask(VIEW) == first
+
+
+def test_the_graph_by_keyboard(show):
+    page = show(records.build([records.chip("u55", graph=records.deep_graph(24))]))
+    page.ask("document.querySelector('.g-canvas').focus()")
+    page.key("ArrowDown")
+    assert "block_0/conv_2d_0" in page.ask(DETAILS)
+    page.key("ArrowDown")
+    assert "block_0/depthwise_conv_2d_1" in page.ask(DETAILS)
+    page.key("ArrowUp")
+    assert "block_0/conv_2d_0" in page.ask(DETAILS)
+    view = page.ask(VIEW)
+    page.key("+")
+    assert page.ask(VIEW) != view
+    page.key("Escape")
+    assert "Click a node" in page.ask(DETAILS)
+
+
+def test_search_finds_nodes_and_tensors(show):
+    page = show(records.build([records.chip("u55", graph=records.deep_graph(60))]))
+    page.ask("document.querySelector('.g-search').focus()")
+    page.call("Input.insertText", text="WEIGHTS_44")
+    assert page.ask("document.querySelector('.g-found').textContent") == "1 found"
+    assert page.ask("document.querySelectorAll('.g-canvas .n:not(.dim)').length") == 1
+    page.key("Enter")
+    assert "conv_2d_44" in page.ask(DETAILS)
+    page.call("Input.insertText", text="xx")
+    assert page.ask("document.querySelector('.g-found').textContent") == "not found"
+
+
+def test_colours_by_error_and_a_bar_opens_its_node(show):
+    page = show(records.build([records.chip("u55", graph=records.deep_graph(40))]))
+    page.ask(
+        "(() => { const mode = document.querySelector('.g-mode'); mode.value = 'error'; "
+        "mode.dispatchEvent(new Event('change')); })()"
+    )
+    fills = page.ask("new Set([...document.querySelectorAll('.g-canvas .n.heat rect')].map((r) => r.style.fill)).size")
+    assert fills > 10
+    assert "dB SQNR" in page.ask("document.querySelector('.g-legend').textContent")
+    page.ask("document.querySelector('.bar[data-node=\"37\"]').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    assert "depthwise_conv_2d_37" in page.ask(DETAILS)
+    assert page.complaints() == []
+
+
+def test_tabs_change_the_chip_and_paper_shows_all(show):
+    chips = [records.chip("cpu"), records.chip("u55", "fallback", records.deep_graph(30)), records.failed("hxwe2")]
+    page = show(records.build(chips))
+    panels = "[...document.querySelectorAll('.panel')].map((p) => getComputedStyle(p).display)"
+    assert page.ask(panels) == ["none", "block", "none"], "the chip with an NPU comes first"
+    page.ask("document.querySelector('#tab-2').click()")
+    assert page.ask(panels) == ["none", "none", "block"]
+    page.media(medium="print")
+    assert page.ask(panels) == ["block"] * 3
+    assert page.ask("getComputedStyle(document.querySelector('.top')).display") == "none"
+    assert len(base64.b64decode(page.call("Page.printToPDF")["data"])) > 20_000
+
+
+def test_the_theme_button_goes_round(show):
+    page = show(records.evaluation())
+    seen = []
+    for _ in range(3):
+        page.ask("document.querySelector('#theme').click()")
+        seen.append(page.ask("getComputedStyle(document.body).backgroundColor"))
+    assert len(set(seen)) == 2
+    assert page.ask("document.querySelector('#theme').textContent") == "Auto"
+
+
+def test_hostile_names_do_nothing(show):
+    name = records.HOSTILE
+    graph = records.deep_graph(12)
+    graph["nodes"][3] |= {"name": name, "kind": name, "reason": name, "device": "cpu"}
+    graph["tensors"][graph["nodes"][3]["outputs"][0]]["dtype"] = name
+    page = show(records.build([records.chip(name, "fallback", graph), records.failed("x", message=name)], model=name))
+    page.ask("document.querySelector('.graph').scrollIntoView({block: 'center', behavior: 'instant'})")
+    page.click(*page.ask(MIDDLE % (".g-canvas .n.cpu", 0)))
+    assert name in page.ask(DETAILS)
+    assert page.ask("document.querySelector('h1').textContent") == name
+    assert page.ask("typeof window.hacked") == "undefined"
+    assert page.ask("document.querySelectorAll('img').length") == 0
+    assert page.complaints() == []
+    assert page.requests() == []
+
+
+def test_the_policy_blocks_what_is_not_in_it(show):
+    page = show(records.evaluation())
+    page.ask(
+        "(() => { const script = document.createElement('script'); script.textContent = 'window.hacked = 1'; "
+        "document.body.append(script); })()"
+    )
+    assert page.ask("typeof window.hacked") == "undefined"
+    assert page.complaints() != []
