@@ -148,19 +148,20 @@ def quantize_file(
 ) -> Figures:
     """Writes the quantised .tflite of a float one and returns its figures; `data` is in the layout of the file.
 
-    Operators that ai-edge-quantizer leaves in floating point are named in the figures.
+    Operators that ai-edge-quantizer leaves in floating point are named in the figures, and the factors of the channels
+    that were equalised, by the tensor of the float file: inner values of the two files differ by them.
     """
     if plan.activations == "uint8":
         raise ConfigError("TFLite has no uint8 activations: its kernels are int8 or int16", "choose int8")
     original = float_path.read_bytes()
     model = read_model(original, str(float_path))
-    started = time.perf_counter()
+    started, factors = time.perf_counter(), dict[str, list[float]]()
     if plan.activations == "float32":
         return _written(pack_model(model), model, out, plan, data, {})
     _check_inputs(float_path, data)
     # At 16 bits activations lose next to nothing, and one weight scale for all channels would pay for it.
     if plan.equalize and plan.bits == 8 and plan.weights == "per-channel":
-        original = _equalized(original, data)
+        original = _equalized(original, data, factors)
         model = read_model(original)
     ranges = file_ranges(original, data, plan, progress)
     if plan.bias_correction:
@@ -171,11 +172,11 @@ def quantize_file(
     quantised = read_model(_quantized(pack_model(model), ranges, plan))
     name_tensors(quantised, *borders)
     seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
-    return _written(pack_model(quantised), quantised, out, plan, data, seconds)
+    return _written(pack_model(quantised), quantised, out, plan, data, seconds) | {"equalized": factors}
 
 
-def _equalized(content: bytes, data: Dataset) -> bytes:
-    """Returns the float model with the channels between its layers made equally loud."""
+def _equalized(content: bytes, data: Dataset, factors: dict[str, list[float]] | None = None) -> bytes:
+    """Returns the float model with the channels between its layers made equally loud; `factors` takes by how much."""
     model = read_model(content)
     pairs = equalizable_pairs(model)
     peaks = ChannelPeaks({pair.tensor: -1 for pair in pairs})
@@ -183,7 +184,9 @@ def _equalized(content: bytes, data: Dataset) -> bytes:
     for index in range(data.count if pairs else 0):
         peaks.observe(run(data.sample(index)))
     for pair in pairs:
-        equalize_pair(model, pair, peaks.peak(pair.tensor))
+        lifted = equalize_pair(model, pair, peaks.peak(pair.tensor))
+        if factors is not None:
+            factors[pair.tensor] = lifted.tolist()
     return pack_model(model)
 
 

@@ -113,8 +113,8 @@ def _channels_meet(graph: Any, first: Any, second: Any) -> bool:
     return int(graph.tensors[int(second.inputs[1])].shape[-1]) == channels
 
 
-def equalize_pair(model: Any, pair: Pair, peak: Floats) -> None:
-    """Lifts the quiet channels between two operators and lowers the weights that meet them.
+def equalize_pair(model: Any, pair: Pair, peak: Floats) -> Floats:
+    """Lifts the quiet channels between two operators, lowers the weights that meet them, and returns the factors.
 
     All the way before a depthwise operator, whose channels have a weight scale each; half the way before another.
     """
@@ -126,6 +126,7 @@ def equalize_pair(model: Any, pair: Pair, peak: Floats) -> None:
     _scale(model, int(pair.first.inputs[1]), factors.reshape(shape))
     _scale(model, int(pair.first.inputs[2]), factors)
     _scale(model, int(pair.second.inputs[1]), 1.0 / factors)
+    return factors
 
 
 def _values(model: Any, index: int) -> Array:

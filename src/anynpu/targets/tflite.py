@@ -18,6 +18,9 @@ from anynpu.targets.flatbuffer import operators
 from anynpu.targets.quantising import bare, emit, needs_samples
 from anynpu.tensors import TensorSpec
 
+EQUALIZATION = "equalization.json"
+"""The factors by which inner channels of the quantised file are louder than those of the float file, by its tensors."""
+
 
 @dataclass(frozen=True)
 class LiteRtOptions:
@@ -152,4 +155,6 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
     figures = quantize_file(source.main, turned, options, Path(out), progress=tool.report_progress)
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
+    if factors := figures.pop("equalized", None):
+        Path(out).with_name(EQUALIZATION).write_text(schema.canonical_json(factors) + "\n", "utf-8")
     return {"figures": figures, **_described(Path(out))}
