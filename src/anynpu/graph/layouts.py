@@ -30,11 +30,16 @@ _CONFLICT = "conflict"
 
 def read_layouts(model: ModelProto) -> dict[str, str]:
     """Returns the layout of each graph input and output, such as "NCHW" or "NHWC"; "" where no operator tells."""
-    inferred = infer(model, strict=False)
+    known = tensor_layouts(infer(model, strict=False))
+    names = [value.name for value in (*inputs_of(model), *model.graph.output)]
+    return {name: known.get(name, "") for name in names}
+
+
+def tensor_layouts(inferred: ModelProto) -> dict[str, str]:
+    """Returns the layout of every tensor that an operator tells of, in a model whose shapes are inferred."""
     reader = _Reader(inferred)
     reader.settle()
-    names = [value.name for value in (*inputs_of(model), *model.graph.output)]
-    return {name: reader.layout(name) for name in names}
+    return reader.layouts()
 
 
 class _Reader:
@@ -47,6 +52,9 @@ class _Reader:
         }
         self._known: dict[str, str] = {}
         self._changed = False
+
+    def layouts(self) -> dict[str, str]:
+        return {name: axes for name, axes in self._known.items() if axes != _CONFLICT}
 
     def layout(self, name: str) -> str:
         found = self._known.get(name, "")
