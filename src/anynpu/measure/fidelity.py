@@ -56,8 +56,8 @@ def compare_arrays(name: str, reference: Array, candidate: Array, axis: int = -1
     noise = float(np.sum(error**2))
     return Fidelity(
         cosine=_cosine(ref, cand),
-        sqnr_db=_ratio_db(float(np.sum(ref**2)), noise),
-        sqnr_var_db=_ratio_db(float(np.var(ref)), noise / ref.size),
+        sqnr_db=ratio_db(float(np.sum(ref**2)), noise),
+        sqnr_var_db=ratio_db(float(np.var(ref)), noise / ref.size),
         max_abs_error=float(np.max(np.abs(error))),
         argmax_agreement=_argmax_agreement(ref, cand, axis),
         count=ref.shape[0] if ref.ndim else 1,
@@ -74,7 +74,8 @@ def _check_finite(name: str, reference: Array, candidate: Array) -> None:
         )
 
 
-def _ratio_db(signal: float, noise: float) -> float:
+def ratio_db(signal: float, noise: float) -> float:
+    """Returns signal over noise in decibels, within +-`MAX_DB`."""
     if noise == 0.0:
         return MAX_DB
     if signal == 0.0:

@@ -1,0 +1,124 @@
+"""The error of each layer: inner tensors of an artifact beside those of the float model, on the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from anynpu.measure.fidelity import ratio_db
+from anynpu.measure.samples import SampleSet
+from anynpu.runtime.base import stored_inputs
+from anynpu.tensors import Array, TensorSpec, by_name
+
+MAX_SAMPLES = 16
+MACS_BUDGET = 6_000_000_000
+"""What all samples together may cost: about four seconds of LiteRT's reference kernels."""
+MAX_MODEL_BYTES = 512 * 2**20
+WORST = 10
+
+
+class Inner(Protocol):
+    """A session that gives inner tensors as real numbers."""
+
+    inputs: tuple[TensorSpec, ...]
+
+    def tensors(self, inputs: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]: ...
+
+
+@dataclass(frozen=True)
+class Match:
+    """A tensor of the artifact and the one of the float model that it stands for.
+
+    `subject` and `reference` are the names in the two files. Where channels were equalised, `factors` are those of the
+    last axis, by which the artifact's values are larger.
+    """
+
+    name: str
+    subject: str
+    reference: str
+    factors: Array | None = None
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """How far one tensor is from the float model's, over all samples."""
+
+    sqnr_db: float
+    max_error: float
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self.signal = self.noise = self.worst = 0.0
+
+    def add(self, expected: Array, got: Array) -> None:
+        """Adds one sample."""
+        wanted = np.asarray(expected, np.float64)
+        error = np.asarray(got, np.float64) - wanted
+        self.signal += float(np.sum(wanted**2))
+        self.noise += float(np.sum(error**2))
+        self.worst = max(self.worst, float(np.max(np.abs(error), initial=0.0)))
+
+    @property
+    def result(self) -> LayerError | None:
+        """The error, or None where a value is NaN or infinite."""
+        if not np.isfinite([self.signal, self.noise, self.worst]).all():
+            return None
+        return LayerError(ratio_db(self.signal, self.noise), self.worst)
+
+
+def sample_count(available: int, macs: int | None, model_bytes: int = 0) -> int:
+    """Returns how many samples to run, at most sixteen; 0 says that even one is beyond the budget."""
+    if model_bytes > MAX_MODEL_BYTES:
+        return 0
+    return min(available, MAX_SAMPLES, MACS_BUDGET // max(macs or 1, 1))
+
+
+def compare_layers(
+    subject: Inner,
+    reference: Inner,
+    matches: Iterable[Match],
+    samples: SampleSet,
+    like: tuple[TensorSpec, ...],
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, LayerError]:
+    """Returns the error of every matched tensor that both models have; samples are in the layouts of `like`."""
+    pairs, specs = list(matches), by_name(like)
+    sums: dict[str, _Sums] = {}
+    for index, sample in enumerate(samples):
+        got = _tensors(subject, sample, specs, [m.subject for m in pairs])
+        wanted = _tensors(reference, sample, specs, [m.reference for m in pairs])
+        for match in pairs:
+            ours, theirs = got.get(match.subject), wanted.get(match.reference)
+            if ours is None or theirs is None or ours.shape != theirs.shape or theirs.dtype.kind not in "fiu":
+                continue
+            lifted = ours if match.factors is None else ours / match.factors
+            sums.setdefault(match.name, _Sums()).add(theirs, lifted)
+        if progress is not None:
+            progress(index + 1, len(samples))
+    return {name: found for name, total in sums.items() if (found := total.result) is not None}
+
+
+def _tensors(
+    model: Any, sample: Mapping[str, Array], like: Mapping[str, TensorSpec], names: Iterable[str]
+) -> Mapping[str, Array]:
+    found: dict[str, Array] = model.tensors(stored_inputs(model, sample, like), names)
+    return found
+
+
+def worst_layers(graph: Mapping[str, Any], count: int = WORST) -> list[dict[str, Any]]:
+    """Returns the nodes of a graph record with the lowest SQNR, each with what it lost against its inputs.
+
+    `drop_db` is the SQNR of the node's worst compared input less its own: where a fault begins, it is large.
+    """
+    tensors = graph["tensors"]
+    rows = []
+    for node in graph["nodes"]:
+        if node["sqnr_db"] is None:
+            continue
+        before = [tensors[name]["sqnr_db"] for name in node["inputs"] if tensors[name]["sqnr_db"] is not None]
+        rows.append({**node, "drop_db": min(before) - node["sqnr_db"] if before else None})
+    return sorted(rows, key=lambda row: row["sqnr_db"])[:count]
