@@ -11,6 +11,7 @@ from anynpu import plugins, schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsupported
 from anynpu.measure.verify import Verification, judge
+from anynpu.pipeline.layers import empty, graph
 from anynpu.pipeline.planner import Link, plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, read_verification, require_samples
@@ -28,6 +29,7 @@ class ChipResult:
     artifacts: tuple[Artifact, ...] = ()
     verification: Verification | None = None
     evidence: Artifact | None = None
+    graph: dict[str, Any] | None = None
     not_verified: str = ""
     error: AnyNpuError | None = None
     verdict: str = ""
@@ -152,6 +154,7 @@ def _build_chip(
         found["verdict"] = fallback(made[-1], platform, steps.request.require_npu)
     except AnyNpuError as error:
         found["error"] = error
+    found["graph"] = _graph(steps, platform, made, result)
     seconds = round(time.monotonic() - started, 3)
     timings = timed.of(platform.name)
     return ChipResult(platform.name, platform, tuple(made), seconds=seconds, timings=timings, **found)
@@ -179,6 +182,17 @@ def _proof(
             raise Unsupported(f"{platform.title} does not run this model", findings)
         return {"verification": verification, "evidence": evidence}
     return {"not_verified": f"nothing on this machine executes {final.manifest.format}"}
+
+
+def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> dict[str, Any] | None:
+    """Returns the graph of what was made, whatever came of it; a figure that cannot be had is a note, no failure."""
+    if not made or result.model is None or result.test is None:
+        return None
+    try:
+        found = steps.layers(platform.name, (result.model, *made), result.test)
+        return None if found is None else graph(found, made[-1])
+    except (AnyNpuError, OSError, KeyError, ValueError) as error:
+        return empty(made[-1].manifest.format, f"no figures per layer: {error}")
 
 
 def _judge_degenerate(model: Artifact) -> None:

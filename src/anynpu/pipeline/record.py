@@ -64,6 +64,7 @@ def _chip(chip: ChipResult) -> dict[str, Any]:
         "chain": [_artifact(a) for a in chip.artifacts],
         "verification": None if chip.verification is None else verification_record(chip.verification),
         "not_verified": chip.not_verified,
+        "graph": chip.graph,
         "receipt": None if artifact is None else receipt(artifact.manifest.placement),
         "estimates": None if artifact is None else schema.to_dict(artifact.manifest.estimates),
         "memory": schema.to_dict(chip.platform.memory),

@@ -1,4 +1,4 @@
-"""The steps of a build, each a pure function of its inputs and therefore cached: import, data, compile, verify."""
+"""The steps of a build, each a function of its inputs and therefore cached: import, data, compile, verify, layers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import hashlib
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -18,6 +18,8 @@ from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, ToolMissing
 from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.measure.verify import Verification
+from anynpu.pipeline.layers import FILE as LAYERS
+from anynpu.pipeline.layers import drawable, float_twin
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.request import Request
 from anynpu.platform import Platform
@@ -177,7 +179,12 @@ class Steps:
             link.target.name,
             inputs,
             schema.to_dict(link.options, whole=True),
-            {**_given_by(link), **link.target.tools(), **platform_tools(link.target, platform), "anynpu": own_version()},
+            {
+                **_given_by(link),
+                **link.target.tools(),
+                **platform_tools(link.target, platform),
+                "anynpu": own_version(),
+            },
             # A step before the chip's own compiler knows nothing of the chip: chips share it.
             platform=platform.name if final and platform.facts else "",
             platform_digest=platform.digest if final and platform.facts else "",
@@ -229,6 +236,33 @@ class Steps:
             return Manifest(format="evidence", main="verification.json")
 
         return self.run(platform.name, "verify", step, make).artifact
+
+    def layers(self, chip: str, chain: Sequence[Artifact], data: Artifact) -> dict[str, Any] | None:
+        """Returns nodes and tensors of the last artifact of a chain that can be read, beside the float model it begins
+        with: error and cost of every layer."""
+        subject, twin = drawable(chain), float_twin(chain)
+        if subject is None:
+            return None
+        inputs = {"candidate": subject.digest, "reference": chain[0].digest, "data": data.digest}
+        if twin is not None:
+            inputs["float"] = twin.digest
+        step = Step("layers", inputs, tools={"anynpu": own_version(), **_runtime_versions()})
+
+        def make(out: Path, work: Work) -> Manifest:
+            arguments = {
+                "candidate": str(subject.path),
+                "reference": str(chain[0].path),
+                "floating": str(twin.path) if twin else "",
+                "data": str(data.path),
+            }
+            answer = tool.call(
+                "anynpu.pipeline.layers:inspect", arguments, scratch=out.parent, log=work.log, progress=work.progress
+            )
+            (out / LAYERS).write_text(schema.canonical_json(answer) + "\n", "utf-8")
+            return Manifest(format="layers", main=LAYERS)
+
+        found: dict[str, Any] = schema.read_json(self.run(chip, "layers", step, make).artifact.main)
+        return found
 
     @property
     def metric(self) -> str:

@@ -1,0 +1,256 @@
+"""The graph of a build, layer by layer: what each operator is, where it runs, what it costs and how far it is off."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu import schema
+from anynpu.artifact import Artifact
+from anynpu.errors import AnyNpuError
+from anynpu.graph.outline import NodeOutline, Outline, TensorOutline
+from anynpu.measure.fidelity import compare_outputs
+from anynpu.measure.layers import Inner, LayerError, Match, compare_layers, sample_count
+from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.measure.verify import run_all
+from anynpu.runtime.base import choose
+
+FILE = "layers.json"
+PER_LAYER = "per_layer.csv"
+CYCLES, MILLISECONDS = "cycles (Vela estimate)", "ms (measured, onnxruntime profile)"
+_ONNX, _TFLITE = ("onnx", "onnx-ort"), ("tflite", "tflite-float")
+_NAMED = 5
+"""How many tensors a note names before it counts the rest."""
+
+
+@dataclass(frozen=True)
+class View:
+    """An artifact's outline, which of its tensors are which of the float model's, and how both are run."""
+
+    outline: Outline
+    matches: tuple[Match, ...]
+    subject: Callable[[], Inner]
+    reference: Callable[[], Inner]
+    notes: tuple[str, ...] = ()
+    twin: Artifact | None = None
+
+
+def drawable(chain: Sequence[Artifact]) -> Artifact | None:
+    """Returns the last artifact of a chain whose nodes can be read, or None; nothing computes on the null device."""
+    if chain[-1].manifest.format == "null":
+        return None
+    return next((a for a in reversed(chain) if a.manifest.format in (*_ONNX, *_TFLITE)), None)
+
+
+def float_twin(chain: Sequence[Artifact]) -> Artifact | None:
+    """Returns the float TFLite model of a chain, whose tensors are those of the quantised one."""
+    return next((a for a in reversed(chain) if a.manifest.format == "tflite-float"), None)
+
+
+def empty(of: str, note: str) -> dict[str, Any]:
+    """Returns the record of a graph of which nothing is known but why."""
+    return {"nodes": [], "time_unit": None, "tensors": {}, "of": of, "samples": 0, "notes": [note]}
+
+
+def inspect(candidate: str, reference: str, floating: str, data: str) -> dict[str, Any]:
+    """Returns nodes and tensors of an artifact with errors and times as JSON data (runs in a child process)."""
+    subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
+    twin = Artifact.open(Path(floating)) if floating else None
+    view = _onnx_view(subject, truth) if subject.manifest.format in _ONNX else _tflite_view(subject, twin)
+    notes = list(view.notes)
+    everything = read_samples(Path(data))
+    macs = sum(node.macs or 0 for node in view.outline.nodes)
+    samples = everything.first(sample_count(len(everything), macs, subject.main.stat().st_size))
+    errors: dict[str, LayerError] = {}
+    times: dict[str, float] = {}
+    if not len(samples):
+        notes.append(f"no error and time per layer: {macs / 1e9:.1f} GMACs are beyond the budget for one sample")
+    else:
+        errors = _tried(notes, "error per layer", lambda: _errors(view, truth, samples, notes))
+        if subject.manifest.format == "onnx-ort":
+            times = _tried(notes, "time per layer", lambda: _times(view.outline, subject, samples, notes))
+    result = _record(view.outline, errors, times)
+    if times:
+        result["time_unit"] = MILLISECONDS
+    return result | {"of": subject.manifest.format, "samples": len(samples) if errors else 0, "notes": notes}
+
+
+def _tried(notes: list[str], what: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Returns what `make` finds; an error of ours becomes a note, since a drawing without figures is still one."""
+    try:
+        return make()
+    except AnyNpuError as error:
+        notes.append(f"no {what}: {error.message}")
+        return {}
+
+
+def _onnx_view(subject: Artifact, truth: Artifact) -> View:
+    import onnx
+
+    from anynpu.graph.outline import outline
+    from anynpu.runtime.ort import OrtInner
+
+    mine = outline(onnx.load(subject.main))
+    if subject.digest == truth.digest:
+        note = "these are the nodes of the float model: nothing here reads those of the compiled one"
+        return View(mine, (), lambda: OrtInner(subject), lambda: OrtInner(truth), (note,))
+    theirs = outline(onnx.load(truth.main))
+    matches = tuple(
+        Match(name, tensor.value, name)
+        for name, tensor in mine.tensors.items()
+        if name in theirs.tensors and not tensor.constant
+    )
+    return View(mine, matches, lambda: OrtInner(subject), lambda: OrtInner(truth))
+
+
+def _tflite_view(subject: Artifact, twin: Artifact | None) -> View:
+    from anynpu.runtime.litert import LiteRtInner
+    from anynpu.targets.tflite import EQUALIZATION
+    from anynpu.targets.tflite_outline import outline, same_tensors, through_padding
+
+    mine = outline(subject.main)
+    if twin is None:
+        note = "the chain has no float TFLite model to compare inner tensors with"
+        return View(mine, (), lambda: LiteRtInner(subject), lambda: LiteRtInner(subject), (note,))
+    notes = []
+    factors: dict[str, list[float]] = {}
+    if any(entry.path == EQUALIZATION for entry in subject.manifest.files):
+        lifted = schema.read_json(subject.file(EQUALIZATION))
+        factors = through_padding(twin.main, lifted)
+        notes.append(f"inner channels of {len(lifted)} tensors were equalised; errors are in units of the float model")
+    matches = tuple(
+        Match(name, name, other, np.asarray(factors[other]) if other in factors else None)
+        for name, other in same_tensors(subject.main, twin.main).items()
+    )
+    return View(mine, matches, lambda: LiteRtInner(subject), lambda: LiteRtInner(twin), tuple(notes), twin)
+
+
+def _errors(view: View, truth: Artifact, samples: SampleSet, notes: list[str]) -> dict[str, LayerError]:
+    from anynpu.tool import report_progress
+
+    if not view.matches:
+        return {}
+    like = (*truth.manifest.inputs, *truth.manifest.outputs)
+    found = compare_layers(view.subject(), view.reference(), view.matches, samples, like, report_progress)
+    without = [name for name, t in view.outline.tensors.items() if not t.constant and name not in found]
+    if without:
+        named = ", ".join(without[:_NAMED]) + (f" and {len(without) - _NAMED} more" if len(without) > _NAMED else "")
+        notes.append(f"tensors without a counterpart in the float model, or with values that are not finite: {named}")
+    if view.twin is not None:
+        notes.append(_converted(view.twin, truth, samples.first(2)))
+    return found
+
+
+def _converted(twin: Artifact, truth: Artifact, samples: SampleSet) -> str:
+    """Returns the sentence that says what inner tensors are compared with, and how far that is from the model."""
+    expected, got = (run_all(choose(a.manifest.format)(a), samples, truth) for a in (truth, twin))
+    worst = min(f.sqnr_db for f in compare_outputs(expected, got).values())
+    return f"inner tensors are compared with the float TFLite model, {worst:.0f} dB from the ONNX model at its outputs"
+
+
+def _times(outline: Outline, subject: Artifact, samples: SampleSet, notes: list[str]) -> dict[str, float]:
+    """Returns the measured time of each node with its conversions; what belongs to no node is noted."""
+    from anynpu.runtime.ort import kernel_times
+
+    rows = list(samples)
+    runs = (rows * -(-10 // len(rows)))[: max(10, len(rows))] if len(rows) > 1 else rows
+    kernels = kernel_times(subject, runs)
+    total = sum(kernels.values())
+    found: dict[str, float] = {}
+    for node in outline.nodes:
+        mine = [kernels.pop(name) for name in dict.fromkeys(node.kernels) if name in kernels]
+        if mine:
+            found[node.name] = sum(mine)
+    notes.append(f"times: the median of {len(runs)} runs on one thread of this host, conversions with their node")
+    if rest := sum(kernels.values()):
+        notes.append(f"{rest:.3f} ms of {total:.3f} belong to kernels that are no node's own (reordering, the inputs)")
+    return found
+
+
+def _record(outline: Outline, errors: Mapping[str, LayerError], times: Mapping[str, float]) -> dict[str, Any]:
+    tensors = {name: _tensor(tensor, errors.get(name)) for name, tensor in outline.tensors.items()}
+    nodes = [_node(node, tensors, times.get(node.name)) for node in outline.nodes]
+    return {"nodes": nodes, "time_unit": None, "tensors": tensors}
+
+
+def _node(node: NodeOutline, tensors: Mapping[str, Any], time: float | None) -> dict[str, Any]:
+    known = [tensors[name]["sqnr_db"] for name in node.outputs if tensors[name]["sqnr_db"] is not None]
+    return {
+        "name": node.name,
+        "kind": node.kind,
+        "device": "cpu",
+        "reason": "",
+        "macs": node.macs,
+        "inputs": list(node.inputs),
+        "outputs": list(node.outputs),
+        "sqnr_db": min(known) if known else None,
+        "time": None if time is None else round(time, 6),
+    }
+
+
+def _tensor(tensor: TensorOutline, error: LayerError | None) -> dict[str, Any]:
+    return {
+        "shape": None if tensor.shape is None else list(tensor.shape),
+        "dtype": tensor.dtype,
+        "layout": tensor.layout,
+        "constant": tensor.constant,
+        # One scale for each of hundreds of channels is nothing to look at: their span and their number are.
+        "scale": [float(f"{v:.8g}") for v in _span(tensor.scale)] or None,
+        "zero_point": list(_span(tensor.zero_point)) or None,
+        "channels": len(tensor.scale) if len(tensor.scale) > 1 else None,
+        "sqnr_db": None if error is None else round(error.sqnr_db, 3),
+        "max_error": None if error is None else float(f"{error.max_error:.6g}"),
+    }
+
+
+def _span(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the values, or the smallest and the largest of several."""
+    return (min(values), max(values)) if len(values) > 1 else tuple(values)
+
+
+def graph(layers: Mapping[str, Any], final: Artifact) -> dict[str, Any]:
+    """Returns the record of one chip: the graph that chips share, with what its own compiler says of each node."""
+    nodes = [dict(node) for node in layers["nodes"]]
+    result = {**layers, "nodes": nodes, "notes": list(layers["notes"])}
+    placement = final.manifest.placement
+    if placement is not None:
+        placed = {op.name: op for op in placement.operators}
+        for node in nodes:
+            if op := placed.get(node["name"]):
+                node["device"], node["reason"] = op.device, op.reason
+    if any(entry.path == PER_LAYER for entry in final.manifest.files):
+        result["time_unit"] = CYCLES
+        if left := _add_cycles(nodes, _cycles(final.file(PER_LAYER))):
+            result["notes"].append(f"{left:,} cycles of Vela's estimate belong to operators that it made itself")
+    return result
+
+
+def _cycles(path: Path) -> dict[str, int]:
+    """Returns Vela's estimate of each operator that runs on the NPU, by the tensor that it makes."""
+    found: dict[str, int] = {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            if row["Target"] == "NPU":
+                found[row["Name"]] = found.get(row["Name"], 0) + int(float(row["Op Cycles"]))
+    return found
+
+
+def _add_cycles(nodes: Sequence[dict[str, Any]], cycles: Mapping[str, int]) -> int:
+    """Adds Vela's estimates to the nodes and returns the cycles that belong to none of them.
+
+    Vela names the parts of a node it splits by the node with a suffix (mean_0_intermediate).
+    """
+    known = {node["name"]: node for node in nodes}
+    left = 0
+    for name, count in cycles.items():
+        owner = max((n for n in known if name == n or name.startswith(f"{n}_")), key=len, default=None)
+        if owner is None:
+            left += count
+        else:
+            known[owner]["time"] = (known[owner]["time"] or 0) + count
+    return left
