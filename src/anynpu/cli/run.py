@@ -1,8 +1,7 @@
-"""anynpu run and compare: executing artifacts."""
+"""anynpu run: executing an artifact."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import click
 import numpy as np
 
-from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.cli import options
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
-from anynpu.report.figures import decibel, percent
 from anynpu.runtime.base import choose, run_stored
 from anynpu.store import writing
 from anynpu.tensors import Array, TensorSpec
@@ -122,67 +119,3 @@ def read_stored(path: Path, specs: tuple[TensorSpec, ...]) -> dict[str, Array]:
     given = read_arrays(path, specs)
     stored = {spec.name: _stored(spec, given[spec.name]) for spec in specs if spec.name in given}
     return {**given, **stored}
-
-
-@click.command()
-@click.argument("reference", type=click.Path(path_type=Path))
-@click.argument("candidate", type=click.Path(path_type=Path))
-@click.option(
-    "--data", required=True, metavar="SOURCE", help="Samples: .npy, .npz, a folder of images, file.py:generator."
-)
-@click.option("-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="How images become inputs.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Most samples to take.")
-@click.option("--on", "device", metavar="DEVICE", help="What runs the candidate.")
-@click.option("--min-sqnr", type=float, default=10.0, show_default=True, metavar="DB", help="Less ends with status 1.")
-@options.apply(options.COMMON)
-@click.pass_context
-def compare(ctx: click.Context, /, reference: Path, candidate: Path, **given: Any) -> int:
-    """Run two artifacts on the same samples and compare their outputs; status 1 below --min-sqnr.
-
-    Artifacts of different networks (by fingerprint) are refused: their outputs mean different things.
-
-    \b
-    anynpu compare out/float out/tflm --data test.npz
-    """
-    from anynpu.measure.fidelity import compare_outputs
-    from anynpu.measure.samples import SampleSet
-    from anynpu.measure.verify import class_axes, run_all
-    from anynpu.quantize.calibration import load_data
-
-    if not math.isfinite(given["min_sqnr"]):
-        raise ConfigError(f"--min-sqnr {given['min_sqnr']}: a number of decibels was expected")
-    a, b = Artifact.open(reference), Artifact.open(candidate)
-    if a.manifest.fingerprint != b.manifest.fingerprint:
-        raise ConfigError(
-            f"{reference} and {candidate} are different networks (fingerprints {a.manifest.fingerprint[:12]} and "
-            f"{b.manifest.fingerprint[:12]})"
-        )
-    data = load_data(given["data"], a.manifest.inputs, options.preprocess(given["preprocess"]), given["limit"])
-    samples = SampleSet(data.inputs, data.labels)
-    kind_a, kind_b = choose(a.manifest.format), choose(b.manifest.format, given["device"])
-    found = compare_outputs(run_all(kind_a(a), samples, a), run_all(kind_b(b), samples, a), class_axes(a))
-    worst = min(f.sqnr_db for f in found.values())
-    if given["format"] == "json":
-        record = {"reference": a.digest, "candidate": b.digest, "executed": [kind_a.what, kind_b.what]}
-        outputs = {name: f.to_json() for name, f in found.items()}
-        click.echo(
-            as_json({"schema_version": 1, "kind": "compare", **record, "outputs": schema.to_dict(outputs)}), nl=False
-        )
-    else:
-        click.echo(f"{kind_a.what} against {kind_b.what}, {len(samples)} samples" + (" of RANDOM data" * data.random))
-        print_table([_fidelity_row(name, f) for name, f in found.items()])
-        click.echo(
-            "same" if worst >= given["min_sqnr"] else f"different: {worst:.1f} dB is under {given['min_sqnr']:g} dB"
-        )
-    return 0 if worst >= given["min_sqnr"] else 1
-
-
-def _fidelity_row(name: str, f: Any) -> dict[str, str]:
-    return {
-        "output": name,
-        "SQNR dB": decibel(f.sqnr_db),
-        "SQNR dB (variance)": decibel(f.sqnr_var_db),
-        "cosine": f"{f.cosine:.6f}",
-        "max error": f"{f.max_abs_error:.4g}",
-        "argmax agrees": percent(f.argmax_agreement),
-    }

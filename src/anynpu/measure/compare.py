@@ -1,7 +1,7 @@
 """Is B better, worse or no different from A? The record of the kind "compare".
 
 schema_version, kind, anynpu, at       1, "compare", the version that compared, when (UTC)
-a, b                   {name, artifact (digest), fingerprint, executed, chip, tools}; a is the reference
+a, b                   {name, artifact (digest), fingerprint, executed, chip, tools, options}; a is the reference
 reference, candidate, executed         the two digests, and the two lines saying what ran them
 same_network           whether the fingerprints are equal; if not, every line says "not comparable"
 level, margin          of the tests; the smallest relative difference of interest
@@ -95,6 +95,7 @@ class SideInfo:
     executed: str = ""
     chip: str = ""
     tools: Mapping[str, str] | None = None
+    options: Mapping[str, Any] | None = None
 
 
 def fewest_launches(level: float, metrics: int = 1) -> int:
@@ -170,8 +171,10 @@ def overall(verdicts: Sequence[str | None]) -> str:
 def side_of(artifact: Artifact, executed: str = "") -> SideInfo:
     """Returns who an artifact is."""
     manifest, step = artifact.manifest, artifact.manifest.step
-    chip, tools = (step.platform, dict(step.tools)) if step else ("", {})
-    return SideInfo(str(artifact.path), artifact.digest, manifest.fingerprint, executed, chip, tools)
+    info = SideInfo(str(artifact.path), artifact.digest, manifest.fingerprint, executed)
+    if step is None:
+        return info
+    return replace(info, chip=step.platform or step.name, tools=dict(step.tools), options=dict(step.options))
 
 
 def record_of(

@@ -21,8 +21,12 @@ from anynpu.runtime.base import Session, open_session, run_stored
 from anynpu.tensors import Array
 
 MOST_RUNS = 20_000
+MOST_SECONDS = 5.0
+"""A launch of a slow model ends after so long (or the seconds asked for) with fewer runs, but with FEWEST_RUNS."""
+FEWEST_RUNS = 3
 WARM_SECONDS = 0.1
 WARM_RUNS = 5
+WARM_ENOUGH = 1.0
 GOVERNOR = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 
 
@@ -33,7 +37,7 @@ class Job:
     artifact: Path
     device: str | None = None
     seconds: float = 0.5
-    runs: int = 50
+    runs: int = 30
 
 
 @dataclass
@@ -79,12 +83,12 @@ def _time(session: Session, inputs: dict[str, Array], seconds: float, runs: int,
     first = run_stored(session, inputs)
     expected = {name: np.array(values) for name, values in first.items()}
     began, done = time.perf_counter(), 0
-    while done < WARM_RUNS or time.perf_counter() - began < WARM_SECONDS:
+    while time.perf_counter() - began < (WARM_SECONDS if done >= WARM_RUNS else WARM_ENOUGH):
         session.run(inputs)
         done += 1
     gc.disable()
     began = time.perf_counter()
-    while (len(samples) < runs or time.perf_counter() - began < seconds) and len(samples) < MOST_RUNS:
+    while _goes_on(len(samples), time.perf_counter() - began, runs, seconds):
         started = time.perf_counter_ns()
         outputs = session.run(inputs)
         samples.append((time.perf_counter_ns() - started) / 1e6)
@@ -94,12 +98,22 @@ def _time(session: Session, inputs: dict[str, Array], seconds: float, runs: int,
                 raise DeviceError(f"run {len(samples) + 1} gives another output {name} than the first one")
 
 
+def _goes_on(done: int, elapsed: float, runs: int, seconds: float) -> bool:
+    if done < FEWEST_RUNS:
+        return True
+    if done >= MOST_RUNS or elapsed >= max(MOST_SECONDS, seconds):
+        return False
+    return done < runs or elapsed < seconds
+
+
 def order_of(launches: int) -> str:
     """Returns the order ABBAABBA...: every pair of launches is turned round after the one before."""
     return "".join("AB" if i % 2 == 0 else "BA" for i in range(launches))
 
 
-def interleave(a: Job, b: Job, launches: int, progress: Callable[[int, int], None] = lambda done, total: None) -> Any:
+def interleave(
+    a: Job, b: Job, launches: int, progress: Callable[[int, int], None] = lambda done, total: None
+) -> Interleaved:
     """Returns the samples of both sides; after a failure, those until then, and the failure."""
     found = Interleaved(Side(), Side())
     order = order_of(launches)

@@ -1,0 +1,312 @@
+"""anynpu compare: is B better, worse or no different?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu import schema
+from anynpu.artifact import Artifact
+from anynpu.cli import options
+from anynpu.cli.table import print_table
+from anynpu.errors import AnyNpuError, ConfigError
+from anynpu.measure.compare import (
+    NOT_COMPARABLE,
+    WORSE,
+    Measured,
+    Rules,
+    SideInfo,
+    fewest_launches,
+    record_of,
+    side_of,
+)
+from anynpu.measure.launch import Interleaved, Job, conditions, interleave
+from anynpu.pipeline.output import as_json
+from anynpu.pipeline.steps import own_version
+from anynpu.report.figures import decibel, percent
+
+LEVEL = click.option(
+    "--level", type=float, default=0.05, show_default=True, help="Chance of a false alarm that is accepted."
+)
+MARGIN = click.option(
+    "--margin", default="1%", show_default=True, metavar="SHARE", help="Smallest change of interest, such as 3%."
+)
+LEDGER = click.option(
+    "--ledger", type=click.Path(path_type=Path), envvar="ANYNPU_LEDGER", help="The ledger's file [ANYNPU_LEDGER]."
+)
+SECONDS = click.option(
+    "--seconds", type=click.FloatRange(0.0, 3600), default=0.5, show_default=True, help="Least time of a launch."
+)
+
+
+@click.command()
+@click.argument("reference", metavar="A", type=click.Path(path_type=Path))
+@click.argument("candidate", metavar="B", type=click.Path(path_type=Path))
+@click.option("--data", metavar="SOURCE", help="Samples: .npy, .npz, a folder of images, file.py:generator.")
+@click.option("-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="How images become inputs.")
+@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Most samples to take.")
+@click.option("--metric", default="", help="How labels score: top1, mean_top1, ...; guessed from their form.")
+@click.option("--min-sqnr", type=float, default=10.0, show_default=True, metavar="DB", help="Less ends with status 1.")
+@click.option("--time", "timed", is_flag=True, help="Compare latencies, measured in turn in fresh processes.")
+@click.option("--launches", type=click.IntRange(2, 1000), default=5, show_default=True, help="Processes of each side.")
+@SECONDS
+@click.option(
+    "-n",
+    "--runs",
+    type=click.IntRange(1, 20000),
+    default=30,
+    show_default=True,
+    help="Least runs of a launch, if they take 5 s at most.",
+)
+@click.option("--on", "device", metavar="DEVICE", help="What runs B.")
+@click.option("--different-networks", is_flag=True, help="Go on with different networks; all is labelled so.")
+@LEVEL
+@MARGIN
+@LEDGER
+@options.apply(options.COMMON)
+@click.pass_context
+def compare(ctx: click.Context, /, reference: Path, candidate: Path, **given: Any) -> int:
+    """Judge B against A: outputs, latency, accuracy; status 1 if B is worse.
+
+    A and B are two artifacts, or two records that `anynpu bench -f json` wrote. With --data their outputs are compared
+    (SQNR), and their accuracies where there are labels (McNemar's test for top-1). With --time they run in turn (ABBA),
+    each launch in a fresh process: the ratio of medians has a bootstrap interval over launches, and a permutation test
+    decides. "No difference" is a verdict too. Different networks (by fingerprint) are refused.
+
+    \b
+    anynpu compare out/float out/tflm --data test.npz
+    anynpu compare out/cpu out/tflm --time --launches 10
+    anynpu compare before.json after.json --margin 3% -f json
+    """
+    rules = rules_of(given)
+    if not math.isfinite(given["min_sqnr"]):
+        raise ConfigError(f"--min-sqnr {given['min_sqnr']}: a number of decibels was expected")
+    failure: AnyNpuError | None = None
+    if reference.is_file() and candidate.is_file():
+        record = _records(reference, candidate, rules, given)
+    elif reference.is_file() or candidate.is_file():
+        raise ConfigError(f"{reference} and {candidate}: one is a record, the other an artifact", "bench the artifact")
+    else:
+        record, failure = _artifacts(reference, candidate, rules, given)
+    record = {**record, "anynpu": own_version()}
+    if given["format"] == "json":
+        click.echo(as_json(record), nl=False)
+    else:
+        show(record)
+    if failure is not None:
+        raise failure
+    if given["ledger"] is not None and (record["latency"] or record["accuracy"]):
+        from anynpu.measure.ledger import append, rows_of
+
+        append(given["ledger"], rows_of(schema.to_dict(record), "this comparison"))
+    return 1 if record["verdict"] == WORSE or record["outputs_verdict"] == "different" else 0
+
+
+def rules_of(given: Mapping[str, Any]) -> Rules:
+    """Returns how a difference is judged, as --level and --margin say."""
+    text = given["margin"]
+    try:
+        margin = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise ConfigError(f"--margin {text}: a share such as 1% was expected") from None
+    return Rules(given["level"], margin)
+
+
+def _same_network(a: SideInfo, b: SideInfo, given: Mapping[str, Any]) -> list[str]:
+    """Raises for different networks, or returns the label that they get when that was asked for."""
+    if a.fingerprint == b.fingerprint:
+        return []
+    text = f"different networks (fingerprints {a.fingerprint[:12] or '-'} and {b.fingerprint[:12] or '-'})"
+    if not given["different_networks"]:
+        raise ConfigError(
+            f"{a.name} and {b.name} are {text}", "--different-networks compares them and labels every figure"
+        )
+    return [f"{NOT_COMPARABLE}: {text}"]
+
+
+def _records(path_a: Path, path_b: Path, rules: Rules, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the comparison of two benches that were recorded."""
+    if given["data"] is not None or given["timed"]:
+        raise ConfigError("--data and --time run artifacts; two records were given")
+    (a, launches_a, unit_a), (b, launches_b, unit_b) = _side(path_a), _side(path_b)
+    if unit_a != unit_b:
+        raise ConfigError(f"{path_a} counts {unit_a} and {path_b} {unit_b}: nothing to compare")
+    notes = _same_network(a, b, given)
+    measured = Measured(launches_a, launches_b, unit_a, "as recorded", "")
+    return record_of(a, b, rules, measured=measured, notes=notes)
+
+
+def _side(path: Path) -> tuple[SideInfo, list[list[float]], str]:
+    from anynpu.measure.ledger import launches_of, with_artifact
+
+    record = schema.read_json(path)
+    if not isinstance(record, Mapping) or record.get("kind") != "bench":
+        kind = record.get("kind") if isinstance(record, Mapping) else None
+        raise ConfigError(f"{path}: not a bench record" + (f" but one of kind {kind}" if kind else ""))
+    try:
+        launches, unit = launches_of(record)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error.message}") from None
+    except (AttributeError, TypeError):
+        raise ConfigError(f"{path}: not a whole bench record") from None
+    if record.get("complete") is False:
+        raise ConfigError(f"{path}: this bench broke off; run it again")
+    whole = with_artifact(record) if record.get("path") else record
+    texts = {name: str(whole.get(name) or "") for name in ("artifact", "fingerprint", "executed", "chip")}
+    return SideInfo(str(path), **texts, tools=whole.get("tools"), options=whole.get("options")), launches, unit
+
+
+def _artifacts(
+    path_a: Path, path_b: Path, rules: Rules, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], AnyNpuError | None]:
+    """Returns the comparison of two artifacts, and what broke it off if something did."""
+    if given["data"] is None and not given["timed"]:
+        raise ConfigError(
+            "what is to be compared?", "give --data for outputs and accuracy, --time for latency, or both"
+        )
+    a, b = Artifact.open(path_a), Artifact.open(path_b)
+    side_a, side_b = side_of(a), side_of(b)
+    notes = _same_network(side_a, side_b, given)
+    parts: dict[str, Any] = {}
+    if given["data"] is not None:
+        found, whats = _outputs(a, b, given, not notes)
+        side_a, side_b = (replace(side, executed=w) for side, w in zip((side_a, side_b), whats, strict=True))
+        notes += found.pop("notes")
+        parts |= found
+    failure = None
+    if given["timed"]:
+        _enough(rules, given, "accuracy" in parts)
+        host = conditions()
+        timed = _timed(a, b, given)
+        parts["measured"] = Measured(timed.a.launches, timed.b.launches, "ms", timed.a.input, timed.order)
+        parts["host"] = {**host, "load_after": conditions()["load"]}
+        failure = timed.failure
+        whats = timed.a.executed or side_a.executed, timed.b.executed or side_b.executed
+        side_a, side_b = (replace(side, executed=w) for side, w in zip((side_a, side_b), whats, strict=True))
+    told = failure.message if failure else ""
+    return record_of(side_a, side_b, rules, **parts, failure=told, notes=notes), failure
+
+
+def _enough(rules: Rules, given: Mapping[str, Any], scored: bool) -> None:
+    least = fewest_launches(rules.level, 2 if scored else 1)
+    if given["launches"] < least:
+        raise ConfigError(
+            f"--launches {given['launches']}: too few for a verdict at level {rules.level:g}",
+            f"{least} launches of each side are the least",
+        )
+
+
+def _timed(a: Artifact, b: Artifact, given: Mapping[str, Any]) -> Interleaved:
+    from anynpu.runtime.base import choose
+
+    choose(a.manifest.format), choose(b.manifest.format, given["device"])  # raises before anything is launched
+
+    def progress(done: int, total: int) -> None:
+        if not given["quiet"]:
+            click.echo(f"launch {done} of {total}", err=True)
+
+    one, other = (Job(x.path, on, given["seconds"], given["runs"]) for x, on in ((a, None), (b, given["device"])))
+    return interleave(one, other, given["launches"], progress)
+
+
+def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> tuple[dict[str, Any], tuple[str, str]]:
+    """Returns the fidelity of outputs, and the accuracies where there are labels."""
+    from anynpu.measure.fidelity import compare_outputs
+    from anynpu.measure.paired import compare_accuracy, default_metric
+    from anynpu.measure.samples import SampleSet
+    from anynpu.measure.verify import class_axes, run_all
+    from anynpu.quantize.calibration import load_data
+    from anynpu.runtime.base import choose
+
+    data = load_data(given["data"], a.manifest.inputs, options.preprocess(given["preprocess"]), given["limit"])
+    samples = SampleSet(data.inputs, data.labels)
+    kind_a, kind_b = choose(a.manifest.format), choose(b.manifest.format, given["device"])
+    outputs_a = run_all(kind_a(a), samples, a)
+    outputs_b = run_all(kind_b(b), samples, a if same else b)
+    notes = [f"{len(samples)} samples" + (" of RANDOM data" * data.random)]
+    found: dict[str, Any] = {"notes": notes}
+    if same:
+        fidelity = compare_outputs(outputs_a, outputs_b, class_axes(a))
+        found["outputs"] = schema.to_dict({name: f.to_json() for name, f in fidelity.items()})
+        found["min_sqnr_db"] = given["min_sqnr"]
+    if samples.labels is not None:
+        metric = given["metric"] or default_metric(outputs_a, samples.labels)
+        found["accuracy"] = compare_accuracy(metric, samples.inputs, outputs_a, outputs_b, samples.labels)
+    elif given["metric"]:
+        raise ConfigError(f"--metric {given['metric']}: the data has no labels")
+    return found, (kind_a.what, kind_b.what)
+
+
+def show(record: Mapping[str, Any]) -> None:
+    """Prints a comparison as text."""
+    for letter in ("a", "b"):
+        side = record[letter]
+        click.echo(f"{letter.upper()}: {side['name']}, {side['executed'] or 'not executed'}")
+    if record["outputs"]:
+        print_table([_fidelity_row(name, f) for name, f in record["outputs"].items()])
+        worst = min(f["sqnr_db"] for f in record["outputs"].values())
+        floor = record["min_sqnr_db"]
+        click.echo("outputs: same" if worst >= floor else f"outputs: different: {worst:.1f} dB is under {floor:g} dB")
+    if record["latency"]:
+        _show_latency(record["latency"])
+    if record["accuracy"]:
+        _show_accuracy(record["accuracy"])
+    for note in record["notes"]:
+        click.echo(f"note: {note}")
+    host = record["host"]
+    if host:
+        told = f"{host['cpus']} CPUs, governor {host['governor'] or 'unknown'}"
+        click.echo(f"host: {told}, load {host['load']} before and {host['load_after']} after")
+    click.echo(f"verdict: {record['verdict'] or 'none, the measurement broke off'}")
+
+
+def _show_latency(latency: Mapping[str, Any]) -> None:
+    rows = []
+    for letter in ("a", "b"):
+        summary = latency["summary"][letter]
+        if summary is not None:
+            low, high = summary["median_interval"] or (None, None)
+            rows.append(
+                {
+                    "side": letter.upper(),
+                    f"median {latency['unit']}": f"{summary['median']:.4g}",
+                    "95 % interval": f"[{_number(low)}, {_number(high)}]",
+                    "MAD": f"{summary['mad']:.2g}",
+                    "samples": str(summary["count"]),
+                    "launches": str(len(latency["launches"][letter])),
+                }
+            )
+    print_table(rows)
+    ratio = latency["ratio"]
+    if ratio is not None:
+        click.echo(
+            f"latency: B / A = {ratio['median']:.4g} [{ratio['low']:.4g}, {ratio['high']:.4g}], "
+            f"p = {latency['p_adjusted']:.2g}: {latency['verdict']}"
+            + (" (equal within the margin)" if latency["equivalent"] else "")
+        )
+
+
+def _show_accuracy(found: Mapping[str, Any]) -> None:
+    mean, low, high = found["difference"]
+    shown = f"{found['metric']}: A {found['a']:.4g}, B {found['b']:.4g}, B - A = {mean:+.4g} [{low:+.4g}, {high:+.4g}]"
+    click.echo(f"{shown}, p = {found['p_adjusted']:.2g} ({found['test']}): {found['verdict']}")
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
+
+
+def _fidelity_row(name: str, f: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "output": name,
+        "SQNR dB": decibel(f["sqnr_db"]),
+        "SQNR dB (variance)": decibel(f["sqnr_var_db"]),
+        "cosine": f"{f['cosine']:.6f}",
+        "max error": f"{f['max_abs_error']:.4g}",
+        "argmax agrees": percent(f["argmax_agreement"]),
+    }

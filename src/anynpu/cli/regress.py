@@ -1,0 +1,76 @@
+"""anynpu regress: what a new toolchain version changed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu import schema
+from anynpu.cli import options
+from anynpu.cli.compare import LEDGER, LEVEL, MARGIN, rules_of
+from anynpu.cli.table import print_table
+from anynpu.measure.compare import WORSE
+from anynpu.pipeline.output import as_json
+
+
+@click.command()
+@click.option("--add", "added", multiple=True, metavar="FILE", help="Add a record: build, bench, compare or eval.")
+@click.option("--against", default="last", show_default=True, metavar="VERSION", help="3.12.0, or ethos-u-vela=3.12.0.")
+@LEVEL
+@MARGIN
+@LEDGER
+@options.apply(options.COMMON)
+@click.pass_context
+def regress(ctx: click.Context, /, added: tuple[str, ...], against: str, **given: Any) -> int:
+    """Say what changed from one toolchain version to the next; status 1 if something got worse.
+
+    Results are rows of a ledger, a file that is only ever appended to. Rows of one network, chip and metric are
+    compared: times with their raw samples by the tests of `anynpu compare`, single figures by --margin.
+
+    \b
+    anynpu regress --add out/report.json
+    anynpu regress --against ethos-u-vela=3.12.0
+    """
+    from anynpu.measure.ledger import append, default_path, read, rows_of
+    from anynpu.measure.regress import changes
+
+    rules = rules_of(given)
+    path = given["ledger"] or default_path()
+    # Every record is read before the first is written: a bad one leaves the ledger as it was.
+    fresh = [row for file in added for row in rows_of(schema.read_json(Path(file)), file)]
+    count = append(path, fresh) if added else 0
+    rows, damaged = read(path)
+    found = changes(rows, against, rules)
+    worse = any(change.verdict == WORSE for change in found)
+    if given["format"] == "json":
+        record = {"schema_version": 1, "kind": "regress", "ledger": str(path), "rows": len(rows), "added": count}
+        told = {"damaged": damaged, "level": rules.level, "margin": rules.margin, "verdict": WORSE if worse else "ok"}
+        click.echo(as_json({**record, **told, "changes": [asdict(change) for change in found]}), nl=False)
+        return int(worse)
+    said = f"{path}: {len(rows)} rows" + (f", {count} of them new" if added else "")
+    click.echo(said + (f"; {damaged} damaged lines are left out" if damaged else ""))
+    print_table([_change_row(change) for change in found])
+    if not found:
+        click.echo("no network, chip and metric has figures of two versions yet")
+    return int(worse)
+
+
+def _change_row(change: Any) -> dict[str, str]:
+    tools = "; ".join(f"{name} {old} -> {new}" for name, (old, new) in change.tools.items())
+    ratio = "-" if change.ratio is None else f"{change.ratio:.4g}"
+    if change.interval is not None:
+        ratio += f" [{change.interval[0]:.4g}, {change.interval[1]:.4g}]"
+    return {
+        "network": change.fingerprint[:12],
+        "chip": change.chip,
+        "metric": change.metric,
+        "before": f"{change.before:.6g} {change.unit}".strip(),
+        "after": f"{change.after:.6g} {change.unit}".strip(),
+        "ratio": ratio,
+        "p": "-" if change.p_value is None else f"{change.p_value:.2g}",
+        "verdict": change.verdict + (f" ({change.note})" if change.note else ""),
+        "tools": tools,
+    }

@@ -1,0 +1,267 @@
+"""A ledger of results: one JSON line a figure, only ever appended, safe with several writers and a torn last line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from anynpu import schema
+from anynpu.artifact import Artifact
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.store import writing
+
+MOST_SAMPLES = 50_000
+"""Beyond so many samples a row keeps their digest and their median only."""
+ESTIMATES = {"latency_ms": "ms", "cycles": "cycles", "sram_bytes": "B", "flash_bytes": "B"}
+SIDES = ("a", "b")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure and its conditions; `record` is the digest of the record it is from."""
+
+    metric: str
+    value: float
+    unit: str
+    fingerprint: str
+    chip: str = ""
+    tools: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    anynpu: str = ""
+    at: str = ""
+    host: str = ""
+    better: str = "lower"
+    samples_digest: str = ""
+    launches: tuple[tuple[float, ...], ...] = ()
+    record: str = ""
+
+    @property
+    def subject(self) -> tuple[str, str, str, str, str]:
+        """What has to be equal before two rows are compared; a time is one machine's own."""
+        return self.fingerprint, self.chip, self.metric, self.unit, self.host
+
+
+def default_path() -> Path:
+    """Returns the ledger: ANYNPU_LEDGER, or ledger.jsonl under the user's data folder."""
+    if chosen := os.environ.get("ANYNPU_LEDGER"):
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_DATA_HOME") or (os.environ.get("LOCALAPPDATA") if os.name == "nt" else "")
+    return Path(base or Path.home() / ".local" / "share") / "anynpu" / "ledger.jsonl"
+
+
+def append(path: Path, rows: Iterable[Row]) -> int:
+    """Appends rows of records that are not in the ledger yet, in one write, and returns how many those are."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            known = {row.record for row in read(path)[0] if row.record} if path.exists() else set()
+            fresh = [row for row in rows if row.record not in known]
+            text = "".join(schema.canonical_json(row) + "\n" for row in fresh)
+            with path.open("a+b") as stream:
+                if stream.seek(0, os.SEEK_END):
+                    stream.seek(-1, os.SEEK_END)
+                    # A writer that was killed left a torn line: it stays, alone on its line.
+                    text = text if stream.read(1) == b"\n" else "\n" + text
+                stream.write(text.encode())
+                stream.flush()
+                os.fsync(stream.fileno())
+    return len(fresh)
+
+
+def read(path: Path) -> tuple[list[Row], int]:
+    """Returns the rows of a ledger, the oldest first, and how many lines are damaged and left out."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such ledger", "`anynpu regress --add report.json` starts one") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    rows, damaged = [], 0
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            rows.append(schema.from_dict(Row, json.loads(line), str(path)))
+        except (ValueError, RecursionError, AnyNpuError):
+            damaged += 1
+    if damaged and not rows:
+        raise IntegrityError(f"{path}: is no ledger: none of its lines is a row")
+    return rows, damaged
+
+
+def rows_of(record: Any, place: str) -> list[Row]:
+    """Returns the rows of a record of any kind that holds results; what holds none raises."""
+    if not isinstance(record, Mapping) or "kind" not in record:
+        raise ConfigError(f"{place}: not a record of anynpu", "`-f json` of build, bench, compare and eval prints one")
+    make = READERS.get(str(record["kind"]))
+    if make is None:
+        raise ConfigError(
+            f"{place}: a record of kind {record['kind']} holds no results", "known: " + ", ".join(READERS)
+        )
+    if record.get("partial") or record.get("complete") is False:
+        raise ConfigError(f"{place}: this measurement broke off; the ledger keeps whole ones only")
+    base = {
+        "anynpu": str(record.get("anynpu") or ""),
+        "at": str(record.get("at") or datetime.now(UTC).isoformat(timespec="seconds")),
+        "record": _digest(record, place),
+    }
+    try:
+        rows = [Row(**{**base, **row}) for row in make(record)]
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise IntegrityError(f"{place}: a {record['kind']} record without what it should hold ({error})") from None
+    for row in rows:
+        if not isinstance(row.fingerprint, str) or not row.fingerprint:
+            raise ConfigError(f"{place}: names no network (fingerprint), so nothing can be compared with it")
+        if not math.isfinite(row.value):
+            raise ConfigError(f"{place}: {row.metric} is no finite number")
+    if not rows:
+        raise ConfigError(f"{place}: there is no result in this record")
+    return rows
+
+
+def _digest(record: Any, place: str) -> str:
+    try:
+        return schema.digest(record)
+    except ValueError:
+        raise ConfigError(f"{place}: the record holds NaN or infinite values") from None
+
+
+def _of_build(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for chip in record["chips"]:
+        if not chip.get("chain"):
+            continue
+        tools = {k: v for link in chip["chain"] for k, v in link["step"]["tools"].items() if k != "anynpu"}
+        base = {
+            "fingerprint": record["model"]["fingerprint"],
+            "chip": chip["chip"],
+            "tools": tools,
+            "options": {k: v for link in chip["chain"] for k, v in (link["step"].get("options") or {}).items()},
+        }
+        given = chip.get("estimates") or {}
+        for name, unit in ESTIMATES.items():
+            if given.get(name) is not None:
+                rows.append({**base, "metric": f"estimated {name}", "value": float(given[name]), "unit": unit})
+        checked = chip.get("verification") or {}
+        if checked.get("sqnr_db") is not None:
+            rows.append({**base, "metric": "SQNR", "value": checked["sqnr_db"], "unit": "dB", "better": "higher"})
+        if checked.get("score") is not None:
+            rows.append(
+                {**base, "metric": checked["metric"], "value": checked["score"], "unit": "", "better": "higher"}
+            )
+    return rows
+
+
+def launches_of(record: Mapping[str, Any]) -> tuple[list[list[float]], str]:
+    """Returns the samples of a bench record by launch, and their unit."""
+    latency = record.get("latency") or {}
+    samples = latency.get("samples")
+    if samples is None:
+        stages = record.get("stages") or {}
+        stage = stages.get("inference") or (next(iter(stages.values())) if len(stages) == 1 else {})
+        samples = stage.get("samples")
+    launches = latency.get("launches") or [samples or []]
+    if not all(isinstance(launch, list) and launch for launch in launches):
+        raise ConfigError("a bench record without samples holds nothing to compare")
+    if not all(_is_time(value) for launch in launches for value in launch):
+        raise ConfigError("the samples of a bench have to be positive, finite numbers")
+    return launches, str(latency.get("unit") or record.get("unit") or "ms")
+
+
+def _is_time(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def timing(launches: list[list[float]]) -> dict[str, Any]:
+    """Returns the fields of a row of times: the median over all samples, and the samples unless there are too many."""
+    pooled = sorted(value for launch in launches for value in launch)
+    kept = tuple(map(tuple, launches)) if len(pooled) <= MOST_SAMPLES else ()
+    return {
+        "value": float(pooled[(len(pooled) + 1) // 2 - 1]),
+        "samples_digest": schema.digest(launches),
+        "launches": kept,
+        "host": f"{platform.node()} {platform.machine()}",
+    }
+
+
+def _of_bench(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    record = with_artifact(record) if record.get("path") else record
+    launches, unit = launches_of(record)
+    conditions = ", ".join(str(record[name]) for name in ("scenario", "scope") if record.get(name))
+    where = str(record.get("chip") or record.get("board") or record["executed"])
+    return [
+        {
+            "metric": f"latency ({conditions})" if conditions else "latency",
+            "unit": unit,
+            "fingerprint": record["fingerprint"],
+            "chip": where,
+            "tools": _tools(record),
+            "options": record.get("options") or {},
+            **timing(launches),
+        }
+    ]
+
+
+def _tools(holder: Mapping[str, Any]) -> dict[str, str]:
+    return {k: str(v) for k, v in (holder.get("tools") or {}).items() if k != "anynpu"}
+
+
+def _of_compare(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for name in SIDES:
+        side = record[name]
+        base = {
+            "fingerprint": side["fingerprint"],
+            "chip": side["chip"] or side["executed"],
+            "tools": _tools(side),
+            "options": side.get("options") or {},
+        }
+        if record.get("latency"):
+            timed = record["latency"]
+            rows.append({**base, "metric": "latency", "unit": timed["unit"], **timing(timed["launches"][name])})
+        if record.get("accuracy"):
+            scored = record["accuracy"]
+            way = "higher" if scored["higher_is_better"] else "lower"
+            rows.append({**base, "metric": scored["metric"], "value": scored[name], "unit": "", "better": way})
+    return rows
+
+
+def _of_eval(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    given = record.get("metrics") or {record["metric"]: record.get("value", record.get("score"))}
+    base = {
+        "fingerprint": record["fingerprint"],
+        "chip": record.get("chip") or record.get("executed", ""),
+        "tools": _tools(record),
+        "options": record.get("options") or {},
+    }
+    rows = []
+    for name, found in given.items():
+        value = found["value"] if isinstance(found, Mapping) else found
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            better = "lower" if name in ("mse", "mae", "rmse") else "higher"
+            rows.append({**base, "metric": name, "value": float(value), "unit": "", "better": better})
+    return rows
+
+
+READERS = {"build": _of_build, "bench": _of_bench, "compare": _of_compare, "eval": _of_eval}
+
+
+def with_artifact(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a record with what the manifest of its artifact adds (chip, tools, options), if that is still there."""
+    found: dict[str, Any] = {}
+    with suppress(AnyNpuError, TypeError):
+        artifact = Artifact.open(Path(record["path"]))
+        step = artifact.manifest.step
+        if step is not None and artifact.digest == record.get("artifact"):
+            found = {"chip": step.platform or step.name, "tools": dict(step.tools), "options": dict(step.options)}
+    return {**found, **record}

@@ -1,0 +1,145 @@
+"""What changed from one toolchain version to the next: figures of the ledger, grouped by network, chip and metric."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anynpu.errors import ConfigError
+from anynpu.measure.compare import SAME, Latency, Rules, judge_latency, verdict_of
+from anynpu.measure.inference import holm
+from anynpu.measure.ledger import Row
+from anynpu.schema import near
+
+LAST = "last"
+Version = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One metric before and after; `p_value` is None where single figures were compared."""
+
+    fingerprint: str
+    chip: str
+    metric: str
+    unit: str
+    before: float
+    after: float
+    tools: Mapping[str, tuple[str, str]]
+    ratio: float | None
+    interval: tuple[float, float] | None
+    p_value: float | None
+    verdict: str
+    note: str = ""
+
+
+def changes(rows: Sequence[Row], against: str, rules: Rules) -> list[Change]:
+    """Returns the change of every metric that two versions have; p-values are corrected for their number."""
+    found: list[Change] = []
+    for members in _groups(rows):
+        versions: dict[Version, list[Row]] = {}
+        for row in members:
+            versions.setdefault(version_of(row), []).append(row)
+        newest = version_of(members[-1])
+        older = _chosen(versions, newest, against)
+        if older is not None:
+            found.append(_change(versions[older], versions[newest], rules))
+    seen = {name for row in rows for name in names_of(row)}
+    if against != LAST and against not in seen:
+        raise ConfigError(f"--against {against}: no row of the ledger is of that version{near(against, seen)}")
+    return _corrected(found, rules)
+
+
+def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Returns rows that may be compared, the oldest first: the same subject, made with options that do not differ."""
+    subjects: dict[tuple[str, ...], list[list[Row]]] = {}
+    for row in sorted(rows, key=lambda row: row.at):
+        groups = subjects.setdefault(row.subject, [])
+        fitting = next((group for group in groups if _agree(group[0].options, row.options)), None)
+        if fitting is None:
+            groups.append([row])
+        else:
+            fitting.append(row)
+    return [group for groups in subjects.values() for group in groups]
+
+
+def _agree(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Returns whether two sets of options say the same; an option that a version does not know says nothing."""
+    return all(a[name] == b[name] for name in a.keys() & b.keys())
+
+
+def version_of(row: Row) -> Version:
+    """Returns the versions that made a figure: its tools, or anynpu's own where no tool is named."""
+    return tuple(sorted(row.tools.items())) or (("anynpu", row.anynpu),)
+
+
+def names_of(row: Row) -> list[str]:
+    """Returns what `--against` may call the version of a row: 3.12.0 or ethos-u-vela=3.12.0."""
+    return [text for tool, version in version_of(row) for text in (version, f"{tool}={version}")]
+
+
+def _chosen(versions: Mapping[Version, Sequence[Row]], newest: Version, against: str) -> Version | None:
+    older = [version for version in versions if version != newest]
+    if against != LAST:
+        older = [version for version in older if against in names_of(versions[version][0])]
+    return max(older, key=lambda version: versions[version][-1].at, default=None)
+
+
+def _change(before: Sequence[Row], after: Sequence[Row], rules: Rules) -> Change:
+    old, new = before[-1], after[-1]
+    was, now = (statistics.median(row.value for row in rows) for rows in (before, after))
+    names = sorted({**dict(version_of(old)), **dict(version_of(new))})
+    tools = {
+        name: (dict(version_of(old)).get(name, "-"), dict(version_of(new)).get(name, "-"))
+        for name in names
+        if dict(version_of(old)).get(name) != dict(version_of(new)).get(name)
+    }
+    ratio = now / was if was else None
+    plain = Change(*new.subject[:4], was, now, tools, ratio, None, None, _plain(was, now, new, rules))
+    tested, note = _tested(before, after, rules)
+    if tested is None:
+        return replace(plain, note=note)
+    return replace(
+        plain,
+        ratio=tested.ratio,
+        interval=(tested.low, tested.high),
+        p_value=tested.p_value,
+        verdict=tested.verdict,
+        note=note,
+    )
+
+
+def _plain(was: float, now: float, row: Row, rules: Rules) -> str:
+    """Returns the verdict on two single figures: any change beyond the margin."""
+    change = (now - was) / max(abs(was), 1e-300)
+    return verdict_of(change if row.better == "higher" else -change, 0.0, rules.level, rules.margin)
+
+
+def _tested(before: Sequence[Row], after: Sequence[Row], rules: Rules) -> tuple[Latency | None, str]:
+    """Returns the test on raw samples where both versions have them; runs of one version are launches."""
+    a, b = ([launch for row in rows for launch in row.launches] for rows in (before, after))
+    if not a or not b:
+        return None, ""
+    if (len(a) == 1) != (len(b) == 1):
+        return None, "one launch on one side and several on the other: no test"
+    try:
+        found = judge_latency(a, b, rules)
+    except ConfigError as error:
+        return None, error.message
+    return found, "one launch each" if found.replicates == "blocks" else f"{len(a)} and {len(b)} launches"
+
+
+def _corrected(found: Sequence[Change], rules: Rules) -> list[Change]:
+    adjusted = iter(holm([c.p_value for c in found if c.p_value is not None]))
+    result = []
+    for change in found:
+        if change.p_value is not None:
+            p_value = next(adjusted)
+            gain = -math.log(change.ratio or 1.0)
+            verdict = verdict_of(gain, p_value, rules.level, math.log1p(rules.margin))
+            change = replace(change, p_value=p_value, verdict=verdict)
+        result.append(change)
+    return sorted(result, key=lambda c: (c.verdict == SAME, c.fingerprint, c.chip, c.metric))
