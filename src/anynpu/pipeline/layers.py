@@ -6,19 +6,21 @@ import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError
-from anynpu.graph.outline import NodeOutline, Outline, TensorOutline
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.layers import Inner, LayerError, Match, compare_layers, sample_count
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.verify import run_all
 from anynpu.runtime.base import choose
+
+if TYPE_CHECKING:
+    from anynpu.graph.outline import NodeOutline, Outline, TensorOutline
 
 FILE = "layers.json"
 PER_LAYER = "per_layer.csv"
