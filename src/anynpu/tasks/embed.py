@@ -2,47 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Protocol
 
 import numpy as np
 
 from anynpu.errors import ConfigError
-from anynpu.tasks.images import Picture, Preprocess, check_input, fit, to_input
+from anynpu.tasks.images import Picture
 from anynpu.tasks.model import Model
-from anynpu.tasks.space import Space, embedding_output, unit
+from anynpu.tasks.pictures import PictureInput
+from anynpu.tasks.space import Space, cosines, embedding_output, joint, probabilities, unit
 from anynpu.tasks.text import Tokens, bind
 from anynpu.tensors import Array, TensorSpec
 
 
-class Embedder(Protocol):
-    """A tower: names and what they stand for become rows of one space."""
-
-    @property
-    def space(self) -> Space: ...
-
-    @property
-    def width(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class Tower:
-    """A model whose output is a vector: its space, the width it really gives, and the rows of a batch."""
+    """A model whose output is a vector: its space, and the width it really gives."""
 
     model: Model
 
-    @cached_property
-    def output(self) -> TensorSpec:
-        return embedding_output(self.space, self.model.outputs)
+    def __post_init__(self) -> None:
+        _ = self.output  # a model that does not fit its card is refused before anything is read
 
     @property
     def space(self) -> Space:
         if self.model.card.space is None:
-            raise ConfigError(f"a card of kind {self.model.card.kind} has no space: it makes no vectors")
+            raise ConfigError(f"a card of kind {self.model.card.kind} has no space: the model makes no vectors")
         return self.model.card.space
+
+    @cached_property
+    def output(self) -> TensorSpec:
+        return embedding_output(self.space, self.model.outputs)
 
     @property
     def width(self) -> int:
@@ -66,7 +59,7 @@ class TextTower(Tower):
             raise ConfigError(f"a card of kind {self.model.card.kind} reads no text")
         return bind(self.model.card.text, self.model.files, self.model.inputs)
 
-    def embed(self, texts: Sequence[str]) -> Array:
+    def embed(self, texts: Iterable[str]) -> Array:
         """Returns one row a text."""
         found = [self.empty()]
         rest = iter(texts)
@@ -79,41 +72,39 @@ class ImageTower(Tower):
     """Pictures to vectors."""
 
     @cached_property
-    def fitted(self) -> tuple[TensorSpec, tuple[int, int], Preprocess]:
-        """The one input, the height and width of its pictures, and how they become that."""
-        preprocess = self.model.card.preprocess
-        if preprocess is None:
-            raise ConfigError(f"a card of kind {self.model.card.kind} reads no pictures")
-        if len(self.model.inputs) != 1:
-            names = ", ".join(spec.name for spec in self.model.inputs)
-            raise ConfigError(f"a model of pictures has one input, this one has {names or 'none'}")
-        spec = self.model.inputs[0]
-        return spec, check_input(spec, preprocess), preprocess
+    def pictures(self) -> PictureInput:
+        return PictureInput.of(self.model)
 
-    def embed(self, pictures: Sequence[Picture], names: Sequence[str]) -> Array:
-        """Returns one row a picture."""
+    def embed(self, pictures: Iterable[tuple[str, Picture]]) -> Array:
+        """Returns one row for every named picture; only a batch of them is held at a time."""
         found = [self.empty()]
-        for at in range(0, len(pictures), self.batch):
-            part = names[at : at + self.batch]
-            found.append(self.vectors(self.run(pictures[at : at + self.batch], part), part))
+        rest = iter(pictures)
+        while batch := list(islice(rest, self.pictures.batch)):
+            found.append(self.vectors(self.model.run(self.pictures(batch)), [name for name, _ in batch]))
         return np.concatenate(found)
 
-    @property
-    def batch(self) -> int:
-        return self.fitted[0].shape[0]
 
-    def run(self, pictures: Sequence[Picture], names: Sequence[str]) -> dict[str, Array]:
-        """Runs the model on at most a batch of pictures; the last is given again where there are fewer."""
-        spec, size, preprocess = self.fitted
-        rows = []
-        for picture, name in zip(pictures, names, strict=True):
-            pixels, _ = fit(picture.pixels, size, preprocess, spec.layout, name)
-            rows.append(to_input(pixels, preprocess, spec))
-        rows += rows[-1:] * (spec.shape[0] - len(rows))
-        return self.model.run({spec.name: np.concatenate(rows)})
+def tower(model: Model) -> TextTower | ImageTower:
+    """Returns the model as what its card says it is."""
+    return TextTower(model) if model.card.kind == "embed-text" else ImageTower(model)
 
 
-def batches(names: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    """Yields the names a batch at a time."""
-    for at in range(0, len(names), size):
-        yield names[at : at + size]
+@dataclass(frozen=True)
+class ZeroShot:
+    """Pictures told apart by texts: the share that each label's text has among all."""
+
+    labels: tuple[str, ...]
+    texts: Array
+    images: ImageTower
+
+    @classmethod
+    def of(cls, images: ImageTower, texts: TextTower, labels: Sequence[str], template: str) -> ZeroShot:
+        """Returns a classifier for any labels, if both towers share a space."""
+        joint(images.space, images.width, texts.space, texts.width)
+        if template.count("{}") != 1:
+            raise ConfigError(f"the template {template!r} must hold {{}} once", "the label is put there")
+        return cls(tuple(labels), texts.embed(template.replace("{}", label) for label in labels), images)
+
+    def __call__(self, pictures: Iterable[tuple[str, Picture]]) -> Array:
+        """Returns a row of probabilities a picture."""
+        return probabilities(self.images.space.logit_scale * cosines(self.images.embed(pictures), self.texts))

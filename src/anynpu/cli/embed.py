@@ -1,0 +1,335 @@
+"""anynpu embed, similar and classify: texts and pictures to vectors, cosines and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from anynpu import schema
+from anynpu.cli import options, task
+from anynpu.cli.table import print_table
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.pipeline.output import as_json
+from anynpu.store import writing
+from anynpu.tasks.classify import Classifier
+from anynpu.tasks.embed import ImageTower, TextTower, ZeroShot, tower
+from anynpu.tasks.images import Picture, find_images, read_image
+from anynpu.tasks.matrix import draw
+from anynpu.tasks.model import Model
+from anynpu.tasks.space import cosines, joint
+from anynpu.tensors import Array
+
+TOWERS = ("embed-text", "embed-image")
+MOST_TEXT_BYTES = 64 << 20
+FILES = click.argument("files", nargs=-1, metavar="[IMAGE|FOLDER]...", type=click.Path(path_type=Path))
+TEXTS = (
+    click.option("--text", "texts", multiple=True, metavar="TEXT", help="A text; repeat for more."),
+    click.option("--file", "lines", type=click.Path(path_type=Path), help="A file with one text a line."),
+)
+
+
+@dataclass
+class Given:
+    """What the user named: texts, image files, and the images that could not be read."""
+
+    texts: list[str]
+    files: list[Path]
+    failed: dict[str, AnyNpuError] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+
+    def pictures(self) -> Iterator[tuple[str, Picture]]:
+        """Yields the images that can be read; the others are kept aside with what is wrong with them."""
+        for file in self.files:
+            try:
+                picture = read_image(file)
+            except (ConfigError, IntegrityError) as error:
+                self.failed[str(file)] = error
+                continue
+            self.names.append(str(file))
+            yield str(file), picture
+
+    def embedded(self, by: TextTower | ImageTower) -> tuple[list[str], Array]:
+        """Returns what the tower takes, by name, and its vectors."""
+        if isinstance(by, TextTower):
+            if not self.texts:
+                raise ConfigError("no text is given", "give --text or --file")
+            return self.texts, by.embed(self.texts)
+        if not self.files:
+            raise ConfigError("no image is given", "name images or a folder of them")
+        self.names.clear()
+        vectors = by.embed(self.pictures())
+        self.require(vectors)
+        return list(self.names), vectors
+
+    def require(self, found: Array) -> None:
+        """Raises what is wrong with the first image if none could be read."""
+        if not len(found):
+            raise next(iter(self.failed.values()))
+
+    def tell(self) -> int:
+        """Says on stderr which images could not be read; returns the exit status."""
+        for error in self.failed.values():
+            click.echo(f"anynpu: {error.message}", err=True)
+        return 1 if self.failed else 0
+
+    def record(self) -> list[dict[str, str]]:
+        return [{"input": name, "message": error.message} for name, error in self.failed.items()]
+
+
+def gather(files: Sequence[Path], texts: Sequence[str] = (), lines: Path | None = None) -> Given:
+    """Returns the inputs that the arguments name, folders opened; every line of a file is a text."""
+    found: list[Path] = []
+    for path in files:
+        found += [file for file, _ in find_images(path)] if path.is_dir() else [path]
+    return Given([*texts, *(_lines(lines) if lines is not None else ())], found)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MOST_TEXT_BYTES + 1)
+        if len(data) > MOST_TEXT_BYTES:
+            raise ConfigError(f"{path}: larger than {MOST_TEXT_BYTES >> 20} MiB", "give it in parts")
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise IntegrityError(f"{path}: not text in UTF-8") from None
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _refuse_unused(model: Model, given: Given) -> None:
+    """Raises if something is given that the one model does not take."""
+    if model.card.kind == "embed-text" and given.files:
+        raise ConfigError(f"{given.files[0]}: this model reads text, not images", "give --text or --file")
+    if model.card.kind != "embed-text" and given.texts:
+        raise ConfigError("this model reads images, not text", "name images or a folder of them")
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@FILES
+@options.apply(TEXTS)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the vectors: x.npz or x.jsonl.")
+@options.apply(task.FLAGS, options.COMMON)
+@click.pass_context
+def embed(
+    ctx: click.Context,
+    /,
+    artifact: Path,
+    files: tuple[Path, ...],
+    texts: tuple[str, ...],
+    lines: Path | None,
+    output: Path | None,
+    **given: Any,
+) -> int:
+    """Turn texts or images into vectors of the model's space.
+
+    The artifact's card says what the model reads and how (`anynpu build --task clip-image`). Vectors have length 1 if
+    the space is normalised. An image that cannot be read is named, the others go on, and the status is 1.
+
+    \b
+    anynpu embed out/cpu --text "a photo of a cat" -o text.npz
+    anynpu embed out/cpu photos/ -o photos.jsonl
+    """
+    if output is not None and output.suffix not in (".npz", ".jsonl"):
+        raise ConfigError(f"{output}: vectors are written as .npz or .jsonl")
+    inputs = gather(files, texts, lines)
+    with task.opened(artifact, TOWERS, given) as model:
+        _refuse_unused(model, inputs)
+        by = tower(model)
+        names, vectors = inputs.embedded(by)
+    space = schema.to_dict(by.space, whole=True) | {"width": by.width}
+    if output is not None:
+        _write_vectors(output, names, vectors, space)
+    if given["format"] == "json":
+        items = [{"input": name, "vector": row.tolist()} for name, row in zip(names, vectors, strict=True)]
+        _echo("embed", {"space": space, "items": items, "failed": inputs.record()})
+    else:
+        print_table([_vector_row(name, row) for name, row in zip(names, vectors, strict=True)], by.space.name)
+    return inputs.tell()
+
+
+def _vector_row(name: str, row: Array) -> dict[str, str]:
+    start = " ".join(f"{value:+.4f}" for value in row[:4])
+    return {"input": name, "width": str(len(row)), "length": f"{np.linalg.norm(row):.4f}", "begins": start}
+
+
+def _write_vectors(path: Path, names: Sequence[str], vectors: Array, space: Mapping[str, Any]) -> None:
+    with writing(path), path.open("wb") as stream:
+        if path.suffix == ".npz":
+            np.savez(stream, vectors=vectors, names=np.asarray(names, np.str_), space=schema.canonical_json(space))
+            return
+        for name, row in zip(names, vectors, strict=True):
+            record = {"input": name, "space": space["name"], "vector": row.tolist()}
+            stream.write(schema.canonical_json(record).encode() + b"\n")
+
+
+def _echo(kind: str, record: Mapping[str, Any]) -> None:
+    click.echo(as_json({"schema_version": 1, "kind": kind, **record}), nl=False)
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@FILES
+@click.option("--with", "other", metavar="ARTIFACT", type=click.Path(path_type=Path), help="The other tower.")
+@options.apply(TEXTS)
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the matrix: x.png or x.svg.")
+@options.apply(task.FLAGS, options.COMMON)
+@click.pass_context
+def similar(
+    ctx: click.Context,
+    /,
+    artifact: Path,
+    files: tuple[Path, ...],
+    other: Path | None,
+    texts: tuple[str, ...],
+    lines: Path | None,
+    output: Path | None,
+    **given: Any,
+) -> int:
+    """Show how similar inputs are: the cosine of every one with every other.
+
+    One artifact compares its inputs with each other. With a second one, the rows are what the first reads and the
+    columns what the second reads: texts by images, or the same images through a float and an 8-bit model. Both must
+    have one space by their cards (name, width, normalisation); anything else is refused.
+
+    \b
+    anynpu similar out/image orange.png blue.png bus.jpg -o matrix.png
+    anynpu similar out/text --with out/image --text "a bus" --text "a cat" photos/
+    """
+    if output is not None and output.suffix not in (".png", ".svg"):
+        raise ConfigError(f"{output}: the matrix is drawn as .png or .svg")
+    inputs = gather(files, texts, lines)
+    if other is None:
+        with task.opened(artifact, TOWERS, given) as model:
+            _refuse_unused(model, inputs)
+            rows, left = inputs.embedded(tower(model))
+            columns, right = rows, left
+    else:
+        rows, left, columns, right = _two_towers(artifact, other, inputs, given)
+    values = cosines(left, right)
+    rows, columns = _labels(rows), _labels(columns)
+    if output is not None:
+        with writing(output):
+            draw(output, rows, columns, values)
+    if given["format"] == "json":
+        record = {"rows": rows, "columns": columns, "cosines": values.tolist(), "failed": inputs.record()}
+        _echo("similar", record)
+    else:
+        _print_matrix(rows, columns, values)
+    return inputs.tell()
+
+
+def _two_towers(
+    first: Path, second: Path, inputs: Given, given: Mapping[str, Any]
+) -> tuple[list[str], Array, list[str], Array]:
+    with (
+        task.opened(first, TOWERS, given) as a,
+        task.opened(second, TOWERS, _second(given)) as b,
+    ):
+        towers = tower(a), tower(b)
+        joint(towers[0].space, towers[0].width, towers[1].space, towers[1].width)
+        kinds = {a.card.kind, b.card.kind}
+        if "embed-text" not in kinds and inputs.texts:
+            raise ConfigError("both models read images, not text")
+        if "embed-image" not in kinds and inputs.files:
+            raise ConfigError("both models read text, not images")
+        return *inputs.embedded(towers[0]), *inputs.embedded(towers[1])
+
+
+def _second(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the flags for the second model: its card is its own, --task speaks of the first."""
+    return {**given, "task": "", "tokenizer": ""}
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Returns file names without folder and ending where that still tells them apart."""
+    stems = [Path(name).stem if Path(name).is_file() else name for name in names]
+    return stems if len(set(stems)) == len(stems) else list(names)
+
+
+def _print_matrix(rows: Sequence[str], columns: Sequence[str], values: Array) -> None:
+    """Prints one line a row; names that occur twice are numbered, so that every column stays."""
+    heads = [name if columns.index(name) == at else f"{name} ({at})" for at, name in enumerate(columns)]
+    cells = [[f"{value:.3f}" for value in row] for row in values]
+    print_table([{"": name, **dict(zip(heads, line, strict=True))} for name, line in zip(rows, cells, strict=True)])
+
+
+@click.command()
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.argument("files", nargs=-1, required=True, metavar="IMAGE|FOLDER...", type=click.Path(path_type=Path))
+@click.option("--labels", metavar="A,B", help="Zero-shot: the classes to tell apart, in words.")
+@click.option("--labels-file", type=click.Path(path_type=Path), help="The same, one a line.")
+@click.option("--text-model", metavar="ARTIFACT", type=click.Path(path_type=Path), help="Zero-shot: the text tower.")
+@click.option("--template", default="a photo of a {}", show_default=True, help="Zero-shot: the text around a label.")
+@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="How many classes to show.")
+@options.apply(task.FLAGS, options.COMMON)
+@click.pass_context
+def classify(
+    ctx: click.Context, /, artifact: Path, files: tuple[Path, ...], text_model: Path | None, top: int, **given: Any
+) -> int:
+    """Say what is in images: by the classes of a classifier's card, or zero-shot by labels in words.
+
+    Zero-shot needs two towers of one space: the artifact reads the images, --text-model the labels. Probabilities are
+    the softmax of the cosines times the space's logit scale.
+
+    \b
+    anynpu classify out/mobilenet photos/ --top 3
+    anynpu classify out/image bus.jpg --labels "cat,dog,bus" --text-model out/text
+    """
+    inputs = gather(files)
+    labels = _zero_shot_labels(given)
+    with task.opened(artifact, ("embed-image",) if labels else ("classify", "embed-image"), given) as model:
+        if labels:
+            judge: Callable[[Iterable[tuple[str, Picture]]], Array] = _zero_shot(model, text_model, labels, given)
+        elif model.card.kind == "embed-image" or text_model is not None:
+            raise ConfigError(f"{artifact}: zero-shot needs labels", 'give --labels "a cat,a dog" and --text-model')
+        else:
+            judge = classifier = Classifier(model)
+            labels = classifier.labels
+        found = judge(inputs.pictures())
+    inputs.require(found)
+    best = [_best(row, labels, top) for row in found]
+    if given["format"] == "json":
+        items = [{"input": name, "classes": each} for name, each in zip(inputs.names, best, strict=True)]
+        _echo("classify", {"items": items, "failed": inputs.record()})
+    else:
+        print_table(
+            [
+                {"input": name, "class": each["label"], "probability": f"{each['probability']:.4f}"}
+                for name, classes in zip(inputs.names, best, strict=True)
+                for each in classes
+            ]
+        )
+    return inputs.tell()
+
+
+def _zero_shot_labels(given: Mapping[str, Any]) -> tuple[str, ...]:
+    if given["labels"] is not None and given["labels_file"] is not None:
+        raise ConfigError("--labels and --labels-file say the same thing twice")
+    if given["labels"] is None and given["labels_file"] is None:
+        return ()
+    listed = given["labels"].split(",") if given["labels"] is not None else _lines(given["labels_file"])
+    labels = tuple(label.strip() for label in listed if label.strip())
+    if len(labels) < 2 or len(set(labels)) != len(labels):
+        raise ConfigError("zero-shot needs at least two labels, all different", 'such as --labels "a cat,a dog"')
+    return labels
+
+
+def _zero_shot(model: Model, text_model: Path | None, labels: tuple[str, ...], given: Mapping[str, Any]) -> ZeroShot:
+    if text_model is None:
+        raise ConfigError("labels in words need the text tower", "give --text-model ARTIFACT")
+    with task.opened(text_model, "embed-text", _second(given)) as texts:
+        return ZeroShot.of(ImageTower(model), TextTower(texts), labels, given["template"])
+
+
+def _best(row: Array, labels: Sequence[str], top: int) -> list[dict[str, Any]]:
+    order = np.argsort(-row, kind="stable")[:top]
+    return [{"label": labels[index], "index": int(index), "probability": float(row[index])} for index in order]
