@@ -75,6 +75,18 @@ def test_fault_2_the_arena_is_measured(npu_out):
     assert not _starts(raw, planned), "what Vela plans is not enough for the interpreter's own tables"
 
 
+def test_flash_and_ram_of_a_compiled_model_are_told_part_by_part(npu_out):
+    artifact = Artifact.open(npu_out / "hxwe2")
+    memory = make_project(artifact, "hxwe2").report["memory"]
+    found = {each["name"]: each["flash_bytes"] + each["ram_bytes"] for each in memory["sections"]}
+    assert found[".bss TFLite-Micro arena"] == memory["ram_bytes"] > artifact.manifest.estimates.sram_bytes
+    assert memory["flash_bytes"] == artifact.main.stat().st_size == artifact.manifest.details["file_bytes"]
+    assert found[".rodata NPU weights"] == artifact.manifest.estimates.flash_bytes  # what Vela counts as flash
+    assert 0 < found[".rodata NPU command stream"] < memory["flash_bytes"] - found[".rodata NPU weights"]
+    converted = make_project(Artifact.open(npu_out / "mcxn947"), "mcxn947").report["memory"]["sections"]
+    assert [each["name"] for each in converted] == [".rodata TFLite file", ".bss TFLite-Micro arena"]
+
+
 def test_fault_2_the_tables_of_the_interpreter_grow_with_the_model(npu_out, tmp_path):
     small = Artifact.open(npu_out / "ethos-u55-128")
     rect_model.tflite(tmp_path / "whole")

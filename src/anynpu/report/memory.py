@@ -31,7 +31,7 @@ def _areas(details: Mapping[str, Any]) -> tuple[list[str], list[Row]]:
     figures = details["candidates"][details["chosen"]]
     rows = [
         _row("memory area", "flash: the whole file, with TFLite's own tables", details["file_bytes"], 0),
-        _row("memory area", "flash: of it, what the NPU reads", figures["flash_bytes"], 0),
+        _row("memory area", "flash: of it, weights of the NPU", figures["flash_bytes"], 0),
         _row("memory area", "SRAM: what the NPU works in", 0, figures["sram_bytes"]),
         _row("memory area", "DRAM: weights and arena", 0, figures["dram_bytes"]),
     ]

@@ -85,6 +85,34 @@ def test_a_good_build(tmp_path: Path) -> None:
         assert words in text, words
 
 
+def test_memory_is_told_section_by_section(tmp_path: Path) -> None:
+    sections = [
+        {"name": ".text code", "flash_bytes": 5204, "ram_bytes": 0},
+        {"name": ".bss arena", "flash_bytes": 0, "ram_bytes": 49440},
+    ]
+    left = ["machine code: gcc is not installed (install gcc)", "the stack"]
+    memory = {"flash_bytes": 5204, "ram_bytes": 49440, "sections": sections, "not_counted": left}
+    details = {"memory": memory, "compiler": "gcc 12", "flags": ["-O3"], "arena": {"live_bytes": 49152}}
+    text = rendered(tmp_path, chip(tmp_path, artifacts=(made(tmp_path, "mcu_c", details=details),)))[1]
+    for words in (
+        "\n\nMemory by section in bytes (objects of gcc 12, -O3; tensors alive at once take 49,152).",
+        "| section | flash | RAM |",
+        "| .text code | 5,204 | 0 |",
+        "| .bss arena | 0 | 49,440 |",
+        "| total | 5,204 | 49,440 |",
+        "Not counted: machine code: gcc is not installed (install gcc), the stack.",
+    ):
+        assert words in text, words
+
+
+def test_memory_of_an_npu_is_told_area_by_area(tmp_path: Path) -> None:
+    figures = {"latency_ms": 1.0, "sram_bytes": 51_888, "flash_bytes": 79_344, "dram_bytes": 0}
+    details = {"candidates": {"size": figures}, "chosen": "size", "memory_mode": "Shared_Sram", "file_bytes": 83_120}
+    text = rendered(tmp_path, chip(tmp_path, artifacts=(made(tmp_path, "small", details=details),)))[1]
+    assert "memory mode Shared_Sram" in text and "| SRAM: what the NPU works in | 0 | 51,888 |" in text
+    assert "| flash: of it, weights of the NPU | 79,344 | 0 |" in text and "83,120 | 0 |" in text and "DRAM" not in text
+
+
 def test_a_fallback_names_each_operator_and_the_reason(tmp_path: Path) -> None:
     artifact = made(tmp_path, "partly", placement=Placement("Ethos-U55", (NPU, CPU)))
     verdict = "50.0% on the Ethos-U55, 100% required"

@@ -1,0 +1,56 @@
+"""Counts of an emulator are called instructions wherever they are shown, and never time."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rect_model
+from project_tools import need
+
+ROOT = Path(__file__).parents[2]
+TIME = re.compile(r"\b(ms|us|ns|seconds|milliseconds|microseconds|FPS|inferences/s)\b")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return rect_model.generated(tmp_path, "cortex-m55").path
+
+
+def figures(value: Any, path: str = "") -> list[tuple[str, float]]:
+    """Returns every number of a record with its path."""
+    if isinstance(value, dict):
+        return [pair for key, each in value.items() for pair in figures(each, f"{path}/{key}")]
+    if isinstance(value, list):
+        return [pair for each in value for pair in figures(each, path)]
+    return [(path, value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+def test_bench_shows_and_records_instructions(cli, out):
+    need("make", "arm-none-eabi-gcc", "qemu-system-arm")
+    done = cli("bench", str(out), "--on", "qemu", "-n", "2")
+    assert done.returncode == 0, done.stderr
+    text = done.stdout
+    rows = [line for line in text.splitlines() if re.match(r"(init|memory I/O|inference|post-processing) ", line)]
+    assert len(rows) == 4 and all(" instructions " in row for row in rows)
+    assert "instructions per inference" in text and not TIME.search(text)
+    done = cli("bench", str(out), "--on", "qemu", "-n", "2", "-f", "json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["unit"] == "instructions" and "not time" in record["clock"] and record["tick_hz"] == 0
+    timed = [path for path, _ in figures(record) if re.search(r"(^|_|/)(ms|us|ns)($|_|/)", path)]
+    assert timed == [], "an emulator has no time"
+    assert all(part["unit"] == "instructions" for part in record.values() if isinstance(part, dict) and "unit" in part)
+
+
+@pytest.mark.parametrize("page", ["docs/firmware-c.md", "docs/devices.md", "bench/results/instructions.md"])
+def test_pages_call_them_instructions(page):
+    text = (ROOT / page).read_text("utf-8")
+    assert re.search(r"no(t)? (time|cycle|cycles)", text) and "nstructions" in text
+    # A table of counts has no column of time.
+    heads = [line for line in text.splitlines() if line.startswith("|") and re.search(r"millions|cortex-m4 M", line)]
+    assert all(not TIME.search(head) for head in heads)
+    assert page == "docs/devices.md" or heads
