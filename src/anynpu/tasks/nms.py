@@ -51,7 +51,10 @@ def _overlaps(a: Array, kinds_a: Array, b: Array, kinds_b: Array, iou: float) ->
     width = np.minimum(a[2][:, None], b[2]) - np.maximum(a[0][:, None], b[0])
     height = np.minimum(a[3][:, None], b[3]) - np.maximum(a[1][:, None], b[1])
     common = np.maximum(width, 0) * np.maximum(height, 0)
-    area_a, area_b = (a[2] - a[0]) * (a[3] - a[1]), (b[2] - b[0]) * (b[3] - b[1])
-    together = area_a[:, None] + area_b - common
+    together = _areas(a)[:, None] + _areas(b) - common
     over: Array = (common > iou * together) & (kinds_a[:, None] == kinds_b)
     return over
+
+
+def _areas(corners: Array) -> Array:
+    return np.asarray(np.maximum(corners[2] - corners[0], 0) * np.maximum(corners[3] - corners[1], 0))

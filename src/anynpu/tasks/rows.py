@@ -31,7 +31,7 @@ class Rows:
             return cls(rows)
         if how.axis is not None and how.axis % stored.ndim != axis:
             return cls(np.moveaxis(how.dequantize(stored)[0], axis - 1, 0).reshape(rows.shape))
-        return cls(rows, np.asarray(how.scale, np.float32), np.asarray(how.zero_point, np.int64))
+        return cls(rows, np.asarray(how.scale, np.float64), np.asarray(how.zero_point, np.int64))
 
     def __getitem__(self, part: slice) -> Rows:
         if self.scale is None or self.zero is None or len(self.scale) == 1:
@@ -42,13 +42,17 @@ class Rows:
         return len(self.stored)
 
     def above(self, threshold: float) -> Array:
-        """Returns the candidates with a row above `threshold`, found without turning integers into reals."""
+        """Returns the candidates with a row above `threshold`, found without turning integers into reals.
+
+        Integers that stand for `threshold` itself, but for rounding, may be among them.
+        """
         if threshold == math.inf or threshold == -math.inf:
             return np.arange(self.stored.shape[1] if threshold < 0 else 0)
         if self.scale is None or self.zero is None:
             return np.flatnonzero(_floats_above(self.stored, threshold))
         # real > t is stored > t / scale + zero point, and both sides of that are whole numbers after rounding down.
-        least = np.floor(threshold / self.scale.astype(np.float64)) + self.zero
+        steps = threshold / self.scale
+        least = np.floor(steps - np.abs(steps) * 1e-6) + self.zero
         if len(least) == 1:
             return np.flatnonzero(self.stored.max(0) > least[0])
         return np.flatnonzero((self.stored > least[:, None]).any(0))

@@ -131,11 +131,12 @@ def _maps(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec]) -> t
         axes = [(output, _map_axis(output, cells)) for output in outputs]
         found = [Part(output, "all", axis, stride) for output, axis in axes if axis]
         if len(found) == 2 and head.version == "v8":
-            parts += _roles(head, found)
-        elif len(found) == 1:
-            parts += found
-        else:
+            found = _roles(head, found)
+        elif len(found) != 1:
+            found = []
+        if not found:
             return ()
+        parts += found
     return tuple(parts)
 
 
