@@ -20,7 +20,7 @@ from anynpu.measure.bench import Sample, board_record, known_sample, time_board
 from anynpu.measure.energy import CsvMeter, Meter, find_meter, parse_window
 from anynpu.measure.load import SCENARIOS, SERVER, SINGLE, Runner, Settings, Tell
 from anynpu.measure.outcome import INTERRUPTED, to_record
-from anynpu.measure.subject import INFER, PIPELINE, Http, Infer, Pipeline, Read, Subject
+from anynpu.measure.subject import INFER, PIPELINE, Http, Infer, Pipeline, Read, Subject, Tally
 from anynpu.measure.together import measure_together
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
@@ -281,8 +281,10 @@ def _http(given: Mapping[str, Any]) -> Measured:
     if given["connections"] > 1 and settings.scenario != SERVER:
         raise ConfigError("--connections belongs to the scenario server: otherwise one request follows the last")
 
+    tally = Tally()
+
     def opener() -> Http:
-        found = Http(url, body, max(30.0, given["timeout"]))
+        found = Http(url, body, max(30.0, given["timeout"]), tally)
         found.connect()
         return found
 

@@ -27,8 +27,8 @@ from anynpu.tensors import Array
 
 ROOT = Path("/")
 RATE_HZ = 20.0
-FLUSH_S = 3.0
-"""How long a logger may take to write its last samples."""
+FLUSH_S, NEAR_S = 3.0, 30.0
+"""How long a logger may take to write its last samples, and how far behind it may be to be waited for at all."""
 NONE = "no RAPL counter, no power sensor and no meter's file"
 Window = tuple[float, float]
 
@@ -161,7 +161,8 @@ class CsvMeter:
         measured = (self._began, time.time())
         window = self._windows.pop(0) if self._windows else measured
         times, watts = read_csv(self._path)
-        while times[0] <= window[0] and times[-1] < window[1] and time.time() < measured[1] + FLUSH_S:
+        near = window[0] - NEAR_S
+        while near < times[-1] < window[1] and window == measured and time.time() < measured[1] + FLUSH_S:
             time.sleep(0.1)  # loggers write in blocks
             times, watts = read_csv(self._path)
         return integrate(times, watts, window, str(self._path))

@@ -257,5 +257,9 @@ def _of_queue(record: Mapping[str, Any]) -> list[str]:
 
 
 def _of_outputs(record: Mapping[str, Any]) -> list[str]:
-    differ, checked = record["outputs"].get("differ", 0), record["outputs"].get("checked", 0)
-    return [f"{differ} of {checked} answers differ from the first"] if differ else []
+    outputs, found = record["outputs"], []
+    if outputs.get("differ"):
+        found.append(f"{outputs['differ']} of {outputs['checked']} answers differ from the first")
+    if outputs.get("connections", 1) > 1 and record["scenario"] != SERVER:
+        found.append(f"the server closed the connection: {outputs['connections']} were opened, which counts as latency")
+    return found

@@ -13,6 +13,7 @@ import socket
 import urllib.parse
 import zlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -167,21 +168,29 @@ class Pipeline:
         self.session.close()
 
 
+@dataclass
+class Tally:
+    """What several connections to one server count together."""
+
+    first: int | None = None
+    runs: int = 0
+    differ: int = 0
+    connections: int = 0
+
+
 class Http:
     """POST of one JSON body, again and again over one connection."""
 
     scope = HTTP
 
-    def __init__(self, url: str, body: bytes, timeout: float = 30.0) -> None:
+    def __init__(self, url: str, body: bytes, timeout: float = 30.0, tally: Tally | None = None) -> None:
         parts = _split(url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         self._connection = kind(parts.hostname or "", parts.port, timeout=timeout)
         self._path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
         self._body, self._headers = body, {"Content-Type": "application/json"}
-        self.what, self.url, self.connections = f"POST {url}", url, 0
+        self.what, self.url, self._tally = f"POST {url}", url, tally or Tally()
         self._marks: list[int] = []
-        self._first: int | None = None
-        self._runs = self._differ = 0
         self.call = self._post
 
     def connect(self) -> None:
@@ -190,7 +199,7 @@ class Http:
             self._connection.connect()
         except OSError as error:
             raise self._refused("connect", error) from error
-        self.connections += 1
+        self._tally.connections += 1
 
     def _post(self) -> tuple[int, bytes]:
         if self._connection.sock is None:  # the server closed it after the last answer
@@ -216,22 +225,24 @@ class Http:
 
     def check(self, result: tuple[int, bytes]) -> None:
         """Raises unless the server said 2xx; other bytes than the first time are counted: answers may hold a time."""
-        status, data = result
-        self._runs += 1
+        (status, data), tally = result, self._tally
+        tally.runs += 1
         if not 200 <= status < 300:
             told = data[:200].decode("utf-8", "replace").strip()
-            raise DeviceError(f"{self.url}: HTTP status {status} in run {self._runs}: {told}", "POST", status)
+            raise DeviceError(f"{self.url}: HTTP status {status} in run {tally.runs}: {told}", "POST", status)
         crc = zlib.crc32(data)
-        self._first = crc if self._first is None else self._first
-        self._differ += crc != self._first
+        tally.first = crc if tally.first is None else tally.first
+        tally.differ += crc != tally.first
 
     def stages(self) -> Mapping[str, int]:
         parts = [b - a for a, b in itertools.pairwise(self._marks)]
         return dict(zip(("send", "wait", "receive"), parts, strict=True))
 
     def outputs(self) -> dict[str, Any]:
-        crc = "" if self._first is None else f"{self._first:08x}"
-        return {"checked": self._runs, "differ": self._differ, "crc32": {"body": crc}, "connections": self.connections}
+        tally = self._tally
+        crc = "" if tally.first is None else f"{tally.first:08x}"
+        counts = {"checked": tally.runs, "differ": tally.differ, "connections": tally.connections}
+        return {**counts, "crc32": {"body": crc}}
 
     def close(self) -> None:
         self._connection.close()

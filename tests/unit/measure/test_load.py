@@ -8,17 +8,20 @@ import json
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from anynpu.errors import ConfigError, DeviceError
 from anynpu.measure import load, outcome
+from anynpu.measure.bench import Sample, board_record, time_board
 from anynpu.measure.load import Runner, Settings, Trace
 from anynpu.measure.server import arrivals
 from anynpu.measure.subject import Infer, Pipeline
 from anynpu.measure.timer import Timer, calibrate
 from anynpu.measure.together import measure_together
+from anynpu.runtime.device.answers import STAGES
 from anynpu.tensors import Quantization, TensorSpec
 
 X = TensorSpec("x", (1, 4), "int8", quantization=Quantization((0.5,), (3,)))
@@ -385,6 +388,38 @@ def test_the_harness_adds_less_than_three_microseconds():
 def test_a_sleep_is_reported_within_two_percent():
     found = overhead().sleep(runs=300)
     assert abs(found["median_error"]) < 0.02, found
+
+
+class Board:
+    """As much of a board as its measurement needs; it answers `limit` times."""
+
+    what, board, known_answers, info = "a board", "toy", 0, SimpleNamespace(tick_hz=1000)
+
+    def __init__(self, limit):
+        self.limit, self.client = limit, self
+
+    def load(self, inputs):
+        return
+
+    def infer(self, runs, warmup):
+        return 1000
+
+    def fetch(self):
+        return {"x": INPUT["x"]}
+
+    def stages(self, runs):
+        self.limit -= 1
+        if self.limit < 0:
+            raise DeviceError("no answer to 'stages 1'")
+        return dict.fromkeys(STAGES, (1, 2, 3))
+
+
+def test_a_board_that_dies_leaves_what_it_measured():
+    found = board_record(time_board(Board(3), Sample("x", INPUT), 10, 1))
+    assert found["latency"]["samples"] == [2.0, 2.0, 2.0] and len(found["latency"]["started_s"]) == 3
+    assert not found["complete"] and found["error"]["exit_status"] == 6
+    with pytest.raises(DeviceError):
+        time_board(Board(0), Sample("x", INPUT), 10, 1)
 
 
 def test_a_trace_broken_in_the_middle_is_whole_again():
