@@ -1,4 +1,4 @@
-"""Three ways in which ai-edge-quantizer fails without an error: each is shown wrong the plain way, right our way."""
+"""Ways in which ai-edge-quantizer fails, most without an error: each is shown wrong the plain way, right our way."""
 
 import numpy as np
 import pytest
@@ -41,6 +41,17 @@ class Product(torch.nn.Module):
 
     def forward(self, x):
         return torch.matmul(x, self.right)
+
+
+class Joined(torch.nn.Module):
+    """A constant in front of what is computed, as the class token of a vision transformer stands."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.token = torch.nn.Linear(16, 16), torch.nn.Parameter(torch.randn(1, 1, 16))
+
+    def forward(self, x):
+        return self.layer(torch.cat([self.token, self.layer(x)], 1))
 
 
 class Case:
@@ -102,6 +113,12 @@ def product(tmp_path_factory):
     return Case(tmp_path_factory.mktemp("product"), Product(), RNG.normal(size=(8, 2, 4, 16)))
 
 
+@pytest.fixture(scope="module")
+def joined(tmp_path_factory):
+    torch.manual_seed(0)
+    return Case(tmp_path_factory.mktemp("joined"), Joined(), RNG.normal(size=(8, 3, 16)))
+
+
 def min_max(*args):
     from ai_edge_quantizer.utils import qsv_utils
 
@@ -121,6 +138,18 @@ def test_per_channel_batch_matmul_is_zero(product):
     content, _ = product.plain(min_max)
     assert product.sqnr(inline_buffers(content)) < 1, "per-channel BATCH_MATMUL works now"
     assert product.sqnr(product.ours()) > 30
+
+
+def test_ranges_of_fewer_axes_than_the_tensor_refuse_a_concatenated_constant(joined):
+    from ai_edge_quantizer import qtyping, quantizer
+
+    work = quantizer.Quantizer(str(joined.file))
+    work.add_static_config(".*", qtyping.TFLOperationName.ALL_SUPPORTED, 8, 8)
+    names = [tensor.name.decode() for tensor in read_model(joined.file.read_bytes()).subgraphs[0].tensors]
+    limits = {name: {"min": np.array([-4], np.float32), "max": np.array([4], np.float32)} for name in names}
+    with pytest.raises(ValueError, match="Ranks of scales"):
+        work.quantize(limits, enable_progress_report=False)
+    assert joined.sqnr(joined.ours()) > 30
 
 
 def test_outside_buffers_are_garbage_in_tflite_micro(dense):

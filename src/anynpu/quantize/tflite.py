@@ -270,9 +270,14 @@ def _quantized(content: bytes, ranges: Mapping[str, Range], plan: QuantPlan) -> 
         raise ToolMissing("ai-edge-quantizer is not installed", "pip install anynpu[build]") from error
     quantizer = aeq.Quantizer(bytearray(content))
     _write_recipe(quantizer, plan)
-    # The shape (1,) is what it takes for one range per tensor.
+    ranks = {tensor.name.decode(): len(tensor.shape) for tensor in read_model(content).subgraphs[0].tensors}
+    # One range per tensor, in the tensor's own rank: with fewer axes it refuses constants that are concatenated.
     limits = {
-        name: {"min": np.array([r.min], np.float32), "max": np.array([r.max], np.float32)} for name, r in ranges.items()
+        name: {
+            "min": np.full((1,) * max(ranks[name], 1), r.min, np.float32),
+            "max": np.full((1,) * max(ranks[name], 1), r.max, np.float32),
+        }
+        for name, r in ranges.items()
     }
     try:
         result = quantizer.quantize(limits, enable_progress_bar=False, enable_progress_report=False)
