@@ -92,6 +92,7 @@ def test_a_click_on_a_node_opens_its_details(show):
         "scale",
         "zero point",
         "-5",
+        "0.0235",
     ):
         assert word in told, told
     assert page.ask("document.querySelectorAll('.g-canvas .n.on').length") == 1
@@ -162,8 +163,18 @@ def test_tabs_change_the_chip_and_paper_shows_all(show):
     assert page.ask(panels) == ["none", "block", "none"], "the chip with an NPU comes first"
     page.ask("document.querySelector('#tab-2').click()")
     assert page.ask(panels) == ["none", "none", "block"]
-    page.media(medium="print")
+    page.ask("dispatchEvent(new Event('beforeprint'))")
+    page.media(medium="print", prefers_color_scheme="dark")
     assert page.ask(panels) == ["block"] * 3
+    assert page.ask("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    box = page.ask("document.querySelector('.g-canvas svg').getAttribute('viewBox')")
+    assert box.startswith("-20 -40 ")
+    page.media()
+    page.ask("dispatchEvent(new Event('afterprint'))")
+    assert page.ask("document.querySelector('.g-canvas svg').hasAttribute('viewBox')") is False
+    page.ask("document.querySelector('#tab-1').click()")
+    assert "NaN" not in page.ask(VIEW)
+    page.media(medium="print")
     assert page.ask("getComputedStyle(document.querySelector('.top')).display") == "none"
     assert len(base64.b64decode(page.call("Page.printToPDF")["data"])) > 20_000
 

@@ -116,6 +116,11 @@ def bench_verdict(record: Record) -> tuple[str, str]:
     said += f", {summary.get('count')} samples" if summary.get("count") else ""
     if broken:
         return f"broke off{_because(record)}: {said}", "bad"
+    bound = record.get("verdict") or {}
+    if bound.get("met") is not None:
+        kept = "kept" if bound["met"] else "not kept"
+        why = f" ({bound['why']})" if bound.get("why") else ""
+        return f"latency bound {kept}{why}: {said}", "good" if bound["met"] else "bad"
     return said, "warn" if record.get("warnings") else "good"
 
 
@@ -123,6 +128,38 @@ def _because(record: Record) -> str:
     error = record.get("error")
     told = error.get("message") if isinstance(error, Mapping) else error
     return f" ({told})" if told else ""
+
+
+def spike_rows(record: Record) -> list[Row]:
+    """Returns the largest outliers of a bench, when they were and what may have caused them."""
+    unit = latency_unit(record)
+    return [
+        {
+            "sample": short(spike.get("index")),
+            "at s": short(spike.get("at_s")),
+            unit: short(spike.get("value")),
+            "may come from": ", ".join(spike.get("causes") or ()) or "not known",
+        }
+        for spike in record.get("spikes") or ()
+    ]
+
+
+def together_rows(record: Record) -> list[Row]:
+    """Returns each of several models alone and beside the others."""
+    rows = []
+    for model in (record.get("together") or {}).get("models") or ():
+        alone, shared = ((model.get(name) or {}).get("summary") or {} for name in ("alone", "together"))
+        slow = model.get("slowdown") or {}
+        rows.append(
+            {
+                "model": short(model.get("name")),
+                "executed": short(model.get("executed")),
+                "median alone": short(alone.get("median")),
+                "median together": short(shared.get("median")),
+                "slowdown": f"{short(slow.get('ratio'))} ({interval(slow.get('low'), slow.get('high'))})",
+            }
+        )
+    return rows
 
 
 def fidelity_rows(outputs: Record) -> list[Row]:

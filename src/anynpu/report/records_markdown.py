@@ -37,6 +37,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
 
 def _bench(record: Record) -> tuple[str, str, Iterable[Part]]:
     unit = facts.latency_unit(record)
+    leave = (*LEAVE, "latency", "stages", "ticks", "spikes", "together", "verdict")
     title = f"bench: {record.get('executed') or record.get('board') or ''}"
     return (
         title,
@@ -44,7 +45,9 @@ def _bench(record: Record) -> tuple[str, str, Iterable[Part]]:
         [
             ("What the samples support", facts.percentile_rows(facts.latency_summary(record), unit)),
             ("Stages", facts.stage_rows(record)),
-            ("Conditions", facts.condition_rows(record, (*LEAVE, "latency", "stages", "ticks"))),
+            ("Outliers", facts.spike_rows(record)),
+            ("Several models at once", facts.together_rows(record)),
+            ("Conditions", facts.condition_rows(record, leave)),
         ],
     )
 

@@ -214,6 +214,12 @@ def bench(count: int = 1200, seed: int = 2, **more: Any) -> dict[str, Any]:
             "device": {"min": 1.7, "median": 1.98, "max": 3.6, "samples": []},
         },
         "host": {"cpus": 2, "governor": "performance"},
+        "throughput": {"per_s": 480.2, "samples_per_query": 1},
+        "verdict": None,
+        "spikes": [
+            {"index": int(samples.argmax()), "at_s": 0.01, "value": float(samples.max()), "causes": ["another program"]}
+        ],
+        "together": None,
         "energy": None,
         "warnings": [],
         "complete": True,
@@ -222,10 +228,10 @@ def bench(count: int = 1200, seed: int = 2, **more: Any) -> dict[str, Any]:
     }
 
 
-def compare(slower: float = 1.06, seed: int = 3) -> dict[str, Any]:
+def compare(slower: float = 1.06, seed: int = 3, count: int = 60) -> dict[str, Any]:
     """Returns the record of a comparison in which B is slower by a factor."""
     rng = np.random.default_rng(seed)
-    a, b = ([list(map(float, rng.gamma(400, 0.005, 60) * f)) for _ in range(6)] for f in (1.0, slower))
+    a, b = ([list(map(float, rng.gamma(400, 0.005, count) * f)) for _ in range(6)] for f in (1.0, slower))
     sides = (
         SideInfo("out/v1/cpu", "a" * 64, "f" * 64, "ONNX Runtime"),
         SideInfo("out/v2/cpu", "b" * 64, "f" * 64, "ONNX Runtime"),

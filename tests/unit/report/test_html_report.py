@@ -223,15 +223,16 @@ def test_the_histogram_counts_every_sample_and_survives_odd_ones():
         assert sum(counts) == len(samples)
         marks = {"p50": (samples[0], None, None), "p99": (samples[-1], samples[0], None)}
         ElementTree.fromstring(histogram(samples, "ms", marks))
-        ElementTree.fromstring(timeline(samples, None, [0, 99999], "ms"))
+        ElementTree.fromstring(timeline(samples, None, {0: "", 99999: ""}, "ms"))
 
 
 def test_a_long_timeline_is_thinned_but_keeps_its_spikes():
     samples = [1.0] * 20000
     samples[13579] = 9.0
-    drawn = timeline(samples, [i * 0.001 for i in range(20000)], [13579], "ms")
+    drawn = timeline(samples, [i * 0.001 for i in range(20000)], {13579: "garbage collection"}, "ms")
     assert "2500 of 20000 points" in drawn or "2501 of 20000 points" in drawn
     assert drawn.count('class="spike"') == 1
+    assert "at 13.58 s: garbage collection" in drawn
     assert len(drawn) < 80_000
 
 

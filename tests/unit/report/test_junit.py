@@ -90,6 +90,19 @@ def test_the_schema_is_published_and_our_records_are_valid(kind):
         schema.published("bild")
 
 
+def small(kind):
+    """Returns a record of few samples and nodes."""
+    if kind == "build":
+        return records.build([records.chip("x", graph=records.deep_graph(4)), records.failed("y")])
+    return (
+        records.bench(40)
+        if kind == "bench"
+        else records.compare(count=8)
+        if kind == "compare"
+        else records.EVERY[kind]()
+    )
+
+
 def damage(value, rng):
     """Returns a copy in which one place holds something of another type, or is gone."""
     value = copy.deepcopy(value)
@@ -111,11 +124,7 @@ def damage(value, rng):
 def test_our_check_agrees_with_jsonschema(kind):
     jsonschema = pytest.importorskip("jsonschema", reason="pip install jsonschema")
     validator = jsonschema.Draft202012Validator(schema.published(kind))
-    record = (
-        records.EVERY[kind]()
-        if kind != "build"
-        else records.build([records.chip("x", graph=records.deep_graph(4)), records.failed("y")])
-    )
+    record = small(kind)
     rng, refused = random.Random(7), 0
     for _ in range(300):
         data = json.loads(json.dumps(damage(record, rng)))
@@ -130,11 +139,7 @@ def test_whatever_passes_the_check_is_rendered(kind):
     """A damaged record is refused in one sentence or rendered; nothing else may come out."""
     from anynpu.report import html, records_markdown
 
-    record = (
-        records.EVERY[kind]()
-        if kind != "build"
-        else records.build([records.chip("x", graph=records.deep_graph(4)), records.failed("y")])
-    )
+    record = small(kind)
     rng, rendered = random.Random(11), 0
     for _ in range(150):
         data = json.loads(json.dumps(damage(damage(record, rng), rng)))

@@ -142,6 +142,8 @@ def _panel(chip: Record, number: int, least: float | None) -> Markup:
         _error(chip),
         el("p", chip["verdict"], class_="said warn") if chip.get("verdict") else None,
     ]
+    if graph and not drawn:
+        parts.append(notes(graph.get("notes") or ()))
     if drawn:
         parts += [
             el("h4", "Graph"),

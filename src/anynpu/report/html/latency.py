@@ -46,13 +46,19 @@ def histogram(samples: Sequence[float], unit: str, marks: Marks) -> Markup:
 
 
 def _bins(samples: Sequence[float], log: bool) -> tuple[list[float], list[int]]:
-    """Returns bin edges by Freedman and Diaconis' rule, at most 80, and the counts."""
+    """Returns bin edges by Freedman and Diaconis' rule, finer for two heaps, at most 80, and the counts."""
     values = np.asarray(samples, dtype=float)
     on_line = np.log10(values) if log else values
     low, high = float(on_line.min()), float(on_line.max())
     spread = float(np.subtract(*np.percentile(on_line, [75, 25])))
     width = 2 * spread / len(values) ** (1 / 3)
-    number = 1 if high <= low else min(80, max(8, math.ceil((high - low) / width))) if width > 0 else 40
+    number = (
+        1
+        if high <= low
+        else min(80, max(8, math.ceil(2 * math.sqrt(len(values))), math.ceil((high - low) / width)))
+        if width > 0
+        else 40
+    )
     counts, edges = np.histogram(on_line, bins=number)
     real = 10**edges if log else edges
     return [float(edge) for edge in real], [int(each) for each in counts]
@@ -108,8 +114,14 @@ def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{short(low)} to {short(high)}"
 
 
-def timeline(samples: Sequence[float], started: Sequence[float] | None, spikes: Sequence[int], unit: str) -> Markup:
-    """Returns each sample against its start, or its number where starts are not known, with spikes marked."""
+def timeline(
+    samples: Sequence[float],
+    started: Sequence[float] | None,
+    spikes: Mapping[int, str],
+    unit: str,
+    *below: Markup | None,
+) -> Markup:
+    """Returns each sample against its start, or its number where starts are not known, with spikes and their causes."""
     values = np.asarray(samples, dtype=float)
     known = started is not None and len(started) == len(samples)
     times = np.arange(len(values)) + 1.0
@@ -124,12 +136,13 @@ def timeline(samples: Sequence[float], started: Sequence[float] | None, spikes: 
     path = "".join(f"M{x(float(times[i])):.1f} {y(float(values[i])):.1f}h0" for i in kept)
     parts += [el("path", d=path, class_="points"), line(_running(times, values, x, y), "running")]
     for i in far[:MOST_SPIKES]:
-        tip = f"{short(float(values[i]))} {unit} at {short(float(times[i]))}{' s' if known else ''}"
+        when = f"at {short(float(times[i]))} s" if known else f"sample {i + 1}"
+        tip = f"{short(float(values[i]))} {unit} {when}" + (f": {spikes[i]}" if spikes[i] else "")
         parts.append(el("circle", cx=x(float(times[i])), cy=y(float(values[i])), r=5, class_="spike", data_tip=tip))
     told = f"{len(far)} of {len(values)} samples are outliers"
     thin = f" {len(kept)} of {len(values)} points are drawn." if len(kept) < len(values) else ""
     note = f"{told} (circled); none is left out. The line is the running median.{thin}"
-    return chart("Timeline", told, frame, parts, el("p", note, class_="muted"))
+    return chart("Timeline", told, frame, parts, el("p", note, class_="muted"), *below)
 
 
 def _thin(count: int, far: Sequence[int]) -> list[int]:
@@ -162,8 +175,8 @@ def overlay(runs: Mapping[str, Sequence[float]], unit: str) -> Markup:
         ordered = np.sort(np.asarray(samples, dtype=float))
         steps = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), 400)).astype(int))
         points = [(x(float(ordered[k])), y((int(k) + 1) / len(ordered))) for k in steps]
-        parts.append(line(points, f"run run-{i}"))
-        parts.append(el("text", name, x=frame.left + 10, y=frame.top + 16 + 18 * i, class_=f"mark key-{i}"))
+        parts.append(line(points, f"run run-{i % 6}"))
+        parts.append(el("text", name, x=frame.left + 10, y=frame.top + 16 + 18 * i, class_=f"mark key-{i % 6}"))
     medians = "; ".join(
         f"{name}: median {short(float(np.median(v)))} {unit}, {len(v)} samples" for name, v in known.items()
     )

@@ -8,12 +8,14 @@ from typing import Any
 from anynpu.report import facts
 from anynpu.report.figures import percent
 from anynpu.report.html import latency
+from anynpu.report.html.axes import more
 from anynpu.report.html.intervals import ratio_chart, score_chart
 from anynpu.report.html.markup import Markup, el, join, table
 from anynpu.report.html.page import Head, Section, copied, notes
 from anynpu.report.html.pareto import pareto
 
 Record = Mapping[str, Any]
+BENCH_LEAVE = ("latency", "stages", "ticks", "spikes", "together", "throughput", "verdict")
 LEAVE = ("schema_version", "kind", "notes", "warnings", "samples", "started_s", "summary")
 
 
@@ -27,8 +29,8 @@ def _head(kind: str, title: str, said: tuple[str, str], about: Sequence[str]) ->
 
 
 def bench_head(record: Record) -> Head:
-    title = str(record.get("executed") or record.get("board") or "bench")
-    return _head("bench", title, facts.bench_verdict(record), _facts(record, "scenario", "scope", "clock"))
+    title = str(record.get("path") or record.get("executed") or record.get("board") or "bench")
+    return _head("bench", title, facts.bench_verdict(record), _facts(record, "executed", "scenario", "scope", "clock"))
 
 
 def bench_sections(record: Record) -> list[Section]:
@@ -42,17 +44,41 @@ def bench_sections(record: Record) -> list[Section]:
     }
     drawn = Markup("")
     if samples:
-        outliers = summary.get("outliers") or ()
-        drawn = join((latency.histogram(samples, unit, marks), latency.timeline(samples, started, outliers, unit)))
+        drawn = join((latency.histogram(samples, unit, marks), _timeline(record, samples, started, summary, unit)))
     rows = facts.percentile_rows(summary, unit)
     stages = facts.stage_rows(record)
-    told = join((notes(record.get("warnings") or (), "notes warn"), notes(_summary_notes(summary))))
+    told = notes(_summary_notes(summary) if record.get("warnings") is None else record["warnings"], "notes warn")
+    speed = (record.get("throughput") or {}).get("per_s")
+    rows += [{"": "throughput", unit: f"{facts.short(speed)} /s", "95 % interval": "-"}] if speed else []
     return [
         Section("summary", "Summary", join((told, table(rows, "What the samples support", (unit, "95 % interval"))))),
         Section("latency", "Latency", drawn),
         Section("stages", "Stages", table(stages, "Stages", ("min", "median", "max"))),
-        Section("provenance", "Conditions", _conditions(record, ("latency", "stages", "ticks"))),
+        Section("together", "Several models at once", _together(record)),
+        Section("provenance", "Conditions", _conditions(record, BENCH_LEAVE)),
     ]
+
+
+def _timeline(
+    record: Record, samples: Sequence[float], started: Sequence[float] | None, summary: Record, unit: str
+) -> Markup:
+    spikes = {int(i): "" for i in summary.get("outliers") or ()}
+    spikes |= {int(s["index"]): ", ".join(s.get("causes") or ()) for s in record.get("spikes") or () if "index" in s}
+    rows = facts.spike_rows(record)
+    listed = more(
+        "The largest outliers and what may have caused them", table(rows, "Outliers", ("sample", "at s", unit))
+    )
+    return latency.timeline(samples, started, spikes, unit, listed if rows else None)
+
+
+def _together(record: Record) -> Markup:
+    rows = facts.together_rows(record)
+    unit, runs = facts.latency_unit(record), {}
+    for model in (record.get("together") or {}).get("models") or ():
+        for name in ("alone", "together"):
+            runs[f"{model.get('name')} {name}"] = (model.get(name) or {}).get("samples") or []
+    drawn = latency.overlay(runs, unit) if rows else None
+    return join((table(rows, "Alone and together", ("median alone", "median together", "slowdown")), drawn))
 
 
 def _summary_notes(summary: Record) -> list[str]:

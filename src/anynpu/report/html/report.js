@@ -76,9 +76,9 @@
   });
 
   /* The graph. */
-  const number = (x, digits = 5) => x == null ? "-" : Number(x.toPrecision(digits)).toLocaleString("en");
+  const number = (x, digits = 5) => x == null ? "-" : x !== 0 && Math.abs(x) < 1e-4 ? x.toExponential(3) : x.toLocaleString("en", { maximumSignificantDigits: digits });
   const decibel = (x) => x == null ? "-" : x >= 200 ? "exact" : `${x.toFixed(1)} dB`;
-  const spread = (x) => Array.isArray(x) ? `${number(x[0])} to ${number(x[1])} (${x[2]} channels)` : x == null ? "-" : number(x, 7);
+  const spread = (x) => Array.isArray(x) ? `${number(x[0])}${x[0] === x[1] ? "" : ` to ${number(x[1])}`} (${x[2]} channels)` : x == null ? "-" : number(x, 7);
   const clip = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
   const RAMP = [[0, 34, 78], [52, 69, 109], [108, 110, 114], [166, 157, 89], [253, 231, 85]]; /* near cividis: even for every eye */
   const ramp = (t) => {
@@ -100,20 +100,21 @@
       this.drawn = false;
     }
 
-    show() {
-      if (this.drawn || !this.canvas.clientWidth) return;
+    show(hidden) {
+      if (this.drawn && !this.view) this.fit();
+      if (this.drawn || !(this.canvas.clientWidth || hidden)) return;
       this.drawn = true;
       this.draw();
       this.listen();
       this.paint();
       this.fit(true);
-      new ResizeObserver(() => this.move()).observe(this.canvas);
+      new ResizeObserver(() => this.view ? this.move() : this.fit(true)).observe(this.canvas);
     }
 
     draw() {
       this.picture = svg("svg", { "aria-hidden": "true" });
       const id = `arrow-${this.frame.dataset.graph}`, defs = svg("defs");
-      const arrow = svg("marker", { id, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" });
+      const arrow = svg("marker", { id, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" });
       arrow.append(svg("path", { d: "M0 0L8 4L0 8z", fill: "#8894a2" }));
       defs.append(arrow);
       this.world = svg("g");
@@ -150,7 +151,7 @@
         if (key === "time" || key === "macs") t = 1 - Math.sqrt(high > 0 ? Math.max(x, 0) / high : 0);
         const colour = ramp(t);
         rect.style.fill = heat ? `rgb(${colour})` : "";
-        rect.style.stroke = heat ? "transparent" : "";
+        rect.style.stroke = heat ? "var(--soft)" : "";
         g.style.setProperty("--on-heat", colour[0] * 0.3 + colour[1] * 0.6 + colour[2] * 0.1 > 125 ? "#111" : "#fff");
       });
       this.legend(low, high);
@@ -170,14 +171,26 @@
         bar.style.background = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c})`).join(",")})`;
         const ends = this.mode === "error" ? [low, high] : [high, 0], span = html("span");
         span.append(`${number(ends[0], 3)} `, bar, `${number(ends[1], 3)} ${unit}`);
-        parts.push(span, html("span", "dark is where it costs most"));
+        parts.push(span, html("span", this.mode === "error" ? "dark: furthest from the float model" : "dark: costs most"));
       }
-      parts.push(html("span", "drag to pan, Ctrl + wheel or + − to zoom, arrow keys to walk"));
+      parts.push(html("span", "drag to pan, Ctrl + wheel or + − to zoom, arrow keys to walk", "hint"));
       box.replaceChildren(...parts);
     }
 
+    /* Paper has a size of its own: there the drawing, not a view of it, fills the frame. */
+    print(on) {
+      this.show(true);
+      this.printing = on;
+      const [w, h] = this.data.size;
+      if (on) this.picture.setAttribute("viewBox", `-20 -40 ${w + 40} ${h + 80}`); else this.picture.removeAttribute("viewBox");
+      this.world.removeAttribute("transform");
+      this.picture.classList.remove("far");
+      if (!on) this.fit();
+    }
+
     move() {
-      if (!this.view) return;
+      if (!this.view || this.printing) return;
+      if (!this.canvas.clientWidth) { this.view = null; return; }
       const { x, y, k } = this.view;
       this.world.setAttribute("transform", `translate(${x} ${y}) scale(${k})`);
       this.picture.classList.toggle("far", k < 0.28);
@@ -186,6 +199,7 @@
     fit(first) {
       const [w, h] = this.data.size, cw = this.canvas.clientWidth, ch = this.canvas.clientHeight;
       const k = Math.min((cw - 40) / Math.max(w, 1), (ch - 70) / Math.max(h, 1), 1.15);
+      if (!cw || this.printing) { this.view = null; return; }
       this.view = { k, x: (cw - w * k) / 2, y: (ch - h * k) / 2 };
       this.move();
       if (first) this.canvas.dataset.ready = "1";
@@ -199,12 +213,14 @@
     }
 
     centre(i, least = 0.7) {
+      if (!this.view) return;
       const k = Math.max(this.view.k, least), node = this.nodes[i];
       this.view = { k, x: this.canvas.clientWidth / 2 - node.x * k, y: this.canvas.clientHeight / 2 - node.y * k };
       this.move();
     }
 
     seen(i) {
+      if (!this.view) return true;
       const { x, y, k } = this.view, node = this.nodes[i], px = node.x * k + x, py = node.y * k + y;
       return px > 60 && py > 30 && px < this.canvas.clientWidth - 60 && py < this.canvas.clientHeight - 30;
     }
@@ -340,6 +356,7 @@
   const best = graphs.find((graph) => graph.data.npu) || graphs[0], panel = best?.frame.closest(".panel");
   if (tabs.length) choose(tabs.find((tab) => tab.getAttribute("aria-controls") === panel?.id) || tabs[0]);
   else graphs.forEach((graph) => graph.show());
-  addEventListener("beforeprint", () => graphs.forEach((graph) => { graph.show(); if (graph.drawn) graph.fit(); }));
+  addEventListener("beforeprint", () => graphs.forEach((graph) => graph.print(true)));
+  addEventListener("afterprint", () => graphs.forEach((graph) => graph.print(false)));
   performance.mark("anynpu-ready");
 })();
