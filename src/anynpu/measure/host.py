@@ -189,7 +189,7 @@ class Watch:
         if any(start < ended and (end or ended) > began for start, end in self.collections):
             found.append("garbage collection")
         if switched:
-            found.append(f"taken off the core {switched} times")
+            found.append(f"involuntary context switches: {switched}")
         if self._changed(began, ended):
             found.append("the frequency changed")
         return found

@@ -61,7 +61,7 @@ def test_throttling_and_frequency_changes(tmp_path):
     watch.tick(ended)
     used = watch.stop()
     assert host.throttled(used) and used["frequency_mhz"] == {"first": 3000, "min": 1600, "max": 3000, "last": 1600}
-    assert watch.causes(began, ended, 2) == ["taken off the core 2 times", "the frequency changed"]
+    assert watch.causes(began, ended, 2) == ["involuntary context switches: 2", "the frequency changed"]
     assert not host.throttled({"frequency_mhz": None})
 
 
