@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from anynpu.artifact import MANIFEST, Artifact
 from anynpu.cli import options
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
-from anynpu.errors import AnyNpuError, ToolFailed
+from anynpu.errors import AnyNpuError, ConfigError, ToolFailed
+from anynpu.measure.layers import worst_layers
 from anynpu.pipeline.check import ChipCheck
 from anynpu.pipeline.check import check as run_check
-from anynpu.pipeline.output import as_json
+from anynpu.pipeline.output import REPORT, as_json
 from anynpu.pipeline.planner import chain
 from anynpu.pipeline.record import receipt
 from anynpu.pipeline.request import Request
@@ -114,16 +116,20 @@ def _target_row(platform: Platform) -> dict[str, str]:
 
 @click.command()
 @click.argument("subject", required=False)
+@click.option("--layers", is_flag=True, help="The layers of a built chip that are furthest from the float model.")
 @options.apply(options.MODEL, options.COMMON)
 @click.pass_context
-def show(ctx: click.Context, /, subject: str | None, **_: Any) -> int:
+def show(ctx: click.Context, /, subject: str | None, layers: bool, **_: Any) -> int:
     """Show a model or an artifact folder: tensors, operators, cost, fingerprint, placement, lineage.
 
     \b
     anynpu show zoo:resnet8
     anynpu show out/ethos-u55-128
+    anynpu show out/ethos-u55-128 --layers
     """
     given = options.settings(ctx)
+    if layers:
+        return _show_layers(Path(subject or "."), given["format"])
     if subject and (Path(subject) / MANIFEST).is_file():
         artifact = Artifact.open(Path(subject))
     elif subject and Path(subject).is_dir():
@@ -176,6 +182,43 @@ def _show(artifact: Artifact) -> None:
         )
     for note in manifest.notes:
         click.echo(f"note         {note}")
+
+
+def _show_layers(folder: Path, format: str) -> int:
+    """Prints what the report beside a chip's folder says of its layers, the worst first."""
+    Artifact.open(folder)  # says what a folder must hold
+    report = folder.resolve().parent / REPORT
+    if not report.is_file():
+        raise ConfigError(f"{folder}: no {REPORT} beside it", "name a chip's folder where `anynpu build` put it")
+    chips = {chip["chip"]: chip.get("graph") for chip in schema.read_json(report).get("chips", ())}
+    graph = chips.get(folder.resolve().name)
+    if not graph:
+        raise ConfigError(f"{report}: says nothing of the layers of {folder.name}", "build it again")
+    if format == "json":
+        click.echo(as_json({"schema_version": 1, "kind": "layers", "chip": folder.resolve().name, **graph}), nl=False)
+        return 0
+    unit = graph["time_unit"] or "nothing: none is known"
+    click.echo(f"nodes of {graph['of']}, {graph['samples']} samples; time in {unit}")
+    print_table([_layer_row(row) for row in worst_layers(graph)])
+    for note in graph["notes"]:
+        click.echo(f"note: {note}")
+    return 0
+
+
+def _layer_row(row: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "layer": row["name"],
+        "operator": row["kind"],
+        "on": row["device"],
+        "SQNR dB": f"{row['sqnr_db']:.1f}",
+        "lost dB": "-" if row["drop_db"] is None else f"{row['drop_db']:z.1f}",
+        "MACs": count(row["macs"]),
+        "time": _time(row["time"]),
+    }
+
+
+def _time(value: float | None) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
 
 def _quantization(q: Any) -> str:
