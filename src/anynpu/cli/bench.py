@@ -26,7 +26,7 @@ from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
 from anynpu.store import writing
 
-BOARD_RUNS, BOARD_WARMUP = 10, 2
+BOARD_RUNS, BOARD_WARMUP, MAX_TIME_S = 10, 2, 60.0
 BODY = {"input": ["A sentence of usual length, as people search for it."], "model": "default"}
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 
@@ -47,7 +47,7 @@ LOAD = (
     ),
     click.option("--min-time", type=float, default=3.0, show_default=True, help="Least seconds to measure."),
     click.option("--min-count", type=click.IntRange(1, 1000000), default=100, show_default=True, help="Least runs."),
-    click.option("--max-time", type=float, default=60.0, show_default=True, help="Most seconds to measure."),
+    click.option("--max-time", type=float, help="Most seconds to measure; 60, or --min-time where that is more."),
     click.option(
         "--streams",
         type=click.IntRange(1, 10000),
@@ -170,7 +170,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
         scenario=given["scenario"],
         min_time_s=given["min_time"],
         min_count=given["min_count"],
-        max_time_s=max(given["max_time"], given["min_time"]) if given["max_time"] == 60.0 else given["max_time"],
+        max_time_s=max(MAX_TIME_S, given["min_time"]) if given["max_time"] is None else given["max_time"],
         runs=given["runs"],
         warm_up=given["warmup"],
         streams=given["streams"],

@@ -68,8 +68,7 @@ def test_throttling_and_frequency_changes(tmp_path):
 def test_cpu_time_of_all_threads_is_counted():
     def work():
         array = np.random.default_rng(0).random((300, 300))
-        until = time.perf_counter() + 0.3
-        while time.perf_counter() < until:
+        while time.thread_time() < 0.2:  # of this thread's own CPU time, however busy the machine is
             array = np.tanh(array @ array)
 
     watch = host.Watch()
@@ -84,8 +83,8 @@ def test_cpu_time_of_all_threads_is_counted():
     watch.start()
     time.sleep(0.2)
     idle = watch.stop()
-    assert busy["cores_used"] > 0.25 and busy["cpu_user_s"] > 0.1 and idle["cores_used"] < 0.2
-    assert busy["wall_s"] >= 0.3
+    assert busy["cpu_user_s"] + busy["cpu_system_s"] > 0.38 and idle["cores_used"] < 0.2
+    assert busy["cores_used"] == (busy["cpu_user_s"] + busy["cpu_system_s"]) / busy["wall_s"]
 
 
 def test_peak_memory_is_that_of_the_window():
