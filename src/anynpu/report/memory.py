@@ -10,20 +10,22 @@ Row = dict[str, str]
 
 def memory(details: Mapping[str, Any]) -> tuple[list[str], list[Row]]:
     """Returns sentences about the memory that the details of a manifest tell of, and the table that goes with them."""
-    if "memory" in details:
-        return _compiled(details)
+    found = details.get("memory")
+    if isinstance(found, Mapping) and "sections" in found:
+        return _compiled(details, found)
     return _areas(details) if details.get("candidates") else ([], [])
 
 
-def _compiled(details: Mapping[str, Any]) -> tuple[list[str], list[Row]]:
+def _compiled(details: Mapping[str, Any], found: Mapping[str, Any]) -> tuple[list[str], list[Row]]:
     """Generated C: the sections of its objects, or what was counted without a compiler."""
-    found = details["memory"]
     rows = [_row("section", s["name"], s["flash_bytes"], s["ram_bytes"]) for s in found["sections"]]
     rows.append(_row("section", "total", found["flash_bytes"], found["ram_bytes"]))
-    how = f"objects of {details['compiler']}, {' '.join(details['flags'])}" if details["compiler"] else "counted"
-    live = details["arena"]["live_bytes"]
-    left = ", ".join(found["not_counted"])
-    return [f"Memory by section in bytes ({how}; tensors alive at once take {live:,}). Not counted: {left}."], rows
+    compiled = details.get("compiler")
+    how = f"objects of {compiled}, {' '.join(details.get('flags', ()))}" if compiled else "counted"
+    live = details.get("arena", {}).get("live_bytes")
+    alive = f"; tensors alive at once take {live:,}" if live else ""
+    left = ", ".join(found.get("not_counted", ()))
+    return [f"Memory by section in bytes ({how}{alive})." + (f" Not counted: {left}." if left else "")], rows
 
 
 def _areas(details: Mapping[str, Any]) -> tuple[list[str], list[Row]]:
