@@ -62,7 +62,8 @@ def main(rounds: int) -> None:
     found: dict[str, object] = {"simulations": rounds}
     for name, draw in DRAWS.items():
         for n, p in ((100, 0.5), (200, 0.95), (1000, 0.99)):
-            found[f"coverage of p{100 * p:g}, n={n}, {name}"] = quantile_coverage(rng, draw, n, p, rounds)
+            got, said = quantile_coverage(rng, draw, n, p, rounds), stats.coverage(n, p)
+            found[f"coverage of p{100 * p:g}, n={n}, {name}"] = {"stated": said, "found": got}
     for name, draw in DRAWS.items():
         for spread in (0.0, 0.01, 0.05):
             for count in (5, 10):

@@ -36,7 +36,7 @@ def student_quantile(probability: float, freedom: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return z + sum(term / freedom ** (i + 1) for i, term in enumerate(terms))
+    return z + sum(term / float(freedom) ** (i + 1) for i, term in enumerate(terms))
 
 
 def log_medians(launches: Launches) -> Array:
@@ -59,20 +59,18 @@ def bootstrap_ratio(
 ) -> tuple[float, float, float]:
     """Returns the ratio of medians, B over A, and its bootstrap interval over launches.
 
-    A launch's median already carries the noise within the launch, so launches alone are drawn anew. The percentiles are
-    moved out to those that make the interval of a normal sample of this size exact (Student's t): with five launches
-    the plain bootstrap is far too narrow.
+    A launch's median already carries the noise within the launch, so launches alone are drawn anew. With five of them
+    the plain bootstrap is far too narrow: it is smoothed by the variance that it lacks, and its percentiles are moved
+    out from the normal's to those of Student's t.
     """
     a, b = log_medians(a_launches), log_medians(b_launches)
     if min(a.size, b.size) < 2:
         raise ConfigError("an interval needs two launches of each side at least", "use --launches 5")
     rng = rng or np.random.default_rng(0)
     drawn = _means(b, rng) - _means(a, rng)
-    shortfall = math.sqrt(
-        (a.var(ddof=1) / a.size + b.var(ddof=1) / b.size) / (a.var() / a.size + b.var() / b.size or 1)
-    )
-    reach = student_quantile(0.5 + confidence / 2, a.size + b.size - 2) * (shortfall or 1.0)
-    tail = NormalDist().cdf(-reach)
+    lacking = a.var(ddof=1) / a.size**2 + b.var(ddof=1) / b.size**2
+    drawn += rng.normal(0, math.sqrt(lacking), RESAMPLES)
+    tail = NormalDist().cdf(-student_quantile(0.5 + confidence / 2, a.size + b.size - 2))
     low, high = np.quantile(drawn, (tail, 1 - tail))
     return math.exp(b.mean() - a.mean()), math.exp(low), math.exp(high)
 

@@ -63,7 +63,7 @@ def append(path: Path, rows: Iterable[Row]) -> int:
     """Appends rows of records that are not in the ledger yet, in one write, and returns how many those are."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{path}.lock"):
+        with FileLock(f"{path}.lock", poll_interval=0.005):
             known = {row.record for row in read(path)[0] if row.record} if path.exists() else set()
             fresh = [row for row in rows if row.record not in known]
             text = "".join(schema.canonical_json(row) + "\n" for row in fresh)

@@ -34,6 +34,7 @@ __all__ = [
     "Trend",
     "bimodal",
     "bootstrap_ratio",
+    "coverage",
     "effective_size",
     "holm",
     "interval",
@@ -151,17 +152,29 @@ def needed(p: float, confidence: float = 0.99) -> int:
     return high
 
 
-def _ranks(n: int, p: float, confidence: float) -> tuple[int, int | None] | None:
-    """Returns the ranks (from 1) of the two order statistics that enclose the percentile, from the binomial law."""
+def _binomial(n: int, p: float) -> Array:
+    """Returns the chance of each count of samples below the percentile."""
     counts = np.arange(n + 1)
     factorials = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1, n + 1)))])
     logs = factorials[n] - factorials - factorials[::-1] + counts * math.log(p) + (n - counts) * math.log1p(-p)
-    below = np.cumsum(np.exp(logs))
+    return np.asarray(np.exp(logs))
+
+
+def coverage(n: int, p: float, confidence: float = 0.95) -> float | None:
+    """Returns the chance that `interval` holds the percentile: the first above `confidence` that ranks can give."""
+    ranks = _ranks(n, p, confidence)
+    return None if ranks is None else float(_binomial(n, p)[ranks[0] : ranks[1]].sum())
+
+
+def _ranks(n: int, p: float, confidence: float) -> tuple[int, int | None] | None:
+    """Returns the ranks (from 1) of the two order statistics that enclose the percentile."""
+    chances = _binomial(n, p)
+    below = np.cumsum(chances)
     tail = (1 - confidence) / 2
     low = int(np.searchsorted(below, tail, side="right"))  # the most ranks with P(X <= low - 1) <= tail
     if low < 1:
         return None
-    above = np.cumsum(np.exp(logs)[::-1])[::-1]  # above[k] = P(X >= k)
+    above = np.cumsum(chances[::-1])[::-1]  # above[k] = P(X >= k)
     fits = np.flatnonzero(above <= tail)
     return low, int(fits[0]) if fits.size else None
 
