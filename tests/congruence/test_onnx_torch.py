@@ -349,6 +349,7 @@ def elements():
     yield from (case("Cast", b(4), to=TensorProto.FLOAT), case("CastLike", f(4), i(0, 2, 1), opset=15))
     for op in ("ArgMax", "ArgMin"):
         yield from (case(op, f(2, 3, 4), axis=-1, keepdims=0), case(op, i(0, 2, 3, 8).astype(np.float32), axis=1))
+        yield from (case(op, i(0, 3, 2, 9), axis=1, keepdims=0), case(op, i(0, 3, 2, 9) + 2**40, axis=0))
     yield case("CumSum", f(2, 3), c0(1, np.int64))
     yield case("CumSum", f(2, 3), c0(-2, np.int64), reverse=1)
     for op in ("GlobalAveragePool", "GlobalMaxPool"):

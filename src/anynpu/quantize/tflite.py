@@ -139,8 +139,21 @@ def _last(shape: tuple[int, ...]) -> tuple[int, ...]:
 def in_layout(data: Dataset, given: Sequence[TensorSpec], wanted: Sequence[TensorSpec]) -> Dataset:
     """Returns the data with the axes of each input moved from the layout of `given` to that of `wanted`."""
     old, new = by_name(given), by_name(wanted)
-    moved = {name: relayout(array, old[name].layout, new[name].layout) for name, array in data.inputs.items()}
+    moved = {
+        name: _whole(relayout(array, old[name].layout, new[name].layout), new[name])
+        for name, array in data.inputs.items()
+    }
     return Dataset(moved, data.labels, data.origin, data.random)
+
+
+def _whole(array: Array, spec: TensorSpec) -> Array:
+    """Returns integers in the type that the input has: the converter makes 32 bits of 64 where it only finds indices."""
+    if array.dtype.kind not in "iu" or spec.quantization is not None or spec.dtype not in ("int32", "int64"):
+        return array
+    limits = np.iinfo(spec.dtype)
+    if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
+        raise ConfigError(f"input {spec.name} became {spec.dtype} in TFLite, the data has values outside of it")
+    return array.astype(spec.dtype)
 
 
 def quantize_file(
@@ -224,7 +237,8 @@ def _check_inputs(path: Path, data: Dataset) -> None:
 
 def file_ranges(content: bytes, data: Dataset, plan: QuantPlan, progress: Progress | None = None) -> dict[str, Range]:
     """Returns the range of every activation of a float .tflite file over the data."""
-    return collect(_runner(content), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
+    whole = border_names(read_model(content))[1]
+    return collect(_runner(content), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress, whole)
 
 
 def _runner(content: bytes) -> Callable[[dict[str, Array]], dict[str, Array]]:

@@ -8,6 +8,8 @@ from anynpu.source.onnx_torch.late import torch
 from anynpu.source.onnx_torch.table import Node, front, operator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 
@@ -93,14 +95,21 @@ def reduce_log_sum_exp(node: Node, x: Tensor, axes: Tensor | None = None) -> Ten
 def arg_max(node: Node, x: Tensor) -> Tensor:
     """Index of the first largest element along one axis; select_last_index is refused."""
     node.only("select_last_index", 0)
-    return torch.argmax(x, dim=node.axis(0), keepdim=_keep(node))
+    return _first(node, x, torch.argmax, torch.amax)
 
 
 @operator("ArgMin")
 def arg_min(node: Node, x: Tensor) -> Tensor:
     """Index of the first smallest element along one axis; select_last_index is refused."""
     node.only("select_last_index", 0)
-    return torch.argmin(x, dim=node.axis(0), keepdim=_keep(node))
+    return _first(node, x, torch.argmin, torch.amin)
+
+
+def _first(node: Node, x: Tensor, find: Callable[..., Tensor], best: Callable[..., Tensor]) -> Tensor:
+    axis = node.axis(0)
+    if node.value(0).dtype == torch.int64:  # TFLite has no ARG_MAX of int64: text towers look so for their end token
+        x, find = (x == best(x, dim=axis, keepdim=True)).to(torch.int32), torch.argmax
+    return find(x, dim=axis, keepdim=_keep(node))
 
 
 @operator("CumSum")
