@@ -134,7 +134,7 @@ def test_the_report_holds_the_whole_story(tmp_path: Path, net: Path, cli: Callab
     assert chip["chain"][0]["step"]["options"]["method"]  # resolved, not only what was typed
     assert chip["verification"]["samples"] == 2 and chip["verification"]["sqnr_db"] > 10
     assert chip["receipt"] is None and chip["npu"] == ""
-    assert {t["stage"] for t in data["timings"]} == {"import", "calibration", "test", "cpu", "verify"}
+    assert {t["stage"] for t in data["timings"]} == {"import", "calibration", "test", "cpu", "verify", "layers"}
     text = (tmp_path / "out" / "report.md").read_text()
     assert "RANDOM CALIBRATION DATA" in text and data["model"]["fingerprint"] in text
 
