@@ -147,7 +147,7 @@ def in_layout(data: Dataset, given: Sequence[TensorSpec], wanted: Sequence[Tenso
 
 
 def _whole(array: Array, spec: TensorSpec) -> Array:
-    """Returns integers in the type that the input has: the converter makes 32 bits of 64 where it only finds indices."""
+    """Returns integers in the input's type: the converter makes 32 bits of 64 where it only finds indices."""
     if array.dtype.kind not in "iu" or spec.quantization is not None or spec.dtype not in ("int32", "int64"):
         return array
     limits = np.iinfo(spec.dtype)
