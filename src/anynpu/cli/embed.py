@@ -245,8 +245,8 @@ def _two_towers(
 
 
 def _second(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the flags for the second model: its card is its own, --task speaks of the first."""
-    return {**given, "task": "", "tokenizer": ""}
+    """Returns the flags for the second model: --task, --tokenizer and --on speak of the first."""
+    return {**given, "task": "", "tokenizer": "", "device": None}
 
 
 def _labels(names: Sequence[str]) -> list[str]:
