@@ -195,7 +195,7 @@ def record_of(
     latency, scores = judge(latency, accuracy, rules)
     same = a.fingerprint == b.fingerprint
     fidelity = None if outputs is None else _fidelity(outputs, min_sqnr_db)
-    said = [*notes, *_notes(measured, latency, accuracy)]
+    said = [*notes, *_notes(measured, latency, accuracy), *_busy(host or {})]
     timed = None if measured is None else _latency_record(measured, latency, rules)
     for part in (timed, scores):
         if part is not None and not same and part["verdict"] is not None:
@@ -278,3 +278,10 @@ def _notes(measured: Measured | None, latency: Latency | None, accuracy: Paired 
     if accuracy is not None and accuracy.samples < FEW:
         notes.append(f"{accuracy.samples} labelled samples are few: read the interval, not the accuracy")
     return notes
+
+
+def _busy(host: Mapping[str, Any]) -> list[str]:
+    load, cpus = host.get("load"), host.get("cpus")
+    if load is None or cpus is None or load <= cpus:
+        return []
+    return [f"the machine was busy before the first launch (load {load:g} on {cpus} CPUs): the times are not its best"]
