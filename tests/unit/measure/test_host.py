@@ -99,6 +99,7 @@ def test_peak_memory_is_that_of_the_window():
 
 
 def test_the_collector_is_seen_and_put_back():
+    gc.enable()  # another test may have left it off
     watch = host.Watch()
     watch.start()
     began = clock()

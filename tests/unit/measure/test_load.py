@@ -177,6 +177,7 @@ def test_another_output_ends_it():
 
 
 def test_the_garbage_collector_rests_while_timing_and_comes_back():
+    gc.enable()  # another test may have left it off
     class Looks(Model):
         seen = None
 
