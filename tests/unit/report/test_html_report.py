@@ -19,6 +19,7 @@ from anynpu.report import facts, records_markdown, schema
 from anynpu.report.html import layout, page, render
 from anynpu.report.html.axes import Scale, padded
 from anynpu.report.html.graph import graph_data
+from anynpu.report.html.intervals import ratio_chart
 from anynpu.report.html.latency import _bins, histogram, timeline
 from anynpu.report.html.markup import data_block, el, text
 
@@ -240,6 +241,19 @@ def test_ratio_and_verdict_of_a_comparison():
     words = " ".join(Reader(render(records.compare())).words)
     assert "B is worse than A" in words
     assert "no difference" in facts.compare_verdict(records.compare(1.0))[0]
+
+
+@pytest.mark.parametrize("ratio", [(71.5, 51.4, 100.2), (0.01, 0.005, 0.02), (1.0, 1.0, 1.0), (1.02, None, None)])
+def test_a_ratio_lies_on_its_side_of_one_and_no_axis_goes_below_zero(ratio):
+    drawn = ratio_chart(dict(zip(("median", "low", "high"), ratio, strict=True)), "faster", "slower")
+    svg = ElementTree.fromstring(drawn).find(".//svg")
+    ticks = [float(text.text) for text in svg.iter("text") if text.get("class") == "tick mid"]
+    assert ticks
+    assert all(tick > 0 for tick in ticks)
+    dot, one = float(svg.find("circle").get("cx")), float(svg.find("line[@class='limit']").get("x1"))
+    assert (dot > one) == (ratio[0] > 1)
+    assert (dot < one) == (ratio[0] < 1)
+    assert ratio_chart({"median": 0.0}, "", "") == ratio_chart({}, "", "") == ""
 
 
 def test_the_front_is_filled_and_joined():

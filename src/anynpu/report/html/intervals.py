@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,11 +17,13 @@ def ratio_chart(ratio: Mapping[str, Any], better: str, worse: str) -> Markup:
         return Markup("")
     low, high = ratio.get("low"), ratio.get("high")
     ends = [value for value in (low, middle, high) if value is not None]
-    far = max(abs(value - 1) for value in ends) or 0.01
+    if min(ends) <= 0:
+        return Markup("")
+    far = 1.4 * max(abs(math.log(value)) for value in ends) or 0.01
     frame = Frame(height=120, left=40, right=40, top=30)
-    x = frame.x(1 - far * 1.5, 1 + far * 1.5)
+    x = frame.x(math.exp(-far), math.exp(far), log=True)  # twice and half as slow lie equally far from 1
     level = 56.0
-    parts = [*axes(frame, x, None, "ratio of medians, B / A")]
+    parts = [*axes(frame, x, None, "ratio of medians, B / A (logarithmic)")]
     parts.append(el("line", x1=x(1), x2=x(1), y1=frame.top - 8, y2=frame.height - frame.bottom, class_="limit"))
     parts.append(el("text", f"← {better}", x=x(1) - 10, y=16, class_="mark end"))
     parts.append(el("text", f"{worse} →", x=x(1) + 10, y=16, class_="mark"))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from anynpu.measure.stats import percentile
 from anynpu.report.html.axes import Frame, Scale, axes, chart, line, more, padded, short
 from anynpu.report.html.markup import Markup, el, table
 
@@ -178,6 +179,6 @@ def overlay(runs: Mapping[str, Sequence[float]], unit: str) -> Markup:
         parts.append(line(points, f"run run-{i % 6}"))
         parts.append(el("text", name, x=frame.left + 10, y=frame.top + 16 + 18 * i, class_=f"mark key-{i % 6}"))
     medians = "; ".join(
-        f"{name}: median {short(float(np.median(v)))} {unit}, {len(v)} samples" for name, v in known.items()
+        f"{name}: median {short(percentile(v, 0.5))} {unit}, {len(v)} samples" for name, v in known.items()
     )
     return chart("Distributions", medians, frame, parts, el("p", medians + ".", class_="muted"))

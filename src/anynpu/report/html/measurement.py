@@ -159,7 +159,7 @@ def sweep_sections(record: Record) -> list[Section]:
     for row in record["rows"]:
         key = (str(row.get("group") or row.get("model") or ""), str(row.get("metric") or "SQNR in dB"))
         groups.setdefault(key, []).append(row)
-    plots = [_plots(metric, rows, len(groups) > 1) for (_, metric), rows in groups.items()]
+    plots = [_plots(metric, rows, group if len(groups) > 1 else "") for (group, metric), rows in groups.items()]
     rows = facts.sweep_rows(record)
     numeric = ("float", "score", "SQNR dB", "est. ms", "SRAM KiB", "flash KiB")
     failed = [f"{row.get('model')} {row.get('chip')}: {row['error']}" for row in record["rows"] if row.get("error")]
@@ -180,14 +180,14 @@ def sweep_sections(record: Record) -> list[Section]:
     ]
 
 
-def _plots(metric: str, rows: Sequence[Record], named: bool) -> Markup:
+def _plots(metric: str, rows: Sequence[Record], group: str) -> Markup:
     models = ", ".join(dict.fromkeys(str(row.get("model", "")) for row in rows))
     up = (metric, _accuracy)
     sources = ", ".join(dict.fromkeys(str(row["latency_source"]) for row in rows if row.get("latency_source")))
     note = el("p", f"Latencies are estimates ({sources}).", class_="muted") if sources else None
     return join(
         (
-            el("h3", models) if named else None,
+            el("h3", models, f" ({group})" if group != models else "") if group else None,
             pareto(
                 f"{metric} against latency", rows, ("latency ESTIMATE in ms", lambda row: row.get("latency_ms")), up
             ),
