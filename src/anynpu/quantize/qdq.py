@@ -18,6 +18,7 @@ from anynpu.quantize.bias import ChannelMeans, channel_means, lost_mean, roundin
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
+from anynpu.quantize.silu import is_silu, merge_silu
 from anynpu.tensors import Array
 
 # Per-channel QuantizeLinear begins here.
@@ -40,7 +41,7 @@ def write_qdq(
     if plan.bias_correction:
         means = channel_means(_runner(prepared), data, _weighted_inputs(prepared), ranges, plan)
         _correct_biases(prepared, means, plan.weights == "per-channel")
-    quantised = _quantized(prepared, ranges, plan)
+    quantised = merge_silu(_quantized(prepared, ranges, plan))
     try:
         onnx.checker.check_model(quantised)
     except onnx.checker.ValidationError as error:
@@ -77,7 +78,8 @@ def model_ranges(
     model: onnx.ModelProto, data: Dataset, plan: QuantPlan, progress: Progress | None = None
 ) -> dict[str, Range]:
     """Returns the range of every floating-point activation of the model over the data."""
-    return collect(_runner(model), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress)
+    whole = {value.name for value in model.graph.output}
+    return collect(_runner(model), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress, whole)
 
 
 def _runner(model: onnx.ModelProto) -> Callable[[dict[str, Array]], dict[str, Array]]:
@@ -224,6 +226,7 @@ def float_operators(model: onnx.ModelProto) -> list[dict[str, str]]:
         if node.op_type in (*_BORDER_OPERATORS, "Constant"):
             continue
         between = _takes_integers(node, made_by) and _gives_integers(node, used_by)
+        between = between or is_silu(node, used_by.get(node.output[0], []))
         if node.op_type not in known or not between:
             found.append({"operator": node.op_type, "tensor": node.output[0]})
     return found

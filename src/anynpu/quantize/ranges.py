@@ -7,7 +7,7 @@ representable, so zeros (half of all values behind a ReLU) must not weigh in the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -113,9 +113,10 @@ class RangeCollector:
                 self._histograms[name] = Histogram(limits.min, limits.max)
             self._histograms[name].add(array)
 
-    def ranges(self) -> dict[str, Range]:
-        """Returns the range of every tensor seen."""
-        return {name: self._range(limits, self._histograms.get(name)) for name, limits in self._limits.items()}
+    def ranges(self, whole: Collection[str] = ()) -> dict[str, Range]:
+        """Returns the range of every tensor seen; those named in `whole` keep all their values."""
+        histograms = {name: h for name, h in self._histograms.items() if name not in whole}
+        return {name: self._range(limits, histograms.get(name)) for name, limits in self._limits.items()}
 
     def _range(self, limits: Range, histogram: Histogram | None) -> Range:
         if histogram is None or self.method == "minmax":
@@ -135,8 +136,13 @@ def collect(
     bits: int = 8,
     symmetric: bool = False,
     progress: Progress | None = None,
+    whole: Collection[str] = (),
 ) -> dict[str, Range]:
-    """Returns the range of every floating-point tensor that `run` gives for the samples of `data`."""
+    """Returns the range of every floating-point tensor that `run` gives for the samples of `data`.
+
+    Tensors named in `whole` are not clipped, whatever the method: a model's outputs are its answers, and in the score
+    maps of a detector the few values far above all others are the objects.
+    """
     collector = RangeCollector(method, percentile, bits, symmetric)
     total = data.count * collector.passes
     for step in range(total):
@@ -148,7 +154,7 @@ def collect(
             collector.observe_values(tensors)
         if progress is not None:
             progress(step + 1, total)
-    return collector.ranges()
+    return collector.ranges(whole)
 
 
 def quantization_for(range: Range, dtype: str, symmetric: bool) -> Quantization:
