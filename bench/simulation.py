@@ -1,6 +1,6 @@
 """Checks the statistics by simulation: coverage of intervals, false alarms and power of `anynpu compare`.
 
-python bench/simulation.py [SIMULATIONS]      1,000 take about two minutes; the last line is JSON
+python bench/simulation.py [SIMULATIONS]      1,000 take five minutes; the last line is JSON
 """
 
 from __future__ import annotations
