@@ -103,7 +103,8 @@ class Steps:
             answer = tool.call("anynpu.source.load:import_model", arguments, scratch=out.parent, log=work.log)
             if self.chosen is not None:
                 self.chosen.copy_to(out)
-            return replace(schema.from_dict(Manifest, answer, "import"), task=task)
+            manifest: Manifest = schema.from_dict(Manifest, answer, "import")
+            return replace(manifest, task=manifest.task or task)  # a head that is found in the model completes the card
 
         built = self.run("", "import", self.import_step(), make)
         load.check_stated(self.request.source, built.artifact)

@@ -114,7 +114,7 @@ def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None =
     card = schema.from_dict(Card, task, "task") if task else None
     shapes = {name: list(shape) for name, shape in request.shapes.items()}
     model = simplify(make_static(_read(request), shapes))
-    model, head = _without_decode(model, card)
+    model, card, said = _without_decode(model, card)
     onnx.save(model, str(Path(out) / "model.onnx"))
     counted = cost(model)
     findings = input_dependence(model)
@@ -131,26 +131,34 @@ def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None =
             sram_bytes=4 * counted.peak_activation_elements,
             flash_bytes=counted.weight_bytes,
         ),
-        notes=tuple(str(finding) for finding in findings),
-        details={"degenerate": [vars(f) for f in findings], "operators": _histogram(model)} | head,
+        notes=(*said, *(str(finding) for finding in findings)),
+        details={"degenerate": [vars(f) for f in findings], "operators": _histogram(model)},
+        task=schema.to_dict(card) if card else {},
     )
     answer: dict[str, Any] = schema.to_dict(manifest)
     return answer
 
 
-def _without_decode(model: onnx.ModelProto, card: Card | None) -> tuple[onnx.ModelProto, dict[str, Any]]:
-    """Returns a detector that decodes on the host without its own decode, and what its head is; others unchanged."""
+def _without_decode(model: onnx.ModelProto, card: Card | None) -> tuple[onnx.ModelProto, Card | None, tuple[str, ...]]:
+    """Returns a detector that decodes on the host without its own decode, others unchanged.
+
+    The card that comes back says of the head what the model says; the notes tell where that is not what it said.
+    """
     from anynpu.graph.heads import cut_decode
 
     if card is None or card.yolo is None or card.yolo.decode != "host":
-        return model, {}
+        return model, card, ()
     cut, head = cut_decode(model)
     if card.yolo.version != head.version:
         raise ConfigError(
             f"the task card says version {card.yolo.version}, the model has a head of version {head.version}",
             f'give a card with version = "{head.version}" under [yolo]',
         )
-    return cut, {"head": schema.to_dict(head)}
+    found = replace(card.yolo, strides=head.strides, reg_max=head.reg_max or card.yolo.reg_max, anchors=head.anchors)
+    names = [name for name in ("strides", "reg_max", "anchors") if getattr(found, name) != getattr(card.yolo, name)]
+    notes = [f"the card's {name} of the head are replaced by the model's own: {getattr(found, name)}" for name in names]
+    outputs = ", ".join(value.name for value in cut.graph.output)
+    return cut, replace(card, yolo=found), (f"cut before the decode, which the host does: {outputs}", *notes)
 
 
 def _with_channels(inputs: tuple[TensorSpec, ...], card: Card | None) -> tuple[TensorSpec, ...]:
