@@ -122,16 +122,18 @@ def read(layout: yolo.Layout, outputs: Mapping[str, Array], place: Fit, threshol
         wanted = np.flatnonzero(np.isin(found.classes, threshold.classes))
         found = yolo.Candidates(found.boxes[wanted], found.scores[wanted], found.classes[wanted])
     kept = nms.keep(found.boxes, found.scores, found.classes, threshold.iou, threshold.most)
-    boxes = _mapped_back(found.boxes[kept], place)
-    inside = np.flatnonzero((boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1]))
-    return Detections(boxes[inside], found.scores[kept][inside], found.classes[kept][inside])
+    boxes, scores, classes = _mapped_back(found.boxes[kept], place), found.scores[kept], found.classes[kept]
+    inside = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    if inside.all():
+        return Detections(boxes, scores, classes)
+    return Detections(boxes[inside], scores[inside], classes[inside])
 
 
 def _mapped_back(boxes: Array, place: Fit) -> Array:
-    offset = np.array([place.left, place.top] * 2, np.float32)
-    gain = np.array([place.gain_x, place.gain_y] * 2, np.float32)
-    edge = np.array([place.width, place.height] * 2, np.float32)
-    mapped: Array = np.clip((boxes - offset) / gain, 0, edge)
+    mapped = boxes - np.array([place.left, place.top, place.left, place.top], np.float32)
+    mapped /= np.array([place.gain_x, place.gain_y, place.gain_x, place.gain_y], np.float32)
+    np.maximum(mapped, 0, out=mapped)
+    np.minimum(mapped, np.array([place.width, place.height, place.width, place.height], np.float32), out=mapped)
     return mapped
 
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from anynpu.errors import AccuracyError
 from anynpu.tensors import Array, TensorSpec
 
-_HALF_INFINITY = 0x7C00
+# The integers as wide as a float, and the bits of infinity.
+_BITS: dict[Any, tuple[Any, int]] = {
+    np.dtype(np.float32): (np.dtype(np.int32), 0x7F800000),
+    np.dtype(np.float16): (np.dtype(np.int16), 0x7C00),
+}
 
 
 @dataclass(frozen=True)
@@ -23,20 +28,23 @@ class Rows:
 
     @classmethod
     def of(cls, spec: TensorSpec, stored: Array, axis: int) -> Rows:
-        """Returns one output, its batch taken off, as rows along `axis`; the other axes are the candidates."""
-        moved = np.moveaxis(stored[0], axis - 1, 0)
-        rows = moved.reshape(len(moved), -1)
+        """Returns one output as rows along `axis`, the second or the last; the axes but the first are candidates."""
+        count = stored.shape[axis]
+        rows = stored.reshape(count, -1) if axis == 1 else stored.reshape(-1, count).T
         how = spec.quantization
         if how is None:
             return cls(rows)
         if how.axis is not None and how.axis % stored.ndim != axis:
-            return cls(np.moveaxis(how.dequantize(stored)[0], axis - 1, 0).reshape(rows.shape))
+            return cls.of(TensorSpec(spec.name, spec.shape), how.dequantize(stored), axis)
         return cls(rows, np.asarray(how.scale, np.float64), np.asarray(how.zero_point, np.int64))
 
     def __getitem__(self, part: slice) -> Rows:
         if self.scale is None or self.zero is None or len(self.scale) == 1:
             return Rows(self.stored[part], self.scale, self.zero)
-        return Rows(self.stored[part], self.scale[part], self.zero[part])
+        scale, zero = self.scale[part], self.zero[part]
+        if (scale == scale[0]).all() and (zero == zero[0]).all():
+            scale, zero = scale[:1], zero[:1]
+        return Rows(self.stored[part], scale, zero)
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -44,7 +52,7 @@ class Rows:
     def above(self, threshold: float) -> Array:
         """Returns the candidates with a row above `threshold`, found without turning integers into reals.
 
-        Integers that stand for `threshold` itself, but for rounding, may be among them.
+        Those that equal it, but for rounding, may be among them.
         """
         if threshold == math.inf or threshold == -math.inf:
             return np.arange(self.stored.shape[1] if threshold < 0 else 0)
@@ -55,34 +63,34 @@ class Rows:
         least = np.floor(steps - np.abs(steps) * 1e-6) + self.zero
         if len(least) == 1:
             return np.flatnonzero(self.stored.max(0) > least[0])
-        return np.flatnonzero((self.stored > least[:, None]).any(0))
+        limits = np.iinfo(self.stored.dtype)
+        never = least >= limits.max
+        bounds = np.where(never, limits.max, np.maximum(least, limits.min - 1)).astype(np.int64)
+        always = bounds < limits.min
+        inside = np.maximum(bounds, limits.min).astype(self.stored.dtype)
+        return np.flatnonzero(((self.stored > inside[:, None]) | always[:, None]).any(0))
 
     def real(self, candidates: Array) -> Array:
         """Returns what the numbers of some candidates stand for, [rows, candidates]."""
         # A gather along the contiguous axis reads each number of a candidate from its own line of memory, once.
         stored = self.stored.take(candidates, axis=1)
         if self.scale is None or self.zero is None:
-            return stored.astype(np.float32)
+            return stored.astype(np.float32, copy=False)
         return ((stored - self.zero[:, None]) * self.scale[:, None]).astype(np.float32)
 
 
 def _floats_above(values: Array, threshold: float) -> Array:
-    """Returns which columns have a number above `threshold`."""
-    if values.dtype == np.float16 and threshold >= 0:
-        # Numpy has no fast arithmetic on half floats; the bits of those above zero are in the order of the numbers.
-        bits: Array = values.view(np.int16).max(0)
-        _refuse_nan(bool((bits > _HALF_INFINITY).any()))
-        return bits > _half_below(threshold)
-    greatest: Array = values.max(0) if values.dtype != np.float16 else values.astype(np.float32).max(0)
-    _refuse_nan(bool(np.isnan(greatest).any()))
-    return greatest > threshold
-
-
-def _half_below(threshold: float) -> int:
-    """Returns the bits of the greatest half float that is not above `threshold`."""
-    near = np.float16(min(threshold, 65504.0))
-    below = np.nextafter(near, np.float16(-1)) if near > threshold else near
-    return int(max(below, np.float16(0)).view(np.int16))
+    """Returns which columns have a number above `threshold`, or equal to it."""
+    if values.dtype in _BITS and threshold >= 0:
+        # The bits of floats from zero up are in the order of the numbers, and integers compare faster; half floats,
+        # for which numpy has no arithmetic, ten times.
+        integer, infinity = _BITS[values.dtype]
+        bits: Array = values.view(integer).max(0)
+        _refuse_nan(int(bits.max()) > infinity)
+        return np.asarray(bits >= int(np.array(threshold, values.dtype).view(integer)))
+    greatest: Array = values.astype(np.float32, copy=False).max(0)
+    _refuse_nan(math.isnan(greatest.max()))
+    return greatest >= threshold
 
 
 def _refuse_nan(found: bool) -> None:

@@ -195,13 +195,14 @@ def candidates(layout: Layout, outputs: Mapping[str, Array], confidence: float) 
     found: list[tuple[Array, Array]] = []
     for stride in sorted({part.stride for part in layout.parts}):
         found += _of_stride(layout, [part.read(outputs) for part in layout.of_stride(stride)], stride, confidence)
-    corners, scores = (np.concatenate(each, 1) for each in zip(*found, strict=True))
-    best = scores.argmax(0)
-    peak = np.take_along_axis(scores, best[None], 0)[0]
-    sure = np.flatnonzero(peak > confidence)
-    if not np.isfinite(corners[:, sure]).all():
+    corners, scores = found[0] if len(found) == 1 else (np.concatenate(e, 1) for e in zip(*found, strict=True))
+    best, peak = scores.argmax(0), scores.max(0)
+    sure = peak > confidence
+    if not sure.all():
+        corners, peak, best = corners[:, sure], peak[sure], best[sure]
+    if not np.isfinite(corners).all():
         raise AccuracyError("the model gives boxes that are not numbers", "finite boxes", 0.0, 1.0)
-    return Candidates(np.ascontiguousarray(corners[:, sure].T), peak[sure], best[sure])
+    return Candidates(corners.T, peak, best)
 
 
 def _of_stride(layout: Layout, rows: list[Rows], stride: int, confidence: float) -> list[tuple[Array, Array]]:
