@@ -28,8 +28,8 @@ HEAVY = {
     *("torch", "torchao", "torchvision", "onnxruntime", "onnxscript", "onnxsim", "litert_torch", "ai_edge_litert"),
     *("ai_edge_quantizer", "ai_edge_torch", "tflite_micro", "ethosu", "jax", "tensorflow", "PIL", "rich"),
 }
-TORCH_FILES = re.compile(r"source\.zoo\.(train|blocks|\w+\.net)")
-"""The zoo's nets are torch modules, and training is a program of its own: only functions import these files."""
+TORCH_FILES = re.compile(r"source\.(zoo\.(train|blocks|\w+\.net)|bert\.net)")
+"""Nets are torch modules, and training is a program of its own: only functions import these files."""
 
 
 def top_of(full_name: str) -> str:
