@@ -11,11 +11,11 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, DeviceError, IntegrityError
-from anynpu.measure.fidelity import Fidelity, compare_outputs
+from anynpu.measure.fidelity import Fidelity, compare_arrays, compare_outputs
 from anynpu.measure.metrics import score
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
-from anynpu.tensors import Array, by_name
+from anynpu.tensors import Array, TensorSpec, by_name
 
 MACS_BUDGET = 6_000_000_000
 MIN_SAMPLES = 50
@@ -128,6 +128,32 @@ def class_axes(reference: Artifact) -> dict[str, int]:
     return {s.name: s.layout.index("C") if "C" in s.layout else len(s.shape) - 1 for s in reference.manifest.outputs}
 
 
+def compared(expected: Mapping[str, Array], got: Mapping[str, Array], truth: Artifact) -> dict[str, Fidelity]:
+    """Returns how each output follows the float model; boxes and scores that a detector gives in one are apart.
+
+    Boxes are hundreds of pixels and scores at most 1: in one figure, scores that are all lost would not show.
+    """
+    sides = {spec.name: _box_axis(spec, truth) for spec in truth.manifest.outputs}
+    fidelities = compare_outputs(
+        {n: a for n, a in expected.items() if not sides[n]},
+        {n: a for n, a in got.items() if not sides[n]},
+        class_axes(truth),
+    )
+    for name, axis in sides.items():
+        for part, rows in (("boxes", slice(0, 4)), ("scores", slice(4, None))) if axis else ():
+            cut = (slice(None),) * axis + (rows,)
+            fidelities[f"{name} {part}"] = compare_arrays(name, expected[name][cut], got[name][cut], axis)
+    return fidelities
+
+
+def _box_axis(spec: TensorSpec, truth: Artifact) -> int:
+    """Returns the axis along which a detector's output has four rows of boxes and then scores, or 0 for any other."""
+    if "yolo" not in truth.manifest.task or len(spec.shape) != 3:
+        return 0
+    rows = min(spec.shape[1:])
+    return spec.shape.index(rows, 1) if rows > 4 else 0
+
+
 def verify(
     candidate: str,
     reference: str,
@@ -156,7 +182,7 @@ def verify(
         "executed": kind.what,
         "device": kind.name,
         "samples": len(samples),
-        "outputs": {name: f.to_json() for name, f in compare_outputs(expected, got, class_axes(truth)).items()},
+        "outputs": {name: f.to_json() for name, f in compared(expected, got, truth).items()},
         "arena_bytes": session.arena_bytes() if hasattr(session, "arena_bytes") else None,
         "notes": [*refused, *said],
     }
