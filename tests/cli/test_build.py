@@ -250,3 +250,13 @@ def test_closed_streams_do_not_matter(tmp_path: Path, net: Path, closed: str) ->
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / "report.json").is_file()
+
+
+def test_without_a_c_compiler_the_model_before_the_c_stands_for_it(tmp_path: Path, net: Path, cli: Callable) -> None:
+    pytest.importorskip("litert_torch")
+    (tmp_path / "empty").mkdir()
+    arguments = ("build", "-m", str(net), "-t", "cortex-m4", "--data", "random:16", "-o", "out", "-f", "json")
+    done = cli(*arguments, PATH=str(tmp_path / "empty"))
+    assert done.returncode == 0, done.stderr
+    (chip,) = json.loads(done.stdout)["chips"]
+    assert chip["verification"]["stands_for"] == "c" and chip["verification"]["device"] == "tflm"

@@ -12,6 +12,7 @@ from anynpu.pipeline.planner import plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.store import Store
+from anynpu.targets.base import platform_tools
 
 
 class Silent:
@@ -48,7 +49,7 @@ def preview(request: Request, store: Store) -> list[dict[str, Any]]:
         for link in plans.get(chip.name, ()):
             name = f"{link.target.name}: {link.target.accepts} -> {link.target.produces}"
             try:
-                tools = dict(link.target.tools())
+                tools = {**link.target.tools(), **platform_tools(link.target, chip)}
             except ToolMissing as missing:
                 rows.append({"chip": chip.name, "step": name, "state": "tool missing", "tools": {missing.message: ""}})
                 break
