@@ -12,6 +12,7 @@ from anynpu.report.html.graph import graph_view, node_table
 from anynpu.report.html.layers import layer_charts
 from anynpu.report.html.markup import Child, Markup, el, join, table
 from anynpu.report.html.page import Head, Section, copied, figure, meter, notes, pill
+from anynpu.report.memory import memory
 
 Record = Mapping[str, Any]
 NUMERIC = ("SQNR dB", "float", "here", "on NPU", "est. ms", "SRAM KiB", "flash KiB", "s")
@@ -250,11 +251,11 @@ def _candidates(chip: Record) -> Markup:
 
 
 def _sections_of_memory(chip: Record) -> Markup:
-    rows = [
-        {"section": name, "bytes": f"{size:,}" if isinstance(size, int) else str(size)}
-        for name, size in (_details(chip).get("sections") or {}).items()
-    ]
-    return join((el("h4", "Memory by section"), table(rows, "Sections", ("bytes",)))) if rows else Markup("")
+    sentences, rows = memory(_details(chip))
+    if not rows:
+        return Markup("")
+    said = join(el("p", sentence) for sentence in sentences)
+    return join((el("h4", "Memory"), said, table(rows, "Memory", ("flash", "RAM"))))
 
 
 def _chain_notes(chip: Record) -> Markup:
