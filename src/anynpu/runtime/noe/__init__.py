@@ -1,0 +1,1 @@
+"""Zhouyi NPUs: the .cix model files and the library that runs them."""

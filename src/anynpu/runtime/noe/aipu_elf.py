@@ -1,0 +1,249 @@
+"""The program inside a .cix file: a small ELF file for the NPU whose notes list its border tensors.
+
+The vendor's library reads it without checking much: what would make it read outside of the file is refused here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from anynpu.errors import IntegrityError
+
+MACHINE = 0x29A
+ZHOUYI_V3 = 5
+NOTES = ".note.aipu"
+NOBITS, NULL_SECTION = 8, 0
+INPUT, OUTPUT = 0, 1
+MOST_SECTIONS, MOST_NOTES, MOST_BUFFERS, MOST_TENSORS = 4096, 4096, 1 << 18, 256
+_HEADER = struct.Struct("<16sHHIIIIIHHHHHH")
+_SECTION = struct.Struct("<10I")
+_PROGRAM = struct.Struct("<8I")
+_WORDS3, _WORDS4 = struct.Struct("<3I"), struct.Struct("<4I")
+_TENSOR = struct.Struct("<5Ifi5I")
+_SUBGRAPH = struct.Struct("<14Ii")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A named part of the program."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class BorderTensor:
+    """An input or output as the program's list of buffers describes it, in the vendor's convention."""
+
+    id: int
+    nbytes: int
+    dtype: int
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the notes of the program say."""
+
+    sections: tuple[Section, ...]
+    notes: tuple[Section, ...]
+    file_version: int
+    build_version: int
+    device: int
+    flag: int
+    inputs: tuple[BorderTensor, ...]
+    outputs: tuple[BorderTensor, ...]
+
+
+def read_program(data: memoryview) -> Program:
+    """Returns what an NPU program says of itself; anything else raises IntegrityError."""
+    sections = _sections(data)
+    by_name = {s.name: s for s in reversed(sections)}
+    for name in (".text", NOTES):
+        if not (found := by_name.get(name)) or not found.size:
+            raise IntegrityError(f"its program has no section {name}")
+    notes = _notes(data, by_name[NOTES])
+    first = {n.name: n for n in reversed(notes)}
+    file_version, build_version, device, flag = _message(data, first)
+    _check_subgraphs(_note(data, first, "subgraphs"))
+    found_tensors = _Buffers(_note(data, first, "fmlist"))
+    return Program(
+        sections,
+        notes,
+        file_version,
+        build_version,
+        device,
+        flag,
+        _in_order(found_tensors.inputs, "input"),
+        _in_order(found_tensors.outputs, "output"),
+    )
+
+
+def _sections(data: memoryview) -> tuple[Section, ...]:
+    if len(data) < _HEADER.size or bytes(data[:4]) != b"\x7fELF":
+        raise IntegrityError("its program is no ELF file")
+    ident, kind, machine, version, _, phoff, shoff, _, _, phsize, phnum, shsize, shnum, names = _HEADER.unpack_from(
+        data
+    )
+    if ident[4:7] != b"\x01\x01\x01" or kind != 2 or version != 1:
+        raise IntegrityError("its program is no 32-bit little-endian executable ELF file")
+    if machine != MACHINE:
+        raise IntegrityError(f"its program is for machine {machine:#x}, not for a Zhouyi NPU ({MACHINE:#x})")
+    if phnum:
+        _check_segments(data, phoff, phsize, phnum)
+    if shsize != _SECTION.size or not 0 < shnum <= MOST_SECTIONS or shoff + shnum * shsize > len(data):
+        raise IntegrityError("the list of sections of its program is damaged or cut short")
+    rows = [_SECTION.unpack_from(data, shoff + i * shsize) for i in range(shnum)]
+    for _, type, _, _, offset, size, *_ in rows:
+        if type not in (NOBITS, NULL_SECTION) and offset + size > len(data):
+            raise IntegrityError("a section of its program leads out of the file: damaged or cut short")
+    if names >= shnum or rows[names][1] in (NOBITS, NULL_SECTION):
+        raise IntegrityError("the names of the sections of its program are missing")
+    table = data[rows[names][4] : rows[names][4] + rows[names][5]]
+    return tuple(
+        Section(_name(table, row[0]), row[4], 0 if row[1] == NOBITS else row[5])
+        for row in rows
+        if row[1] != NULL_SECTION
+    )
+
+
+def _check_segments(data: memoryview, offset: int, size: int, count: int) -> None:
+    if size != _PROGRAM.size or offset + count * size > len(data):
+        raise IntegrityError("the list of segments of its program is damaged or cut short")
+    for i in range(count):
+        _, at, _, _, length, *_ = _PROGRAM.unpack_from(data, offset + i * size)
+        if at + length > len(data):
+            raise IntegrityError("a segment of its program leads out of the file: damaged or cut short")
+
+
+def _name(table: memoryview, at: int) -> str:
+    """Returns the zero-terminated name at an offset of a table of names."""
+    start = bytes(table[at : at + 64])
+    name, end, _ = start.partition(b"\0")
+    if not end or not name.isascii() or not (text := name.decode()).isprintable():
+        raise IntegrityError("a section of its program has no valid name")
+    return text
+
+
+def _notes(data: memoryview, section: Section) -> tuple[Section, ...]:
+    """Returns the notes by name; each offset is from the start of the program."""
+    found: list[Section] = []
+    at, end = section.offset, section.offset + section.size
+    while at + 12 <= end:
+        name_size, size, _ = _WORDS3.unpack_from(data, at)
+        start = at + 12 + _padded(name_size)
+        if not 0 < name_size <= 64 or start + size > end or len(found) >= MOST_NOTES:
+            raise IntegrityError("a note of its program is damaged or cut short")
+        found.append(Section(_name(data[at + 12 : at + 12 + name_size], 0), start, size))
+        at = start + _padded(size)
+    return tuple(found)
+
+
+def _padded(size: int) -> int:
+    return (size + 3) & ~3
+
+
+def _note(data: memoryview, notes: dict[str, Section], name: str) -> memoryview:
+    if name not in notes or not notes[name].size:
+        raise IntegrityError(f"its program has no note {name}")
+    note = notes[name]
+    return data[note.offset : note.offset + note.size]
+
+
+def _message(data: memoryview, notes: dict[str, Section]) -> tuple[int, int, int, int]:
+    """Returns the compiler's message: file version, build version, device, flag."""
+    note = _note(data, notes, "compilermsg")
+    if not 16 <= len(note) <= 48:  # the library copies it into 48 bytes, whatever its length
+        raise IntegrityError(f"the compiler's message in its program is {len(note)} bytes long, not 16 to 48")
+    file_version, build_version, device, flag = _WORDS4.unpack_from(note)
+    if (isa := device >> 16 & 0xF) != ZHOUYI_V3:
+        raise IntegrityError(
+            f"its program is for instruction set {isa}, a Zhouyi Z3 has {ZHOUYI_V3}: built for another NPU"
+        )
+    return file_version, build_version, device, flag
+
+
+@dataclass
+class _Reader:
+    """Reads records one after the other; a record that is not whole raises."""
+
+    data: memoryview
+    what: str
+    at: int = 0
+    records: int = 0
+
+    def take(self, form: struct.Struct) -> tuple[int, ...]:
+        self.records += 1
+        if self.at + form.size > len(self.data) or self.records > MOST_BUFFERS:
+            raise IntegrityError(f"the {self.what} of its program is damaged or cut short")
+        record = form.unpack_from(self.data, self.at)
+        self.at += form.size
+        return record
+
+    def skip_words(self, count: int) -> None:
+        if count < 0 or self.at + 4 * count > len(self.data):
+            raise IntegrityError(f"the {self.what} of its program is damaged or cut short")
+        self.at += 4 * count
+
+    def buffers(self, count: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Gives each buffer's parts with the buffer they belong to."""
+        for _ in range(count):
+            buffer = self.take(_WORDS4)
+            for _ in range(buffer[3]):
+                part = self.take(_TENSOR)
+                self.skip_words(part[-1])
+                yield buffer, part
+
+
+@dataclass
+class _Buffers:
+    """The inputs and outputs in the list of buffers, by id."""
+
+    data: memoryview
+    inputs: dict[int, BorderTensor] = field(default_factory=dict)
+    outputs: dict[int, BorderTensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        reader = _Reader(self.data, "list of buffers")
+        _, _, count = reader.take(_WORDS3)
+        for _ in range(count):
+            stack, align, static, reused = reader.take(_WORDS4)
+            if not stack or not align or not reused:
+                raise IntegrityError("the list of buffers of its program has a group without stack or buffers")
+            for _ in reader.buffers(static):
+                pass
+            for buffer, part in reader.buffers(reused):
+                self._add(buffer[0], part)
+
+    def _add(self, room: int, part: tuple[int, ...]) -> None:
+        offset, size, kind, id, dtype, scale, zero_point = part[:7]
+        if kind not in (INPUT, OUTPUT):
+            return
+        if offset + size > room:
+            raise IntegrityError(f"a tensor of {size} bytes at {offset} does not fit its buffer of {room} bytes")
+        known = (self.inputs, self.outputs)[kind]
+        if id in known or len(known) >= MOST_TENSORS:
+            raise IntegrityError(f"its program describes {('input', 'output')[kind]} {id} twice, or too many of them")
+        known[id] = BorderTensor(id, size, dtype, float(scale), zero_point)
+
+
+def _in_order(tensors: dict[int, BorderTensor], what: str) -> tuple[BorderTensor, ...]:
+    if sorted(tensors) != list(range(len(tensors))):
+        raise IntegrityError(f"the {what}s of its program are not numbered from 0 without gaps")
+    return tuple(tensors[i] for i in range(len(tensors)))
+
+
+def _check_subgraphs(note: memoryview) -> None:
+    """Raises unless every subgraph record is whole."""
+    reader = _Reader(note, "list of subgraphs")
+    (count,) = reader.take(struct.Struct("<I"))
+    for _ in range(count):
+        record = reader.take(_SUBGRAPH)
+        reader.skip_words(max(0, record[-1]))
+        (private,) = reader.take(struct.Struct("<i"))
+        for _ in reader.buffers(max(0, private)):
+            pass

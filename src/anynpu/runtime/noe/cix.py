@@ -1,0 +1,241 @@
+"""A .cix file: a FlatBuffer with the names and shapes of a model's tensors around a program for the Zhouyi NPU.
+
+    CixGraph     0 version  1 name  2 subgraphs  3 tensors  4 inputs  5 outputs
+    CixVersion   0 major  1 minor  2 patch
+    CixSubgraph  0 name  1 data (the program)  2 inputs  3 outputs  4 backend
+    CixTensor    0 name  1 shape  2 dtype  3 qtype  4 scale  5 zero_point
+
+Needs no vendor library: the real one crashes on most damaged files, so they are told apart here, on any machine.
+The vendor counts real = (stored + zero_point) / scale; `CixTensor.spec` is in our convention.
+"""
+
+from __future__ import annotations
+
+import math
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.runtime.noe import flat
+from anynpu.runtime.noe.aipu_elf import BorderTensor, Program, Section, read_program
+from anynpu.tensors import Quantization, TensorSpec
+
+LFS_POINTER = b"version https://git-lfs"
+LARGEST_FILE = (1 << 31) - 1
+MOST_BORDER_TENSORS, MOST_TENSORS, MOST_SUBGRAPHS, MOST_AXES = 256, 16384, 1024, 16
+DTYPES = {
+    1: "bool",
+    2: "uint8",
+    3: "int8",
+    4: "uint16",
+    5: "int16",
+    6: "uint32",
+    7: "int32",
+    8: "uint64",
+    9: "int64",
+    0xA: "float16",
+    0xB: "float32",
+    0xC: "float64",
+}
+"""The vendor's numbers for the types that anynpu carries."""
+
+
+@dataclass(frozen=True)
+class CixTensor:
+    """An input or output: `index` is its number for the vendor's library, scale and zero point are the vendor's."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    index: int
+    vendor_dtype: int
+    vendor_scale: float
+    vendor_zero_point: int
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The tensor in our convention; nothing in the file says which axis is which."""
+        return TensorSpec(self.name, self.shape, self.dtype, quantization=self._quantization())
+
+    def _quantization(self) -> Quantization | None:
+        """Small integers stand for real numbers; floats, truth values and plain 32-bit numbers stand for themselves."""
+        kind = np.dtype(self.dtype)
+        plain = kind.itemsize >= 4 and self.vendor_scale == 1 and self.vendor_zero_point == 0
+        if kind.kind in "fb" or plain:
+            return None
+        return Quantization((1 / self.vendor_scale,), (-self.vendor_zero_point,))
+
+
+@dataclass(frozen=True)
+class CixTarget:
+    """The NPU that the program was compiled for, as far as the file says: it does not count cores."""
+
+    arch: int
+    isa: int
+    config: int
+    revision: int
+
+    def __str__(self) -> str:
+        return f"X2_{self.config}"
+
+
+@dataclass(frozen=True)
+class Cix:
+    """What a .cix file says; `elf` is the program itself, for the vendor's library."""
+
+    name: str
+    version: tuple[int, int, int]
+    inputs: tuple[CixTensor, ...]
+    outputs: tuple[CixTensor, ...]
+    target: CixTarget
+    build_version: str
+    sections: tuple[Section, ...]
+    notes: tuple[Section, ...]
+    file_size: int
+    elf: memoryview = field(repr=False)
+
+
+def read_cix(source: Path | bytes) -> Cix:
+    """Returns what a .cix file, or its bytes, says; IntegrityError says in one sentence why it is none."""
+    place = "the model" if isinstance(source, bytes) else str(source)
+    try:
+        return _read(memoryview(source if isinstance(source, bytes) else _load(source)))
+    except IntegrityError as error:
+        raise IntegrityError(f"{place}: {error.message}", error.hint) from None
+
+
+def _load(path: Path) -> bytes:
+    try:
+        state = path.stat()
+        if not stat.S_ISREG(state.st_mode):
+            raise ConfigError(f"{path}: is no file", "name a .cix file")
+        if state.st_size > LARGEST_FILE:
+            raise IntegrityError(f"{state.st_size} bytes are more than a .cix file can have")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _read(data: memoryview) -> Cix:
+    _check_kind(data)
+    graph = flat.root(data)
+    program_bytes, names = _payload(graph)
+    program = read_program(program_bytes)
+    described = _described(graph, {*names[0], *names[1]})
+    version = graph.table(0)
+    device = program.device
+    return Cix(
+        name=graph.text(1),
+        version=(version.number(0, "I"), version.number(1, "I"), version.number(2, "I")) if version else (0, 0, 0),
+        inputs=_tensors("input", names[0], described, program.inputs),
+        outputs=_tensors("output", names[1], described, program.outputs),
+        target=CixTarget(device >> 20 & 0xFF, device >> 16 & 0xF, device & 0xFFFF, device >> 28),
+        build_version=_build_version(program),
+        sections=program.sections,
+        notes=program.notes,
+        file_size=len(data),
+        elf=program_bytes,
+    )
+
+
+def _check_kind(data: memoryview) -> None:
+    """Raises for the files that are commonly taken for models and are none."""
+    start = bytes(data[: len(LFS_POINTER)])
+    if not start:
+        raise IntegrityError("is empty", "fetch it again")
+    if start == LFS_POINTER:
+        raise IntegrityError(
+            "is a git-lfs pointer of a few lines, not the model itself",
+            "run `git lfs install` and `git lfs pull` in its folder, or download the file itself",
+        )
+    if start.startswith(b"\x7fELF"):
+        raise IntegrityError("is a bare ELF file; a .cix file wraps one", "name the .cix file that the compiler wrote")
+    if len(data) > 64 and not any(data[:64]):
+        raise IntegrityError("begins with zeros: its download or copy was not finished", "fetch it again")
+
+
+def _build_version(program: Program) -> str:
+    build = program.build_version
+    return f"{build & 0xF}.{build >> 8 & 0xFF}.{build >> 16}"
+
+
+def _payload(graph: flat.Table) -> tuple[memoryview, tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Returns the program, and the names of the model's inputs and outputs."""
+    subgraphs = list(graph.tables(2, MOST_SUBGRAPHS))
+    if not subgraphs:
+        raise IntegrityError("holds no program: not a .cix file, or a damaged one")
+    if len(subgraphs) > 1:
+        raise IntegrityError(
+            f"is split into {len(subgraphs)} programs, and the vendor's library runs the first only",
+            "compile it again without operators that leave the NPU",
+        )
+    names = (graph.texts(4, MOST_BORDER_TENSORS), graph.texts(5, MOST_BORDER_TENSORS))
+    for what, ours, theirs in zip(("inputs", "outputs"), names, (2, 3), strict=True):
+        if not ours or "" in ours or len(set(ours)) != len(ours):
+            raise IntegrityError(f"its {what} have no names, or the same name twice")
+        if subgraphs[0].texts(theirs, MOST_BORDER_TENSORS) not in ((), ours):
+            raise IntegrityError(f"its program has other {what} than the model")
+    return subgraphs[0].view(1), names
+
+
+def _described(graph: flat.Table, wanted: set[str]) -> dict[str, flat.Table]:
+    """Returns the descriptions of the wanted tensors, by name."""
+    names = {name.encode(): name for name in wanted}
+    longest = max(map(len, names))
+    found: dict[str, flat.Table] = {}
+    for table in graph.tables(3, MOST_TENSORS):
+        raw = table.view(0)
+        name = names.get(bytes(raw)) if len(raw) <= longest else None
+        if name is not None and found.setdefault(name, table) is not table:
+            raise IntegrityError(f"it describes the tensor {name} twice")
+    return found
+
+
+def _tensors(
+    what: str, names: tuple[str, ...], described: dict[str, flat.Table], program: tuple[BorderTensor, ...]
+) -> tuple[CixTensor, ...]:
+    """Returns the inputs or outputs; what the file says of them and what its program says must agree."""
+    if len(names) != len(program):
+        raise IntegrityError(f"it names {len(names)} {what}s, its program has {len(program)}")
+    for name in names:
+        if name not in described:
+            raise IntegrityError(f"{what} {name} is not described in it")
+    return tuple(_tensor(what, name, described[name], t) for name, t in zip(names, program, strict=True))
+
+
+def _tensor(what: str, name: str, table: flat.Table, program: BorderTensor) -> CixTensor:
+    place = f"{what} {name}"
+    shape = table.numbers(1, "i", MOST_AXES)
+    if not shape or min(shape) < 1:
+        raise IntegrityError(f"{place} has the shape {list(shape)}")
+    if program.dtype not in DTYPES:
+        raise IntegrityError(f"{place} is of data type {program.dtype:#x}, which anynpu does not know")
+    if (said := table.number(2)) != program.dtype:
+        raise IntegrityError(f"{place} is of data type {said:#x} in the model and {program.dtype:#x} in its program")
+    dtype = DTYPES[program.dtype]
+    wanted = math.prod(shape) * np.dtype(dtype).itemsize
+    if wanted != program.nbytes:
+        raise IntegrityError(
+            f"{place} of shape {list(shape)} and type {dtype} has {wanted} bytes, its program says {program.nbytes}"
+        )
+    _check_quantization(place, dtype, table, program)
+    return CixTensor(name, shape, dtype, wanted, program.id, program.dtype, program.scale, program.zero_point)
+
+
+def _check_quantization(place: str, dtype: str, table: flat.Table, program: BorderTensor) -> None:
+    if not math.isfinite(program.scale) or program.scale <= 0:
+        raise IntegrityError(f"{place} has the scale {program.scale:g}; it must be a finite number above zero")
+    if np.dtype(dtype).kind in "fb" and (program.scale != 1 or program.zero_point):
+        raise IntegrityError(f"{place} is of type {dtype} and has the scale {program.scale:g}, which means nothing")
+    for what, said, told in (
+        ("scale", table.numbers(4, "f", 1), program.scale),
+        ("zero point", table.numbers(5, "i", 1), program.zero_point),
+    ):
+        if said not in ((), (told,)):
+            raise IntegrityError(f"{place} has the {what} {said[0]:g} in the model and {told:g} in its program")
