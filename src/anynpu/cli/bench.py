@@ -24,6 +24,7 @@ from anynpu.measure.subject import INFER, PIPELINE, Http, Infer, Pipeline, Read,
 from anynpu.measure.together import measure_together
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
+from anynpu.runtime.base import open_artifact
 from anynpu.store import writing
 
 BOARD_RUNS, BOARD_WARMUP, MAX_TIME_S = 10, 2, 60.0
@@ -151,7 +152,7 @@ def _measure(artifact: Path | None, given: Mapping[str, Any]) -> Measured:
     """Returns what was measured, its record, and what broke the measurement off."""
     if artifact is None:
         return _http(given)
-    subject = Artifact.open(artifact)
+    subject = open_artifact(artifact)
     told = {"artifact": subject.digest, "path": str(artifact), "fingerprint": subject.manifest.fingerprint}
     if _is_board(subject, given["device"]):
         return told, *_board(subject, given)
@@ -264,7 +265,7 @@ def _together(
     sample, opener = _opener(first, given)
     openers = [(str(path), opener)]
     for other in given["others"]:
-        artifact = Artifact.open(other)
+        artifact = open_artifact(other)
         if _is_board(artifact, given["device"]):
             raise ConfigError(f"{other}: a board measures itself, one model at a time")
         openers.append((str(other), _opener(artifact, own)[1]))

@@ -29,6 +29,7 @@ from anynpu.measure.launch import Interleaved, Job, conditions, interleave
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
 from anynpu.report.figures import decibel, percent
+from anynpu.runtime.base import open_artifact
 
 LEVEL = click.option(
     "--level", type=float, default=0.05, show_default=True, help="Chance of a false alarm that is accepted."
@@ -169,7 +170,7 @@ def _artifacts(
         raise ConfigError(
             "what is to be compared?", "give --data for outputs and accuracy, --time for latency, or both"
         )
-    a, b = Artifact.open(path_a), Artifact.open(path_b)
+    a, b = open_artifact(path_a), open_artifact(path_b)
     side_a, side_b = side_of(a), side_of(b)
     notes = _same_network(side_a, side_b, given)
     parts: dict[str, Any] = {}

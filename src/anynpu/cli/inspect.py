@@ -14,6 +14,7 @@ from anynpu import plugins, schema
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.cli import options
 from anynpu.cli.progress import observer
+from anynpu.cli.show_cix import show_cix
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed
 from anynpu.measure.layers import worst_layers
@@ -122,14 +123,19 @@ def _target_row(platform: Platform) -> dict[str, str]:
 def show(ctx: click.Context, /, subject: str | None, layers: bool, **_: Any) -> int:
     """Show a model or an artifact folder: tensors, operators, cost, fingerprint, placement, lineage.
 
+    A .cix file is read on any machine: tensors in our convention and the vendor's, target, compiler, sections.
+
     \b
     anynpu show zoo:resnet8
+    anynpu show model.cix
     anynpu show out/ethos-u55-128
     anynpu show out/ethos-u55-128 --layers
     """
     given = options.settings(ctx)
     if layers:
         return _show_layers(Path(subject or "."), given["format"])
+    if subject and Path(subject).suffix.lower() == ".cix" and not Path(subject).is_dir():
+        return show_cix(Path(subject), given["format"])
     if subject and (Path(subject) / MANIFEST).is_file():
         artifact = Artifact.open(Path(subject))
     elif subject and Path(subject).is_dir():

@@ -15,7 +15,7 @@ from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
-from anynpu.runtime.base import choose, run_stored
+from anynpu.runtime.base import choose, open_artifact, run_stored
 from anynpu.store import writing
 from anynpu.tensors import Array, TensorSpec
 
@@ -52,7 +52,7 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     anynpu run out/tflm -i image.npy -o scores.npz
     anynpu run out/cortex-m4 -i image.npy --on qemu
     """
-    subject = Artifact.open(artifact)
+    subject = open_artifact(artifact)
     stored = read_stored(Path(inputs), subject.manifest.inputs)
     session, running = open_on(subject, given)
     try:

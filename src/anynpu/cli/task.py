@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anynpu.artifact import Artifact
 from anynpu.cli import options
 from anynpu.cli.run import DEVICE, TIMEOUT, open_on
 from anynpu.errors import ConfigError
+from anynpu.runtime.base import open_artifact
 from anynpu.tasks import card as cards
 from anynpu.tasks.model import Model
 
@@ -20,7 +20,7 @@ FLAGS = (*options.TASK, DEVICE, TIMEOUT)
 @contextmanager
 def opened(path: Path, kind: str | tuple[str, ...], given: Mapping[str, Any]) -> Iterator[Model]:
     """Gives the model in an artifact, on the device that the flags name, if its card is of (one of) the kinds."""
-    artifact = Artifact.open(path)
+    artifact = open_artifact(path)
     chosen = cards.of(artifact, given.get("task") or "", given.get("tokenizer") or "")
     kinds = (kind,) if isinstance(kind, str) else kind
     if chosen.card.kind not in kinds:

@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from anynpu import tool
-from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError, DeviceError
-from anynpu.runtime.base import Session, open_session, run_stored
+from anynpu.runtime.base import Session, open_artifact, open_session, run_stored
 from anynpu.tensors import Array
 
 MOST_RUNS = 20_000
@@ -63,7 +62,7 @@ def launch(artifact: str, device: str | None, seconds: float, runs: int) -> dict
     """Times one artifact (in a child process) and returns the samples, those before a failure included."""
     from anynpu.measure.bench import known_sample
 
-    subject = Artifact.open(Path(artifact))
+    subject = open_artifact(Path(artifact))
     sample = known_sample(subject)
     session = open_session(subject, device)
     samples: list[float] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from anynpu import plugins
@@ -40,6 +41,15 @@ class Session(Protocol):
     def close(self) -> None:
         """Gives back what the session holds."""
         ...
+
+
+def open_artifact(path: Path) -> Artifact:
+    """Returns the artifact in a folder, or the one that a vendor's model file is by itself."""
+    if path.suffix.lower() == ".cix" and not path.is_dir():
+        from anynpu.runtime.noe.artifact import artifact_of
+
+        return artifact_of(path)
+    return Artifact.open(path)
 
 
 def sessions_for(format: str) -> tuple[Any, ...]:
