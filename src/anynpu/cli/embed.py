@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,15 @@ from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.pipeline.output import as_json
 from anynpu.store import writing
 from anynpu.tasks.classify import Classifier
-from anynpu.tasks.embed import ImageTower, TextTower, ZeroShot, tower
+from anynpu.tasks.embed import Buckets, ImageTower, TextTower, ZeroShot, tower
 from anynpu.tasks.images import Picture, find_images, read_image
 from anynpu.tasks.matrix import draw
 from anynpu.tasks.model import Model
 from anynpu.tasks.space import cosines, joint
+from anynpu.tasks.text import read_lines
 from anynpu.tensors import Array
 
 TOWERS = ("embed-text", "embed-image")
-MOST_TEXT_BYTES = 64 << 20
 FILES = click.argument("files", nargs=-1, metavar="[IMAGE|FOLDER]...", type=click.Path(path_type=Path))
 TEXTS = (
     click.option("--text", "texts", multiple=True, metavar="TEXT", help="A text; repeat for more."),
@@ -53,9 +54,9 @@ class Given:
             self.names.append(str(file))
             yield str(file), picture
 
-    def embedded(self, by: TextTower | ImageTower) -> tuple[list[str], Array]:
+    def embedded(self, by: TextTower | ImageTower | Buckets) -> tuple[list[str], Array]:
         """Returns what the tower takes, by name, and its vectors."""
-        if isinstance(by, TextTower):
+        if not isinstance(by, ImageTower):
             if not self.texts:
                 raise ConfigError("no text is given", "give --text or --file")
             return self.texts, by.embed(self.texts)
@@ -86,22 +87,7 @@ def gather(files: Sequence[Path], texts: Sequence[str] = (), lines: Path | None 
     found: list[Path] = []
     for path in files:
         found += [file for file, _ in find_images(path)] if path.is_dir() else [path]
-    return Given([*texts, *(_lines(lines) if lines is not None else ())], found)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MOST_TEXT_BYTES + 1)
-        if len(data) > MOST_TEXT_BYTES:
-            raise ConfigError(f"{path}: larger than {MOST_TEXT_BYTES >> 20} MiB", "give it in parts")
-        text = data.decode("utf-8-sig")
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise IntegrityError(f"{path}: not text in UTF-8") from None
-    lines = text.replace("\r\n", "\n").split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
+    return Given([*texts, *(read_lines(lines) if lines is not None else ())], found)
 
 
 def _refuse_unused(model: Model, given: Given) -> None:
@@ -116,6 +102,14 @@ def _refuse_unused(model: Model, given: Given) -> None:
 @click.argument("artifact", type=click.Path(path_type=Path))
 @FILES
 @options.apply(TEXTS)
+@click.option(
+    "--bucket",
+    "buckets",
+    multiple=True,
+    metavar="ARTIFACT",
+    type=click.Path(path_type=Path),
+    help="The same text model at another length; every text goes to the shortest that holds it. Repeat for more.",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the vectors: x.npz or x.jsonl.")
 @options.apply(task.FLAGS, options.COMMON)
 @click.pass_context
@@ -126,6 +120,7 @@ def embed(
     files: tuple[Path, ...],
     texts: tuple[str, ...],
     lines: Path | None,
+    buckets: tuple[Path, ...],
     output: Path | None,
     **given: Any,
 ) -> int:
@@ -137,13 +132,18 @@ def embed(
     \b
     anynpu embed out/cpu --text "a photo of a cat" -o text.npz
     anynpu embed out/cpu photos/ -o photos.jsonl
+    anynpu embed short/cpu --bucket long/cpu --file sentences.txt -o sentences.npz
     """
     if output is not None and output.suffix not in (".npz", ".jsonl"):
         raise ConfigError(f"{output}: vectors are written as .npz or .jsonl")
     inputs = gather(files, texts, lines)
-    with task.opened(artifact, TOWERS, given) as model:
+    with ExitStack() as open_models:
+        model = open_models.enter_context(task.opened(artifact, TOWERS, given))
         _refuse_unused(model, inputs)
-        by = tower(model)
+        by: TextTower | ImageTower | Buckets = tower(model)
+        if buckets:
+            more = [open_models.enter_context(task.opened(path, "embed-text", given)) for path in buckets]
+            by = _buckets(by, more)
         names, vectors = inputs.embedded(by)
     space = schema.to_dict(by.space, whole=True) | {"width": by.width}
     if output is not None:
@@ -154,6 +154,12 @@ def embed(
     else:
         print_table([_vector_row(name, row) for name, row in zip(names, vectors, strict=True)], by.space.name)
     return inputs.tell()
+
+
+def _buckets(first: TextTower | ImageTower | Buckets, more: Sequence[Model]) -> Buckets:
+    if not isinstance(first, TextTower):
+        raise ConfigError("--bucket goes with a text model", "images have one size")
+    return Buckets.of([first, *(TextTower(model) for model in more)])
 
 
 def _vector_row(name: str, row: Array) -> dict[str, str]:
@@ -316,7 +322,7 @@ def _zero_shot_labels(given: Mapping[str, Any]) -> tuple[str, ...]:
         raise ConfigError("--labels and --labels-file say the same thing twice")
     if given["labels"] is None and given["labels_file"] is None:
         return ()
-    listed = given["labels"].split(",") if given["labels"] is not None else _lines(given["labels_file"])
+    listed = given["labels"].split(",") if given["labels"] is not None else read_lines(given["labels_file"])
     labels = tuple(label.strip() for label in listed if label.strip())
     if len(labels) < 2 or len(set(labels)) != len(labels):
         raise ConfigError("zero-shot needs at least two labels, all different", 'such as --labels "a cat,a dog"')

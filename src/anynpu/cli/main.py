@@ -24,13 +24,19 @@ VERBS = {
     "check": ("inspect", "Ask before compiling: will it fit, will every operator run there?"),
     "build": ("build", "Export, quantise, compile, execute, compare and report, for one or more chips."),
     "run": ("run", "Run an artifact on arrays."),
+    "eval": ("eval", "Score an artifact on labelled data: classes, boxes, sentence pairs; with intervals."),
     "compare": (
         "compare",
-        "Judge two artifacts or benches: outputs, latency, accuracy; better, worse or no different.",
+        "Judge two artifacts or benches: outputs, latency, accuracy; better, worse or the same.",
     ),
+    "bench": ("bench", "Measure latency you can trust: an artifact, a board or a server."),
     "regress": ("regress", "Keep a ledger of results and say what a new toolchain version made worse."),
-    "bench": ("bench", "Measure an artifact here, on an emulated microcontroller or on a board."),
     "sweep": ("sweep", "Build every combination of models, chips and options; show which are worth having."),
+    "report": ("report", "Write the report of a record: a page, Markdown or JUnit; print the form of records."),
+    "detect": ("detect", "Find objects in images, folders, videos and a camera's pictures."),
+    "embed": ("embed", "Turn texts or images into vectors."),
+    "similar": ("embed", "Show how similar texts and images are: the cosine of every pair."),
+    "classify": ("embed", "Say what is in images, by a classifier's classes or zero-shot by labels in words."),
     "firmware": ("firmware", "Write a firmware project that builds without editing and proves itself."),
     "deploy": ("deploy", "Put a firmware on a board through a probe or a volume."),
     "cache": ("cache", "List, verify, prune or clear the store of built steps."),
@@ -51,7 +57,7 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"anynpu.cli.{VERBS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name)
+        command: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")  # eval is Python's
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

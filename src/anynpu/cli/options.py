@@ -83,7 +83,7 @@ DATA = (
     click.option(
         "--data",
         metavar="SOURCE",
-        help="Calibration samples: x.npy, x.npz, a folder of images, file.py:generator, or random:64.",
+        help="Calibration samples: x.npy, x.npz, a folder of images, texts.txt, file.py:generator, or random:64.",
     ),
     click.option(
         "--test", metavar="SOURCE", help="Held-out samples; without it every fifth sample of --data is held out."

@@ -12,10 +12,13 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 import anynpu
 from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, ToolMissing
+from anynpu.measure import calibrated
 from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.measure.verify import Verification
 from anynpu.pipeline.layers import FILE as LAYERS
@@ -30,9 +33,11 @@ from anynpu.store import Built, Store
 from anynpu.targets.base import Work, platform_tools
 from anynpu.tasks import card
 from anynpu.tasks.images import Preprocess
+from anynpu.tasks.text import bind, read_lines
 
 ZOO_CALIBRATION, ZOO_TEST = 256, 500
 HOLDOUT_EVERY = 5
+TEXTS = ".txt"
 
 
 class Observer(Protocol):
@@ -122,6 +127,8 @@ class Steps:
             inputs = {"source": source_digest(source)}
             options["holdout"] = not self.request.test
             options["preprocess"] = schema.to_dict(self.preprocess)
+            if source.endswith(TEXTS) and self.chosen is not None:
+                options["tokenizer"] = dict(self.chosen.task().get("assets", {}))
         inputs["tensors"] = schema.digest([schema.to_dict(s) for s in model.manifest.inputs])
         return Step("data", inputs, options, {"numpy": tool.version_of("numpy"), "anynpu": own_version()})
 
@@ -161,14 +168,27 @@ class Steps:
         limit = self.request.limit
         if source.startswith("zoo:"):
             return _zoo_samples(source.removeprefix("zoo:"), role, limit), True
-        with contextlib.redirect_stdout(sys.stderr):  # a user's generator may print; stdout is ours
-            dataset = load_data(source, model.manifest.inputs, self.preprocess, limit)
+        if source.endswith(TEXTS):
+            dataset = self._sentences(Path(source), model)
+        else:
+            with contextlib.redirect_stdout(sys.stderr):  # a user's generator may print; stdout is ours
+                dataset = load_data(source, model.manifest.inputs, self.preprocess, limit)
         if self.request.test:
             return dataset, True
         if len(dataset) < HOLDOUT_EVERY:
             return dataset, False
         kept, held = split_holdout(dataset, HOLDOUT_EVERY)
         return (held if role == "test" else kept), True
+
+    def _sentences(self, path: Path, model: Artifact) -> Dataset:
+        """Returns the lines of a text file as the inputs of the model, by the tokenizer of the task."""
+        if self.chosen is None or self.chosen.card.text is None:
+            raise ConfigError(f"{path}: a file of texts needs a task that reads text", "give --task and --tokenizer")
+        tokens = bind(self.chosen.card.text, self.chosen.files, model.manifest.inputs)
+        lines = read_lines(path)[: self.request.limit]
+        rows = [tokens(lines[at : at + tokens.batch]) for at in range(0, len(lines), tokens.batch)]
+        names = [spec.name for spec in model.manifest.inputs]
+        return Dataset({n: np.concatenate([row[n] for row in rows] or [np.zeros(0)]) for n in names}, None, str(path))
 
     def compile_step(self, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Step:
         inputs = {"model": model.digest}
@@ -201,6 +221,7 @@ class Steps:
                 manifest = link.target.compile(model, samples, platform, link.options, out, work)
             if samples is not None and samples.manifest.details["random"]:
                 manifest = replace(manifest, notes=(*manifest.notes, "calibrated with random numbers"))
+            calibrated.keep(out, samples, model)
             if model.manifest.task:
                 card.of(model).copy_to(out)
             return replace(manifest, task=model.manifest.task)

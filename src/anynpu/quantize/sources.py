@@ -19,7 +19,7 @@ from anynpu.tensors import Array, TensorSpec
 LABELS = "labels"
 # More than any calibration needs; a generator that never ends stops here instead of filling the memory.
 MAX_BYTES = 4 << 30
-FORMS = "give x.npy, x.npz, a folder of images, file.py:generator or random:COUNT[:SEED]"
+FORMS = "give x.npy, x.npz, a folder of images, texts.txt, file.py:generator or random:COUNT[:SEED]"
 
 
 def is_random(source: str) -> bool:

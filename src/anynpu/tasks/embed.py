@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -11,10 +11,11 @@ import numpy as np
 
 from anynpu.errors import ConfigError
 from anynpu.tasks.images import Picture
+from anynpu.tasks.minilm import MASK
 from anynpu.tasks.model import Model
 from anynpu.tasks.pictures import PictureInput
 from anynpu.tasks.space import Space, cosines, embedding_output, joint, probabilities, unit
-from anynpu.tasks.text import Tokens, bind
+from anynpu.tasks.text import TextInput, Tokens, bind
 from anynpu.tensors import Array, TensorSpec
 
 
@@ -39,7 +40,7 @@ class Tower:
 
     @property
     def width(self) -> int:
-        return self.output.shape[1]
+        return self.output.shape[-1]
 
     def vectors(self, outputs: dict[str, Array], names: Sequence[str]) -> Array:
         """Returns one vector a name from what the model gave; rows past the names are filling."""
@@ -54,18 +55,81 @@ class TextTower(Tower):
     """Text to vectors."""
 
     @cached_property
-    def tokens(self) -> Tokens:
+    def text(self) -> TextInput:
         if self.model.card.text is None:
             raise ConfigError(f"a card of kind {self.model.card.kind} reads no text")
-        return bind(self.model.card.text, self.model.files, self.model.inputs)
+        return self.model.card.text
+
+    @cached_property
+    def output(self) -> TensorSpec:
+        return embedding_output(self.space, self.model.outputs, self.text.pooling != "model")
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        return bind(self.text, self.model.files, self.model.inputs)
 
     def embed(self, texts: Iterable[str]) -> Array:
         """Returns one row a text."""
         found = [self.empty()]
         rest = iter(texts)
         while batch := list(islice(rest, self.tokens.batch)):
-            found.append(self.vectors(self.model.run(self.tokens(batch)), [repr(text[:40]) for text in batch]))
+            inputs = self.tokens(batch)
+            outputs = self.model.run(inputs)
+            if self.text.pooling != "model":
+                states = self.output.to_real(outputs[self.output.name])
+                outputs = {self.output.name: pool(self.text.pooling, states, inputs)}
+            found.append(self.vectors(outputs, [repr(text[:40]) for text in batch]))
         return np.concatenate(found)
+
+    def vectors(self, outputs: dict[str, Array], names: Sequence[str]) -> Array:
+        if self.text.pooling == "model":
+            return super().vectors(outputs, names)
+        return unit(outputs[self.output.name][: len(names)], names, self.space.normalized)
+
+
+def pool(how: str, states: Array, inputs: Mapping[str, Array]) -> Array:
+    """Returns one vector a text from those of its tokens; padding does not count."""
+    if how == "first":
+        return states[:, 0]
+    if MASK not in inputs:
+        raise ConfigError(f"the mean over tokens needs the input {MASK}: which of them are padding?")
+    present = inputs[MASK].astype(np.float64)[:, :, None]
+    return np.asarray((states * present).sum(1) / np.maximum(present.sum(1), 1.0), np.float32)
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """One network at several lengths: every text goes to the shortest that holds all its tokens, or to the longest."""
+
+    towers: tuple[TextTower, ...]
+
+    @classmethod
+    def of(cls, towers: Sequence[TextTower]) -> Buckets:
+        """Returns the towers by length, if they share a space."""
+        for other in towers[1:]:
+            joint(towers[0].space, towers[0].width, other.space, other.width)
+        return cls(tuple(sorted(towers, key=lambda tower: tower.tokens.length)))
+
+    @property
+    def space(self) -> Space:
+        return self.towers[0].space
+
+    @property
+    def width(self) -> int:
+        return self.towers[0].width
+
+    def embed(self, texts: Iterable[str]) -> Array:
+        """Returns one row a text, in the order given."""
+        given = list(texts)
+        found = np.zeros((len(given), self.width), np.float32)
+        lengths = [self.towers[0].tokens.count(text) for text in given]
+        last = len(self.towers) - 1
+        chosen = [next((i for i, t in enumerate(self.towers) if n <= t.tokens.length), last) for n in lengths]
+        for index, bucket in enumerate(self.towers):
+            rows = [row for row, which in enumerate(chosen) if which == index]
+            if rows:
+                found[rows] = bucket.embed(given[row] for row in rows)
+        return found
 
 
 class ImageTower(Tower):

@@ -34,12 +34,16 @@ class Space:
             raise ConfigError(f"space {self.name}: a logit scale of {self.logit_scale}")
 
 
-def embedding_output(space: Space, outputs: Sequence[TensorSpec]) -> TensorSpec:
-    """Returns the output that holds the vectors, [batch, width], if it has the width of the space."""
+def embedding_output(space: Space, outputs: Sequence[TensorSpec], pooled: bool = False) -> TensorSpec:
+    """Returns the output that holds the vectors, if it has the width of the space: [batch, width], or [batch, length,
+    width] where the vectors of tokens are yet to be pooled (the first such output, whatever else the model gives)."""
     shown = ", ".join(f"{spec.name} {list(spec.shape)}" for spec in outputs)
-    if len(outputs) != 1 or len(outputs[0].shape) != 2:
-        raise ConfigError(f"an embedding is one output [batch, width]; the model has {shown}")
-    width = outputs[0].shape[1]
+    if pooled:
+        outputs = [spec for spec in outputs if len(spec.shape) == 3][:1]
+    if len(outputs) != 1 or len(outputs[0].shape) != (3 if pooled else 2):
+        wanted = "[batch, length, width]" if pooled else "[batch, width]"
+        raise ConfigError(f"an embedding is one output {wanted}; the model has {shown}")
+    width = outputs[0].shape[-1]
     if space.width is not None and width != space.width:
         raise ConfigError(
             f"space {space.name} has {space.width} numbers a vector, the model gives {width} (output {shown})",

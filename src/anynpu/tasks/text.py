@@ -7,23 +7,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, IntegrityError
 from anynpu.tensors import Array, TensorSpec
 
 if TYPE_CHECKING:
     from anynpu.tasks.clip_tokens import ClipTokens
 
 
+MOST_BYTES = 64 << 20
+
+
 @dataclass(frozen=True)
 class TextInput:
     """How text becomes tokens: a byte-pair vocabulary as CLIP has it, or a tokenizer.json.
 
-    `vocabulary` is the number of tokens; None is what CLIP was published with, or what the file holds.
+    `vocabulary` is the number of tokens; None is what CLIP was published with, or what the file holds. `pooling` says
+    who makes one vector of the tokens' vectors: the model itself, or the host by their mean or by the first of them.
     """
 
     form: Literal["clip", "bert"]
     tokenizer: str = ""
     vocabulary: int | None = None
+    pooling: Literal["model", "mean", "first"] = "model"
 
 
 class Tokens(Protocol):
@@ -31,6 +36,13 @@ class Tokens(Protocol):
 
     @property
     def batch(self) -> int: ...
+
+    @property
+    def length(self) -> int: ...
+
+    def count(self, text: str) -> int:
+        """Returns how many tokens a text has before it is cut to the model's length."""
+        ...
 
     def __call__(self, texts: Sequence[str]) -> dict[str, Array]:
         """Returns the model's inputs for at most `batch` texts."""
@@ -48,16 +60,41 @@ class ClipInput:
     def batch(self) -> int:
         return self.spec.shape[0]
 
+    @property
+    def length(self) -> int:
+        return self.spec.shape[1]
+
+    def count(self, text: str) -> int:
+        return len(self.tokens.encode(text)) + 2
+
     def __call__(self, texts: Sequence[str]) -> dict[str, Array]:
         # The last text is given again where the model wants more rows than there are texts.
         rows = [*texts, *[texts[-1]] * (self.batch - len(texts))]
         return {self.spec.name: self.tokens(rows, self.spec.shape[1]).astype(self.spec.dtype)}
 
 
+def read_lines(path: Path) -> list[str]:
+    """Returns the texts in a file, one a line; an empty line is a text too."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ConfigError(f"{path}: larger than {MOST_BYTES >> 20} MiB", "give it in parts")
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise IntegrityError(f"{path}: not text in UTF-8") from None
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
 def bind(text: TextInput, files: Mapping[str, Path], inputs: Sequence[TensorSpec]) -> Tokens:
     """Returns the tokenizer of a card for the inputs of its model."""
-    if text.form != "clip":
-        raise ConfigError(f"text of the form {text.form} cannot be read yet")
+    if text.form == "bert":
+        from anynpu.tasks.minilm import BertInput
+
+        return BertInput.of(files[text.tokenizer], inputs)
     from anynpu.tasks.clip_tokens import ClipTokens
 
     spec = _tokens_input(inputs)
