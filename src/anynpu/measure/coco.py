@@ -79,7 +79,7 @@ class Matches:
 
 
 def overlaps(found: Array, truth: Array, crowd: Array) -> Array:
-    """Returns the overlap of every found box with every true one [found, true]; boxes are (left, top, width, height)."""
+    """Returns the overlap of every found box with every true one [found, true]; boxes as in Truth."""
     a, b = found[:, None].astype(np.float64), truth[None].astype(np.float64)
     sides = np.minimum(a[..., 2:] + a[..., :2], b[..., 2:] + b[..., :2]) - np.maximum(a[..., :2], b[..., :2])
     shared = np.where((sides > 0).all(axis=-1), sides[..., 0] * sides[..., 1], 0.0)
@@ -125,7 +125,7 @@ def _assign(shares: Array, outside: Array, free_again: Array, hits: Array, ignor
     free = np.ones((*hits.shape[:2], shares.shape[1]), np.bool_)
     least = np.minimum(OVERLAPS, 1 - 1e-10)[None, :, None]
     last = shares.shape[1] - 1
-    area, overlap = np.indices(hits.shape[:2])
+    area, overlap = (np.asarray(each) for each in np.indices(hits.shape[:2]))
     for at, row in enumerate(shares):
         if row.max() < least[0, 0, 0]:
             continue
@@ -133,7 +133,7 @@ def _assign(shares: Array, outside: Array, free_again: Array, hits: Array, ignor
         counted = open_ & ~outside[:, None]
         chosen = np.where(counted.any(axis=2, keepdims=True), counted, open_)
         # Of equal overlaps the last object is taken, so the best is looked for from the end.
-        best = last - np.where(chosen, row, -1.0)[:, :, ::-1].argmax(axis=2)
+        best: Array = last - np.asarray(np.where(chosen, row, -1.0)[:, :, ::-1]).argmax(axis=2, keepdims=True)[:, :, 0]
         hit = chosen.any(axis=2)
         hits[:, :, at] = hit
         ignored[:, :, at] = hit & outside[area, best]
@@ -150,7 +150,7 @@ def _joined(parts: Sequence[tuple[Array, ...]], objects: Array) -> OneClass:
 
 
 def precision(of: OneClass, area: int, counts: Array) -> Array:
-    """Returns the mean precision over all recalls, one a overlap, or NaN without an object; image i counts counts[i]."""
+    """Returns the precision, mean over recalls, at every overlap; NaN without an object; image i counts counts[i]."""
     objects = int(counts @ of.objects[:, area])
     if not objects:
         return np.full(len(OVERLAPS), np.nan)

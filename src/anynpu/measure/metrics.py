@@ -50,7 +50,7 @@ def mean_top1(inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np.generic]
     return _share_right(maps[:, :MEAN_CLASSES].astype(np.float64).mean(axis=(2, 3)), labels)
 
 
-def _ranks(values: Values) -> Values:
+def ranks(values: Values) -> Values:
     """Returns ranks from 1, equal values sharing the mean of theirs."""
     _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
@@ -62,7 +62,7 @@ def auc(scores: Values, positive: npt.NDArray[np.bool_]) -> float:
     positives, negatives = int(positive.sum()), int((~positive).sum())
     if not positives or not negatives:
         raise ConfigError("The area under the curve needs both normal and anomalous samples.")
-    above = _ranks(scores)[positive].sum() - positives * (positives + 1) / 2
+    above = ranks(scores)[positive].sum() - positives * (positives + 1) / 2
     return float(above / (positives * negatives))
 
 

@@ -103,13 +103,13 @@ def ours(truths, found, classes):
 
 
 CASES = {
-    "plain": dict(images=30, classes=3),
-    "ties": dict(images=30, classes=3, ties=True),
-    "many classes": dict(images=20, classes=60),
-    "crowded": dict(images=6, classes=1, most_objects=40, most_found=250),
-    "nothing found": dict(images=5, classes=2, most_found=0),
-    "nothing there": dict(images=5, classes=2, most_objects=0),
-    "one image": dict(images=1, classes=2),
+    "plain": {"images": 30, "classes": 3},
+    "ties": {"images": 30, "classes": 3, "ties": True},
+    "many classes": {"images": 20, "classes": 60},
+    "crowded": {"images": 6, "classes": 1, "most_objects": 40, "most_found": 250},
+    "nothing found": {"images": 5, "classes": 2, "most_found": 0},
+    "nothing there": {"images": 5, "classes": 2, "most_objects": 0},
+    "one image": {"images": 1, "classes": 2},
 }
 
 

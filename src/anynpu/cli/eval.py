@@ -1,0 +1,361 @@
+"""anynpu eval: how good is an artifact on labelled data, and is it better than another?"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu.artifact import Artifact
+from anynpu.cli import options
+from anynpu.cli.compare import LEVEL, rules_of
+from anynpu.cli.eval_text import show
+from anynpu.cli.progress import observer
+from anynpu.cli.run import open_on
+from anynpu.cli.task import FLAGS, opened
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.measure import evaluate
+from anynpu.measure.annotations import Annotations, read_annotations
+from anynpu.measure.calibrated import Calibrated
+from anynpu.measure.compare import WORSE, side_of, verdict_of
+from anynpu.measure.evaluate import Outcome, Progress
+from anynpu.measure.pairs import read_pairs
+from anynpu.pipeline import disjoint
+from anynpu.pipeline.output import as_json
+from anynpu.pipeline.steps import own_version
+from anynpu.store import writing
+from anynpu.tasks import card as cards
+from anynpu.tasks.classify import Classifier
+from anynpu.tasks.detect import Detector, Threshold
+from anynpu.tasks.embed import ImageTower, TextTower, ZeroShot
+from anynpu.tasks.model import Model
+from anynpu.tensors import TensorSpec, by_name
+
+ARRAYS = "arrays"
+"""What a model without a card is scored on."""
+ZOO = "zoo:"
+ZOO_SAMPLES = 500
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An artifact that was scored: what executed it, what it is for, what came out."""
+
+    artifact: Artifact
+    executed: str
+    task: str
+    outcome: Outcome
+    notes: tuple[str, ...]
+
+
+@click.command("eval")
+@click.argument("artifact", type=click.Path(path_type=Path))
+@click.option("--data", required=True, metavar="SOURCE", help="Images, sentence pairs, labelled .npz or zoo:NAME.")
+@click.option("--annotations", type=click.Path(path_type=Path), help="Boxes: COCO's .json, or VOC's .xml or a folder.")
+@click.option("--metric", default="", help="The figure that is the score; the task's usual one if not said.")
+@click.option("--against", type=click.Path(path_type=Path), metavar="ARTIFACT", help="Compare with this, paired.")
+@LEVEL
+@click.option("--text-model", type=click.Path(path_type=Path), metavar="ARTIFACT", help="Zero-shot: the text tower.")
+@click.option("--template", default="a photo of a {}", show_default=True, help="Zero-shot: the text around a class.")
+@click.option("--rename", multiple=True, metavar="NAME=LABEL", help="A class of the data by the card's name.")
+@click.option("--conf", type=click.FloatRange(0, 1), default=0.001, show_default=True, help="Boxes: least score.")
+@click.option("--iou", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="Boxes: most overlap.")
+@click.option("--limit", type=click.IntRange(1), help="Take the first samples only.")
+@click.option("-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="Images of a model without a card.")
+@click.option("--allow-overlap", is_flag=True, help="Score on calibration samples too; the score is labelled.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the record to this JSON file too.")
+@options.apply(FLAGS, options.COMMON)
+@click.pass_context
+def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
+    """Score an artifact on labelled data, with an interval.
+
+    The artifact's card says what is scored: classes of a folder with one sub-folder a class (top-1, top-5); boxes of
+    images with COCO or VOC annotations (mAP as pycocotools computes it); sentence pairs in a .csv or .tsv (Spearman);
+    zero-shot classes with --text-model. A model without a card takes a labelled .npz and --metric. Samples that also
+    calibrated the artifact are refused. With --against both are judged on the same samples; status 1 if the artifact
+    is worse, or if something of the data could not be read.
+
+    \b
+    anynpu eval out/cpu --data test/
+    anynpu eval out/cpu --data val2017/ --annotations instances_val2017.json -o eval.json
+    anynpu eval out/tflm --data test.npz --metric top1 --against out/float
+    """
+    if (output := given["output"]) is not None and not output.absolute().parent.is_dir():
+        raise ConfigError(f"{output}: there is no such folder", "make it, or choose another -o")
+    rules = rules_of({**given, "margin": "0"})
+    subject = _evaluated(artifact, given)
+    metric = evaluate.choose_metric(subject.outcome, given["metric"])
+    record = _record(subject, metric, given)
+    if given["against"] is not None:
+        other = _evaluated(given["against"], {**given, "device": None})
+        record["against"] = _against(subject, other, metric, rules.level)
+        record["notes"] += [note for note in other.notes if note not in record["notes"]]
+    if output is not None:
+        with writing(output):
+            output.write_text(as_json(record), "utf-8")
+    if given["format"] == "json":
+        click.echo(as_json(record), nl=False)
+    else:
+        show(record)
+    for message in subject.outcome.failed.values():
+        click.echo(f"anynpu: {message}", err=True)
+    worse = record["against"] is not None and record["against"]["verdict"] == WORSE
+    return 1 if worse or subject.outcome.failed else 0
+
+
+@contextmanager
+def _progress(path: Path, quiet: bool) -> Iterator[Progress]:
+    """Gives a function that shows how many samples are done, on stderr."""
+    name, start = path.resolve().name, time.perf_counter()
+    with observer(quiet) as shown:
+        shown.started(name, "eval")
+        yield shown.progress
+        shown.finished(name, "eval", time.perf_counter() - start, False)
+
+
+def _evaluated(path: Path, given: Mapping[str, Any]) -> Evaluated:
+    """Returns what one artifact does with the data."""
+    artifact = Artifact.open(path)
+    task, tokenizer = given["task"] or "", given["tokenizer"] or ""
+    kind = cards.of(artifact, task, tokenizer).card.kind if artifact.manifest.task or task else ARRAYS
+    if kind != ARRAYS and given["preprocess"]:
+        raise ConfigError("-P: the card says how images become inputs", "change the card, or give one with --task")
+    if kind == ARRAYS or (kind == "classify" and _is_arrays(given["data"])):
+        _refuse(given, "labelled arrays", "annotations", "text_model", "rename")
+        with _progress(path, given["quiet"]) as progress:
+            return _arrays(artifact, kind, given, progress)
+    evaluate.check_metric(kind, given["metric"])
+    with opened(path, kind, given) as model, _progress(path, given["quiet"]) as progress:
+        score = {"classify": _classes, "detect": _boxes, "embed-text": _pairs, "embed-image": _zero_shot}
+        outcome, notes = score[kind](artifact, model, given, progress)
+        return Evaluated(artifact, model.what, kind, outcome, tuple(notes))
+
+
+def _refuse(given: Mapping[str, Any], what: str, *names: str) -> None:
+    """Raises for a flag that does not go with what is scored."""
+    for name in names:
+        if given[name]:
+            raise ConfigError(f"--{name.replace('_', '-')} does not go with {what}")
+
+
+def _is_arrays(source: str) -> bool:
+    return source.endswith((".npz", ".npy")) or source.startswith(ZOO) or ".py:" in source
+
+
+def _images_apart(artifact: Artifact, model: Model, files: Sequence[Path], given: Mapping[str, Any]) -> list[str]:
+    known = disjoint.known_of(artifact)
+    overlap = disjoint.of_images(known, files, model.card.preprocess) if isinstance(known, Calibrated) else known
+    return disjoint.require(overlap, given["allow_overlap"], artifact.path)
+
+
+def _classes(
+    artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress
+) -> tuple[Outcome, list[str]]:
+    """Returns the accuracy of a classifier on a folder with one sub-folder a class."""
+    _refuse(given, "a classifier", "annotations", "text_model")
+    judge, folder = Classifier(model), evaluate.Folder.open(Path(given["data"]), given["limit"])
+    numbers, note = evaluate.class_numbers(folder.classes, judge.labels, options.pairs("--rename", given["rename"]))
+    notes = [*([note] if note else []), *_images_apart(artifact, model, folder.files, given)]
+    reader = evaluate.Reader(folder.files, progress)
+    found = judge(reader)
+    reader.require()
+    labels = [numbers[folder.labels[at]] for at in reader.read]
+    return replace(evaluate.classified(found, _whole(labels)), failed=reader.failed), notes
+
+
+def _whole(values: Sequence[int]) -> Any:
+    import numpy as np
+
+    return np.asarray(values, np.int64)
+
+
+def _zero_shot(
+    artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress
+) -> tuple[Outcome, list[str]]:
+    """Returns the accuracy of two towers on a folder: its classes in words are the labels."""
+    _refuse(given, "zero-shot classes", "annotations")
+    if given["text_model"] is None:
+        raise ConfigError("images are scored zero-shot, which needs the text tower", "give --text-model ARTIFACT")
+    folder = evaluate.Folder.open(Path(given["data"]), given["limit"])
+    rename = options.pairs("--rename", given["rename"])
+    evaluate.class_numbers(folder.classes, [rename.get(c, c) for c in folder.classes], rename)
+    words = [rename.get(name, name.replace("_", " ")) for name in folder.classes]
+    if len(set(words)) < max(len(words), 2):
+        raise ConfigError("zero-shot needs at least two classes, all different", "the names of the sub-folders")
+    notes = _images_apart(artifact, model, folder.files, given)
+    with opened(given["text_model"], "embed-text", {**given, "task": "", "tokenizer": "", "device": None}) as texts:
+        judge = ZeroShot.of(ImageTower(model), TextTower(texts), words, given["template"])
+    reader = evaluate.Reader(folder.files, progress)
+    found = judge(reader)
+    reader.require()
+    outcome = evaluate.classified(found, folder.labels[reader.read])
+    return replace(outcome, failed=reader.failed), [*notes, f"zero-shot, template {given['template']!r}"]
+
+
+def _boxes(artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress) -> tuple[Outcome, list[str]]:
+    """Returns the mAP of a detector on annotated images."""
+    _refuse(given, "a detector", "text_model")
+    folder = Path(given["data"])
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder", "a detector is scored on a folder of images")
+    if given["annotations"] is None:
+        raise ConfigError("what is in the images?", "give --annotations: COCO's .json, or VOC's .xml or a folder")
+    data = read_annotations(given["annotations"])
+    data = replace(data, images=data.images[: given["limit"]])
+    detector = Detector(model, Threshold(given["conf"], given["iou"]))
+    detector.layout  # noqa: B018  # a model that is no detector is refused before anything is read
+    notes = _images_apart(artifact, model, _present(folder, data), given)
+    outcome = evaluate.detected(detector, folder, data, options.pairs("--rename", given["rename"]), progress)
+    return outcome, [*outcome.notes, *notes]
+
+
+def _present(folder: Path, data: Annotations) -> list[Path]:
+    found = []
+    for image in data.images:
+        try:
+            found.append(evaluate.image_file(folder, image))
+        except ConfigError:  # it is named when its turn comes
+            continue
+    return found
+
+
+def _pairs(artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress) -> tuple[Outcome, list[str]]:
+    """Returns how well a text model's cosines follow the scores of sentence pairs."""
+    _refuse(given, "sentence pairs", "annotations", "text_model", "rename")
+    pairs = read_pairs(Path(given["data"]), given["limit"])
+    known = disjoint.known_of(artifact)
+    texts = (*pairs.first, *pairs.second)
+    overlap = disjoint.of_texts(known, texts, model.card, model.files) if isinstance(known, Calibrated) else known
+    notes = disjoint.require(overlap, given["allow_overlap"], artifact.path)
+    return evaluate.correlated(pairs, TextTower(model), progress), notes
+
+
+def _float_specs(artifact: Artifact) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+    """Returns inputs and outputs in the layouts of the float model: that of the same build, or what is known of it."""
+    for folder in (artifact.path.absolute().parent / "float", artifact.path.absolute().parents[1] / "float"):
+        try:
+            found = Artifact.open(folder).manifest
+        except (ConfigError, IntegrityError):
+            continue
+        if found.fingerprint == artifact.manifest.fingerprint:
+            return found.inputs, found.outputs
+    known = disjoint.known_of(artifact)
+    own = [replace(s, dtype="float32", quantization=None) if s.quantization else s for s in artifact.manifest.inputs]
+    return known.inputs if isinstance(known, Calibrated) else tuple(own), artifact.manifest.outputs
+
+
+def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: Progress) -> Evaluated:
+    """Returns the score of any model on labelled arrays."""
+    import numpy as np
+
+    from anynpu.measure.paired import default_metric
+    from anynpu.runtime.base import run_real
+    from anynpu.source import zoo
+
+    inputs, outputs = _float_specs(artifact)
+    data = _dataset(given, inputs)
+    if data.labels is None:
+        raise ConfigError(f"{given['data']}: has no labels", "an .npz needs an array `labels`, a folder sub-folders")
+    known = disjoint.known_of(artifact)
+    overlap = disjoint.of_arrays(known, data) if isinstance(known, Calibrated) else known
+    notes = disjoint.require(overlap, given["allow_overlap"], artifact.path)
+    if Path(given["data"]).is_dir():
+        notes.append("the classes are the sub-folders in sorted order")
+    session, _ = open_on(artifact, given)
+    like, rows = by_name((*inputs, *outputs)), []
+    try:
+        for at in range(len(data)):
+            rows.append(run_real(session, data[at], like))
+            progress(at + 1, len(data))
+    finally:
+        session.close()
+    found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    usual = zoo.card(given["data"].removeprefix(ZOO)).metric if given["data"].startswith(ZOO) else ""
+    metric = given["metric"] or usual or ("top1" if kind == "classify" else default_metric(found, data.labels))
+    outcome = evaluate.scored(metric, data.inputs, found, data.labels)
+    return Evaluated(artifact, session.what, kind, outcome, tuple(notes))
+
+
+def _dataset(given: Mapping[str, Any], inputs: tuple[TensorSpec, ...]) -> Any:
+    from anynpu.quantize.calibration import Dataset, load_data
+    from anynpu.source import zoo
+
+    source = given["data"]
+    if source.startswith(ZOO):
+        samples = zoo.samples(source.removeprefix(ZOO), "test", given["limit"] or ZOO_SAMPLES)
+        return Dataset(dict(samples.inputs), samples.labels, source)
+    return load_data(source, inputs, options.preprocess(given["preprocess"]), given["limit"])
+
+
+def _record(subject: Evaluated, metric: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a score and its conditions as plain data."""
+    outcome, side = subject.outcome, side_of(subject.artifact)
+    found = evaluate.figures(outcome)
+    named = dict(zip(outcome.names, found, strict=False))
+    count, first = len(outcome.classes), len(outcome.names)
+    classes = [
+        {"class": name, "ap": found[first + at].to_json(), "ap50": found[first + count + at].to_json()}
+        for at, name in enumerate(outcome.classes)
+    ]
+    weak = evaluate.weak(outcome)
+    overlapping = any(note.startswith("OVERLAP") for note in subject.notes)
+    return {
+        "schema_version": 1,
+        "kind": "eval",
+        "anynpu": own_version(),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "path": str(subject.artifact.path),
+        "artifact": side.artifact,
+        "fingerprint": side.fingerprint,
+        "chip": side.chip,
+        "tools": dict(side.tools or {}),
+        "options": dict(side.options or {}),
+        "executed": subject.executed,
+        "task": subject.task,
+        "metric": metric,
+        "score": named[metric].value,
+        "low": named[metric].low,
+        "high": named[metric].high,
+        "interval": evaluate.interval_of(outcome),
+        "samples": outcome.samples,
+        "unit": outcome.unit,
+        "weak": bool(weak),
+        "overlap": overlapping,
+        "metrics": {name: figure.to_json() for name, figure in named.items()},
+        "classes": classes,
+        "data": {
+            "source": str(given["data"]),
+            "annotations": str(given["annotations"] or ""),
+            "samples": outcome.samples,
+            "failed": [{"input": name, "message": text} for name, text in outcome.failed.items()],
+        },
+        "against": None,
+        "notes": [note for note in (weak, *subject.notes) if note],
+    }
+
+
+def _against(subject: Evaluated, other: Evaluated, metric: str, level: float) -> dict[str, Any]:
+    """Returns the paired comparison with another artifact; the difference is the subject minus the other."""
+    if subject.task != other.task:
+        raise ConfigError(f"one model is for {subject.task}, the other for {other.task}: nothing can be compared")
+    found = evaluate.against(other.outcome, subject.outcome, metric)
+    figure = evaluate.figures(other.outcome)[other.outcome.names.index(metric)]
+    mean, low, high = found.difference
+    return {
+        "path": str(other.artifact.path),
+        "artifact": other.artifact.digest,
+        "fingerprint": other.artifact.manifest.fingerprint,
+        "executed": other.executed,
+        **{"score": figure.value, "low": figure.low, "high": figure.high},
+        "difference": {"value": mean, "low": low, "high": high},
+        "test": found.test,
+        "p_value": found.p_value,
+        "level": level,
+        "verdict": verdict_of(found.gain, found.p_value, level, 0.0),
+    }

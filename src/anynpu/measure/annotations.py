@@ -1,0 +1,286 @@
+"""What is in the pictures of a data set: COCO's JSON and Pascal VOC's XML, read as files that nobody vouches for."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.measure.coco import Truth
+
+if TYPE_CHECKING:
+    from xml.etree.ElementTree import Element
+
+MOST_JSON_BYTES = 512 << 20
+MOST_XML_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """One picture by its file name: its size (height, width) where that is stated, and what is in it."""
+
+    file: str
+    size: tuple[int, int] | None
+    truth: Truth
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """All pictures of a data set; the class numbers of their boxes count in `names`."""
+
+    names: tuple[str, ...]
+    images: tuple[Annotated, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Box:
+    """One object: its class by number, box (left, top, width, height), area, and whether it counts."""
+
+    number: int
+    box: tuple[float, float, float, float]
+    area: float
+    crowd: bool = False
+    ignored: bool = False
+
+    def reaches_out(self, size: tuple[int, int] | None) -> bool:
+        """Whether the box lies partly outside of the picture; half a pixel is rounding."""
+        left, top, width, height = self.box
+        if size is None:
+            return min(left, top) < -0.5
+        return min(left, top) < -0.5 or left + width > size[1] + 0.5 or top + height > size[0] + 0.5
+
+
+def read_annotations(path: Path) -> Annotations:
+    """Returns the annotations in a COCO JSON file, a VOC XML file or a folder of those."""
+    if path.is_dir():
+        return _voc(path, sorted(p for p in path.iterdir() if p.suffix.lower() == ".xml" and p.is_file()))
+    if not path.exists():
+        raise ConfigError(f"{path}: no such file or folder", "give COCO's .json, or VOC's .xml or a folder of them")
+    if path.suffix.lower() == ".json":
+        return _coco(path)
+    if path.suffix.lower() == ".xml":
+        return _voc(path.parent, [path])
+    raise ConfigError(f"{path}: no such kind of annotations", "give COCO's .json, or VOC's .xml or a folder of them")
+
+
+def _bytes(path: Path, most: int) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(most + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(data) > most:
+        raise ConfigError(f"{path}: larger than {most >> 20} MiB", "give the annotations in parts")
+    return data
+
+
+def _truth(boxes: Sequence[Box]) -> Truth:
+    return Truth(
+        np.array([b.box for b in boxes], np.float64).reshape(-1, 4),
+        np.array([b.number for b in boxes], np.int64),
+        np.array([b.area for b in boxes], np.float64),
+        np.array([b.crowd for b in boxes], np.bool_),
+        np.array([b.ignored for b in boxes], np.bool_),
+    )
+
+
+def _notes(found: Mapping[str, Sequence[Box]], sizes: Mapping[str, tuple[int, int] | None]) -> tuple[str, ...]:
+    """Returns what is odd about the boxes but no reason to refuse them; they count as pycocotools counts them."""
+    out = sum(b.reaches_out(sizes[name]) for name, boxes in found.items() for b in boxes)
+    flat = sum(min(b.box[2:]) == 0 for boxes in found.values() for b in boxes)
+    told = []
+    if out:
+        told.append(f"{out} true boxes reach out of their picture; they are taken as they are")
+    if flat:
+        told.append(f"{flat} true boxes have no area; nothing can find them")
+    return tuple(told)
+
+
+def _is_name(name: Any) -> bool:
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    path = PurePosixPath(name.replace("\\", "/"))
+    return not path.is_absolute() and ".." not in path.parts
+
+
+def _coco(path: Path) -> Annotations:
+    """Returns what a COCO file says; images and classes in the order of their ids, as pycocotools takes them."""
+    try:
+        data = json.loads(_bytes(path, MOST_JSON_BYTES))
+    except (ValueError, RecursionError) as error:
+        raise IntegrityError(f"{path}: not valid JSON: {error}") from None
+    if not isinstance(data, Mapping) or not all(
+        isinstance(data.get(key), list) for key in ("images", "annotations", "categories")
+    ):
+        raise IntegrityError(f"{path}: not COCO's form: the lists images, annotations and categories were expected")
+    categories = _by_id(path, "categories", data["categories"])
+    listed = _by_id(path, "images", data["images"])
+    names = tuple(_category(path, entry) for _, entry in sorted(categories.items()))
+    if len(set(names)) != len(names):
+        raise IntegrityError(f"{path}: categories: two have one name")
+    numbers = {identity: number for number, identity in enumerate(sorted(categories))}
+    found: dict[int, list[Box]] = {identity: [] for identity in sorted(listed)}
+    for at, entry in enumerate(data["annotations"]):
+        where = f"{path}: annotations[{at}]"
+        image, box = _coco_box(where, entry, numbers)
+        if image not in found:
+            raise IntegrityError(f"{where}: it is of image {image}, which is not listed")
+        found[image].append(box)
+    files = {identity: _file(path, listed[identity]) for identity in found}
+    if len(set(files.values())) != len(files):
+        raise IntegrityError(f"{path}: images: two have one file_name")
+    sizes = {files[identity]: _size(path, listed[identity]) for identity in found}
+    images = tuple(Annotated(files[i], sizes[files[i]], _truth(boxes)) for i, boxes in found.items())
+    return Annotations(names, images, _notes({files[i]: b for i, b in found.items()}, sizes))
+
+
+def _by_id(path: Path, key: str, entries: Sequence[Any]) -> dict[int, Mapping[str, Any]]:
+    found: dict[int, Mapping[str, Any]] = {}
+    for at, entry in enumerate(entries):
+        identity = entry.get("id") if isinstance(entry, Mapping) else None
+        if not isinstance(identity, int) or isinstance(identity, bool):
+            raise IntegrityError(f"{path}: {key}[{at}]: has no id that is a whole number")
+        if identity in found:
+            raise IntegrityError(f"{path}: {key}: id {identity} is there twice")
+        found[identity] = entry
+    if not found:
+        raise ConfigError(f"{path}: lists no {key}")
+    return found
+
+
+def _category(path: Path, entry: Mapping[str, Any]) -> str:
+    name = entry.get("name")
+    if not isinstance(name, str) or not name:
+        raise IntegrityError(f"{path}: category {entry['id']} has no name")
+    return name
+
+
+def _file(path: Path, entry: Mapping[str, Any]) -> str:
+    name = entry.get("file_name")
+    if not _is_name(name):
+        raise IntegrityError(f"{path}: image {entry['id']}: file_name {name!r} names no file of the folder")
+    return str(name)
+
+
+def _size(path: Path, entry: Mapping[str, Any]) -> tuple[int, int] | None:
+    size = entry.get("height"), entry.get("width")
+    if size == (None, None):
+        return None
+    if not all(isinstance(side, int) and side > 0 for side in size):
+        raise IntegrityError(f"{path}: image {entry['id']}: {size[1]} x {size[0]} is no size of a picture")
+    return int(size[0] or 0), int(size[1] or 0)
+
+
+def _coco_box(where: str, entry: Any, numbers: Mapping[int, int]) -> tuple[int, Box]:
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("image_id"), int):
+        raise IntegrityError(f"{where}: names no image")
+    category = entry.get("category_id")
+    if not isinstance(category, int) or category not in numbers:
+        raise IntegrityError(f"{where}: category {category} is not listed")
+    box = _four(where, entry.get("bbox"))
+    area = entry.get("area", box[2] * box[3])
+    if not _is_number(area) or area < 0:
+        raise IntegrityError(f"{where}: area {area!r} is no area")
+    return entry["image_id"], Box(numbers[category], box, float(area), bool(entry.get("iscrowd", 0)))
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # a whole number of 400 digits
+        return False
+
+
+def _four(where: str, values: Any) -> tuple[float, float, float, float]:
+    if not isinstance(values, list) or len(values) != 4 or not all(map(_is_number, values)):
+        raise IntegrityError(f"{where}: bbox {str(values)[:60]} is not [left, top, width, height]")
+    left, top, width, height = map(float, values)
+    if min(width, height) < 0:
+        raise IntegrityError(f"{where}: bbox {values} has a negative size")
+    return left, top, width, height
+
+
+def _voc(folder: Path, files: Sequence[Path]) -> Annotations:
+    """Returns what VOC files say, one a picture; classes in the order of their names."""
+    if not files:
+        raise ConfigError(f"{folder} holds no .xml files", "give COCO's .json, or a folder of VOC's .xml files")
+    roots = {path: _parsed(path) for path in files}
+    named = {path: [_text(path, each, "name") for each in root.findall("object")] for path, root in roots.items()}
+    names = tuple(sorted({name for each in named.values() for name in each}))
+    found: dict[str, list[Box]] = {}
+    sizes: dict[str, tuple[int, int] | None] = {}
+    for path, root in roots.items():
+        file = (root.findtext("filename") or "").strip() or f"{path.stem}.jpg"
+        if not _is_name(file):
+            raise IntegrityError(f"{path}: filename {file!r} names no file of the folder")
+        if file in found:
+            raise IntegrityError(f"{path}: {file} is annotated twice")
+        objects = zip(root.findall("object"), named[path], strict=True)
+        found[file] = [_voc_box(path, each, names.index(name)) for each, name in objects]
+        sizes[file] = _voc_size(path, root)
+    images = tuple(Annotated(file, sizes[file], _truth(boxes)) for file, boxes in found.items())
+    return Annotations(names, images, _notes(found, sizes))
+
+
+def _parsed(path: Path) -> Element:
+    """Returns the root of an XML file; one that declares a document type, and so could declare entities, is refused."""
+    from xml.etree import ElementTree
+    from xml.parsers import expat
+
+    data = _bytes(path, MOST_XML_BYTES)
+
+    def refuse(*_: object) -> None:
+        raise IntegrityError(f"{path}: declares a document type, which no annotation needs")
+
+    guard = expat.ParserCreate()
+    guard.StartDoctypeDeclHandler = refuse
+    try:
+        guard.Parse(data, True)
+        root = ElementTree.fromstring(data)
+    except (expat.ExpatError, ElementTree.ParseError, ValueError, LookupError) as error:
+        raise IntegrityError(f"{path}: not valid XML: {error}") from None
+    if root.tag != "annotation":
+        raise IntegrityError(f"{path}: <{root.tag[:40]}> is no VOC annotation")
+    return root
+
+
+def _text(path: Path, element: Element, name: str) -> str:
+    text = (element.findtext(name) or "").strip()
+    if not text:
+        raise IntegrityError(f"{path}: an object has no <{name}>")
+    return text
+
+
+def _voc_box(path: Path, element: Element, number: int) -> Box:
+    """Returns one object; VOC counts pixels from 1 and its last pixel belongs to the box."""
+    box = element.find("bndbox")
+    if box is None:
+        raise IntegrityError(f"{path}: an object has no <bndbox>")
+    try:
+        left, top, right, bottom = (float(_text(path, box, name)) for name in ("xmin", "ymin", "xmax", "ymax"))
+    except ValueError:
+        raise IntegrityError(f"{path}: a <bndbox> holds what is no number") from None
+    if not all(map(math.isfinite, (left, top, right, bottom))) or right < left or bottom < top:
+        raise IntegrityError(f"{path}: the box {left:g} {top:g} {right:g} {bottom:g} has no size")
+    width, height = right - left + 1, bottom - top + 1
+    difficult = (element.findtext("difficult") or "0").strip() not in ("0", "")
+    return Box(number, (left - 1, top - 1, width, height), width * height, ignored=difficult)
+
+
+def _voc_size(path: Path, root: Element) -> tuple[int, int] | None:
+    size = root.find("size")
+    if size is None:
+        return None
+    texts = [(size.findtext(name) or "").strip() for name in ("height", "width")]
+    if texts == ["0", "0"]:  # some tools write this where they do not know
+        return None
+    if not all(text.isdecimal() and len(text) < 7 and int(text) for text in texts):
+        raise IntegrityError(f"{path}: {texts[1]} x {texts[0]} is no size of a picture")
+    return int(texts[0]), int(texts[1])

@@ -1,0 +1,367 @@
+"""A model on labelled data: its score with an interval, and whether another model's is different."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.measure import coco
+from anynpu.measure.annotations import Annotated, Annotations
+from anynpu.measure.inference import mcnemar, paired_bootstrap, wilson
+from anynpu.measure.metrics import METRICS, score
+from anynpu.measure.paired import FEW, SQUARED_ERROR, Paired
+from anynpu.measure.pairs import Pairs, pearson, row_cosines, spearman
+from anynpu.schema import near
+from anynpu.tasks.detect import Detections, Detector
+from anynpu.tasks.embed import TextTower
+from anynpu.tasks.images import find_images
+from anynpu.tasks.picture import Picture, read_image
+from anynpu.tensors import Array
+
+DRAWS, FEWEST_DRAWS = 1000, 200
+WORK = 1_000_000_000
+"""Elements that all draws of a bootstrap may touch; a larger set is drawn less often."""
+SEED = 0
+TOP5 = 5
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "classify": ("top1", "top5"),
+    "detect": coco.FIGURES,
+    "embed-text": ("spearman", "pearson"),
+    "embed-image": ("top1", "top5"),
+}
+"""The figures of every kind of model, the usual score first."""
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a model did with every sample, so that it can be scored on any draw of them.
+
+    `scores` takes how often each sample counts and gives the figures `names`, then two a class of `classes` (AP and
+    AP50). `right` says of each sample whether it is right, for the figures that are shares of right samples.
+    """
+
+    unit: str
+    samples: int
+    names: tuple[str, ...]
+    scores: Callable[[Array], Array]
+    right: Mapping[str, Array] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    cost: int = 1
+    lower_is_better: bool = False
+    notes: tuple[str, ...] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A score and its 95 % interval; None where nothing counts towards it."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"value": self.value, "low": self.low, "high": self.high}
+
+
+@dataclass
+class Reader:
+    """Image files in order; those that cannot be read are kept aside with what is wrong with them."""
+
+    files: Sequence[Path]
+    progress: Progress
+    read: list[int] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[tuple[str, Picture]]:
+        for at, file in enumerate(self.files):
+            try:
+                picture = read_image(file)
+            except (ConfigError, IntegrityError) as error:
+                self.failed[str(file)] = error.message
+                continue
+            self.read.append(at)
+            yield str(file), picture
+            self.progress(at + 1, len(self.files))
+
+    def require(self) -> None:
+        """Raises if there is nothing to score."""
+        _some(len(self.read), self.failed)
+
+
+def _some(count: int, failed: Mapping[str, str]) -> None:
+    if not count:
+        told = next(iter(failed.values()), "there are none")
+        raise ConfigError(f"none of {len(failed)} images can be scored: {told}")
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Images with one sub-folder a class."""
+
+    files: tuple[Path, ...]
+    labels: Array
+    classes: tuple[str, ...]
+
+    @classmethod
+    def open(cls, path: Path, limit: int | None = None) -> Folder:
+        """Returns the labelled images of a folder."""
+        if not path.is_dir():
+            raise ConfigError(f"{path}: no such folder", "give a folder with one sub-folder per class")
+        found = find_images(path)[:limit]
+        if found[0][1] is None:
+            raise ConfigError(f"{path}: its images have no labels", "put them into one sub-folder per class")
+        names = sorted(e.name for e in path.iterdir() if e.is_dir() and not e.name.startswith("."))
+        return cls(tuple(file for file, _ in found), np.array([label for _, label in found]), tuple(names))
+
+
+def class_numbers(names: Sequence[str], labels: Sequence[str], rename: Mapping[str, str]) -> tuple[list[int], str]:
+    """Returns the model's number of every class of the data, by name or else in order, and what is to be said of it."""
+    for name in rename:
+        if name not in names:
+            raise ConfigError(f"--rename {name}: the data has no such class{near(name, names)}")
+    wanted = [rename.get(name, name) for name in names]
+    unknown = [name for name in wanted if name not in labels]
+    if not unknown:
+        return [list(labels).index(name) for name in wanted], ""
+    if len(unknown) == len(names) == len(labels) and not rename:
+        return list(range(len(names))), (
+            f"no class of the data has the name of a label: taken in order, {names[0]} as {labels[0]} to "
+            f"{names[-1]} as {labels[-1]}"
+        )
+    raise ConfigError(
+        f"the card has no label {unknown[0]}{near(unknown[0], labels)}",
+        "rename the class, or say --rename NAME=LABEL; the labels: " + ", ".join(list(labels)[:12]),
+    )
+
+
+def classified(probabilities: Array, labels: Array, unit: str = "images") -> Outcome:
+    """Returns top-1, and top-5 where there are more than five classes; of equal scores the first class counts."""
+    if len(probabilities) != len(labels) or labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise ConfigError(f"{len(probabilities)} rows of scores for labels {list(labels.shape)} {labels.dtype}")
+    count = probabilities.shape[1]
+    if len(labels) and (labels.min() < 0 or labels.max() >= count):
+        raise ConfigError(f"labels from {labels.min()} to {labels.max()} for {count} classes")
+    best = np.argsort(-probabilities, axis=1, kind="stable")
+    right = {"top1": best[:, 0] == labels}
+    if count > TOP5:
+        right["top5"] = (best[:, :TOP5] == labels[:, None]).any(axis=1)
+    names = tuple(right)
+
+    def scores(counts: Array) -> Array:
+        return np.array([right[name] @ counts / counts.sum() for name in names])
+
+    return Outcome(unit, len(labels), names, scores, right)
+
+
+def correlated(pairs: Pairs, tower: TextTower, progress: Progress) -> Outcome:
+    """Returns how the cosines of sentence pairs follow the scores that people gave, by ranks and by values."""
+    if np.ptp(pairs.scores) == 0:
+        raise ConfigError("all pairs have one score: nothing can follow it")
+    distinct = list(dict.fromkeys((*pairs.first, *pairs.second)))
+
+    def told() -> Iterator[str]:
+        for at, text in enumerate(distinct):
+            progress(at + 1, len(distinct))
+            yield text
+
+    vectors, place = tower.embed(told()), {text: at for at, text in enumerate(distinct)}
+    first, second = ([place[text] for text in side] for side in (pairs.first, pairs.second))
+    cosines = row_cosines(vectors[first], vectors[second])
+
+    def scores(counts: Array) -> Array:
+        rows = np.repeat(np.arange(len(pairs)), counts)
+        return np.array([spearman(cosines[rows], pairs.scores[rows]), pearson(cosines[rows], pairs.scores[rows])])
+
+    return Outcome("pairs", len(pairs), ("spearman", "pearson"), scores, cost=20 * len(pairs))
+
+
+def scored(metric: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array], labels: Array) -> Outcome:
+    """Returns the score of arrays by a metric as `build` has them, by top5 or by mse."""
+    values = np.asarray(next(iter(outputs.values())))
+    if metric in ("top1", "top5") and len(outputs) == 1:
+        found = classified(values.reshape(len(values), -1), labels, "samples")
+        if metric not in found.names:
+            raise ConfigError(f"--metric {metric}: the model has {values.size // len(values)} classes")
+        return found
+    if metric == SQUARED_ERROR:
+        if len(outputs) != 1 or values.shape != labels.shape:
+            raise ConfigError(f"mse: outputs {list(values.shape)} and labels {list(labels.shape)} differ in shape")
+        errors = ((values.astype(np.float64) - labels) ** 2).reshape(len(labels), -1).mean(axis=1)
+        mean = lambda counts: np.array([errors @ counts / counts.sum()])  # noqa: E731
+        return Outcome("samples", len(labels), (metric,), mean, cost=len(labels), lower_is_better=True)
+    if metric not in METRICS:
+        known = (*METRICS, "top5", SQUARED_ERROR)
+        raise ConfigError(f"--metric {metric}: no such metric{near(metric, known)}", "known: " + ", ".join(known))
+
+    def scores(counts: Array) -> Array:
+        rows = np.repeat(np.arange(len(labels)), counts)
+        given, made = ({name: array[rows] for name, array in side.items()} for side in (inputs, outputs))
+        try:
+            return np.array([score(metric, given, made, labels[rows])])
+        except ConfigError:
+            if (counts == 1).all():
+                raise
+            return np.array([np.nan])  # a draw without both kinds of sample has no such score
+
+    return Outcome("samples", len(labels), (metric,), scores, cost=20 * values.size)
+
+
+def detected(
+    detector: Detector, folder: Path, data: Annotations, rename: Mapping[str, str], progress: Progress
+) -> Outcome:
+    """Returns mAP and recall as pycocotools computes them, over all annotated images that can be read."""
+    labels = detector.model.card.labels or tuple(detector.name(n) for n in range(len(data.names)))
+    numbers, note = class_numbers(data.names, labels, rename)
+    back = {number: at for at, number in enumerate(numbers)}
+    truths, found, failed = [], [], {}
+    for at, image in enumerate(data.images):
+        try:
+            picture = read_image(image_file(folder, image))
+            _same_size(picture, image)
+        except (ConfigError, IntegrityError) as error:
+            failed[image.file] = error.message
+            continue
+        truths.append(image.truth)
+        found.append(_as_coco(detector.detect(picture.pixels)[0], back))
+        progress(at + 1, len(data.images))
+    _some(len(truths), failed)
+    matches = coco.match(truths, found, len(data.names))
+    if not sum(each.objects[:, 0].sum() for each in matches.classes):
+        raise ConfigError("no object is annotated in the images that can be read: there is nothing to find")
+    unasked = len(labels) - len(set(numbers))
+    notes = [
+        *data.notes,
+        note,
+        f"{unasked} of {len(labels)} classes of the model are not in the data" if unasked else "",
+    ]
+    return Outcome(
+        "images",
+        len(truths),
+        coco.FIGURES,
+        lambda counts: coco.figures(matches, counts),
+        classes=data.names,
+        cost=4 * len(coco.OVERLAPS) * 4 * max(matches.detections, 1),
+        notes=tuple(filter(None, notes)),
+        failed=failed,
+    )
+
+
+def image_file(folder: Path, image: Annotated) -> Path:
+    """Returns where an annotated image lies: by its whole name, or by its last part."""
+    whole = folder / image.file
+    short = folder / PurePosixPath(image.file.replace("\\", "/")).name
+    if not whole.is_file() and not short.is_file():
+        raise ConfigError(f"{image.file}: is annotated, but not in {folder}")
+    return whole if whole.is_file() else short
+
+
+def _same_size(picture: Picture, image: Annotated) -> None:
+    height, width = picture.pixels.shape[:2]
+    if image.size is not None and image.size != (height, width):
+        raise IntegrityError(
+            f"{image.file}: is {width}x{height} and not {image.size[1]}x{image.size[0]}: its boxes do not fit"
+        )
+
+
+def _as_coco(found: Detections, back: Mapping[int, int]) -> coco.Found:
+    """Returns detections as (left, top, width, height) with the class numbers of the data."""
+    numbers = np.array([back.get(int(number), -1) for number in found.classes], np.int64)
+    boxes = np.asarray(found.boxes, np.float64).reshape(-1, 4)
+    sizes = boxes[:, 2:] - boxes[:, :2]
+    return coco.Found(np.concatenate([boxes[:, :2], sizes], axis=1), np.asarray(found.scores, np.float64), numbers)
+
+
+def check_metric(kind: str, metric: str) -> None:
+    """Raises, before anything runs, for a figure that models of this kind do not have."""
+    if metric and metric not in NAMES[kind]:
+        hint = f"{kind} is scored by " + ", ".join(NAMES[kind])
+        raise ConfigError(f"--metric {metric} does not go with {kind}{near(metric, NAMES[kind])}", hint)
+
+
+def choose_metric(outcome: Outcome, metric: str) -> str:
+    """Returns the figure that is the score: the one asked for, or the first."""
+    if metric and metric not in outcome.names:
+        raise ConfigError(f"--metric {metric}: the data gives no such figure", "it gives " + ", ".join(outcome.names))
+    return metric or outcome.names[0]
+
+
+def draws_of(cost: int) -> int:
+    """Returns how often the samples are drawn anew: the same number on every machine."""
+    return max(FEWEST_DRAWS, min(DRAWS, WORK // max(cost, 1)))
+
+
+def draw(outcome: Outcome, *others: Outcome) -> list[Array]:
+    """Returns the scores of every outcome on the same draws of samples, [draw, figure] each."""
+    rng, n = np.random.default_rng(SEED), outcome.samples
+    every = (outcome, *others)
+    rows: list[list[Array]] = [[] for _ in every]
+    for _ in range(draws_of(sum(each.cost for each in every))):
+        counts = rng.multinomial(n, np.full(n, 1 / n))
+        for row, each in zip(rows, every, strict=True):
+            row.append(each.scores(counts))
+    return [np.array(row) for row in rows]
+
+
+def figures(outcome: Outcome) -> list[Figure]:
+    """Returns every figure with its interval: Wilson's for shares of right samples, a bootstrap for all others."""
+    values = outcome.scores(np.ones(outcome.samples, np.int64))
+    if set(outcome.names) <= set(outcome.right):
+        shares = [int(outcome.right[name].sum()) for name in outcome.names]
+        return [Figure(float(v), *wilson(k, outcome.samples)) for v, k in zip(values, shares, strict=True)]
+    drawn = draw(outcome)[0]
+    return [_figure(value, column) for value, column in zip(values, drawn.T, strict=True)]
+
+
+def _figure(value: float, drawn: Array) -> Figure:
+    known = drawn[np.isfinite(drawn)]
+    if not np.isfinite(value) or not known.size:
+        return Figure(None, None, None)
+    low, high = np.quantile(known, (0.025, 0.975))
+    return Figure(float(value), float(low), float(high))
+
+
+def interval_of(outcome: Outcome) -> str:
+    """Returns how the intervals of an outcome are made."""
+    if set(outcome.names) <= set(outcome.right):
+        return "95 %, Wilson"
+    return f"95 %, bootstrap over {outcome.unit}, {draws_of(outcome.cost)} draws, seed {SEED}"
+
+
+def weak(outcome: Outcome) -> str:
+    """Returns what is to be said of a score from few samples."""
+    if outcome.samples >= FEW:
+        return ""
+    return f"weak: {outcome.samples} {outcome.unit} are fewer than {FEW}; read the interval, not the score"
+
+
+def against(reference: Outcome, candidate: Outcome, metric: str) -> Paired:
+    """Returns the paired comparison of two models on the same samples; the difference is candidate minus reference."""
+    if reference.samples != candidate.samples or reference.names != candidate.names:
+        raise ConfigError(f"{reference.samples} and {candidate.samples} samples were scored: there is nothing to pair")
+    once = np.ones(reference.samples, np.int64)
+    at = reference.names.index(metric)
+    a, b = float(reference.scores(once)[at]), float(candidate.scores(once)[at])
+    if not np.isfinite([a, b]).all():
+        raise ConfigError(f"{metric}: there is nothing in the data that counts towards it", "choose another --metric")
+    if metric in reference.right:
+        first, second = (np.asarray(each.right[metric], np.int64) for each in (reference, candidate))
+        only_a, only_b = int((first > second).sum()), int((second > first).sum())
+        spread = paired_bootstrap((second - first).tolist())
+        test, p_value = "McNemar, exact", mcnemar(only_a, only_b)
+        return Paired(metric, len(first), a, b, spread, p_value, test, only_a_right=only_a, only_b_right=only_b)
+    drawn = draw(reference, candidate)
+    changes = drawn[1][:, at] - drawn[0][:, at]
+    changes = changes[np.isfinite(changes)]
+    low, high = np.quantile(changes, (0.025, 0.975))
+    extreme = min(int((changes <= 0).sum()), int((changes >= 0).sum()))
+    p_value = min(1.0, 2 * (extreme + 1) / (len(changes) + 1))
+    better = not reference.lower_is_better
+    spread = (b - a, float(low), float(high))
+    return Paired(metric, reference.samples, a, b, spread, p_value, "paired bootstrap", better)

@@ -1,0 +1,136 @@
+"""Pairs of sentences with a score from people (STS), and how well a model's cosines follow those scores."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anynpu.errors import AccuracyError, ConfigError, IntegrityError
+from anynpu.measure.metrics import ranks
+from anynpu.tensors import Array
+
+MOST_BYTES = 256 << 20
+NAMES = (
+    ("sentence1", "sentence_1", "sent1", "text1"),
+    ("sentence2", "sentence_2", "sent2", "text2"),
+    ("score", "similarity_score", "similarity", "label"),
+)
+FORM = (
+    "three columns are expected: two sentences and a score, or a first line that names sentence1, sentence2 and score"
+)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Two sentences and a score each."""
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    scores: Array
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+
+def read_pairs(path: Path, limit: int | None = None) -> Pairs:
+    """Returns the pairs in a .csv or .tsv file; a .tsv has no quotes, as STS files have none."""
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".tsv"):
+        raise ConfigError(f"{path}: pairs of sentences are a .csv or .tsv file", FORM)
+    text = _text(path)
+    if kind == ".csv":
+        rows = csv.reader(io.StringIO(text, newline=""), strict=True)
+    else:
+        rows = csv.reader(io.StringIO(text, newline=""), delimiter="\t", quoting=csv.QUOTE_NONE)
+    lines: list[tuple[int, list[str]]] = []
+    try:
+        for row in rows:
+            if any(cell.strip() for cell in row):
+                lines.append((rows.line_num, row))
+    except csv.Error as error:
+        raise IntegrityError(f"{path}: line {rows.line_num}: {error}") from None
+    columns, body = _columns(path, lines)
+    return _pairs(path, columns, body[:limit])
+
+
+def _text(path: Path) -> str:
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(data) > MOST_BYTES:
+        raise ConfigError(f"{path}: larger than {MOST_BYTES >> 20} MiB", "give it in parts")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise IntegrityError(f"{path}: not text in UTF-8") from None
+
+
+def _columns(
+    path: Path, lines: Sequence[tuple[int, list[str]]]
+) -> tuple[tuple[int, int, int], Sequence[tuple[int, list[str]]]]:
+    """Returns where sentences and score stand, as the first line says or as three columns do, and the other lines."""
+    if not lines:
+        raise ConfigError(f"{path} holds no pairs", FORM)
+    first = [cell.strip().lower() for cell in lines[0][1]]
+    at = [next((first.index(name) for name in names if name in first), -1) for names in NAMES]
+    if min(at) >= 0:
+        return (at[0], at[1], at[2]), lines[1:]
+    if len(first) != 3:
+        raise ConfigError(f"{path}: line {lines[0][0]} has {len(first)} columns", FORM)
+    return (0, 1, 2), lines if _number(first[2]) is not None else lines[1:]
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _pairs(path: Path, columns: tuple[int, int, int], lines: Sequence[tuple[int, list[str]]]) -> Pairs:
+    if not lines:
+        raise ConfigError(f"{path} holds no pairs", FORM)
+    found: list[tuple[str, str, float]] = []
+    for number, row in lines:
+        if len(row) <= max(columns):
+            raise IntegrityError(f"{path}: line {number} has {len(row)} columns", FORM)
+        score = _number(row[columns[2]])
+        if score is None:
+            raise IntegrityError(f"{path}: line {number}: {row[columns[2]][:40]!r} is no score")
+        found.append((row[columns[0]], row[columns[1]], score))
+    first, second, scores = zip(*found, strict=True)
+    return Pairs(first, second, np.asarray(scores, np.float64))
+
+
+def pearson(a: Array, b: Array) -> float:
+    """Returns the correlation of two rows of numbers; NaN where one of them does not vary."""
+    left, right = (np.asarray(x, np.float64) - np.mean(x) for x in (a, b))
+    size = math.sqrt(float(left @ left) * float(right @ right))
+    # What rounding leaves of equal numbers is no variation.
+    if size <= 1e-24 * max(1.0, float(np.abs(a).max() * np.abs(b).max())) * len(left):
+        return math.nan
+    return float(np.clip(left @ right / size, -1.0, 1.0))
+
+
+def spearman(a: Array, b: Array) -> float:
+    """Returns the correlation of ranks, equal values sharing the mean of theirs; NaN where one does not vary."""
+    return pearson(ranks(np.asarray(a, np.float64)), ranks(np.asarray(b, np.float64)))
+
+
+def row_cosines(first: Array, second: Array) -> Array:
+    """Returns the cosine of every row with the row at its side."""
+    left, right = (np.asarray(x, np.float64) for x in (first, second))
+    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    if not np.isfinite(lengths).all() or not lengths.all():
+        at = int(np.argmin(np.isfinite(lengths) & (lengths > 0)))
+        raise AccuracyError(f"pair {at + 1}: the model gives no vector with a direction", "finite vectors", 0.0, 1.0)
+    return np.asarray((left * right).sum(axis=1) / lengths)
