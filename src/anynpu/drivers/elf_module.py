@@ -118,8 +118,7 @@ def _zstd(data: bytes) -> bytes:
             opener = import_module(name)
         except ImportError:
             continue
-        make = getattr(opener, "ZstdDecompressor")
-        unpacked: bytes = make().decompress(data, MOST_BYTES)
+        unpacked: bytes = opener.ZstdDecompressor().decompress(data, MOST_BYTES)
         return unpacked
     raise ToolMissing("a module packed with zstd cannot be read by this Python", "pip install zstandard")
 

@@ -6,11 +6,13 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path, PurePosixPath
 
 from anynpu.errors import ConfigError, DeviceError
 
 MOST_LINKS = 40
+PIECE = 1 << 16
 MOST_BYTES = 64 << 20
 """No file that is read whole is larger: modules and vendor libraries have a few megabytes."""
 
@@ -77,15 +79,15 @@ class Root:
         return found is not None and stat.S_ISREG(found.st_mode)
 
     def is_device(self, path: str) -> bool:
-        """Returns whether a path names a device; in a folder that only looks like a machine a plain file stands for it."""
+        """Returns whether a path names a device; below a folder that looks like `/` a plain file stands for one."""
         found = self.status(path)
         return found is not None and (stat.S_ISCHR(found.st_mode) or (not self.is_host and stat.S_ISREG(found.st_mode)))
 
     def read_bytes(self, path: str, most: int = MOST_BYTES) -> bytes:
         """Returns the content of a file, at most so much of it, or nothing where there is no such file."""
         try:
-            with self.real(path).open("rb") as stream:
-                return stream.read(most)
+            with self.real(path).open("rb", buffering=0) as stream:
+                return b"".join(_pieces(stream, most))
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return b""
         except OSError as error:
@@ -116,6 +118,13 @@ class Root:
                     yield from self.walk(child, depth - 1)
             else:
                 yield child
+
+
+def _pieces(stream: FileIO, most: int) -> Iterator[bytes]:
+    """Yields a file piece by piece: the kernel refuses to answer a read of many megabytes of a sysctl file."""
+    while most > 0 and (piece := stream.read(min(most, PIECE))):
+        most -= len(piece)
+        yield piece
 
 
 def _link(path: Path) -> str:

@@ -1,0 +1,116 @@
+"""anynpu doctor: what is wrong with this machine's NPU, and the command that mends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from anynpu.cli import options
+from anynpu.pipeline.output import as_json
+
+if TYPE_CHECKING:
+    from anynpu.drivers.doctor import Examination
+    from anynpu.drivers.doctor.result import Finding
+
+COLOURS = {"ok": "green", "failed": "red", "unknown": "yellow", "missing": "cyan", "skipped": "bright_black"}
+WORDS = {"failed": "fix", "missing": "get"}
+NO_PROBLEM, PROBLEM = 0, 1
+
+
+@click.command()
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    default=Path("/"),
+    metavar="DIR",
+    help="Examine the files of another machine below this folder; nothing outside of it is read.",
+)
+@click.option("--model", multiple=True, metavar="FILE", help="Examine a model file too. Repeat for more.")
+@click.option("--all", "everything", is_flag=True, help="Show what was left out because of an earlier problem.")
+@options.apply(options.COMMON)
+@click.pass_context
+def doctor(ctx: click.Context, /, root: Path, model: tuple[str, ...], everything: bool, **_: Any) -> int:
+    """Examine this machine: its NPU, driver, device node, vendor library, packages, and what anynpu stands on.
+
+    Nothing is changed, loaded or run. Every problem comes with the command that mends it; the last line names the
+    first one, which is the one to begin with. Exit status 1 if there is a problem.
+
+    \b
+    anynpu doctor
+    anynpu doctor --model clip_txt.cix
+    anynpu doctor --root /mnt/sdcard --all
+    """
+    from anynpu.drivers.doctor import diagnose
+
+    told = diagnose(root, tuple(_inside(root, name) for name in model))
+    if ctx.params["format"] == "json":
+        click.echo(as_json(_record(told)), nl=False)
+    else:
+        _show(told, everything)
+    return PROBLEM if told.first_problem else NO_PROBLEM
+
+
+def _inside(root: Path, name: str) -> str:
+    """Returns the absolute path of a model: on this machine, or as the other machine names it."""
+    return str(Path(name).absolute()) if root == Path("/") else str(Path("/") / name)
+
+
+def _record(told: Examination) -> dict[str, Any]:
+    first = told.first_problem
+    return {
+        "schema_version": 1,
+        "kind": "doctor",
+        "root": told.root,
+        "board": told.board,
+        "kernel": told.kernel,
+        "devices": [{"name": d.name, "title": d.title, "found": d.found} for d in told.devices],
+        "checks": [_row(finding) for finding in told.findings],
+        "first_problem": _row(first) if first else None,
+        "healthy": first is None,
+    }
+
+
+def _row(finding: Finding) -> dict[str, str]:
+    return {
+        "check": finding.check,
+        "device": finding.device,
+        "sentence": finding.sentence,
+        "status": finding.result.status,
+        "evidence": finding.result.evidence,
+        "fix": finding.result.fix,
+    }
+
+
+def _show(told: Examination, everything: bool) -> None:
+    click.echo(f"machine  {told.board or 'a computer'}, Linux {told.kernel}" if told.kernel else "machine  no Linux")
+    for device in told.devices:
+        click.echo(f"NPU      {device.name}: {device.title}, {device.found}")
+    if not told.devices:
+        click.echo("NPU      none that anynpu knows")
+    shown = [f for f in told.findings if everything or f.result.status != "skipped"]
+    width = max((len(finding.check) for finding in shown), default=0)
+    for finding in shown:
+        _line(finding, width)
+    _close(told)
+
+
+def _line(finding: Finding, width: int) -> None:
+    result = finding.result
+    status = click.style(f"{result.status:<8}", fg=COLOURS[result.status])
+    click.echo(f"{status} {finding.check:<{width}}  {finding.sentence}")
+    pad = " " * (11 + width)
+    click.echo(f"{pad}{result.evidence}")
+    if result.fix:
+        click.echo(f"{pad}{WORDS.get(result.status, 'try')}: {result.fix}")
+
+
+def _close(told: Examination) -> None:
+    first = told.first_problem
+    if first is None:
+        open_questions = told.count("unknown")
+        tail = f", {open_questions} could not be answered" if open_questions else ""
+        click.echo(f"no problem found in {told.count('ok')} checks{tail}")
+        return
+    click.echo(f"first problem: {first.check}: {first.result.evidence}; fix: {first.result.fix}")

@@ -1,0 +1,123 @@
+"""Which NPUs a machine has, by its PCI and ACPI devices, its device tree and its own name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib import resources
+from typing import Any, Literal
+
+from anynpu import plugins, schema
+from anynpu.drivers.root import Root
+from anynpu.errors import ConfigError
+
+Family = Literal["zhouyi", "ryzen", "rockchip", "other"]
+BOARD_NAMES = (
+    "/sys/class/dmi/id/sys_vendor",
+    "/sys/class/dmi/id/product_name",
+    "/sys/class/dmi/id/board_name",
+    "/proc/device-tree/model",
+)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A kind of NPU: how to recognise it, the kernel module that drives it, and the nodes that module makes.
+
+    `found` says where it was seen, empty for an entry of the table; `hidden` that only the board's name tells of it.
+    """
+
+    name: str
+    title: str
+    family: Family = "other"
+    pci: tuple[str, ...] = ()
+    acpi: tuple[str, ...] = ()
+    compatible: tuple[str, ...] = ()
+    board: tuple[str, ...] = ()
+    module: str = ""
+    nodes: tuple[str, ...] = ()
+    firmware: tuple[str, ...] = ()
+    source: str = ""
+    found: str = ""
+    hidden: bool = False
+
+
+@dataclass(frozen=True)
+class _Table:
+    device: tuple[Device, ...]
+
+
+@functools.cache
+def table() -> tuple[Device, ...]:
+    """Returns every kind of NPU that is recognised: those of platform files first, then our own table."""
+    with resources.as_file(resources.files("anynpu.data") / "devices.toml") as file:
+        ours = schema.from_dict(_Table, schema.read_toml(file), file.name).device
+    return (*_of_platforms({device.name: device for device in ours}), *ours)
+
+
+def _of_platforms(known: Mapping[str, Device]) -> Iterator[Device]:
+    for name in plugins.names("platforms"):
+        with suppress(ConfigError):  # one chip's broken file must not hide the others; `anynpu targets` says so
+            chip = plugins.platform(name)
+            facts = chip.facts.get("detect")
+            if isinstance(facts, Mapping):
+                base = known.get(name, Device(name, chip.title))
+                yield _with(base, facts, f"platform {name}: facts.detect")
+
+
+def _with(base: Device, facts: Mapping[str, Any], place: str) -> Device:
+    told: Device = schema.from_dict(Device, {"name": base.name, "title": base.title, **facts}, place)
+    return replace(base, **{name: getattr(told, name) for name in facts})
+
+
+def detect(root: Root) -> tuple[Device, ...]:
+    """Returns the NPUs of a machine, each with the place where it was seen."""
+    present = {**_pci(root), **_acpi(root), **_device_tree(root)}
+    names = board_name(root)
+    found: dict[str, Device] = {}
+    for device in table():
+        seen = next((present[key] for key in _keys(device) if key in present), "")
+        if seen:
+            found.setdefault(device.name, replace(device, found=seen))
+        elif any(word.lower() in names.lower() for word in device.board):
+            found.setdefault(device.name, replace(device, found=f"board {names}", hidden=True))
+    return tuple(found.values())
+
+
+def board_name(root: Root) -> str:
+    """Returns what the machine calls itself, or an empty string."""
+    parts = dict.fromkeys(part for path in BOARD_NAMES if (part := root.read(path)))
+    return " ".join(parts)
+
+
+def _keys(device: Device) -> Iterator[str]:
+    yield from (f"pci {key.lower()}" for key in device.pci)
+    yield from (f"acpi {key}" for key in device.acpi)
+    yield from (f"compatible {key}" for key in device.compatible)
+
+
+def _pci(root: Root) -> dict[str, str]:
+    """Returns the PCI devices under their ids, with and without the revision."""
+    base, found = "/sys/bus/pci/devices", dict[str, str]()
+    for slot in root.names(base):
+        vendor, device, revision = (
+            root.read(f"{base}/{slot}/{name}").lower().removeprefix("0x") for name in ("vendor", "device", "revision")
+        )
+        shown = f"PCI {slot} {vendor}:{device} rev {revision}"
+        found |= {f"pci {vendor}:{device}": shown, f"pci {vendor}:{device}:{revision}": shown}
+    return found
+
+
+def _acpi(root: Root) -> dict[str, str]:
+    names = root.names("/sys/bus/acpi/devices")
+    return {f"acpi {name.partition(':')[0]}": f"ACPI {name}" for name in reversed(names)}
+
+
+def _device_tree(root: Root) -> dict[str, str]:
+    """Returns what the board, its chip and its platform devices are compatible with."""
+    base = "/sys/bus/platform/devices"
+    places = ("/proc/device-tree", *(f"{base}/{name}/of_node" for name in root.names(base)))
+    lists = (root.read(f"{place}/compatible").split("\0") for place in places)
+    return {f"compatible {word}": f"device tree {word}" for words in lists for word in words if word}

@@ -1,0 +1,141 @@
+"""Checks of libnoe, the vendor's library for the Zhouyi NPU. It is read as a file, never loaded into this process."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+from anynpu.drivers.doctor.machine import Machine
+from anynpu.drivers.doctor.result import Result, failed, missing, ok
+from anynpu.drivers.elf_module import DYNSYM, read_elf
+from anynpu.drivers.root import Root
+from anynpu.errors import IntegrityError
+from anynpu.runtime.noe.abi import PROTOTYPES
+from anynpu.runtime.noe.cix import LFS_POINTER
+
+VENDOR_FOLDER = "/usr/share/cix/lib"
+LIBRARY = "libnoe.so"
+INSTALL = "sudo dpkg --force-depends -i debs/cix-noe-umd_2.0.2_arm64.deb"
+LINKER_FILE = "/etc/ld.so.conf.d/cix.conf"
+DEFAULT_FOLDERS = ("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib", "/usr/lib", "/usr/lib64")
+PYTHONS = ((3, 11), (3, 12))
+"""The versions that the vendor's wheel loads a library for."""
+DONE = ("installed", "config-files", "not-installed")
+REPAIR = "sudo anynpu driver zhouyi repair"
+
+
+def linker_folders(root: Root) -> tuple[str, ...]:
+    """Returns the folders that the dynamic linker searches."""
+    return tuple(dict.fromkeys((*_configured(root, "/etc/ld.so.conf", 0), *DEFAULT_FOLDERS)))
+
+
+def _configured(root: Root, path: str, depth: int) -> Iterator[str]:
+    for line in root.read(path).splitlines():
+        word = line.partition("#")[0].strip()
+        if word.startswith("include") and depth < 4:
+            folder, _, pattern = word.split()[-1].rpartition("/")
+            ending = pattern.removeprefix("*")
+            for name in root.names(folder):
+                if name.endswith(ending):
+                    yield from _configured(root, f"{folder}/{name}", depth + 1)
+        elif word.startswith("/"):
+            yield word
+
+
+def library_path(root: Root) -> str:
+    """Returns where libnoe is, in the order in which a session looks for it; empty where it is not."""
+    if root.is_host and (named := os.environ.get("ANYNPU_LIBNOE")):
+        return named
+    chosen = os.environ.get("LD_LIBRARY_PATH", "").split(":") if root.is_host else []
+    folders = (VENDOR_FOLDER, *filter(None, chosen), *linker_folders(root))
+    return next((f"{folder}/{LIBRARY}" for folder in folders if root.exists(f"{folder}/{LIBRARY}")), "")
+
+
+def libnoe(machine: Machine) -> Result:
+    """The vendor's library libnoe is installed."""
+    path = library_path(machine.root)
+    if not path:
+        return failed(f"no {LIBRARY} in {VENDOR_FOLDER} or where the linker looks", INSTALL)
+    if machine.root.read_bytes(path, 64).startswith(LFS_POINTER):
+        return failed(f"{path} is a git-lfs pointer, not a library", "git lfs pull    # in the clone with the packages")
+    version = _version(machine.root, path)
+    return ok(f"{path}{', version ' + version if version else ', version not told'}")
+
+
+def _version(root: Root, path: str) -> str:
+    """Returns the version that the name of the library's file or of one beside it tells."""
+    real = root.inside(path)
+    names = (real.rpartition("/")[2], *root.names(path.rpartition("/")[0]))
+    told = (re.fullmatch(rf"{re.escape(LIBRARY)}\.(\d+\.\d+\.\d+)", name) for name in names)
+    return next((found[1] for found in told if found), "")
+
+
+def libnoe_abi(machine: Machine) -> Result:
+    """libnoe is built for this processor and exports the functions that anynpu calls."""
+    path, wanted = library_path(machine.root), frozenset(PROTOTYPES)
+    try:
+        elf = read_elf(machine.root.read_bytes(path))
+        exported = {name for name in elf.symbols(DYNSYM) if name.startswith("noe_")}
+    except IntegrityError as error:
+        return failed(f"{path}: {error.message}", INSTALL)
+    if lost := sorted(wanted - exported):
+        return failed(f"{path} lacks {', '.join(lost[:3])} ({len(lost)} of {len(wanted)} functions)", INSTALL)
+    if elf.machine != "aarch64" and machine.device and not machine.device.hidden:
+        return failed(f"{path} is for {elf.machine}, the NPU is in an aarch64 computer", INSTALL)
+    more = f" and {len(exported - wanted)} more" if exported - wanted else ""
+    return ok(f"{elf.machine}, all {len(wanted)} functions{more}")
+
+
+def linker(machine: Machine) -> Result | None:
+    """Programs other than anynpu find libnoe without LD_LIBRARY_PATH."""
+    path = library_path(machine.root)
+    folder = path.rpartition("/")[0]
+    if folder in linker_folders(machine.root):
+        return ok(f"{folder} is where the linker looks")
+    fix = f"echo {folder} | sudo tee {LINKER_FILE} && sudo ldconfig"
+    return missing(f"{folder} is in no file of /etc/ld.so.conf.d; anynpu finds it without", fix)
+
+
+def wheel(machine: Machine) -> Result:
+    """No wheel of the vendor is installed for a Python that it cannot be imported by; anynpu needs none."""
+    found = sorted({(folder, version) for folder, version in machine.packages("libnoe")})
+    bad = [(f, v, p) for f, v in found if (p := _python_of(machine, f)) not in PYTHONS]
+    if bad:
+        folder, version, python = bad[0]
+        name = f"{python[0]}.{python[1]}"
+        return failed(
+            f"libnoe {version} in {folder}: `import libnoe` fails under Python {name}, it knows 3.11 and 3.12 only",
+            f"python{name} -m pip uninstall libnoe    # anynpu calls libnoe.so itself, under every Python",
+        )
+    if found:
+        return ok(f"libnoe {found[0][1]} in {found[0][0]}")
+    return ok("none is installed")
+
+
+def _python_of(machine: Machine, folder: str) -> tuple[int, int]:
+    told = re.search(r"python(\d+)\.(\d+)/", folder)
+    return (int(told[1]), int(told[2])) if told else machine.system_python
+
+
+def dpkg(machine: Machine) -> Result | None:
+    """dpkg has finished the vendor's packages."""
+    ours = {name: state for name, state in package_states(machine.root).items() if name.startswith("cix-")}
+    if not ours:
+        return ok("no package of the vendor")
+    broken = {name: state for name, state in ours.items() if state.split()[-1] not in DONE}
+    if broken:
+        name, state = next(iter(broken.items()))
+        why = "its script runs pip, which refuses this Python" if name == "cix-noe-umd" else "its script failed"
+        return failed(f"{name} is '{state}': {why}; the files themselves are installed", REPAIR)
+    return ok(", ".join(f"{name} {state.split()[-1]}" for name, state in sorted(ours.items())))
+
+
+def package_states(root: Root) -> dict[str, str]:
+    """Returns the state of every package that dpkg knows, such as "install ok installed"."""
+    found = {}
+    for paragraph in root.read("/var/lib/dpkg/status").split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
+        if "Package" in fields and fields.get("Status", "").strip():
+            found[fields["Package"]] = fields["Status"].strip()
+    return found

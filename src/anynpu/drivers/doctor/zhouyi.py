@@ -1,0 +1,102 @@
+"""The Zhouyi NPU of CIX boards, from the firmware up to the vendor's library."""
+
+from __future__ import annotations
+
+import re
+
+from anynpu.drivers import detect
+from anynpu.drivers.doctor import access, fixes, modules, noe
+from anynpu.drivers.doctor.machine import Machine
+from anynpu.drivers.doctor.result import Check, Result, failed, ok, unknown
+
+DRIVER = "/sys/bus/platform/drivers/armchina"
+OLDEST, NEWEST = (6, 1), (7, 2)
+"""The kernels that the version-guarded driver was built for, first and last."""
+NAMESPACE = "DMA_BUF"
+HARDWARE = "CIXH4000"
+
+
+def board(machine: Machine) -> Result:
+    """The board has its NPU and the firmware tells the kernel of it."""
+    device = machine.device
+    assert device is not None
+    name = detect.board_name(machine.root) or "a board without a name"
+    if device.hidden:
+        return failed(
+            f"{name}: no {HARDWARE} in /sys/bus/acpi/devices; the NPU is switched off or the BIOS is too old",
+            "sudo systemctl reboot --firmware-setup    # switch the NPU and ACPI on, or update the BIOS",
+        )
+    return ok(f"{device.found} ({name})")
+
+
+def kernel(machine: Machine) -> Result:
+    """The running kernel is one that the driver is known to build for."""
+    told = re.match(r"(\d+)\.(\d+)", machine.release)
+    if not told:
+        return unknown("/proc/sys/kernel/osrelease does not say which kernel runs", "uname -r")
+    version = (int(told[1]), int(told[2]))
+    span = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
+    if OLDEST <= version <= NEWEST:
+        return ok(f"Linux {machine.release}, within {span}")
+    return unknown(f"Linux {machine.release}: the driver was built for {span} only", fixes.PLAN)
+
+
+def namespace(machine: Machine) -> Result | None:
+    """The module names the kernel's DMA_BUF namespace once, and as this kernel spells it."""
+    if not machine.module_path:
+        return None
+    spaces = machine.module.values("import_ns")
+    if spaces == (NAMESPACE,):
+        return ok(f"import_ns={NAMESPACE}")
+    shown = ", ".join(f"import_ns={space}" for space in spaces) or "no import_ns"
+    early = len(spaces) > 1 or '"' in shown
+    why = "the change for Linux 6.13 was applied to an older kernel" if early else "the driver is not patched"
+    return failed(f"{machine.module_path}: {shown}: {why}", fixes.BUILD)
+
+
+def identity(machine: Machine) -> Result | None:
+    """The module has the licence and the alias by which the kernel finds it for the NPU."""
+    if not machine.module_path:
+        return None
+    licence = ", ".join(machine.module.values("license")) or "no licence"
+    aliases = machine.module.values("alias")
+    if not licence.startswith("GPL"):
+        return failed(f"{machine.module_path}: {licence}: the kernel refuses it its symbols", fixes.BUILD)
+    if not any(HARDWARE in alias for alias in aliases):
+        return failed(f"{machine.module_path}: no alias for {HARDWARE}: it is built for another chip", fixes.BUILD)
+    return ok(f"{licence}, {next(alias for alias in aliases if HARDWARE in alias)}")
+
+
+def bound(machine: Machine) -> Result:
+    """The driver has taken the NPU."""
+    taken = [name for name in machine.root.names(DRIVER) if name.startswith(HARDWARE) or "zhouyi" in name]
+    if taken:
+        return ok(f"{DRIVER}/{taken[0]}")
+    if machine.nodes():
+        return ok(f"{machine.nodes()[0]} is there")
+    return failed(f"the module is loaded and {DRIVER} holds no {HARDWARE}: its probe failed", fixes.LOG)
+
+
+WHOLE = ("module", "init-module", "vermagic", "namespace", "identity", "signature")
+CHECKS = (
+    Check(board),
+    Check(kernel),
+    Check(modules.headers, needs=("board",)),
+    Check(modules.dkms, needs=("board",)),
+    Check(modules.module, needs=("board",)),
+    Check(modules.init_module, needs=("module",)),
+    Check(modules.vermagic, needs=("module",)),
+    Check(namespace, needs=("module",)),
+    Check(identity, needs=("module",)),
+    Check(modules.signature, needs=("module",)),
+    Check(modules.loaded, needs=("board", *WHOLE)),
+    Check(bound, needs=("loaded",)),
+    Check(access.node, needs=("loaded", "bound")),
+    Check(access.permission, needs=("node",)),
+    Check(modules.firmware, needs=("module",)),
+    Check(noe.libnoe),
+    Check(noe.libnoe_abi, needs=("libnoe",)),
+    Check(noe.linker, needs=("libnoe",)),
+    Check(noe.wheel),
+    Check(noe.dpkg),
+)
