@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from anynpu.errors import ConfigError
 from anynpu.runtime.noe.aipu_elf import INPUT, MACHINE, OUTPUT, ZHOUYI_V3
 from anynpu.runtime.noe.cix import DTYPES
 from anynpu.tensors import TensorSpec
@@ -57,8 +58,11 @@ def vendor_quantization(spec: TensorSpec) -> tuple[float, int]:
 
 def wrap(program: bytes, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], name: str = "model") -> bytes:
     """Returns a .cix file around a program; the program is its end, so that a cut file shows."""
+    both = {spec.name: spec for spec in (*inputs, *outputs)}
+    if any(both[spec.name] != spec for spec in inputs):
+        raise ConfigError("an input and an output of one name must be the same tensor")
     names = [_vector([_text(spec.name) for spec in specs]) for specs in (inputs, outputs)]
-    tensors = [_tensor(spec) for spec in {spec.name: spec for spec in (*inputs, *outputs)}.values()]
+    tensors = [_tensor(spec) for spec in both.values()]
     version = _table([_inline("<I", part) for part in (1, 0, 0)])
     part = _table([_text(name), _bytes(program), *names, _inline("<i", 1)], last=1)
     graph = _table([version, _text(name), _vector([part]), _vector(tensors), *names], last=2)

@@ -25,7 +25,7 @@ from anynpu.tensors import Quantization, TensorSpec
 
 LFS_POINTER = b"version https://git-lfs"
 LARGEST_FILE = (1 << 31) - 1
-MOST_BORDER_TENSORS, MOST_TENSORS, MOST_SUBGRAPHS, MOST_AXES = 256, 16384, 1024, 16
+MOST_BORDER_TENSORS, MOST_TENSORS, MOST_SUBGRAPHS, MOST_AXES = 256, 4096, 1024, 16
 DTYPES = {
     1: "bool",
     2: "uint8",
@@ -238,4 +238,10 @@ def _check_quantization(place: str, dtype: str, table: flat.Table, program: Bord
         ("zero point", table.numbers(5, "i", 1), program.zero_point),
     ):
         if said not in ((), (told,)):
-            raise IntegrityError(f"{place} has the {what} {said[0]:g} in the model and {told:g} in its program")
+            raise IntegrityError(
+                f"{place} has the {what} {_told(said[0])} in the model and {_told(told)} in its program"
+            )
+
+
+def _told(value: float) -> str:
+    return f"{value:.8g}" if isinstance(value, float) else str(value)

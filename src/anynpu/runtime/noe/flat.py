@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from anynpu.errors import IntegrityError
 
@@ -25,8 +24,7 @@ def number(data: memoryview, at: int, code: str) -> Any:
     return _FORMS[code].unpack_from(data, at)[0]
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A table of a FlatBuffer: fields by number, absent ones with their default."""
 
     data: memoryview
