@@ -213,6 +213,6 @@ def _elf(sections: dict[str, bytes], extra: bytes) -> bytes:
     for name, content in parts.items():
         body.extend(bytes(-(start + len(body)) % 16))
         label = names.index(b"\0" + name.encode() + b"\0") + 1
-        rows.append(struct.pack("<10I", label, kinds.get(name, 1), 0, 0, start + len(body), len(content), 0, 0, 16, 0))
+        rows.append(struct.pack("<10I", label, kinds.get(name, 1), 0, 0, start + len(body), len(content), 0, 0, 4, 0))
         body.extend(content)
     return header + b"".join(rows) + bytes(body)

@@ -101,6 +101,69 @@ def test_numbers_of_tensors_are_those_of_the_program():
     assert [t.index for t in model.outputs] == list(range(10))
 
 
+def built(program: bytes, spec: TensorSpec) -> bytes:
+    """Returns a file with one tensor each way made by the public builder, which shares lists of fields."""
+    builder = pytest.importorskip("flatbuffers").Builder(0)
+
+    def table(*fields: tuple[str, int]) -> int:
+        builder.StartObject(len(fields))
+        for index, (kind, value) in enumerate(fields):
+            if kind == "part":
+                builder.PrependUOffsetTRelativeSlot(index, value, 0)
+            else:
+                (builder.PrependUint32Slot if kind == "u32" else builder.PrependInt32Slot)(index, value, 0)
+        return builder.EndObject()
+
+    def parts(offsets: list[int]) -> int:
+        builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            builder.PrependUOffsetTRelative(offset)
+        return builder.EndVector()
+
+    def tensor(name: int) -> int:
+        shape = builder.CreateNumpyVector(np.array(spec.shape, np.int32))
+        scale, zero_point = writer.vendor_quantization(spec)
+        return table(
+            ("part", name),
+            ("part", shape),
+            ("i32", writer.CODES[spec.dtype]),
+            ("i32", 1),
+            ("part", builder.CreateNumpyVector(np.array([scale], np.float32))),
+            ("part", builder.CreateNumpyVector(np.array([zero_point], np.int32))),
+        )
+
+    names = [builder.CreateString(name) for name in ("here", "there")]
+    inputs, outputs = (parts([name]) for name in names)
+    tensors = parts([tensor(name) for name in names])
+    data, version = builder.CreateByteVector(program), table(("u32", 2), ("u32", 0), ("u32", 7))
+    label = builder.CreateString("built")
+    subgraph = table(("part", label), ("part", data), ("part", inputs), ("part", outputs), ("i32", 1))
+    subgraphs = parts([subgraph])
+    fields = (version, label, subgraphs, tensors, inputs, outputs)
+    builder.Finish(table(*(("part", field) for field in fields)))
+    return bytes(builder.Output())
+
+
+def test_files_of_the_public_builder_are_read():
+    spec = TensorSpec("any", (2, 3), "int16", quantization=quantized(12.5, -3))
+    program = program_bytes([spec], [spec], b"extra")
+    model = read_cix(built(program, spec))
+    assert (model.name, model.version, bytes(model.elf)) == ("built", (2, 0, 7), program)
+    assert [t.spec for t in (*model.inputs, *model.outputs)] == [spec.renamed("here"), spec.renamed("there")]
+
+
+def test_the_writers_files_are_valid_for_the_public_reader():
+    pytest.importorskip("flatbuffers")
+    from flatbuffers import encode, number_types
+    from flatbuffers.table import Table
+
+    root = Table(bytearray(GOOD), encode.Get(number_types.UOffsetTFlags.packer_type, GOOD, 0))
+    assert root.String(root.Offset(6) + root.Pos) == b"two_towers"
+    at, count = root.Vector(root.Offset(10)), root.VectorLen(root.Offset(10))
+    tables = [Table(root.Bytes, root.Indirect(at + 4 * i)) for i in range(count)]
+    assert [t.String(t.Offset(4) + t.Pos) for t in tables] == [b"image", b"tokens", b"features", b"boxes"]
+
+
 def test_every_cut_of_a_file_is_refused():
     data = cix_bytes([FLOAT], [FLOAT], b"end")
     for size in range(len(data)):
