@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-WORDS = ["a", "the", "cat", "dog", "bus", "sits", "on", "mat", "runs", "red", "blue", "in", "rain", "and", "or", "not", "is", "was", "to", "of"]
+WORDS = [*("a", "the", "cat", "dog", "bus", "sits", "on", "mat", "runs", "red"),
+    *("blue", "in", "rain", "and", "or", "not", "is", "was", "to", "of")]  # fmt: skip
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 
 
