@@ -1,0 +1,158 @@
+"""The NPU in a process of its own: what session.py asks, sent to worker.py.
+
+A crash of the library ends that process; here it is a DeviceError, and the next request starts another one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import mmap
+import os
+import select
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from anynpu import errors, tool
+from anynpu.errors import AnyNpuError, DeviceError
+from anynpu.runtime.noe.device import Times
+from anynpu.runtime.noe.library import sink
+from anynpu.runtime.noe.shared import Shared
+from anynpu.runtime.noe.status import TIMEOUT
+from anynpu.runtime.noe.worker import LEAVE_S, MOST_PACKET, RUN, TIMES
+
+ASK_S = 120.0
+"""Loading a large model takes seconds; nothing that is asked takes longer than this."""
+GRACE_S = 2.0
+"""What the library may take beyond the timeout that it was given."""
+
+
+class Client:
+    """The other process. `lock` is held by whoever uses the memory shared with it, from input to output."""
+
+    def __init__(self, library: Path) -> None:
+        self.lock = threading.RLock()
+        self.lost = ""
+        self.pid = os.getpid()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        away = sink()
+        try:
+            self._process = tool.attend(
+                "anynpu.runtime.noe.worker", str(theirs.fileno()), descriptors=[theirs.fileno()], stdout=away
+            )
+        finally:
+            theirs.close()
+            os.close(away)
+        self._channel = ours
+        self._poll = select.poll()
+        self._poll.register(ours, select.POLLIN)
+        self._answer = bytearray(MOST_PACKET)
+        try:
+            self.ask("open", library=str(library))
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, what: str, descriptors: Sequence[int] = (), **arguments: Any) -> Any:
+        """Returns the answer to a request; what the library refuses raises here."""
+        with self.lock:
+            size = self._exchange(json.dumps({"ask": what, **arguments}).encode(), what, ASK_S, descriptors)
+            answer = json.loads(self._answer[:size])
+        if "error" in answer:
+            raise _error(answer["error"])
+        return answer["result"]
+
+    def run(self, handle: int, timeout_ms: int) -> Times:
+        """Runs a loaded model once, from shared memory to shared memory."""
+        size = self._exchange(RUN.pack(b"r", handle, timeout_ms), "an inference", timeout_ms / 1000 + GRACE_S)
+        if self._answer[:1] == b"t":
+            return Times(*TIMES.unpack_from(self._answer)[1:])
+        raise _error(json.loads(self._answer[:size])["error"])
+
+    def _exchange(self, packet: bytes, what: str, limit_s: float, descriptors: Sequence[int] = ()) -> int:
+        if self.lost:
+            raise DeviceError(self.lost, what)
+        try:
+            self._channel.send(packet)
+            if descriptors:
+                socket.send_fds(self._channel, [b"descriptors"], descriptors)
+            if not self._poll.poll(limit_s * 1000):
+                raise self._lose(f"libnoe did not return from {what} within {limit_s:g} s", TIMEOUT)
+            if size := self._channel.recv_into(self._answer):
+                return size
+        except OSError:
+            size = 0
+        except DeviceError:
+            raise
+        except BaseException:
+            # Interrupted in the middle: the answer to come would be taken for that of the next request.
+            self._lose(f"{what} was interrupted")
+            raise
+        raise self._lose(f"libnoe crashed in {what}")
+
+    def _lose(self, why: str, code: int | None = None) -> DeviceError:
+        """Ends the other process and returns the error that says why; the next one to open starts another."""
+        with suppress(subprocess.TimeoutExpired):  # one that crashed has a status of its own
+            self._process.wait(0.2 if code is None else 0)
+        status = self._process.poll()
+        if status is not None and status < 0:
+            with suppress(ValueError):
+                why += f" ({signal.Signals(-status).name})"
+        self.lost = why
+        self.close()
+        return DeviceError(
+            why,
+            "libnoe",
+            code,
+            "a defect of the vendor's library or driver; it runs in a process of its own, and nothing else is lost",
+            "run it again; ANYNPU_NOE_LOG=FILE keeps what the library prints",
+        )
+
+    def abandon(self) -> None:
+        """Ends the other process without giving anything back: its library is in a state that nobody can use."""
+        if not self.lost:
+            self._lose("libnoe refused a model in a way that it does not recover from")
+
+    def close(self) -> None:
+        """Lets the other process give the device back and end; one that does not is ended."""
+        self.lost = self.lost or "the NPU was closed"
+        with suppress(OSError):
+            self._channel.close()
+        if os.getpid() != self.pid:
+            return
+        if self._process.stdin:
+            self._process.stdin.close()
+        try:
+            self._process.wait(0 if "libnoe" in self.lost or "interrupted" in self.lost else LEAVE_S)
+        except subprocess.TimeoutExpired:
+            tool.end(self._process)
+
+
+def _error(state: dict[str, Any]) -> AnyNpuError:
+    kind = getattr(errors, state.pop("kind"))
+    error: AnyNpuError = kind.__new__(kind)
+    error.args = (state["message"],)
+    error.__dict__.update(state)
+    return error
+
+
+CLIENTS = Shared(Client)
+"""The processes that hold a library, one a library for all sessions."""
+atexit.register(CLIENTS.close)
+
+
+def shared_memory(name: str, size: int) -> tuple[int, mmap.mmap]:
+    """Returns a descriptor of fresh memory that another process may map, and the memory itself."""
+    descriptor = os.memfd_create(name)
+    try:
+        os.ftruncate(descriptor, size)
+        return descriptor, mmap.mmap(descriptor, size)
+    except OSError as error:
+        os.close(descriptor)
+        raise DeviceError(f"no memory for {size} bytes of tensors ({error.strerror})", "mmap") from error

@@ -1,0 +1,71 @@
+"""The NPU in this process: the library, a thread that alone calls it, and giving the device back however we end.
+
+A program that ends without giving the context back dies in the library's destructors, with a status that is not ours.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from anynpu.errors import DeviceError
+from anynpu.runtime.noe.device import Device
+from anynpu.runtime.noe.library import Library
+from anynpu.runtime.noe.shared import Shared
+from anynpu.runtime.owner import Owner
+
+CLOSE_S = 5.0
+SIGNALS = (signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else (signal.SIGTERM,)
+
+
+class Local:
+    """A device of this process with its owning thread."""
+
+    def __init__(self, library: Path) -> None:
+        self.pid, self._closed = os.getpid(), False
+        self.owner = Owner("anynpu-noe")
+        try:
+            self.device: Device = self.owner.call(lambda: Device(Library(library)))
+        except BaseException:
+            self.owner.close()
+            raise
+        _end_cleanly()
+
+    @property
+    def lost(self) -> str:
+        if self._closed:
+            return "the NPU was closed"
+        return f"libnoe did not return from {self.owner.stuck}" if self.owner.stuck else ""
+
+    def close(self) -> None:
+        """Gives the device back in its own thread; a library that hangs is left behind."""
+        if self._closed or self.pid != os.getpid():
+            return
+        self._closed = True
+        with suppress(DeviceError):
+            self.owner.call(self.device.close, timeout_s=CLOSE_S)
+        self.owner.close()
+
+
+LOCALS = Shared(Local)
+atexit.register(LOCALS.close)
+
+
+def _end_cleanly() -> None:
+    """Takes over the signals whose default ends the program at once; a program's own handlers end it through Python."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in SIGNALS:
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _end)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    LOCALS.close()
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

@@ -1,0 +1,336 @@
+"""Runs .cix models on a Zhouyi NPU through the vendor's library, libnoe.
+
+The library is held by a process of its own (`client.py`, `worker.py`): a crash there is a DeviceError here, what it
+prints stays off our stdout, and one that hangs is ended. ANYNPU_NOE_ISOLATE=0 loads it into this process instead, with
+one thread that owns the device (`local.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from anynpu.artifact import Artifact
+from anynpu.errors import ConfigError, DeviceError, IntegrityError, ToolMissing
+from anynpu.runtime.base import check_names
+from anynpu.runtime.noe import library as libraries
+from anynpu.runtime.noe.abi import Qos
+from anynpu.runtime.noe.cix import Cix, CixTensor, read_cix
+from anynpu.runtime.noe.client import CLIENTS, GRACE_S, Client, shared_memory
+from anynpu.runtime.noe.device import Descriptor, Graph, Info, Memory, Times, clock
+from anynpu.runtime.noe.local import LOCALS, Local
+from anynpu.runtime.noe.status import GRAPH_VERSION
+from anynpu.tensors import Array, TensorSpec
+
+ISOLATE, TIMEOUT_MS, QOS = "ANYNPU_NOE_ISOLATE", "ANYNPU_NOE_TIMEOUT_MS", "ANYNPU_NOE_QOS"
+DEFAULT_TIMEOUT_MS, MOST_TIMEOUT_MS = 10_000, 3_600_000
+ALIGNMENT = 4096
+Shapes = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+class Engine(Protocol):
+    """A loaded model: here or in another process."""
+
+    @property
+    def lost(self) -> str: ...
+
+    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Mapping[str, int]]: ...
+
+    def info(self) -> Info: ...
+
+    def shapes(self) -> Shapes: ...
+
+    def close(self) -> None: ...
+
+
+class NoeSession:
+    """A model on the NPU. Any thread may call `run`; one inference runs at a time."""
+
+    name = "noe"
+    formats = ("cix",)
+    rank = 0
+    what = "Zhouyi NPU through libnoe"
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        timeout_ms: int | None = None,
+        qos: str | None = None,
+        isolate: bool | None = None,
+    ) -> None:
+        self._cix = read_cix(artifact.main)
+        self.inputs = _agreed(artifact, artifact.manifest.inputs, self._cix.inputs)
+        self.outputs = _agreed(artifact, artifact.manifest.outputs, self._cix.outputs)
+        self.timeout_ms = _timeout(os.environ.get(TIMEOUT_MS, "") if timeout_ms is None else str(timeout_ms))
+        self._qos = _qos(os.environ.get(QOS, "") if qos is None else qos)
+        self._isolate = os.environ.get(ISOLATE, "1") != "0" if isolate is None else isolate
+        self._dtypes = [np.dtype(spec.dtype) for spec in self.inputs]
+        self._opening = threading.Lock()
+        self._stages: Mapping[str, int] = {}
+        self._engine: Engine | None = self._open()
+
+    @staticmethod
+    def missing() -> str:
+        return libraries.missing()
+
+    def _open(self) -> Engine:
+        if reason := libraries.missing():
+            raise ToolMissing(reason, libraries.HINT)
+        library = libraries.find()
+        assert library is not None
+        kind = Isolated if self._isolate else InProcess
+        return kind(library.resolve(), self._cix, self._qos)
+
+    def _ready(self) -> Engine:
+        """Returns the loaded model; after a crash it is loaded again."""
+        engine = self._engine
+        if engine is not None and not engine.lost:
+            return engine
+        with self._opening:
+            if self._engine is None:
+                raise DeviceError("the session was closed", "run")
+            if self._engine.lost:
+                self._engine.close()
+                self._engine = self._open()
+            return self._engine
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs the model once on stored values."""
+        if len(inputs) != len(self.inputs):
+            check_names(inputs, self.inputs)
+        given = []
+        for spec, dtype in zip(self.inputs, self._dtypes, strict=True):
+            array = inputs.get(spec.name)
+            if array is None:
+                check_names(inputs, self.inputs)
+            array = np.asarray(array)
+            if array.dtype != dtype or array.shape != spec.shape:
+                spec.check(array)
+            given.append(array)
+        outputs, self._stages = self._ready().run(given, self.timeout_ms)
+        return {spec.name: array for spec, array in zip(self.outputs, outputs, strict=True)}
+
+    def stages(self) -> Mapping[str, int]:
+        """Returns the nanoseconds of every part of the last run."""
+        return self._stages
+
+    def info(self) -> Info:
+        """Returns what the device says of itself: target, versions, cores."""
+        return self._ready().info()
+
+    def dynamic_shapes(self) -> Shapes:
+        """Returns the least and the most shape of every input whose shape may change; nothing for a fixed model."""
+        return self._ready().shapes()
+
+    def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+
+class Isolated:
+    """A model in the process that holds the library; tensors pass through memory that both map."""
+
+    def __init__(self, library: Path, cix: Cix, qos: Qos) -> None:
+        self._library, self._handle = library, 0
+        self._client: Client = CLIENTS.acquire(library)
+        try:
+            self._load(cix, qos)
+        except BaseException as error:
+            if isinstance(error, DeviceError) and error.code == GRAPH_VERSION:
+                self._client.abandon()  # the library would crash in whatever comes next
+            self.close()
+            raise
+
+    def _load(self, cix: Cix, qos: Qos) -> None:
+        inputs, after = _places(cix.inputs, 0)
+        outputs, size = _places(cix.outputs, after)
+        program, tensors = -1, -1
+        try:
+            program, content = shared_memory("anynpu-program", len(cix.elf))
+            with content:
+                content[:] = cix.elf
+            tensors, memory = shared_memory("anynpu-tensors", size)
+            told = {"inputs": inputs, "outputs": outputs, "qos": int(qos)}
+            answer = self._client.ask("load", descriptors=[program, tensors], **told)
+        finally:
+            for descriptor in (program, tensors):
+                with suppress(OSError):
+                    os.close(descriptor)
+        self._handle = answer["handle"]
+        _check_descriptors(cix, *([Descriptor(*row) for row in answer[kind]] for kind in ("inputs", "outputs")))
+        self._inputs = [_view(memory, place, t) for place, t in zip(inputs, cix.inputs, strict=True)]
+        self._outputs = [_view(memory, place, t) for place, t in zip(outputs, cix.outputs, strict=True)]
+
+    @property
+    def lost(self) -> str:
+        return self._client.lost
+
+    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Mapping[str, int]]:
+        with self._client.lock:
+            began = clock()
+            for view, array in zip(self._inputs, inputs, strict=True):
+                view[...] = array
+            copied = clock()
+            times = self._client.run(self._handle, timeout_ms)
+            answered = clock()
+            outputs = [view.copy() for view in self._outputs]
+            return outputs, _stages(copied - began, answered - copied, clock() - answered, times)
+
+    def info(self) -> Info:
+        told = self._client.ask("info")
+        return Info(**{**told, "cores": tuple(map(tuple, told["cores"]))})
+
+    def shapes(self) -> Shapes:
+        told = self._client.ask("shapes", handle=self._handle)
+        return tuple((tuple(least), tuple(most)) for least, most in told)
+
+    def close(self) -> None:
+        if self._handle and not self._client.lost:
+            with suppress(DeviceError):
+                self._client.ask("unload", handle=self._handle)
+        CLIENTS.release(self._library, self._client)
+
+
+class InProcess:
+    """A model in this process; the library reads and writes the arrays themselves."""
+
+    def __init__(self, library: Path, cix: Cix, qos: Qos) -> None:
+        self._library, self._outputs = library, cix.outputs
+        # The library keeps the address of the program until it is unloaded.
+        self._program = np.frombuffer(cix.elf, np.uint8)
+        self._local: Local = LOCALS.acquire(library)
+        self._graph: Graph | None = None
+        try:
+            self._graph = self._call(Graph, self._local.device, _memory(self._program), qos)
+            _check_descriptors(cix, self._graph.inputs, self._graph.outputs)
+        except BaseException:
+            self.close()
+            raise
+
+    def _call(self, function: Any, *arguments: Any, limit_s: float = 120.0) -> Any:
+        return self._local.owner.call(function, *arguments, timeout_s=limit_s)
+
+    @property
+    def lost(self) -> str:
+        return self._local.lost
+
+    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Mapping[str, int]]:
+        began = clock()
+        given = [np.ascontiguousarray(array) for array in inputs]
+        outputs = [np.empty(t.shape, t.dtype) for t in self._outputs]
+        asked = clock()
+        # Arrays, not addresses: they live as long as the task, even if nobody waits for it any more.
+        times = self._call(_run_arrays, self._graph, given, outputs, timeout_ms, limit_s=timeout_ms / 1000 + GRACE_S)
+        return outputs, _stages(asked - began, clock() - asked, 0, times)
+
+    def info(self) -> Info:
+        info: Info = self._call(self._local.device.info)
+        return info
+
+    def shapes(self) -> Shapes:
+        assert self._graph is not None
+        shapes: Shapes = self._call(self._graph.dynamic_shapes)
+        return shapes
+
+    def close(self) -> None:
+        if self._graph is not None and not self.lost:
+            with suppress(DeviceError):
+                self._call(self._graph.close)
+        LOCALS.release(self._library, self._local)
+
+
+def _run_arrays(graph: Graph, inputs: Sequence[Array], outputs: Sequence[Array], timeout_ms: int) -> Times:
+    return graph.run([_memory(a) for a in inputs], [_memory(a) for a in outputs], timeout_ms)
+
+
+def _memory(array: Array) -> Memory:
+    return Memory(array.__array_interface__["data"][0], array.nbytes)
+
+
+def _stages(before: int, asked: int, after: int, times: Times) -> dict[str, int]:
+    """Returns the parts of a run: copies are ours and the library's; what is left is the way to the owner and back."""
+    return {
+        "copy in": before + times.load,
+        "hand over": max(0, asked - sum(times)),
+        "device": times.infer,
+        "copy out": times.fetch + after,
+    }
+
+
+def _places(tensors: Sequence[CixTensor], start: int) -> tuple[list[tuple[int, int]], int]:
+    """Returns offset and size of every tensor in the shared memory, and where the next may begin."""
+    places = []
+    for tensor in tensors:
+        places.append((start, tensor.nbytes))
+        start += math.ceil(tensor.nbytes / ALIGNMENT) * ALIGNMENT
+    return places, start
+
+
+def _view(memory: Any, place: tuple[int, int], tensor: CixTensor) -> Array:
+    count = math.prod(tensor.shape)
+    return np.frombuffer(memory, tensor.dtype, count, place[0]).reshape(tensor.shape)
+
+
+def _agreed(
+    artifact: Artifact, specs: tuple[TensorSpec, ...], tensors: tuple[CixTensor, ...]
+) -> tuple[TensorSpec, ...]:
+    """Returns the manifest's specs if they say of every tensor what the file says."""
+    if len(specs) != len(tensors):
+        raise IntegrityError(
+            f"{artifact.path}: the manifest has {len(specs)} tensors where the model has {len(tensors)}"
+        )
+    for spec, tensor in zip(specs, tensors, strict=True):
+        own = tensor.spec
+        if (spec.name, spec.shape, spec.dtype) != (own.name, own.shape, own.dtype) or not _same_quantization(spec, own):
+            raise IntegrityError(f"{artifact.path}: the manifest says other than the model of tensor {own.name}")
+    return specs
+
+
+def _same_quantization(a: TensorSpec, b: TensorSpec) -> bool:
+    if a.quantization is None or b.quantization is None:
+        return a.quantization is b.quantization
+    close = math.isclose(a.quantization.scale[0], b.quantization.scale[0], rel_tol=1e-6)
+    return close and a.quantization.zero_point == b.quantization.zero_point and len(a.quantization.scale) == 1
+
+
+def _check_descriptors(cix: Cix, inputs: Sequence[Descriptor], outputs: Sequence[Descriptor]) -> None:
+    """Raises unless the library describes every tensor as the file does: our buffers have the file's sizes."""
+    for what, tensors, described in (("input", cix.inputs, inputs), ("output", cix.outputs, outputs)):
+        if len(tensors) != len(described):
+            raise IntegrityError(f"libnoe finds {len(described)} {what}s in the model, the file has {len(tensors)}")
+        for tensor, found in zip(tensors, described, strict=True):
+            wanted = (tensor.nbytes, tensor.vendor_dtype, tensor.vendor_zero_point, np.float32(tensor.vendor_scale))
+            got = (found.nbytes, found.dtype, found.zero_point, np.float32(found.scale))
+            if got != wanted:
+                raise IntegrityError(
+                    f"{what} {tensor.name}: libnoe says bytes, type, zero point and scale are {_text(got)}, the file "
+                    f"says {_text(wanted)}",
+                    "the model was made by a compiler that does not fit this version of the library",
+                )
+
+
+def _text(values: tuple[Any, ...]) -> str:
+    return ", ".join(f"{value:g}" for value in values)
+
+
+def _timeout(text: str) -> int:
+    if not text:
+        return DEFAULT_TIMEOUT_MS
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_TIMEOUT_MS:
+        raise ConfigError(f"a timeout of {text} ms", f"give whole milliseconds from 1 to {MOST_TIMEOUT_MS}")
+    return int(text)
+
+
+def _qos(text: str) -> Qos:
+    known = {"": Qos.SLOW, "slow": Qos.SLOW, "high": Qos.HIGH}
+    if text not in known:
+        raise ConfigError(f"no such priority: {text}", f"{QOS} is slow or high")
+    return known[text]

@@ -1,0 +1,142 @@
+"""The process that holds the vendor's library: a crash in there is a status, and what it prints is not ours.
+
+    python -m anynpu.runtime.noe.worker DESCRIPTOR
+
+It serves one other process through a socket of packets. Tensors and programs lie in memory that both map. A packet that
+begins with "r" is an inference (handle, timeout) and is answered by three times; all others are JSON objects.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from anynpu.errors import AnyNpuError
+from anynpu.runtime.noe.abi import Qos
+from anynpu.runtime.noe.device import Device, Graph, Memory
+from anynpu.runtime.noe.library import Library
+
+RUN = struct.Struct("<cIi")
+TIMES = struct.Struct("<cqqq")
+MOST_PACKET = 1 << 17
+LEAVE_S = 5.0
+
+
+@dataclass
+class Loaded:
+    """A model with the memory it reads and writes."""
+
+    graph: Graph
+    program: mmap.mmap
+    tensors: mmap.mmap
+    inputs: tuple[Memory, ...]
+    outputs: tuple[Memory, ...]
+
+
+class Server:
+    """Answers one request after the other, in the thread that alone touches the library."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._device: Device | None = None
+        self._loaded: dict[int, Loaded] = {}
+        self._next = 0
+
+    def serve(self) -> None:
+        """Answers until the other side goes away, then gives the device back."""
+        packet = bytearray(MOST_PACKET)
+        view, receive, send = memoryview(packet), self._channel.recv_into, self._channel.send
+        while size := receive(packet):
+            send(self._run(packet) if packet[:1] == b"r" else self._answer(bytes(view[:size])))
+        for loaded in self._loaded.values():
+            loaded.graph.close()
+        if self._device is not None:
+            self._device.close()
+
+    def _run(self, packet: bytearray) -> bytes:
+        _, handle, timeout_ms = RUN.unpack_from(packet)
+        loaded = self._loaded[handle]
+        try:
+            return TIMES.pack(b"t", *loaded.graph.run(loaded.inputs, loaded.outputs, timeout_ms))
+        except AnyNpuError as error:
+            return _told(error)
+
+    def _answer(self, packet: bytes) -> bytes:
+        request = json.loads(packet)
+        asked: dict[str, Callable[..., Any]] = {
+            "open": self._open,
+            "info": lambda: asdict(self._opened().info()),
+            "load": self._load,
+            "unload": self._unload,
+            "shapes": lambda handle: self._loaded[handle].graph.dynamic_shapes(),
+        }
+        try:
+            return json.dumps({"result": asked[request.pop("ask")](**request)}).encode()
+        except AnyNpuError as error:
+            return _told(error)
+
+    def _opened(self) -> Device:
+        assert self._device is not None
+        return self._device
+
+    def _open(self, library: str) -> None:
+        self._device = Device(Library(Path(library), owns_stdout=True))
+
+    def _load(self, inputs: list[list[int]], outputs: list[list[int]], qos: int) -> dict[str, Any]:
+        """Loads the program in the first descriptor that follows; tensors lie in the second, each at its offset."""
+        _, descriptors, _, _ = socket.recv_fds(self._channel, 16, 2)
+        program, tensors = (_mapped(fd) for fd in descriptors)
+        graph = Graph(self._opened(), Memory(_address(program), len(program)), Qos(qos))
+        base = _address(tensors)
+        places = [tuple(Memory(base + offset, size) for offset, size in rows) for rows in (inputs, outputs)]
+        self._next += 1
+        self._loaded[self._next] = Loaded(graph, program, tensors, places[0], places[1])
+        return {"handle": self._next, "inputs": graph.inputs, "outputs": graph.outputs}
+
+    def _unload(self, handle: int) -> None:
+        self._loaded.pop(handle).graph.close()
+
+
+def _mapped(descriptor: int) -> mmap.mmap:
+    memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+    os.close(descriptor)
+    return memory
+
+
+def _address(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def _told(error: AnyNpuError) -> bytes:
+    """Returns an error as the other side builds it again."""
+    state = {name: value for name, value in error.__dict__.items() if isinstance(value, str | int | None)}
+    return json.dumps({"error": {"kind": type(error).__name__, **state}}).encode()
+
+
+def _watch() -> None:
+    """Ends this process, if it does not end by itself, once the one it serves has gone: the library may hang."""
+    sys.stdin.buffer.read()
+    time.sleep(LEAVE_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(descriptor: str) -> None:
+    """Serves the process at the other end of an inherited socket."""
+    threading.Thread(target=_watch, daemon=True).start()
+    Server(socket.socket(fileno=int(descriptor))).serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
