@@ -134,7 +134,7 @@ def read_elf(data: bytes) -> Elf:
         if count > MOST_SECTIONS or (count and (names >= count or size < 64)):
             raise IntegrityError("a damaged ELF header")
         rows = [struct.unpack_from("<IIQQQQIIQQ", data, start + index * size) for index in range(count)]
-    except struct.error as error:
+    except (struct.error, OverflowError) as error:
         raise IntegrityError(f"not a whole ELF file ({error})") from None
     if any(row[1] != NO_BITS and row[4] + row[5] > len(data) for row in rows):
         raise IntegrityError("not a whole ELF file (a section lies beyond its end)")

@@ -22,7 +22,7 @@ COMPILERS = {
     "arm-none-eabi-gcc": "gcc-arm-none-eabi libnewlib-arm-none-eabi",
     "riscv64-unknown-elf-gcc": "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf",
 }
-EMULATORS = {"qemu-system-arm": "qemu-system-arm", "qemu-system-riscv32": "qemu-system-misc"}
+EMULATORS = {"qemu-system-arm": "qemu-system-arm"}
 
 
 def python(machine: Machine) -> Result:

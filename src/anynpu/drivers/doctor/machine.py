@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anynpu.drivers.detect import Device
+from anynpu.drivers.doctor import fixes
 from anynpu.drivers.elf_module import KernelModule, read_module
 from anynpu.drivers.root import Root
 from anynpu.errors import IntegrityError
@@ -74,7 +75,8 @@ class Machine:
         try:
             return read_module(self.root.read_bytes(self.module_path))
         except IntegrityError as error:
-            raise IntegrityError(f"{self.module_path}: {error.message}") from None
+            again = fixes.BUILD if self.module_name == "aipu" else ""
+            raise IntegrityError(f"{self.module_path}: {error.message}", again) from None
 
     @functools.cached_property
     def built_in(self) -> bool:
@@ -136,7 +138,8 @@ class Machine:
 
     def packages(self, name: str) -> Iterator[tuple[str, str]]:
         """Yields the folder and the version of every installation of a Python package."""
-        wanted = re.compile(rf"{re.escape(name).replace('-', '[-_.]')}-([^-]+)\.(dist|egg)-info", re.IGNORECASE)
+        spelled = "[-_.]".join(re.escape(part) for part in name.split("-"))
+        wanted = re.compile(rf"{spelled}-([^-]+)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
         for folder in self.package_folders:
             for entry in self.root.names(folder):
                 if told := wanted.fullmatch(entry):
