@@ -113,12 +113,15 @@ def _pairs(path: Path, columns: tuple[int, int, int], lines: Sequence[tuple[int,
 
 def pearson(a: Array, b: Array) -> float:
     """Returns the correlation of two rows of numbers; NaN where one of them does not vary."""
-    left, right = (np.asarray(x, np.float64) - np.mean(x) for x in (a, b))
-    size = math.sqrt(float(left @ left) * float(right @ right))
-    # What rounding leaves of equal numbers is no variation.
-    if size <= 1e-24 * max(1.0, float(np.abs(a).max() * np.abs(b).max())) * len(left):
-        return math.nan
-    return float(np.clip(left @ right / size, -1.0, 1.0))
+    sides = []
+    for values in (np.asarray(x, np.float64) for x in (a, b)):
+        centred = values - values.mean()
+        length = float(np.linalg.norm(centred))
+        # What rounding leaves of equal numbers is no variation.
+        if length <= 1e-13 * float(np.linalg.norm(values)):
+            return math.nan
+        sides.append(centred / length)
+    return float(np.clip(sides[0] @ sides[1], -1.0, 1.0))
 
 
 def spearman(a: Array, b: Array) -> float:
