@@ -33,7 +33,9 @@ class Step:
     def command(self) -> str:
         """Returns the step as a line that a shell understands, or what is written where."""
         if self.write is not None:
-            return f"write {shlex.quote(str(self.write))} (mode {self.mode:04o}, {len(self.content.splitlines())} lines)"
+            return (
+                f"write {shlex.quote(str(self.write))} (mode {self.mode:04o}, {len(self.content.splitlines())} lines)"
+            )
         return shlex.join(self.argv)
 
     def record(self) -> dict[str, Any]:

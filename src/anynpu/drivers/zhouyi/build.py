@@ -27,7 +27,10 @@ HINTS = (
     ),
     (r"before .DMA_BUF.|.DMA_BUF. undeclared", f"the change 'import-ns' is missing; {PATCH}"),
     (r"void value not ignored", f"the change 'pm-put' is missing; {PATCH}"),
-    (r"incompatible[- ]pointer[- ]type|remove.*incompatible", f"the change 'remove' is missing or made by hand; {PATCH}"),
+    (
+        r"incompatible[- ]pointer[- ]type|remove.*incompatible",
+        f"the change 'remove' is missing or made by hand; {PATCH}",
+    ),
     (
         r"gcc-\d+: (?:not found|No such file|command not found)",
         "these headers want the compiler that built the kernel: install it, or choose another with --cc",

@@ -76,9 +76,7 @@ def devfreq(text: str) -> Place:
     label = re.search(rf"^{DEVFREQ_LABEL}:[ \t\r]*$", ctext.code(text), re.MULTILINE)
     if label:  # only the guarded code jumps there
         spans.append((ctext.line_of(text, label.start()), ctext.line_of(text, label.start()) + 1))
-    inserts = [
-        (Insert(begin, ("#ifdef CONFIG_ENABLE_DEVFREQ",)), Insert(end, ("#endif",))) for begin, end in spans
-    ]
+    inserts = [(Insert(begin, ("#ifdef CONFIG_ENABLE_DEVFREQ",)), Insert(end, ("#endif",))) for begin, end in spans]
     return Place(MISSING, tuple(insert for pair in inserts for insert in pair))
 
 

@@ -45,7 +45,13 @@ def machine() -> str:
 
 
 def find(
-    kdir: Path | None, *, release: str = "", arch: str = "", cross: str = "", compiler: str = "", root: Root | None = None
+    kdir: Path | None,
+    *,
+    release: str = "",
+    arch: str = "",
+    cross: str = "",
+    compiler: str = "",
+    root: Root | None = None,
 ) -> Kernel:
     """Returns the kernel whose headers are named or found, or says how to get them."""
     if arch not in ("", ARCH):

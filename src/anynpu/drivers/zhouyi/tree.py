@@ -1,4 +1,4 @@
-"""A driver tree that the user has cloned: is it the one we know, what has been done to it, and doing or undoing ours."""
+"""A driver tree that the user has cloned: is it the one we know, what was done to it; doing and undoing ours."""
 
 from __future__ import annotations
 
@@ -187,7 +187,9 @@ def _refuse_lost(tree: Tree) -> None:
 
 
 def _changed(tree: Tree, file: str, why: str) -> ConfigError:
-    return ConfigError(f"{tree.folder / file}: {why}", f"nothing was written; restore the file (git checkout -- {file})")
+    return ConfigError(
+        f"{tree.folder / file}: {why}", f"nothing was written; restore the file (git checkout -- {file})"
+    )
 
 
 def write(rewrites: list[Rewrite]) -> None:
