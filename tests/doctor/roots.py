@@ -279,6 +279,11 @@ def _stuck_without_sysfs(tree: Tree) -> None:
     tree.remove("/sys/module/aipu")
 
 
+def _stuck_by_hand(tree: Tree) -> None:
+    _stuck(tree)
+    tree.remove("/var/lib/dkms")
+
+
 def _unlisted(tree: Tree) -> None:
     _unloaded(tree)
     tree.write(f"/usr/lib/modules/{KERNEL}/modules.dep", "kernel/fs/ext4/ext4.ko:\n")
@@ -291,6 +296,11 @@ def _no_probe(tree: Tree) -> None:
 def _unsigned(tree: Tree) -> None:
     _unloaded(tree)
     tree.write(SECURE_BOOT, b"\x06\0\0\0\x01")
+
+
+def _unsigned_by_hand(tree: Tree) -> None:
+    _unsigned(tree)
+    tree.remove("/var/lib/dkms")
 
 
 def _signed(tree: Tree) -> None:
@@ -326,6 +336,11 @@ def _half_configured(tree: Tree) -> None:
         "Package: base-files\nStatus: install ok installed\n\n"
         "Package: cix-noe-umd\nStatus: install ok half-configured\nVersion: 2.0.2\nDescription: UMD\n more: text\n\n",
     )
+
+
+def _no_libnoe_new_python(tree: Tree) -> None:
+    _half_configured(tree)
+    tree.remove("/usr/share/cix/lib", "/var/lib/dpkg/status")
 
 
 def _truncated_model(tree: Tree) -> None:
@@ -366,6 +381,7 @@ def _phoenix(tree: Tree) -> None:
 
 
 LIMITS = "Max locked memory         8388608              8388608              bytes\n"
+RESTART = "sudo depmod -a && sudo reboot"
 CLIP = "/models/clip_txt.cix"
 EARLY = module((*INFO, ("import_ns", '"DMA_BUF"')))
 CASES: dict[str, Case] = {
@@ -383,8 +399,8 @@ CASES: dict[str, Case] = {
     ),
     "kernel-upgraded-without-autoinstall": Case(zhouyi, _upgraded_without_autoinstall, "dkms", DKMS, "AUTOINSTALL"),
     "not-in-modules-dep": Case(zhouyi, _unlisted, "module", "sudo depmod -a", "modules.dep"),
-    "truncated-module": Case(zhouyi, _bad_module(module()[:300]), "init-module", BUILD, "not a whole ELF file"),
-    "no-init-module": Case(zhouyi, _bad_module(module(symbols=("sky1_probe",))), "init-module", BUILD, "Makefile"),
+    "truncated-module": Case(zhouyi, _bad_module(module()[:300]), "init-module", DKMS, "not a whole ELF file"),
+    "no-init-module": Case(zhouyi, _bad_module(module(symbols=("sky1_probe",))), "init-module", DKMS, "Makefile"),
     "wrong-vermagic": Case(
         zhouyi, _bad_module(module(release="6.12.47")), "vermagic", "sudo dkms install --force aipu/5.11.0", "6.12.47"
     ),
@@ -393,11 +409,13 @@ CASES: dict[str, Case] = {
     ),
     "patched-too-early": Case(zhouyi, _bad_module(EARLY), "namespace", PATCH, '"DMA_BUF"'),
     "not-patched": Case(zhouyi, _bad_module(module(INFO[:1] + INFO[2:])), "namespace", PATCH, "no import_ns"),
-    "wrong-chip": Case(zhouyi, _bad_module(module(INFO[:2])), "identity", BUILD, "CIXH4000"),
-    "no-licence": Case(zhouyi, _bad_module(module(INFO[1:])), "identity", BUILD, "no licence"),
-    "unsigned": Case(zhouyi, _unsigned, "signature", "sign", "Secure Boot is on"),
+    "wrong-chip": Case(zhouyi, _bad_module(module(INFO[:2])), "identity", DKMS, "CIXH4000"),
+    "no-licence": Case(zhouyi, _bad_module(module(INFO[1:])), "identity", DKMS, "no licence"),
+    "unsigned": Case(zhouyi, _unsigned, "signature", "mokutil --import /var/lib/dkms/mok.pub", "Secure Boot is on"),
+    "unsigned-without-dkms": Case(zhouyi, _unsigned_by_hand, "signature", "--key mok.key --cert mok.der", "not signed"),
     "not-loaded": Case(zhouyi, _unloaded, "loaded", "sudo modprobe aipu", "/proc/modules"),
-    "stuck": Case(zhouyi, _stuck, "loaded", "sudo reboot", "coming"),
+    "stuck": Case(zhouyi, _stuck, "loaded", "sudo dkms remove aipu/5.11.0 --all && sudo reboot", "coming"),
+    "stuck-without-dkms": Case(zhouyi, _stuck_by_hand, "loaded", f"/aipu.ko && {RESTART}", "coming"),
     "stuck-without-sysfs": Case(zhouyi, _stuck_without_sysfs, "loaded", "sudo reboot", "coming"),
     "no-probe": Case(zhouyi, _no_probe, "bound", "dmesg", "its probe failed"),
     "no-node": Case(zhouyi, _without("/dev/aipu"), "node", "dmesg", "/dev/aipu"),
@@ -406,7 +424,10 @@ CASES: dict[str, Case] = {
     ),
     "no-group": Case(zhouyi, _no_groups, "permission", "anynpu driver zhouyi udev", "group root"),
     "new-member": Case(zhouyi, _new_member, "permission", "newgrp render", "pi may not use it"),
-    "no-libnoe": Case(zhouyi, _without("/usr/share/cix/lib"), "libnoe", "cix-noe-umd", "no libnoe.so"),
+    "no-libnoe": Case(
+        zhouyi, _without("/usr/share/cix/lib"), "libnoe", "sudo apt install ./cix-noe-umd", "no libnoe.so"
+    ),
+    "no-libnoe-python-3.13": Case(zhouyi, _no_libnoe_new_python, "libnoe", "sudo dpkg --unpack ./cix-noe-umd"),
     "libnoe-pointer": Case(zhouyi, _with("/usr/share/cix/lib/libnoe.so", POINTER), "libnoe", "git lfs pull", "pointer"),
     "libnoe-other-abi": Case(
         zhouyi,
@@ -421,7 +442,7 @@ CASES: dict[str, Case] = {
     "python-3.13-wheel": Case(
         zhouyi, _wheel, "wheel", "python3.13 -m pip uninstall libnoe", "fails under Python 3.13, it knows 3.11 and 3.12"
     ),
-    "half-configured": Case(zhouyi, _half_configured, "dpkg", "anynpu driver zhouyi", "half-configured"),
+    "half-configured": Case(zhouyi, _half_configured, "dpkg", "sudo dpkg --configure cix-noe-umd", "half-configured"),
     "lfs-pointer-model": Case(zhouyi, _with(CLIP, POINTER), "model", "git -C /models lfs pull", "pointer", CLIP),
     "truncated-model": Case(zhouyi, _truncated_model, "model", f"rm {CLIP}", CLIP, CLIP),
     "no-such-model": Case(zhouyi, _without(CLIP), "model", "ls /models", "no such file", CLIP),

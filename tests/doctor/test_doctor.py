@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import json
 import lzma
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
 import roots
 from click.testing import CliRunner
 
 from anynpu.cli.doctor import doctor
+from anynpu.cli.main import VERBS
 from anynpu.drivers import detect
-from anynpu.drivers.doctor import FAMILIES, diagnose, host
+from anynpu.drivers.doctor import FAMILIES, diagnose, fixes, host, noe
+from anynpu.drivers.doctor.machine import Machine
 from anynpu.drivers.elf_module import DYNSYM, read_elf, read_module
 from anynpu.drivers.root import Root, Unreadable
+from anynpu.drivers.zhouyi import userspace
 from anynpu.errors import ConfigError, IntegrityError
 
 ALL_CHECKS = [check for checks in (*FAMILIES.values(), host.EVERYWHERE, host.OF_THIS_PROCESS) for check in checks]
@@ -254,14 +261,80 @@ def test_the_json_record_is_whole(tmp_path):
     assert all(row["fix"] for row in record["checks"] if row["status"] in ("failed", "unknown", "missing"))
 
 
-def test_this_machine_is_examined_and_nothing_of_the_vendor_is_loaded(cli):
-    done = cli("doctor", "-f", "json")
-    assert done.returncode in (0, 1), done.stderr
-    record = json.loads(done.stdout)
+def test_this_machine_is_examined():
+    status, output = call("-f", "json")
+    record = json.loads(output)
     checks = {row["check"]: row for row in record["checks"]}
-    assert record["kernel"] == os.uname().release
-    assert {"python", "toolchains", "runtimes", "cache"} <= set(checks)
-    assert checks["python"]["status"] == "ok"
+    assert status == int(not record["healthy"])
+    assert record["kernel"] == os.uname().release and record["root"] == "/"
+    assert {"python", "compilers", "emulators", "toolchains", "runtimes", "cache"} <= set(checks)
+    assert checks["python"]["status"] == checks["cache"]["status"] == "ok"
+
+
+def test_no_heavy_package_and_no_vendor_library_is_loaded(tmp_path):
+    roots.build("healthy-with-model", tmp_path)
+    code = (
+        "import sys\nfrom anynpu.drivers.doctor import diagnose\nfrom pathlib import Path\n"
+        "told = diagnose(Path(sys.argv[1]), ('/models/clip_txt.cix',)); assert told.first_problem is None\n"
+        "print([m for m in ('torch', 'onnxruntime', 'libnoe', 'tflite_micro') if m in sys.modules])\n"
+        "print([line for line in open('/proc/self/maps') if 'libnoe' in line])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n[]\n"
+
+
+def commands(fix: str) -> list[list[str]]:
+    """Returns the anynpu commands of a fix."""
+    parts = (part.strip().removeprefix("sudo ") for part in fix.partition("    #")[0].split("&&"))
+    return [shlex.split(part)[1:] for part in parts if part.startswith("anynpu ")]
+
+
+def parse(words: list[str]) -> click.Context:
+    """Returns the command line as click understands it; a word that it does not know raises."""
+    found = getattr(importlib.import_module(f"anynpu.cli.{VERBS.get(words[0], words)[0]}"), words[0])
+    rest = words[1:]
+    while isinstance(found, click.Group):
+        found, rest = found.commands[rest[0]], rest[1:]
+    return found.make_context(words[0], rest)
+
+
+@pytest.mark.parametrize("name", roots.CASES)
+def test_the_anynpu_commands_of_a_fix_exist(name, tmp_path):
+    for finding in examine(name, tmp_path).findings:
+        for words in commands(finding.result.fix):
+            parse(words)
+
+
+def test_a_command_that_does_not_exist_would_be_seen():
+    for words in (["driver", "zhouyi", "mend"], ["driver", "zhouyi", "udev", "--all"], ["driver", "zhouyi", "patch"]):
+        with pytest.raises((KeyError, click.UsageError)):
+            parse(words)
+
+
+def test_fixes_name_anynpu_commands():
+    assert commands(fixes.INSTALL) == [
+        *(["driver", "zhouyi", "patch", "TREE"], ["driver", "zhouyi", "build", "TREE", "-o", "aipu"]),
+        ["driver", "zhouyi", "install", "aipu", "--yes"],
+    ]
+
+
+def test_the_repair_of_a_half_configured_package_edits_its_script_once(tmp_path):
+    script = tmp_path / "postinst"
+    text = "#!/bin/sh\nset -e\n# pip install is below\nif true; then\n  pip3 install /x/libnoe.whl\nfi\nldconfig\n"
+    script.write_text(text)
+    command = fixes.EXCUSE_PIP.replace(userspace.POSTINST, str(script)).removeprefix("sudo ")
+    subprocess.run(shlex.split(command), check=True)
+    assert script.read_text() == text.replace("libnoe.whl", f"libnoe.whl{userspace.EXCUSE}")
+    assert script.read_text() == userspace.excused(text)
+    subprocess.run(shlex.split(command), check=True)
+    assert script.read_text() == userspace.excused(text)
+    assert subprocess.run(["sh", "-n", str(script)], check=False).returncode == 0
+
+
+def test_a_named_library_that_is_not_there_is_a_problem(monkeypatch):
+    monkeypatch.setenv("ANYNPU_LIBNOE", "/nowhere/libnoe.so")
+    result = noe.libnoe(Machine(Root()))
+    assert result.status == "failed" and result.fix == "unset ANYNPU_LIBNOE"
 
 
 def test_every_check_has_one_sentence():

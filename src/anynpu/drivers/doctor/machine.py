@@ -75,8 +75,20 @@ class Machine:
         try:
             return read_module(self.root.read_bytes(self.module_path))
         except IntegrityError as error:
-            again = fixes.BUILD if self.module_name == "aipu" else ""
+            again = fixes.build(self.has_dkms) if self.module_name == "aipu" else ""
             raise IntegrityError(f"{self.module_path}: {error.message}", again) from None
+
+    @functools.cached_property
+    def dkms_version(self) -> str:
+        """The version that DKMS holds of the module, or an empty string."""
+        base = f"/var/lib/dkms/{self.module_name}"
+        versions = [name for name in self.root.names(base) if self.root.exists(f"{base}/{name}/source")]
+        return versions[-1] if versions else ""
+
+    @functools.cached_property
+    def has_dkms(self) -> bool:
+        """Whether DKMS is installed."""
+        return bool(self.dkms_version or self.program("dkms"))
 
     @functools.cached_property
     def built_in(self) -> bool:

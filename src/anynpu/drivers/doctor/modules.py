@@ -9,6 +9,7 @@ from anynpu.drivers.elf_module import read_module
 from anynpu.errors import AnyNpuError
 
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+DKMS_KEY = "/var/lib/dkms/mok.pub"
 SHORT_LIST = 3
 
 
@@ -57,19 +58,12 @@ def install_module(machine: Machine) -> str:
             "amdxdna": fixes.apt("linux-generic") + "    # amdxdna is part of Linux 6.14 and later",
             "rknpu": "uname -r    # boot a kernel of the board's maker: rknpu is part of those only",
         }.get(machine.module_name, f"sudo modprobe {machine.module_name}")
-    return f"sudo dkms autoinstall -k {machine.release}" if dkms_version(machine) else fixes.BUILD
-
-
-def dkms_version(machine: Machine) -> str:
-    """Returns the version that DKMS holds of the module, or an empty string."""
-    base = f"/var/lib/dkms/{machine.module_name}"
-    versions = [name for name in machine.root.names(base) if machine.root.exists(f"{base}/{name}/source")]
-    return versions[-1] if versions else ""
+    return f"sudo dkms autoinstall -k {machine.release}" if machine.dkms_version else fixes.build(machine.has_dkms)
 
 
 def dkms(machine: Machine) -> Result | None:
     """DKMS builds the module again when the kernel is upgraded."""
-    version = dkms_version(machine)
+    version = machine.dkms_version
     if not version:
         return missing(f"{machine.module_name} is not in DKMS: build it again after every new kernel", fixes.DKMS)
     path = f"/var/lib/dkms/{machine.module_name}/{version}/source/dkms.conf"
@@ -90,7 +84,7 @@ def init_module(machine: Machine) -> Result | None:
     if "init_module" in machine.module.symbols:
         return ok(f"{len(machine.module.symbols)} symbols, init_module among them")
     why = "no init_module: the driver's own Makefile makes a module of each file"
-    return failed(f"{machine.module_path}: {why}", fixes.BUILD)
+    return failed(f"{machine.module_path}: {why}", fixes.build(machine.has_dkms))
 
 
 def vermagic(machine: Machine) -> Result | None:
@@ -109,10 +103,10 @@ def vermagic(machine: Machine) -> Result | None:
 
 
 def _rebuild(machine: Machine) -> str:
-    version = dkms_version(machine)
+    version = machine.dkms_version
     if version:
         return f"sudo dkms install --force {machine.module_name}/{version} -k {machine.release}"
-    return fixes.BUILD if machine.module_name == "aipu" else install_module(machine)
+    return fixes.build(machine.has_dkms) if machine.module_name == "aipu" else install_module(machine)
 
 
 def _reference_vermagic(machine: Machine) -> str:
@@ -138,12 +132,14 @@ def signature(machine: Machine) -> Result | None:
         return ok("Secure Boot is off")
     if machine.module.signed:
         return ok("Secure Boot is on, the module is signed")
-    kit = f"/usr/src/linux-headers-{machine.release}/scripts/sign-file"
-    key = "/var/lib/shim-signed/mok/MOK"
-    return failed(
-        f"Secure Boot is on and {machine.module_path} is not signed: the kernel refuses it",
-        f"sudo {kit} sha512 {key}.priv {key}.der {machine.module_path}",
-    )
+    return failed(f"Secure Boot is on and {machine.module_path} is not signed: the kernel refuses it", _sign(machine))
+
+
+def _sign(machine: Machine) -> str:
+    """Returns the command that signs the module: DKMS has a key of its own that the firmware must be told of."""
+    if machine.dkms_version:
+        return f"sudo mokutil --import {DKMS_KEY} && {_rebuild(machine)} && sudo reboot"
+    return fixes.SIGN if machine.module_name == "aipu" else install_module(machine)
 
 
 def loaded(machine: Machine) -> Result:
@@ -155,7 +151,7 @@ def loaded(machine: Machine) -> Result:
         return ok(f"{name} is live")
     if state == "Loading":
         why = "it crashed while it was loaded and cannot be removed"
-        return failed(f"{name} is stuck in 'coming': {why}", _reboot(name))
+        return failed(f"{name} is stuck in 'coming': {why}", _restart_without(machine))
     if state:
         return failed(f"{name} is in state {state}", "sudo reboot")
     if not machine.root.exists("/proc/modules"):
@@ -163,10 +159,11 @@ def loaded(machine: Machine) -> Result:
     return failed(f"{name} is not in /proc/modules", f"sudo modprobe {name}")
 
 
-def _reboot(name: str) -> str:
-    if name != "aipu":
-        return "sudo reboot"
-    return f"{fixes.BUILD} && sudo reboot"
+def _restart_without(machine: Machine) -> str:
+    """Returns the command that restarts without the module, which would crash again while the computer starts."""
+    if machine.dkms_version:
+        return f"sudo dkms remove {machine.module_name}/{machine.dkms_version} --all && sudo reboot"
+    return f"sudo rm {machine.module_path} && sudo depmod -a && sudo reboot" if machine.module_path else "sudo reboot"
 
 
 def firmware(machine: Machine) -> Result | None:

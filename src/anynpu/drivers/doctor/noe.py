@@ -6,23 +6,21 @@ import os
 import re
 from collections.abc import Iterator
 
+from anynpu.drivers.doctor import fixes
 from anynpu.drivers.doctor.machine import Machine
 from anynpu.drivers.doctor.result import Result, failed, missing, ok
 from anynpu.drivers.elf_module import DYNSYM, read_elf
 from anynpu.drivers.root import Root
+from anynpu.drivers.zhouyi import userspace
 from anynpu.errors import IntegrityError
 from anynpu.runtime.noe.abi import PROTOTYPES
 from anynpu.runtime.noe.cix import LFS_POINTER
 
-VENDOR_FOLDER = "/usr/share/cix/lib"
 LIBRARY = "libnoe.so"
-INSTALL = "sudo dpkg --force-depends -i debs/cix-noe-umd_2.0.2_arm64.deb"
-LINKER_FILE = "/etc/ld.so.conf.d/cix.conf"
 DEFAULT_FOLDERS = ("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib", "/usr/lib", "/usr/lib64")
 PYTHONS = ((3, 11), (3, 12))
 """The versions that the vendor's wheel loads a library for."""
 DONE = ("installed", "config-files", "not-installed")
-REPAIR = "sudo anynpu driver zhouyi repair"
 
 
 def linker_folders(root: Root) -> tuple[str, ...]:
@@ -48,15 +46,21 @@ def library_path(root: Root) -> str:
     if root.is_host and (named := os.environ.get("ANYNPU_LIBNOE")):
         return named
     chosen = os.environ.get("LD_LIBRARY_PATH", "").split(":") if root.is_host else []
-    folders = (VENDOR_FOLDER, *filter(None, chosen), *linker_folders(root))
+    folders = (userspace.LIBRARIES, *filter(None, chosen), *linker_folders(root))
     return next((f"{folder}/{LIBRARY}" for folder in folders if root.exists(f"{folder}/{LIBRARY}")), "")
+
+
+def _install(machine: Machine) -> str:
+    return fixes.library(machine.system_python in PYTHONS)
 
 
 def libnoe(machine: Machine) -> Result:
     """The vendor's library libnoe is installed."""
     path = library_path(machine.root)
     if not path:
-        return failed(f"no {LIBRARY} in {VENDOR_FOLDER} or where the linker looks", INSTALL)
+        return failed(f"no {LIBRARY} in {userspace.LIBRARIES} or where the linker looks", _install(machine))
+    if not machine.root.exists(path):
+        return failed(f"ANYNPU_LIBNOE names {path}, which is not there", "unset ANYNPU_LIBNOE")
     if machine.root.read_bytes(path, 64).startswith(LFS_POINTER):
         return failed(f"{path} is a git-lfs pointer, not a library", "git lfs pull    # in the clone with the packages")
     version = _version(machine.root, path)
@@ -78,11 +82,11 @@ def libnoe_abi(machine: Machine) -> Result:
         elf = read_elf(machine.root.read_bytes(path))
         exported = {name for name in elf.symbols(DYNSYM) if name.startswith("noe_")}
     except IntegrityError as error:
-        return failed(f"{path}: {error.message}", INSTALL)
+        return failed(f"{path}: {error.message}", _install(machine))
     if lost := sorted(wanted - exported):
-        return failed(f"{path} lacks {', '.join(lost[:3])} ({len(lost)} of {len(wanted)} functions)", INSTALL)
-    if elf.machine != "aarch64" and machine.device and not machine.device.hidden:
-        return failed(f"{path} is for {elf.machine}, the NPU is in an aarch64 computer", INSTALL)
+        return failed(f"{path} lacks {', '.join(lost[:3])} ({len(lost)} of {len(wanted)} functions)", _install(machine))
+    if elf.machine != "aarch64":
+        return failed(f"{path} is for {elf.machine}, the NPU is in an aarch64 computer", _install(machine))
     more = f" and {len(exported - wanted)} more" if exported - wanted else ""
     return ok(f"{elf.machine}, all {len(wanted)} functions{more}")
 
@@ -93,7 +97,7 @@ def linker(machine: Machine) -> Result | None:
     folder = path.rpartition("/")[0]
     if folder in linker_folders(machine.root):
         return ok(f"{folder} is where the linker looks")
-    fix = f"echo {folder} | sudo tee {LINKER_FILE} && sudo ldconfig"
+    fix = f"echo {folder} | sudo tee {userspace.LINKER_FILE} && sudo ldconfig"
     return missing(f"{folder} is in no file of /etc/ld.so.conf.d; anynpu finds it without", fix)
 
 
@@ -126,8 +130,11 @@ def dpkg(machine: Machine) -> Result | None:
     broken = {name: state for name, state in ours.items() if state.split()[-1] not in DONE}
     if broken:
         name, state = next(iter(broken.items()))
-        why = "its script runs pip, which refuses this Python" if name == "cix-noe-umd" else "its script failed"
-        return failed(f"{name} is '{state}': {why}; the files themselves are installed", REPAIR)
+        why = "its script runs pip, which refuses this Python" if name == userspace.PACKAGE else "its script failed"
+        return failed(
+            f"{name} is '{state}': {why}; the files themselves are installed",
+            fixes.REPAIR if name == userspace.PACKAGE else f"sudo dpkg --configure {name}",
+        )
     return ok(", ".join(f"{name} {state.split()[-1]}" for name, state in sorted(ours.items())))
 
 

@@ -51,7 +51,7 @@ def namespace(machine: Machine) -> Result | None:
     shown = ", ".join(f"import_ns={space}" for space in spaces) or "no import_ns"
     early = len(spaces) > 1 or '"' in shown
     why = "the change for Linux 6.13 was applied to an older kernel" if early else "the driver is not patched"
-    return failed(f"{machine.module_path}: {shown}: {why}", fixes.BUILD)
+    return failed(f"{machine.module_path}: {shown}: {why}", fixes.build(machine.has_dkms))
 
 
 def identity(machine: Machine) -> Result | None:
@@ -61,9 +61,14 @@ def identity(machine: Machine) -> Result | None:
     licence = ", ".join(machine.module.values("license")) or "no licence"
     aliases = machine.module.values("alias")
     if not licence.startswith("GPL"):
-        return failed(f"{machine.module_path}: {licence}: the kernel refuses it its symbols", fixes.BUILD)
+        return failed(
+            f"{machine.module_path}: {licence}: the kernel refuses it its symbols", fixes.build(machine.has_dkms)
+        )
     if not any(HARDWARE in alias for alias in aliases):
-        return failed(f"{machine.module_path}: no alias for {HARDWARE}: it is built for another chip", fixes.BUILD)
+        return failed(
+            f"{machine.module_path}: no alias for {HARDWARE}: it is built for another chip",
+            fixes.build(machine.has_dkms),
+        )
     return ok(f"{licence}, {next(alias for alias in aliases if HARDWARE in alias)}")
 
 
