@@ -47,8 +47,9 @@ def _data(data: Artifact | None) -> dict[str, Any] | None:
     if data is None:
         return None
     details = dict(data.manifest.details)
-    details.pop("sample_digests")
-    return {"digest": data.digest, **details}
+    # Of what the samples are, not of how they were made: the same samples have it whoever made them.
+    content = schema.digest(details.pop("sample_digests"))
+    return {"digest": data.digest, "content": content, **details}
 
 
 def _chip(chip: ChipResult) -> dict[str, Any]:

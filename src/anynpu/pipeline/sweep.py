@@ -5,7 +5,7 @@ The record of a sweep (`sweep.json`):
     kind "sweep", schema_version, anynpu, at, axes (what is compared, and which way is better), notes, exit_status,
     rows: one for each combination, with model, chip, options, status, error, metric, score, score_float, sqnr_db,
           accuracy (what the front is drawn by), latency_ms and latency_source (an estimate), sram_bytes, flash_bytes,
-          on_npu, seconds, fingerprint, digest, group (rows of one group are comparable), on_front, report
+          dram_bytes, on_npu, seconds, fingerprint, digest, group (rows of one group are comparable), on_front, report
 """
 
 from __future__ import annotations
@@ -220,6 +220,7 @@ def row(cell: Cell, answer: Mapping[str, Any]) -> dict[str, Any]:
         "latency_source": estimates.get("source", "") if estimates.get("latency_ms") is not None else "",
         "sram_bytes": estimates.get("sram_bytes") or proof.get("arena_bytes"),
         "flash_bytes": estimates.get("flash_bytes"),
+        "dram_bytes": chip["chain"][-1].get("details", {}).get("dram_bytes") if chip.get("chain") else None,
         "on_npu": receipt.get("share"),
         "seconds": chip.get("seconds"),
         "fingerprint": (answer.get("model") or {}).get("fingerprint", ""),
@@ -234,7 +235,7 @@ def _group(answer: Mapping[str, Any], proof: Mapping[str, Any]) -> str:
     if proof.get("score") is None:
         return str((answer.get("model") or {}).get("fingerprint", ""))[:12]
     data = (answer.get("data") or {}).get("test") or {}
-    return f"{proof['metric']} on {data.get('digest', '')[:12]}"
+    return f"{proof['metric']} on {data.get('content', '')[:12]}"
 
 
 def with_front(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -248,8 +249,10 @@ def with_front(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _point(row: Mapping[str, Any]) -> tuple[float, float, float]:
     """Returns a row as costs; a figure that nobody knows is the worst there is: it never makes a row look good."""
-    known = [row[name] for name in ("sram_bytes", "flash_bytes") if row[name] is not None]
-    memory = float(sum(known)) if known else float("inf")
+    known = [row[name] for name in ("sram_bytes", "flash_bytes", "dram_bytes") if row[name]]
+    # Working memory and a place for the weights, or it is not the whole.
+    whole = row["sram_bytes"] is not None and (row["flash_bytes"] or row["dram_bytes"])
+    memory = float(sum(known)) if whole else float("inf")
     latency = float("inf") if row["latency_ms"] is None else float(row["latency_ms"])
     return (-float(row["accuracy"]), latency, memory)
 

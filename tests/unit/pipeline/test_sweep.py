@@ -15,7 +15,7 @@ BASE = Request(ModelSource("zoo:hello"), ("null",), data="random:8")
 
 
 def figures(**known):
-    plain = {"accuracy": 0.9, "latency_ms": 1.0, "sram_bytes": 100, "flash_bytes": 0, "group": "g"}
+    plain = {"accuracy": 0.9, "latency_ms": 1.0, "sram_bytes": 100, "flash_bytes": 50, "dram_bytes": None, "group": "g"}
     return {**plain, **known}
 
 
@@ -51,6 +51,11 @@ def test_equal_rows_are_both_on_the_front():
 def test_an_unknown_latency_never_makes_a_row_look_good():
     rows = with_front([figures(latency_ms=None), figures()])
     assert [r["on_front"] for r in rows] == [False, True]
+
+
+def test_memory_without_the_weights_never_makes_a_row_look_good():
+    rows = with_front([figures(flash_bytes=None), figures(), figures(flash_bytes=None, dram_bytes=10)])
+    assert [r["on_front"] for r in rows] == [False, False, True]
 
 
 def test_groups_have_fronts_of_their_own():
