@@ -9,7 +9,6 @@ import atexit
 import json
 import mmap
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -21,11 +20,12 @@ from typing import Any
 
 from anynpu import errors, tool
 from anynpu.errors import AnyNpuError, DeviceError
+from anynpu.runtime.noe.channel import Channel
 from anynpu.runtime.noe.device import Times
 from anynpu.runtime.noe.library import sink
 from anynpu.runtime.noe.shared import Shared
 from anynpu.runtime.noe.status import TIMEOUT
-from anynpu.runtime.noe.worker import LEAVE_S, MOST_PACKET, RUN, TIMES
+from anynpu.runtime.noe.worker import LEAVE_S, RUN, TIMES
 
 ASK_S = 120.0
 """Loading a large model takes seconds; nothing that is asked takes longer than this."""
@@ -49,15 +49,17 @@ class Client:
         finally:
             theirs.close()
             os.close(away)
-        self._channel = ours
-        self._poll = select.poll()
-        self._poll.register(ours, select.POLLIN)
-        self._answer = bytearray(MOST_PACKET)
+        self._channel = Channel(ours)
+        self._answer = self._channel.packet
         try:
             self.ask("open", library=str(library))
         except BaseException:
             self.close()
             raise
+
+    @property
+    def worker(self) -> int:
+        return self._process.pid
 
     def ask(self, what: str, descriptors: Sequence[int] = (), **arguments: Any) -> Any:
         """Returns the answer to a request; what the library refuses raises here."""
@@ -69,27 +71,24 @@ class Client:
         return answer["result"]
 
     def run(self, handle: int, timeout_ms: int) -> Times:
-        """Runs a loaded model once, from shared memory to shared memory."""
+        """Runs a loaded model once, from shared memory to shared memory; the caller holds the lock."""
         size = self._exchange(RUN.pack(b"r", handle, timeout_ms), "an inference", timeout_ms / 1000 + GRACE_S)
-        if self._answer[:1] == b"t":
-            return Times(*TIMES.unpack_from(self._answer)[1:])
+        if size == TIMES.size:
+            return Times._make(TIMES.unpack_from(self._answer))
         raise _error(json.loads(self._answer[:size])["error"])
 
     def _exchange(self, packet: bytes, what: str, limit_s: float, descriptors: Sequence[int] = ()) -> int:
         if self.lost:
             raise DeviceError(self.lost, what)
         try:
-            self._channel.send(packet)
-            if descriptors:
-                socket.send_fds(self._channel, [b"descriptors"], descriptors)
-            if not self._poll.poll(limit_s * 1000):
-                raise self._lose(f"libnoe did not return from {what} within {limit_s:g} s", TIMEOUT)
-            if size := self._channel.recv_into(self._answer):
+            self._channel.limit(limit_s)
+            self._channel.send(packet, descriptors)
+            if size := self._channel.receive():
                 return size
+        except BlockingIOError:
+            raise self._lose(f"libnoe did not return from {what} within {limit_s:g} s", TIMEOUT) from None
         except OSError:
             size = 0
-        except DeviceError:
-            raise
         except BaseException:
             # Interrupted in the middle: the answer to come would be taken for that of the next request.
             self._lose(f"{what} was interrupted")
@@ -123,7 +122,7 @@ class Client:
         """Lets the other process give the device back and end; one that does not is ended."""
         self.lost = self.lost or "the NPU was closed"
         with suppress(OSError):
-            self._channel.close()
+            self._channel.socket.close()
         if os.getpid() != self.pid:
             return
         if self._process.stdin:

@@ -32,6 +32,8 @@ from anynpu.tensors import Array, TensorSpec
 ISOLATE, TIMEOUT_MS, QOS = "ANYNPU_NOE_ISOLATE", "ANYNPU_NOE_TIMEOUT_MS", "ANYNPU_NOE_QOS"
 DEFAULT_TIMEOUT_MS, MOST_TIMEOUT_MS = 10_000, 3_600_000
 ALIGNMENT = 4096
+Parts = tuple[int, int, int, Times]
+"""Nanoseconds before the library's owner is asked, until it answers, and after; and those inside the library."""
 Shapes = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
@@ -41,7 +43,10 @@ class Engine(Protocol):
     @property
     def lost(self) -> str: ...
 
-    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Mapping[str, int]]: ...
+    @property
+    def worker(self) -> int: ...
+
+    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Parts]: ...
 
     def info(self) -> Info: ...
 
@@ -72,8 +77,9 @@ class NoeSession:
         self._qos = _qos(os.environ.get(QOS, "") if qos is None else qos)
         self._isolate = os.environ.get(ISOLATE, "1") != "0" if isolate is None else isolate
         self._dtypes = [np.dtype(spec.dtype) for spec in self.inputs]
+        self._output_names = [spec.name for spec in self.outputs]
         self._opening = threading.Lock()
-        self._stages: Mapping[str, int] = {}
+        self._parts: Parts | None = None
         self._engine: Engine | None = self._open()
 
     @staticmethod
@@ -114,12 +120,25 @@ class NoeSession:
             if array.dtype != dtype or array.shape != spec.shape:
                 spec.check(array)
             given.append(array)
-        outputs, self._stages = self._ready().run(given, self.timeout_ms)
-        return {spec.name: array for spec, array in zip(self.outputs, outputs, strict=True)}
+        outputs, self._parts = self._ready().run(given, self.timeout_ms)
+        return dict(zip(self._output_names, outputs, strict=True))
 
     def stages(self) -> Mapping[str, int]:
-        """Returns the nanoseconds of every part of the last run."""
-        return self._stages
+        """Returns the nanoseconds of every part of the last run: copies, the way to the library's owner, the device."""
+        if self._parts is None:
+            return {}
+        before, asked, after, times = self._parts
+        return {
+            "copy in": before + times.load,
+            "hand over": max(0, asked - sum(times)),
+            "device": times.infer,
+            "copy out": times.fetch + after,
+        }
+
+    @property
+    def worker(self) -> int:
+        """The number of the process that holds the library: our own, or another."""
+        return self._ready().worker
 
     def info(self) -> Info:
         """Returns what the device says of itself: target, versions, cores."""
@@ -173,7 +192,11 @@ class Isolated:
     def lost(self) -> str:
         return self._client.lost
 
-    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Mapping[str, int]]:
+    @property
+    def worker(self) -> int:
+        return self._client.worker
+
+    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Parts]:
         with self._client.lock:
             began = clock()
             for view, array in zip(self._inputs, inputs, strict=True):
@@ -182,7 +205,7 @@ class Isolated:
             times = self._client.run(self._handle, timeout_ms)
             answered = clock()
             outputs = [view.copy() for view in self._outputs]
-            return outputs, _stages(copied - began, answered - copied, clock() - answered, times)
+            return outputs, (copied - began, answered - copied, clock() - answered, times)
 
     def info(self) -> Info:
         told = self._client.ask("info")
@@ -222,14 +245,18 @@ class InProcess:
     def lost(self) -> str:
         return self._local.lost
 
-    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Mapping[str, int]]:
+    @property
+    def worker(self) -> int:
+        return self._local.pid
+
+    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Parts]:
         began = clock()
         given = [np.ascontiguousarray(array) for array in inputs]
         outputs = [np.empty(t.shape, t.dtype) for t in self._outputs]
         asked = clock()
         # Arrays, not addresses: they live as long as the task, even if nobody waits for it any more.
         times = self._call(_run_arrays, self._graph, given, outputs, timeout_ms, limit_s=timeout_ms / 1000 + GRACE_S)
-        return outputs, _stages(asked - began, clock() - asked, 0, times)
+        return outputs, (asked - began, clock() - asked, 0, times)
 
     def info(self) -> Info:
         info: Info = self._call(self._local.device.info)
@@ -253,16 +280,6 @@ def _run_arrays(graph: Graph, inputs: Sequence[Array], outputs: Sequence[Array],
 
 def _memory(array: Array) -> Memory:
     return Memory(array.__array_interface__["data"][0], array.nbytes)
-
-
-def _stages(before: int, asked: int, after: int, times: Times) -> dict[str, int]:
-    """Returns the parts of a run: copies are ours and the library's; what is left is the way to the owner and back."""
-    return {
-        "copy in": before + times.load,
-        "hand over": max(0, asked - sum(times)),
-        "device": times.infer,
-        "copy out": times.fetch + after,
-    }
 
 
 def _places(tensors: Sequence[CixTensor], start: int) -> tuple[list[tuple[int, int]], int]:

@@ -25,12 +25,13 @@ from typing import Any
 
 from anynpu.errors import AnyNpuError
 from anynpu.runtime.noe.abi import Qos
+from anynpu.runtime.noe.channel import Channel
 from anynpu.runtime.noe.device import Device, Graph, Memory
 from anynpu.runtime.noe.library import Library
 
 RUN = struct.Struct("<cIi")
-TIMES = struct.Struct("<cqqq")
-MOST_PACKET = 1 << 17
+TIMES = struct.Struct("<qqq")
+HOT = ord("r")
 LEAVE_S = 5.0
 
 
@@ -48,18 +49,17 @@ class Loaded:
 class Server:
     """Answers one request after the other, in the thread that alone touches the library."""
 
-    def __init__(self, channel: socket.socket) -> None:
-        self._channel = channel
+    def __init__(self, end: socket.socket) -> None:
+        self._channel = Channel(end)
         self._device: Device | None = None
         self._loaded: dict[int, Loaded] = {}
         self._next = 0
 
     def serve(self) -> None:
         """Answers until the other side goes away, then gives the device back."""
-        packet = bytearray(MOST_PACKET)
-        view, receive, send = memoryview(packet), self._channel.recv_into, self._channel.send
-        while size := receive(packet):
-            send(self._run(packet) if packet[:1] == b"r" else self._answer(bytes(view[:size])))
+        packet, receive, send = self._channel.packet, self._channel.receive, self._channel.send
+        while size := receive():
+            send(self._run(packet) if packet[0] == HOT else self._answer(bytes(packet[:size])))
         for loaded in self._loaded.values():
             loaded.graph.close()
         if self._device is not None:
@@ -69,7 +69,7 @@ class Server:
         _, handle, timeout_ms = RUN.unpack_from(packet)
         loaded = self._loaded[handle]
         try:
-            return TIMES.pack(b"t", *loaded.graph.run(loaded.inputs, loaded.outputs, timeout_ms))
+            return TIMES.pack(*loaded.graph.run(loaded.inputs, loaded.outputs, timeout_ms))
         except AnyNpuError as error:
             return _told(error)
 
@@ -96,7 +96,7 @@ class Server:
 
     def _load(self, inputs: list[list[int]], outputs: list[list[int]], qos: int) -> dict[str, Any]:
         """Loads the program in the first descriptor that follows; tensors lie in the second, each at its offset."""
-        _, descriptors, _, _ = socket.recv_fds(self._channel, 16, 2)
+        _, descriptors, _, _ = socket.recv_fds(self._channel.socket, 16, 2)
         program, tensors = (_mapped(fd) for fd in descriptors)
         graph = Graph(self._opened(), Memory(_address(program), len(program)), Qos(qos))
         base = _address(tensors)
