@@ -19,6 +19,8 @@ def conf(version: str, cross: str = "", compiler: str = "") -> str:
     """Returns dkms.conf; without AUTOINSTALL a new kernel would silently come without the module."""
     extra = f" ARCH={ARCH} CROSS_COMPILE={cross}" if cross else ""
     extra += f" CC={compiler}" if compiler else ""
+    # The machine's own strip does not know the other processor's files.
+    strip = 'STRIP[0]="no"\n' if cross else ""
     make = f"make -C ${{kernel_source_dir}} M=${{dkms_tree}}/{NAME}/{version}/build{extra}"
     return (
         f'PACKAGE_NAME="{NAME}"\n'
@@ -27,7 +29,7 @@ def conf(version: str, cross: str = "", compiler: str = "") -> str:
         'DEST_MODULE_LOCATION[0]="/updates/dkms"\n'
         f'MAKE[0]="{make} modules"\n'
         f'CLEAN="{make} clean"\n'
-        'AUTOINSTALL="yes"\n'
+        f'{strip}AUTOINSTALL="yes"\n'
     )
 
 

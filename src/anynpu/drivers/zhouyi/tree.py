@@ -15,7 +15,13 @@ from anynpu.errors import ConfigError, IntegrityError
 
 INSIDE = (".", "driver", "cix_opensource/npu/npu_driver/driver")
 OTHERS = ("", "*/", "*/*/", "*/*/*/")
-NEEDED = ("Makefile", *edits.FILES, "armchina-npu/include/armchina_aipu.h", "armchina-npu/zhouyi/v3.c")
+NEEDED = (
+    "Makefile",
+    *edits.FILES,
+    "armchina-npu/include/armchina_aipu.h",
+    "armchina-npu/include/cix_sky1_soc.h",
+    "armchina-npu/zhouyi/v3.c",
+)
 VENDOR, PATCHED, PARTLY, BY_HAND = "vendor", "patched", "partly patched", "patched by hand"
 SOURCE = "https://github.com/orangepi-xunlong/component_cix-current"
 CLONE = f"clone {SOURCE} and name its folder cix_opensource/npu/npu_driver/driver"
@@ -85,11 +91,11 @@ def _driver_folder(folder: Path) -> Path:
     found = next((folder / part for part in inside if (folder / part / SKY1).is_file()), None)
     if found is None:
         if any(next(folder.glob(f"{depth}armchina-npu/aipu.c"), None) for depth in OTHERS):
-            raise ConfigError(f"{folder}: this is Arm China's driver without the CIX SKY1 platform ({SKY1})", CLONE)
+            raise ConfigError(f"{folder}: this is Arm China's driver, not the edition for CIX SKY1 that boards ship", CLONE)
         raise ConfigError(f"{folder}: this is no Zhouyi driver tree: {SKY1} is not there", CLONE)
     driver = found.resolve()
     if missing := [name for name in NEEDED if not (driver / name).is_file()]:
-        raise ConfigError(f"{driver}: this is no whole Zhouyi driver tree: {missing[0]} is not there", CLONE)
+        raise ConfigError(f"{driver}: not the edition for CIX SKY1 that boards ship: {missing[0]} is not there", CLONE)
     if '"CIXH4000"' not in read(driver / SKY1):
         raise ConfigError(f"{driver}: {SKY1} does not know the ACPI device CIXH4000: this is another driver", CLONE)
     return driver
