@@ -155,16 +155,16 @@ def precision(of: OneClass, area: int, counts: Array) -> Array:
     if not objects:
         return np.full(len(OVERLAPS), np.nan)
     weight = counts[of.image] * ~of.ignored[area]
-    right = np.cumsum(weight * of.hits[area], axis=1, dtype=np.float64)
-    wrong = np.cumsum(weight * ~of.hits[area], axis=1, dtype=np.float64)
-    precise = right / (right + wrong + np.spacing(1))
-    highest = np.maximum.accumulate(precise[:, ::-1], axis=1)[:, ::-1]
-    reached = right / objects
-    found = np.zeros((len(OVERLAPS), len(RECALLS)))
-    for row, recall, best in zip(found, reached, highest, strict=True):
-        at = np.searchsorted(recall, RECALLS, side="left")
-        row[at < len(best)] = best[at[at < len(best)]]
-    return np.asarray(found.mean(axis=1))
+    right = np.cumsum(weight * of.hits[area], axis=1, dtype=np.int64)
+    seen = np.cumsum(weight, axis=1, dtype=np.int64)
+    best = np.zeros((len(OVERLAPS), weight.shape[1] + 1))  # beyond the last detection precision is nought
+    best[:, :-1] = np.maximum.accumulate((right / (seen + np.spacing(1)))[:, ::-1], axis=1)[:, ::-1]
+    # Where each recall is first reached, in one search: the hits of every overlap are set off by more than all objects.
+    wanted = np.searchsorted(np.arange(objects + 1) / objects, RECALLS)
+    row = np.arange(len(OVERLAPS))[:, None]
+    away = row * (objects + 1)
+    at = np.searchsorted((right + away).ravel(), (wanted + away).ravel()).reshape(len(row), -1) - row * weight.shape[1]
+    return np.asarray(best[row, at].mean(axis=1))
 
 
 def recall(of: OneClass, area: int, most: int, counts: Array) -> float:
