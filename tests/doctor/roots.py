@@ -268,6 +268,10 @@ def _bad_module(content: bytes) -> Callable[[Tree], None]:
     return damage
 
 
+def _accepted(tree: Tree) -> None:
+    tree.write(AIPU, module(release="6.18.8-current-arm64", flags="SMP preempt mod_unload modversions aarch64"))
+
+
 def _stuck(tree: Tree) -> None:
     tree.remove("/dev/aipu", "/sys/bus/platform/drivers/armchina/CIXH4000:00")
     tree.write("/proc/modules", "aipu 139264 1 - Loading 0x0000000000000000 (OE+)\n")
@@ -395,7 +399,7 @@ CASES: dict[str, Case] = {
     "no-module": Case(zhouyi, _no_module, "module", BUILD, "no aipu.ko"),
     "no-autoinstall": Case(zhouyi, _with("/usr/src/aipu-5.11.0/dkms.conf", "#AUTOINSTALL=yes\n"), "dkms", DKMS),
     "kernel-upgraded": Case(
-        zhouyi, _upgraded, "module", f"sudo dkms autoinstall -k {KERNEL}", "there is one for 6.12.47"
+        zhouyi, _upgraded, "module", f"sudo dkms install aipu/5.11.0 -k {KERNEL}", "there is one for 6.12.47"
     ),
     "kernel-upgraded-without-autoinstall": Case(zhouyi, _upgraded_without_autoinstall, "dkms", DKMS, "AUTOINSTALL"),
     "not-in-modules-dep": Case(zhouyi, _unlisted, "module", "sudo depmod -a", "modules.dep"),
@@ -404,6 +408,7 @@ CASES: dict[str, Case] = {
     "wrong-vermagic": Case(
         zhouyi, _bad_module(module(release="6.12.47")), "vermagic", "sudo dkms install --force aipu/5.11.0", "6.12.47"
     ),
+    "accepted-by-symbols": Case(zhouyi, _accepted),
     "other-flags": Case(
         zhouyi, _bad_module(module(flags="SMP mod_unload aarch64")), "vermagic", "dkms install", "preempt"
     ),
@@ -440,7 +445,11 @@ CASES: dict[str, Case] = {
         *("libnoe-abi", "cix-noe-umd", "is for x86-64"),
     ),
     "python-3.13-wheel": Case(
-        zhouyi, _wheel, "wheel", "python3.13 -m pip uninstall libnoe", "fails under Python 3.13, it knows 3.11 and 3.12"
+        zhouyi,
+        _wheel,
+        "wheel",
+        "sudo python3.13 -m pip uninstall --break-system-packages libnoe",
+        "fails under Python 3.13, it knows 3.11 and 3.12",
     ),
     "half-configured": Case(zhouyi, _half_configured, "dpkg", "sudo dpkg --configure cix-noe-umd", "half-configured"),
     "lfs-pointer-model": Case(zhouyi, _with(CLIP, POINTER), "model", "git -C /models lfs pull", "pointer", CLIP),

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import click
@@ -154,12 +155,50 @@ def test_what_cannot_be_read_is_unknown_and_says_how_to_know(check, path, tmp_pa
     assert all(result.status != "failed" for result in told.values())
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_of_root_is_unknown(tmp_path):
-    roots.Tree(roots.build("rockchip", tmp_path)).path("/sys/kernel/debug").chmod(0)
-    told = {f.check: f.result for f in diagnose(tmp_path).findings}
-    roots.Tree(tmp_path).path("/sys/kernel/debug").chmod(0o755)
-    assert told["driver-version"].status == "unknown" and told["driver-version"].fix.startswith("sudo cat")
+@pytest.fixture
+def nobody_root():
+    """A folder that any user may enter, and this process as a user who is not root."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def as_nobody(folder: Path):
+    """Examines the folder as a user to whom modes apply."""
+    diagnose(folder)  # the tables that ship with anynpu are read once
+    me = os.geteuid()
+    os.seteuid(65534 if me == 0 else me)
+    try:
+        return {finding.check: finding.result for finding in diagnose(folder).findings}
+    finally:
+        os.seteuid(me)
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "check"),
+    [
+        ("rockchip", "/sys/kernel/debug", "driver-version"),
+        ("healthy", "/var/lib/dpkg/status", "dpkg"),
+        ("healthy", f"/{roots.SECURE_BOOT}", "signature"),
+        ("healthy", roots.AIPU, "init-module"),
+        ("healthy", "/usr/share/cix", "libnoe"),
+        ("healthy", "/sys/bus", "devices"),
+    ],
+)
+def test_a_file_of_root_is_unknown_and_says_how_to_know(name, path, check, nobody_root):
+    tree = roots.Tree(roots.build(name, nobody_root))
+    if not tree.path(path).exists():
+        tree.write(path, b"\x06\0\0\0\x01")
+    mode = tree.path(path).stat().st_mode
+    tree.path(path).chmod(0)
+    try:
+        told = as_nobody(nobody_root)
+    finally:
+        tree.path(path).chmod(mode)
+    assert told[check].status == "unknown" and told[check].fix.startswith("sudo "), told[check]
+    assert "Permission denied" in told[check].evidence
+    assert "failed" not in {result.status for result in told.values()}
 
 
 class Watched:

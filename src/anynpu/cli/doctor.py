@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ NO_PROBLEM, PROBLEM = 0, 1
     help="Examine the files of another machine below this folder; nothing outside of it is read.",
 )
 @click.option("--model", multiple=True, metavar="FILE", help="Examine a model file too. Repeat for more.")
-@click.option("--all", "everything", is_flag=True, help="Show what was left out because of an earlier problem.")
+@click.option("--all", "everything", is_flag=True, help="Show every sentence, and what an earlier problem left out.")
 @options.apply(options.COMMON)
 @click.pass_context
 def doctor(ctx: click.Context, /, root: Path, model: tuple[str, ...], everything: bool, **_: Any) -> int:
@@ -92,14 +93,19 @@ def _show(told: Examination, everything: bool) -> None:
     shown = [f for f in told.findings if everything or f.result.status != "skipped"]
     width = max((len(finding.check) for finding in shown), default=0)
     for finding in shown:
-        _line(finding, width)
+        _line(finding, width, everything)
     _close(told)
 
 
-def _line(finding: Finding, width: int) -> None:
+def _line(finding: Finding, width: int, everything: bool) -> None:
+    """Prints what was found; the sentence says what ought to be, so one that holds is told only when asked for."""
     result = finding.result
-    status = click.style(f"{result.status:<8}", fg=COLOURS[result.status])
-    click.echo(f"{status} {finding.check:<{width}}  {finding.sentence}")
+    status = f"{result.status:<8}"
+    shown = status if os.environ.get("NO_COLOR") else click.style(status, fg=COLOURS[result.status])
+    if result.status == "ok" and not everything:
+        click.echo(f"{shown} {finding.check:<{width}}  {result.evidence}")
+        return
+    click.echo(f"{shown} {finding.check:<{width}}  {finding.sentence}")
     pad = " " * (11 + width)
     click.echo(f"{pad}{result.evidence}")
     if result.fix:

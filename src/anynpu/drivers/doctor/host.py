@@ -30,8 +30,9 @@ def python(machine: Machine) -> Result:
     found = ".".join(str(part) for part in machine.python)
     if machine.python >= OLDEST_PYTHON:
         return ok(f"Python {found}")
-    what = f"Python {found}" if any(machine.python) else "no python3"
-    return failed(f"{what}: anynpu needs 3.11 or later", fixes.apt("python3.11 python3.11-venv"))
+    if not any(machine.python):
+        return failed("no python3", fixes.apt("python3 python3-venv"))
+    return failed(f"Python {found}: anynpu needs 3.11 or later", fixes.apt("python3.11 python3.11-venv"))
 
 
 def compilers(machine: Machine) -> Result:

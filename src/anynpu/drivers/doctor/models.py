@@ -53,4 +53,5 @@ def _cix(machine: Machine, path: str) -> Result:
     except IntegrityError as error:
         said = error.message.replace(str(machine.root.real(path)), path)
         return failed(said, AGAIN.format(shlex.quote(path)))
-    return ok(f"{path}: {len(cix.inputs)} inputs, {len(cix.outputs)} outputs, for {cix.target}")
+    names = [", ".join(f"{t.name} {t.dtype}" for t in tensors) for tensors in (cix.inputs, cix.outputs)]
+    return ok(f"{path}: {names[0]} -> {names[1]}, for {cix.target}")

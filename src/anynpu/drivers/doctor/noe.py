@@ -110,11 +110,18 @@ def wheel(machine: Machine) -> Result:
         name = f"{python[0]}.{python[1]}"
         return failed(
             f"libnoe {version} in {folder}: `import libnoe` fails under Python {name}, it knows 3.11 and 3.12 only",
-            f"python{name} -m pip uninstall libnoe    # anynpu calls libnoe.so itself, under every Python",
+            f"{_uninstall(folder, name)} libnoe    # anynpu calls libnoe.so itself, under every Python",
         )
     if found:
         return ok(f"libnoe {found[0][1]} in {found[0][0]}")
     return ok("none is installed")
+
+
+def _uninstall(folder: str, python: str) -> str:
+    """Returns the command up to the package; Debian's own Python lets pip touch it only when told so."""
+    if folder.startswith("/usr/"):
+        return f"sudo python{python} -m pip uninstall --break-system-packages"
+    return f"{folder.rpartition('/lib/')[0]}/bin/python -m pip uninstall"
 
 
 def _python_of(machine: Machine, folder: str) -> tuple[int, int]:
