@@ -22,6 +22,7 @@ CASES = {
     "tflite": "tflm",
     "vela": "ethos-u55-128",
     "mcu_c": "host",
+    "zhouyi": "zhouyi-z3",
 }
 """A chip for each compiler; a compiler that is registered and not named here fails its test."""
 

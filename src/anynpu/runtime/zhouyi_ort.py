@@ -1,0 +1,158 @@
+"""ONNX models on the Zhouyi NPU through CIX's build of ONNX Runtime, which compiles them when they are opened.
+
+Operators that its provider lacks would go to the CPU without a word. Here the CPU is closed to them: such a model does
+not open, and the error names them. `receipt` opens the CPU again in order to say what ran where.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from anynpu.artifact import Artifact, OperatorPlacement, Placement
+from anynpu.errors import DeviceError, Finding, IntegrityError, ToolFailed, ToolMissing, Unsupported
+from anynpu.tensors import Array
+
+PROVIDER, CPU = "ZhouyiExecutionProvider", "CPUExecutionProvider"
+NPU = "Zhouyi Z3"
+CLOSED = "session.disable_cpu_ep_fallback"
+LACKS = frozenset({"Shape", "Gather", "Slice", "Where", "Concat", "Cast"})
+"""Operators that the provider of SDK 25 Q3 leaves to the CPU."""
+INSTALL = (
+    "install the onnxruntime_zhouyi wheel of /usr/share/cix/pypi in a Python 3.11 or 3.12 environment on the board"
+)
+OPERATORS = "OPERATOR_PATH must name /usr/share/cix/lib/onnxruntime/operator"
+
+
+class ZhouyiOrtSession:
+    """Runs float and QDQ ONNX models of fixed shapes, all of it on the NPU."""
+
+    name = "zhouyi_ort"
+    formats = ("onnx", "onnx-ort")
+    rank = 60
+    what = "Zhouyi NPU through ONNX Runtime"
+
+    def __init__(self, artifact: Artifact) -> None:
+        if reason := self.missing():
+            raise ToolMissing(reason, INSTALL)
+        self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
+        self._session: Any = _opened(artifact, [PROVIDER], closed=True)
+
+    @staticmethod
+    def missing() -> str:
+        """Returns what is to be installed before ONNX Runtime can use the NPU here."""
+        import onnxruntime
+
+        present = onnxruntime.get_available_providers()
+        return "" if PROVIDER in present else f"ONNX Runtime has no {PROVIDER} here (it has {', '.join(present)})"
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if self._session is None:
+            raise DeviceError("the session was closed", "run")
+        names = [spec.name for spec in self.outputs]
+        try:
+            values = self._session.run(names, dict(inputs))
+        except Exception as error:  # the binding raises a dozen unrelated classes
+            raise DeviceError(f"ONNX Runtime failed: {_first_line(error)}", call="run", hint=OPERATORS) from error
+        return dict(zip(names, values, strict=True))
+
+    def close(self) -> None:
+        self._session = None
+
+
+def _opened(artifact: Artifact, providers: Sequence[str], closed: bool, profile: str = "") -> Any:
+    """Returns an ONNX Runtime session that neither places operators elsewhere nor tries other providers, if closed."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    if closed:
+        options.add_session_config_entry(CLOSED, "1")
+    if profile:
+        options.enable_profiling, options.profile_file_prefix = True, profile
+    try:
+        session = onnxruntime.InferenceSession(str(artifact.main), options, providers=list(providers))
+    except Exception as error:
+        raise _refusal(artifact, _first_line(error)) from error
+    session.disable_fallback()  # the binding would open it again on the CPU when a run fails
+    if closed and session.get_providers()[:1] != list(providers[:1]):
+        raise ToolFailed(f"ONNX Runtime did not take {providers[0]}, but {', '.join(session.get_providers())}")
+    return session
+
+
+def _refusal(artifact: Artifact, words: str) -> Unsupported | IntegrityError:
+    """Returns why a model did not open: operators that the provider lacks, or what ONNX Runtime says."""
+    if found := findings(artifact.main):
+        return Unsupported(
+            "the NPU's provider cannot take the whole model",
+            found,
+            "compile it with `anynpu build -t zhouyi-z3`, or cut the model before these operators",
+        )
+    return IntegrityError(f"ONNX Runtime refuses the model: {words}", OPERATORS)
+
+
+def findings(model: Path) -> tuple[Finding, ...]:
+    """Returns the operators of an ONNX file that the provider leaves to the CPU, and inputs without a fixed shape."""
+    import onnx
+
+    try:
+        graph = onnx.load(str(model)).graph
+    except Exception:  # what is no model has no operators; ONNX Runtime's words say so
+        return ()
+    lacking = [
+        Finding("provider", f"{node.op_type} runs on the CPU in the provider of SDK 25 Q3", node.name or node.output[0])
+        for node in graph.node
+        if node.op_type in LACKS
+    ]
+    stored = {tensor.name for tensor in graph.initializer}
+    loose = [
+        Finding("static_shapes", "the provider takes fixed shapes only", value.name)
+        for value in graph.input
+        if value.name not in stored and any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
+    ]
+    return (*lacking, *loose)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def receipt(artifact: Artifact, samples: Sequence[Mapping[str, Array]], provider: str = PROVIDER) -> Placement:
+    """Returns which operators ran on the provider and which on the CPU, by executing the model with the CPU open."""
+    providers = list(dict.fromkeys([provider, CPU]))
+    with tempfile.TemporaryDirectory() as folder:
+        session = _opened(artifact, providers, closed=False, profile=str(Path(folder) / "profile"))
+        for sample in samples:
+            session.run(None, dict(sample))
+        text = Path(session.end_profiling()).read_text("utf-8")
+    return placement(text, provider)
+
+
+def placement(profile: str, provider: str = PROVIDER) -> Placement:
+    """Returns the receipt that a profile of ONNX Runtime (JSON) holds; each executed node counts once."""
+    try:
+        events = json.loads(profile)
+        nodes = {event["name"]: event["args"] for event in events if _is_kernel(event)}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IntegrityError(f"not a profile of ONNX Runtime: {error}") from None
+    if not nodes:
+        raise IntegrityError("the profile has no executed operator in it", "run the model at least once")
+    return Placement(NPU, tuple(_placed(nodes, provider)))
+
+
+def _is_kernel(event: Mapping[str, Any]) -> bool:
+    return event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
+
+
+def _placed(nodes: Mapping[str, Mapping[str, Any]], provider: str) -> Iterable[OperatorPlacement]:
+    for name, args in nodes.items():
+        where, kind = str(args["provider"]), str(args["op_name"])
+        reason = "" if where == provider else f"{where} ran it: {_why(kind)}"
+        yield OperatorPlacement(name.removesuffix("_kernel_time"), kind, "cpu" if reason else "npu", reason)
+
+
+def _why(kind: str) -> str:
+    return "the provider has no such operator" if kind in LACKS else "the provider did not take it"

@@ -1,0 +1,153 @@
+"""A vendor's compiler in its own environment: where it is, which version, what it needs, what its last words mean.
+
+The facts are `data/toolchains/NAME.toml`. A variable (CIXBUILD_PATH) names the program, its `bin` folder or the
+environment around it; without it the PATH is searched. Nothing is imported or started to find a version out.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+from anynpu import schema
+from anynpu.artifact import hash_file
+from anynpu.errors import ConfigError, ToolFailed, ToolMissing
+
+PACKAGE = "anynpu.data.toolchains"
+
+
+@dataclass(frozen=True)
+class Saying:
+    """A line that a tool is known to print, and what helps; `{what}` in the hint is the group of that name."""
+
+    pattern: str
+    hint: str
+    source: str
+
+    def __post_init__(self) -> None:
+        try:
+            groups = re.compile(self.pattern).groupindex
+        except re.error as error:
+            raise ConfigError(f"{self.pattern}: no regular expression ({error})") from None
+        if "{what}" in self.hint and "what" not in groups:
+            raise ConfigError(f"{self.pattern}: the hint names {{what}}, the pattern has no such group")
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """What a tool needs and says."""
+
+    name: str
+    title: str
+    program: str
+    variable: str
+    package: str
+    python: str
+    machine: str
+    licence: str
+    get: str
+    source: str
+    library_path: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    says: tuple[Saying, ...] = ()
+
+    def hint(self, text: str) -> str:
+        """Returns what helps against the last known line in what the tool said, or an empty string."""
+        found: tuple[int, str] = (-1, "")
+        for saying in self.says:
+            for match in re.finditer(saying.pattern, text):
+                words = match.groupdict().get("what") or ""
+                found = max(found, (match.start(), saying.hint.replace("{what}", words)))
+        return found[1]
+
+    def explained(self, failure: ToolFailed) -> ToolFailed:
+        """Returns the failure with a hint, looked for in all that the tool said."""
+        try:
+            text = Path(failure.log).read_text("utf-8", "replace") if failure.log else ""
+        except OSError:
+            text = ""
+        hint = self.hint(text.rpartition("\n$ ")[2] or "\n".join(failure.last_lines))
+        hint = hint or f"the log has {self.program}'s own words"
+        return ToolFailed(failure.message, failure.argv, failure.status, failure.log, failure.last_lines, hint)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A tool that is here: the program, its version, and the folder of Python packages around it, if there is one."""
+
+    toolchain: Toolchain
+    program: Path
+    version: str
+    packages: Path | None
+
+    def environment(self) -> dict[str, str]:
+        """Returns the variables that it runs with, besides those every tool keeps."""
+        kept = {name: os.environ[name] for name in self.toolchain.keep if name in os.environ}
+        folders = [str(self.packages / part) for part in self.toolchain.library_path] if self.packages else []
+        paths = [*folders, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
+        found = {**self.toolchain.environment, **kept, "PYTHONUNBUFFERED": "1"}
+        return found | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
+
+
+@functools.cache
+def read_toolchain(name: str) -> Toolchain:
+    """Returns the facts of a tool that ships with anynpu."""
+    with resources.as_file(resources.files(PACKAGE) / f"{name}.toml") as file:
+        return schema.from_dict(Toolchain, schema.read_toml(file), f"{name}.toml")
+
+
+def find(name: str) -> Installed:
+    """Returns the tool as it is installed here, or raises ToolMissing with the way to get it."""
+    toolchain = read_toolchain(name)
+    program = _program(toolchain)
+    packages = _packages(program, toolchain)
+    return Installed(toolchain, program, _version(program, packages, toolchain), packages)
+
+
+def _program(toolchain: Toolchain) -> Path:
+    named = os.environ.get(toolchain.variable)
+    if named:
+        places = [Path(named), Path(named) / toolchain.program, Path(named) / "bin" / toolchain.program]
+        for place in places:
+            if place.is_file() and os.access(place, os.X_OK):
+                return place.absolute()
+        raise ToolMissing(f"{toolchain.variable}={named}: there is no program {toolchain.program}", toolchain.get)
+    found = shutil.which(toolchain.program)
+    if found is None:
+        where = "" if platform.machine() == toolchain.machine else f" (it runs on {toolchain.machine} alone)"
+        raise ToolMissing(f"{toolchain.program} is not installed{where}", toolchain.get)
+    return Path(found).absolute()
+
+
+def _packages(program: Path, toolchain: Toolchain) -> Path | None:
+    """Returns the site-packages of the environment that the program belongs to."""
+    for start in (program, program.resolve()):
+        folders = sorted(start.parent.parent.glob("lib/python3.*/site-packages"))
+        wanted = [f for f in folders if f.parent.name == f"python{toolchain.python}"]
+        for folder in (*wanted, *folders):
+            if _dist_info(folder, toolchain):
+                return folder
+    return None
+
+
+def _dist_info(folder: Path, toolchain: Toolchain) -> str:
+    """Returns the version that pip noted down for the tool's package there."""
+    for entry in sorted(folder.glob("*.dist-info")):
+        name, _, version = entry.name.removesuffix(".dist-info").rpartition("-")
+        if name.lower().replace("_", "-") == toolchain.package and version:
+            return version
+    return ""
+
+
+def _version(program: Path, packages: Path | None, toolchain: Toolchain) -> str:
+    known = _dist_info(packages, toolchain) if packages else ""
+    # Without a package there is no version to read; what the program's file holds tells two of them apart.
+    return known or f"sha256:{hash_file(program)[:12]}"

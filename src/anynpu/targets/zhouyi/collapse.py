@@ -1,0 +1,82 @@
+"""Successful garbage: a compiled model that gives the same vector whatever it is given.
+
+Eight bits can map all tokens of a text model to one embedding; cixbuild reports success and the model runs. Two samples
+that the float model tells apart must come apart in the compiled one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu import schema
+from anynpu.artifact import Artifact, Manifest
+from anynpu.errors import AccuracyError
+from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.runtime.base import choose, run_real
+from anynpu.tensors import Array, by_name
+
+SAME = 0.9999
+"""Two outputs with a larger cosine are one and the same at eight bits."""
+DIFFERENT = 0.999
+"""Samples whose float outputs have a larger cosine prove nothing."""
+SAMPLES = 8
+
+
+def cosine(a: Array, b: Array) -> float:
+    """Returns the cosine of two outputs, 1 where both are zero."""
+    x, y = (np.asarray(v, np.float64).ravel() for v in (a, b))
+    lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
+    return float(x @ y) / lengths if lengths else float(np.array_equal(x, y))
+
+
+def farthest(outputs: Sequence[Array]) -> tuple[int, int, float]:
+    """Returns the two samples whose outputs differ most, and their cosine."""
+    pairs = [(cosine(outputs[i], outputs[j]), i, j) for i, j in combinations(range(len(outputs)), 2)]
+    value, i, j = min(pairs)
+    return i, j, value
+
+
+def judge(name: str, wanted: Sequence[Array], got: Sequence[Array]) -> str:
+    """Raises AccuracyError where an output collapses; returns what is to be said where nothing can be judged."""
+    i, j, truth = farthest(wanted)
+    if truth > DIFFERENT:
+        return f"output {name}: the float model gives nearly the same for these samples (cosine {truth:.5f})"
+    found = cosine(got[i], got[j])
+    if not found < SAME:
+        raise AccuracyError(
+            f"the compiled model gives the same {name} for samples {i} and {j} (cosine {found:.6f}), "
+            f"the float model tells them apart ({truth:.4f}): it runs, and its results mean nothing",
+            "cosine of two samples",
+            found,
+            SAME,
+            [name],
+            "keep the embedding in floats (-O float_nodes=.*Gather.*), widen it (-O wide_nodes=...), "
+            "or build with -O activation_bits=16",
+        )
+    return ""
+
+
+def distinct(candidate: str, manifest: dict[str, Any], reference: str, data: str) -> list[str]:
+    """Runs both models on the same samples and judges every output (runs in a child process)."""
+    truth = Artifact.open(Path(reference))
+    subject = Artifact(Path(candidate), schema.from_dict(Manifest, manifest, "manifest"))
+    samples = read_samples(Path(data)).first(SAMPLES)
+    if len(samples) < 2:
+        return ["one sample alone cannot show whether outputs collapse"]
+    wanted, got = (_outputs(artifact, truth, samples) for artifact in (truth, subject))
+    return [note for name in wanted if (note := judge(name, wanted[name], got[name]))]
+
+
+def _outputs(artifact: Artifact, truth: Artifact, samples: SampleSet) -> dict[str, list[Array]]:
+    like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
+    session = choose(artifact.manifest.format)(artifact)
+    try:
+        rows = [run_real(session, sample, like) for sample in samples]
+    finally:
+        session.close()
+    return {name: [row[name] for row in rows] for name in rows[0]}
