@@ -216,7 +216,7 @@ def ultralytics_after(output: np.ndarray, pixels: np.ndarray) -> Work:
         if len(scores) not in answer:
             from anynpu.tasks import nms
 
-            kept = nms.keep(boxes.double().numpy(), scores.numpy(), np.zeros(len(scores)), iou, 300)
+            kept = nms.keep(boxes.double().numpy(), scores.numpy(), np.zeros(len(scores), int), iou, 300)
             answer[len(scores)] = torch.from_numpy(kept)
         return answer[len(scores)]
 

@@ -122,19 +122,27 @@ def read(layout: yolo.Layout, outputs: Mapping[str, Array], place: Fit, threshol
         wanted = np.flatnonzero(np.isin(found.classes, threshold.classes))
         found = yolo.Candidates(found.boxes[wanted], found.scores[wanted], found.classes[wanted])
     kept = nms.keep(found.boxes, found.scores, found.classes, threshold.iou, threshold.most)
-    boxes, scores, classes = _mapped_back(found.boxes[kept], place), found.scores[kept], found.classes[kept]
-    inside = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    boxes, scores, classes = (
+        _mapped_back(found.boxes.take(kept, 0), place),
+        found.scores.take(kept),
+        found.classes.take(kept),
+    )
+    inside = boxes[:, 2:] > boxes[:, :2]
     if inside.all():
         return Detections(boxes, scores, classes)
+    inside = inside.all(1)
     return Detections(boxes[inside], scores[inside], classes[inside])
 
 
 def _mapped_back(boxes: Array, place: Fit) -> Array:
-    mapped = boxes - np.array([place.left, place.top, place.left, place.top], np.float32)
-    mapped /= np.array([place.gain_x, place.gain_y, place.gain_x, place.gain_y], np.float32)
+    start, gain, edge = np.array(
+        [[place.left, place.top], [place.gain_x, place.gain_y], [place.width, place.height]], np.float32
+    )
+    mapped = boxes.reshape(-1, 2, 2) - start
+    mapped /= gain
     np.maximum(mapped, 0, out=mapped)
-    np.minimum(mapped, np.array([place.width, place.height, place.width, place.height], np.float32), out=mapped)
-    return mapped
+    np.minimum(mapped, edge, out=mapped)
+    return mapped.reshape(-1, 4)
 
 
 def in_order(preprocess: Preprocess, channels: str) -> Preprocess:

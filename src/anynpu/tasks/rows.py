@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from anynpu.errors import AccuracyError
 from anynpu.tensors import Array, TensorSpec
 
-# The integers as wide as a float, and the bits of infinity.
-_BITS: dict[Any, tuple[Any, int]] = {
-    np.dtype(np.float32): (np.dtype(np.int32), 0x7F800000),
-    np.dtype(np.float16): (np.dtype(np.int16), 0x7C00),
-}
+# The integers as wide as a float.
+_BITS: dict[Any, Any] = {np.dtype(np.float32): np.dtype(np.int32), np.dtype(np.float16): np.dtype(np.int16)}
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Rows:
     """Stored numbers [rows, candidates]; `scale` and `zero` hold one number, or one a row, or None for plain floats."""
 
@@ -52,12 +48,12 @@ class Rows:
     def above(self, threshold: float) -> Array:
         """Returns the candidates with a row above `threshold`, found without turning integers into reals.
 
-        Those that equal it, but for rounding, may be among them.
+        Those that equal it, but for rounding, may be among them; those with a row that is no number are.
         """
         if threshold == math.inf or threshold == -math.inf:
             return np.arange(self.stored.shape[1] if threshold < 0 else 0)
         if self.scale is None or self.zero is None:
-            return np.flatnonzero(_floats_above(self.stored, threshold))
+            return _floats_above(self.stored, threshold).nonzero()[0]
         # real > t is stored > t / scale + zero point, and both sides of that are whole numbers after rounding down.
         steps = threshold / self.scale
         least = np.floor(steps - np.abs(steps) * 1e-6) + self.zero
@@ -72,29 +68,25 @@ class Rows:
 
     def real(self, candidates: Array) -> Array:
         """Returns what the numbers of some candidates stand for, [rows, candidates]."""
-        # A gather along the contiguous axis reads each number of a candidate from its own line of memory, once.
-        stored = self.stored.take(candidates, axis=1)
+        return self._real(self.stored.take(candidates, axis=1))
+
+    def columns(self, candidates: Array) -> Array:
+        """Returns the same with the numbers of a candidate side by side in memory, where its best row is found faster."""
+        return self._real(self.stored[:, candidates])
+
+    def _real(self, stored: Array) -> Array:
         if self.scale is None or self.zero is None:
             return stored.astype(np.float32, copy=False)
         return ((stored - self.zero[:, None]) * self.scale[:, None]).astype(np.float32)
 
 
 def _floats_above(values: Array, threshold: float) -> Array:
-    """Returns which columns have a number above `threshold`, or equal to it."""
+    """Returns which columns have a number above `threshold` or equal to it, or what is no number."""
     if values.dtype in _BITS and threshold >= 0:
         # The bits of floats from zero up are in the order of the numbers, and integers compare faster; half floats,
         # for which numpy has no arithmetic, ten times.
-        integer, infinity = _BITS[values.dtype]
+        integer = _BITS[values.dtype]
         bits: Array = values.view(integer).max(0)
-        _refuse_nan(int(bits.max()) > infinity)
-        return np.asarray(bits >= int(np.array(threshold, values.dtype).view(integer)))
+        return bits >= np.array(threshold, values.dtype).view(integer)
     greatest: Array = values.astype(np.float32, copy=False).max(0)
-    _refuse_nan(math.isnan(greatest.max()))
-    return greatest >= threshold
-
-
-def _refuse_nan(found: bool) -> None:
-    if found:
-        raise AccuracyError(
-            "the model gives scores that are not numbers", "finite scores", 0.0, 1.0, hint="look for NaN in its weights"
-        )
+    return ~(greatest < threshold)

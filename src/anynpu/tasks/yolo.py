@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -73,8 +74,11 @@ class Layout:
     parts: tuple[Part, ...]
     classes: int
 
-    def of_stride(self, stride: int) -> tuple[Part, ...]:
-        return tuple(part for part in self.parts if part.stride == stride)
+    @cached_property
+    def of_stride(self) -> dict[int, list[Part]]:
+        """Returns the parts by their stride, finest first."""
+        strides = sorted({part.stride for part in self.parts})
+        return {stride: [part for part in self.parts if part.stride == stride] for stride in strides}
 
 
 def layout(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec], labels: int = 0) -> Layout:
@@ -193,16 +197,23 @@ class Candidates:
 def candidates(layout: Layout, outputs: Mapping[str, Array], confidence: float) -> Candidates:
     """Returns every box with a score above `confidence`, in the order of the outputs."""
     found: list[tuple[Array, Array]] = []
-    for stride in sorted({part.stride for part in layout.parts}):
-        found += _of_stride(layout, [part.read(outputs) for part in layout.of_stride(stride)], stride, confidence)
+    for stride, parts in layout.of_stride.items():
+        found += _of_stride(layout, [part.read(outputs) for part in parts], stride, confidence)
     corners, scores = found[0] if len(found) == 1 else (np.concatenate(e, 1) for e in zip(*found, strict=True))
-    best, peak = scores.argmax(0), scores.max(0)
-    sure = peak > confidence
-    if not sure.all():
+    best = scores.argmax(0)
+    peak = scores[best, np.arange(len(best))]
+    if not (least := np.minimum.reduce(peak, initial=math.inf)) > confidence:
+        _refuse(math.isnan(least), "scores")
+        sure = peak > confidence
         corners, peak, best = corners[:, sure], peak[sure], best[sure]
-    if not np.isfinite(corners).all():
-        raise AccuracyError("the model gives boxes that are not numbers", "finite boxes", 0.0, 1.0)
+    _refuse(not np.isfinite(corners).all(), "boxes")
     return Candidates(corners.T, peak, best)
+
+
+def _refuse(found: bool, what: str) -> None:
+    if found:
+        hint = "look for NaN in its weights"
+        raise AccuracyError(f"the model gives {what} that are not numbers", f"finite {what}", 0.0, 1.0, hint=hint)
 
 
 def _of_stride(layout: Layout, rows: list[Rows], stride: int, confidence: float) -> list[tuple[Array, Array]]:
@@ -225,13 +236,14 @@ def _sigmoid(values: Array) -> Array:
 
 
 def _corners(centre: Array, sides: Array) -> Array:
-    return np.concatenate([centre - sides / 2, centre + sides / 2])
+    half = sides / 2
+    return np.concatenate([centre - half, centre + half])
 
 
 def _plain(boxes: Rows, scores: Rows, confidence: float) -> tuple[Array, Array]:
     at = scores.above(confidence)
     real = boxes.real(at)
-    return _corners(real[:2], real[2:]), scores.real(at)
+    return _corners(real[:2], real[2:]), scores.columns(at)
 
 
 def _with_objectness(rows: Rows, confidence: float) -> tuple[Array, Array]:
@@ -249,7 +261,7 @@ def _anchorless(layout: Layout, boxes: Rows, scores: Rows, stride: int, confiden
         sides = (weights * bins[:, None]).sum(1, keepdims=True) / weights.sum(1, keepdims=True)
     centre = _places(layout, at, stride) + np.float32(0.5)
     corners = np.concatenate([centre - sides[:2, 0], centre + sides[2:, 0]]) * np.float32(stride)
-    return corners, _sigmoid(scores.real(at))
+    return corners, _sigmoid(scores.columns(at))
 
 
 def _anchored(layout: Layout, rows: Rows, stride: int, confidence: float) -> list[tuple[Array, Array]]:
