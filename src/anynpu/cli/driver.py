@@ -104,6 +104,8 @@ def _whole_plan(found: trees.Tree, root: Root, given: dict[str, Any]) -> tuple[l
         steps.append(Step("make the source fit every kernel", (*words, "patch", str(found.folder))))
     elif found.kind == trees.BY_HAND:
         trouble.append("patched by hand, for some kernels only: restore the vendor's files, then patch")
+    elif found.kind == trees.CHANGED:
+        trouble += [f"{state.file}: {state.why}" for state in found.states if state.state == trees.LOST]
     try:
         kernel = _kernel(given, root)
         argv = (*words, "build", str(found.folder), *_kernel_words(given), "-o", f"aipu-{kernel.release}")

@@ -150,9 +150,13 @@ def by_hand(folder: Path) -> Path:
     """Changes a tree the way that people do by hand for one new kernel."""
     sky1 = folder / "armchina-npu/sky1/sky1.c"
     text = sky1.read_text("utf-8").replace("static int sky1_npu_remove", "static void sky1_npu_remove")
-    text = text.replace("static int sky1_npu_devfreq_target", "#ifdef CONFIG_ENABLE_DEVFREQ\nstatic int sky1_npu_devfreq_target")
+    text = text.replace(
+        "static int sky1_npu_devfreq_target", "#ifdef CONFIG_ENABLE_DEVFREQ\nstatic int sky1_npu_devfreq_target"
+    )
     sky1.write_text(text.replace("int put_it", "#endif\nint put_it"), "utf-8")
     dma_buf = folder / "armchina-npu/aipu_dma_buf.c"
-    dma_buf.write_text(dma_buf.read_text("utf-8").replace("\nMODULE_IMPORT_NS(DMA_BUF)", '\nMODULE_IMPORT_NS("DMA_BUF")'))
+    dma_buf.write_text(
+        dma_buf.read_text("utf-8").replace("\nMODULE_IMPORT_NS(DMA_BUF)", '\nMODULE_IMPORT_NS("DMA_BUF")')
+    )
     (folder / "Makefile").write_text("ccflags-y += -I$(src)\nobj-m := aipu.o\naipu-y := armchina-npu/aipu.o\n")
     return folder

@@ -36,7 +36,9 @@ def compiled(folder: Path, file: str, version: tuple[int, int]) -> str:
     if compiler is None:
         pytest.skip("needs a C preprocessor")
     text = (folder / file).read_text("latin-1")
-    head = f"#define KERNEL_VERSION(a,b,c) ((a)*65536+(b)*256+(c))\n#define LINUX_VERSION_CODE KERNEL_VERSION({version[0]},{version[1]},0)\n"
+    major, minor = version
+    head = "#define KERNEL_VERSION(a,b,c) ((a)*65536+(b)*256+(c))\n"
+    head += f"#define LINUX_VERSION_CODE KERNEL_VERSION({major},{minor},0)\n"
     source = head + re.sub(r"^#include.*$", "", text, flags=re.MULTILINE)
     done = subprocess.run([compiler, "-E", "-P", "-"], input=source, capture_output=True, text=True, check=True)
     return done.stdout
@@ -120,7 +122,9 @@ def test_places_are_found_by_meaning_after_the_vendor_moved_things(folder):
 def test_a_users_edit_elsewhere_survives_a_revert(folder):
     patch(folder)
     path = folder / edits.MM
-    path.write_text(path.read_text("latin-1").replace("struct iommu_dma_cookie *cookie = NULL;", "void *cookie = mine;"))
+    path.write_text(
+        path.read_text("latin-1").replace("struct iommu_dma_cookie *cookie = NULL;", "void *cookie = mine;")
+    )
     revert(folder)
     assert path.read_text("latin-1") == MM.replace("struct iommu_dma_cookie *cookie = NULL;", "void *cookie = mine;")
     assert tree.recognise(folder).kind == tree.VENDOR
@@ -229,5 +233,5 @@ def test_kbuild_lists_what_the_makefile_lists_and_the_chips_own(folder):
     text = (folder / "Kbuild").read_text()
     names = re.findall(r"armchina-npu/([\w/]+\.o)", text)
     assert names == ["aipu.o", "aipu_mm.o", "aipu_dma_buf.o", "zhouyi/v3.o", "zhouyi/v3_priv.o", "sky1/sky1.o"]
-    assert r'-DKMD_VERSION=\"5.11.0\"' in text and "$(src)" in text and "EXTRA_CFLAGS" not in text
+    assert r"-DKMD_VERSION=\"5.11.0\"" in text and "$(src)" in text and "EXTRA_CFLAGS" not in text
     assert (folder / "Makefile").read_text() == FILES["Makefile"]

@@ -22,7 +22,8 @@ NEEDED = (
     "armchina-npu/include/cix_sky1_soc.h",
     "armchina-npu/zhouyi/v3.c",
 )
-VENDOR, PATCHED, PARTLY, BY_HAND = "vendor", "patched", "partly patched", "patched by hand"
+VENDOR, PATCHED, PARTLY = "as the vendor ships it", "patched", "partly patched"
+BY_HAND, CHANGED = "patched by hand", "changed by others"
 SOURCE = "https://github.com/orangepi-xunlong/component_cix-current"
 CLONE = f"clone {SOURCE} and name its folder cix_opensource/npu/npu_driver/driver"
 DEFAULT_VERSION = "5.11.0"
@@ -56,6 +57,8 @@ class Tree:
         found = {state.state for state in self.states}
         if CONFLICT in found:
             return BY_HAND
+        if LOST in found:
+            return CHANGED
         if MISSING not in found:
             return PATCHED
         return PARTLY if OURS in found else VENDOR
@@ -91,7 +94,9 @@ def _driver_folder(folder: Path) -> Path:
     found = next((folder / part for part in inside if (folder / part / SKY1).is_file()), None)
     if found is None:
         if any(next(folder.glob(f"{depth}armchina-npu/aipu.c"), None) for depth in OTHERS):
-            raise ConfigError(f"{folder}: this is Arm China's driver, not the edition for CIX SKY1 that boards ship", CLONE)
+            raise ConfigError(
+                f"{folder}: this is Arm China's driver, not the edition for CIX SKY1 that boards ship", CLONE
+            )
         raise ConfigError(f"{folder}: this is no Zhouyi driver tree: {SKY1} is not there", CLONE)
     driver = found.resolve()
     if missing := [name for name in NEEDED if not (driver / name).is_file()]:
@@ -121,7 +126,7 @@ def _build_state(driver: Path, version: str) -> Iterator[State]:
     if path.is_file():
         if not makefile.is_ours(read(path)):
             state, why = LOST, "there is a Kbuild file that is not ours, or ours was changed"
-        elif read(path) == _kbuild(driver, version):
+        elif not makefile.common_objects(rules) or read(path) == _kbuild(driver, version):
             state = OURS
     elif makefile.is_kbuild_form(rules):
         state, why = DONE, "the Makefile is in kbuild form already"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from anynpu.drivers.plan import Step
 from anynpu.drivers.root import Root
@@ -10,14 +11,28 @@ from anynpu.errors import ConfigError
 
 RULE = "/etc/udev/rules.d/70-anynpu-aipu.rules"
 GROUP = "render"
+MADE, JOINED = "# made the group ", "# put into a group: "
+NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
-def rule(group: str) -> str:
-    """Returns the rule: /dev/aipu for root and one group."""
-    return (
-        "# Written by anynpu: the driver makes /dev/aipu with mode 0666, for every local user.\n"
-        f'SUBSYSTEM=="misc", KERNEL=="aipu", GROUP="{group}", MODE="0660"\n'
-    )
+def rule(group: str, made: Collection[str] = (), joined: Collection[tuple[str, str]] = ()) -> str:
+    """Returns the rule, /dev/aipu for root and one group, and what was done for it, so that it can be undone."""
+    lines = [
+        "# Written by anynpu: the driver makes /dev/aipu with mode 0666, for every local user.",
+        *(f"{MADE}{name}" for name in made),
+        *(f"{JOINED}{user} {name}" for user, name in joined),
+        f'SUBSYSTEM=="misc", KERNEL=="aipu", GROUP="{group}", MODE="0660"',
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _noted(root: Root) -> tuple[list[str], list[tuple[str, str]]]:
+    """Returns the groups that we made and the users that we put into one, as our rule says."""
+    lines = root.read(RULE).splitlines()
+    made = [line.removeprefix(MADE) for line in lines if line.startswith(MADE)]
+    joined = [line.removeprefix(JOINED).split(" ") for line in lines if line.startswith(JOINED)]
+    names = [name for name in made if NAME.fullmatch(name)]
+    return names, [(p[0], p[1]) for p in joined if len(p) == 2 and all(NAME.fullmatch(name) for name in p)]
 
 
 def groups(root: Root) -> dict[str, tuple[str, ...]]:
@@ -28,21 +43,31 @@ def groups(root: Root) -> dict[str, tuple[str, ...]]:
 
 def steps(root: Root, group: str, user: str = "") -> list[Step]:
     """Returns what narrows /dev/aipu to a group, which is made where it is missing, and puts the user in it."""
-    for flag, name in (("--group", group), ("--user", user)):
-        if name and not re.fullmatch(r"[a-z_][a-z0-9_-]{0,31}", name):
-            raise ConfigError(f"{flag} {name}: not a name that Linux accepts")
+    _check_names(root, group, user)
     admin, known = root.is_host, groups(root)
     prefix = () if admin else ("--prefix", str(root.folder))
+    made, joined = _noted(root)
     found = []
     if group not in known:
         argv = ("groupadd", *prefix, "--system", group)
         found.append(Step(f"there is no group {group}", argv, needs_root=admin))
+        made.append(group)
     if user and user not in known.get(group, ()):
         argv = ("usermod", *prefix, "-a", "-G", group, user)
         found.append(Step(f"{user} may use the NPU, from the next login on", argv, needs_root=admin))
+        joined.append((user, group))
     why = f"/dev/aipu for root and the group {group} alone"
-    found.append(Step(why, write=root.real(RULE), content=rule(group), needs_root=admin))
+    found.append(Step(why, write=root.real(RULE), content=rule(group, made, joined), needs_root=admin))
     return found + reload(root)
+
+
+def _check_names(root: Root, group: str, user: str) -> None:
+    for flag, name in (("--group", group), ("--user", user)):
+        if name and not NAME.fullmatch(name):
+            raise ConfigError(f"{flag} {name}: not a name that Linux accepts")
+    users = {line.partition(":")[0] for line in root.read("/etc/passwd").splitlines()}
+    if user and user not in users:
+        raise ConfigError(f"--user {user}: this machine knows no such user")
 
 
 def reload(root: Root) -> list[Step]:
@@ -57,8 +82,22 @@ def reload(root: Root) -> list[Step]:
 
 
 def remove_steps(root: Root) -> list[Step]:
-    """Returns what takes our rule away."""
+    """Returns what takes our rule away, and the group and memberships that came with it."""
     if not root.exists(RULE):
         return []
+    admin, (made, joined) = root.is_host, _noted(root)
+    prefix, inside = ((), ()) if admin else (("--prefix", str(root.folder)), ("-Q", str(root.folder)))
+    known = groups(root)
+    found = [
+        Step(f"{user} leaves the group {name}", ("gpasswd", *inside, "-d", user, name), needs_root=admin)
+        for user, name in joined
+        if user in known.get(name, ()) and name not in made
+    ]
+    found += [
+        Step(f"the group {name}, which we made", ("groupdel", *prefix, name), needs_root=admin)
+        for name in made
+        if name in known
+    ]
     argv = ("rm", "-f", "--", str(root.real(RULE)))
-    return [Step("the rule for /dev/aipu; it is open to everybody again", argv, needs_root=root.is_host), *reload(root)]
+    found.append(Step("the rule for /dev/aipu; it is open to everybody again", argv, needs_root=admin))
+    return found + reload(root)

@@ -71,7 +71,7 @@ def _dpkg(root: Root) -> tuple[str, ...]:
     if root.is_host:
         return ("dpkg",)
     places = (f"--instdir={root.folder}", f"--admindir={root.real('/var/lib/dpkg')}")
-    return ("dpkg", *places, "--force-script-chrootless", "--force-architecture", "--force-not-root")
+    return ("dpkg", *places, "--force-script-chrootless", "--force-architecture,depends,not-root", "--log=/dev/null")
 
 
 def _linker_steps(root: Root, coming: bool) -> list[Step]:
