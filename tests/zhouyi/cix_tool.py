@@ -1,4 +1,4 @@
-"""A cixbuild for tests: a program that reads the .cfg as strictly as the real one and writes a .cix, or fails like it."""
+"""A cixbuild for tests: it reads the .cfg as strictly as the real one and writes a .cix, or fails like it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-SCRIPT = '''#!{python}
+SCRIPT = """#!{python}
 import configparser, json, os, sys, time
 from pathlib import Path
 import numpy as np
@@ -67,16 +67,15 @@ elif not plan.get("nothing"):
     def spec(name, shape, dtype, scale, zero):
         return TensorSpec(name, tuple(shape), dtype, quantization=Quantization((scale,), (zero,)) if scale else None)
 
-    types = plan.get("input_types", {{}})
     inputs = []
     for name, shape, array in zip(names, shapes, arrays):
         whole = array.dtype == np.int32
         scale = 0 if whole else float(np.abs(array).max()) / 127
-        inputs.append(spec(name + plan.get("suffix", ""), shape, types.get(name, "int32" if whole else "int8"), scale, 0))
+        inputs.append(spec(name + plan.get("suffix", ""), shape, "int32" if whole else "int8", scale, 0))
     outputs = [spec(*row) for row in plan["outputs"]]
     extra = b"anynpu-fake-noe:" + plan.get("executor", "mix").encode() + b"\\0"
     write_cix(Path(builder["outputs"]), inputs, outputs, extra, parser["model_name"], plan.get("device", DEVICE))
-'''
+"""
 
 
 def write_tool(folder: Path, **plan: object) -> Path:

@@ -18,6 +18,7 @@ from anynpu.artifact import Manifest, Step, seal
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError, ToolFailed, ToolMissing, Unsupported
 from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.runtime.noe.cix import read_cix
+from anynpu.runtime.noe.session import NoeSession
 from anynpu.targets.base import Work
 from anynpu.targets.zhouyi import Zhouyi
 from anynpu.testing import conformance, models, noe
@@ -270,6 +271,23 @@ def plugin(folder, value):
     source.write_text(PLUGIN % {"width": WIDTH, "value": value})
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", str(source), "-o", str(made)], check=True)
     return str(made)
+
+
+def test_the_session_finds_tensors_that_were_moved_and_renamed(tmp_path, compile_with, libnoe):
+    model = models.onnx_artifact(two_inputs(), tmp_path / "model")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    zebra = np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4)
+    write_samples(folder, SampleSet({"zebra": zebra, "apple": np.arange(24).reshape(8, 3) % 10}))
+    data = seal(folder, Manifest("dataset", FILE, model.manifest.inputs), Step("data"), models.NOW)
+    made = compile_with(model, data, outputs=[["out", [1, 4], "int8", 0.8, 0]], suffix="_0")
+    given = {"zebra": np.array([[1, 2, 3, 4]], np.int8), "apple": np.array([[7, 8, 9]], np.int32)}
+    with noe.switches(libnoe):
+        session = NoeSession(made)
+        got = session.run(given)
+        session.close()
+    (wanted,) = noe.expect_mix([given["apple"], given["zebra"]], made.manifest.outputs)
+    assert np.array_equal(got["out"], wanted)
 
 
 def build(cli, tmp_path, libnoe, value, **more):

@@ -71,13 +71,14 @@ class NoeSession:
         isolate: bool | None = None,
     ) -> None:
         self._cix = read_cix(artifact.main)
-        self.inputs = _agreed(artifact, artifact.manifest.inputs, self._cix.inputs)
-        self.outputs = _agreed(artifact, artifact.manifest.outputs, self._cix.outputs)
+        self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
+        self._places = _agreed(artifact, "inputs", self.inputs, self._cix.inputs)
         self.timeout_ms = _timeout(os.environ.get(TIMEOUT_MS, "") if timeout_ms is None else str(timeout_ms))
         self._qos = _qos(os.environ.get(QOS, "") if qos is None else qos)
         self._isolate = os.environ.get(ISOLATE, "1") != "0" if isolate is None else isolate
-        self._dtypes = [np.dtype(spec.dtype) for spec in self.inputs]
-        self._output_names = [spec.name for spec in self.outputs]
+        self._dtypes = [np.dtype(spec.dtype) for spec in self._places]
+        outputs = _agreed(artifact, "outputs", self.outputs, self._cix.outputs)
+        self._output_names = [spec.name for spec in outputs]
         self._opening = threading.Lock()
         self._parts: Parts | None = None
         self._engine: Engine | None = self._open()
@@ -112,7 +113,7 @@ class NoeSession:
         if len(inputs) != len(self.inputs):
             check_names(inputs, self.inputs)
         given = []
-        for spec, dtype in zip(self.inputs, self._dtypes, strict=True):
+        for spec, dtype in zip(self._places, self._dtypes, strict=True):
             array = inputs.get(spec.name)
             if array is None:
                 check_names(inputs, self.inputs)
@@ -190,7 +191,7 @@ class Isolated:
 
     @property
     def lost(self) -> str:
-        return self._client.lost
+        return self._client.lost or ("" if self._client.pid == os.getpid() else "it belongs to another process")
 
     @property
     def worker(self) -> int:
@@ -216,7 +217,7 @@ class Isolated:
         return tuple((tuple(least), tuple(most)) for least, most in told)
 
     def close(self) -> None:
-        if self._handle and not self._client.lost:
+        if self._handle and not self.lost:
             with suppress(DeviceError):
                 self._client.ask("unload", handle=self._handle)
         CLIENTS.release(self._library, self._client)
@@ -297,18 +298,26 @@ def _view(memory: Any, place: tuple[int, int], tensor: CixTensor) -> Array:
 
 
 def _agreed(
-    artifact: Artifact, specs: tuple[TensorSpec, ...], tensors: tuple[CixTensor, ...]
+    artifact: Artifact, kind: str, specs: tuple[TensorSpec, ...], tensors: tuple[CixTensor, ...]
 ) -> tuple[TensorSpec, ...]:
-    """Returns the manifest's specs if they say of every tensor what the file says."""
+    """Returns the manifest's specs in the order of the file, if they say of every tensor what the file says.
+
+    The compiler orders inputs by name and may rename tensors: `details.names` of its manifest tells what they became.
+    """
     if len(specs) != len(tensors):
         raise IntegrityError(
             f"{artifact.path}: the manifest has {len(specs)} tensors where the model has {len(tensors)}"
         )
-    for spec, tensor in zip(specs, tensors, strict=True):
-        own = tensor.spec
-        if (spec.name, spec.shape, spec.dtype) != (own.name, own.shape, own.dtype) or not _same_quantization(spec, own):
+    names = artifact.manifest.details.get("names", {}).get(kind, {})
+    stated = {names.get(spec.name, spec.name): spec for spec in specs}
+    found = []
+    for own in (tensor.spec for tensor in tensors):
+        spec = stated.get(own.name)
+        same = spec is not None and (spec.shape, spec.dtype) == (own.shape, own.dtype) and _same_quantization(spec, own)
+        if spec is None or not same:
             raise IntegrityError(f"{artifact.path}: the manifest says other than the model of tensor {own.name}")
-    return specs
+        found.append(spec)
+    return tuple(found)
 
 
 def _same_quantization(a: TensorSpec, b: TensorSpec) -> bool:
