@@ -21,6 +21,7 @@ from anynpu.pipeline.sweep import Sweep, local, on_cluster
 from anynpu.pipeline.sweep import sweep as run_sweep
 from anynpu.quantize.calibration import Preprocess
 from anynpu.report.figures import decibel, kib, percent
+from anynpu.report.html import render
 from anynpu.store import writing
 
 
@@ -83,7 +84,7 @@ def sweep(ctx: click.Context, /, **_: Any) -> int:
     else:
         _show(found)
     if not given["quiet"]:
-        click.echo(f"record: {out / 'sweep.json'}", err=True)
+        click.echo(f"report: {out / 'report.html'}", err=True)
     return int(found["exit_status"])
 
 
@@ -177,7 +178,7 @@ def _show(found: Mapping[str, Any]) -> None:
 
 
 def _write(out: Path, found: Mapping[str, Any]) -> None:
-    """Writes the rows as CSV beside the record."""
+    """Writes the rows as CSV and the page beside the record."""
     text = io.StringIO()
     head = list(found["rows"][0])
     writer = csv.DictWriter(text, head)
@@ -185,3 +186,4 @@ def _write(out: Path, found: Mapping[str, Any]) -> None:
     writer.writerows({**r, "options": _options(r["options"])} for r in found["rows"])
     with writing(out):
         (out / "sweep.csv").write_text(text.getvalue(), "utf-8")
+        (out / "report.html").write_text(render(found), "utf-8", "backslashreplace")
