@@ -428,7 +428,7 @@ CASES: dict[str, Case] = {
         zhouyi, _with("/dev/aipu", "", 0o660), "permission", "sudo usermod -aG render $USER", "rw-rw---- group render"
     ),
     "no-group": Case(zhouyi, _no_groups, "permission", "anynpu driver zhouyi udev", "group root"),
-    "new-member": Case(zhouyi, _new_member, "permission", "newgrp render", "pi may not use it"),
+    "new-member": Case(zhouyi, _new_member, "permission", "newgrp render    # a member", "pi may not use it"),
     "no-libnoe": Case(
         zhouyi, _without("/usr/share/cix/lib"), "libnoe", "sudo apt install ./cix-noe-umd", "no libnoe.so"
     ),

@@ -28,6 +28,7 @@ from anynpu.drivers.elf_module import DYNSYM, read_elf, read_module
 from anynpu.drivers.root import Root, Unreadable
 from anynpu.drivers.zhouyi import userspace
 from anynpu.errors import ConfigError, IntegrityError
+from anynpu.platform import Platform
 
 ALL_CHECKS = [check for checks in (*FAMILIES.values(), host.EVERYWHERE, host.OF_THIS_PROCESS) for check in checks]
 
@@ -112,6 +113,19 @@ def test_the_zhouyi_npu_of_a_device_tree_is_recognised(tmp_path):
     tree.write("/sys/bus/platform/devices/14260000.aipu/of_node/compatible", "armchina,zhouyi-v3\0armchina,zhouyi\0")
     (found,) = detect.detect(Root(tmp_path))
     assert found.name == "zhouyi-z3" and not found.hidden
+
+
+def test_a_platform_file_may_say_how_to_detect_its_chip(tmp_path, monkeypatch):
+    facts = {"detect": {"pci": ["1234:5678"], "module": "toy", "nodes": ["/dev/toy"]}}
+    chip = Platform("toychip", "Toy", "Toys", "null", facts=facts)
+    monkeypatch.setattr(detect.plugins, "names", lambda kind: ("toychip",))
+    monkeypatch.setattr(detect.plugins, "platform", lambda name: chip)
+    monkeypatch.setattr(detect, "table", detect.table.__wrapped__)
+    tree = roots.Tree(tmp_path)
+    for name, value in (("vendor", "0x1234"), ("device", "0x5678"), ("revision", "0x01")):
+        tree.write(f"/sys/bus/pci/devices/0000:01:00.0/{name}", f"{value}\n")
+    (found,) = detect.detect(Root(tmp_path))
+    assert (found.name, found.title, found.module, found.family) == ("toychip", "Toy", "toy", "other")
 
 
 def test_what_lies_behind_a_problem_is_skipped_and_says_why(tmp_path):

@@ -32,7 +32,7 @@ class Root:
     @property
     def is_host(self) -> bool:
         """Whether this is the machine that runs us."""
-        return self.folder == Path("/")
+        return self.folder == Path("/").absolute()
 
     def real(self, path: str) -> Path:
         """Returns where a path is on this disk, with every link followed as the machine itself would."""
