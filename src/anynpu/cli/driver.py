@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from anynpu.drivers.zhouyi import signing, userspace
 from anynpu.drivers.zhouyi import tree as trees
 from anynpu.drivers.zhouyi import udev as udevs
 from anynpu.drivers.zhouyi import verify as verifies
+from anynpu.drivers.zhouyi.edits import LOST
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.pipeline.output import as_json
 
@@ -105,7 +106,7 @@ def _whole_plan(found: trees.Tree, root: Root, given: dict[str, Any]) -> tuple[l
     elif found.kind == trees.BY_HAND:
         trouble.append("patched by hand, for some kernels only: restore the vendor's files, then patch")
     elif found.kind == trees.CHANGED:
-        trouble += [f"{state.file}: {state.why}" for state in found.states if state.state == trees.LOST]
+        trouble += [f"{state.file}: {state.why}" for state in found.states if state.state == LOST]
     try:
         kernel = _kernel(given, root)
         argv = (*words, "build", str(found.folder), *_kernel_words(given), "-o", f"aipu-{kernel.release}")
@@ -272,15 +273,13 @@ def remove(ctx: click.Context, /, tree: Path | None, **given: Any) -> int:
     anynpu driver zhouyi remove
     sudo anynpu driver zhouyi remove driver --yes
     """
-    steps = installs.remove_steps(Root(given["root"]))
     found = trees.recognise(tree) if tree else None
     rewrites = trees.reverted(found) if found else []
+    steps = installs.remove_steps(Root(given["root"]))
     if found and rewrites:
-        steps.append(Step(f"our changes in {found.folder}: `anynpu driver zhouyi patch {found.folder} --revert`"))
-    status = _do("remove", steps, given, found)
-    if _runs(given):
-        trees.write(rewrites)
-    return status
+        argv = ("anynpu", "driver", "zhouyi", "patch", str(found.folder), "--revert")
+        return _do("remove", steps, given, found, Step("our changes in the tree", argv), lambda: trees.write(rewrites))
+    return _do("remove", steps, given, found)
 
 
 def _kernel(given: dict[str, Any], root: Root) -> kernels.Kernel:
@@ -298,21 +297,32 @@ def _runs(given: dict[str, Any]) -> bool:
     return bool(given["yes"])
 
 
-def _do(verb: str, steps: Sequence[Step], given: dict[str, Any], tree: trees.Tree | None = None) -> int:
-    """Shows the steps, and runs them where the user said --yes."""
+def _do(
+    verb: str,
+    steps: Sequence[Step],
+    given: dict[str, Any],
+    tree: trees.Tree | None = None,
+    last: Step | None = None,
+    do_last: Callable[[], None] = lambda: None,
+) -> int:
+    """Shows the steps, and runs them where the user said --yes; the last one may be done in this process."""
+    every = [*steps, last] if last else list(steps)
     if not _runs(given):
-        status = _tell(verb, steps, given, tree=tree)
-        if steps and not given["quiet"]:
+        status = _tell(verb, every, given, tree=tree)
+        if every and not given["quiet"]:
             click.echo("nothing was run; --yes runs these steps", err=True)
         return status
     handle, name = tempfile.mkstemp(prefix=f"anynpu-driver-{verb}-", suffix=".log")
     os.close(handle)
     again = f"look at them first, then: sudo anynpu driver zhouyi {verb} ... --yes (you are {getpass.getuser()})"
     plans.run(steps, log=Path(name), tell=_told(given["quiet"]), again=again)
+    if last:
+        _told(given["quiet"])(len(every), last)
+        do_last()
     if given["format"] == "json":
-        click.echo(as_json({**_record(verb, tree), "dry_run": False, "steps": [s.record() for s in steps]}), nl=False)
+        click.echo(as_json({**_record(verb, tree), "dry_run": False, "steps": [s.record() for s in every]}), nl=False)
     else:
-        click.echo(f"{sum(not step.by_hand for step in steps)} steps done; log: {name}")
+        click.echo(f"{sum(not step.by_hand for step in every)} steps done; log: {name}")
     return 0
 
 

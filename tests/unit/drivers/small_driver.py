@@ -85,8 +85,7 @@ DMA_BUF = """#include <linux/version.h>
 /* MODULE_IMPORT_NS(DMA_BUF); in a comment */
 #if KERNEL_VERSION(5, 4, 0) < LINUX_VERSION_CODE
 MODULE_IMPORT_NS(DMA_BUF);
-#endif
-"""
+#endif"""  # no line end
 
 MM = """#include <linux/version.h>
 

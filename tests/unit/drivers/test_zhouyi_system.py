@@ -57,6 +57,13 @@ def do(steps: list[Step], tmp_path: Path) -> list[str]:
     return told
 
 
+def program(path: Path, says: str, status: int) -> None:
+    """Writes a program that says one line and ends."""
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\necho '{says}'\nexit {status}\n")
+    path.chmod(0o755)
+
+
 class TestPlan:
     def test_a_step_is_told_before_it_runs_and_the_first_failure_ends_the_run(self, tmp_path):
         seen = []
@@ -215,7 +222,7 @@ class TestUserspace:
             userspace.steps(root, tmp_path / "x.deb")
 
     @pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="needs dpkg")
-    def test_dpkg_itself_is_satisfied_after_the_repair(self, root, tmp_path):
+    def test_dpkg_itself_is_satisfied_after_the_repair(self, root, tmp_path, pip_that_refuses):
         package = self.package(tmp_path)
         dpkg = userspace.steps(root, package)[0].argv[:-2]
         subprocess.run([*dpkg, "-i", str(package)], capture_output=True)
@@ -229,11 +236,16 @@ class TestUserspace:
         assert not root.exists(userspace.LINKER_FILE)
 
     @pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="needs dpkg")
-    def test_a_fresh_package_installs_without_a_failing_step(self, root, tmp_path):
+    def test_a_fresh_package_installs_without_a_failing_step(self, root, tmp_path, pip_that_refuses):
         steps = userspace.steps(root, self.package(tmp_path))
         do([step for step in steps if step.argv[:1] != ("ldconfig",)], tmp_path)
         assert userspace.package_state(root) == "installed"
         assert (root.folder / userspace.POSTINST[1:]).read_text() == userspace.excused(POSTINST)
+
+    @pytest.fixture
+    def pip_that_refuses(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        program(tmp_path / "bin/pip3", "ERROR: this wheel is for another Python", 1)
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
 
     def package(self, tmp_path: Path) -> Path:
         """Builds a package of our own whose script fails the way that the vendor's does."""
@@ -284,11 +296,8 @@ class TestSigning:
         ],
     )
     def test_mokutil_is_believed(self, tmp_path, monkeypatch, said, status, on):
-        program = tmp_path / "bin/mokutil"
-        program.parent.mkdir()
-        program.write_text(f"#!/bin/sh\necho '{said}'\nexit {status}\n")
-        program.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+        program(tmp_path / "bin/mokutil", said, status)
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
         assert signing.secure_boot() is on
 
 

@@ -178,17 +178,17 @@ FILES = tuple(dict.fromkeys(change.file for change in CHANGES))
 
 def names_in(text: str) -> set[str]:
     """Returns the names of the changes whose markers a file holds."""
-    return {match.group(1) for line in _lines(text) if (match := MARKER.search(line))}
+    return {match.group(1) for line in lines_of(text) if (match := MARKER.search(line))}
 
 
 def strip(text: str) -> str:
     """Returns the file without the lines that carry a marker."""
-    return "".join(line for line in _lines(text) if not MARKER.search(line))
+    return "".join(line for line in lines_of(text) if not MARKER.search(line))
 
 
 def apply(text: str, changes: Sequence[Change]) -> str:
     """Returns a file that carries no markers with the changes made; those that find no place make none."""
-    lines, end = _lines(text), "\r\n" if "\r\n" in text else "\n"
+    lines, end = lines_of(text), "\r\n" if "\r\n" in text else "\n"
     before: dict[int, list[str]] = {}
     for change in changes:
         for insert in change.find(text).inserts:
@@ -210,7 +210,7 @@ def is_consistent(text: str, changes: Sequence[Change]) -> bool:
     return apply(strip(text), [change for change in changes if change.name in present]) == text
 
 
-def _lines(text: str) -> list[str]:
+def lines_of(text: str) -> list[str]:
     """Returns the lines with their ends; only a line feed ends a line, whatever else Python would split at."""
     parts = text.split("\n")
     return [part + "\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

@@ -26,6 +26,7 @@ VENDOR, PATCHED, PARTLY = "as the vendor ships it", "patched", "partly patched"
 BY_HAND, CHANGED = "patched by hand", "changed by others"
 SOURCE = "https://github.com/orangepi-xunlong/component_cix-current"
 CLONE = f"clone {SOURCE} and name its folder cix_opensource/npu/npu_driver/driver"
+NO_LINE_END = "\\ No newline at end of file"
 DEFAULT_VERSION = "5.11.0"
 MOST_BYTES = 4 << 20
 BUILD_CHANGE = "kbuild"
@@ -75,8 +76,9 @@ class Rewrite:
 
     def diff(self) -> str:
         """Returns the difference as a unified diff."""
-        old, new = (text.splitlines(keepends=True) if text else [] for text in (self.before, self.after))
-        return "".join(difflib.unified_diff(old, new, f"a/{self.name}", f"b/{self.name}"))
+        old, new = (edits.lines_of(text or "") for text in (self.before, self.after))
+        lines = difflib.unified_diff(old, new, f"a/{self.name}", f"b/{self.name}")
+        return "".join(line if line.endswith("\n") else f"{line}\n{NO_LINE_END}\n" for line in lines)
 
 
 def recognise(folder: Path) -> Tree:
