@@ -41,9 +41,11 @@ def test_a_command_in_the_docs_has_a_verb_and_flags_that_exist(line):
     with click.Context(root) as context:
         command = root.get_command(context, words[0])
         assert command is not None, f"no verb {words[0]}"
-        if isinstance(command, click.Group) and len(words) > 1:
-            command = command.get_command(context, words[1])
-            assert command is not None, f"no verb {' '.join(words[:2])}"
+        for word in words[1:]:
+            if not isinstance(command, click.Group):
+                break
+            command = command.get_command(context, word)
+            assert command is not None, f"{line}: no verb {word}"
         known = {flag for parameter in command.params for flag in (*parameter.opts, *parameter.secondary_opts)}
     for word in words[1:]:
         if re.fullmatch(r"--?[a-zA-Z][\w-]*(=.*)?", word):
