@@ -324,6 +324,14 @@ def test_this_machine_is_examined():
     assert checks["python"]["status"] == checks["cache"]["status"] == "ok"
 
 
+def test_a_cache_without_room_is_a_problem(monkeypatch, tmp_path):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**20))
+    result = host.cache(Machine(Root(), cache=tmp_path / "cache"))
+    assert result.status == "failed" and result.evidence == f"0.0 GiB free in {tmp_path / 'cache'}"
+    assert commands(result.fix) == [["cache", "prune", "--max-size", "1G"]]
+
+
 def test_no_heavy_package_and_no_vendor_library_is_loaded(tmp_path):
     roots.build("healthy-with-model", tmp_path)
     code = (

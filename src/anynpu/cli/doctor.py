@@ -35,8 +35,8 @@ NO_PROBLEM, PROBLEM = 0, 1
 def doctor(ctx: click.Context, /, root: Path, model: tuple[str, ...], everything: bool, **_: Any) -> int:
     """Examine this machine: its NPU, driver, device node, vendor library, packages, and what anynpu stands on.
 
-    Nothing is changed, loaded or run. Every problem comes with the command that mends it; the last line names the
-    first one, which is the one to begin with. Exit status 1 if there is a problem.
+    Nothing is changed and no vendor library is loaded. Every problem comes with the command that mends it; the last
+    line names the first one, which is the one to begin with. Exit status 1 if there is a problem.
 
     \b
     anynpu doctor
@@ -45,7 +45,7 @@ def doctor(ctx: click.Context, /, root: Path, model: tuple[str, ...], everything
     """
     from anynpu.drivers.doctor import diagnose
 
-    told = diagnose(root, tuple(_inside(root, name) for name in model))
+    told = diagnose(root, tuple(_inside(root, name) for name in model), ctx.params["cache_dir"])
     if ctx.params["format"] == "json":
         click.echo(as_json(_record(told)), nl=False)
     else:

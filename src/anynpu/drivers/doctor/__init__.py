@@ -39,7 +39,7 @@ class Examination:
         return sum(finding.result.status == status for finding in self.findings)
 
 
-def diagnose(folder: Path = Path("/"), model_files: tuple[str, ...] = ()) -> Examination:
+def diagnose(folder: Path = Path("/"), model_files: tuple[str, ...] = (), cache: Path | None = None) -> Examination:
     """Returns what is found on the machine whose files are below `folder`; nothing is changed or loaded."""
     root = Root(folder)
     findings: list[Finding] = []
@@ -50,7 +50,7 @@ def diagnose(folder: Path = Path("/"), model_files: tuple[str, ...] = ()) -> Exa
         findings.append(Finding("devices", "Which NPUs there are, is told.", "", unknown(error.message, error.hint)))
     for device in devices:
         findings += examine(FAMILIES.get(device.family, ()), Machine(root, device))
-    machine = Machine(root, None, model_files)
+    machine = Machine(root, None, model_files, cache)
     own = (*host.EVERYWHERE, *(host.OF_THIS_PROCESS if root.is_host else ()))
     findings += examine((*models.checks(machine), *own), machine)
     return Examination(str(root.folder), detect.board_name(root), machine.release, devices, tuple(findings))

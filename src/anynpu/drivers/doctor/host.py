@@ -12,7 +12,6 @@ from anynpu.drivers.doctor import fixes
 from anynpu.drivers.doctor.machine import Machine
 from anynpu.drivers.doctor.result import Check, Result, failed, missing, ok
 from anynpu.errors import ToolFailed, ToolMissing
-from anynpu.store import default_cache_dir
 
 OLDEST_PYTHON = (3, 11)
 LEAST_FREE_GIB = 1
@@ -96,7 +95,7 @@ def _plugins(kind: str, lacks: Callable[[str], str]) -> Result:
 
 def cache(machine: Machine) -> Result:
     """The cache can be written and its disk has room."""
-    folder = default_cache_dir()
+    folder = machine.cache.absolute()
     there = next(path for path in (folder, *folder.parents) if path.exists())
     if not os.access(there, os.W_OK):
         return failed(f"{there} cannot be written", "export ANYNPU_CACHE_DIR=$HOME/anynpu-cache")

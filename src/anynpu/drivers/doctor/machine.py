@@ -9,12 +9,14 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from anynpu.drivers.detect import Device
 from anynpu.drivers.doctor import fixes
 from anynpu.drivers.elf_module import KernelModule, read_module
 from anynpu.drivers.root import Root
 from anynpu.errors import IntegrityError
+from anynpu.store import default_cache_dir
 
 PACKED = ("", ".gz", ".xz", ".zst")
 PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/bin")
@@ -31,8 +33,10 @@ class User:
 class Machine:
     """A machine, and the NPU of it that is looked at; `models` are files whose state the user asks for."""
 
-    def __init__(self, root: Root, device: Device | None = None, models: tuple[str, ...] = ()) -> None:
-        self.root, self.device, self.models = root, device, models
+    def __init__(
+        self, root: Root, device: Device | None = None, models: tuple[str, ...] = (), cache: Path | None = None
+    ) -> None:
+        self.root, self.device, self.models, self.cache = root, device, models, cache or default_cache_dir()
 
     @functools.cached_property
     def release(self) -> str:
