@@ -39,6 +39,7 @@ VERBS = {
     "classify": ("embed", "Say what is in images, by a classifier's classes or zero-shot by labels in words."),
     "firmware": ("firmware", "Write a firmware project that builds without editing and proves itself."),
     "deploy": ("deploy", "Put a firmware on a board through a probe or a volume."),
+    "hub": ("hub", "Fetch compiled models for the Zhouyi NPU, checked against their cards."),
     "cache": ("cache", "List, verify, prune or clear the store of built steps."),
     "tool": ("cache", "List the compilers and runtimes and whether they are installed."),
     "demo": ("demo", "Build a model that ships with anynpu for six chips and print the closing table."),

@@ -1,0 +1,285 @@
+"""Compiled models from CIX's model hub: their cards, their download, and the artifact that is made of one.
+
+A card says what the file should hold; the file says what it does hold; where the two differ the model is refused, since
+a wrong layout or scale gives plausible nonsense. The hub publishes no hashes that were seen: the first download of an
+address is remembered, and a later one must be the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib import resources
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from filelock import FileLock
+
+from anynpu import schema
+from anynpu.artifact import MANIFEST, Artifact, Made, Manifest, Step, hash_file, seal
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.runtime.noe.artifact import manifest_of
+from anynpu.runtime.noe.cix import Cix, CixTensor, read_cix
+from anynpu.source import fetch
+from anynpu.store import default_cache_dir, writing
+from anynpu.tasks import card as cards
+from anynpu.tasks.yolo import Head
+
+BASE = "https://modelscope.cn/models/cix/ai_model_hub_25_Q3/resolve/master"
+VARIABLE = "ANYNPU_HUB"
+PACKAGE = "anynpu.data.hub"
+MODEL = "model.cix"
+LOCK = "hub.lock.json"
+CLOSE = 0.02
+"""How far a scale may lie from the card's: the reports round, and a new calibration moves it a little."""
+
+
+@dataclass(frozen=True)
+class HubTensor:
+    """What a card says of an input or output; scale and zero point as the vendor counts, (stored + zero) / scale."""
+
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...] = ()
+    layout: str = ""
+    channels: str = ""
+    scale: float | None = None
+    zero_point: int | None = None
+
+
+@dataclass(frozen=True)
+class HubModel:
+    """A model of the hub. `task` names a card of anynpu's, `card` is one of its own; `megabytes` bounds the file."""
+
+    title: str
+    path: str
+    megabytes: tuple[int, int]
+    licence: str
+    meaning: str
+    source: str
+    inputs: tuple[HubTensor, ...]
+    outputs: tuple[HubTensor, ...]
+    task: str = ""
+    card: cards.Card | None = None
+    yolo: Head | None = None
+    tokenizer: str = ""
+    sha256: str = ""
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        parts = PurePosixPath(self.path)
+        if parts.is_absolute() or ".." in parts.parts or "\\" in self.path or "://" in self.path:
+            raise ConfigError(f"path {self.path} leads out of the hub")
+        if not 0 <= self.megabytes[0] < self.megabytes[1]:
+            raise ConfigError(f"megabytes {list(self.megabytes)}: the least and the most were expected")
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A model that was fetched: its artifact, where from, and whether its hash was known before."""
+
+    artifact: Artifact
+    address: str
+    sha256: str
+    known: bool
+
+
+def names() -> tuple[str, ...]:
+    """Returns the names of the models that have a card."""
+    return tuple(
+        sorted(p.name.removesuffix(".toml") for p in resources.files(PACKAGE).iterdir() if p.name[-5:] == ".toml")
+    )
+
+
+def model(name: str) -> HubModel:
+    """Returns the card of a model."""
+    if name not in names():
+        raise ConfigError(f"the hub has no model {name}{schema.near(name, names())}", "`anynpu hub list` lists them")
+    with resources.as_file(resources.files(PACKAGE) / f"{name}.toml") as file:
+        return replace(schema.from_dict(HubModel, schema.read_toml(file), f"{name}.toml"), name=name)
+
+
+def base_address(given: str = "") -> str:
+    """Returns where the hub is: what the user says, else ANYNPU_HUB, else CIX's own address."""
+    return (given or os.environ.get(VARIABLE) or BASE).rstrip("/")
+
+
+def get(
+    wanted: HubModel,
+    out: Path,
+    *,
+    base: str = "",
+    tokenizer: str = "",
+    cache: Path | None = None,
+    renew: bool = False,
+    overwrite: bool = False,
+    timeout_s: float = 30.0,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Fetched:
+    """Fetches a model, checks it against its card and what was fetched before, and makes an artifact folder of it."""
+    out = out.absolute()
+    check_folder(out, overwrite)
+    task = _task(wanted, tokenizer)
+    address = fetch.join(base_address(base), wanted.path)
+    room = (cache or default_cache_dir()) / "hub"
+    with writing(room):
+        room.mkdir(parents=True, exist_ok=True)
+        with FileLock(room / f"{schema.digest(address)[:32]}.lock"):
+            part = room / f"{schema.digest(address)[:32]}.part"
+            limits = fetch.Limits(wanted.megabytes[1] << 20, timeout_s)
+            fetch.fetch(address, part, limits, progress)
+            digest = _accepted(part, wanted, address, room, renew)
+            try:
+                made = _artifact(part, wanted, task, address, digest, out, overwrite)
+            except IntegrityError:
+                fetch.forget(part)
+                raise
+            known = _remember(room, address, digest, part.stat().st_size)
+            fetch.forget(part)
+    return Fetched(made, address, digest, known or bool(wanted.sha256))
+
+
+def check_folder(out: Path, overwrite: bool) -> None:
+    """Raises before anything is fetched if the folder could not be written."""
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"{out}: is a file, not a folder", "choose another -o")
+    if out.is_dir() and any(out.iterdir()):
+        if not overwrite:
+            raise ConfigError(f"{out}: is not empty", "choose another -o, or give --overwrite")
+        if not (out / MANIFEST).is_file():
+            raise ConfigError(f"{out}: was not made by anynpu, so --overwrite leaves it alone", "choose another -o")
+
+
+def _task(wanted: HubModel, tokenizer: str) -> cards.Chosen | None:
+    """Returns what the model is for, or None for one that reads text and has got no tokenizer."""
+    if wanted.card is not None:
+        return cards.Chosen(wanted.card)
+    if wanted.tokenizer and not tokenizer:
+        return None
+    chosen = cards.choose(wanted.task, tokenizer)
+    return replace(chosen, card=replace(chosen.card, yolo=wanted.yolo)) if wanted.yolo else chosen
+
+
+def _accepted(part: Path, wanted: HubModel, address: str, room: Path, renew: bool) -> str:
+    """Returns the hash of a downloaded file that is a model, large enough, and the one that is expected."""
+    try:
+        read_cix(part)  # a git-lfs pointer, a page of HTML and a cut file are told apart here
+        size, least = part.stat().st_size, wanted.megabytes[0] << 20
+        if size < least:
+            raise IntegrityError(f"it has {size} bytes; {wanted.name} has {wanted.megabytes[0]} MiB or more")
+    except IntegrityError as error:
+        fetch.forget(part)  # going on from here would only make it longer
+        hint = error.hint or "fetch it again; where the hub keeps git-lfs pointers, its address must end in resolve/..."
+        raise IntegrityError(f"{address}: {error.message.removeprefix(f'{part}: ')}", hint) from None
+    digest = hash_file(part)
+    before = wanted.sha256 or ("" if renew else _locked(room).get(address, {}).get("sha256", ""))
+    if before and digest != before:
+        fetch.forget(part)
+        who = "the card says" if wanted.sha256 else "the first download had"
+        raise IntegrityError(
+            f"{address}: its sha256 is {digest}, {who} {before}",
+            "" if wanted.sha256 else "if the hub has a new version of it, accept that with --renew",
+        )
+    return digest
+
+
+def _locked(room: Path) -> dict[str, Any]:
+    path = room / LOCK
+    found: dict[str, Any] = schema.read_json(path) if path.is_file() else {}
+    if not isinstance(found, dict):
+        raise IntegrityError(f"{path}: not a list of hashes", "delete it; hashes are then noted down anew")
+    return found
+
+
+def _remember(room: Path, address: str, digest: str, size: int) -> bool:
+    """Notes the hash down for the next time, and returns whether it was known."""
+    with FileLock(room / "hub.lock.json.lock"):
+        found = _locked(room)
+        known: bool = found.get(address, {}).get("sha256") == digest
+        if not known:
+            found[address] = {"sha256": digest, "size": size, "at": _now()}
+            fresh = room / f"{LOCK}.new"
+            fresh.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
+            fresh.replace(room / LOCK)
+    return known
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _artifact(
+    part: Path,
+    wanted: HubModel,
+    task: cards.Chosen | None,
+    address: str,
+    digest: str,
+    out: Path,
+    overwrite: bool,
+) -> Artifact:
+    """Makes the folder beside its place and moves it there in one go."""
+    manifest = described(wanted, read_cix(part))
+    manifest = replace(manifest, task=task.task() if task else {})
+    if task is None:
+        said = f"give --task {wanted.task} and --tokenizer ({wanted.tokenizer}) when you use it"
+        manifest = replace(manifest, notes=(*manifest.notes, said))
+    details = {**manifest.details, "hub": wanted.name, "address": address, "licence": wanted.licence}
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
+        try:
+            fresh.chmod(0o755)
+            shutil.copyfile(part, fresh / MODEL)
+            if task is not None:
+                task.copy_to(fresh)
+            step = Step("hub", {"file": digest}, {"name": wanted.name})
+            seal(fresh, replace(manifest, details=details), step, Made(_now(), 0.0))
+            if out.exists():
+                _clear(out, overwrite)
+            fresh.replace(out)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+    return Artifact.open(out)
+
+
+def _clear(out: Path, overwrite: bool) -> None:
+    check_folder(out, overwrite)
+    shutil.rmtree(out)
+
+
+def described(wanted: HubModel, cix: Cix) -> Manifest:
+    """Returns the manifest of the file with what the card adds, or says where the two disagree."""
+    manifest = manifest_of(cix, MODEL)
+    found = {}
+    for kind, stated, tensors in (("inputs", wanted.inputs, cix.inputs), ("outputs", wanted.outputs, cix.outputs)):
+        if len(stated) != len(tensors):
+            raise _disagree(wanted, f"{len(stated)} {kind}", f"{len(tensors)}")
+        pairs = list(zip(stated, tensors, strict=True))
+        for says, tensor in pairs:
+            _compare(wanted, says, tensor)
+        found[kind] = tuple(replace(t.spec, layout=says.layout, channels=says.channels) for says, t in pairs)
+    return replace(manifest, inputs=found["inputs"], outputs=found["outputs"], notes=(wanted.meaning,))
+
+
+def _compare(wanted: HubModel, says: HubTensor, tensor: CixTensor) -> None:
+    place = f"tensor {tensor.name} of"
+    if tensor.shape != says.shape:
+        raise _disagree(wanted, f"{place} shape {list(says.shape)} {says.layout}".rstrip(), f"{list(tensor.shape)}")
+    if says.dtypes and tensor.dtype not in says.dtypes:
+        raise _disagree(wanted, f"{place} type {' or '.join(says.dtypes)}", tensor.dtype)
+    if says.scale is not None and not math.isclose(tensor.vendor_scale, says.scale, rel_tol=CLOSE):
+        raise _disagree(wanted, f"{place} scale {says.scale:g}", f"{tensor.vendor_scale:g}")
+    if says.zero_point is not None and abs(tensor.vendor_zero_point - says.zero_point) > 256 * CLOSE:
+        raise _disagree(wanted, f"{place} zero point {says.zero_point}", f"{tensor.vendor_zero_point}")
+
+
+def _disagree(wanted: HubModel, says: str, has: str) -> IntegrityError:
+    return IntegrityError(
+        f"the card of {wanted.name} names {says}, the file has {has}",
+        "it is another model, or a newer one than the card: fetch the file yourself and look at it with `anynpu show`",
+    )
