@@ -169,9 +169,9 @@ def pillow_before(pixels: np.ndarray) -> Work:
     height, width = pixels.shape[:2]
     gain = min(SIZE[0] / height, SIZE[1] / width)
     inner = round(width * gain), round(height * gain)
-    image = Image.fromarray(pixels)
 
     def run() -> object:
+        image = Image.fromarray(pixels)
         padded = Image.new("RGB", SIZE, (114, 114, 114))
         padded.paste(image.resize(inner, Image.BILINEAR), ((SIZE[1] - inner[0]) // 2, (SIZE[0] - inner[1]) // 2))
         return np.ascontiguousarray(np.asarray(padded).transpose(2, 0, 1)[None]).astype(np.float32) / 255
@@ -257,6 +257,9 @@ def opencv_after(cv2: types.ModuleType, output: np.ndarray, pixels: np.ndarray) 
         boxes[:, :2] -= boxes[:, 2:] / 2
         kept = cv2.dnn.NMSBoxesBatched(boxes, scores[at], kinds, CONFIDENCE, IOU)
         boxes = (boxes[kept] - [left, top, 0, 0]) / gain
+        boxes[:, 2:] += boxes[:, :2]
+        boxes[:, 0::2] = boxes[:, 0::2].clip(0, pixels.shape[1])
+        boxes[:, 1::2] = boxes[:, 1::2].clip(0, pixels.shape[0])
         return boxes, scores[at][kept], kinds[kept]
 
     return run

@@ -127,22 +127,19 @@ def read(layout: yolo.Layout, outputs: Mapping[str, Array], place: Fit, threshol
         found.scores.take(kept),
         found.classes.take(kept),
     )
-    inside = boxes[:, 2:] > boxes[:, :2]
-    if inside.all():
+    longer = boxes[:, 2:] > boxes[:, :2]
+    if np.count_nonzero(longer) == longer.size:
         return Detections(boxes, scores, classes)
-    inside = inside.all(1)
+    inside = longer[:, 0] & longer[:, 1]
     return Detections(boxes[inside], scores[inside], classes[inside])
 
 
 def _mapped_back(boxes: Array, place: Fit) -> Array:
-    start, gain, edge = np.array(
-        [[place.left, place.top], [place.gain_x, place.gain_y], [place.width, place.height]], np.float32
-    )
-    mapped = boxes.reshape(-1, 2, 2) - start
-    mapped /= gain
+    mapped = boxes - np.array([place.left, place.top] * 2, np.float32)
+    mapped /= np.array([place.gain_x, place.gain_y] * 2, np.float32)
     np.maximum(mapped, 0, out=mapped)
-    np.minimum(mapped, edge, out=mapped)
-    return mapped.reshape(-1, 4)
+    np.minimum(mapped, np.array([place.width, place.height] * 2, np.float32), out=mapped)
+    return mapped
 
 
 def in_order(preprocess: Preprocess, channels: str) -> Preprocess:

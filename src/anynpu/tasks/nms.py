@@ -49,7 +49,8 @@ def _one_by_one(rows: Iterable[tuple[float, ...]], iou: float) -> list[float]:
             if width <= 0:
                 continue
             height = (bottom if bottom < y1 else y1) - (top if top > y0 else y0)
-            if height > 0 and width * height > (area + other - width * height) * iou:
+            common = width * height
+            if height > 0 and common > (area + other - common) * iou:
                 break
         else:
             better.append((left, top, right, bottom, area))

@@ -71,7 +71,7 @@ class Rows:
         return self._real(self.stored.take(candidates, axis=1))
 
     def columns(self, candidates: Array) -> Array:
-        """Returns the same with the numbers of a candidate side by side in memory, where its best row is found faster."""
+        """Returns the same, a candidate's numbers side by side in memory: its best row is found faster."""
         return self._real(self.stored[:, candidates])
 
     def _real(self, stored: Array) -> Array:
@@ -87,6 +87,6 @@ def _floats_above(values: Array, threshold: float) -> Array:
         # for which numpy has no arithmetic, ten times.
         integer = _BITS[values.dtype]
         bits: Array = values.view(integer).max(0)
-        return bits >= np.array(threshold, values.dtype).view(integer)
+        return np.asarray(bits >= np.array(threshold, values.dtype).view(integer))
     greatest: Array = values.astype(np.float32, copy=False).max(0)
     return ~(greatest < threshold)

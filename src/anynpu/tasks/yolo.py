@@ -206,7 +206,7 @@ def candidates(layout: Layout, outputs: Mapping[str, Array], confidence: float) 
         _refuse(math.isnan(least), "scores")
         sure = peak > confidence
         corners, peak, best = corners[:, sure], peak[sure], best[sure]
-    _refuse(not np.isfinite(corners).all(), "boxes")
+    _refuse(bool(np.count_nonzero(np.isfinite(corners)) < corners.size), "boxes")
     return Candidates(corners.T, peak, best)
 
 

@@ -318,11 +318,12 @@ def test_suppression_is_the_greedy_one(rows, iou, most):
     assert nms.keep(boxes, scores, kinds, iou, most).tolist() == wanted[:most]
 
 
-def test_suppression_of_many_boxes():
+@pytest.mark.parametrize("classes", [1, 2, 6, 40, 400])
+def test_suppression_of_many_boxes(classes):
     rng = np.random.default_rng(0)
     corner = rng.uniform(0, 200, (1500, 2))
     boxes = np.concatenate([corner, corner + rng.uniform(5, 60, (1500, 2))], 1).astype(np.float32)
-    scores, kinds = rng.random(1500).astype(np.float32), rng.integers(0, 2, 1500)
+    scores, kinds = rng.random(1500).astype(np.float32), rng.integers(0, classes, 1500)
     wanted: list[int] = []
     for i in np.argsort(-scores, kind="stable").tolist():
         if all(kinds[i] != kinds[j] or overlap(boxes[i].astype(float), boxes[j].astype(float)) <= 0.4 for j in wanted):
