@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_driver import DMA_BUF, FILES, MM, SKY1, by_hand, digests, write_tree
 
 from anynpu.drivers.zhouyi import edits, tree
@@ -235,3 +237,24 @@ def test_kbuild_lists_what_the_makefile_lists_and_the_chips_own(folder):
     assert names == ["aipu.o", "aipu_mm.o", "aipu_dma_buf.o", "zhouyi/v3.o", "zhouyi/v3_priv.o", "sky1/sky1.o"]
     assert r"-DKMD_VERSION=\"5.11.0\"" in text and "$(src)" in text and "EXTRA_CFLAGS" not in text
     assert (folder / "Makefile").read_text() == FILES["Makefile"]
+
+
+@given(
+    name=st.sampled_from(edits.FILES),
+    cuts=st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90), st.booleans()), max_size=6),
+)
+def test_whatever_others_did_to_a_file_ours_comes_out_to_the_byte(name, cuts):
+    lines = FILES[name].splitlines(keepends=True)
+    for at, other, move in cuts:
+        line = lines.pop(at % len(lines)) if lines else "\n"
+        if move:
+            lines.insert(other % (len(lines) + 1), line)
+    text = "".join(lines)
+    changes = [change for change in edits.CHANGES if change.file == name]
+    try:
+        changed = edits.apply(text, changes)
+    except ConfigError:
+        assert not text.endswith("\n")
+        return
+    assert edits.strip(changed) == text
+    assert edits.is_consistent(changed, changes) and edits.apply(edits.strip(changed), changes) == changed
