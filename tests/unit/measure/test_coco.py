@@ -140,6 +140,15 @@ def test_a_perfect_detector_scores_one_and_a_second_box_on_the_object_does_not_l
     assert result["map50-95"] == pytest.approx(1) and result["ar1"] == 1 and np.isnan(result["map-small"])
 
 
+def test_of_two_objects_that_overlap_alike_the_last_is_taken():
+    first, last = box(0, 0, 10, 10), box(4, 0, 10, 10)
+    both = coco.Truth(*(np.concatenate([getattr(first, n), getattr(last, n)]) for n in coco.Truth.__annotations__))
+    found = coco.Found(np.array([[2, 0, 10, 10], [5, 0, 10, 10]], float), np.array([0.9, 0.8]), np.zeros(2, int))
+    result = ours([both], [found], 1)
+    assert result[coco.FIGURES.index("map50")] == pytest.approx(51 / 101)
+    np.testing.assert_allclose(result, reference([both], [found], 1), rtol=0, atol=1e-6)
+
+
 def test_an_ignored_object_makes_detections_neither_right_nor_wrong():
     boxes = np.array([[10, 10, 50, 50], [10, 10, 50, 50], [200, 200, 50, 50]], float)
     found = coco.Found(boxes, np.array([0.9, 0.8, 0.7]), np.zeros(3, int))
