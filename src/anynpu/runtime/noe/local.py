@@ -19,7 +19,8 @@ from anynpu.runtime.noe.library import Library
 from anynpu.runtime.noe.shared import Shared
 from anynpu.runtime.owner import Owner
 
-CLOSE_S = 5.0
+OPEN_S, CLOSE_S = 30.0, 5.0
+HINT = "start the program again; without ANYNPU_NOE_ISOLATE=0 a library that hangs is ended and replaced"
 SIGNALS = (signal.SIGTERM, signal.SIGHUP) if hasattr(signal, "SIGHUP") else (signal.SIGTERM,)
 
 
@@ -27,10 +28,14 @@ class Local:
     """A device of this process with its owning thread."""
 
     def __init__(self, library: Path) -> None:
-        self.pid, self._closed = os.getpid(), False
+        if library in _HANGING:
+            raise DeviceError(
+                f"{library} hangs in this process and cannot be used again", "noe_init_context", hint=HINT
+            )
+        self.pid, self._closed, self._library = os.getpid(), False, library
         self.owner = Owner("anynpu-noe")
         try:
-            self.device: Device = self.owner.call(lambda: Device(Library(library)))
+            self.device: Device = self.owner.call(lambda: Device(Library(library)), timeout_s=OPEN_S)
         except BaseException:
             self.owner.close()
             raise
@@ -49,9 +54,12 @@ class Local:
         self._closed = True
         with suppress(DeviceError):
             self.owner.call(self.device.close, timeout_s=CLOSE_S)
+        if self.owner.stuck:
+            _HANGING.add(self._library)
         self.owner.close()
 
 
+_HANGING: set[Path] = set()
 LOCALS = Shared(Local)
 atexit.register(LOCALS.close)
 

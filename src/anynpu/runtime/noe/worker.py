@@ -106,7 +106,8 @@ class Server:
         return {"handle": self._next, "inputs": graph.inputs, "outputs": graph.outputs}
 
     def _unload(self, handle: int) -> None:
-        self._loaded.pop(handle).graph.close()
+        loaded = self._loaded.pop(handle)  # held by name: its memory must outlive the graph
+        loaded.graph.close()
 
 
 def _mapped(descriptor: int) -> mmap.mmap:
@@ -127,7 +128,8 @@ def _told(error: AnyNpuError) -> bytes:
 
 def _watch() -> None:
     """Ends this process, if it does not end by itself, once the one it serves has gone: the library may hang."""
-    sys.stdin.buffer.read()
+    while os.read(0, 64):  # not sys.stdin: its lock, held here, would keep Python from ending
+        pass
     time.sleep(LEAVE_S)
     os.kill(os.getpid(), signal.SIGKILL)
 
