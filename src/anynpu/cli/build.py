@@ -27,10 +27,7 @@ from anynpu.store import Store
 @options.apply(options.MODEL, options.DATA)
 @click.option("-o", "--output", metavar="FOLDER", help="Where artifacts and reports go; backed up if it is there.")
 @click.option("--overwrite", is_flag=True, help="Replace the output folder of an earlier build instead of keeping it.")
-@click.option("--require-npu", metavar="SHARE", help="Least share on the NPU (100%); less ends with status 1.")
-@click.option("--min-sqnr", type=float, metavar="DB", help="Least SQNR against the float model (10).")
-@click.option("--max-drop", type=float, metavar="POINTS", help="Most points of task accuracy to lose (5).")
-@click.option("--metric", metavar="NAME", help="Task accuracy when the samples have labels: top1, ...")
+@options.apply(options.GATE)
 @click.option("--plan", "--dry-run", "plan", is_flag=True, help="Show the steps, tools and cache hits; build nothing.")
 @options.apply(options.COMMON)
 @click.pass_context

@@ -28,7 +28,7 @@ from anynpu.measure.compare import (
 from anynpu.measure.launch import Interleaved, Job, conditions, interleave
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
-from anynpu.report.figures import decibel, percent
+from anynpu.report.facts import fidelity_rows
 from anynpu.runtime.base import open_artifact
 
 LEVEL = click.option(
@@ -249,7 +249,7 @@ def show(record: Mapping[str, Any]) -> None:
         side = record[letter]
         click.echo(f"{letter.upper()}: {side['name']}, {side['executed'] or 'not executed'}")
     if record["outputs"]:
-        print_table([_fidelity_row(name, f) for name, f in record["outputs"].items()])
+        print_table(fidelity_rows(record["outputs"]))
         worst = min(f["sqnr_db"] for f in record["outputs"].values())
         floor = record["min_sqnr_db"]
         click.echo("outputs: same" if worst >= floor else f"outputs: different: {worst:.1f} dB is under {floor:g} dB")
@@ -300,14 +300,3 @@ def _show_accuracy(found: Mapping[str, Any]) -> None:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
-
-
-def _fidelity_row(name: str, f: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        "output": name,
-        "SQNR dB": decibel(f["sqnr_db"]),
-        "SQNR dB (variance)": decibel(f["sqnr_var_db"]),
-        "cosine": f"{f['cosine']:.6f}",
-        "max error": f"{f['max_abs_error']:.4g}",
-        "argmax agrees": percent(f["argmax_agreement"]),
-    }

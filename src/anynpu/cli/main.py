@@ -40,6 +40,8 @@ VERBS = {
     "firmware": ("firmware", "Write a firmware project that builds without editing and proves itself."),
     "deploy": ("deploy", "Put a firmware on a board through a probe or a volume."),
     "hub": ("hub", "Fetch compiled models for the Zhouyi NPU, checked against their cards."),
+    "doctor": ("doctor", "Examine this machine: NPU, driver, library, packages; name the first problem and its fix."),
+    "driver": ("driver", "Patch, build, install and verify an NPU's kernel driver; every command is shown first."),
     "cache": ("cache", "List, verify, prune or clear the store of built steps."),
     "tool": ("cache", "List the compilers and runtimes and whether they are installed."),
     "demo": ("demo", "Build a model that ships with anynpu for six chips and print the closing table."),

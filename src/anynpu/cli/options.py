@@ -95,6 +95,12 @@ DATA = (
     *TASK,
     _many("-O", "--option", help="Option of a compiler: method=mse, activations=int16, vela.optimise=size, ..."),
 )
+GATE = (
+    click.option("--require-npu", metavar="SHARE", help="Least share on the NPU (100%); less ends with status 1."),
+    click.option("--min-sqnr", type=float, metavar="DB", help="Least SQNR against the float model (10)."),
+    click.option("--max-drop", type=float, metavar="POINTS", help="Most points of task accuracy to lose (5)."),
+    click.option("--metric", metavar="NAME", help="Task accuracy when the samples have labels: top1, ..."),
+)
 
 
 def apply(*groups: tuple[Callable[[Command], Command], ...]) -> Callable[[Command], Command]:
@@ -121,13 +127,13 @@ def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
     return found
 
 
-def settings(ctx: click.Context) -> dict[str, Any]:
+def settings(ctx: click.Context, form: type[Any] = FileConfig) -> dict[str, Any]:
     """Returns every flag, taken from the configuration file where neither command line nor environment says it."""
     given = dict(ctx.params)
     path = given.pop("config", None)
     if path is None:
         return given
-    file = schema.from_dict(FileConfig, schema.read_toml(path), str(path))
+    file: Any = schema.from_dict(form, schema.read_toml(path), str(path))
     for name, value in vars(file).items():
         silent = ctx.get_parameter_source(name) == click.core.ParameterSource.DEFAULT
         if name in given and silent and value not in (None, "", (), {}):

@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 
-from anynpu import schema
 from anynpu.cli import options
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
@@ -50,10 +49,7 @@ class SweepFile:
 @click.option("-o", "--output", metavar="FOLDER", help="Where results go; a sweep that stopped goes on from there.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), help="Builds at once [number of processors].")
 @click.option("--cluster", metavar="ADDRESS", help="Build on a Dask cluster: tcp://scheduler:8786.")
-@click.option("--require-npu", metavar="SHARE", help="Least share on the NPU (100%); less is a negative verdict.")
-@click.option("--min-sqnr", type=float, metavar="DB", help="Least SQNR against the float model (10).")
-@click.option("--max-drop", type=float, metavar="POINTS", help="Most points of task accuracy to lose (5).")
-@click.option("--metric", metavar="NAME", help="Task accuracy when the samples have labels: top1, ...")
+@options.apply(options.GATE)
 @click.option("--plan", "--dry-run", "plan", is_flag=True, help="Show the combinations; build nothing.")
 @options.apply(options.COMMON)
 @click.pass_context
@@ -68,7 +64,7 @@ def sweep(ctx: click.Context, /, **_: Any) -> int:
     anynpu sweep -m zoo:kws -m zoo:resnet8 -t tflm,ethos-u55-128 -O method=minmax,mse -o sweep
     anynpu sweep -c sweep.toml -o sweep --cluster tcp://scheduler:8786
     """
-    given = _settings(ctx)
+    given = options.settings(ctx, SweepFile)
     wanted = _wanted(given)
     if given["plan"]:
         return _plan(wanted, given["format"])
@@ -86,20 +82,6 @@ def sweep(ctx: click.Context, /, **_: Any) -> int:
     if not given["quiet"]:
         click.echo(f"report: {out / 'report.html'}", err=True)
     return int(found["exit_status"])
-
-
-def _settings(ctx: click.Context) -> dict[str, Any]:
-    """Returns every flag, taken from the configuration file where the command line does not say it."""
-    given = dict(ctx.params)
-    path = given.pop("config", None)
-    if path is None:
-        return given
-    file = schema.from_dict(SweepFile, schema.read_toml(path), str(path))
-    for name, value in vars(file).items():
-        silent = ctx.get_parameter_source(name) == click.core.ParameterSource.DEFAULT
-        if silent and value not in (None, "", (), {}):
-            given[name] = value
-    return given
 
 
 def _wanted(given: Mapping[str, Any]) -> Sweep:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from anynpu.report.figures import chip_row, count, decibel, kib, percent, table_notes
+from anynpu.report.facts import fidelity_rows
+from anynpu.report.figures import chip_row, count, kib, percent, table_notes
 from anynpu.report.memory import memory
 
 
@@ -83,17 +84,7 @@ def _proof(chip: dict[str, Any]) -> list[str]:
         return [f"Not verified: {chip['not_verified'] or 'the build did not get that far'}.\n"]
     where = "held-out samples" if proof["held_out"] else "of the calibration samples"
     stands = " (the model before the NPU compiler)" if proof.get("stands_for") else ""
-    rows = [
-        {
-            "output": name,
-            "SQNR dB": decibel(f["sqnr_db"]),
-            "SQNR dB (variance)": decibel(f["sqnr_var_db"]),
-            "cosine": f"{f['cosine']:.6f}",
-            "max error": f"{f['max_abs_error']:.4g}",
-            "argmax agrees": percent(f["argmax_agreement"]),
-        }
-        for name, f in proof["outputs"].items()
-    ]
+    rows = fidelity_rows(proof["outputs"])
     notes = [f"- {note}" for note in proof.get("notes", ())]
     return [f"Executed by {proof['executed']}{stands} on {proof['samples']} {where}:", _table(rows), *notes]
 
