@@ -134,6 +134,7 @@ def test_foreign_and_hand_patched_trees(tree, tmp_path):
         call("patch", tree)
     data = record("plan", tree, "--cross", "x-")
     assert data["tree_kind"] == "patched by hand" and "by hand" in data["trouble"][0]
+    assert not any("dkms" in step["argv"] for step in data["steps"])
 
 
 def test_build_leaves_a_checked_module_and_an_untouched_tree(tree, headers, tmp_path):

@@ -113,9 +113,10 @@ def _whole_plan(found: trees.Tree, root: Root, given: dict[str, Any]) -> tuple[l
         steps.append(Step(f"try it: build for kernel {kernel.release} and check the module", argv))
     except AnyNpuError as error:
         trouble.append(f"{error.message} ({error.hint})")
-    argv = (*words, "dkms", str(found.folder), *_kernel_words(given), "--yes")
-    steps.append(Step("install it, for this kernel and those that come", argv, needs_root=True))
-    steps += signing.dkms_steps(signing.secure_boot())
+    if found.kind not in (trees.BY_HAND, trees.CHANGED):
+        argv = (*words, "dkms", str(found.folder), *_kernel_words(given), "--yes")
+        steps.append(Step("install it, for this kernel and those that come", argv, needs_root=True))
+        steps += signing.dkms_steps(signing.secure_boot())
     steps += [*udevs.steps(root, given["group"], given["user"]), *userspace.steps(root, given["umd"])]
     return steps, trouble
 

@@ -372,6 +372,7 @@ COMPLAINTS = {
     "error: 'DMA_BUF' undeclared here": "import-ns",
     "modpost: module aipu uses symbol dma_buf_attach from namespace DMA_BUF, but does not import it.": "plain name",
     "error: void value not ignored as it ought to be": "pm-put",
+    "error: invalid use of void expression": "pm-put",
     "fatal error: armchina_aipu.h: No such file or directory": "kbuild",
     "/bin/sh: 1: aarch64-linux-gnu-gcc-14: not found": "--cc",
     "gcc: error: unrecognized command-line option '-fmin-function-alignment=8'": "--cc",
@@ -404,6 +405,14 @@ def test_a_failed_build_says_why_and_leaves_the_tree_alone(patched, headers, tmp
         build.build(patched, kernel.find(headers, cross="x-"), tmp_path / "out")
     assert "pm-put" in error.value.hint and (tmp_path / "out/build.log").is_file()
     assert sorted(patched.folder.rglob("*")) == before
+
+
+def test_a_tree_patched_by_hand_is_told_to_start_again(headers, tmp_path):
+    (headers / "Makefile").write_text("modules:\n\t@echo 'error: incompatible pointer type'; exit 1\n")
+    with pytest.raises(ToolFailed) as error:
+        found = tree.recognise(by_hand(write_tree(tmp_path / "hand")))
+        build.build(found, kernel.find(headers, cross="x-"), tmp_path / "out")
+    assert "patched by hand: restore" in error.value.hint and "'remove'" in error.value.hint
 
 
 def test_a_make_that_makes_nothing_is_a_failure(patched, headers, tmp_path):

@@ -11,22 +11,22 @@ from pathlib import Path
 from anynpu import tool
 from anynpu.drivers.plan import write_file
 from anynpu.drivers.zhouyi.kernel import Kernel
-from anynpu.drivers.zhouyi.tree import Tree
+from anynpu.drivers.zhouyi.tree import BY_HAND, Tree
 from anynpu.errors import ToolFailed
 
 MODULE = "aipu.ko"
 BUILD_TIMEOUT_S = 1800
+RESTORE = "restore the vendor's files, then patch"
 PATCH = "`anynpu driver zhouyi patch TREE` makes it"
 HINTS = (
     (r"implicit declaration of function .scmi_device_", f"the change 'devfreq' is missing; {PATCH}"),
     (r"armchina_aipu\w*\.h: No such file|KMD_VERSION. undeclared", f"the change 'kbuild' is missing; {PATCH}"),
     (
         r"does not import it|from namespace DMA_BUF",
-        "MODULE_IMPORT_NS has a string although this kernel wants a plain name (before 6.13): "
-        "restore the vendor's file, then patch",
+        f"MODULE_IMPORT_NS has a string although this kernel wants a plain name (before 6.13): {RESTORE}",
     ),
     (r"before .DMA_BUF.|.DMA_BUF. undeclared", f"the change 'import-ns' is missing; {PATCH}"),
-    (r"void value not ignored", f"the change 'pm-put' is missing; {PATCH}"),
+    (r"void value not ignored|invalid use of void expression", f"the change 'pm-put' is missing; {PATCH}"),
     (
         r"incompatible[- ]pointer[- ]type|remove.*incompatible",
         f"the change 'remove' is missing or made by hand; {PATCH}",
@@ -70,6 +70,8 @@ def build(tree: Tree, kernel: Kernel, out: Path) -> Built:
             done = tool.run(kernel.make(copy, "modules"), cwd=copy, log=log, timeout_s=BUILD_TIMEOUT_S)
         except ToolFailed as failure:
             failure.hint = hint_for(log.read_text("utf-8", "replace")) or "the log has the compiler's whole words"
+            if tree.kind == BY_HAND:
+                failure.hint = f"this tree is patched by hand: {RESTORE} ({failure.hint})"
             raise
         made = copy / MODULE
         if not made.is_file():
