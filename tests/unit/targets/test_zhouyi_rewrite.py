@@ -163,10 +163,26 @@ def test_a_product_with_weights_becomes_a_convolution_when_asked(shape):
     net = model([node], weights, {"x": ("f", shape)}, {"y": ("f", (*shape[:-1], 5))})
     assert rewritten(net, ZhouyiOptions())[1] == ()
     made, notes = rewritten(net, ZhouyiOptions(matmul="convolution"))
-    assert notes == ("MatMul with constant weights became 1x1 Conv: 1",)
+    assert notes == ("products with constant weights became 1x1 Conv: 1",)
     assert "MatMul" not in kinds(made)
     assert "Conv" in kinds(made)
     onnx.checker.check_model(made, full_check=True)
+    outputs_agree(net, made, [random_feeds(net, 1)])
+
+
+@pytest.mark.parametrize("given", [{}, {"transB": 1, "alpha": 0.5, "beta": 2.0}, {"transA": 1}])
+@pytest.mark.parametrize("bias", [None, (5,), (1, 5), (1,), (WIDTH, 5)])
+def test_gemm_becomes_a_convolution_where_its_bias_is_one_a_column(given, bias):
+    shape = (5, WIDTH) if given.get("transB") else (WIDTH, 5)
+    weights = {"w": DRAW.normal(0, 1, shape).astype(np.float32)}
+    if bias:
+        weights["b"] = DRAW.normal(0, 1, bias).astype(np.float32)
+    node = helper.make_node("Gemm", ["x", "w", *(["b"] if bias else [])], ["y"], "dense", **given)
+    net = model([node], weights, {"x": ("f", (WIDTH, WIDTH))}, {"y": ("f", (WIDTH, 5))})
+    made, _ = rewritten(net, ZhouyiOptions(matmul="convolution"))
+    kept = "transA" in given or bias == (WIDTH, 5)
+    assert ("Gemm" in kinds(made)) == kept
+    assert ("Conv" in kinds(made)) != kept
     outputs_agree(net, made, [random_feeds(net, 1)])
 
 

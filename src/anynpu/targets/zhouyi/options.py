@@ -56,6 +56,8 @@ class ZhouyiOptions:
             raise ConfigError(f"mask_value={self.mask_value:g}: a number below zero was expected", "such as -30")
         if self.time_limit_s < 1:
             raise ConfigError(f"time_limit_s={self.time_limit_s}: a second or more was expected")
+        if self.target.startswith("Z3"):  # said before anything is built
+            check_target(self.target, ("X2_1204MP3", "X2_1204"))
 
 
 def _check_regex(name: str, pattern: str) -> None:

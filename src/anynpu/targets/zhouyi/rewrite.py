@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from anynpu.graph.fold import constant_value
+from anynpu.graph.fold import constant_value, static_shapes
 from anynpu.graph.run import Session, random_feeds
-from anynpu.graph.shapes import infer, tensor_shapes
+from anynpu.graph.shapes import infer
 from anynpu.targets.zhouyi.options import ZhouyiOptions
 from anynpu.tensors import Array
 
@@ -39,7 +40,13 @@ class Graph:
             value = constant_value(node) if node.op_type == "Constant" else None
             if value is not None:
                 self.constants[node.output[0]] = value
-        self.shapes: Mapping[str, tuple[int, ...]] = tensor_shapes(self.model)
+        inferred = infer(self.model).graph
+        self.shapes: Mapping[str, tuple[int, ...]] = static_shapes(inferred)
+        self.dtypes: dict[str, np.dtype[Any]] = {
+            value.name: np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+            for value in (*inferred.input, *inferred.value_info, *inferred.output)
+            if value.type.tensor_type.elem_type
+        }
         self._taken = {*self.constants, *(name for n in graph.node for name in (*n.input, *n.output))}
 
     def constant(self, like: str, value: Array) -> str:
@@ -119,7 +126,7 @@ def _changes(options: ZhouyiOptions) -> list[tuple[str, Callable[[Graph], int]]]
             (f"constants of attention masks became {mild:g}", lambda graph: mild_masks(graph, mild)),
         ]
     if options.matmul == "convolution":
-        changes.append(("MatMul with constant weights became 1x1 Conv", as_convolutions))
+        changes.append(("products with constant weights became 1x1 Conv", as_convolutions))
     return changes
 
 
@@ -142,7 +149,7 @@ def without_sub(graph: Graph) -> int:
                 return None
             negative = graph.constant(f"{right}_negative", -value)
             return [helper.make_node("Add", [left, negative], node.output, node.name)]
-        dtype = _dtype(graph, left, right)
+        dtype = graph.dtypes.get(right, np.dtype(np.float32))
         if dtype.kind == "u":
             return None
         minus = graph.constant("minus_one", np.array(-1, dtype))
@@ -153,18 +160,6 @@ def without_sub(graph: Graph) -> int:
         ]
 
     return graph.replace(change)
-
-
-def _dtype(graph: Graph, *names: str) -> np.dtype:
-    """Returns the type of numbers that an operator computes with."""
-    for name in names:
-        if name in graph.constants:
-            return graph.constants[name].dtype
-    inferred = infer(graph.model).graph
-    for value in (*inferred.input, *inferred.value_info, *inferred.output):
-        if value.name in names:
-            return np.dtype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-    return np.dtype(np.float32)
 
 
 def without_where(graph: Graph, mild: float) -> int:
@@ -236,24 +231,48 @@ def _rename(graph: Graph, old: str, new: str) -> None:
 
 
 def as_convolutions(graph: Graph) -> int:
-    """Turns MatMul of [1, length, width] with a constant [width, n] into a 1x1 Conv and returns their number."""
+    """Turns products of rows with constant weights, MatMul and Gemm, into 1x1 Conv and returns their number."""
 
     def change(node: NodeProto) -> list[NodeProto] | None:
-        if node.op_type != "MatMul" or node.domain or node.input[1] not in graph.constants:
+        if node.op_type not in ("MatMul", "Gemm") or node.domain:
             return None
-        weights, shape = graph.constants[node.input[1]], graph.shapes.get(node.input[0])
-        if weights.ndim != 2 or shape is None or len(shape) not in (2, 3) or 0 in shape:
+        found = _weights(graph, node)
+        shape = graph.shapes.get(node.input[0])
+        if found is None or shape is None or len(shape) not in (2, 3) or 0 in shape:
             return None
-        return _convolution(graph, node, weights, shape)
+        return _convolution(graph, node, *found, shape)
 
     return graph.replace(change)
 
 
-def _convolution(graph: Graph, node: NodeProto, weights: Array, shape: tuple[int, ...]) -> list[NodeProto]:
+def _weights(graph: Graph, node: NodeProto) -> tuple[Array, Array | None] | None:
+    """Returns the matrix [width, n] and the bias [n] that a product is with, or None where they are no constants."""
+    weights = graph.constants.get(node.input[1])
+    if weights is None or weights.ndim != 2:
+        return None
+    if node.op_type == "MatMul":
+        return weights, None
+    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    matrix = (weights.T if given.get("transB") else weights) * weights.dtype.type(given.get("alpha", 1.0))
+    if given.get("transA"):
+        return None
+    if len(node.input) < 3 or not node.input[2]:
+        return matrix, None
+    bias = graph.constants.get(node.input[2])
+    if bias is None or bias.size not in (1, matrix.shape[1]) or bias.shape[-1:] not in ((), (1,), (matrix.shape[1],)):
+        return None
+    scaled = bias.reshape(-1) * bias.dtype.type(given.get("beta", 1.0))
+    return matrix, np.broadcast_to(scaled, (matrix.shape[1],))
+
+
+def _convolution(
+    graph: Graph, node: NodeProto, weights: Array, bias: Array | None, shape: tuple[int, ...]
+) -> list[NodeProto]:
     """Rows become pixels: [.., L, K] -> [B, K, L, 1], a 1x1 convolution, and back."""
     batch, length, width = (1, *shape)[-3:]
     count = weights.shape[1]
     kernel = graph.constant(f"{node.input[1]}_kernel", weights.T.reshape(count, width, 1, 1))
+    parameters = [kernel] if bias is None else [kernel, graph.constant(f"{node.output[0]}_bias", bias)]
     place = node.name or node.output[0]
     names = [graph.name(f"{place}_{part}") for part in ("rows", "turned", "pixels", "conv", "flat", "back")]
 
@@ -266,7 +285,7 @@ def _convolution(graph: Graph, node: NodeProto, weights: Array, shape: tuple[int
         reshape(node.input[0], (batch, length, width), rows),
         helper.make_node("Transpose", [rows], [turned], f"{turned}_transpose", perm=[0, 2, 1]),
         reshape(turned, (batch, width, length, 1), pixels),
-        helper.make_node("Conv", [pixels, kernel], [conv], node.name, kernel_shape=[1, 1]),
+        helper.make_node("Conv", [pixels, *parameters], [conv], node.name, kernel_shape=[1, 1]),
         reshape(conv, (batch, count, length), flat),
         helper.make_node("Transpose", [flat], [back], f"{back}_transpose", perm=[0, 2, 1]),
         reshape(back, (*shape[:-1], count), node.output[0]),
