@@ -1,5 +1,5 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
-.PHONY: help setup demo test test-models lint format bench clean
+.PHONY: help setup demo test test-models test-driver lint format bench clean
 
 BIN := .venv/bin
 
@@ -25,6 +25,10 @@ test: setup
 test-models: setup
 	@scripts/models.sh
 	$(BIN)/python -m pytest -m models tests/models
+
+# The Zhouyi driver kit on the vendor's tree: ANYNPU_ZHOUYI_TREE, and ANYNPU_ZHOUYI_HEADERS=folder:folder (docs/driver.md).
+test-driver: setup
+	$(BIN)/python -m pytest -m driver tests/drivers
 
 lint: setup
 	$(BIN)/ruff check src tests bench
