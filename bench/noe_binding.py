@@ -3,11 +3,14 @@
 Both run the fake library of anynpu.testing, in turns: a launch of the C loop, then as many inferences of a session,
 again and again. Every turn gives a median; the record has the medians of those. Small: 308 bytes in, 512 out. Large:
 1.2 MB in, 1.4 MB out; there the difference is told beside the time that one copy of each tensor takes.
+
+    noe_binding.py [--realtime]     --realtime: both with a real-time priority, so that a busy machine does not disturb
 """
 
 from __future__ import annotations
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -25,6 +28,7 @@ from anynpu.testing import noe
 
 RESULTS = Path(__file__).parent / "results"
 LIMIT_US = 60.0
+DEFAULT = "isolated"
 MODES = {"isolated": True, "in process": False}
 
 
@@ -104,6 +108,9 @@ def table(found: dict[str, list[Figures]], index: int) -> dict:
 
 
 def main() -> int:
+    realtime = "--realtime" in sys.argv[1:]
+    if realtime:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     with tempfile.TemporaryDirectory(prefix="anynpu-") as name:
         folder = Path(name)
         library, loop = noe.build_fake(folder), folder / "noe_loop"
@@ -113,11 +120,14 @@ def main() -> int:
             small = measure(folder, library, loop, "small", 15, 2000)
             large = measure(folder, library, loop, "large", 15, 100)
     machine = {k: v for k, v in host.describe().items() if k in ("cpu", "cores", "python", "load_1min")}
-    record = {"host": machine, "default": "isolated", "small": small, "large": large}
+    found = {"host": machine, "default": DEFAULT, "small": small, "large": large}
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "noe_binding.json").write_text(json.dumps(record, indent=1) + "\n")
-    print(json.dumps(record, indent=1))
-    good = max(small["wall_us"]["more_than_c"].values()) <= LIMIT_US
+    file = RESULTS / "noe_binding.json"
+    record = json.loads(file.read_text()) if file.exists() else {}
+    record["realtime" if realtime else "as it comes"] = found
+    file.write_text(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+    good = small["wall_us"]["more_than_c"][DEFAULT] <= LIMIT_US
     print("within the limit" if good else f"BEYOND THE LIMIT of {LIMIT_US:g} us")
     return 0 if good else 1
 

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import tracemalloc
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -288,6 +289,35 @@ def test_eight_threads_and_two_models_are_served_by_one_thread_of_the_device(iso
     assert names(tmp_path / "calls").count("noe_job_infer_sync") == 480
 
 
+def test_crashes_under_eight_threads_hang_nobody_and_leak_nothing(library, model):
+    wrong, failed = [], []
+
+    def work(n, opened):
+        for k in range(40):
+            x = (X * n + k).astype(np.int8)
+            try:
+                if not np.array_equal(opened.run({"x": x})["y"], expected(x)):
+                    wrong.append(f"thread {n}, run {k}")
+            except DeviceError as error:
+                failed.append(error.message)
+
+    with noe.switches(library, CRASH=60):
+        opened = NoeSession(model)
+        before = held(os.getpid())[1]
+        threads = [threading.Thread(target=work, args=(n, opened), daemon=True) for n in range(8)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join(60)
+        assert not any(each.is_alive() for each in threads)
+        opened.run({"x": X})
+        assert held(os.getpid())[1] == before
+        opened.close()
+    # 320 runs in processes that die with the 60th: five deaths, each told to everybody who was waiting.
+    assert wrong == [] and 4 <= sum("SIGSEGV" in message for message in failed) <= 48
+    assert {message.partition(" in an inference")[0] for message in failed} == {"libnoe crashed"}
+
+
 def held(pid: int) -> tuple[int, int]:
     """The resident memory of a process in KiB and how many descriptors it has."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
@@ -311,6 +341,21 @@ def test_ten_thousand_inferences_take_no_more_memory_and_no_descriptors(isolate,
         assert after[pid][1] == before[pid][1], "descriptors"
         # Python takes memory a MiB at a time: one such step in 120,000 inferences was seen, and no second.
         assert after[pid][0] - before[pid][0] < 1200, f"{before[pid][0]} KiB grew to {after[pid][0]} KiB"
+
+
+@MODES
+def test_a_run_allocates_its_outputs_and_nothing_else_of_that_size(isolate, library, tmp_path):
+    with noe.switches(library):
+        opened = NoeSession(noe.yolo(tmp_path / "m"), isolate=isolate)
+        given = {"images": np.zeros(noe.PICTURE.shape, np.uint8)}
+        opened.run(given)
+        tracemalloc.start()
+        outputs = opened.run(given)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        opened.close()
+    # So an input of 1.2 MB is copied at most once, into memory that was there before, and an output once.
+    assert noe.BOXES.nbytes <= outputs["output0"].nbytes <= peak < noe.BOXES.nbytes + 100_000
 
 
 @MODES
