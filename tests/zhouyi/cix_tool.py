@@ -86,7 +86,8 @@ def write_tool(folder: Path, **plan: object) -> Path:
     """
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "cixbuild"
-    program.write_text(SCRIPT.format(python=sys.executable))
+    # Another plan is another tool: its file tells steps of the store apart.
+    program.write_text(SCRIPT.format(python=sys.executable) + f"# {json.dumps(plan)}\n")
     program.chmod(0o755)
     (folder / "plan.json").write_text(json.dumps(plan))
     return program

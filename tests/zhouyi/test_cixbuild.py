@@ -321,6 +321,11 @@ def test_successful_garbage_is_an_accuracy_error(cli, tmp_path, libnoe):
     assert "float_nodes" in done.stdout
 
 
+def test_a_build_from_before_the_hardware_came_is_not_taken_for_a_proven_one(cli, tmp_path, libnoe):
+    assert build(cli, tmp_path, libnoe, "(int8_t)(i + 2)", ANYNPU_LIBNOE="").returncode == 0
+    assert build(cli, tmp_path, libnoe, "(int8_t)(i + 2)").returncode == AccuracyError.exit_status
+
+
 def test_without_hardware_the_build_says_that_nothing_was_executed(cli, tmp_path, libnoe):
     done = build(cli, tmp_path, libnoe, "in[i]", ANYNPU_LIBNOE="")
     assert done.returncode == 0, done.stderr

@@ -11,11 +11,11 @@ from typing import Any
 
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Estimates, Manifest, OperatorPlacement, Placement
+from anynpu.capsules import toolchain
 from anynpu.errors import Finding, ToolFailed, ToolMissing, Unsupported
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.platform import Platform
 from anynpu.runtime.base import choose
-from anynpu.targets import toolchain
 from anynpu.targets.base import Work
 from anynpu.targets.data import require_data
 from anynpu.targets.zhouyi import cfg
@@ -39,6 +39,11 @@ class Zhouyi:
     def tools(self) -> Mapping[str, str]:
         """Returns cixbuild with its version."""
         return {TOOL: toolchain.find(TOOL).version}
+
+    def platform_tools(self, platform: Platform) -> Mapping[str, str]:
+        """Returns what here runs .cix files: where something does, a build is not done before it has run."""
+        runtime = _runtime()
+        return {"runs cix": runtime} if runtime else {}
 
     def needs_data(self, options: ZhouyiOptions) -> bool:
         """cixbuild quantises, and learns the ranges from samples."""
@@ -183,11 +188,17 @@ def _placement(graph: Any, platform: Platform) -> Placement:
     return Placement(platform.npu, tuple(OperatorPlacement(n.name, n.op_type, "npu", macs=n.macs) for n in nodes))
 
 
+def _runtime() -> str:
+    """Returns the name of the session that runs .cix files here, or an empty string."""
+    try:
+        return str(choose(Zhouyi.produces).name)
+    except ToolMissing:
+        return ""
+
+
 def _executed(manifest: Manifest, model: Artifact, data: Artifact | None, out: Path, work: Work) -> tuple[str, ...]:
     """Runs the result where something here can, raises AccuracyError for garbage, and says what could not be judged."""
-    try:
-        choose(manifest.format)
-    except ToolMissing:
+    if not _runtime():
         return ("not executed: nothing on this machine runs .cix files",)
     arguments = {
         "candidate": str(out),
