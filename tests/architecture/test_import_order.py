@@ -12,7 +12,7 @@ ORDER = (
     ("", "errors"),
     ("tensors", "schema"),
     ("artifact", "tool", "platform"),
-    ("store", "plugins", "tasks"),
+    ("store", "plugins", "tasks", "capsules"),
     ("runtime", "deploy", "vectors", "drivers"),
     ("measure", "report", "apps"),
     ("source", "graph"),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from anynpu.capsules import toolchain
+from anynpu.capsules.toolchain import Saying, find, read_toolchain
 from anynpu.errors import ConfigError, ToolFailed
-from anynpu.targets import toolchain
-from anynpu.targets.toolchain import Saying, find, read_toolchain
 
 
 def environment(root, python="3.10", version="6.1.3407.2"):
