@@ -239,17 +239,21 @@ def _artifact(
                 task.copy_to(fresh)
             step = Step("hub", {"file": digest}, {"name": wanted.name})
             seal(fresh, replace(manifest, details=details), step, Made(_now(), 0.0))
-            if out.exists():
-                _clear(out, overwrite)
-            fresh.replace(out)
+            _put(fresh, out, overwrite)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return Artifact.open(out)
 
 
-def _clear(out: Path, overwrite: bool) -> None:
-    check_folder(out, overwrite)
-    shutil.rmtree(out)
+def _put(fresh: Path, out: Path, overwrite: bool) -> None:
+    """Moves a finished folder to its place; an earlier one makes way by a rename and is removed after that."""
+    check_folder(out, overwrite)  # again: somebody may have written there in the meantime
+    if not out.exists():
+        fresh.replace(out)
+        return
+    with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=out.parent) as aside:
+        out.replace(Path(aside) / "old")
+        fresh.replace(out)
 
 
 def described(wanted: HubModel, cix: Cix) -> Manifest:
