@@ -32,7 +32,8 @@ from anynpu.source import load, zoo
 from anynpu.store import Built, Store
 from anynpu.targets.base import Work, platform_tools
 from anynpu.tasks import card
-from anynpu.tasks.images import Preprocess
+from anynpu.tasks.fits import require_fit
+from anynpu.tasks.images import Preprocess, in_order
 from anynpu.tasks.text import bind, read_lines
 
 ZOO_CALIBRATION, ZOO_TEST = 256, 500
@@ -92,12 +93,18 @@ class Steps:
         request = self.request
         if request.tokenizer and not request.task:
             raise ConfigError("--tokenizer goes with --task")
-        return card.choose(request.task, request.tokenizer) if request.task else None
+        chosen = card.choose(request.task, request.tokenizer) if request.task else None
+        if chosen is not None and chosen.card.preprocess is not None and request.preprocess is not None:
+            # Calibrated one way and run the other, a model is worse than its figures say.
+            raise ConfigError("-P: the task card says how images become inputs", "change the card")
+        return chosen
 
-    @property
-    def preprocess(self) -> Preprocess | None:
-        """How images become inputs: as the user says, or else as the task card does."""
-        return self.request.preprocess or (self.chosen.card.preprocess if self.chosen else None)
+    def preprocess(self, model: Artifact) -> Preprocess | None:
+        """Returns how images become inputs: as the user says, or else as the task card does and running will."""
+        if self.chosen is None or self.chosen.card.preprocess is None:
+            return self.request.preprocess
+        inputs = model.manifest.inputs
+        return in_order(self.chosen.card.preprocess, inputs[0].channels if len(inputs) == 1 else "")
 
     def import_model(self) -> Built:
         """Returns the float ONNX artifact."""
@@ -113,6 +120,8 @@ class Steps:
 
         built = self.run("", "import", self.import_step(), make)
         load.check_stated(self.request.source, built.artifact)
+        if self.chosen is not None:
+            require_fit(card.of(built.artifact), built.artifact.manifest)
         return built
 
     def data_step(self, role: str, model: Artifact) -> Step | None:
@@ -126,7 +135,7 @@ class Steps:
         else:
             inputs = {"source": source_digest(source)}
             options["holdout"] = not self.request.test
-            options["preprocess"] = schema.to_dict(self.preprocess)
+            options["preprocess"] = schema.to_dict(self.preprocess(model))
             if source.endswith(TEXTS) and self.chosen is not None:
                 options["tokenizer"] = dict(self.chosen.task().get("assets", {}))
         inputs["tensors"] = schema.digest([schema.to_dict(s) for s in model.manifest.inputs])
@@ -172,7 +181,7 @@ class Steps:
             dataset = self._sentences(Path(source), model)
         else:
             with contextlib.redirect_stdout(sys.stderr):  # a user's generator may print; stdout is ours
-                dataset = load_data(source, model.manifest.inputs, self.preprocess, limit)
+                dataset = load_data(source, model.manifest.inputs, self.preprocess(model), limit)
         if self.request.test:
             return dataset, True
         if len(dataset) < HOLDOUT_EVERY:

@@ -134,4 +134,6 @@ def of(artifact: Artifact, task: str = "", tokenizer: str = "") -> Chosen:
         if not path.is_file() or hash_file(path) != digest:
             raise IntegrityError(f"{path}: is missing or not the file the model was built with")
         files[name] = path
+    if card.text is not None and card.text.tokenizer not in files:
+        raise IntegrityError(f"{artifact.path}: its manifest names no file {card.text.tokenizer}")
     return Chosen(card, files)

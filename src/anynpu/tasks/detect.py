@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import numpy as np
 from anynpu.errors import ConfigError
 from anynpu.schema import near
 from anynpu.tasks import nms, yolo
-from anynpu.tasks.images import Fit, Preprocess, check_input, fit, to_input
+from anynpu.tasks.images import Fit, Preprocess, check_input, fit, in_order, to_input
 from anynpu.tensors import Array, TensorSpec
 
 if TYPE_CHECKING:
@@ -140,14 +140,6 @@ def _mapped_back(boxes: Array, place: Fit) -> Array:
     np.maximum(mapped, 0, out=mapped)
     np.minimum(mapped, np.array([place.width, place.height] * 2, np.float32), out=mapped)
     return mapped
-
-
-def in_order(preprocess: Preprocess, channels: str) -> Preprocess:
-    """Returns the preprocessing with its colour channels in the order that the input states, if it states one."""
-    if {channels, preprocess.channels} != {"RGB", "BGR"}:
-        return preprocess
-    turned = replace(preprocess, channels="BGR" if channels == "BGR" else "RGB")
-    return replace(turned, mean=preprocess.mean[::-1], std=preprocess.std[::-1])
 
 
 def class_numbers(names: str, labels: tuple[str, ...]) -> tuple[int, ...]:

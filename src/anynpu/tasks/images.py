@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -25,6 +25,8 @@ __all__ = [
     "check_input",
     "find_images",
     "fit",
+    "images_in",
+    "in_order",
     "load_images",
     "opencv",
     "read_image",
@@ -103,6 +105,14 @@ def find_images(folder: Path) -> list[tuple[Path, int | None]]:
     return found
 
 
+def images_in(folder: Path) -> list[Path]:
+    """Returns the image files in a folder and in all folders below it, in sorted order."""
+    found = sorted(path for path in folder.rglob("*") if _is_image(path))
+    if not found:
+        raise ConfigError(f"{folder} holds no images", "known: " + " ".join(SUFFIXES))
+    return found
+
+
 def _is_image(path: Path) -> bool:
     return path.is_file() and path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
@@ -123,7 +133,20 @@ def check_input(spec: TensorSpec, preprocess: Preprocess) -> tuple[int, int]:
     size = (shape["H"], shape["W"])
     if preprocess.size is not None and preprocess.size != size:
         raise ConfigError(f"input {spec.name} is {size[0]}x{size[1]}, the preprocessing gives {preprocess.size}")
+    if preprocess.shortest is not None and preprocess.shortest < max(size):
+        raise ConfigError(
+            f"input {spec.name} is {size[0]}x{size[1]}: a shorter side of {preprocess.shortest} does not fill it",
+            f"give a card with shortest = {max(size)} or more, or without it",
+        )
     return size
+
+
+def in_order(preprocess: Preprocess, channels: str) -> Preprocess:
+    """Returns the preprocessing with its colour channels in the order that the input states, if it states one."""
+    if {channels, preprocess.channels} != {"RGB", "BGR"}:
+        return preprocess
+    turned = replace(preprocess, channels="BGR" if channels == "BGR" else "RGB")
+    return replace(turned, mean=preprocess.mean[::-1], std=preprocess.std[::-1])
 
 
 def load_images(files: list[Path], spec: TensorSpec, preprocess: Preprocess) -> Iterator[Array]:

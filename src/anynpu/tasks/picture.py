@@ -86,10 +86,10 @@ def _opened(source: Path | bytes, where: str) -> Iterator[Image]:
             opened = Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=FORMATS)
         with opened as image:
             if image.width * image.height > MOST_PIXELS:
-                raise ConfigError(*_too_large(where, f"{image.width}x{image.height}"))
+                raise ConfigError(*_too_large(where, f"{image.width}x{image.height} pixels are"))
             yield image
     except Image.DecompressionBombError as error:
-        raise ConfigError(*_too_large(where, "of a decompression bomb")) from error
+        raise ConfigError(*_too_large(where, "its pixels are")) from error
     except _DAMAGE as error:
         reason = "no image of a known format" if isinstance(error, UnidentifiedImageError) else error
         raise IntegrityError(f"{where} is not a readable image: {reason}") from error
@@ -104,7 +104,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _too_large(where: str, size: str) -> tuple[str, str]:
-    return f"{where}: {size} pixels are more than the {MOST_PIXELS:,} that are read", "make it smaller first"
+    return f"{where}: {size} more than the {MOST_PIXELS:,} that are read", "make it smaller first"
 
 
 def _rgb(image: Image, where: str) -> tuple[Array, tuple[str, ...]]:

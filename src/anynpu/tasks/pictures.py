@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anynpu.errors import ConfigError
-from anynpu.tasks.images import Picture, Preprocess, check_input, fit, to_input
+from anynpu.tasks.images import Picture, Preprocess, check_input, fit, in_order, to_input
 from anynpu.tasks.model import Model
 from anynpu.tensors import Array, TensorSpec
 
@@ -29,7 +29,9 @@ class PictureInput:
         if len(model.inputs) != 1:
             names = ", ".join(spec.name for spec in model.inputs)
             raise ConfigError(f"a model of pictures has one input, this one has {names or 'none'}")
-        return cls(model.inputs[0], check_input(model.inputs[0], model.card.preprocess), model.card.preprocess)
+        spec = model.inputs[0]
+        preprocess = in_order(model.card.preprocess, spec.channels)
+        return cls(spec, check_input(spec, preprocess), preprocess)
 
     @property
     def batch(self) -> int:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from anynpu.errors import AccuracyError, ConfigError
 from anynpu.tasks import nms
 from anynpu.tasks.card import Card
-from anynpu.tasks.detect import Detections, Detector, Threshold, class_numbers, in_order, read
-from anynpu.tasks.images import Fit, Preprocess
+from anynpu.tasks.detect import Detections, Detector, Threshold, class_numbers, read
+from anynpu.tasks.images import Fit, Preprocess, in_order
 from anynpu.tasks.model import Model
 from anynpu.tasks.yolo import Head, candidates, layout
 from anynpu.tensors import Quantization, TensorSpec
