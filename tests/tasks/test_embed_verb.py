@@ -197,3 +197,19 @@ def test_a_manifest_that_was_changed_and_a_vocabulary_that_is_gone(call, built, 
     (copy / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(AnyNpuError, match=r"space\.name"):
         call(embed, copy, "--text", "a")
+
+
+def test_tables_show_any_text_in_one_line(call, tmp_path):
+    """An empty text has a row of its own, a long one is cut, one that is a file's name stays a text."""
+    file = tmp_path / "long.txt"
+    file.write_text("cat dog " * 20000 + "\n", "utf-8")
+    given = ("--text", "", "--text", "two\nlines", "--text", "v.txt.gz", "--file", file)
+    status, out, _ = call(similar, "text/cpu", *given, "-o", tmp_path / "m.png")
+    lines = out.splitlines()
+    assert status == 0 and len(lines) == 5 and max(map(len, lines)) < 250
+    assert [line.split("  ")[0] for line in lines[1:4]] == ["(empty)", "two lines", "v.txt.gz"]
+    assert lines[4].startswith("cat dog cat dog") and "..." in lines[4]
+    status, out, _ = call(embed, "text/cpu", *given)
+    assert status == 0 and len(out.splitlines()) == 6 and "(empty)" in out
+    _, out, _ = call(similar, "text/cpu", *given, "-f", "json")
+    assert json.loads(out)["rows"][:3] == ["", "two\nlines", "v.txt.gz"]

@@ -19,13 +19,14 @@ from anynpu.pipeline.output import as_json
 from anynpu.store import writing
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.embed import Buckets, ImageTower, TextTower, ZeroShot, tower
-from anynpu.tasks.images import Picture, find_images, read_image
+from anynpu.tasks.images import Picture, images_in, read_image
 from anynpu.tasks.matrix import draw
 from anynpu.tasks.model import Model
 from anynpu.tasks.space import cosines, joint
 from anynpu.tasks.text import read_lines
 from anynpu.tensors import Array
 
+MOST_SHOWN = 60
 TOWERS = ("embed-text", "embed-image")
 FILES = click.argument("files", nargs=-1, metavar="[IMAGE|FOLDER]...", type=click.Path(path_type=Path))
 TEXTS = (
@@ -42,6 +43,7 @@ class Given:
     files: list[Path]
     failed: dict[str, AnyNpuError] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
+    notes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def pictures(self) -> Iterator[tuple[str, Picture]]:
         """Yields the images that can be read; the others are kept aside with what is wrong with them."""
@@ -52,6 +54,7 @@ class Given:
                 self.failed[str(file)] = error
                 continue
             self.names.append(str(file))
+            self.notes[str(file)] = picture.notes
             yield str(file), picture
 
     def embedded(self, by: TextTower | ImageTower | Buckets) -> tuple[list[str], Array]:
@@ -72,8 +75,10 @@ class Given:
         if not len(found):
             raise next(iter(self.failed.values()))
 
-    def tell(self) -> int:
-        """Says on stderr which images could not be read; returns the exit status."""
+    def tell(self, quiet: bool) -> int:
+        """Says on stderr what was done to images and which could not be read; returns the exit status."""
+        for name, note in () if quiet else ((name, note) for name, notes in self.notes.items() for note in notes):
+            click.echo(f"{name}: {note}", err=True)
         for error in self.failed.values():
             click.echo(f"anynpu: {error.message}", err=True)
         return 1 if self.failed else 0
@@ -86,7 +91,7 @@ def gather(files: Sequence[Path], texts: Sequence[str] = (), lines: Path | None 
     """Returns the inputs that the arguments name, folders opened; every line of a file is a text."""
     found: list[Path] = []
     for path in files:
-        found += [file for file, _ in find_images(path)] if path.is_dir() else [path]
+        found += images_in(path) if path.is_dir() else [path]
     return Given([*texts, *(read_lines(lines) if lines is not None else ())], found)
 
 
@@ -152,8 +157,8 @@ def embed(
         items = [{"input": name, "vector": row.tolist()} for name, row in zip(names, vectors, strict=True)]
         _echo("embed", {"space": space, "items": items, "failed": inputs.record()})
     else:
-        print_table([_vector_row(name, row) for name, row in zip(names, vectors, strict=True)], by.space.name)
-    return inputs.tell()
+        print_table([_vector_row(_short(name), row) for name, row in zip(names, vectors, strict=True)], by.space.name)
+    return inputs.tell(given["quiet"])
 
 
 def _buckets(first: TextTower | ImageTower | Buckets, more: Sequence[Model]) -> Buckets:
@@ -221,16 +226,16 @@ def similar(
     else:
         rows, left, columns, right = _two_towers(artifact, other, inputs, given)
     values = cosines(left, right)
-    rows, columns = _labels(rows), _labels(columns)
+    rows, columns = _labels(rows, inputs), _labels(columns, inputs)
     if output is not None:
         with writing(output):
-            draw(output, rows, columns, values)
+            draw(output, [_short(name) for name in rows], [_short(name) for name in columns], values)
     if given["format"] == "json":
         record = {"rows": rows, "columns": columns, "cosines": values.tolist(), "failed": inputs.record()}
         _echo("similar", record)
     else:
-        _print_matrix(rows, columns, values)
-    return inputs.tell()
+        _print_matrix([_short(name) for name in rows], [_short(name) for name in columns], values)
+    return inputs.tell(given["quiet"])
 
 
 def _two_towers(
@@ -255,9 +260,16 @@ def _second(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "task": "", "tokenizer": "", "device": None}
 
 
-def _labels(names: Sequence[str]) -> list[str]:
-    """Returns file names without folder and ending where that still tells them apart."""
-    stems = [Path(name).stem if Path(name).is_file() else name for name in names]
+def _short(name: str) -> str:
+    """Returns a text as one cell of a table: a line of at most 60 characters, and never nothing."""
+    line = " ".join(name[: 10 * MOST_SHOWN].split()) or "(empty)"
+    return line if len(line) <= MOST_SHOWN else line[: MOST_SHOWN - 3] + "..."
+
+
+def _labels(names: Sequence[str], inputs: Given) -> list[str]:
+    """Returns file names without folder and ending where that still tells them apart; texts as they are."""
+    files = {str(file) for file in inputs.files}
+    stems = [Path(name).stem if name in files else name for name in names]
     return stems if len(set(stems)) == len(stems) else list(names)
 
 
@@ -314,7 +326,7 @@ def classify(
                 for each in classes
             ]
         )
-    return inputs.tell()
+    return inputs.tell(given["quiet"])
 
 
 def _zero_shot_labels(given: Mapping[str, Any]) -> tuple[str, ...]:
