@@ -49,6 +49,10 @@ def report(
         return 0
     if record is None:
         raise ConfigError("no record is named", "give RECORD.json, or --schema KIND")
+    if output == "-" and ctx.params["format"] == "json":
+        raise ConfigError(
+            "-o - prints the report itself, which is no JSON", "leave out -f json, or name a file with -o"
+        )
     render, ending = FORMS[form]
     data = read(record)
     text = render(data)

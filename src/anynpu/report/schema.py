@@ -36,7 +36,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         data = read_json(path / "report.json" if path.is_dir() else path)
     except IntegrityError as error:
-        raise ConfigError(f"{error.message}", HINT) from None
+        raise IntegrityError(error.message, HINT) from None
     return check(data, str(path))
 
 

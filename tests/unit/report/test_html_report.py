@@ -14,7 +14,7 @@ import report_records as records
 from click.testing import CliRunner
 
 from anynpu.cli.report import report
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, IntegrityError
 from anynpu.report import facts, records_markdown, schema
 from anynpu.report.html import layout, page, render
 from anynpu.report.html.axes import Scale, padded
@@ -374,8 +374,15 @@ def test_what_is_no_record_is_refused_in_one_sentence(content, said, tmp_path):
     path = tmp_path / "x.json"
     path.write_text(content)
     done = run(path)
-    assert isinstance(done.exception, ConfigError)
+    # A file that is no JSON is damaged (status 8), as every other verb says.
+    assert isinstance(done.exception, IntegrityError if content == "{" else ConfigError)
     assert re.search(said, done.exception.message), done.exception.message
     assert done.exception.hint
     assert isinstance(run(tmp_path / "none.json").exception, ConfigError)
     assert isinstance(run().exception, ConfigError)
+
+
+def test_a_page_on_stdout_is_no_json(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(json.dumps(records.bench()))
+    assert "no JSON" in run(path, "-f", "json", "-o", "-").exception.message
