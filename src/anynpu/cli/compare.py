@@ -26,6 +26,7 @@ from anynpu.measure.compare import (
     side_of,
 )
 from anynpu.measure.launch import Interleaved, Job, conditions, interleave
+from anynpu.measure.stats import percentile, quantity
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
 from anynpu.report.facts import fidelity_rows
@@ -101,7 +102,7 @@ def compare(ctx: click.Context, /, reference: Path, candidate: Path, **given: An
         show(record)
     if failure is not None:
         raise failure
-    if given["ledger"] is not None and (record["latency"] or record["accuracy"]):
+    if given["ledger"] is not None and (record["latency"] or record["counts"] or record["accuracy"]):
         from anynpu.measure.ledger import append, rows_of
 
         append(given["ledger"], rows_of(schema.to_dict(record), "this comparison"))
@@ -253,8 +254,8 @@ def show(record: Mapping[str, Any]) -> None:
         worst = min(f["sqnr_db"] for f in record["outputs"].values())
         floor = record["min_sqnr_db"]
         click.echo("outputs: same" if worst >= floor else f"outputs: different: {worst:.1f} dB is under {floor:g} dB")
-    if record["latency"]:
-        _show_latency(record["latency"])
+    if timed := record["latency"] or record["counts"]:
+        _show_latency(timed)
     if record["accuracy"]:
         _show_accuracy(record["accuracy"])
     for note in record["notes"]:
@@ -267,27 +268,28 @@ def show(record: Mapping[str, Any]) -> None:
 
 
 def _show_latency(latency: Mapping[str, Any]) -> None:
-    rows = []
+    """Prints the medians that the ratio is of, those of the launches, and the test."""
+    rows, medians = [], latency["medians"] or {}
     for letter in ("a", "b"):
         summary = latency["summary"][letter]
         if summary is not None:
-            low, high = summary["median_interval"] or (None, None)
+            launches = [percentile(launch, 0.5) for launch in latency["launches"][letter]]
             rows.append(
                 {
                     "side": letter.upper(),
-                    f"median {latency['unit']}": f"{summary['median']:.4g}",
-                    "95 % interval": f"[{_number(low)}, {_number(high)}]",
+                    f"median {latency['unit']}": _number(medians.get(letter)),
+                    "of launches": f"{min(launches):.4g} .. {max(launches):.4g}",
                     "MAD": f"{summary['mad']:.2g}",
                     "samples": str(summary["count"]),
-                    "launches": str(len(latency["launches"][letter])),
+                    "launches": str(len(launches)),
                 }
             )
     print_table(rows)
     ratio = latency["ratio"]
     if ratio is not None:
         click.echo(
-            f"latency: B / A = {ratio['median']:.4g} [{ratio['low']:.4g}, {ratio['high']:.4g}], "
-            f"p = {latency['p_adjusted']:.2g}: {latency['verdict']}"
+            f"{quantity(latency['unit'])}: B / A = {ratio['median']:.4g} [{ratio['low']:.4g}, {ratio['high']:.4g}] "
+            f"({100 * ratio['confidence']:.4g} %), p = {latency['p_adjusted']:.2g}: {latency['verdict']}"
             + (" (equal within the margin)" if latency["equivalent"] else "")
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 import zipfile
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ import numpy as np
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, IntegrityError
 from anynpu.measure.outcome import error_of, figure, latency
+from anynpu.measure.stats import percentile
 from anynpu.measure.subject import Same
 from anynpu.runtime.device.answers import STAGES
 from anynpu.runtime.device.session import BoardSession
@@ -39,7 +39,7 @@ class Figure:
 
     @property
     def median(self) -> float:
-        return statistics.median(self.samples)
+        return percentile(self.samples, 0.5)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,8 @@ def _repeat(
 
 def board_record(found: BoardBench) -> dict[str, Any]:
     """Returns a board's measurement as plain data; the keys are those of measure.outcome."""
-    samples = found.stages[INFERENCE].samples
+    samples, counted = found.stages[INFERENCE].samples, found.unit == INSTRUCTIONS
+    measured = latency(samples, found.started_s, found.unit)
     return {
         "executed": found.executed,
         "scenario": "single-stream",
@@ -181,7 +182,8 @@ def board_record(found: BoardBench) -> dict[str, Any]:
         "seed": None,
         "cold": None,
         "warm_up": {"runs": found.warmup, "seconds": None, "stable": None, "change": None},
-        "latency": latency(samples, found.started_s, found.unit),
+        "latency": None if counted else measured,
+        "counts": measured if counted else None,
         "stages": {name: figure(stage.samples) for name, stage in found.stages.items()},
         "ticks": {name: list(values) for name, values in found.ticks.items()},
         "per_inference": found.per_inference,

@@ -5,11 +5,12 @@ a, b                   {name, artifact (digest), fingerprint, executed, chip, to
 reference, candidate, executed         the two digests, and the two lines saying what ran them
 same_network           whether the fingerprints are equal; if not, every line says "not comparable"
 level, margin          of the tests; the smallest relative difference of interest
-latency                null, or
-  unit, input, order   "ms" or "instructions"; what was run; the order of launches, such as "ABBAABBAAB"
+latency                null, or (`counts` in its place, where instructions were counted and not time)
+  unit, input, order   "ms" (of counts "instructions"); what was run; the order of launches, such as "ABBAABBAAB"
   launches             {a: [[...], ...], b: [[...], ...]}: every sample of every launch
   summary              {a, b}: of all samples of a side, as measure.stats.Summary says
-  ratio                {median, low, high, confidence}: B over A; above 1 is slower
+  medians              {a, b}: what the ratio is of, the geometric mean of the medians of the launches (or blocks)
+  ratio                {median, low, high, confidence}: B over A; above 1 is slower (more instructions)
   replicates           "launches", or "blocks" where there was one launch and its parts stand for launches
   p_value, p_adjusted  of the permutation test; after Holm's correction over all that is judged
   equivalent           whether the whole interval lies within the margin
@@ -35,9 +36,9 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError
-from anynpu.measure.inference import Launches, bootstrap_ratio, holm, permutation_test
+from anynpu.measure.inference import Launches, bootstrap_ratio, holm, log_medians, permutation_test
 from anynpu.measure.paired import FEW, Paired
-from anynpu.measure.stats import summarize, trend
+from anynpu.measure.stats import TIME_UNITS, summarize, trend
 from anynpu.schema import to_dict
 
 BETTER, WORSE, SAME, NOT_COMPARABLE = "better", "worse", "no difference", "not comparable"
@@ -64,6 +65,9 @@ class Rules:
 class Latency:
     """The ratio of medians, B over A, with its interval and the test that there is no difference."""
 
+    a: float
+    """The geometric mean of the medians of A's launches; `b` of B's. The ratio is b / a."""
+    b: float
     ratio: float
     low: float
     high: float
@@ -128,7 +132,8 @@ def judge_latency(a: Launches, b: Launches, rules: Rules, seed: int = 0) -> Late
     p_value = permutation_test(units_a, units_b, rng)
     edge = 1 + rules.margin
     equivalent = 1 / edge <= low and high <= edge
-    found = Latency(ratio, low, high, p_value, p_value, kind_a, "", equivalent)
+    mid_a, mid_b = (math.exp(float(log_medians(units).mean())) for units in (units_a, units_b))
+    found = Latency(mid_a, mid_b, ratio, low, high, p_value, p_value, kind_a, "", equivalent)
     return _decided(found, p_value, rules)
 
 
@@ -197,6 +202,7 @@ def record_of(
     fidelity = None if outputs is None else _fidelity(outputs, min_sqnr_db)
     said = [*notes, *_notes(measured, latency, accuracy), *_busy(host or {})]
     timed = None if measured is None else _latency_record(measured, latency, rules)
+    is_time = measured is None or measured.unit in TIME_UNITS
     for part in (timed, scores):
         if part is not None and not same and part["verdict"] is not None:
             part["verdict"] = NOT_COMPARABLE
@@ -212,7 +218,8 @@ def record_of(
         "same_network": same,
         "level": rules.level,
         "margin": rules.margin,
-        "latency": timed,
+        "latency": timed if is_time else None,
+        "counts": None if is_time else timed,
         "accuracy": scores,
         "outputs": outputs,
         "min_sqnr_db": min_sqnr_db,
@@ -253,12 +260,12 @@ def _latency_record(measured: Measured, found: Latency | None, rules: Rules) -> 
         "launches": {"a": [list(s) for s in measured.a], "b": [list(s) for s in measured.b]},
         "summary": {name: _summary(side) for name, side in (("a", measured.a), ("b", measured.b))},
     }
-    keys = ("ratio", "replicates", "p_value", "p_adjusted", "equivalent", "verdict")
+    keys = ("medians", "ratio", "replicates", "p_value", "p_adjusted", "equivalent", "verdict")
     if found is None:
         return record | dict.fromkeys(keys)
     ratio = {"median": found.ratio, "low": found.low, "high": found.high, "confidence": 1 - rules.level}
-    rest = {name: getattr(found, name) for name in keys[1:]}
-    return {**record, "ratio": ratio, **rest}
+    rest = {name: getattr(found, name) for name in keys[2:]}
+    return {**record, "medians": {"a": found.a, "b": found.b}, "ratio": ratio, **rest}
 
 
 def _summary(launches: Launches) -> dict[str, Any] | None:
@@ -274,7 +281,8 @@ def _notes(measured: Measured | None, latency: Latency | None, accuracy: Paired 
         for letter, side in (("A", measured.a), ("B", measured.b)):
             drifting = sum(trend(launch).p_value < 0.01 for launch in side)
             if drifting:
-                notes.append(f"{letter}: the latency drifts within {drifting} of {len(side)} launches")
+                what = "latency" if measured.unit in TIME_UNITS else f"number of {measured.unit}"
+                notes.append(f"{letter}: the {what} drifts within {drifting} of {len(side)} launches")
     if accuracy is not None and accuracy.samples < FEW:
         notes.append(f"{accuracy.samples} labelled samples are few: read the interval, not the accuracy")
     return notes

@@ -63,6 +63,7 @@ def describe(root: Path = ROOT) -> dict[str, Any]:
     turbo_off = read_text(root / "sys/devices/system/cpu/intel_pstate/no_turbo")
     return {
         "cpu": _cpu_name(root),
+        "name": f"{platform.node()} {platform.machine()}",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "cores": os.cpu_count(),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import os
+import platform
 import tempfile
 import time
 from collections.abc import Callable
@@ -16,6 +16,7 @@ import numpy as np
 
 from anynpu import tool
 from anynpu.errors import AnyNpuError, DeviceError
+from anynpu.measure.host import without_gc
 from anynpu.runtime.base import Session, open_artifact, open_session, run_stored
 from anynpu.tensors import Array
 
@@ -85,8 +86,19 @@ def _time(session: Session, inputs: dict[str, Array], seconds: float, runs: int,
     while time.perf_counter() - began < (WARM_SECONDS if done >= WARM_RUNS else WARM_ENOUGH):
         session.run(inputs)
         done += 1
-    gc.disable()
-    began = time.perf_counter()
+    with without_gc():
+        _repeat(session, inputs, expected, (seconds, runs), samples)
+
+
+def _repeat(
+    session: Session,
+    inputs: dict[str, Array],
+    expected: dict[str, Array],
+    least: tuple[float, int],
+    samples: list[float],
+) -> None:
+    """Appends the time of each run until the least seconds and runs are reached."""
+    (seconds, runs), began = least, time.perf_counter()
     while _goes_on(len(samples), time.perf_counter() - began, runs, seconds):
         started = time.perf_counter_ns()
         outputs = session.run(inputs)
@@ -159,4 +171,5 @@ def conditions() -> dict[str, Any]:
     load = None
     with suppress(OSError, AttributeError):
         load = round(os.getloadavg()[0], 2)
-    return {"cpus": os.cpu_count(), "governor": governor, "load": load}
+    name = f"{platform.node()} {platform.machine()}"
+    return {"name": name, "cpus": os.cpu_count(), "governor": governor, "load": load}

@@ -18,6 +18,7 @@ from filelock import FileLock
 from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.measure.stats import TIME_UNITS, quantity
 from anynpu.store import writing
 
 MOST_SAMPLES = 50_000
@@ -164,7 +165,7 @@ def _of_build(record: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def launches_of(record: Mapping[str, Any]) -> tuple[list[list[float]], str]:
     """Returns the samples of a bench record by launch, and their unit."""
-    latency = record.get("latency") or {}
+    latency = record.get("latency") or record.get("counts") or {}
     samples = latency.get("samples")
     if samples is None:
         stages = record.get("stages") or {}
@@ -182,15 +183,18 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
-def timing(launches: list[list[float]]) -> dict[str, Any]:
-    """Returns the fields of a row of times: the median over all samples, and the samples unless there are too many."""
+def timing(launches: list[list[float]], unit: str = "ms", host: str = "") -> dict[str, Any]:
+    """Returns the fields of a row of times: the median over all samples, and the samples unless there are too many.
+
+    A time is of the host that the record names, or else of this one; a count of instructions is of no host.
+    """
     pooled = sorted(value for launch in launches for value in launch)
     kept = tuple(map(tuple, launches)) if len(pooled) <= MOST_SAMPLES else ()
     return {
         "value": float(pooled[(len(pooled) + 1) // 2 - 1]),
         "samples_digest": schema.digest(launches),
         "launches": kept,
-        "host": f"{platform.node()} {platform.machine()}",
+        "host": (host or f"{platform.node()} {platform.machine()}") if unit in TIME_UNITS else "",
     }
 
 
@@ -201,13 +205,13 @@ def _of_bench(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     where = str(record.get("chip") or record.get("board") or record["executed"])
     return [
         {
-            "metric": f"latency ({conditions})" if conditions else "latency",
+            "metric": f"{quantity(unit)} ({conditions})" if conditions else quantity(unit),
             "unit": unit,
             "fingerprint": record["fingerprint"],
             "chip": where,
             "tools": _tools(record),
             "options": record.get("options") or {},
-            **timing(launches),
+            **timing(launches, unit, str((record.get("host") or {}).get("name") or "")),
         }
     ]
 
@@ -226,9 +230,11 @@ def _of_compare(record: Mapping[str, Any]) -> list[dict[str, Any]]:
             "tools": _tools(side),
             "options": side.get("options") or {},
         }
-        if record.get("latency"):
-            timed = record["latency"]
-            rows.append({**base, "metric": "latency", "unit": timed["unit"], **timing(timed["launches"][name])})
+        timed = record.get("latency") or record.get("counts")
+        if timed:
+            unit, host = timed["unit"], str((record.get("host") or {}).get("name") or "")
+            found = timing(timed["launches"][name], unit, host)
+            rows.append({**base, "metric": quantity(unit), "unit": unit, **found})
         if record.get("accuracy"):
             scored = record["accuracy"]
             way = "higher" if scored["higher_is_better"] else "lower"

@@ -7,7 +7,9 @@
     cold                   {load_ms, first_ms}
     warm_up                {runs, seconds, stable (None: a number was asked for), change}
     latency                {unit, samples, started_s, batch, summary}; the samples in the order of their start, none
-                           left out; summary as measure.stats.Summary.to_json() gives it, None without samples
+                           left out; summary as measure.stats.Summary.to_json() gives it, None without samples;
+                           None where time was not measured
+    counts                 the same of instructions, where those were counted and not time (a board of an emulator)
     throughput             {per_s, samples_per_query}: inferences in a second of timed time
     stages                 {name: {min, median, max, samples}}; empty where several calls make one sample
     reconciled             {end_to_end, stages, unexplained}: medians of the whole and of the parts' sum, share of it
@@ -27,7 +29,6 @@ Of a board also: board, tick_hz, ticks, per_inference, known_answers, memory.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -47,7 +48,7 @@ def figure(samples: Sequence[float]) -> dict[str, Any]:
     """Returns one stage as plain data."""
     return {
         "min": min(samples),
-        "median": statistics.median(samples),
+        "median": stats.percentile(samples, 0.5),
         "max": max(samples),
         "samples": list(samples),
     }
@@ -139,8 +140,8 @@ def reconcile(trace: Trace) -> dict[str, Any] | None:
     sums = [sum(parts) for parts in zip(*trace.stages.values(), strict=False)]
     whole, parts = sum(trace.elapsed[: len(sums)]), sum(sums)
     return {
-        "end_to_end": statistics.median(trace.elapsed) / 1e6,
-        "stages": statistics.median(sums) / 1e6,
+        "end_to_end": stats.percentile(trace.elapsed, 0.5) / 1e6,
+        "stages": stats.percentile(sums, 0.5) / 1e6,
         "unexplained": (whole - parts) / whole if whole else 0.0,
     }
 
@@ -151,7 +152,7 @@ def _queue(trace: Trace) -> dict[str, Any]:
     return {
         "queries": queries,
         "unanswered": queries - len(trace.began),
-        "late_ms": {"median": statistics.median(late), "max": max(late)},
+        "late_ms": {"median": stats.percentile(late, 0.5), "max": max(late)},
     }
 
 

@@ -72,7 +72,10 @@ def compare_accuracy(
 def _right_or_wrong(
     metric: str, inputs: Mapping[str, Array], a: Mapping[str, Array], b: Mapping[str, Array], labels: Array
 ) -> Paired:
-    count = len(labels)
+    count, classes = len(labels), next(iter(a.values())).reshape(len(labels), -1).shape[1]
+    if metric == "top1" and (labels.min() < 0 or labels.max() >= classes):
+        # Such labels are never right, and two sides that are never right would be called no different.
+        raise ConfigError(f"labels from {labels.min()} to {labels.max()} for {classes} classes")
     right_a, right_b = (
         np.array([score(metric, inputs, _rows(side, [i]), labels[i : i + 1]) for i in range(count)]) for side in (a, b)
     )

@@ -104,6 +104,8 @@ def _change(before: Sequence[Row], after: Sequence[Row], rules: Rules) -> Change
         return replace(plain, note=note)
     return replace(
         plain,
+        before=tested.a,
+        after=tested.b,
         ratio=tested.ratio,
         interval=(tested.low, tested.high),
         p_value=tested.p_value,

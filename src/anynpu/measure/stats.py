@@ -51,6 +51,8 @@ __all__ = [
 ]
 
 Samples = Sequence[float] | Array
+TIME_UNITS = ("s", "ms", "us", "ns")
+"""Figures in another unit are counts, and are not called latency."""
 PERCENTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 OUTLIER_MADS = 5.0
 """An outlier lies this many robust standard deviations (1.4826 MAD) above the median."""
@@ -124,6 +126,11 @@ def checked(samples: Samples) -> Array:
     if not np.isfinite(values).all():
         raise ConfigError("the samples hold NaN or infinite values")
     return values
+
+
+def quantity(unit: str) -> str:
+    """Returns what figures in a unit are called: a time is a latency, a count is what it counts."""
+    return "latency" if unit in TIME_UNITS else unit
 
 
 def percentile(samples: Samples, p: float) -> float:

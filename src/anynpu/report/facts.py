@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from anynpu.measure.stats import quantity, summarize
 from anynpu.report.figures import decibel, kib, percent
 
 Record = Mapping[str, Any]
@@ -51,14 +52,25 @@ def condition_rows(record: Record, leave: Iterable[str]) -> list[Row]:
     return [{"what": name.replace("_", " "), "value": value} for name, value in flat(record, leave)]
 
 
+def measured(record: Record) -> Record:
+    """Returns the part of a bench or a comparison that holds its samples: latencies, or counts that are no time."""
+    found: Record = record.get("latency") or record.get("counts") or {}
+    return found
+
+
+def axis_title(unit: str) -> str:
+    """Returns the title of an axis of samples: "latency in ms", or "instructions"."""
+    return f"latency in {unit}" if quantity(unit) == "latency" else unit
+
+
 def latency_unit(record: Record) -> str:
     """Returns the unit of a bench's samples."""
-    return str((record.get("latency") or {}).get("unit") or record.get("unit") or "ms")
+    return str(measured(record).get("unit") or record.get("unit") or "ms")
 
 
 def latency_samples(record: Record) -> tuple[list[float], list[float] | None]:
     """Returns the samples of a bench and when each started; where there are only stages, those of the longest."""
-    latency = record.get("latency") or {}
+    latency = measured(record)
     if latency.get("samples"):
         return latency["samples"], latency.get("started_s")
     stages = [stage.get("samples") or [] for stage in (record.get("stages") or {}).values()]
@@ -67,12 +79,10 @@ def latency_samples(record: Record) -> tuple[list[float], list[float] | None]:
 
 def latency_summary(record: Record) -> Record:
     """Returns what the record says of its samples, or what they support where it says nothing."""
-    said = (record.get("latency") or {}).get("summary")
+    said = measured(record).get("summary")
     samples, _ = latency_samples(record)
     if said or not samples:
         return said or {}
-    from anynpu.measure.stats import summarize
-
     return summarize(samples).to_json()
 
 
@@ -179,7 +189,7 @@ def fidelity_rows(outputs: Record) -> list[Row]:
 
 def compare_ratio(record: Record) -> Record:
     """Returns the ratio of medians, B over A, wherever the record holds it."""
-    ratio: Record = (record.get("latency") or {}).get("ratio") or record.get("ratio") or {}
+    ratio: Record = measured(record).get("ratio") or record.get("ratio") or {}
     return ratio
 
 
@@ -191,20 +201,29 @@ def compare_verdict(record: Record) -> tuple[str, str]:
     ratio = compare_ratio(record)
     said = f"B is {verdict} than A" if verdict in ("better", "worse") else verdict
     if ratio.get("median") is not None:
-        said += f": latency B / A {short(ratio['median'])} ({interval(ratio.get('low'), ratio.get('high'))})"
+        ends = interval(ratio.get("low"), ratio.get("high"))
+        said += f": {quantity(latency_unit(record))} B / A {short(ratio['median'])} ({ends})"
     return (f"broke off: {said}", "bad") if failed else (said, moods.get(verdict, "warn"))
 
 
 def side_rows(record: Record) -> list[Row]:
     """Returns who A and B are, and the medians of both."""
     rows = []
-    summary = (record.get("latency") or {}).get("summary") or {}
+    timed = measured(record)
+    summary, medians = timed.get("summary") or {}, timed.get("medians") or {}
     for side in ("a", "b"):
         info = record.get(side)
         info = info if isinstance(info, Mapping) else {"name": info}
-        median = (summary.get(side) or info.get("summary") or {}).get("median")
+        # The medians that the ratio is of; that of all samples is another figure.
+        median = medians.get(side) or (summary.get(side) or info.get("summary") or {}).get("median")
         names = ("name", "chip", "executed", "artifact", "fingerprint")
-        rows.append({"side": side.upper(), **{n: short(info.get(n)) for n in names}, "median": short(median)})
+        rows.append(
+            {
+                "side": side.upper(),
+                **{n: short(info.get(n)) for n in names},
+                f"median {latency_unit(record)}": short(median),
+            }
+        )
     return rows
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from anynpu.measure.stats import quantity
 from anynpu.report import facts, markdown
 
 Record = Mapping[str, Any]
@@ -20,7 +21,7 @@ def render(record: Record) -> str:
     lines = [f"# {_line(title)}", f"\n**{_line(said)}**\n"]
     lines += [f"- {_line(note)}" for name in ("warnings", "notes") for note in record.get(name) or ()]
     for name, rows in parts:
-        lines += [f"\n## {name}", _table(rows)] if rows else []
+        lines += [f"\n## {_line(name)}", _table(rows)] if rows else []
     return "\n".join(lines) + "\n"
 
 
@@ -37,7 +38,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
 
 def _bench(record: Record) -> tuple[str, str, Iterable[Part]]:
     unit = facts.latency_unit(record)
-    leave = (*LEAVE, "latency", "stages", "ticks", "spikes", "together", "verdict")
+    leave = (*LEAVE, "latency", "counts", "stages", "ticks", "spikes", "together", "verdict")
     title = f"bench: {record.get('executed') or record.get('board') or ''}"
     return (
         title,
@@ -57,15 +58,15 @@ def _compare(record: Record) -> tuple[str, str, Iterable[Part]]:
     outputs = record.get("outputs")
     timed = [
         {"what": name, "value": value}
-        for name, value in facts.flat(record.get("latency") or {}, ("launches", "summary"))
+        for name, value in facts.flat(facts.measured(record), ("launches", "summary", "medians"))
     ]
-    leave = (*LEAVE, "a", "b", "latency", "accuracy", "outputs", "ratio")
+    leave = (*LEAVE, "a", "b", "latency", "counts", "accuracy", "outputs", "ratio")
     return (
         f"compare: {sides[0]['name']} against {sides[1]['name']}",
         facts.compare_verdict(record)[0],
         [
             ("A and B", sides),
-            ("Latency", timed),
+            (quantity(facts.latency_unit(record)).capitalize(), timed),
             ("Accuracy", facts.accuracy_rows(record)),
             ("Outputs", facts.fidelity_rows(outputs) if isinstance(outputs, Mapping) else []),
             ("Conditions", facts.condition_rows(record, leave)),

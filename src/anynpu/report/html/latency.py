@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.measure.stats import percentile
+from anynpu.report.facts import axis_title
 from anynpu.report.html.axes import Frame, Scale, axes, chart, line, more, padded, short
 from anynpu.report.html.markup import Markup, el, table
 
@@ -30,7 +31,7 @@ def histogram(samples: Sequence[float], unit: str, marks: Marks) -> Markup:
     edges, counts = _bins(samples, log)
     y = frame.y(0, max(counts) * 1.08)
     scale = " (logarithmic)" if log else ""
-    parts = [*axes(frame, x, y, f"latency in {unit}{scale}", "")]
+    parts = [*axes(frame, x, y, f"{axis_title(unit)}{scale}", "")]
     for low, high, number in zip(edges[:-1], edges[1:], counts, strict=True):
         if number:
             wide = max(x(high) - x(low) - 1, 1.0)
@@ -131,7 +132,7 @@ def timeline(
     log, frame = is_wide(samples), Frame(height=240)
     x, y = frame.x(*padded(times.tolist(), 0.01)), frame.y(*padded(samples, 0.06, log=log), log=log)
     x_title = "started, s after the first" if known else "sample"
-    parts = [*axes(frame, x, y, x_title, f"latency in {unit}" + (" (logarithmic)" if log else ""))]
+    parts = [*axes(frame, x, y, x_title, axis_title(unit) + (" (logarithmic)" if log else ""))]
     far = sorted({i for i in spikes if 0 <= i < len(values)})
     kept = _thin(len(values), far)
     path = "".join(f"M{x(float(times[i])):.1f} {y(float(values[i])):.1f}h0" for i in kept)
@@ -169,9 +170,7 @@ def overlay(runs: Mapping[str, Sequence[float]], unit: str) -> Markup:
     every = [value for samples in known.values() for value in samples]
     log, frame = is_wide(every), Frame(height=260)
     x, y = frame.x(*padded(every, 0.02, log=log), log=log), frame.y(0, 1.0)
-    parts = [
-        *axes(frame, x, y, f"latency in {unit}" + (" (logarithmic)" if log else ""), "share of samples at or below")
-    ]
+    parts = [*axes(frame, x, y, axis_title(unit) + (" (logarithmic)" if log else ""), "share of samples at or below")]
     for i, (name, samples) in enumerate(known.items()):
         ordered = np.sort(np.asarray(samples, dtype=float))
         steps = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), 400)).astype(int))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from anynpu.measure.stats import TIME_UNITS, quantity
 from anynpu.report import facts
 from anynpu.report.figures import percent
 from anynpu.report.html import latency
@@ -15,7 +16,9 @@ from anynpu.report.html.page import Head, Section, copied, notes
 from anynpu.report.html.pareto import pareto
 
 Record = Mapping[str, Any]
-BENCH_LEAVE = ("latency", "stages", "ticks", "spikes", "together", "throughput", "verdict")
+BENCH_LEAVE = ("latency", "counts", "stages", "ticks", "spikes", "together", "throughput", "verdict")
+COMPARE_LEAVE = ("latency", "counts", "accuracy", "outputs", "a", "b", "ratio")
+FASTER, FEWER = ("B is faster", "B is slower"), ("B takes fewer", "B takes more")
 LEAVE = ("schema_version", "kind", "notes", "warnings", "samples", "started_s", "summary")
 
 
@@ -52,7 +55,7 @@ def bench_sections(record: Record) -> list[Section]:
     rows += [{"": "throughput", unit: f"{facts.short(speed)} /s", "95 % interval": "-"}] if speed else []
     return [
         Section("summary", "Summary", join((told, table(rows, "What the samples support", (unit, "95 % interval"))))),
-        Section("latency", "Latency", drawn),
+        Section("latency", quantity(unit).capitalize(), drawn),
         Section("stages", "Stages", table(stages, "Stages", ("min", "median", "max"))),
         Section("together", "Several models at once", _together(record)),
         Section("provenance", "Conditions", _conditions(record, BENCH_LEAVE)),
@@ -110,26 +113,27 @@ def compare_head(record: Record) -> Head:
 
 def compare_sections(record: Record) -> list[Section]:
     """Returns ratio, distributions, accuracy and outputs of a comparison."""
-    timed = record.get("latency") or {}
+    timed = facts.measured(record)
     runs = {side.upper(): _launches(record, side) for side in ("a", "b")}
     unit = str(timed.get("unit") or "ms")
-    ratio = ratio_chart(facts.compare_ratio(record), "B is faster", "B is slower")
+    ratio = ratio_chart(facts.compare_ratio(record), *(FASTER if unit in TIME_UNITS else FEWER))
     told = [
-        {"what": name.replace("_", " "), "value": value} for name, value in facts.flat(timed, ("launches", "summary"))
+        {"what": name.replace("_", " "), "value": value}
+        for name, value in facts.flat(timed, ("launches", "summary", "medians"))
     ]
     fidelity = facts.fidelity_rows(record["outputs"]) if isinstance(record.get("outputs"), Mapping) else []
     accuracy = facts.accuracy_rows(record)
-    sides = table(_sides(record), "A and B", ("median",))
+    sides = table(_sides(record), "A and B", (f"median {unit}",))
     return [
         Section("summary", "Summary", join((ratio, sides, notes(record.get("notes") or ())))),
         Section(
             "latency",
-            "Latency",
+            quantity(unit).capitalize(),
             join((latency.overlay(runs, unit), table(told, "Test", class_="pairs") if told else None)),
         ),
         Section("accuracy", "Accuracy", table(accuracy, "Accuracy", ("samples", "A", "B"))),
         Section("outputs", "Outputs", table(fidelity, "B against A")),
-        Section("provenance", "Conditions", _conditions(record, ("latency", "accuracy", "outputs", "a", "b", "ratio"))),
+        Section("provenance", "Conditions", _conditions(record, COMPARE_LEAVE)),
     ]
 
 
@@ -140,12 +144,12 @@ def _sides(record: Record) -> list[dict[str, str]]:
 
 
 def _launches(record: Record, side: str) -> list[float]:
-    launches = ((record.get("latency") or {}).get("launches") or {}).get(side) or ()
+    launches = (facts.measured(record).get("launches") or {}).get(side) or ()
     found = [float(value) for launch in launches for value in launch]
     about = record.get(side)
     if found or not isinstance(about, Mapping):
         return found
-    return [float(value) for value in (about.get("latency") or {}).get("samples") or about.get("samples") or ()]
+    return [float(value) for value in facts.measured(about).get("samples") or about.get("samples") or ()]
 
 
 def sweep_head(record: Record) -> Head:
