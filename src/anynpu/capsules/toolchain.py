@@ -11,7 +11,8 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -40,6 +41,16 @@ class Saying:
             raise ConfigError(f"{self.pattern}: the hint names {{what}}, the pattern has no such group")
 
 
+def hint_in(sayings: Sequence[Saying], text: str) -> str:
+    """Returns what helps against the last known line in a text, or an empty string."""
+    found: tuple[int, str] = (-1, "")
+    for saying in sayings:
+        for match in re.finditer(saying.pattern, text):
+            words = match.groupdict().get("what") or ""
+            found = max(found, (match.start(), saying.hint.replace("{what}", words)))
+    return found[1]
+
+
 @dataclass(frozen=True)
 class Toolchain:
     """What a tool needs and says."""
@@ -54,19 +65,40 @@ class Toolchain:
     licence: str
     get: str
     source: str
+    packages: tuple[str, ...] = ()
+    """What pip installs, with pins; a tool without any is the user's own to install."""
+    alone: tuple[str, ...] = ()
+    """Packages whose own wishes for others do not hold: pip is given --no-deps."""
+    needs: tuple[str, ...] = ()
+    """Programs of the system that it calls."""
+    aside: tuple[str, ...] = ()
+    """Files below site-packages that do harm; they are renamed."""
+    stubs: Mapping[str, str] = field(default_factory=dict)
+    """Files below site-packages that are written, each from one of ours."""
+    probe: tuple[str, ...] = ()
+    """The command that shows that it works, and what its output must hold."""
+    expects: str = ""
+    megabytes: int = 0
+    minutes: float = 0
     library_path: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     says: tuple[Saying, ...] = ()
 
+    @property
+    def recipe(self) -> str:
+        """The digest of all that decides what is installed; a better hint makes no new environment."""
+        stubs = {target: _shipped(source) for target, source in self.stubs.items()}
+        return schema.digest([self.python, self.packages, self.alone, self.aside, stubs])
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """Every package that is named, with its pin."""
+        return self.packages + self.alone
+
     def hint(self, text: str) -> str:
         """Returns what helps against the last known line in what the tool said, or an empty string."""
-        found: tuple[int, str] = (-1, "")
-        for saying in self.says:
-            for match in re.finditer(saying.pattern, text):
-                words = match.groupdict().get("what") or ""
-                found = max(found, (match.start(), saying.hint.replace("{what}", words)))
-        return found[1]
+        return hint_in(self.says, text)
 
     def explained(self, failure: ToolFailed) -> ToolFailed:
         """Returns the failure with a hint, looked for in all that the tool said."""
@@ -97,17 +129,46 @@ class Installed:
         return found | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
 
 
-@functools.cache
+def names() -> list[str]:
+    """Returns the tools whose facts ship with anynpu."""
+    files = (file.name for file in resources.files(PACKAGE).iterdir())
+    return sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+
+
 def read_toolchain(name: str) -> Toolchain:
-    """Returns the facts of a tool that ships with anynpu."""
-    with resources.as_file(resources.files(PACKAGE) / f"{name}.toml") as file:
-        return schema.from_dict(Toolchain, schema.read_toml(file), f"{name}.toml")
+    """Returns the facts of a tool that ships with anynpu, or of the user's own file.toml."""
+    if name.endswith(".toml"):
+        return schema.from_dict(Toolchain, schema.read_toml(Path(name)), name)
+    if name not in names():
+        known = ", ".join(names())
+        raise ConfigError(
+            f"{name}: no such tool{schema.near(name, names())}", f"there are {known}; or give a file.toml"
+        )
+    return _read(name)
+
+
+@functools.cache
+def _read(name: str) -> Toolchain:
+    return schema.from_dict(Toolchain, tomllib.loads(_shipped(f"{name}.toml")), f"{name}.toml")
+
+
+def _shipped(file: str) -> str:
+    return (resources.files(PACKAGE) / file).read_text("utf-8")
+
+
+def hint_for(name: str, log: str) -> str:
+    """Returns what helps against the last known line in the text of a tool's log, or an empty string."""
+    return read_toolchain(name).hint(log)
 
 
 def find(name: str) -> Installed:
-    """Returns the tool as it is installed here, or raises ToolMissing with the way to get it."""
+    """Returns the user's own tool as it is installed here, or raises ToolMissing with the way to get it."""
     toolchain = read_toolchain(name)
-    program = _program(toolchain)
+    return installed(toolchain, _program(toolchain))
+
+
+def installed(toolchain: Toolchain, program: Path) -> Installed:
+    """Returns the tool that a program belongs to."""
     packages = _packages(program, toolchain)
     return Installed(toolchain, program, _version(program, packages, toolchain), packages)
 

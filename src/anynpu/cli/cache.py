@@ -1,4 +1,4 @@
-"""anynpu cache and tool: what is kept and what is installed."""
+"""anynpu cache: what is kept."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from anynpu import plugins
 from anynpu.cli import options
 from anynpu.cli.table import print_table
-from anynpu.errors import ConfigError, IntegrityError, ToolFailed, ToolMissing
+from anynpu.errors import ConfigError, IntegrityError
 from anynpu.pipeline.output import as_json
 from anynpu.store import Store, writing
 
@@ -134,47 +133,3 @@ def _bytes(text: str) -> int:
         return int(float(number) * (unit or 0)) if unit else int("no unit")
     except ValueError:
         raise ConfigError(f"--max-size {text}: a size such as 500M or 2G was expected") from None
-
-
-@click.group()
-def tool() -> None:
-    """The compilers and runtimes that anynpu drives."""
-
-
-@tool.command("list")
-@options.apply(options.COMMON)
-@click.pass_context
-def list_(ctx: click.Context, /, **_: Any) -> int:
-    """List compilers and runtimes, their versions, and what is missing."""
-    rows = []
-    for name in plugins.names("targets"):
-        try:
-            target = plugins.load("targets", name)()
-            state = ", ".join(f"{k} {v}" for k, v in target.tools().items()) or "nothing needed"
-            rows.append({"kind": "compiler", "name": name, "state": "ready", "detail": state})
-        except ToolMissing as missing:
-            rows.append(
-                {"kind": "compiler", "name": name, "state": "missing", "detail": f"{missing.message}: {missing.hint}"}
-            )
-        except ToolFailed as broken:
-            rows.append({"kind": "compiler", "name": name, "state": "broken", "detail": broken.message})
-    for name in plugins.names("sessions"):
-        try:
-            session = plugins.load("sessions", name)
-        except ToolFailed as broken:
-            rows.append({"kind": "runtime", "name": name, "state": "broken", "detail": broken.message})
-            continue
-        reason = session.missing()
-        rows.append(
-            {
-                "kind": "runtime",
-                "name": name,
-                "state": "missing" if reason else "ready",
-                "detail": reason or session.what,
-            }
-        )
-    if ctx.params["format"] == "json":
-        click.echo(as_json({"schema_version": 1, "kind": "tools", "tools": rows}), nl=False)
-    else:
-        print_table(rows)
-    return 0

@@ -43,7 +43,7 @@ VERBS = {
     "doctor": ("doctor", "Examine this machine: NPU, driver, library, packages; name the first problem and its fix."),
     "driver": ("driver", "Patch, build, install and verify an NPU's kernel driver; every command is shown first."),
     "cache": ("cache", "List, verify, prune or clear the store of built steps."),
-    "tool": ("cache", "List the compilers and runtimes and whether they are installed."),
+    "tool": ("tool", "Install, list, verify or remove vendors' toolchains; list compilers and runtimes."),
     "demo": ("demo", "Build a model that ships with anynpu for six chips and print the closing table."),
 }
 INTERNAL_ERROR = 70

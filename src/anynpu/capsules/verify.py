@@ -1,0 +1,108 @@
+"""Does a capsule still hold what was installed, and does it work? Every file's digest, and the probe command."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from anynpu.artifact import hash_file
+from anynpu.capsules.capsule import RECEIPT, Capsule, Receipt, find, log_of, read_receipt
+from anynpu.capsules.python import ask
+from anynpu.errors import ToolFailed
+
+PROBE_S = 300
+
+
+@dataclass(frozen=True)
+class Verified:
+    """What is wrong with a capsule (nothing, if it is sound), and how much was looked at."""
+
+    name: str
+    version: str
+    files: int
+    seconds: float
+    complaints: tuple[str, ...]
+
+
+def verify(name: str, cache: Path | None = None, timeout_s: float = PROBE_S) -> Verified:
+    """Hashes every file that was installed and runs the probe; of the user's own tool, the probe alone."""
+    started = time.monotonic()
+    capsule = find(name, cache)
+    receipt = read_receipt(capsule.root)
+    complaints = [*_changed(capsule.root, receipt), *_python(capsule.root, receipt)] if receipt else []
+    log = log_of(capsule.installed.toolchain, cache)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        probe(capsule, log, timeout_s)
+    except ToolFailed as failure:
+        complaints.append(f"{failure.message} (log: {log})")
+    count = len(receipt.files) if receipt else 0
+    return Verified(capsule.name, capsule.version, count, time.monotonic() - started, tuple(complaints))
+
+
+def probe(capsule: Capsule, log: Path, timeout_s: float) -> None:
+    """Runs the command that shows that the tool works, or raises ToolFailed."""
+    chain = capsule.installed.toolchain
+    if not chain.probe:
+        return
+    with tempfile.TemporaryDirectory(prefix="anynpu-probe-") as scratch:
+        done = capsule.run(chain.probe, cwd=Path(scratch), log=log, timeout_s=timeout_s)
+    if not re.search(chain.expects, done.output):
+        last = done.output.splitlines()[-5:]
+        message = f"{chain.probe[0]} ended well but did not say what it should ({chain.expects})"
+        raise ToolFailed(message, done.argv, 0, str(log), last, chain.hint(done.output))
+
+
+def inventory(root: Path) -> tuple[dict[str, str], int]:
+    """Returns the digest of every file below a folder, compiled ones too, since those are what runs; and their size."""
+    found, size = {}, 0
+    for path in _files(root):
+        found[str(path.relative_to(root))] = _digest(path)
+        size += path.lstat().st_size
+    return found, size
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder, inner, files in os.walk(root):
+        links = [name for name in inner if (Path(folder) / name).is_symlink()]
+        inner[:] = sorted(set(inner) - set(links))
+        for name in sorted(files + links):
+            if Path(folder) != root or name != RECEIPT:
+                yield Path(folder) / name
+
+
+def _digest(path: Path) -> str:
+    return f"link:{path.readlink()}" if path.is_symlink() else hash_file(path)
+
+
+def _changed(root: Path, receipt: Receipt) -> Iterator[str]:
+    for name, digest in receipt.files.items():
+        path = root / name
+        if not path.exists() and not path.is_symlink():
+            yield f"{name}: missing"
+        elif _digest(path) != digest:
+            yield f"{name}: changed since it was installed"
+    now = packages_of(root)
+    for name, version in receipt.packages.items():
+        if now.get(name) != version:
+            yield f"{name} {version}: {now.get(name, 'nothing')} is there instead"
+
+
+def _python(root: Path, receipt: Receipt) -> Iterator[str]:
+    now = ask(root / "bin" / "python")
+    if now is None or now.version != receipt.python:
+        yield f"its Python was {receipt.python} and {f'is {now.version}' if now else 'does not run any more'}"
+
+
+def packages_of(root: Path) -> dict[str, str]:
+    """Returns the packages in an environment and their versions, as pip noted them down."""
+    found = {}
+    for entry in sorted(root.glob("lib/python3.*/site-packages/*.dist-info")):
+        name, _, version = entry.name.removesuffix(".dist-info").rpartition("-")
+        found[name.lower().replace("_", "-")] = version
+    return found
