@@ -102,6 +102,23 @@ def test_a_pipeline_from_a_picture(bench, tmp_path, slow):
     assert list(json.loads(out)["stages"])[:2] == ["preprocess", "quantise"]
 
 
+def test_an_image_is_preprocessed_as_the_card_says(bench, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.new("RGB", (20, 10), (255, 0, 0)).save(tmp_path / "p.png")
+    words = ["--scope", "pipeline", "-i", tmp_path / "p.png", *QUICK, "-f", "json"]
+    status, _, err = bench(null(tmp_path, "plain", (IMAGE,)), *words)
+    assert status == 2 and "not stated" in err
+    path = tmp_path / "carded"
+    path.mkdir()
+    (path / "model").write_text("carded")
+    task = {"kind": "classify", "preprocess": {"size": [8, 8], "resize": "stretch", "channels": "RGB"}}
+    manifest = Manifest("null", "model", (IMAGE,), (X,), "ab" * 32, task=task)
+    seal(path, manifest, Step("null"), Made("2025-01-01", 0.0))
+    status, out, err = bench(path, *words)
+    assert status == 0, err
+    assert next(iter(json.loads(out)["stages"])) == "preprocess"
+
+
 @pytest.mark.parametrize(("bound", "expected", "words"), [(500, 0, "bound kept"), (0.01, 1, "bound NOT kept")])
 def test_a_bound_decides_the_exit_status(bench, tmp_path, slow, bound, expected, words):
     server = ("--scenario", "server", "--qps", 100, "--bound", bound, "--percentile", 50)

@@ -67,7 +67,11 @@ LOAD = (
 )
 MORE = (
     click.option(
-        "-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="How an image becomes the input (pipeline)."
+        "-P",
+        "--preprocess",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="How an image becomes the input; else as its card says.",
     ),
     click.option("--post", metavar="MODULE:FUNCTION", help="Called with the real outputs at the end of the pipeline."),
     click.option(
@@ -230,11 +234,14 @@ def _opener(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Sample, Calla
 
 def _image(artifact: Artifact, path: Path, given: Mapping[str, Any]) -> tuple[Sample, Read]:
     """Returns an image as the only input, and a function that reads it from the disk again."""
-    from anynpu.tasks.images import load_images
+    from anynpu.tasks import card
+    from anynpu.tasks.images import in_order, load_images
 
     if len(artifact.manifest.inputs) != 1:
         raise ConfigError(f"{path} is one image, the model has {len(artifact.manifest.inputs)} inputs")
     spec, preprocess = artifact.manifest.inputs[0], options.preprocess(given["preprocess"])
+    if preprocess is None and artifact.manifest.task and (stated := card.of(artifact).card.preprocess):
+        preprocess = in_order(stated, spec.channels)
     if preprocess is None:
         raise ConfigError(f"{path}: its preprocessing is not stated", "state it with -P size=96x96 -P mean=0.5 ...")
 
