@@ -178,6 +178,7 @@ def test_another_output_ends_it():
 
 def test_the_garbage_collector_rests_while_timing_and_comes_back():
     gc.enable()  # another test may have left it off
+
     class Looks(Model):
         seen = None
 
@@ -347,10 +348,11 @@ def test_models_that_share_a_device_slow_each_other():
             with device:
                 return super().run(inputs)
 
-    openers = [(name, lambda: Infer(Shares(0.003), INPUT)) for name in "ab"]
-    found, _ = measure_together(openers, Settings(min_time_s=0.2, min_count=20, warm_up=2), lambda *_: None)
+    # Long enough that a busy machine adds little to it.
+    openers = [(name, lambda: Infer(Shares(0.02), INPUT)) for name in "ab"]
+    found, _ = measure_together(openers, Settings(min_time_s=0.4, min_count=20, warm_up=2), lambda *_: None)
     means = [(m["alone"]["summary"]["mean"], m["together"]["summary"]["mean"]) for m in found["together"]["models"]]
-    assert sum(both for _, both in means) > 1.6 * sum(alone for alone, _ in means)
+    assert sum(both for _, both in means) > 1.5 * sum(alone for alone, _ in means)
 
 
 def test_one_of_several_that_dies_ends_all_and_keeps_what_there_is():
