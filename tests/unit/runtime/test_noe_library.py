@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -57,7 +58,8 @@ def test_what_is_missing_is_named(bare, monkeypatch):
 def test_a_file_that_is_no_library_and_a_library_that_is_another(bare):
     with pytest.raises(ToolMissing, match="cannot be loaded"):
         libraries.Library(placed(bare / "vendor"))
-    other = next(line.split()[-1] for line in open("/proc/self/maps") if "libc.so.6" in line)
+    mapped = Path("/proc/self/maps").read_text("utf-8").splitlines()
+    other = next(line.split()[-1] for line in mapped if "libc.so.6" in line)
     with pytest.raises(ToolMissing, match="lacks noe_add_batch and 30 others"):
         libraries.Library(other)
 

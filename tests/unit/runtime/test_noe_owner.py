@@ -48,7 +48,7 @@ def test_errors_come_back_to_whoever_asked():
 
 def test_a_call_that_does_not_return_is_given_up():
     owner, forever = Owner("device"), threading.Event()
-    with pytest.raises(DeviceError, match="did not return within 0.05 s"):
+    with pytest.raises(DeviceError, match=r"did not return within 0\.05 s"):
         owner.call(forever.wait, timeout_s=0.05)
     with pytest.raises(DeviceError, match="the device is lost"):
         owner.call(lambda: 7)
