@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from anynpu.capsules import toolchain
-from anynpu.capsules.capsule import find, home, log_of, read_receipt
+from anynpu.capsules.capsule import FILES, find, home, log_of, read_receipt
 from anynpu.capsules.install import agree, install, remove
 from anynpu.capsules.python import find_python
-from anynpu.capsules.verify import verify
-from anynpu.errors import ConfigError, ToolFailed, ToolMissing
+from anynpu.capsules.verify import listed, verify
+from anynpu.errors import ConfigError, IntegrityError, ToolFailed, ToolMissing
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the vendors' tools run on Linux")
 
@@ -60,7 +60,7 @@ def test_an_install_mends_probes_and_reports_each_stage(ready, tmp_path):
     assert capsule.environment()["PATH"].startswith(str(capsule.root / "bin"))
     receipt = read_receipt(capsule.root)
     assert receipt is not None and receipt.packages["fake-tool"] == "1.0"
-    assert any(name.endswith("fake_tool/libc.so.6.aside") for name in receipt.files)
+    assert any(name.endswith("fake_tool/libc.so.6.aside") for name in listed(capsule.root, receipt))
 
 
 def test_a_second_install_is_immediate_and_asks_nothing(ready):
@@ -95,6 +95,25 @@ def test_verify_finds_other_versions_and_a_tool_that_hangs(ready, facts):
     assert "fake-tool 1.0: 1.1 is there instead" in told
     (complaint,) = verify(facts(flag=', "--hang"'), cache, timeout_s=2).complaints
     assert "did not finish within 2 s" in complaint
+
+
+def test_a_changed_list_of_files_is_no_measure(ready, tmp_path):
+    cache, name, _ = ready
+    root = shutil.copytree(find(name, cache).root, tmp_path / "copy", symlinks=True)
+    receipt = read_receipt(root)
+    (root / FILES).write_text("{}")
+    with pytest.raises(IntegrityError, match=r"files\.json: missing or changed"):
+        listed(root, receipt)
+
+
+def test_the_stand_in_for_torch_does_what_the_compiler_asks_of_it(ready, tmp_path):
+    site = find(ready[1], ready[0]).installed.packages
+    shutil.copytree(site / "fake_stub", tmp_path / "torch")
+    code = (
+        "import torch, torch.nn as nn; assert not torch.cuda.is_available() and isinstance(nn.Module, type); "
+        "assert type(torch.tensor([1.5]).numpy()).__name__ == 'ndarray' and torch.autograd.Function"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
 
 
 def test_known_words_become_a_hint(ready, tmp_path):

@@ -1,7 +1,8 @@
 """An installed tool in its environment, ours or the user's own.
 
     <cache>/capsules/NAME-0123456789ab/               a virtual environment; the digits are those of its recipe
-    <cache>/capsules/NAME-0123456789ab/capsule.json   written last: what was installed, and every file's digest
+    <cache>/capsules/NAME-0123456789ab/files.json     every file's digest
+    <cache>/capsules/NAME-0123456789ab/capsule.json   written last: what was installed, and the digest of files.json
     <cache>/capsules/licences/NAME.json               the licence that the user has accepted
     <cache>/logs/capsule-NAME.log                     what pip and the probe printed
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from anynpu import schema, tool
@@ -22,7 +23,7 @@ from anynpu.capsules.toolchain import find as find_own
 from anynpu.errors import AnyNpuError, ToolFailed, ToolMissing
 from anynpu.store import default_cache_dir
 
-RECEIPT = "capsule.json"
+RECEIPT, FILES = "capsule.json", "files.json"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Receipt:
     seconds: float
     bytes: int
     packages: Mapping[str, str]
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: str
     schema_version: int = 1
     kind: str = "capsule"
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from anynpu import schema, tool
+from anynpu.artifact import hash_file
 from anynpu.capsules import toolchain
-from anynpu.capsules.capsule import RECEIPT, Capsule, Receipt, at, find, home, log_of, place, read_receipt
+from anynpu.capsules.capsule import FILES, RECEIPT, Capsule, Receipt, at, find, home, log_of, place, read_receipt
 from anynpu.capsules.python import Python, find_python
 from anynpu.capsules.toolchain import Saying, Toolchain, read_toolchain
 from anynpu.capsules.verify import inventory, packages_of, probe
@@ -216,11 +217,10 @@ def _make(chain: Toolchain, root: Path, python: Python, call: _Call) -> None:
         probe(at(chain, root), call.log, call.left_s)
         call.report("noting down   every file's digest")
         files, size = inventory(root)
+        _write(root / FILES, files)
         taken = round(time.monotonic() - started, 1)
-        _write(
-            root / RECEIPT,
-            Receipt(chain.name, chain.recipe, python.version, _now(), taken, size, packages_of(root), files),
-        )
+        made, digest = (_now(), taken, size), hash_file(root / FILES)
+        _write(root / RECEIPT, Receipt(chain.name, chain.recipe, python.version, *made, packages_of(root), digest))
     except BaseException:
         shutil.rmtree(root, ignore_errors=True)
         raise

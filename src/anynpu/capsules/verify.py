@@ -6,14 +6,15 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from anynpu import schema
 from anynpu.artifact import hash_file
-from anynpu.capsules.capsule import RECEIPT, Capsule, Receipt, find, log_of, read_receipt
+from anynpu.capsules.capsule import FILES, RECEIPT, Capsule, Receipt, find, log_of, read_receipt
 from anynpu.capsules.python import ask
-from anynpu.errors import ToolFailed
+from anynpu.errors import IntegrityError, ToolFailed
 
 PROBE_S = 300
 
@@ -34,15 +35,17 @@ def verify(name: str, cache: Path | None = None, timeout_s: float = PROBE_S) -> 
     started = time.monotonic()
     capsule = find(name, cache)
     receipt = read_receipt(capsule.root)
-    complaints = [*_changed(capsule.root, receipt), *_python(capsule.root, receipt)] if receipt else []
+    files = listed(capsule.root, receipt) if receipt else {}
+    complaints = list(_changed(capsule.root, files))
+    if receipt:
+        complaints += [*_packages(capsule.root, receipt), *_python(capsule.root, receipt)]
     log = log_of(capsule.installed.toolchain, cache)
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         probe(capsule, log, timeout_s)
     except ToolFailed as failure:
         complaints.append(f"{failure.message} (log: {log})")
-    count = len(receipt.files) if receipt else 0
-    return Verified(capsule.name, capsule.version, count, time.monotonic() - started, tuple(complaints))
+    return Verified(capsule.name, capsule.version, len(files), time.monotonic() - started, tuple(complaints))
 
 
 def probe(capsule: Capsule, log: Path, timeout_s: float) -> None:
@@ -72,7 +75,7 @@ def _files(root: Path) -> Iterator[Path]:
         links = [name for name in inner if (Path(folder) / name).is_symlink()]
         inner[:] = sorted(set(inner) - set(links))
         for name in sorted(files + links):
-            if Path(folder) != root or name != RECEIPT:
+            if Path(folder) != root or name not in (RECEIPT, FILES):
                 yield Path(folder) / name
 
 
@@ -80,13 +83,25 @@ def _digest(path: Path) -> str:
     return f"link:{path.readlink()}" if path.is_symlink() else hash_file(path)
 
 
-def _changed(root: Path, receipt: Receipt) -> Iterator[str]:
-    for name, digest in receipt.files.items():
+def listed(root: Path, receipt: Receipt) -> dict[str, str]:
+    """Returns the digest that every file had when it was installed."""
+    path = root / FILES
+    if not path.is_file() or hash_file(path) != receipt.files:
+        raise IntegrityError(f"{path}: missing or changed", f"anynpu tool remove {receipt.name}, then install it again")
+    files: dict[str, str] = schema.read_json(path)
+    return files
+
+
+def _changed(root: Path, files: Mapping[str, str]) -> Iterator[str]:
+    for name, digest in files.items():
         path = root / name
         if not path.exists() and not path.is_symlink():
             yield f"{name}: missing"
         elif _digest(path) != digest:
             yield f"{name}: changed since it was installed"
+
+
+def _packages(root: Path, receipt: Receipt) -> Iterator[str]:
     now = packages_of(root)
     for name, version in receipt.packages.items():
         if now.get(name) != version:
