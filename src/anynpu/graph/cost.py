@@ -58,7 +58,7 @@ def cost(model: ModelProto) -> Cost:
     graph = fold_constants(infer(model)).graph
     shapes = static_shapes(graph)
     _require_static(graph, shapes)
-    constants = _constant_names(graph)
+    constants = constant_names(graph)
     live = [node for node in graph.node if not set(node.output) <= constants]
     weights = _weights(graph)
     parameters = _parameters_of(live, graph, weights)
@@ -86,7 +86,7 @@ def _require_static(graph: GraphProto, shapes: Shapes) -> None:
         )
 
 
-def _constant_names(graph: GraphProto) -> set[str]:
+def constant_names(graph: GraphProto) -> set[str]:
     """Returns the tensors that no input reaches: stored ones and what is made of them, as dequantised weights."""
     names = {tensor.name for tensor in graph.initializer} | {""}
     for node in graph.node:

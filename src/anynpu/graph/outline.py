@@ -14,7 +14,7 @@ import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
 from anynpu.errors import AnyNpuError
-from anynpu.graph.cost import cost
+from anynpu.graph.cost import constant_names, cost
 from anynpu.graph.fold import static_shapes
 from anynpu.graph.layouts import tensor_layouts
 from anynpu.graph.shapes import infer, inputs_of
@@ -94,7 +94,7 @@ def outline(model: ModelProto) -> Outline:
     graph = inferred.graph
     pairs = _pairs(graph, _dtypes(graph))
     _name_outputs(pairs, inferred)
-    constants = _constants(graph)
+    constants = constant_names(graph)
     live = [n for n in graph.node if n.op_type not in (_QUANTIZE, _DEQUANTIZE) and not set(n.output) <= constants]
     tensors = _tensors(inferred, pairs, {pairs.name(name) for name in constants})
     macs = _macs(model)
@@ -138,15 +138,6 @@ def _name_outputs(pairs: _Pairs, model: ModelProto) -> None:
         root = pairs.name(value.name)
         if root != value.name and root not in borders:
             pairs.rename(root, value.name)
-
-
-def _constants(graph: GraphProto) -> set[str]:
-    """Returns the tensors that no input reaches."""
-    names = {tensor.name for tensor in graph.initializer} | {""}
-    for node in graph.node:
-        if set(node.input) <= names:
-            names |= set(node.output)
-    return names
 
 
 def _dtypes(graph: GraphProto) -> dict[str, str]:
