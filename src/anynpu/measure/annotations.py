@@ -13,12 +13,14 @@ import numpy as np
 
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.measure.coco import Truth
+from anynpu.tasks.text import read_bounded
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
 MOST_JSON_BYTES = 512 << 20
 MOST_XML_BYTES = 4 << 20
+PARTS = "give the annotations in parts"
 
 
 @dataclass(frozen=True)
@@ -70,17 +72,6 @@ def read_annotations(path: Path) -> Annotations:
     raise ConfigError(f"{path}: no such kind of annotations", "give COCO's .json, or VOC's .xml or a folder of them")
 
 
-def _bytes(path: Path, most: int) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(most + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(data) > most:
-        raise ConfigError(f"{path}: larger than {most >> 20} MiB", "give the annotations in parts")
-    return data
-
-
 def _truth(boxes: Sequence[Box]) -> Truth:
     return Truth(
         np.array([b.box for b in boxes], np.float64).reshape(-1, 4),
@@ -113,7 +104,7 @@ def _is_name(name: Any) -> bool:
 def _coco(path: Path) -> Annotations:
     """Returns what a COCO file says; images and classes in the order of their ids, as pycocotools takes them."""
     try:
-        data = json.loads(_bytes(path, MOST_JSON_BYTES))
+        data = json.loads(read_bounded(path, MOST_JSON_BYTES, PARTS))
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: not valid JSON: {error}") from None
     if not isinstance(data, Mapping) or not all(
@@ -234,7 +225,7 @@ def _parsed(path: Path) -> Element:
     from xml.etree import ElementTree
     from xml.parsers import expat
 
-    data = _bytes(path, MOST_XML_BYTES)
+    data = read_bounded(path, MOST_XML_BYTES, PARTS)
 
     def refuse(*_: object) -> None:
         raise IntegrityError(f"{path}: declares a document type, which no annotation needs")

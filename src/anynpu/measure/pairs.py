@@ -13,6 +13,7 @@ import numpy as np
 
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError
 from anynpu.measure.metrics import ranks
+from anynpu.tasks.text import read_text
 from anynpu.tensors import Array
 
 MOST_BYTES = 256 << 20
@@ -43,7 +44,7 @@ def read_pairs(path: Path, limit: int | None = None) -> Pairs:
     kind = path.suffix.lower()
     if kind not in (".csv", ".tsv"):
         raise ConfigError(f"{path}: pairs of sentences are a .csv or .tsv file", FORM)
-    text = _text(path)
+    text = read_text(path, MOST_BYTES)
     if kind == ".csv":
         rows = csv.reader(io.StringIO(text, newline=""), strict=True)
     else:
@@ -57,20 +58,6 @@ def read_pairs(path: Path, limit: int | None = None) -> Pairs:
         raise IntegrityError(f"{path}: line {rows.line_num}: {error}") from None
     columns, body = _columns(path, lines)
     return _pairs(path, columns, body[:limit])
-
-
-def _text(path: Path) -> str:
-    try:
-        with path.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(data) > MOST_BYTES:
-        raise ConfigError(f"{path}: larger than {MOST_BYTES >> 20} MiB", "give it in parts")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise IntegrityError(f"{path}: not text in UTF-8") from None
 
 
 def _columns(

@@ -73,19 +73,29 @@ class ClipInput:
         return {self.spec.name: self.tokens(rows, self.spec.shape[1]).astype(self.spec.dtype)}
 
 
-def read_lines(path: Path) -> list[str]:
-    """Returns the texts in a file, one a line; an empty line is a text too."""
+def read_bounded(path: Path, most: int, hint: str = "give it in parts") -> bytes:
+    """Returns the bytes of a file that is not larger than it may be; no more than that is ever read."""
     try:
         with path.open("rb") as stream:
-            data = stream.read(MOST_BYTES + 1)
-        if len(data) > MOST_BYTES:
-            raise ConfigError(f"{path}: larger than {MOST_BYTES >> 20} MiB", "give it in parts")
-        text = data.decode("utf-8-sig")
+            data = stream.read(most + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+    if len(data) > most:
+        raise ConfigError(f"{path}: larger than {most >> 20} MiB", hint)
+    return data
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """Returns the text in a file."""
+    try:
+        return read_bounded(path, most).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise IntegrityError(f"{path}: not text in UTF-8") from None
-    lines = text.replace("\r\n", "\n").split("\n")
+
+
+def read_lines(path: Path) -> list[str]:
+    """Returns the texts in a file, one a line; an empty line is a text too."""
+    lines = read_text(path).replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
