@@ -43,6 +43,8 @@ class Placement:
 
     npu: str
     operators: tuple[OperatorPlacement, ...]
+    source: str = ""
+    """Where it is known from, unless the compiler itself has placed the operators: a rule, the profile of a run."""
 
     @property
     def on_npu(self) -> int:

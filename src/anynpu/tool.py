@@ -82,7 +82,7 @@ def run(
     if expired:
         raise _failure(f"{argv[0]} did not finish within {timeout_s:g} s", argv, status, log, lines, hint)
     if status != 0:
-        raise _failure(f"{argv[0]} failed with {_status_name(status)}", argv, status, log, lines, hint)
+        raise _failure(f"{argv[0]} failed with {status_name(status)}", argv, status, log, lines, hint)
     return Completed(tuple(argv), "".join(lines), time.monotonic() - started)
 
 
@@ -147,6 +147,21 @@ def attend(module: str, *arguments: str, descriptors: Sequence[int], stdout: int
     )
 
 
+def converse(argv: Sequence[str], *, cwd: Path, log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Starts a program that is talked to through its stdin and stdout and complains to a log; `end` ends it."""
+    program = shutil.which(argv[0])
+    if program is None:
+        raise ToolMissing(f"{argv[0]}: no such program")
+    env = {k: v for k, v in os.environ.items() if k in KEPT_ENVIRONMENT} | {"LC_ALL": "C.UTF-8", **environment}
+    with log.open("a", encoding="utf-8") as sink:
+        sink.write("$ " + " ".join(argv) + "\n")
+        sink.flush()
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            [program, *argv[1:]], cwd=cwd, env=env, stdin=pipe, stdout=pipe, stderr=sink, start_new_session=True
+        )
+
+
 def end(process: subprocess.Popen[bytes]) -> int:
     """Kills a program and all it started, and returns its status."""
     _kill_group(process)
@@ -208,7 +223,8 @@ def _failure(message: str, argv: Sequence[str], status: int, log: Path, lines: S
     return ToolFailed(message, argv=argv, status=status, log=str(log), last_lines=last, hint=hint)
 
 
-def _status_name(status: int) -> str:
+def status_name(status: int) -> str:
+    """Returns "status 3" or "signal SIGSEGV"."""
     if status < 0:
         try:
             return f"signal {signal.Signals(-status).name}"
@@ -248,7 +264,7 @@ def call(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(reply)) from None
         if not reply.is_file():
             if "did not finish" not in failure.message:
-                failure.message = f"{function} ended without an answer ({_status_name(failure.status or 0)})"
+                failure.message = f"{function} ended without an answer ({status_name(failure.status or 0)})"
             failure.args = (failure.message,)
             raise
     answer = json.loads(reply.read_text("utf-8"))

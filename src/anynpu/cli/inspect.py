@@ -26,7 +26,7 @@ from anynpu.pipeline.record import receipt
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.platform import Platform
-from anynpu.report.figures import count, kib
+from anynpu.report.figures import count, kib, said_by
 from anynpu.runtime.base import sessions_for
 
 
@@ -178,7 +178,8 @@ def _show(artifact: Artifact) -> None:
     if kinds := manifest.details.get("operators"):
         click.echo("operators    " + ", ".join(f"{n} {kind}" for kind, n in kinds.items()))
     if data := receipt(manifest.placement):
-        click.echo(f"receipt      {data['on_npu']} of {data['operators']} operators on the {data['npu']}")
+        where = f"operators on the {data['npu']}{said_by(data)}"
+        click.echo(f"receipt      {data['on_npu']} of {data['operators']} {where}")
         for op in data["elsewhere"]:
             click.echo(f"  on the CPU: {op['kind']} {op['name']}: {op.get('reason', '')}")
     if step := manifest.step:

@@ -91,6 +91,7 @@ def receipt(placement: Placement | None) -> dict[str, Any] | None:
         "operator_share": placement.operator_share,
         "mac_share": placement.mac_share,
         "share": placement.share,
+        "source": placement.source,
         "elsewhere": [schema.to_dict(op) for op in placement.elsewhere()],
     }
 

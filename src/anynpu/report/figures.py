@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -28,6 +29,11 @@ def decibel(value: float | None) -> str:
     if value is None:
         return "-"
     return "exact" if value >= 200 else f"{value:.1f}"
+
+
+def said_by(receipt: Mapping[str, Any]) -> str:
+    """Returns " (predicted: ...)", where something other than the compiler says what runs on the NPU."""
+    return f" ({receipt['source']})" if receipt.get("source") else ""
 
 
 def chip_row(chip: dict[str, Any]) -> dict[str, str]:
@@ -63,6 +69,9 @@ def table_notes(chips: list[dict[str, Any]]) -> list[str]:
     }
     if sources:
         notes.append(f"est. ms is an estimate, not a measurement ({', '.join(sorted(sources))})")
+    for chip in chips:
+        if chip["receipt"] and chip["receipt"].get("source"):
+            notes.append(f"on NPU, {chip['chip']}: {chip['receipt']['source']}")
     in_dram = [c["chip"] for c in chips if c["chain"] and c["chain"][-1].get("details", {}).get("dram_bytes")]
     if in_dram:
         notes.append(f"no flash is counted for {', '.join(in_dram)}: weights and arena lie in DRAM there")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from anynpu.report.facts import fidelity_rows
-from anynpu.report.figures import chip_row, count, kib, percent, table_notes
+from anynpu.report.figures import chip_row, count, kib, percent, said_by, table_notes
 from anynpu.report.memory import memory
 
 
@@ -95,7 +95,7 @@ def _receipt(chip: dict[str, Any]) -> list[str]:
         return []
     lines = [
         f"Placement receipt: {receipt['on_npu']} of {receipt['operators']} operators on the {receipt['npu']}, "
-        f"{percent(receipt['mac_share'])} of the MACs.\n"
+        f"{percent(receipt['mac_share'])} of the MACs{said_by(receipt)}.\n"
     ]
     rows = [
         {"operator": op["name"], "kind": op["kind"], "why not": op.get("reason", "")} for op in receipt["elsewhere"]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from anynpu.report.facts import fidelity_rows, flat
-from anynpu.report.figures import chip_row, count, decibel, kib, percent, table_notes
+from anynpu.report.figures import chip_row, count, decibel, kib, percent, said_by, table_notes
 from anynpu.report.html.axes import more
 from anynpu.report.html.graph import graph_view, node_table
 from anynpu.report.html.layers import layer_charts
@@ -94,6 +94,7 @@ def _figures(chip: Record) -> Iterable[Markup]:
     if receipt and receipt.get("share") is not None:
         share = receipt["share"]
         told = f"{receipt.get('on_npu')} of {receipt.get('operators')} operators"
+        told += said_by(receipt)
         yield figure("on the NPU", join((percent(share), meter(share, "good" if share >= 1 else "warn"))), told)
     if estimates.get("latency_ms") is not None:
         yield figure("latency", f"{estimates['latency_ms']:.3f} ms", estimates.get("source"), "estimate")
@@ -183,7 +184,7 @@ def _receipt_line(chip: Record) -> Markup | None:
         return None
     said = f"{receipt.get('on_npu')} of {receipt.get('operators')} operators"
     share = f" and {percent(receipt['mac_share'])} of the MACs" if receipt.get("mac_share") is not None else ""
-    return el("p", f"{said}{share} on the {receipt.get('npu') or 'NPU'}.")
+    return el("p", f"{said}{share} on the {receipt.get('npu') or 'NPU'}{said_by(receipt)}.")
 
 
 def _receipt(chip: Record, drawn: bool) -> Markup:
