@@ -1,5 +1,7 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
-.PHONY: help setup demo test test-models test-driver lint format bench clean
+VENDORS := cvi quark rknn qnn
+
+.PHONY: help setup demo test test-models test-driver $(VENDORS:%=test-%) lint format bench clean
 
 BIN := .venv/bin
 
@@ -7,6 +9,7 @@ help:
 	@echo "make demo    set up, then build a model that ships with anynpu for six chips"
 	@echo "make test    set up, then run the tests"
 	@echo "make test-models   fetch real models (YOLOv8n, MiniLM, CLIP's vocabulary) and run the tests on them"
+	@echo "make test-cvi, test-quark, test-rknn, test-qnn   install a vendor's toolchain and run the tests on it"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   measure start-up, builds and stages; count instructions in QEMU; writes bench/results/"
 	@echo "make format  ruff format"
@@ -29,6 +32,11 @@ test-models: setup
 # The Zhouyi driver kit on the vendor's tree: ANYNPU_ZHOUYI_TREE, and ANYNPU_ZHOUYI_HEADERS=folder:folder (docs/driver.md).
 test-driver: setup
 	$(BIN)/python -m pytest -m driver tests/drivers
+
+# A vendor's real toolchain (0.5 to 2 GB each, licence accepted): every zoo model through its compiler and simulator.
+$(VENDORS:%=test-%): test-%: setup
+	$(BIN)/anynpu tool install $* --accept-licence
+	ANYNPU_VENDOR_TESTS=$* $(BIN)/python -m pytest -m vendor --timeout 1800 tests/vendors/test_$*_real.py
 
 lint: setup
 	$(BIN)/ruff check src tests bench

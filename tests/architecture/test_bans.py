@@ -27,7 +27,7 @@ def prints(module: Module) -> list[str]:
 
 
 def exits(module: Module) -> list[str]:
-    """Only the command line ends the process, the child process that tool.py starts, and one in a vendor's environment."""
+    """Only the command line ends the process, a child that tool.py starts and a vendor's worker."""
     if module.top in ("cli", "__main__") or module.name == "capsules.workers.serve":
         return []
     child = [f for f in module.functions() if module.name == "tool" and f.name in ("_child", "_answer")]
