@@ -83,7 +83,7 @@ def _proof(chip: dict[str, Any]) -> list[str]:
     if not proof:
         return [f"Not verified: {chip['not_verified'] or 'the build did not get that far'}.\n"]
     where = "held-out samples" if proof["held_out"] else "of the calibration samples"
-    stands = " (the model before the NPU compiler)" if proof.get("stands_for") else ""
+    stands = " (the model before the last compiler)" if proof.get("stands_for") else ""
     rows = fidelity_rows(proof["outputs"])
     notes = [f"- {note}" for note in proof.get("notes", ())]
     return [f"Executed by {proof['executed']}{stands} on {proof['samples']} {where}:", _table(rows), *notes]

@@ -143,7 +143,7 @@ def test_what_could_not_be_verified_says_why(tmp_path: Path) -> None:
 
 def test_a_stand_in_is_named(tmp_path: Path) -> None:
     _, text = rendered(tmp_path, chip(tmp_path, verification=replace(PROOF, stands_for="vela", held_out=False)))
-    assert "(the model before the NPU compiler) on 64" in text and "calibration samples" in text
+    assert "(the model before the last compiler) on 64" in text and "calibration samples" in text
     assert "nothing here executes vela" in text
 
 

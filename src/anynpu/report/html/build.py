@@ -215,7 +215,7 @@ def _proof(chip: Record) -> Markup:
         why = chip.get("not_verified") or "the build did not get that far"
         return join((el("h4", "Proof"), el("p", f"Not verified: {why}.", class_="said warn")))
     where = "held-out samples" if proof.get("held_out") else "of the calibration samples"
-    stands = " (the model before the NPU compiler)" if proof.get("stands_for") else ""
+    stands = " (the model before the last compiler)" if proof.get("stands_for") else ""
     said = f"Executed by {proof.get('executed')}{stands} on {proof.get('samples')} {where}."
     rows = fidelity_rows(proof.get("outputs") or {})
     numeric = [name for name in rows[0] if name != "output"] if rows else ()
