@@ -23,9 +23,13 @@ from anynpu.errors import ConfigError, IntegrityError
 T = TypeVar("T")
 
 
-def option(default: Any, help: str) -> Any:
-    """A field of an options dataclass: its default and the sentence that the command line and the docs show."""
-    return dataclasses.field(default=default, metadata={"help": help})
+def option(default: Any, help: str, unpu: str = "", unpu_values: Mapping[str, str] = {}) -> Any:
+    """A field of an options dataclass: its default and the sentence that the command line and the docs show.
+
+    `unpu` is its flag on µNPU-Bench's command line where that is spelled otherwise, `unpu_values` the values of that
+    flag that mean another one here (`anynpu unpu-bench`).
+    """
+    return dataclasses.field(default=default, metadata={"help": help, "unpu": unpu, "unpu_values": dict(unpu_values)})
 
 
 def near(name: str, known: Iterable[str]) -> str:

@@ -34,7 +34,7 @@ def check_output(out: Path, overwrite: bool) -> None:
         pass
 
 
-def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping[str, str]) -> Path | None:
+def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping[str, str | bytes]) -> Path | None:
     """Puts artifacts and reports at `out` in one move and returns where an earlier folder was kept, if any."""
     out = out.absolute()
     with writing(out):
@@ -43,9 +43,12 @@ def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping
         try:
             fresh.chmod(0o755)
             _fill(fresh, result)
-            for name, text in files.items():
+            for name, data in files.items():
+                (fresh / name).parent.mkdir(parents=True, exist_ok=True)
                 # A file name need not be text; the report shows its odd bytes as \udcXX.
-                (fresh / name).write_text(text, "utf-8", "backslashreplace")
+                (fresh / name).write_bytes(
+                    data if isinstance(data, bytes) else data.encode("utf-8", "backslashreplace")
+                )
             return swap(fresh, out, overwrite)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)

@@ -16,6 +16,8 @@ from anynpu.errors import ConfigError, ToolFailed, ToolMissing
 from anynpu.targets.base import option
 
 INSTALL = "pip install 'anynpu[build]'"
+CHIPS_OWN = {"internal-default": "none"}
+"""What older versions of Vela called a system that no chip has; the chip's own takes its place."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,21 @@ class VelaOptions:
     """What the user may choose."""
 
     optimise: Literal["best-latency", "best-size", "performance", "size"] = option(
-        "best-latency", "compile for performance and for size and keep the better for the goal, or only for one"
+        "best-latency",
+        "compile for performance and for size and keep the better for the goal, or only for one",
+        unpu="vela_optimise",
     )
     arena_cache_size: int | None = option(None, "SRAM in bytes that Vela may use, instead of the memory mode's own")
-    memory_mode: str | None = option(None, "memory mode of the configuration file, instead of the chip's")
-    system_config: str | None = option(None, "system configuration of the file, instead of the chip's")
-    config: Path | None = option(None, "a Vela configuration file (.ini) of your own")
+    memory_mode: str | None = option(
+        None, "memory mode of the configuration file, instead of the chip's", unpu_values=CHIPS_OWN
+    )
+    system_config: str | None = option(
+        None,
+        "system configuration of the file, instead of the chip's",
+        unpu="config_vela_system",
+        unpu_values=CHIPS_OWN,
+    )
+    config: Path | None = option(None, "a Vela configuration file (.ini) of your own", unpu="config_vela")
     ignore_ops: str | None = option(None, "operator kinds to leave to the CPU, such as ARG_MAX,GELU")
     tensor_allocator: Literal["HillClimb", "Greedy", "LinearAlloc"] | None = option(None, "how tensors are packed")
     cpu_tensor_alignment: int | None = option(None, "alignment in bytes of tensors that the CPU touches (16)")
