@@ -13,6 +13,7 @@ from anynpu import plugins, schema
 from anynpu.drivers.root import Root
 from anynpu.errors import ConfigError
 
+PCI = "/sys/bus/pci/devices"
 Family = Literal["zhouyi", "ryzen", "rockchip", "other"]
 BOARD_NAMES = (
     "/sys/class/dmi/id/sys_vendor",
@@ -98,15 +99,48 @@ def _keys(device: Device) -> Iterator[str]:
     yield from (f"compatible {key}" for key in device.compatible)
 
 
+@dataclass(frozen=True)
+class PciFunction:
+    """A PCI device: where it is, and its ids in lower-case hexadecimal; the revision is empty where it is not told."""
+
+    place: str
+    vendor: str
+    device: str
+    revision: str
+
+    def __str__(self) -> str:
+        return f"PCI {self.place} {self.vendor}:{self.device} rev {self.revision or 'unknown'}"
+
+
+def pci_functions(root: Root) -> Iterator[PciFunction]:
+    """Yields the PCI devices of a machine under Linux."""
+    for slot in root.names(PCI):
+        ids = (
+            root.read(f"{PCI}/{slot}/{name}").lower().removeprefix("0x") for name in ("vendor", "device", "revision")
+        )
+        yield PciFunction(slot, *ids)
+
+
+def of_pci(function: PciFunction) -> Device | None:
+    """Returns the kind of NPU that a PCI device is, or None."""
+    keys = {f"{function.vendor}:{function.device}", f"{function.vendor}:{function.device}:{function.revision}"}
+    found = next((device for device in table() if keys & {key.lower() for key in device.pci}), None)
+    return None if found is None else replace(found, found=str(function))
+
+
+def kin(function: PciFunction) -> dict[str, Device]:
+    """Returns the known NPUs that differ from a PCI device in nothing but the revision, by that revision."""
+    start = f"{function.vendor}:{function.device}:"
+    pairs = ((key.lower(), device) for device in table() for key in device.pci)
+    return {key.removeprefix(start): device for key, device in pairs if key.startswith(start)}
+
+
 def _pci(root: Root) -> dict[str, str]:
     """Returns the PCI devices under their ids, with and without the revision."""
-    base, found = "/sys/bus/pci/devices", dict[str, str]()
-    for slot in root.names(base):
-        vendor, device, revision = (
-            root.read(f"{base}/{slot}/{name}").lower().removeprefix("0x") for name in ("vendor", "device", "revision")
-        )
-        shown = f"PCI {slot} {vendor}:{device} rev {revision}"
-        found |= {f"pci {vendor}:{device}": shown, f"pci {vendor}:{device}:{revision}": shown}
+    found: dict[str, str] = {}
+    for function in pci_functions(root):
+        key = f"pci {function.vendor}:{function.device}"
+        found |= {key: str(function), f"{key}:{function.revision}": str(function)}
     return found
 
 

@@ -6,14 +6,14 @@ not open, and the error names them. `receipt` opens the CPU again in order to sa
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from anynpu.artifact import Artifact, OperatorPlacement, Placement
+from anynpu.artifact import Artifact, Placement
 from anynpu.errors import DeviceError, Finding, IntegrityError, ToolFailed, ToolMissing, Unsupported
+from anynpu.runtime import ort_profile
 from anynpu.tensors import Array
 
 PROVIDER, CPU = "ZhouyiExecutionProvider", "CPUExecutionProvider"
@@ -133,25 +133,7 @@ def receipt(artifact: Artifact, samples: Sequence[Mapping[str, Array]], provider
 
 def placement(profile: str, provider: str = PROVIDER) -> Placement:
     """Returns the receipt that a profile of ONNX Runtime (JSON) holds; each executed node counts once."""
-    try:
-        events = json.loads(profile)
-        nodes = {event["name"]: event["args"] for event in events if _is_kernel(event)}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise IntegrityError(f"not a profile of ONNX Runtime: {error}") from None
-    if not nodes:
-        raise IntegrityError("the profile has no executed operator in it", "run the model at least once")
-    return Placement(NPU, tuple(_placed(nodes, provider)))
-
-
-def _is_kernel(event: Mapping[str, Any]) -> bool:
-    return event.get("cat") == "Node" and event["name"].endswith("_kernel_time")
-
-
-def _placed(nodes: Mapping[str, Mapping[str, Any]], provider: str) -> Iterable[OperatorPlacement]:
-    for name, args in nodes.items():
-        where, kind = str(args["provider"]), str(args["op_name"])
-        reason = "" if where == provider else f"{where} ran it: {_why(kind)}"
-        yield OperatorPlacement(name.removesuffix("_kernel_time"), kind, "cpu" if reason else "npu", reason)
+    return ort_profile.placement(profile, provider, NPU, _why)
 
 
 def _why(kind: str) -> str:

@@ -1,0 +1,173 @@
+"""Quantised ONNX models on a Ryzen AI NPU, through ONNX Runtime's VitisAI provider.
+
+The provider leaves to the CPU what it does not take, ONNX Runtime leaves out a provider that does not start, and both
+do so without a word. Here a provider that is left out is an error, so is a model of which nothing runs on the NPU, and
+every session holds the receipt of a run: which operators really ran there.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu import plugins, schema
+from anynpu.artifact import Artifact, Placement, hash_file
+from anynpu.drivers import ryzenai
+from anynpu.drivers.root import Root
+from anynpu.drivers.ryzen_facts import VitisFacts
+from anynpu.drivers.ryzen_sdk import GET, VARIABLE, provider_options
+from anynpu.errors import DeviceError, IntegrityError, ToolMissing
+from anynpu.runtime.vitisai_cache import CompileCache
+from anynpu.runtime.vitisai_report import FILE, PROVIDER, receipt
+from anynpu.tensors import Array
+
+REPORT_VARIABLE = "XLNX_ONNX_EP_REPORT_FILE"
+PACKAGES = ("onnxruntime-vitisai", "onnxruntime", "voe", "ryzen-ai-lt")
+"""The packages whose versions tell one provider from another."""
+DOCTOR = "`anynpu doctor` looks at driver, library and packages"
+
+
+class VitisAiSession:
+    """Runs models that were quantised for Ryzen AI; the first one of a model compiles it, later ones find it compiled.
+
+    Opening it runs the model once on zeros, under a profile, which `placement` is read from.
+    """
+
+    name = "vitisai"
+    formats = ("onnx-vitisai",)
+    rank = 10
+    what = "Ryzen AI NPU through ONNX Runtime's VitisAI provider"
+
+    def __init__(self, artifact: Artifact, root: Root | None = None, cache: Path | None = None) -> None:
+        if reason := self.missing():
+            raise ToolMissing(reason, GET)
+        self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
+        self.chip = _chip(artifact, root)
+        platform = plugins.platform(self.chip)
+        facts, precision = platform.facts_as(VitisFacts), str(artifact.manifest.details.get("precision", "xint8"))
+        compiled = CompileCache(cache)
+        options = provider_options(facts, precision, compiled.folder, "")
+        about = {
+            "chip": self.chip,
+            "model": hash_file(artifact.main),
+            "fingerprint": artifact.manifest.fingerprint,
+            "options": {name: value for name, value in options.items() if not name.startswith("cache_")},
+            "versions": versions(),
+        }
+        self.cache_key = schema.digest(about)[:32]
+        with compiled.entry(self.cache_key, about) as folder:
+            self._session: Any
+            self._session, self.placement = self._open(artifact, options | {"cache_key": folder.name}, platform.npu)
+
+    @staticmethod
+    def missing() -> str:
+        """Returns what is to be installed before ONNX Runtime can use the NPU here."""
+        try:
+            import onnxruntime
+        except ImportError:
+            return f"onnxruntime is not installed, nor its {PROVIDER}"
+        present = onnxruntime.get_available_providers()
+        return "" if PROVIDER in present else f"ONNX Runtime has no {PROVIDER} here (it has {', '.join(present)})"
+
+    def _open(self, artifact: Artifact, options: dict[str, str], npu: str) -> tuple[Any, Placement]:
+        """Returns a session that has run once, and what ran where."""
+        report = Path(options["cache_dir"]) / options["cache_key"] / FILE
+        with tempfile.TemporaryDirectory() as folder, _reporting_to(report):
+            session = _opened(artifact.main, options, str(Path(folder) / "profile"))
+            self._session = session
+            self.run({spec.name: np.zeros(spec.shape, spec.dtype) for spec in self.inputs})
+            profile = Path(session.end_profiling()).read_text("utf-8")
+        told = report.read_text("utf-8", "replace") if report.is_file() else ""
+        placed = receipt(profile, told, npu)
+        if not placed.on_npu:
+            raise DeviceError(
+                f"none of the {len(placed.operators)} operators runs on the NPU: {placed.operators[0].reason}",
+                call="InferenceSession",
+                cause="the model's precision or opset, or a driver that does not fit the Ryzen AI software",
+                hint=f"run it on the CPU with --on ort, where that is meant; {DOCTOR}",
+            )
+        return session, placed
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        if self._session is None:
+            raise DeviceError("the session was closed", "run")
+        names = [spec.name for spec in self.outputs]
+        try:
+            values = self._session.run(names, dict(inputs))
+        except Exception as error:  # the binding raises a dozen unrelated classes
+            raise DeviceError(f"ONNX Runtime failed: {_first_line(error)}", call="run", hint=DOCTOR) from error
+        return dict(zip(names, values, strict=True))
+
+    def close(self) -> None:
+        self._session = None
+
+
+def _chip(artifact: Artifact, root: Root | None) -> str:
+    """Returns the chip of this machine, or the one that the model was built for where none is recognised."""
+    if usable := ryzenai.find(root).usable:
+        return usable[0].chip
+    step = artifact.manifest.step
+    if step is None or not step.platform:
+        raise IntegrityError("the artifact does not say which chip it was built for", "build it with `anynpu build`")
+    return step.platform
+
+
+def versions() -> dict[str, str]:
+    """Returns the versions of everything that has a part in compiling for the NPU."""
+    found = {}
+    for package in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    return found | {"sdk": Path(os.environ.get(VARIABLE, "")).name}
+
+
+def _opened(model: Path, options: Mapping[str, str], profile: str) -> Any:
+    """Returns an ONNX Runtime session that really has the provider and tries no other one later."""
+    import onnxruntime
+
+    settings = onnxruntime.SessionOptions()
+    settings.log_severity_level = 3
+    settings.enable_profiling, settings.profile_file_prefix = True, profile
+    try:
+        session = onnxruntime.InferenceSession(
+            str(model), settings, providers=[PROVIDER], provider_options=[dict(options)]
+        )
+    except Exception as error:
+        raise DeviceError(
+            f"ONNX Runtime cannot open the model on the NPU: {_first_line(error)}", "InferenceSession", hint=DOCTOR
+        ) from error
+    if PROVIDER not in session.get_providers():
+        raise DeviceError(
+            f"ONNX Runtime left {PROVIDER} out without a word and would run the model on "
+            f"{', '.join(session.get_providers())}",
+            call="InferenceSession",
+            cause="the provider's libraries did not load, or the driver refused",
+            hint=DOCTOR,
+        )
+    session.disable_fallback()  # the binding would open it again on the CPU when a run fails
+    return session
+
+
+@contextmanager
+def _reporting_to(path: Path) -> Iterator[None]:
+    """Has the provider write its report there; since Ryzen AI 1.5 it does so only where it is told to."""
+    before = os.environ.get(REPORT_VARIABLE)
+    os.environ[REPORT_VARIABLE] = str(path)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[REPORT_VARIABLE]
+        else:
+            os.environ[REPORT_VARIABLE] = before
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -1,0 +1,89 @@
+"""The report of the VitisAI provider itself: which operator it compiled for which device.
+
+A profile of ONNX Runtime knows a part that the provider took as one node. The report says what is inside, and that some
+of it (VITIS_EP_CPU) is computed by the provider on the CPU all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from anynpu.artifact import OperatorPlacement, Placement
+from anynpu.errors import IntegrityError
+from anynpu.runtime import ort_profile
+
+PROVIDER = "VitisAIExecutionProvider"
+FILE = "vitisai_ep_report.json"
+ON_NPU = frozenset({"NPU", "DPU", "IPU", "VAIML"})
+"""The names that releases give to what runs on the NPU; every other name is the CPU's."""
+RUNNING = "actually running on npu"
+BOTH = f"{ort_profile.SOURCE} and the provider's own report"
+FUSED = f"{ort_profile.SOURCE}, where a part that the provider took counts once: it wrote no report"
+
+
+@dataclass(frozen=True)
+class Report:
+    """The operators, and how many parts of the model run on the NPU (None where the report does not say)."""
+
+    operators: tuple[OperatorPlacement, ...]
+    running: int | None
+
+
+def read_report(text: str) -> Report:
+    """Returns what the provider reports, from every operator where they are listed, else from the counts."""
+    try:
+        data = json.loads(text)
+        listed = tuple(_operator(node) for node in data.get("nodeStat") or ())
+        return Report(listed or tuple(_counted(data["deviceStat"])), _running(data.get("subgraphStat") or ()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise IntegrityError(f"{FILE}: not a report of the VitisAI provider: {error}") from None
+
+
+def _operator(node: Mapping[str, Any]) -> OperatorPlacement:
+    outputs = node.get("output") or node.get("name") or "?"
+    name = outputs if isinstance(outputs, str) else str(outputs[0])
+    return _placed(name, str(node.get("opType") or "?").removeprefix("::"), str(node["device"]))
+
+
+def _placed(name: str, kind: str, device: str) -> OperatorPlacement:
+    if device.upper() in ON_NPU:
+        return OperatorPlacement(name, kind, "npu")
+    return OperatorPlacement(name, kind, "cpu", f"the provider left it to {device}")
+
+
+def _counted(devices: Iterable[Mapping[str, Any]]) -> Iterator[OperatorPlacement]:
+    for device in devices:
+        name = str(device["name"])
+        for index in range(0 if name.lower() == "all" else int(device["nodeNum"])):
+            yield _placed(f"{name} {index}", "?", name)
+
+
+def _running(parts: Iterable[Mapping[str, Any]]) -> int | None:
+    for part in parts:
+        if RUNNING in (str(value).lower() for value in part.values()):
+            return next((value for value in part.values() if isinstance(value, int)), None)
+    return None
+
+
+def receipt(profile: str, report: str, npu: str) -> Placement:
+    """Returns what ran where: the operators of the report, believed only as far as the profile of a run bears it out.
+
+    Without a report the profile alone speaks.
+    """
+    ran = ort_profile.placement(profile, PROVIDER, npu, lambda kind: "the provider did not take it")
+    if not report:
+        return replace(ran, source=FUSED)
+    told = read_report(report)
+    if not ran.on_npu:
+        return _denied(told, npu, f"the report claims it, but no node of {PROVIDER} was executed")
+    if told.running == 0:
+        return _denied(told, npu, "compiled for the NPU, but the report says that nothing runs there")
+    return Placement(npu, told.operators, BOTH)
+
+
+def _denied(told: Report, npu: str, why: str) -> Placement:
+    moved = (replace(op, device="cpu", reason=op.reason or why) for op in told.operators)
+    return Placement(npu, tuple(moved), BOTH)
