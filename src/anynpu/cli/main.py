@@ -30,6 +30,7 @@ VERBS = {
         "Judge two artifacts or benches: outputs, latency, accuracy; better, worse or the same.",
     ),
     "bench": ("bench", "Measure latency you can trust: an artifact, a board or a server."),
+    "unpu-bench": ("unpu_bench", "Build by µNPU-Bench's command line: formats, hardware and flags with underscores."),
     "regress": ("regress", "Keep a ledger of results and say what a new toolchain version made worse."),
     "sweep": ("sweep", "Build every combination of models, chips and options; show which are worth having."),
     "report": ("report", "Write the report of a record: a page, Markdown or JUnit; print the form of records."),
@@ -60,7 +61,8 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"anynpu.cli.{VERBS[cmd_name][0]}")
-        command: click.Command = getattr(module, cmd_name, None) or getattr(module, f"{cmd_name}_")  # eval is Python's
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, name, None) or getattr(module, f"{name}_")  # eval is Python's
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -183,7 +185,7 @@ def _verbose(arguments: Sequence[str]) -> bool:
 
 def _wants_json(arguments: Sequence[str]) -> bool:
     verb = next((a for a in arguments if a in VERBS), "")
-    if os.environ.get(f"ANYNPU_{verb.upper()}_FORMAT") == "json":
+    if os.environ.get(f"ANYNPU_{verb.upper().replace('-', '_')}_FORMAT") == "json":
         return True
     pairs = zip(arguments, [*arguments[1:], ""], strict=True)
     return any((a in ("-f", "--format") and b == "json") or a in ("-fjson", "--format=json") for a, b in pairs)

@@ -1,0 +1,223 @@
+"""The formats of µNPU-Bench, and its flags: each is an option of one of the compilers behind a format."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from anynpu import plugins
+from anynpu.errors import ConfigError, ToolFailed, Unsupported
+from anynpu.schema import near
+
+BIT_WIDTH = "bit_width"
+BITS = ("4", "8", "16", "32")
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format: the compiler that makes it, those before it whose options are its flags too, and what it needs first.
+
+    `chip` is ours that stands for the format where the same result serves every chip.
+    """
+
+    name: str
+    compiler: str
+    before: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    chip: str = ""
+
+    @property
+    def compilers(self) -> tuple[str, ...]:
+        return (*self.before, self.compiler)
+
+    @property
+    def registered(self) -> bool:
+        return self.compiler in plugins.names("targets")
+
+    def hardware(self) -> tuple[str, ...]:
+        """Returns the chips that it is built for."""
+        return tuple(name for name in plugins.names("platforms") if _compiler_of(name) == self.compiler)
+
+
+FORMATS: Mapping[str, Format] = {
+    each.name: each
+    for each in (
+        Format("onnx", "cpu", chip="cpu"),
+        Format("tflm", "tflite", before=("litert",), needs=("onnx",), chip="tflm"),
+        Format("ai8x", "ai8x", needs=("onnx",)),
+        Format("vela", "vela", needs=("tflm",)),
+        Format("eiq", "neutron", needs=("tflm",)),
+        Format("cvi", "cvi", needs=("onnx",)),
+    )
+}
+"""In the order in which they are built: each after what it needs."""
+
+INSTEAD: Mapping[str, tuple[str, str]] = {
+    "use_onnxsim": ("tflm", "the graph is always simplified, and checked against the model as it was"),
+    "disable_group_convolution": ("tflm", "a convolution with groups is converted as it is; nothing is unfolded"),
+    "enable_batchmatmul_unfold": ("tflm", "a batched matrix product stays one operator, which TFLite-Micro has"),
+}
+"""Flags that steer another converter: their format, and what happens here instead, whatever their value."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An option that a flag sets."""
+
+    format: str
+    compiler: str
+    option: str
+    kind: Any
+    values: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        return f"{self.compiler}.{self.option}"
+
+    def value(self, text: str) -> str:
+        """Returns what the option is given for the text of the flag."""
+        known = {name.lower(): value for name, value in self.values.items()}
+        text = known.get(text.lower(), text)
+        choices = [str(choice) for choice in _choices(self.kind)]
+        hyphened = text.replace("_", "-").lower()
+        return next((choice for choice in choices if choice.lower() == hyphened), text)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag: the options that it sets, its help and what an option is without it."""
+
+    name: str
+    places: tuple[Place, ...]
+    help: str
+    default: Any
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(place.format for place in self.places))
+
+    @property
+    def boolean(self) -> bool:
+        return all(place.kind is bool for place in self.places)
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(c) for place in self.places for c in _choices(place.kind)))
+
+
+def closure(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the formats with all that they need, in the order in which they are built."""
+    wanted = set(names)
+    while more := {need for name in wanted for need in FORMATS[name].needs} - wanted:
+        wanted |= more
+    return tuple(name for name in FORMATS if name in wanted)
+
+
+@functools.cache
+def flags() -> Mapping[str, Flag]:
+    """Returns every flag by name, read from the options of the compilers that are here."""
+    found: dict[str, Flag] = {}
+    for place, field in _options():
+        name = field.metadata.get("unpu") or place.option
+        same = found.get(name)
+        if same is None:
+            found[name] = Flag(name, (place,), str(field.metadata.get("help", "")), field.default)
+        else:
+            found[name] = dataclasses.replace(same, places=(*same.places, place))
+    return found
+
+
+def parse_formats(texts: Iterable[str]) -> tuple[str, ...]:
+    """Returns the formats by name, each once, in the order in which they are built."""
+    chosen = [text.strip().lower() for text in texts if text.strip()]
+    for name in chosen:
+        if name not in FORMATS:
+            raise ConfigError(f"--target_format {name}: no such format{near(name, FORMATS)}", _listed(FORMATS))
+    if not chosen:
+        raise ConfigError("no format is named", _listed(FORMATS, "give --target_format; there is"))
+    return tuple(name for name in FORMATS if name in chosen)
+
+
+def settings(given: Mapping[str, str], formats: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """Returns the options that the flags set, and a sentence for every flag that sets none."""
+    chosen = closure(formats)
+    options: dict[str, str] = {}
+    said = []
+    for name, text in given.items():
+        if name in INSTEAD:
+            owner, sentence = INSTEAD[name]
+            said.append(f"--{name}: {sentence}" if owner in chosen else _elsewhere(name, (owner,)))
+            continue
+        flag = flags()[name]
+        places = [place for place in flag.places if place.format in chosen]
+        for place in places:
+            options[place.key] = place.value(text)
+        if not places:
+            said.append(_elsewhere(name, flag.formats))
+        elif any(text.lower() in place.values and place.value(text) == "none" for place in places):
+            said.append(f"--{name} {text}: the chip's own is used")
+    return options, said
+
+
+def bits(width: str, format: str, dtypes: Iterable[str] = ()) -> dict[str, str]:
+    """Returns the options that make a format of that bit width, or raises Unsupported with those that it has."""
+    if FORMATS[format].compiler == "cpu":
+        return {"cpu.activations": "float32"}  # what the others are made from
+    flag = flags().get(BIT_WIDTH)
+    places = [place for place in flag.places if place.format in closure((format,))] if flag else []
+    known = tuple(dtypes)
+    options = {}
+    for place in places:
+        # What the quantiser can make is not yet what the chip computes with.
+        able = [b for b in BITS if b in place.values and _takes(known, place.values[b])]
+        if width not in able:
+            raise Unsupported(f"{format} has no {width} bits here", hint=f"give --{BIT_WIDTH} {' or '.join(able)}")
+        options[place.key] = place.values[width]
+    if not places and width != "8":
+        raise Unsupported(f"{format} has no {width} bits here", hint=f"give --{BIT_WIDTH} 8")
+    return options
+
+
+def _takes(dtypes: tuple[str, ...], value: str) -> bool:
+    kinds = ("int8", "uint8", "int16", "float32")
+    return not dtypes or value not in kinds or value in dtypes
+
+
+def _options() -> Iterator[tuple[Place, dataclasses.Field[Any]]]:
+    for format in FORMATS.values():
+        if format.compiler == "cpu":  # the float model as it is: there is nothing to choose
+            continue
+        for compiler in format.compilers:
+            if compiler not in plugins.names("targets"):
+                continue
+            with suppress(ToolFailed):  # a plug-in that does not load takes its own flags with it, not the others
+                form = plugins.load("targets", compiler).Options
+                hints = get_type_hints(form)
+                for field in dataclasses.fields(form):
+                    values = field.metadata.get("unpu_values", {})
+                    yield Place(format.name, compiler, field.name, hints[field.name], values), field
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """Returns the values of a literal type, wherever in the type it stands."""
+    if get_origin(kind) is Literal:
+        return get_args(kind)
+    return tuple(choice for inner in get_args(kind) for choice in _choices(inner))
+
+
+def _compiler_of(chip: str) -> str:
+    with suppress(ConfigError):  # one chip's broken file must not hide the others
+        return plugins.platform(chip).target
+    return ""
+
+
+def _elsewhere(name: str, formats: Iterable[str]) -> str:
+    return f"--{name} is of {' and '.join(formats)}, which is not among --target_format: not used"
+
+
+def _listed(names: Iterable[str], before: str = "there is") -> str:
+    return f"{before} {', '.join(names)}"
