@@ -23,6 +23,7 @@ from anynpu.measure.outcome import INTERRUPTED, to_record
 from anynpu.measure.subject import INFER, PIPELINE, Http, Infer, Pipeline, Read, Subject, Tally
 from anynpu.measure.together import measure_together
 from anynpu.pipeline.output import as_json
+from anynpu.pipeline.record import receipt
 from anynpu.pipeline.steps import own_version
 from anynpu.runtime.base import open_artifact
 from anynpu.store import writing
@@ -192,9 +193,11 @@ def _alone(
     runner = Runner(opener, settings, tell)
     try:
         result = runner.run(meter, workers=workers)
+        placed = receipt(getattr(getattr(runner.subject, "session", None), "placement", None))
     finally:
         runner.close()
-    return to_record(result, meter), result.error or (result.energy_error if isinstance(meter, CsvMeter) else None)
+    record = to_record(result, meter) | ({"receipt": placed} if placed else {})
+    return record, result.error or (result.energy_error if isinstance(meter, CsvMeter) else None)
 
 
 def _meter(given: Mapping[str, Any]) -> Meter | None:

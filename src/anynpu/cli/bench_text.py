@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
 from anynpu.measure import stats
 from anynpu.measure.bench import INSTRUCTIONS
@@ -30,6 +31,8 @@ def show(record: Record) -> None:
         click.echo(f"cores used by all: {_number(record['together']['cores_used'])}")
     _show_stages(record)
     _show_rest(record)
+    for line in lines(record["receipt"]) if record.get("receipt") else ():
+        click.echo(line)
 
 
 def _number(value: float | None) -> str:

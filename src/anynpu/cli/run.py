@@ -11,9 +11,11 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.cli import options
+from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.pipeline.output import as_json
+from anynpu.pipeline.record import receipt
 from anynpu.pipeline.steps import own_version
 from anynpu.runtime.base import choose, open_artifact, run_stored
 from anynpu.store import writing
@@ -46,7 +48,8 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     """Run an artifact on one input and show what comes out.
 
     Arrays are in the layout that `anynpu show` prints. Real numbers are quantised by the input's own scale and zero
-    point; integers of the input's own type are taken as they are. Outputs are real numbers.
+    point; integers of the input's own type are taken as they are. Outputs are real numbers. A runtime that may leave
+    operators to the CPU tells at the end which ran on the NPU.
 
     \b
     anynpu run out/tflm -i image.npy -o scores.npz
@@ -63,7 +66,10 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     if output is not None:
         with writing(output), output.open("wb") as stream:
             np.savez(stream, **real)
-    _show_outputs(given["format"], session.what, real, running.memory() if running else None)
+    more = {"memory": running.memory()} if running else {}
+    if found := receipt(getattr(session, "placement", None)):
+        more["receipt"] = found
+    _show_outputs(given["format"], session.what, real, more)
     return 0
 
 
@@ -80,11 +86,11 @@ def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
     return running.session, running
 
 
-def _show_outputs(format: str, what: str, real: dict[str, Array], memory: dict[str, Any] | None) -> None:
+def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[str, Any]) -> None:
     if format == "json":
         values = {name: {"shape": list(a.shape), "values": a.ravel().tolist()} for name, a in real.items()}
         record = {"schema_version": 1, "kind": "run", "executed": what, "outputs": values}
-        click.echo(as_json(record | ({} if memory is None else {"memory": memory})), nl=False)
+        click.echo(as_json({**record, **more}), nl=False)
         return
     click.echo(f"executed: {what}")
     print_table(
@@ -100,6 +106,8 @@ def _show_outputs(format: str, what: str, real: dict[str, Array], memory: dict[s
             for name, a in real.items()
         ]
     )
+    for line in lines(more["receipt"]) if "receipt" in more else ():
+        click.echo(line)
 
 
 def _stored(spec: TensorSpec, array: Array) -> Array:

@@ -1,0 +1,18 @@
+"""The receipt of a run in words: how much of it the NPU did, and what it did not do and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from anynpu.report.figures import said_by
+
+
+def lines(receipt: Mapping[str, Any]) -> Iterator[str]:
+    """Yields one line for the whole and one for each kind of operator and reason that the CPU was left with."""
+    share = f"{receipt['operator_share']:.1%}{said_by(receipt)}"
+    yield f"receipt: {receipt['on_npu']} of {receipt['operators']} operators on the {receipt['npu']}, {share}"
+    left = Counter((op["kind"], op.get("reason", "")) for op in receipt["elsewhere"])
+    for (kind, reason), count in left.most_common():
+        yield f"  on the CPU: {count} {kind}: {reason}"
