@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -12,14 +13,18 @@ from anynpu.cli import options
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.pipeline.output import as_json
-from anynpu.store import Store, writing
+from anynpu.runtime.vitisai_cache import CompileCache, Compiled
+from anynpu.store import Entry, Store, writing
 
 UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
 
 
 @click.group()
 def cache() -> None:
-    """The store of built steps. Every step of a build is kept under the digest of its inputs, options and tools."""
+    """The store of built steps. Every step of a build is kept under the digest of its inputs, options and tools.
+
+    Beside it lies what a runtime compiled for the NPU of this machine when a model was first opened there.
+    """
 
 
 @cache.command("dir")
@@ -36,7 +41,8 @@ def dir_(ctx: click.Context, /, **_: Any) -> int:
 @click.pass_context
 def ls(ctx: click.Context, /, **_: Any) -> int:
     """List what is kept."""
-    entries = list(options.store(ctx.params).entries())
+    store = options.store(ctx.params)
+    entries, compiled = list(store.entries()), list(CompileCache(store.cache).entries())
     rows = [
         {
             "address": e.address[:12],
@@ -49,11 +55,35 @@ def ls(ctx: click.Context, /, **_: Any) -> int:
         for e in entries
     ]
     if ctx.params["format"] == "json":
-        click.echo(as_json({"schema_version": 1, "kind": "cache", "entries": rows}), nl=False)
+        record = {"schema_version": 1, "kind": "cache", "entries": rows, "compiled": _compiled_rows(compiled)}
+        click.echo(as_json(record), nl=False)
         return 0
     print_table(rows)
-    click.echo(f"{len(rows)} steps, {sum(e.size for e in entries) / 2**20:.1f} MiB", err=True)
+    print_table(_compiled_rows(compiled), title="compiled for the NPU of this machine")
+    more = f"; {len(compiled)} compiled for an NPU, {_mib(compiled)}" if compiled else ""
+    click.echo(f"{len(rows)} steps, {_mib(entries)}{more}", err=True)
     return 0
+
+
+def _size(entries: Sequence[Entry] | Sequence[Compiled]) -> int:
+    return sum(entry.size for entry in entries)
+
+
+def _mib(entries: Sequence[Entry] | Sequence[Compiled]) -> str:
+    return f"{_size(entries) / 2**20:.1f} MiB"
+
+
+def _compiled_rows(compiled: Sequence[Compiled]) -> list[dict[str, str]]:
+    return [
+        {
+            "key": c.key[:12],
+            "chip": c.chip or "not finished",
+            "model": str(c.about.get("model", ""))[:12],
+            "KiB": f"{c.size / 1024:.1f}",
+            "used": time.strftime("%Y-%m-%d %H:%M", time.localtime(c.used)),
+        }
+        for c in compiled
+    ]
 
 
 @cache.command()
@@ -85,30 +115,39 @@ def prune(ctx: click.Context, /, older_than: float | None, max_size: str | None,
     entries = sorted(store.entries(), key=lambda e: e.used)
     doomed = [e for e in entries if older_than is not None and e.used < time.time() - 86400 * older_than]
     if max_size is not None:
-        limit, kept = _bytes(max_size), sum(e.size for e in entries) - sum(e.size for e in doomed)
+        limit, kept = _bytes(max_size), _size(entries) - _size(doomed)
         for entry in entries:
             if kept > limit and entry not in doomed:
                 doomed.append(entry)
                 kept -= entry.size
     for entry in doomed:
         store.remove(entry.address)
+    npu = CompileCache(store.cache)
+    old = [c for c in npu.entries() if older_than is not None and c.used < time.time() - 86400 * older_than]
+    for compiled in old:
+        npu.remove(compiled.key)
     swept = store.sweep()
-    _removed(ctx, len(doomed), sum(e.size for e in doomed), swept)
+    _removed(ctx, len(doomed), _size(doomed) + _size(old), swept, len(old))
     return 0
 
 
 @cache.command()
 @click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--npu", is_flag=True, help="Only what was compiled for the NPU of this machine.")
 @options.apply(options.COMMON)
 @click.pass_context
-def clear(ctx: click.Context, /, yes: bool, **_: Any) -> int:
-    """Drop everything."""
+def clear(ctx: click.Context, /, yes: bool, npu: bool, **_: Any) -> int:
+    """Drop everything, or only what was compiled for the NPU of this machine."""
     store = options.store(ctx.params)
-    entries = list(store.entries())
+    entries, cached = [] if npu else list(store.entries()), CompileCache(store.cache)
+    compiled = list(cached.entries())
+    what = f"{len(compiled)} compiled models" if npu else f"{len(entries)} steps"
     if not yes:
-        click.confirm(f"drop {len(entries)} steps from {store.cache}?", abort=True, err=True)
-    _clear(store)
-    _removed(ctx, len(entries), sum(e.size for e in entries), 0)
+        click.confirm(f"drop {what} from {store.cache}?", abort=True, err=True)
+    if not npu:
+        _clear(store)
+    cached.clear()
+    _removed(ctx, len(entries), _size(entries) + _size(compiled), 0, len(compiled))
     return 0
 
 
@@ -120,11 +159,13 @@ def _clear(store: Store) -> None:
         shutil.rmtree(store.cache / "logs", ignore_errors=True)
 
 
-def _removed(ctx: click.Context, count: int, size: int, swept: int) -> None:
+def _removed(ctx: click.Context, count: int, size: int, swept: int, compiled: int) -> None:
     if ctx.params["format"] == "json":
-        click.echo(as_json({"schema_version": 1, "kind": "cache-removed", "steps": count, "bytes": size}), nl=False)
-    else:
-        click.echo(f"removed {count} steps, {size / 2**20:.1f} MiB, and {swept} remains of killed builds")
+        record = {"schema_version": 1, "kind": "cache-removed", "steps": count, "compiled": compiled, "bytes": size}
+        click.echo(as_json(record), nl=False)
+        return
+    more = f", {compiled} compiled for an NPU" if compiled else ""
+    click.echo(f"removed {count} steps{more}, {size / 2**20:.1f} MiB, and {swept} remains of killed builds")
 
 
 def _bytes(text: str) -> int:
