@@ -23,6 +23,9 @@ CASES = {
     "vela": "ethos-u55-128",
     "mcu_c": "host",
     "zhouyi": "zhouyi-z3",
+    "vitisai": "ryzen-ai-stx",
+    "cvi": "cv180x",
+    "neutron": "mcxn947",
 }
 """A chip for each compiler; a compiler that is registered and not named here fails its test."""
 

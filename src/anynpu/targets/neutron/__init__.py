@@ -1,0 +1,5 @@
+"""NXP Neutron NPUs through the neutron-converter of the eIQ Neutron SDK."""
+
+from anynpu.targets.neutron.target import Neutron
+
+__all__ = ["Neutron"]

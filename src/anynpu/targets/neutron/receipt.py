@@ -1,0 +1,97 @@
+"""What runs on the Neutron: read from the compiled file; what the converter printed must agree, or it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from anynpu.artifact import OperatorPlacement, Placement
+from anynpu.errors import Finding, Unsupported
+from anynpu.targets.flatbuffer import TfliteOperator
+from anynpu.targets.neutron.log import Statistics
+
+NPU_OPERATOR = "NeutronGraph"
+LEFT = "neutron-converter leaves it to the CPU and gives no reason"
+NOT_INT8 = "holds {}, and Neutron computes in 8-bit integers only"
+ADDED = "neutron-converter has put it in; the model has no such operator"
+
+
+def on_npu(compiled: Sequence[TfliteOperator]) -> list[TfliteOperator]:
+    """Returns the operators that are work for the NPU."""
+    return [op for op in compiled if op.custom_code == NPU_OPERATOR]
+
+
+def placement(npu: str, model: Sequence[TfliteOperator], compiled: Sequence[TfliteOperator]) -> Placement:
+    """Returns where every operator of `model` runs, and those that the converter put in beside them."""
+    rest = [op for op in compiled if op.custom_code != NPU_OPERATOR]
+    left, added = left_over(model, rest)
+    operators = [
+        OperatorPlacement(op.name, op.kind, "cpu", reason(op), op.macs)
+        if op.index in left
+        else OperatorPlacement(op.name, op.kind, "npu", macs=op.macs)
+        for op in model
+    ]
+    operators += [OperatorPlacement(op.name, op.custom_code or op.kind, "cpu", ADDED, op.macs) for op in added]
+    return Placement(npu, tuple(operators), "read from the compiled file")
+
+
+def left_over(model: Sequence[TfliteOperator], rest: Sequence[TfliteOperator]) -> tuple[set[int], list[TfliteOperator]]:
+    """Returns the indices of the model's operators that the file still holds, and the file's that the model lacks.
+
+    By kind and name first. The converter may rename tensors: what is left is the same where kind, shapes and types are.
+    """
+    left: set[int] = set()
+    for key in (_by_name, _by_form):
+        unmatched = []
+        for op in rest:
+            twin = next((m.index for m in model if m.index not in left and key(m) == key(op)), None)
+            if twin is None:
+                unmatched.append(op)
+            else:
+                left.add(twin)
+        rest = unmatched
+    return left, list(rest)
+
+
+def _by_name(op: TfliteOperator) -> object:
+    return op.kind, op.custom_code, op.name
+
+
+def _by_form(op: TfliteOperator) -> object:
+    return op.kind, op.custom_code, [(t.dtype, t.shape) for t in op.outputs]
+
+
+def reason(op: TfliteOperator) -> str:
+    """Returns why an operator is not on the NPU, as far as its tensors tell."""
+    return NOT_INT8.format(strange) if (strange := not_int8(op)) else LEFT
+
+
+def not_int8(op: TfliteOperator) -> str:
+    """Returns the type of an activation that is not of 8 bits, or an empty string; indices and shapes are constant."""
+    types = [t.dtype for t in op.tensors if not t.constant]
+    return next((dtype for dtype in types if dtype not in ("int8", "uint8", "bool")), "")
+
+
+def disagreements(said: Statistics, compiled: Sequence[TfliteOperator]) -> tuple[str, ...]:
+    """Returns where the converter's own words and its file differ; the file is right."""
+    graphs = len(on_npu(compiled))
+    notes = []
+    for what, told, found in (
+        ("Neutron graphs", said.graphs, graphs),
+        ("operators left to the CPU", said.left, len(compiled) - graphs),
+    ):
+        if told is None:
+            notes.append(f"neutron-converter did not say how many {what} there are; its file holds {found}")
+        elif told != found:
+            notes.append(f"neutron-converter says {told} {what}, its file holds {found}: the receipt follows the file")
+    return tuple(notes)
+
+
+def require_npu(npu: str, model: Sequence[TfliteOperator], compiled: Sequence[TfliteOperator]) -> None:
+    """Raises Unsupported, with a finding per operator kind, when the file holds no work for the NPU."""
+    if on_npu(compiled):
+        return
+    reasons = {op.kind: reason(op) for op in model}
+    findings = [Finding("npu", words, kind) for kind, words in reasons.items()]
+    floats = bool(model) and all(not_int8(op).startswith("float") for op in model)
+    hint = "quantise it to int8, which -O activations=int8 does" if floats else ""
+    raise Unsupported(f"nothing of this model would run on the {npu}: the file has no {NPU_OPERATOR}", findings, hint)

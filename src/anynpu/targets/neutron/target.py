@@ -1,0 +1,142 @@
+"""The Neutron target: a quantised TFLite file becomes one whose operators run on an NXP Neutron NPU."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from anynpu.artifact import Artifact, Estimates, Manifest
+from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
+from anynpu.platform import Platform
+from anynpu.targets.base import Work
+from anynpu.targets.flatbuffer import TfliteOperator, operators
+from anynpu.targets.neutron import command, receipt
+from anynpu.targets.neutron.command import NAME, OUTPUT, NeutronFacts, NeutronOptions
+from anynpu.targets.neutron.log import Statistics, read_statistics
+from anynpu.targets.neutron.made import read_made
+
+NOT_EXECUTED = "no simulator of the Neutron is public: what is verified is the TFLite model before the conversion"
+
+
+class Neutron:
+    """Compiles int8 TFLite files for NXP's Neutron NPUs."""
+
+    name = "neutron"
+    accepts = "tflite"
+    produces = "tflite-neutron"
+    Options = NeutronOptions
+    Facts = NeutronFacts
+
+    def tools(self) -> Mapping[str, str]:
+        """Returns neutron-converter with the version it says, and what tells its file from another's."""
+        installed = command.find()
+        return {NAME: f"{command.version(installed) or 'unknown'} ({installed.version})"}
+
+    def needs_data(self, options: NeutronOptions) -> bool:
+        """The model is quantised already."""
+        return False
+
+    def check(self, model: Artifact, platform: Platform, options: NeutronOptions) -> tuple[Finding, ...]:
+        """Returns the operators that a Neutron cannot run for their type; NXP publishes no other rules."""
+        _target(platform, options)
+        return tuple(
+            Finding("neutron-int8", receipt.NOT_INT8.format(strange), f"{op.kind} {op.name}")
+            for op in operators(model.main)
+            if (strange := receipt.not_int8(op)) and op.kind not in ("QUANTIZE", "DEQUANTIZE")
+        )
+
+    def compile(
+        self,
+        model: Artifact,
+        data: Artifact | None,
+        platform: Platform,
+        options: NeutronOptions,
+        out: Path,
+        work: Work,
+    ) -> Manifest:
+        """Writes the converted model and returns what it is."""
+        before = operators(model.main)
+        installed, target = command.find(), _target(platform, options)
+        unlisted = command.require_target(installed, target)
+        with _scratch(out / "neutron") as room:
+            shutil.copyfile(model.main, room / command.INPUT)
+            said = command.convert(installed, room, target, options, work.log)
+            try:
+                after = read_made(room / OUTPUT, model.manifest)
+            except (IntegrityError, ConfigError) as error:
+                words = error.message.replace(f"{room / OUTPUT}: ", "")
+                argv = [NAME, *command.arguments(target, options)]
+                message = f"{NAME} ended well, but its {OUTPUT} is not the model: {words}"
+                raise command.failed(message, argv, work.log, said, installed) from None
+            receipt.require_npu(platform.npu, before, after)
+            (room / OUTPUT).replace(out / OUTPUT)
+        statistics = read_statistics(said)
+        require_fit(statistics, out / OUTPUT, platform)
+        version = command.version(installed)
+        return Manifest(
+            format=self.produces,
+            main=OUTPUT,
+            inputs=model.manifest.inputs,
+            outputs=model.manifest.outputs,
+            fingerprint=model.manifest.fingerprint,
+            placement=receipt.placement(platform.npu, before, after),
+            estimates=_estimates(statistics, out / OUTPUT, before, version),
+            notes=_notes(version, unlisted, receipt.disagreements(statistics, after)),
+            details={
+                "accelerator": target,
+                "converter": version,
+                "said": {k: v for k, v in asdict(statistics).items() if v is not None},
+                "file_bytes": (out / OUTPUT).stat().st_size,
+            },
+        )
+
+
+def _target(platform: Platform, options: NeutronOptions) -> str:
+    return options.neutron_target or platform.facts_as(NeutronFacts).target
+
+
+@contextmanager
+def _scratch(room: Path) -> Iterator[Path]:
+    """Gives a folder to work in and removes it: the converter may leave files beside its result."""
+    room.mkdir()
+    try:
+        yield room
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _estimates(said: Statistics, file: Path, before: Sequence[TfliteOperator], version: str) -> Estimates:
+    memory = f"; SRAM is what {NAME} {version} calls total data" if said.data_bytes is not None else ""
+    return Estimates(
+        source=f"MACs counted from the graph; flash is the file's size{memory}",
+        macs=sum(op.macs for op in before),
+        sram_bytes=said.data_bytes,
+        flash_bytes=file.stat().st_size,
+    )
+
+
+def require_fit(said: Statistics, file: Path, platform: Platform) -> None:
+    """Raises Unsupported when the converted model needs more memory than the chip has."""
+    findings = []
+    for rule, what, needed, limit in (
+        ("fits-sram", f"{NAME} needs {{}} of SRAM for tensors", said.data_bytes, platform.memory.sram_kib),
+        ("fits-flash", "the converted model takes {} of flash", file.stat().st_size, platform.memory.flash_kib),
+    ):
+        if needed is not None and limit is not None and needed > limit * 1024:
+            findings.append(
+                Finding(rule, what.format(f"{needed / 1024:.1f} KiB") + f", {platform.name} has {limit} KiB")
+            )
+    if findings:
+        raise Unsupported(f"the model does not fit {platform.name}", findings, "try a smaller input or a smaller model")
+
+
+def _notes(version: str, unlisted: str, disagreements: Sequence[str]) -> tuple[str, ...]:
+    notes = [NOT_EXECUTED]
+    if not version.startswith(command.WRITTEN_FOR):
+        known = " and ".join(command.WRITTEN_FOR)
+        notes.append(f"written for {NAME} {known}, this is {version or 'one that does not say its version'}")
+    notes.append(f"the firmware needs the Neutron libraries of the same eIQ release as {NAME} {version}".rstrip())
+    return (*notes, *filter(None, [unlisted]), *disagreements)
