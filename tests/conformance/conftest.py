@@ -26,6 +26,7 @@ CASES = {
     "vitisai": "ryzen-ai-stx",
     "cvi": "cv180x",
     "neutron": "mcxn947",
+    "rknn": "rk3588",
 }
 """A chip for each compiler; a compiler that is registered and not named here fails its test."""
 

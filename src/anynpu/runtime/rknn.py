@@ -1,0 +1,191 @@
+"""Rockchip's simulator runs a model only in the process that has built it: the artifact holds what to build from.
+
+    model.rknn              for the board
+    rebuild/model.onnx      what the toolkit was given
+    rebuild/samples.npz     the calibration samples it was given, where it quantised
+    rebuild/recipe.json     its settings
+    rebuild/answers.npz     what its simulator answered to one drawn input
+
+A session builds the model again and takes it for the artifact's if the .rknn file is the same byte for byte. The
+toolkit writes addresses of its own memory into the file, so that takes a process whose addresses are not random; where
+the system forbids that, size and answers must be the same.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu import schema
+from anynpu.artifact import Artifact, hash_file
+from anynpu.capsules.capsule import Capsule, find
+from anynpu.capsules.worker import Worker
+from anynpu.errors import AnyNpuError, DeviceError, IntegrityError, ToolFailed, ToolMissing
+from anynpu.store import default_cache_dir
+from anynpu.tensors import Array, TensorSpec
+
+TOOL = "rknn"
+RESULT, REBUILD = "model.rknn", "rebuild"
+MODEL, SAMPLES, RECIPE, ANSWERS = "model.onnx", "samples.npz", "recipe.json", "answers.npz"
+RUN_LIMIT_S = 600
+PYTHON = """#!/bin/sh
+export PYTHONHASHSEED=0
+if setarch -R true 2>/dev/null; then exec setarch -R "{python}" "$@"; fi
+exec "{python}" "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the toolkit builds the model: the arguments of its `config` and `build`, and its version."""
+
+    version: str
+    config: Mapping[str, Any]
+    build: Mapping[str, Any] = field(default_factory=dict)
+    time_limit_s: int = 3600
+
+
+class Simulator:
+    """A process that has built a model from a folder as above, and runs it."""
+
+    def __init__(self, tool: Capsule, scratch: Path, log: Path) -> None:
+        python = scratch / "python"
+        python.write_text(PYTHON.format(python=tool.python or "python3"), "utf-8")
+        python.chmod(0o755)
+        self._worker = Worker(replace(tool, python=python), "rknn_worker", scratch=scratch, log=log)
+        self._inputs: tuple[TensorSpec, ...] = ()
+        self._outputs: tuple[TensorSpec, ...] = ()
+
+    def build(
+        self,
+        folder: Path,
+        recipe: Recipe,
+        specs: tuple[Sequence[TensorSpec], Sequence[TensorSpec]],
+        out: Path,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Builds the model of `folder` into the file `out`; `specs` are its inputs and outputs."""
+        self._inputs, self._outputs = tuple(specs[0]), tuple(specs[1])
+        samples = folder / SAMPLES
+        arguments = {
+            "model": str(folder / MODEL),
+            "config": dict(recipe.config),
+            "options": dict(recipe.build),
+            "inputs": [spec.name for spec in self._inputs],
+            "samples": str(samples) if samples.is_file() else "",
+            "out": str(out),
+        }
+        self._worker.ask("build", arguments, timeout_s=recipe.time_limit_s, progress=progress)
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs the model once."""
+        names = {"inputs": [s.name for s in self._inputs], "outputs": [s.name for s in self._outputs]}
+        _, found = self._worker.ask("run", names, inputs, timeout_s=RUN_LIMIT_S)
+        return {spec.name: _shaped(spec, found[spec.name]) for spec in self._outputs}
+
+    def answers(self) -> dict[str, Array]:
+        """Returns what it makes of one drawn input: enough to tell two builds apart."""
+        draw = np.random.default_rng(0)
+        given = {}
+        for spec in self._inputs:
+            real = spec.dtype.startswith("float")
+            given[spec.name] = draw.random(spec.shape) if real else draw.integers(0, 2, spec.shape)
+        return self.run({spec.name: given[spec.name].astype(spec.dtype) for spec in self._inputs})
+
+    def close(self) -> None:
+        self._worker.close()
+
+
+def _shaped(spec: TensorSpec, found: Array) -> Array:
+    """Returns an output in the model's own shape and type; the toolkit adds axes of one."""
+    if found.size != spec.size:
+        shapes = f"{list(found.shape)}, not {list(spec.shape)}"
+        raise DeviceError(f"the simulator gives output {spec.name} the shape {shapes}", "inference")
+    return found.reshape(spec.shape).astype(spec.dtype)
+
+
+class RknnSession:
+    """Runs .rknn artifacts on Rockchip's simulator."""
+
+    name = "rknn"
+    formats = ("rknn",)
+    rank = 5
+    what = "RKNN-Toolkit2 simulator on this host (it rebuilds the model; not evidence for one chip)"
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
+        _require_sound(artifact)
+        tool = find(TOOL)
+        self._folder = tempfile.TemporaryDirectory(prefix="anynpu-rknn-")
+        self._log = Path(self._folder.name) / "log.txt"
+        self._simulator = Simulator(tool, Path(self._folder.name), self._log)
+        try:
+            self._rebuild(artifact, tool)
+        except BaseException as error:
+            self._keep_log(error)
+            self.close()
+            raise
+
+    @staticmethod
+    def missing() -> str:
+        try:
+            find(TOOL)
+        except ToolMissing as missing:
+            return f"{missing.message}; {missing.hint}"
+        return ""
+
+    def _rebuild(self, artifact: Artifact, tool: Capsule) -> None:
+        source, made = artifact.path / REBUILD, Path(self._folder.name) / RESULT
+        try:
+            recipe = schema.from_dict(Recipe, schema.read_json(source / RECIPE), RECIPE)
+            with np.load(source / ANSWERS, allow_pickle=False) as stored:
+                known = {name: stored[name] for name in stored.files}
+        except (AnyNpuError, OSError, ValueError) as error:
+            raise IntegrityError(f"{source}: cannot be built again ({error})") from None
+        self._simulator.build(source, recipe, (self.inputs, self.outputs), made)
+        if hash_file(made) == hash_file(artifact.main):
+            return
+        found = self._simulator.answers()
+        same = {
+            name: name in found and np.array_equal(value, found[name], equal_nan=True) for name, value in known.items()
+        }
+        if made.stat().st_size != artifact.main.stat().st_size or not all(same.values()):
+            raise IntegrityError(
+                f"{artifact.main}: RKNN-Toolkit2 {tool.version} builds another model from the same input",
+                f"it was built with {recipe.version}; build it again with the toolkit that is here",
+            )
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        try:
+            return self._simulator.run(inputs)
+        except ToolFailed as error:
+            self._keep_log(error)
+            raise
+
+    def _keep_log(self, error: BaseException) -> None:
+        """Saves the log from the folder that goes with the session, and names it in the error."""
+        if isinstance(error, ToolFailed) and self._log.is_file():
+            kept = default_cache_dir() / "logs" / "rknn-simulator.log"
+            with suppress(OSError):
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(self._log, kept)
+                error.log = str(kept)
+
+    def close(self) -> None:
+        self._simulator.close()
+        self._folder.cleanup()
+
+
+def _require_sound(artifact: Artifact) -> None:
+    """Raises unless the files are those that were sealed: the simulator runs what it builds, not what it is shown."""
+    for entry in artifact.manifest.files:
+        path = artifact.file(entry.path)
+        if not path.is_file() or hash_file(path) != entry.sha256:
+            raise IntegrityError(f"{path}: has changed since it was made")

@@ -1,0 +1,76 @@
+"""What a user may choose for RKNN-Toolkit2, and what it knows of the chips."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from anynpu.errors import ConfigError
+from anynpu.targets.base import option
+
+METHODS = Literal["channel", "layer", "group32", "group64", "group128", "group256"]
+DTYPES = {"int8": "w8a8", "int16": "w16a16i_dfp", "w8a16": "w8a16", "w4a16": "w4a16", "fp16": "w8a8"}
+"""What the toolkit calls them; of a model that is not quantised it does not ask."""
+
+
+@dataclass(frozen=True)
+class RknnFacts:
+    """What the toolkit calls the chip and which numbers it builds for it."""
+
+    target_platform: str
+    quantize: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class RknnOptions:
+    """What the user may choose."""
+
+    quantize: Literal["int8", "fp16", "int16", "w8a16", "w4a16"] = option(
+        "int8", "numbers the NPU computes with; fp16 quantises nothing; not every chip has all"
+    )
+    algorithm: Literal["normal", "mmse", "kl_divergence", "gdq"] = option(
+        "normal", "how ranges are found; mmse is slower and often better; w4a16 wants gdq"
+    )
+    method: METHODS = option("channel", "a scale for each channel of weights, for a whole layer, or for groups (w4a16)")
+    samples: int = option(64, "calibration samples that are used, and kept in the artifact so that it can be rebuilt")
+    optimization_level: Literal[0, 1, 2, 3] = option(3, "how far the toolkit rewrites the graph")
+    auto_hybrid: bool = option(False, "let the toolkit keep operators that quantise badly in fp16")
+    remove_reshape: bool = option(True, "drop reshapes at the borders of the model, which the chip's CPU would run")
+    time_limit_s: int = option(3600, "seconds that a build may take")
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ConfigError(f"samples={self.samples}: one or more were expected")
+        if self.time_limit_s < 1:
+            raise ConfigError(f"time_limit_s={self.time_limit_s}: a second or more was expected")
+        if self.method.startswith("group") and self.quantize != "w4a16":
+            raise ConfigError(f"method={self.method} goes with quantize=w4a16 alone", "use channel or layer")
+
+    @property
+    def quantises(self) -> bool:
+        return self.quantize != "fp16"
+
+    def config(self, facts: RknnFacts) -> dict[str, Any]:
+        """Returns the arguments of the toolkit's `config`."""
+        return {
+            "target_platform": facts.target_platform,
+            "quantized_dtype": DTYPES[self.quantize],
+            "quantized_algorithm": self.algorithm,
+            "quantized_method": self.method,
+            "optimization_level": self.optimization_level,
+            "remove_reshape": self.remove_reshape,
+        }
+
+    def build(self) -> Mapping[str, Any]:
+        """Returns the further arguments of the toolkit's `build`."""
+        return {"auto_hybrid": True} if self.auto_hybrid else {}
+
+
+def check_numbers(options: RknnOptions, facts: RknnFacts, chip: str) -> None:
+    """Raises unless the toolkit builds such numbers for the chip."""
+    if options.quantize not in facts.quantize:
+        known = ", ".join(facts.quantize)
+        raise ConfigError(f"RKNN-Toolkit2 builds no {options.quantize} for {chip}", f"-O quantize= takes {known}")
+    if options.auto_hybrid and "fp16" not in facts.quantize:
+        raise ConfigError(f"auto_hybrid keeps operators in fp16, which {chip} does not have", "leave it out")

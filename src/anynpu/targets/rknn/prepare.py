@@ -1,0 +1,129 @@
+"""The ONNX graph as RKNN-Toolkit2 2.5.0 reads it, and the rules that say what it does not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import onnx
+from onnx import ModelProto, NodeProto
+
+from anynpu.errors import Finding
+from anynpu.graph.shapes import inputs_of, shape_of
+
+MAX_OPSET, MAX_IR = 19, 10
+BRANCHES = {"If", "Loop", "Scan"}
+DATA_DEPENDENT = {"NonZero", "NonMaxSuppression", "Unique", "Compress"}
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def prepared(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
+    """Returns the model in an opset that the toolkit reads, and what was done to it."""
+    opset = opset_of(model)
+    notes: tuple[str, ...] = ()
+    if opset > MAX_OPSET:
+        model = onnx.version_converter.convert_version(model, MAX_OPSET)
+        notes = (f"opset {opset} lowered to {MAX_OPSET}",)
+    if model.ir_version > MAX_IR:
+        changed = ModelProto()
+        changed.CopyFrom(model)
+        changed.ir_version = MAX_IR
+        model = changed
+    return model, notes
+
+
+def opset_of(model: ModelProto) -> int:
+    """Returns the version of ONNX's own operators that the model uses."""
+    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+
+
+def batch_is_one(node: NodeProto) -> bool:
+    """The batch must be 1: the toolkit is given samples one at a time."""
+    return True
+
+
+def no_branches(node: NodeProto) -> bool:
+    """Operators with graphs of their own (If, Loop, Scan) make a dynamic graph, which the toolkit refuses."""
+    return node.op_type not in BRANCHES
+
+
+def sizes_are_known(node: NodeProto) -> bool:
+    """An output whose size depends on the data makes a dynamic graph, which the toolkit refuses."""
+    return node.op_type not in DATA_DEPENDENT
+
+
+def no_cubic_resize(node: NodeProto) -> bool:
+    """A cubic Resize crashes the toolkit's compiler; use linear or nearest."""
+    mode = next((a.s for a in node.attribute if a.name == "mode"), b"nearest")
+    return node.op_type != "Resize" or mode != b"cubic"
+
+
+def onnx_own_operators(node: NodeProto) -> bool:
+    """Operators outside ONNX's own set need custom code, which is not supported here."""
+    return node.domain in ("", "ai.onnx")
+
+
+RULES: tuple[Callable[[NodeProto], bool], ...] = (no_branches, sizes_are_known, no_cubic_resize, onnx_own_operators)
+
+
+def findings(model: ModelProto) -> tuple[Finding, ...]:
+    """Returns what the toolkit would refuse in the model."""
+    found = [
+        Finding(rule.__name__, rule.__doc__ or "", f"{node.op_type} {node.name or node.output[0]}")
+        for node in model.graph.node
+        for rule in RULES
+        if not rule(node)
+    ]
+    return (*_shapes(model), *_opset(model), *found)
+
+
+def _shapes(model: ModelProto) -> tuple[Finding, ...]:
+    found = []
+    for value in inputs_of(model):
+        shape = shape_of(value)
+        if any(isinstance(size, str) for size in shape):
+            found.append(Finding("shapes_are_static", "The shape must be fixed: give it with --shape.", value.name))
+        elif shape and shape[0] != 1:
+            found.append(Finding("batch_is_one", batch_is_one.__doc__ or "", value.name))
+    return tuple(found)
+
+
+def _opset(model: ModelProto) -> tuple[Finding, ...]:
+    if opset_of(model) <= MAX_OPSET:
+        return ()
+    try:
+        prepared(model)
+    except Exception as error:  # the converter raises RuntimeError and others; all mean the same here
+        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
+        text = f"Opset {opset_of(model)} is above {MAX_OPSET} and cannot be lowered ({reason})."
+        return (Finding("opset", text),)
+    return ()
+
+
+# What it prints for a model that it does not take: the operator or input, and why.
+REFUSALS = (
+    re.compile(r"E (?:build|load_onnx): (?P<why>The (?P<where>\w+\('[^']*'\)) will cause [^!\n]*!)"),
+    re.compile(r"E (?:build|load_onnx): (?P<why>The input \d+ of (?P<where>\w+\('[^']*'\)) need to be constant!)"),
+    re.compile(r"E (?:build|load_onnx): (?P<why>The input shape \[[^\]]*\] of '(?P<where>[^']*)' is not support!)"),
+    re.compile(r"E (?:build|load_onnx): (?P<why>Unsupport onnx opset \d+[^\n]*)(?P<where>)"),
+    re.compile(r"E (?:build|load_onnx): (?P<why>[^\n]*[Uu]nsupport[^\n]*?'?(?P<where>\w*)'?[^\n]*)"),
+    re.compile(r"E (?:build|load_onnx): (?P<why>[^\n]*[Nn]ot support[^\n]*)(?P<where>)"),
+    re.compile(r"E RKNN: \[[\d:.]+\] (?P<why>Meet unsupported (?P<where>\w+)[^\n]*)"),
+)
+
+
+def refusals(text: str) -> tuple[Finding, ...]:
+    """Returns why the toolkit refused a model, in its own words."""
+    plain = COLOUR.sub("", text)
+    for pattern in REFUSALS:
+        found = {(m["where"], m["why"].strip()) for m in pattern.finditer(plain)}
+        if found:
+            return tuple(Finding("rknn", f"RKNN-Toolkit2: {why}", where) for where, why in sorted(found))
+    return ()
+
+
+def last_error(text: str) -> str:
+    """Returns the last complaint that the toolkit printed, or an empty string."""
+    lines = [line for line in COLOUR.sub("", text).splitlines() if line.startswith(("E ", "E RKNN"))]
+    useful = [line for line in lines if "Traceback" not in line and "version:" not in line]
+    return useful[-1][2:].strip() if useful else ""

@@ -1,0 +1,191 @@
+"""The rknn target: an ONNX model and calibration samples become a .rknn file, by Rockchip's RKNN-Toolkit2."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu import schema
+from anynpu.artifact import Artifact, Estimates, Manifest
+from anynpu.capsules import capsule
+from anynpu.errors import Finding, ToolFailed, Unsupported
+from anynpu.measure.samples import INPUT, read_samples
+from anynpu.platform import Platform
+from anynpu.runtime.rknn import ANSWERS, MODEL, REBUILD, RECIPE, RESULT, SAMPLES, TOOL, Recipe, Simulator
+from anynpu.targets.base import Work
+from anynpu.targets.data import require_data
+from anynpu.targets.rknn.options import RknnFacts, RknnOptions, check_numbers
+from anynpu.targets.rknn.receipt import Receipt, placement, read_receipt
+
+KNOWN_VERSION = "2.5.0"
+MAGIC = b"RKNN"
+SAME_SIMULATOR = "the simulator computes alike for every chip: it is no evidence for this one"
+
+
+class Rknn:
+    """Compiles ONNX models for Rockchip NPUs."""
+
+    name = "rknn"
+    accepts = "onnx"
+    produces = "rknn"
+    Options = RknnOptions
+    Facts = RknnFacts
+
+    def tools(self) -> Mapping[str, str]:
+        """Returns the toolkit with its version."""
+        return {"rknn-toolkit2": capsule.find(TOOL).version}
+
+    def needs_data(self, options: RknnOptions) -> bool:
+        """The toolkit learns ranges from samples; in fp16 it needs none."""
+        return options.quantises
+
+    def check(self, model: Artifact, platform: Platform, options: RknnOptions) -> tuple[Finding, ...]:
+        """Returns what the toolkit is known to refuse."""
+        check_numbers(options, platform.facts_as(RknnFacts), platform.name)
+        return _read(model)[2]
+
+    def compile(
+        self, model: Artifact, data: Artifact | None, platform: Platform, options: RknnOptions, out: Path, work: Work
+    ) -> Manifest:
+        """Writes the .rknn file and what a simulator rebuilds it from, and returns what it is."""
+        facts = platform.facts_as(RknnFacts)
+        check_numbers(options, facts, platform.name)
+        graph, notes, findings = _read(model)
+        if findings:
+            raise Unsupported(f"RKNN-Toolkit2 does not compile this model for {platform.name}", findings)
+        tool = capsule.find(TOOL)
+        recipe = Recipe(tool.version, options.config(facts), options.build(), options.time_limit_s)
+        count = _write_source(out / REBUILD, graph, model, data, options, recipe)
+        text = _build(tool, out, model, recipe, platform, work)
+        receipt = read_receipt(text)
+        if tool.version != KNOWN_VERSION:
+            notes = (*notes, f"anynpu was written for RKNN-Toolkit2 {KNOWN_VERSION}, this is {tool.version}")
+        if count:
+            notes = (*notes, f"calibrated with {count} samples, which rebuild/{SAMPLES} keeps")
+        return _manifest(model, out, platform, receipt, (*notes, *_turned(model, receipt), SAME_SIMULATOR), recipe)
+
+
+def _read(model: Artifact) -> tuple[Any, tuple[str, ...], tuple[Finding, ...]]:
+    """Returns the graph as the toolkit gets it, what was done to it, and what is in the way."""
+    from anynpu.source.onnx_file import read
+    from anynpu.targets.rknn.prepare import findings, prepared
+
+    graph = read(model.main)
+    found = findings(graph)
+    if found:
+        return graph, (), found
+    graph, notes = prepared(graph)
+    return graph, notes, ()
+
+
+def _write_source(
+    folder: Path, graph: Any, model: Artifact, data: Artifact | None, options: RknnOptions, recipe: Recipe
+) -> int:
+    """Writes what the toolkit builds from, and returns how many samples are among it."""
+    folder.mkdir()
+    (folder / MODEL).write_bytes(graph.SerializeToString(deterministic=True))
+    (folder / RECIPE).write_text(json.dumps(schema.to_dict(recipe, whole=True), indent=1, sort_keys=True) + "\n")
+    if not options.quantises:
+        return 0
+    samples = read_samples(require_data(data, Rknn.name).path).first(options.samples)
+    arrays = {INPUT + spec.name: samples.inputs[spec.name] for spec in model.manifest.inputs}
+    np.savez_compressed(folder / SAMPLES, **arrays)  # type: ignore[arg-type]  # numpy types the keywords as its options
+    return len(samples)
+
+
+@contextmanager
+def _scratch(room: Path) -> Iterator[Path]:
+    """Gives a folder to work in and removes it: the toolkit leaves its intermediate models behind."""
+    room.mkdir()
+    try:
+        yield room
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _build(tool: capsule.Capsule, out: Path, model: Artifact, recipe: Recipe, platform: Platform, work: Work) -> str:
+    """Runs the toolkit and returns what it printed; what it refuses is Unsupported, with its reasons."""
+    start = work.log.stat().st_size if work.log.exists() else 0
+    with _scratch(out / "toolkit") as room:
+        simulator = Simulator(tool, room, work.log)
+        try:
+            specs = model.manifest.inputs, model.manifest.outputs
+            simulator.build(out / REBUILD, recipe, specs, out / RESULT, work.progress)
+            answers = simulator.answers()
+        except ToolFailed as failure:
+            raise _explained(failure, _text(work.log, start), platform) from None
+        finally:
+            simulator.close()
+    _require_whole(out / RESULT, tool, work.log)
+    np.savez_compressed(out / REBUILD / ANSWERS, **answers)  # type: ignore[arg-type]  # see above
+    return _text(work.log, start)
+
+
+def _text(log: Path, start: int) -> str:
+    return log.read_bytes()[start:].decode("utf-8", "replace")
+
+
+def _explained(failure: ToolFailed, text: str, platform: Platform) -> ToolFailed | Unsupported:
+    """Returns the failure in the toolkit's own words; a model that it says it does not take is Unsupported."""
+    from anynpu.targets.rknn.prepare import last_error, refusals
+
+    if found := refusals(text):
+        return Unsupported(f"RKNN-Toolkit2 does not compile this model for {platform.name}", found)
+    words = last_error(text)
+    if words and words not in failure.message:
+        failure.message = f"{failure.message} ({words})"
+        failure.args = (failure.message,)
+    return failure
+
+
+def _require_whole(result: Path, tool: capsule.Capsule, log: Path) -> None:
+    """Raises unless the file is there, begins as .rknn files do, and is as long as its header says."""
+    content = result.read_bytes() if result.is_file() else b""
+    # 64 bytes that name the size of what follows; that; then eight bytes that name the size of a description in JSON.
+    body = 64 + int.from_bytes(content[16:24], "little")
+    if content[:4] == MAGIC and len(content) == body + 8 + int.from_bytes(content[body : body + 8], "little"):
+        return
+    what = "wrote no whole .rknn file" if content else "wrote no .rknn file"
+    hint = "the log has the toolkit's own words"
+    raise ToolFailed(f"{tool.name}: export_rknn ended well but {what}", (), 0, str(log), (), hint)
+
+
+def _turned(model: Artifact, receipt: Receipt) -> tuple[str, ...]:
+    """Returns what to say of outputs that the chip gives in another shape than the model."""
+    pairs = zip(model.manifest.outputs, receipt.outputs(), strict=False)
+    return tuple(
+        f"the chip gives {spec.name} as {list(shape)}: the same values as {list(spec.shape)}"
+        for spec, shape in pairs
+        if shape and shape != spec.shape
+    )
+
+
+def _manifest(
+    model: Artifact, out: Path, platform: Platform, receipt: Receipt, notes: tuple[str, ...], recipe: Recipe
+) -> Manifest:
+    given, size = model.manifest, (out / RESULT).stat().st_size
+    return Manifest(
+        format=Rknn.produces,
+        main=RESULT,
+        inputs=given.inputs,
+        outputs=given.outputs,
+        fingerprint=given.fingerprint,
+        placement=placement(receipt, platform.npu, recipe.version),
+        estimates=replace(
+            given.estimates or Estimates(""),
+            source="MACs and parameters counted from the graph; cycles and memory of activations as the compiler "
+            "states them; flash is the file's size",
+            flash_bytes=size,
+            sram_bytes=receipt.internal_bytes,
+            cycles=receipt.cycles,
+        ),
+        notes=notes,
+        details={"config": dict(recipe.config), "toolkit": recipe.version, "weight_bytes": receipt.weight_bytes},
+    )
