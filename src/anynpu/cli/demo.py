@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from anynpu.cli import options
-from anynpu.cli.build import build_and_report
+from anynpu.cli.build import build_and_report, report_files
+from anynpu.cli.progress import observer
+from anynpu.cli.receipt import lines
+from anynpu.cli.table import print_table
+from anynpu.pipeline.output import as_json, check_output, write_output
+from anynpu.pipeline.record import record as build_record
 
 CHIPS = "cpu,tflm,ethos-u55-128,ethos-u65-256,ethos-u85-256,hxwe2"
+RECORD = "demo.json"
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option("-m", "--model", default="zoo:resnet8", show_default=True, help="Which model of the zoo.")
 @click.option("-t", "--target", default=CHIPS, show_default=True, help="Which chips.")
 @click.option("-o", "--output", default="demo-out", show_default=True, help="Where artifacts and reports go.")
@@ -20,6 +27,99 @@ CHIPS = "cpu,tflm,ethos-u55-128,ethos-u65-256,ethos-u85-256,hxwe2"
 @options.apply(options.COMMON)
 @click.pass_context
 def demo(ctx: click.Context, /, **_: Any) -> int:
-    """Build a model that ships with anynpu for six chips: export, quantise, compile, execute, compare, report."""
+    """Build a model that ships with anynpu for six chips: export, quantise, compile, execute, compare, report.
+
+    \b
+    anynpu demo
+    anynpu demo ryzen-ai
+    """
+    if ctx.invoked_subcommand is not None:
+        return 0
     given = dict(ctx.params)
     return build_and_report(options.request(given), options.store(given), given)
+
+
+@demo.command("ryzen-ai")
+@click.option("--npu", default="auto", show_default=True, metavar="auto|CHIP", help="Which NPU; auto: the one found.")
+@click.option(
+    "--precision",
+    type=click.Choice(["xint8", "a8w8", "a16w8", "bf16"]),
+    default="xint8",
+    show_default=True,
+    help="What Quark quantises to.",
+)
+@click.option("--size", type=int, default=32, show_default=True, help="Height and width of the input, times 32: 224.")
+@click.option(
+    "--clear-cache", is_flag=True, help="Drop what was compiled for the NPU before, so that it compiles anew."
+)
+@click.option("-o", "--output", default="demo-ryzen-ai", show_default=True, help="Where models and reports go.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier demo instead of keeping it.")
+@options.apply(options.COMMON)
+@click.pass_context
+def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
+    """Go the whole way to a Ryzen AI NPU on a small model, or as far as this machine lets you.
+
+    Creates the network, exports it to ONNX opset 17, quantises it with AMD Quark, measures it on the CPU, looks for the
+    NPU, runs it there, and compares accuracy and latency. The receipt says which operators really ran on the NPU. On a
+    machine without one everything else runs, and the exit status is 0.
+
+    \b
+    anynpu demo ryzen-ai
+    anynpu demo ryzen-ai --size 224 --npu ryzen-ai-phx --clear-cache -o out
+    """
+    from anynpu.pipeline import ryzen_demo
+
+    out = Path(given["output"])
+    check_output(out, given["overwrite"])
+    asked = ryzen_demo.Asked(given["npu"], given["precision"], given["size"], given["clear_cache"])
+    with observer(given["quiet"]) as watcher:
+        done = ryzen_demo.run(asked, options.store(given), watcher)
+    data = ryzen_demo.record(done)
+    files = report_files(build_record(done.built)) | {RECORD: as_json(data)}
+    kept = write_output(done.built, out, given["overwrite"], files)
+    if given["format"] == "json":
+        click.echo(as_json(data), nl=False)
+    else:
+        _show(data, out)
+    if kept is not None and not given["quiet"]:
+        click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
+    return done.exit_status
+
+
+def _show(data: dict[str, Any], out: Path) -> None:
+    print_table(
+        [_row(run) for run in data["runs"]], title=f"zoo:hello at {data['size']}x{data['size']}, {data['chip']}"
+    )
+    click.echo(f"found: {data['found']['sentence']}")
+    if data["npu"]["ran"]:
+        cpu, npu = data["runs"][-2], data["runs"][-1]
+        click.echo(f"NPU against CPU, the same model: {npu['against_cpu']['sqnr_db']:.1f} dB, {_faster(cpu, npu)}")
+        for line in lines(data["npu"]["receipt"]):
+            click.echo(line)
+    else:
+        click.echo("nothing ran on an NPU: there is no figure for it, and none is made up")
+    if data["error"]:
+        click.echo(f"anynpu: {data['error']['message']}", err=True)
+        click.echo(f"hint: {data['error']['hint']}" if data["error"].get("hint") else "", err=True)
+    click.echo(f"files: {out / 'float/model.onnx'}, {out / data['chip'] / 'model.onnx'}, {out / RECORD}")
+
+
+def _faster(cpu: dict[str, Any], npu: dict[str, Any]) -> str:
+    times = cpu["ms"]["p50"], npu["ms"]["p50"]
+    if None in times:
+        return "too few runs to compare the medians"
+    return f"{times[0] / times[1]:.2f} times as fast (medians)"
+
+
+def _row(run: dict[str, Any]) -> dict[str, str]:
+    right = run["mean_top1"]
+    ms = {name: "-" if value is None else f"{value:.3g}" for name, value in run["ms"].items()}
+    return {
+        "run": run["run"],
+        "SQNR dB": "exact" if run["sqnr_db"] >= 200 else f"{run['sqnr_db']:.1f}",
+        "top-1": "-" if right is None else f"{right:.1%}",
+        "samples": str(run["samples"]),
+        **{f"{name} ms": value for name, value in ms.items()},
+        "n": str(run["runs"]),
+        "warm-up": str(run["warmup"]),
+    }

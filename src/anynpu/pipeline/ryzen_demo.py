@@ -1,0 +1,292 @@
+"""The whole way to a Ryzen AI NPU on a small model: create, export, quantise, run on the CPU, find the NPU, run there.
+
+Everything but the run on the NPU works on any machine. Where there is no NPU, the result says so in one sentence.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu import plugins, schema, tool
+from anynpu.artifact import Artifact
+from anynpu.drivers import ryzenai
+from anynpu.drivers.root import Root
+from anynpu.drivers.ryzen_sdk import GET
+from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, ToolMissing
+from anynpu.measure.fidelity import compare_outputs
+from anynpu.measure.load import Runner, Settings
+from anynpu.measure.metrics import score
+from anynpu.measure.outcome import to_record
+from anynpu.measure.samples import LABELS, SampleSet, read_samples
+from anynpu.measure.subject import Infer
+from anynpu.measure.verify import Gate, class_axes, run_all
+from anynpu.pipeline.build import BuildResult, ChipResult, build
+from anynpu.pipeline.record import error_record, receipt
+from anynpu.pipeline.request import Request
+from anynpu.pipeline.steps import Observer, own_version
+from anynpu.runtime.base import sessions_for
+from anynpu.runtime.vitisai import VitisAiSession
+from anynpu.runtime.vitisai_cache import CompileCache
+from anynpu.source import zoo
+from anynpu.source.load import ModelSource
+from anynpu.store import Store
+
+MODEL, METRIC = "hello", "mean_top1"
+TARGET, DEFAULT_CHIP = "vitisai", "ryzen-ai-stx"
+SAMPLES = 50
+LOAD = Settings(min_time_s=1.0, min_count=700, max_time_s=15.0)
+"""The 99th percentile needs 662 runs; a network at 224x224 on a slow CPU gets as many as fit into the time."""
+PERCENTILES = ("p50", "p90", "p99")
+STAGE = "demo"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the user asks for; `root` is another machine's files, for tests."""
+
+    npu: str = "auto"
+    precision: str = "xint8"
+    size: int = 32
+    clear_cache: bool = False
+    root: Root | None = None
+    load: Settings = LOAD
+
+    def __post_init__(self) -> None:
+        tile = zoo.card(MODEL).input_shape[-1]
+        if self.size < tile or self.size % tile:
+            raise ConfigError(
+                f"--size {self.size}: a multiple of {tile} was expected", "224 is the size of the tutorial"
+            )
+
+
+@dataclass
+class Demo:
+    """What came of it: the build, what was found, and a row for everything that ran."""
+
+    asked: Asked
+    chip: str
+    found: ryzenai.Search
+    built: BuildResult
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    npu: str = ""
+    """Why nothing ran on the NPU, or an empty string."""
+    receipt: dict[str, Any] | None = None
+    error: AnyNpuError | None = None
+    dropped: int = 0
+
+    @property
+    def exit_status(self) -> int:
+        return 0 if self.error is None else self.error.exit_status
+
+
+def run(asked: Asked, store: Store, observer: Observer) -> Demo:
+    """Goes the whole way; what stops the build raises, what stops the run on the NPU is part of the result."""
+    found = ryzenai.find(asked.root)
+    chip = _chip(asked, found)
+    with tempfile.TemporaryDirectory() as folder:
+        built = build(_request(asked, chip, Path(folder)), store, observer)
+    result = built.chips[0]
+    if result.error is not None:
+        raise result.error
+    demo = Demo(asked, chip, found, built)
+    _on_cpu(demo, result, observer)
+    _on_npu(demo, result, store, observer)
+    return demo
+
+
+def _chip(asked: Asked, found: ryzenai.Search) -> str:
+    """Returns the chip to quantise for: the one named, the one found, or Strix Point."""
+    if asked.npu == "auto":
+        known = [npu.chip for npu in (*found.usable, *found.npus) if npu.chip]
+        return known[0] if known else DEFAULT_CHIP
+    platform = plugins.platform(asked.npu)
+    if platform.target != TARGET:
+        raise ConfigError(f"--npu {asked.npu}: is no Ryzen AI chip", "ryzen-ai-phx, ryzen-ai-stx or ryzen-ai-krk")
+    return platform.name
+
+
+def _request(asked: Asked, chip: str, folder: Path) -> Request:
+    """Returns the build: the zoo's own samples, or for a larger input the same textures as tiles."""
+    card, options = zoo.card(MODEL), {"precision": asked.precision}
+    tiles = asked.size // card.input_shape[-1]
+    # The receipt of the run judges what is on the NPU, not the compiler's prediction.
+    common: dict[str, Any] = {"chips": (chip,), "metric": METRIC, "options": options, "require_npu": 0.0}
+    if tiles == 1:
+        return Request(ModelSource(f"zoo:{MODEL}"), **common)
+    shape = (*card.input_shape[:2], asked.size, asked.size)
+    source = ModelSource(f"zoo:{MODEL}", shapes={card.input_name: shape})
+    files = {}
+    for split, count in (("calibration", max(8, 256 // tiles**2)), ("test", max(4, 200 // tiles**2))):
+        samples = zoo.samples(MODEL, split, count)  # type: ignore[arg-type]  # both are splits
+        arrays = {name: np.tile(values, (1, 1, tiles, tiles)) for name, values in samples.inputs.items()}
+        files[split] = folder / f"{split}.npz"
+        np.savez(files[split], **{LABELS: samples.labels}, **arrays)  # type: ignore[arg-type]  # as in samples.py
+    return Request(source, data=str(files["calibration"]), test=str(files["test"]), **common)
+
+
+def _parts(demo: Demo, result: ChipResult) -> tuple[Artifact, Artifact, Artifact]:
+    """Returns the float model, the quantised one and the held-out samples."""
+    assert demo.built.model is not None and result.artifact is not None and demo.built.test is not None
+    return demo.built.model, result.artifact, demo.built.test
+
+
+def _on_cpu(demo: Demo, result: ChipResult, observer: Observer) -> None:
+    """Adds the float model and the quantised one on the CPU: the baseline."""
+    model, quantised, data = _parts(demo, result)
+    samples = read_samples(data.path).first(SAMPLES)
+    expected: dict[str, Any] | None = None
+    for name, artifact in (("float, CPU", model), (f"{demo.asked.precision}, CPU", quantised)):
+        started = time.monotonic()
+        observer.started(STAGE, name)
+        kind = cpu_session(artifact.manifest.format)
+        outputs = run_all(kind(artifact), samples, model)
+        expected = outputs if expected is None else expected
+        demo.rows.append(
+            {
+                "run": name,
+                **_accuracy(samples, model, expected, outputs),
+                **_timed(kind, artifact, samples, demo.asked.load),
+            }
+        )
+        observer.finished(STAGE, name, time.monotonic() - started, False)
+
+
+def cpu_session(format: str) -> Any:
+    """Returns the session class that runs a format on the CPU."""
+    able = [kind for kind in sessions_for(format) if kind is not VitisAiSession and not kind.missing()]
+    if not able:
+        raise ToolMissing(f"nothing on this machine executes {format} on the CPU", "pip install 'anynpu[build]'")
+    return able[0]
+
+
+def _accuracy(
+    samples: SampleSet, model: Artifact, expected: Mapping[str, Any], outputs: Mapping[str, Any]
+) -> dict[str, Any]:
+    worst = min(compare_outputs(expected, outputs, class_axes(model)).values(), key=lambda f: f.sqnr_db)
+    right = None if samples.labels is None else score(METRIC, dict(samples.inputs), dict(outputs), samples.labels)
+    return {"samples": len(samples), "sqnr_db": worst.sqnr_db, "cosine": worst.cosine, METRIC: right}
+
+
+def _timed(open_session: Any, artifact: Artifact, samples: SampleSet, load: Settings) -> dict[str, Any]:
+    """Returns the latency of one sample again and again, after warming up; the raw samples are part of it."""
+    first = next(iter(samples))
+    runner = Runner(lambda: Infer(open_session(artifact), first), load)
+    try:
+        result = runner.run()
+        placed = receipt(getattr(getattr(runner.subject, "session", None), "placement", None))
+    finally:
+        runner.close()
+    if result.error is not None:
+        raise result.error
+    record = to_record(result)
+    summary = record["latency"]["summary"]
+    told = {name: (summary["percentiles"].get(name) or {}).get("value") for name in PERCENTILES}
+    kept = {name: record[name] for name in ("executed", "warmup", "runs", "cold")}
+    return {**kept, "ms": told, "samples_ms": record["latency"]["samples"], "receipt": placed}
+
+
+def _on_npu(demo: Demo, result: ChipResult, store: Store, observer: Observer) -> None:
+    """Adds the run on the NPU, or the sentence that says why there is none."""
+    model, quantised, data = _parts(demo, result)
+    if demo.asked.clear_cache:
+        demo.dropped = len(CompileCache(store.cache).clear(_main_digest(quantised)))
+    if reason := _unreachable(demo):
+        demo.npu = reason
+        return
+    started = time.monotonic()
+    observer.started(STAGE, "NPU")
+    try:
+        if reason := VitisAiSession.missing():
+            raise ToolMissing(reason, GET)
+        row = _in_child(demo, (model, quantised, data), store)
+        demo.receipt = row["receipt"]
+        demo.rows.append({"run": f"{demo.asked.precision}, NPU", **row})
+        _judge(row["sqnr_db"])
+    except AnyNpuError as error:
+        demo.error, demo.npu = error, demo.npu or error.message
+    observer.finished(STAGE, "NPU", time.monotonic() - started, False)
+
+
+def _unreachable(demo: Demo) -> str:
+    """Returns why no run on an NPU is tried; an NPU of unknown revision is tried where the user names the chip."""
+    named = demo.asked.npu != "auto" and any(not npu.chip for npu in demo.found.npus)
+    return "" if demo.found.usable or named else demo.found.sentence()
+
+
+def _main_digest(artifact: Artifact) -> str:
+    return next(entry.sha256 for entry in artifact.manifest.files if entry.path == artifact.manifest.main)
+
+
+def _judge(sqnr_db: float) -> None:
+    wanted = Gate().min_sqnr_db
+    if sqnr_db < wanted:
+        message = f"the NPU's results are {sqnr_db:.1f} dB SQNR from the float model; {wanted:g} dB is asked for"
+        raise AccuracyError(
+            message, "sqnr_db", sqnr_db, wanted, hint="the same model is right on the CPU: update the driver"
+        )
+
+
+def _in_child(demo: Demo, parts: tuple[Artifact, Artifact, Artifact], store: Store) -> dict[str, Any]:
+    """Runs the NPU in a child process: a provider that crashes takes only that with it."""
+    log = store.cache / "logs" / "demo-ryzen-ai.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.unlink(missing_ok=True)
+    names = ("model", "quantised", "data")
+    arguments = {name: str(part.path) for name, part in zip(names, parts, strict=True)}
+    arguments |= {"cache": str(store.cache), "root": str(demo.asked.root.folder) if demo.asked.root else ""}
+    with tempfile.TemporaryDirectory() as scratch:
+        load = {"load": schema.to_dict(demo.asked.load)}
+        answer = tool.call(f"{__name__}:on_npu", arguments | load, scratch=Path(scratch), log=log)
+    return dict(answer)
+
+
+def on_npu(model: str, quantised: str, data: str, cache: str, root: str, load: dict[str, Any]) -> dict[str, Any]:
+    """Returns accuracy, latency and receipt of a run on the NPU as JSON data (runs in a child process)."""
+    truth, subject = Artifact.open(Path(model)), Artifact.open(Path(quantised))
+    samples = read_samples(Path(data)).first(SAMPLES)
+    expected = run_all(cpu_session(truth.manifest.format)(truth), samples, truth)
+    on_cpu = run_all(cpu_session(subject.manifest.format)(subject), samples, truth)
+
+    def opened(artifact: Artifact) -> Any:
+        return VitisAiSession(artifact, Root(Path(root)) if root else None, Path(cache))
+
+    session = opened(subject)
+    outputs = run_all(session, samples, truth)
+    session.close()
+    beside = _accuracy(samples, truth, on_cpu, outputs)
+    return {
+        **_accuracy(samples, truth, expected, outputs),
+        "against_cpu": {name: beside[name] for name in ("sqnr_db", "cosine")},
+        **_timed(opened, subject, samples, schema.from_dict(Settings, load, "load")),
+    }
+
+
+def record(demo: Demo) -> dict[str, Any]:
+    """Returns everything that the demo tells, as plain data."""
+    model, quantised, _ = _parts(demo, demo.built.chips[0])
+    return {
+        "schema_version": 1,
+        "kind": "demo-ryzen-ai",
+        "anynpu": own_version(),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "chip": demo.chip,
+        "precision": demo.asked.precision,
+        "size": demo.asked.size,
+        "model": {"digest": model.digest, "bytes": model.main.stat().st_size},
+        "quantised": {"digest": quantised.digest, "bytes": quantised.main.stat().st_size, **quantised.manifest.details},
+        "found": {**schema.to_dict(demo.found, whole=True), "sentence": demo.found.sentence()},
+        "runs": demo.rows,
+        "npu": {"ran": demo.receipt is not None, "why_not": demo.npu, "receipt": demo.receipt},
+        "compiled_models_dropped": demo.dropped,
+        "notes": demo.built.notes,
+        "error": None if demo.error is None else error_record(demo.error),
+        "exit_status": demo.exit_status,
+    }
