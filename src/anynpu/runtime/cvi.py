@@ -1,0 +1,131 @@
+"""CVITEK's and SOPHGO's simulators: .cvimodel and .bmodel files run inside TPU-MLIR's own environment."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from anynpu.artifact import Artifact, hash_file
+from anynpu.capsules import capsule
+from anynpu.capsules.capsule import Capsule
+from anynpu.capsules.worker import Worker
+from anynpu.errors import IntegrityError, ToolFailed, ToolMissing
+from anynpu.store import default_cache_dir
+from anynpu.tensors import Array
+
+PACKAGE = "tpu_mlir"
+OPEN_S, RUN_S = 120, 1800
+
+
+class Simulator:
+    """A compiled model in a process of its own; `tensors` are its inputs and outputs as its runtime has them."""
+
+    def __init__(self, tool: Capsule, model: Path, simulator: str, *, log: Path) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="anynpu-cvi-")
+        scratch = Path(self._folder.name)
+        self._worker = Worker(_bound(tool, scratch, simulator), "cvi_worker", scratch=scratch, log=log)
+        try:
+            self.tensors: dict[str, Any] = self._worker.ask(
+                "open_model", {"path": str(model.absolute())}, timeout_s=OPEN_S
+            )[0]
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs the model once on stored values by the runtime's names."""
+        return self._worker.ask("run", {}, inputs, timeout_s=RUN_S)[1]
+
+    def close(self) -> None:
+        """Ends the process and removes what it wrote."""
+        self._worker.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Simulator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _bound(tool: Capsule, scratch: Path, simulator: str) -> Capsule:
+    """Returns the tool with its libraries on the loader's path, the chip's simulator first.
+
+    The runtime loads whatever is called libcmodel.so. TPU-MLIR exchanges that file inside its package, which neither
+    two chips at once nor the digests of the package would survive.
+    """
+    own = tool.installed.packages
+    if own is None:
+        return tool
+    folders = [str(own / PACKAGE / part) for part in ("lib", "lib/capi", "lib/third_party")]
+    if simulator:
+        (scratch / "lib").mkdir()
+        (scratch / "lib" / "libcmodel.so").symlink_to(own / PACKAGE / "lib" / simulator)
+        folders.insert(0, str(scratch / "lib"))
+    chain = replace(tool.installed.toolchain, library_path=tuple(folders))
+    return replace(tool, installed=replace(tool.installed, toolchain=chain))
+
+
+class CviSession:
+    """Runs what the cvi compiler makes."""
+
+    name = "cvi"
+    formats = ("tpu-model",)
+    rank = 0
+    what = "TPU-MLIR's simulator of the chip on this host"
+
+    def __init__(self, artifact: Artifact) -> None:
+        manifest = artifact.manifest
+        self.inputs, self.outputs = manifest.inputs, manifest.outputs
+        self._names: Mapping[str, Any] = manifest.details["names"]
+        _check_whole(artifact)
+        self._room = tempfile.TemporaryDirectory(prefix="anynpu-cvi-log-")
+        self._log = Path(self._room.name) / "simulator.log"
+        try:
+            self._simulator = Simulator(
+                capsule.find("cvi"), artifact.main, str(manifest.details.get("simulator", "")), log=self._log
+            )
+        except ToolFailed as failure:
+            raise self._kept(failure) from None
+
+    @staticmethod
+    def missing() -> str:
+        try:
+            capsule.find("cvi")
+        except ToolMissing as missing:
+            return f"{missing.message}: {missing.hint}"
+        return ""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        names = self._names["inputs"]
+        try:
+            found = self._simulator.run({names[name]: value for name, value in inputs.items()})
+        except ToolFailed as failure:
+            raise self._kept(failure) from None
+        return {s.name: found[self._names["outputs"][s.name]].reshape(s.shape) for s in self.outputs}
+
+    def _kept(self, failure: ToolFailed) -> ToolFailed:
+        """Returns the failure with its log where it stays after the session."""
+        kept = default_cache_dir() / "logs" / "simulator-cvi.log"
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(self._log, kept)
+        failure.log = str(kept)
+        return failure
+
+    def close(self) -> None:
+        self._simulator.close()
+        self._room.cleanup()
+
+
+def _check_whole(artifact: Artifact) -> None:
+    """Raises unless the model file is what was sealed: its runtime ends the process over a damaged one."""
+    entry = next((f for f in artifact.manifest.files if f.path == artifact.manifest.main), None)
+    if entry is not None and hash_file(artifact.main) != entry.sha256:
+        raise IntegrityError(f"{artifact.main}: has changed since it was made")

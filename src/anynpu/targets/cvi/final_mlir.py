@@ -1,0 +1,71 @@
+"""Reads the last .mlir file that the compiler writes: its functions, where each runs, and the operators in them.
+
+func.func @subfunc_0(...) ... attributes {id = 0 : i64, mode = #tpu<run_mode CPU>, ...} {
+  %0 = "tpu.GenericCpu"(%arg0) {cpu_op_name = "quant", ...} : ... loc(#loc2)
+#loc2 = loc("image_si8")
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from anynpu.errors import IntegrityError
+
+_FUNCTION = re.compile(r"^\s*func\.func @(\w+)\(")
+_MODE = re.compile(r"run_mode (\w+)>")
+_OPERATOR = re.compile(r'"tpu\.(\w+)"\(')
+_CPU_NAME = re.compile(r'cpu_op_name = "([^"]*)"')
+_PLACE = re.compile(r'loc\((#loc\d*|"[^"]*"|fused.*)\)\s*$')
+_LOCATION = re.compile(r"^(#loc\d*) = loc\((.*)\)\s*$")
+_PART = re.compile(r'#loc\d*|"[^"]*"')
+# What the compiler puts in to move data between memories, and what holds other operators.
+_PLUMBING = {"Group", "Load", "Store", "Yield"}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operator of the compiled program: its kind, the tensors that it stands for, and whether the TPU runs it."""
+
+    kind: str
+    names: tuple[str, ...]
+    on_tpu: bool
+
+
+def operations(text: str) -> tuple[Operation, ...]:
+    """Returns the operators of a final .mlir file in order."""
+    lines = text.splitlines()
+    places = {m[1]: m[2] for line in lines if (m := _LOCATION.match(line))}
+    found = tuple(_walk(lines, places))
+    if not found:
+        raise IntegrityError("the compiler's final .mlir file holds no operator")
+    return found
+
+
+def _walk(lines: list[str], places: Mapping[str, str]) -> Iterator[Operation]:
+    mode = ""
+    for line in lines:
+        if _FUNCTION.match(line):
+            told = _MODE.search(line)
+            mode = told[1] if told else ""
+        operator = _OPERATOR.search(line)
+        if operator is None or operator[1] in _PLUMBING:
+            continue
+        if not mode:
+            raise IntegrityError(f"the compiler's final .mlir file does not say where {operator[1]} runs")
+        place = _PLACE.search(line)
+        cpu = _CPU_NAME.search(line)
+        kind = cpu[1] if cpu else operator[1]
+        yield Operation(kind, _names(place[1], places) if place else (), mode.startswith("TPU") and cpu is None)
+
+
+def _names(place: str, places: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the names that a location stands for; one of several names them in turn."""
+    found: list[str] = []
+    for part in _PART.findall(place):
+        if part.startswith('"'):
+            found.append(part.strip('"'))
+        elif part in places:
+            found += _names(places[part], {k: v for k, v in places.items() if k != part})
+    return tuple(found)

@@ -1,0 +1,123 @@
+"""What a user may choose for TPU-MLIR, and what a chip admits."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from anynpu.errors import ConfigError
+from anynpu.platform import Platform
+from anynpu.targets.base import option
+
+METHODS = Literal["kl", "mse", "max", "percentile9999", "aciq_laplace", "aciq_gauss"]
+PIXELS = Literal["", "rgb", "bgr", "gray", "rgba", "gbrg", "grbg", "bggr", "rggb"]
+BORDER = Literal["auto", "integer", "float"]
+FORMATS = ("int8", "bf16", "f16", "f32")
+
+
+@dataclass(frozen=True)
+class CviFacts:
+    """What TPU-MLIR calls the chip, the kind of file it makes, and the number formats it compiles."""
+
+    processor: str
+    file: Literal["cvimodel", "bmodel"]
+    formats: tuple[str, ...]
+    simulator: str = ""
+    """The library of its simulator, for chips that take bmodel files."""
+    refused: tuple[str, ...] = ()
+    """ONNX operators for which the compiler ends with an error."""
+    on_cpu: tuple[str, ...] = ()
+    """ONNX operators that the chip's runtime computes on the CPU."""
+
+    @property
+    def old(self) -> bool:
+        """Whether this is one of the CV18xx family, whose files are cvimodel."""
+        return self.file == "cvimodel"
+
+    @property
+    def main(self) -> str:
+        return f"model.{self.file}"
+
+
+@dataclass(frozen=True)
+class CviOptions:
+    """What the user may choose."""
+
+    quantize: Literal["int8", "bf16", "f16", "f32"] = option("int8", "the number format of the whole model")
+    quantize_table: Path | None = option(None, "file with lines `layer format`: those layers in another format (mixed)")
+    search: Literal["none", "mixed", "threshold"] = option(
+        "none", "let TPU-MLIR search: mixed picks layers to keep in floats, threshold picks a calibration method"
+    )
+    search_cosine: float = option(0.99, "the cosine that search=mixed wants to reach with few float layers")
+    calibration_table: Path | None = option(None, "use this table of ranges in place of one made from --data")
+    calibration_method: METHODS = option("kl", "how run_calibration.py chooses ranges")
+    tuning_samples: int = option(5, "samples on which run_calibration.py tunes the ranges again; 0 leaves them")
+    asymmetric: bool = option(False, "INT8 with zero points (BM chips)")
+    quant_input: BORDER = option("auto", "what inputs hold; auto: integers on CV18xx in INT8, floats elsewhere")
+    quant_output: BORDER = option("auto", "what outputs hold; auto: integers on CV18xx in INT8, floats elsewhere")
+    tolerance: float = option(0.99, "the cosine that TPU-MLIR's own comparison with the float model must reach")
+    excepts: str = option("", "tensors that its comparison leaves out, with commas between")
+    dynamic: bool = option(False, "compile for changing input sizes (BM chips)")
+    pixel_format: PIXELS = option("", "order of colours that the model file states for camera pipelines")
+    resize_dims: str = option("", "height,width that images are resized to, as the model file states it")
+    keep_aspect_ratio: bool = option(False, "resized images keep their aspect, as the model file states it")
+    optimize: Literal[1, 2, 3] = option(2, "how hard the compiler groups layers (--opt)")
+    cores: int = option(1, "TPU cores to compile for; BM1688 has 2")
+    time_limit_s: int = option(3600, "seconds that all its programs together may take")
+
+    def __post_init__(self) -> None:
+        for name in ("tolerance", "search_cosine"):
+            if not 0 < getattr(self, name) <= 1:
+                raise ConfigError(f"{name}={getattr(self, name):g}: a cosine above 0 and up to 1 was expected")
+        if self.resize_dims and not re.fullmatch(r"[1-9]\d*,[1-9]\d*", self.resize_dims):
+            raise ConfigError(f"resize_dims={self.resize_dims}: height,width was expected", "such as 96,96")
+        if self.tuning_samples < 0 or self.cores < 1 or self.time_limit_s < 1:
+            raise ConfigError("tuning_samples may not be below 0, cores and time_limit_s not below 1")
+        if self.quantize != "int8":
+            self._check_float()
+
+    def _check_float(self) -> None:
+        """Raises for a setting of INT8 beside another format: it would change nothing, in silence."""
+        for name in ("quantize_table", "calibration_table", "asymmetric"):
+            if getattr(self, name):
+                raise ConfigError(f"{name} is for quantize=int8, not {self.quantize}")
+        if self.search != "none":
+            raise ConfigError(f"search={self.search} is for quantize=int8, not {self.quantize}")
+
+
+def check_chip(options: CviOptions, platform: Platform) -> CviFacts:
+    """Returns the chip's facts; raises for an option that it does not admit."""
+    facts = platform.facts_as(CviFacts)
+    if options.quantize not in facts.formats:
+        known = ", ".join(facts.formats)
+        raise ConfigError(f"quantize={options.quantize}: {platform.name} computes in {known}", "give one of those")
+    for name, given in {
+        "dynamic": options.dynamic,
+        "asymmetric": options.asymmetric,
+        "cores": options.cores > 1,
+    }.items():
+        if given and facts.old:
+            raise ConfigError(f"{name}: {platform.name} has no such thing", "leave it out")
+    return facts
+
+
+def read_quantize_table(path: Path, facts: CviFacts) -> dict[str, str]:
+    """Returns the format of each layer that a quantisation table names."""
+    found: dict[str, str] = {}
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        if len(words) != 2 or words[1].lower() not in (*facts.formats, *(f.upper() for f in facts.formats)):
+            known = ", ".join(f.upper() for f in facts.formats)
+            raise ConfigError(f"{path}: line {number}: a layer and one of {known} were expected, not {line.strip()!r}")
+        found[words[0]] = words[1].upper()
+    if not found:
+        raise ConfigError(f"{path}: names no layer", "a line is `layer BF16`, with a layer of calibration_table")
+    return found

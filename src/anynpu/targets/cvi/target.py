@@ -1,0 +1,190 @@
+"""The cvi target: an ONNX model and calibration samples become a .cvimodel or .bmodel, by TPU-MLIR."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from anynpu.artifact import Artifact, Manifest
+from anynpu.capsules import capsule
+from anynpu.errors import Finding, IntegrityError, Unsupported
+from anynpu.measure.samples import read_samples
+from anynpu.platform import Platform
+from anynpu.runtime.cvi import Simulator
+from anynpu.targets.base import Work
+from anynpu.targets.cvi import commands, made
+from anynpu.targets.cvi.commands import Room
+from anynpu.targets.cvi.final_mlir import operations
+from anynpu.targets.cvi.model_file import settle
+from anynpu.targets.cvi.options import CviFacts, CviOptions, check_chip, read_quantize_table
+from anynpu.targets.data import require_data
+
+TOOL, PACKAGE, WRITTEN_FOR = "cvi", "tpu-mlir", "1.30.2"
+STAGES = 4
+
+
+class Cvi:
+    """Compiles ONNX models for CVITEK's and SOPHGO's TPUs."""
+
+    name = "cvi"
+    accepts = "onnx"
+    produces = "tpu-model"
+    Options = CviOptions
+    Facts = CviFacts
+
+    def tools(self) -> Mapping[str, str]:
+        """Returns TPU-MLIR with its version."""
+        return {PACKAGE: capsule.find(TOOL).version}
+
+    def needs_data(self, options: CviOptions) -> bool:
+        """INT8 learns its ranges from samples, unless the user brings a table of them."""
+        return options.quantize == "int8" and (options.calibration_table is None or options.search != "none")
+
+    def check(self, model: Artifact, platform: Platform, options: CviOptions) -> tuple[Finding, ...]:
+        """Returns which operators TPU-MLIR refuses for that chip, and which its TPU leaves to the CPU."""
+        from anynpu.source.onnx_file import read
+        from anynpu.targets.cvi.rules import findings
+
+        return findings(read(model.main), check_chip(options, platform))
+
+    def compile(
+        self, model: Artifact, data: Artifact | None, platform: Platform, options: CviOptions, out: Path, work: Work
+    ) -> Manifest:
+        """Writes the compiled model and the tables that it was made with, and returns what it is."""
+        from anynpu.source.onnx_file import read
+        from anynpu.targets.cvi.rules import refusals
+
+        facts = check_chip(options, platform)
+        if self.needs_data(options):
+            require_data(data, self.name)
+        graph = read(model.main)
+        if found := refusals(graph, facts):
+            raise Unsupported(f"TPU-MLIR does not compile this model for {platform.name}", found)
+        tool = capsule.find(TOOL)
+        with _scratch(out / "work") as folder:
+            room = Room(folder, tool, work.log, options, facts)
+            (folder / commands.ONNX).write_bytes(graph.SerializeToString())
+            tensors, receipt = _build(room, model, data, work)
+            manifest = _manifest(room, model, platform, graph, tensors, receipt)
+            _keep(room, out)
+        return manifest
+
+
+@contextmanager
+def _scratch(room: Path) -> Iterator[Path]:
+    """Gives a folder to work in and removes it: the tool leaves dozens of files behind."""
+    room.mkdir()
+    try:
+        yield room
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _build(room: Room, model: Artifact, data: Artifact | None, work: Work) -> tuple[dict[str, Any], str]:
+    """Runs the programs in turn; returns the tensors of the result as its runtime tells them, and its final .mlir."""
+    count = commands.write_samples(room.path, read_samples(data.path)) if data is not None else 0
+    commands.transform(room, model.manifest.inputs, count > 0)
+    work.progress(1, STAGES)
+    if room.options.quantize == "int8":
+        _tables(room, count)
+    work.progress(2, STAGES)
+    tensors = _deploy(room, count > 0)
+    work.progress(3, STAGES)
+    final = sorted(room.path.glob("model_*_final.mlir"))
+    if not final:
+        raise room.failed("model_deploy.py ended well but wrote no final .mlir file")
+    return tensors, final[0].read_text("utf-8", "replace")
+
+
+def _tables(room: Room, count: int) -> None:
+    """Puts the table of ranges and the one of formats in place, the user's own or made here."""
+    options = room.options
+    if options.quantize_table is not None:
+        table = read_quantize_table(options.quantize_table, room.facts)
+        (room.path / commands.FORMATS).write_text("".join(f"{k} {v}\n" for k, v in table.items()), "utf-8")
+    if options.calibration_table is not None:
+        shutil.copyfile(options.calibration_table, room.path / commands.RANGES)
+    if options.calibration_table is None or options.search != "none":
+        commands.calibrate(room, count)
+
+
+def _deploy(room: Room, test: bool) -> dict[str, Any]:
+    """Compiles; where a mixed model would take or give bfloat16, which nobody else stores, once more with floats."""
+    options, old = room.options, room.facts.old and room.options.quantize == "int8"
+    borders = {
+        "--quant_input": options.quant_input == "integer" or (options.quant_input == "auto" and old),
+        "--quant_output": options.quant_output == "integer" or (options.quant_output == "auto" and old),
+    }
+    tensors = _deploy_once(room, borders, test)
+    odd = {
+        "--quant_input": any(t["dtype"] == "bf16" for t in tensors["inputs"]),
+        "--quant_output": any(t["dtype"] == "bf16" for t in tensors["outputs"]),
+    }
+    if any(odd[flag] and borders[flag] for flag in borders):
+        tensors = _deploy_once(room, {flag: given and not odd[flag] for flag, given in borders.items()}, test)
+    return tensors
+
+
+def _deploy_once(room: Room, borders: Mapping[str, bool], test: bool) -> dict[str, Any]:
+    result = commands.deploy(room, borders, test)
+    try:
+        settle(result, room.facts.processor)
+    except IntegrityError as error:
+        raise room.failed(f"model_deploy.py ended well but {result.name} is no good: {error.message}") from None
+    with Simulator(room.capsule, result, room.facts.simulator, log=room.log) as simulator:
+        return simulator.tensors
+
+
+def _manifest(
+    room: Room, model: Artifact, platform: Platform, graph: Any, tensors: Mapping[str, Any], receipt: str
+) -> Manifest:
+    given, options = model.manifest, room.options
+    try:
+        inputs = made.pair(tensors["inputs"], given.inputs)
+        outputs = made.pair(tensors["outputs"], given.outputs)
+        specs_in = tuple(made.input_spec(spec, inputs[spec.name]) for spec in given.inputs)
+        specs_out = tuple(made.output_spec(spec, outputs[spec.name]) for spec in given.outputs)
+        placed = made.placement(graph, operations(receipt), platform.npu)
+    except IntegrityError as error:
+        raise room.failed(f"model_deploy.py made something else than was asked for: {error.message}") from None
+    names = {"inputs": {k: t["name"] for k, t in inputs.items()}, "outputs": {k: t["name"] for k, t in outputs.items()}}
+    version = room.capsule.version
+    notes = () if version == WRITTEN_FOR else (f"anynpu was written for TPU-MLIR {WRITTEN_FOR}, this is {version}",)
+    return Manifest(
+        format=Cvi.produces,
+        main=room.facts.main,
+        inputs=specs_in,
+        outputs=specs_out,
+        fingerprint=given.fingerprint,
+        placement=placed,
+        estimates=made.estimates(
+            given.estimates, room.path / room.facts.main, sorted(room.path.glob("compiler_profile_*.txt"))
+        ),
+        notes=notes,
+        details={
+            "processor": room.facts.processor,
+            "simulator": room.facts.simulator,
+            "quantize": options.quantize,
+            "names": names,
+            "mixed": _mixed(room),
+        },
+    )
+
+
+def _mixed(room: Room) -> dict[str, str]:
+    """Returns the layers with a format of their own."""
+    path = room.path / commands.FORMATS
+    return read_quantize_table(path, room.facts) if path.is_file() else {}
+
+
+def _keep(room: Room, out: Path) -> None:
+    """Moves the model and its tables out of the scratch folder; comments with the time of day are left behind."""
+    (room.path / room.facts.main).replace(out / room.facts.main)
+    for name in (commands.RANGES, commands.FORMATS):
+        path = room.path / name
+        if path.is_file() and room.options.quantize == "int8":
+            lines = path.read_text("utf-8", "replace").splitlines()
+            (out / name).write_text("".join(f"{line}\n" for line in lines if not line.startswith("#")), "utf-8")
