@@ -34,13 +34,13 @@ def write_qdq(
     model: onnx.ModelProto, data: Dataset, plan: QuantPlan, progress: Progress | None = None
 ) -> onnx.ModelProto:
     """Returns the model with QuantizeLinear and DequantizeLinear pairs that carry our ranges."""
-    prepared = _prepared(model)
+    prepared = prepare(model)
     if plan.activations == "float32":
         return prepared
     ranges = model_ranges(prepared, data, plan, progress)
     if plan.bias_correction:
-        means = channel_means(_runner(prepared), data, _weighted_inputs(prepared), ranges, plan)
-        _correct_biases(prepared, means, plan.weights == "per-channel")
+        means = channel_means(runner(prepared), data, weighted_inputs(prepared), ranges, plan)
+        correct_biases(prepared, means, plan.weights == "per-channel")
     quantised = merge_silu(_quantized(prepared, ranges, plan))
     try:
         onnx.checker.check_model(quantised)
@@ -49,7 +49,7 @@ def write_qdq(
     return quantised
 
 
-def _prepared(model: onnx.ModelProto) -> onnx.ModelProto:
+def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns a copy that the quantiser can take: a recent opset, known types, a name on every node."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
@@ -79,10 +79,10 @@ def model_ranges(
 ) -> dict[str, Range]:
     """Returns the range of every floating-point activation of the model over the data."""
     whole = {value.name for value in model.graph.output}
-    return collect(_runner(model), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress, whole)
+    return collect(runner(model), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress, whole)
 
 
-def _runner(model: onnx.ModelProto) -> Callable[[dict[str, Array]], dict[str, Array]]:
+def runner(model: onnx.ModelProto) -> Callable[[dict[str, Array]], dict[str, Array]]:
     """Returns a function that gives every activation of the model for one sample."""
     session = _session(_with_all_outputs(model))
     names = [output.name for output in session.get_outputs()]
@@ -139,11 +139,12 @@ def _attribute(node: onnx.NodeProto, name: str, default: float) -> float:
     return default if found is None else float(onnx.helper.get_attribute_value(found))
 
 
-def _weighted_inputs(model: onnx.ModelProto) -> dict[str, int]:
+def weighted_inputs(model: onnx.ModelProto) -> dict[str, int]:
+    """Returns the inputs of weighted nodes with the axis of their channels."""
     return {node.input[0]: 1 for node in _weighted(model)}
 
 
-def _correct_biases(model: onnx.ModelProto, means: ChannelMeans, per_channel: bool) -> None:
+def correct_biases(model: onnx.ModelProto, means: ChannelMeans, per_channel: bool) -> None:
     """Adds to every bias what rounding will take from the mean of its output."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in _weighted(model):
@@ -192,7 +193,7 @@ def _quantized(model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantP
     except Exception as error:  # the quantiser raises whatever it meets
         lines = str(error).splitlines() or [type(error).__name__]
         raise ToolFailed(f"onnxruntime cannot quantise the model: {lines[0]}", last_lines=lines[-20:]) from error
-    return _without_leftovers(quantizer.model.model)
+    return without_leftovers(quantizer.model.model)
 
 
 def _quantizable() -> list[str]:
@@ -202,7 +203,7 @@ def _quantizable() -> list[str]:
     return sorted({*QDQRegistry, *QLinearOpsRegistry})
 
 
-def _without_leftovers(model: onnx.ModelProto) -> onnx.ModelProto:
+def without_leftovers(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns the model without the constants that removed activations leave behind."""
     used = {name for node in model.graph.node for name in node.input} | {value.name for value in model.graph.output}
     kept = [tensor for tensor in model.graph.initializer if tensor.name in used]
