@@ -38,7 +38,7 @@ def test_what_is_missing_is_said(tmp_path, installed):
     with pytest.raises(ToolMissing, match="has no voe-"):
         sdk({"RYZEN_AI_INSTALLATION_PATH": str(tmp_path / "empty")})
     (sdk(installed).voe / "xclbins/phoenix/4x4.xclbin").rename(sdk(installed).voe / "xclbins/phoenix/1x4.xclbin")
-    with pytest.raises(ToolMissing, match="4x4.xclbin: no such file") as missing:
+    with pytest.raises(ToolMissing, match=r"4x4\.xclbin: no such file") as missing:
         xclbin(facts("ryzen-ai-phx"), sdk(installed))
     assert "it has xclbins/phoenix/1x4.xclbin" in missing.value.hint and "1.7.1" in missing.value.hint
 

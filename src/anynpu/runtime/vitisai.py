@@ -23,7 +23,7 @@ from anynpu.drivers import ryzenai
 from anynpu.drivers.root import Root
 from anynpu.drivers.ryzen_facts import VitisFacts
 from anynpu.drivers.ryzen_sdk import GET, VARIABLE, provider_options
-from anynpu.errors import DeviceError, IntegrityError, ToolMissing
+from anynpu.errors import DeviceError, IntegrityError, ToolMissing, Unsupported
 from anynpu.runtime.vitisai_cache import CompileCache
 from anynpu.runtime.vitisai_report import FILE, PROVIDER, receipt
 from anynpu.tensors import Array
@@ -53,7 +53,10 @@ class VitisAiSession:
         platform = plugins.platform(self.chip)
         facts, precision = platform.facts_as(VitisFacts), str(artifact.manifest.details.get("precision", "xint8"))
         compiled = CompileCache(cache)
-        options = provider_options(facts, precision, compiled.folder, "")
+        try:
+            options = provider_options(facts, precision, compiled.folder, "")
+        except Unsupported as error:  # this machine's NPU is not the one that the model was built for
+            raise DeviceError(f"{self.chip}: {error.message}", "InferenceSession", hint=error.hint) from error
         about = {
             "chip": self.chip,
             "model": hash_file(artifact.main),
@@ -91,7 +94,7 @@ class VitisAiSession:
                 f"none of the {len(placed.operators)} operators runs on the NPU: {placed.operators[0].reason}",
                 call="InferenceSession",
                 cause="the model's precision or opset, or a driver that does not fit the Ryzen AI software",
-                hint=f"run it on the CPU with --on ort, where that is meant; {DOCTOR}",
+                hint=f"run it on the CPU with --on quark, where that is meant; {DOCTOR}",
             )
         return session, placed
 
