@@ -1,0 +1,88 @@
+"""AMD Quark's side of the Ryzen AI target: quantises an ONNX file on the samples of a .npz file.
+
+Runs in Quark's environment, started by serve.py; of anynpu it knows nothing but the names in its requests.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import serve
+from onnxruntime.quantization.calibrate import CalibrationDataReader, CalibrationMethod
+
+CONFIGS = {"xint8": "XINT8", "a8w8": "A8W8", "a16w8": "A16W8", "bf16": "BF16"}
+
+
+class Samples(CalibrationDataReader):  # type: ignore[misc]  # no types outside Quark's environment
+    """Gives the user's samples one at a time; Quark reads them once and keeps them."""
+
+    def __init__(self, path: str, names: list[str]) -> None:
+        with np.load(path, allow_pickle=False) as stored:
+            self.arrays = {name: stored["input:" + name] for name in names}
+        self.count = min(len(array) for array in self.arrays.values())
+        self.at = 0
+
+    def get_next(self) -> dict[str, Any] | None:
+        """Returns the next sample with its batch axis of one, or None after the last."""
+        if self.at >= self.count:
+            return None
+        self.at += 1
+        serve.progress(self.at, self.count)
+        return {name: array[self.at - 1 : self.at] for name, array in self.arrays.items()}
+
+    def rewind(self) -> None:
+        """Begins again."""
+        self.at = 0
+
+
+def quantise(
+    model: str, samples: str, out: str, precision: str, method: str, cle: bool, adaround: int
+) -> dict[str, Any]:
+    """Writes the quantised model; `adaround` is the number of steps a layer, 0 for none."""
+    os.environ["TMPDIR"] = str(Path.cwd())  # Quark's temporary models go where the caller clears away
+    import quark.onnx  # compiles custom operators the first time
+    from quark.onnx.quantization.config import Config
+
+    graph = onnx.load(model).graph
+    stored = {tensor.name for tensor in graph.initializer}
+    names = [value.name for value in graph.input if value.name not in stored]
+    reader = Samples(samples, names)
+    config = _config(precision, method)
+    quantizer = quark.onnx.ModelQuantizer(Config(global_quant_config=config))
+    quantizer.quantize_model(model, out, reader, algorithms=_algorithms(cle, adaround, reader.count))
+    return {"samples": reader.count}
+
+
+def _config(precision: str, method: str) -> Any:
+    """Returns Quark's own configuration of a precision with the calibration method asked for."""
+    from quark.onnx.calibration.methods import PowerOfTwoMethod
+    from quark.onnx.quantization.config import get_default_config
+
+    methods = {
+        "min_mse": PowerOfTwoMethod.MinMSE,
+        "non_overflow": PowerOfTwoMethod.NonOverflow,
+        "min_max": CalibrationMethod.MinMax,
+        "percentile": CalibrationMethod.Percentile,
+        "entropy": CalibrationMethod.Entropy,
+    }
+    config = get_default_config(CONFIGS[precision])
+    config.calibrate_method = methods[method]
+    if precision == "bf16":
+        # Casts are standard operators, and what the compiler for bf16 wants; pairs would need Quark's own library.
+        config.extra_options["BF16QDQToCast"] = True
+    return config
+
+
+def _algorithms(cle: bool, adaround: int, count: int) -> list[Any]:
+    from quark.onnx.quantization.config.algorithm import AdaRoundConfig, CLEConfig
+
+    found: list[Any] = [CLEConfig()] if cle else []
+    if adaround:
+        found.append(
+            AdaRoundConfig(num_iterations=adaround, learning_rate=0.1, batch_size=min(2, count), early_stop=True)
+        )
+    return found

@@ -1,0 +1,71 @@
+"""What a user may choose for AMD Quark, and what goes together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from anynpu.drivers.ryzen_facts import Precision, VitisFacts
+from anynpu.errors import ConfigError
+from anynpu.platform import Platform
+from anynpu.targets.base import option
+
+Calibration = Literal["auto", "min_mse", "non_overflow", "min_max", "percentile", "entropy"]
+METHODS: dict[Precision, tuple[str, ...]] = {
+    "xint8": ("min_mse", "non_overflow"),
+    "a8w8": ("min_max", "percentile", "entropy"),
+    "a16w8": ("min_max", "percentile"),
+    "bf16": ("min_max",),
+}
+"""How each precision may find its ranges, the default first: power-of-two scales have methods of their own."""
+OPSETS = range(13, 22)
+
+
+@dataclass(frozen=True)
+class VitisOptions:
+    """What the user may choose."""
+
+    precision: Precision = option(
+        "xint8", "xint8: 8 bits, power-of-two scales, every chip; a8w8: any scale; a16w8: 16-bit activations; bf16"
+    )
+    calibration: Calibration = option(
+        "auto",
+        "how ranges are found; auto is min_mse for xint8 (or non_overflow), else min_max (or percentile, entropy)",
+    )
+    cle: bool = option(False, "equalise the weights of neighbouring layers first (cross-layer equalisation)")
+    adaround: bool = option(False, "learn how each weight is rounded: better, and minutes instead of seconds")
+    adaround_iterations: int = option(1000, "steps of learning a layer")
+    opset: int = option(17, "the ONNX opset that the model is written in; AMD advises 17")
+    time_limit_s: int = option(7200, "seconds that Quark may take")
+
+    def __post_init__(self) -> None:
+        known = METHODS[self.precision]
+        if self.calibration not in ("auto", *known):
+            raise ConfigError(
+                f"calibration={self.calibration}: not for {self.precision}", f"it takes auto or {', '.join(known)}"
+            )
+        if self.precision == "bf16" and (self.adaround or self.cle):
+            raise ConfigError("bf16 rounds floats and needs neither cle nor adaround", "leave them out")
+        if self.adaround_iterations < 1:
+            raise ConfigError(f"adaround_iterations={self.adaround_iterations}: one or more was expected")
+        if self.opset not in OPSETS:
+            raise ConfigError(
+                f"opset={self.opset}: {OPSETS.start} to {OPSETS.stop - 1} was expected", "AMD advises opset 17"
+            )
+        if self.time_limit_s < 1:
+            raise ConfigError(f"time_limit_s={self.time_limit_s}: a second or more was expected")
+
+    @property
+    def method(self) -> str:
+        """The calibration method, chosen or the precision's own."""
+        return METHODS[self.precision][0] if self.calibration == "auto" else self.calibration
+
+
+def check_precision(options: VitisOptions, platform: Platform) -> None:
+    """Raises unless the chip computes in that precision."""
+    known = platform.facts_as(VitisFacts).precisions
+    if options.precision not in known:
+        raise ConfigError(
+            f"{platform.name} does not run {options.precision} models",
+            f"it takes {', '.join(known)}: -O precision={known[0]}",
+        )

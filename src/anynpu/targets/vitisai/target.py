@@ -1,0 +1,165 @@
+"""The Ryzen AI target: an ONNX model and calibration samples become the ONNX that the VitisAI provider compiles."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from anynpu.artifact import Artifact, Manifest
+from anynpu.capsules import capsule, worker
+from anynpu.drivers.ryzen_facts import VitisFacts
+from anynpu.errors import Finding, IntegrityError, ToolFailed, Unsupported
+from anynpu.measure.samples import FILE
+from anynpu.platform import Platform
+from anynpu.targets.base import Work
+from anynpu.targets.data import require_data
+from anynpu.targets.quantising import bare
+from anynpu.targets.vitisai.options import VitisOptions, check_precision
+
+TOOL = "quark"
+WRITTEN_FOR = "0.13"
+MODEL = "model.onnx"
+
+
+class VitisAi:
+    """Quantises ONNX models for the NPU of Ryzen AI computers."""
+
+    name = "vitisai"
+    accepts = "onnx"
+    produces = "onnx-vitisai"
+    Options = VitisOptions
+    Facts = VitisFacts
+
+    def tools(self) -> Mapping[str, str]:
+        """Returns Quark with its version."""
+        return {TOOL: capsule.find(TOOL).version}
+
+    def needs_data(self, options: VitisOptions) -> bool:
+        """Quark runs the model on samples, whatever the precision."""
+        return True
+
+    def check(self, model: Artifact, platform: Platform, options: VitisOptions) -> tuple[Finding, ...]:
+        """Returns what keeps the model from being quantised, and what AMD's list leaves to the CPU."""
+        from anynpu.source.onnx_file import read
+        from anynpu.targets.vitisai import rules
+
+        check_precision(options, platform)
+        graph = read(model.main)
+        found = (*rules.broken(graph), *rules.other_opset(graph, options.opset))
+        return (*found, *rules.unlisted(graph, options.precision))
+
+    def compile(
+        self,
+        model: Artifact,
+        data: Artifact | None,
+        platform: Platform,
+        options: VitisOptions,
+        out: Path,
+        work: Work,
+    ) -> Manifest:
+        """Writes the quantised model and returns what it is."""
+        check_precision(options, platform)
+        samples = require_data(data, self.name).path / FILE
+        graph, notes = _prepared(model, platform, options)
+        quark = capsule.find(TOOL)
+        if quark.version != WRITTEN_FOR:
+            notes += (f"written for {TOOL} {WRITTEN_FOR}, this is {quark.version}",)
+        with _scratch(out / TOOL) as room:
+            (room / "float.onnx").write_bytes(graph.SerializeToString())
+            _quantise(quark, room, samples, options, work)
+            made = _made(room / MODEL, model, options, work)
+        (out / MODEL).write_bytes(made.SerializeToString(deterministic=True))
+        return _manifest(model, made, platform, options, out, quark.version, notes)
+
+
+@contextmanager
+def _scratch(room: Path) -> Iterator[Path]:
+    """Gives a folder to work in and removes it."""
+    room.mkdir()
+    try:
+        yield room
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _prepared(model: Artifact, platform: Platform, options: VitisOptions) -> tuple[Any, tuple[str, ...]]:
+    """Returns the graph as Quark gets it and what is to be said of it, or raises Unsupported."""
+    from anynpu.source.onnx_file import read
+    from anynpu.targets.vitisai import prepare, rules
+
+    graph = read(model.main)
+    found = rules.broken(graph)
+    if found:
+        raise Unsupported(
+            f"{found[0].where}: {found[0].message}", found, f"`anynpu check -t {platform.name}` lists all"
+        )
+    converted, reason = prepare.in_opset(graph, options.opset)
+    kept = f"kept in opset {prepare.opset_of(graph)}, AMD advises 17: {reason}"
+    return converted, (kept,) if reason else ()
+
+
+def _quantise(quark: capsule.Capsule, room: Path, samples: Path, options: VitisOptions, work: Work) -> None:
+    """Has Quark write the quantised model into the folder `room`."""
+    arguments = {
+        "model": str(room / "float.onnx"),
+        "samples": str(samples),
+        "out": str(room / MODEL),
+        "precision": options.precision,
+        "method": options.method,
+        "cle": options.cle,
+        "adaround": options.adaround_iterations if options.adaround else 0,
+    }
+    limit = options.time_limit_s
+    with worker.Worker(quark, "quark_worker", scratch=room, log=work.log) as running:
+        running.ask("quantise", arguments, timeout_s=limit, progress=work.progress)
+
+
+def _made(path: Path, model: Artifact, options: VitisOptions, work: Work) -> Any:
+    """Returns the model that Quark wrote once it has shown to be what was asked for."""
+    from anynpu.source.onnx_file import read
+    from anynpu.targets.vitisai.form import check_made
+    from anynpu.targets.vitisai.prepare import cleaned, put_in_order
+
+    if not path.is_file():
+        raise ToolFailed(
+            f"{TOOL} ended well but wrote no model", log=str(work.log), hint="the log has quark's own words"
+        )
+    try:
+        put_in_order(path)
+        made = read(path)
+        check_made(made, options.precision, model.manifest.inputs, model.manifest.outputs)
+    except IntegrityError as error:
+        message = error.message.replace(str(path), "its file")
+        lines = work.log.read_text("utf-8", "replace").splitlines()[-8:]
+        raise ToolFailed(f"{TOOL} ended well but {message}", (), 0, str(work.log), lines, error.hint) from None
+    return cleaned(made)
+
+
+def _manifest(
+    model: Artifact,
+    made: Any,
+    platform: Platform,
+    options: VitisOptions,
+    out: Path,
+    version: str,
+    notes: tuple[str, ...],
+) -> Manifest:
+    from anynpu.targets.vitisai.placement import placement
+    from anynpu.targets.vitisai.prepare import opset_of
+
+    return replace(
+        bare(model.manifest, out / MODEL),
+        format=VitisAi.produces,
+        placement=placement(made, platform.npu, options.precision),
+        notes=notes,
+        details={
+            "precision": options.precision,
+            "adaround": options.adaround,
+            "quark": version,
+            "opset": opset_of(made),
+        },
+    )
