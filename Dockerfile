@@ -10,16 +10,8 @@ FROM python:3.10-slim-bookworm AS python310
 
 FROM debian:bookworm-slim
 
-# Vendors' toolchains, by their names in `anynpu tool list`. Building the image accepts their licences.
-ARG TOOLS="ai8x cvi quark"
-# ai8x-synthesis comes from its repository and no package index; empty leaves it out.
-ARG AI8X_SYNTHESIS=https://github.com/analogdevicesinc/ai8x-synthesis
-ARG AI8X_COMMIT=ab4f4c0
 # Cross compilers and the emulator that firmware is proved with; empty leaves them out.
 ARG FIRMWARE="gcc-arm-none-eabi gcc-riscv64-unknown-elf libnewlib-arm-none-eabi picolibc-riscv64-unknown-elf qemu-system-arm"
-# PyTorch without CUDA; elsewhere the same version brings gigabytes of it.
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends \
         ca-certificates cmake g++ git make python3 python3-venv $FIRMWARE \
@@ -41,6 +33,9 @@ ENV ANYNPU_CACHE_DIR=/opt/cache \
     PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_NO_CACHE_DIR=1
 
+# ai8x-synthesis comes from its repository and no package index; empty leaves it out.
+ARG AI8X_SYNTHESIS=https://github.com/analogdevicesinc/ai8x-synthesis
+ARG AI8X_COMMIT=ab4f4c0
 RUN if [ -n "$AI8X_SYNTHESIS" ]; then \
         git clone --quiet "$AI8X_SYNTHESIS" "$AI8X_SYNTHESIS_PATH" \
         && git -C "$AI8X_SYNTHESIS_PATH" checkout --quiet "$AI8X_COMMIT" \
@@ -48,11 +43,15 @@ RUN if [ -n "$AI8X_SYNTHESIS" ]; then \
     fi
 
 USER anynpu
+# PyTorch without CUDA; elsewhere the same version brings gigabytes of it.
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN python3 -m venv /opt/anynpu && pip install --extra-index-url "$TORCH_INDEX" torch==2.13.0
 COPY --chown=anynpu LICENSE README.md pyproject.toml /tmp/source/
 COPY --chown=anynpu src /tmp/source/src
 RUN pip install --extra-index-url "$TORCH_INDEX" "/tmp/source[build,tasks,device]" && rm -r /tmp/source
 
+# Vendors' toolchains, by their names in `anynpu tool list`. Building the image accepts their licences.
+ARG TOOLS="ai8x cvi quark"
 RUN for tool in $TOOLS; do \
         PIP_EXTRA_INDEX_URL="$TORCH_INDEX" anynpu tool install "$tool" --accept-licence || exit; \
     done
