@@ -122,7 +122,13 @@ SEED = (
     _common("input_layout", metavar="|".join(LAYOUTS), help="Layout of the inputs, where no operator of it tells."),
     _common("output_names", metavar="NAME...", help="Names of the outputs."),
     _common("output_shape", multiple=True, metavar="N...", help="Shape of an output, with or without its batch axis."),
-    _common(BIT_WIDTH, type=click.Choice(BITS), default="8", show_default=True, help="Bits; 32 leaves it in float."),
+    _common(
+        BIT_WIDTH,
+        type=click.Choice(BITS),
+        default="8",
+        show_default=True,
+        help="Bits; 32 leaves it in float, 1 and 2 are of ai8x.",
+    ),
     _common("out_dir", required=True, metavar="FOLDER", help="Where everything goes; backed up if it is there."),
     _switch("debug", "Show on stderr what the tools said."),
     _switch("overwrite", "Replace the output of an earlier build instead of keeping it."),
@@ -152,7 +158,15 @@ def _generated(flag: Flag) -> Any:
 def _every_flag() -> tuple[Any, ...]:
     made = {name: _generated(flag) for name, flag in flags().items() if name != BIT_WIDTH}
     for name, (format, sentence) in INSTEAD.items():
-        made[name] = _switch(name, f"Accepted: {sentence}.", f"Flags of {format}")
+        made[name] = click.option(
+            f"--{name}",
+            cls=Grouped,
+            group=f"Flags of {format}",
+            is_flag=False,
+            flag_value="true",
+            metavar="VALUE",
+            help=f"Accepted: {sentence}.",
+        )
     return (*SEED, *made.values(), *OURS)
 
 
@@ -184,11 +198,12 @@ def _run(ctx: click.Context) -> int:
     formats = parse_formats(given["target_format"].split(","))
     if not SAFE.fullmatch(given["model_name"]):
         raise ConfigError(f"--model_name {given['model_name']}: letters, digits, _, - and . make a file name")
-    stated = ctx.get_parameter_source("target_hardware") != click.core.ParameterSource.DEFAULT
-    asked = bench.wanted(formats, names(given["target_hardware"]), stated)
+    asked = bench.wanted(formats, names(given["target_hardware"]), _is_stated(ctx, "target_hardware"))
     pairs, chosen = bench.with_bits(asked, given[BIT_WIDTH])
     named = _named(given)
     request, said = _request(given, named, formats, pairs, chosen)
+    if "onnx" in formats and given[BIT_WIDTH] != "32" and _is_stated(ctx, BIT_WIDTH):
+        said.append(f"--{BIT_WIDTH} {given[BIT_WIDTH]}: onnx stays the float model that the others are made from")
     check_output(Path(given["out_dir"]), bool(given["overwrite"]))
     store = options.store(given)
     with observer(given["quiet"]) as watcher:
@@ -199,6 +214,10 @@ def _run(ctx: click.Context) -> int:
         result = run_build(request, store, watcher)
     rows, files = bench.deliver(result, pairs, given["model_name"])
     return _finish(result, rows, files, bench.record(rows, given["model_name"], said), given)
+
+
+def _is_stated(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) != click.core.ParameterSource.DEFAULT
 
 
 def _named(given: Mapping[str, Any]) -> Named:

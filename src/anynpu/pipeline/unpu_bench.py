@@ -163,7 +163,7 @@ def _named(flag: str, name: str, specs: Sequence[TensorSpec], known: Sequence[st
 
 def _output_shape(shape: tuple[int, ...], outputs: Sequence[TensorSpec]) -> str:
     """Returns nothing where an output has that shape, with or without its batch axis; a sentence where one could."""
-    real = "; ".join(f"{spec.name} {_plain(spec.shape)}" for spec in outputs)
+    real = "; ".join(f"{spec.name}: {_plain(spec.shape)}" for spec in outputs)
     if any(shape in (spec.shape, spec.shape[1:]) for spec in outputs):
         return ""
     if any(math.prod(shape) == math.prod(spec.shape) for spec in outputs):

@@ -14,7 +14,7 @@ from anynpu.errors import ConfigError, ToolFailed, Unsupported
 from anynpu.schema import near
 
 BIT_WIDTH = "bit_width"
-BITS = ("4", "8", "16", "32")
+BITS = ("1", "2", "4", "8", "16", "32")
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,9 @@ INSTEAD: Mapping[str, tuple[str, str]] = {
     "use_onnxsim": ("tflm", "the graph is always simplified, and checked against the model as it was"),
     "disable_group_convolution": ("tflm", "a convolution with groups is converted as it is; nothing is unfolded"),
     "enable_batchmatmul_unfold": ("tflm", "a batched matrix product stays one operator, which TFLite-Micro has"),
+    "qat_policy": ("ai8x", "weights are quantised after the training; a policy is for ai8x-training, before it"),
 }
-"""Flags that steer another converter: their format, and what happens here instead, whatever their value."""
+"""Flags that steer another tool: their format, and what happens here instead, whatever their value."""
 
 
 @dataclass(frozen=True)
@@ -173,10 +174,11 @@ def bits(width: str, format: str, dtypes: Iterable[str] = ()) -> dict[str, str]:
     options = {}
     for place in places:
         # What the quantiser can make is not yet what the chip computes with.
-        able = [b for b in BITS if b in place.values and _takes(known, place.values[b])]
+        widths = place.values or {str(choice): str(choice) for choice in _choices(place.kind)}
+        able = [b for b in BITS if b in widths and _takes(known, widths[b])]
         if width not in able:
             raise Unsupported(f"{format} has no {width} bits here", hint=f"give --{BIT_WIDTH} {' or '.join(able)}")
-        options[place.key] = place.values[width]
+        options[place.key] = widths[width]
     if not places and width != "8":
         raise Unsupported(f"{format} has no {width} bits here", hint=f"give --{BIT_WIDTH} 8")
     return options

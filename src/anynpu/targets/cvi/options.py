@@ -45,7 +45,12 @@ class CviFacts:
 class CviOptions:
     """What the user may choose."""
 
-    quantize: Literal["int8", "bf16", "f16", "f32"] = option("int8", "the number format of the whole model")
+    quantize: Literal["int8", "bf16", "f16", "f32"] = option(
+        "int8",
+        "the number format of the whole model",
+        unpu="bit_width",
+        unpu_values={"8": "int8", "16": "bf16", "32": "f32"},
+    )
     quantize_table: Path | None = option(None, "file with lines `layer format`: those layers in another format (mixed)")
     search: Literal["none", "mixed", "threshold"] = option(
         "none", "let TPU-MLIR search: mixed picks layers to keep in floats, threshold picks a calibration method"
