@@ -52,6 +52,17 @@ def hint_in(sayings: Sequence[Saying], text: str) -> str:
 
 
 @dataclass(frozen=True)
+class CheckoutFacts:
+    """A repository that the tool's packages do not bring: the user clones it and a variable names the folder."""
+
+    variable: str
+    holds: str
+    sources: tuple[str, ...]
+    commit: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Toolchain:
     """What a tool needs and says."""
 
@@ -83,6 +94,7 @@ class Toolchain:
     library_path: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
+    checkout: CheckoutFacts | None = None
     says: tuple[Saying, ...] = ()
 
     @property

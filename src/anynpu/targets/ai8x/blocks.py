@@ -1,0 +1,74 @@
+"""A float network cut into the layers of the accelerator: a window, a sum or convolution, an activation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from anynpu.runtime.ai8x import INPUT, Pool
+from anynpu.tensors import Array
+
+Shape = tuple[int, int, int]
+
+
+@dataclass
+class Block:
+    """What one layer will compute; `tensor` is the graph's tensor that its result stands for."""
+
+    name: str
+    operation: Literal["conv2d", "conv1d", "linear", "passthrough"]
+    sources: tuple[int, ...]
+    input: Shape
+    output: Shape
+    tensor: str
+    weight: Array | None = None
+    bias: Array | None = None
+    activation: Literal["none", "relu", "abs"] = "none"
+    ceiling: float | None = None
+    """Where the activation ends (ReLU6); the largest integer stands for it or for less."""
+    pool: Pool | None = None
+    pad: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    stride: tuple[int, int] = (1, 1)
+    groups: int = 1
+    flatten: bool = False
+    nodes: list[str] = field(default_factory=list)
+
+    @property
+    def macs(self) -> int:
+        """The multiplications of the layer."""
+        if self.weight is None:
+            return 0
+        return int(self.weight.size) * self.output[1] * self.output[2]
+
+    @property
+    def kernel(self) -> tuple[int, int]:
+        """Rows and columns of the kernel."""
+        if self.weight is None or self.operation == "linear":
+            return (1, 1)
+        return (int(self.weight.shape[2]), int(self.weight.shape[3]))
+
+
+@dataclass
+class Blocks:
+    """The whole network."""
+
+    tensor: str
+    input: Shape
+    blocks: list[Block]
+    offset: float = 0.0
+    """A constant that is added to every output behind the last activation."""
+    softmax: str = ""
+    """The node of a softmax behind the last layer; it runs on the processor."""
+
+    def shape_of(self, number: int) -> Shape:
+        """The shape of a layer's result, or of the input."""
+        return self.input if number == INPUT else self.blocks[number].output
+
+    def tensor_of(self, number: int) -> str:
+        """The graph's tensor that a layer's result, or the input, stands for."""
+        return self.tensor if number == INPUT else self.blocks[number].tensor
+
+    def users(self, number: int) -> list[int]:
+        """The layers that read a result."""
+        return [index for index, block in enumerate(self.blocks) if number in block.sources]

@@ -1,0 +1,407 @@
+"""From an ONNX graph to the layers of the accelerator: what is folded, what is a layer, what has no place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, NodeProto, numpy_helper
+
+from anynpu.errors import Finding
+from anynpu.graph.fold import constant_value, static_shapes
+from anynpu.graph.shapes import infer, inputs_of
+from anynpu.runtime.ai8x import INPUT, Pool
+from anynpu.targets.ai8x.blocks import Block, Blocks, Shape
+from anynpu.tensors import Array
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor while the graph is walked: the layer that makes it, and a window or flattening still to come."""
+
+    layer: int
+    shape: Shape
+    pool: Pool | None = None
+    flat: bool = False
+
+
+class Misfit(Exception):
+    """An operator, as it stands, is nothing that the accelerator does."""
+
+    def __init__(self, rule: str, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+def cut(model: ModelProto) -> tuple[Blocks, tuple[Finding, ...]]:
+    """Returns the layers of a graph, and a finding for every operator that has no place among them."""
+    walk = _Walk(model)
+    findings = list(walk.borders())
+    for node in model.graph.node:
+        try:
+            walk.take(node)
+        except Misfit as misfit:
+            findings.append(Finding(misfit.rule, f"{node.op_type}: {misfit}", node.name or node.output[0]))
+    findings += walk.finish()
+    return walk.blocks, tuple(findings)
+
+
+class _Walk:
+    """Goes through the nodes in order and keeps what each tensor is."""
+
+    def __init__(self, model: ModelProto) -> None:
+        graph = model.graph
+        self.constants: dict[str, Array] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        self.shapes = static_shapes(infer(model, strict=False).graph)
+        self.outputs = [value.name for value in graph.output]
+        self.uses: dict[str, int] = {}
+        for node in graph.node:
+            for name in node.input:
+                self.uses[name] = self.uses.get(name, 0) + 1
+        self.inputs = [value.name for value in inputs_of(model)]
+        first = self.inputs[0] if self.inputs else ""
+        shape = _chw(self.shapes.get(first, ())) or (1, 1, 1)
+        self.blocks = Blocks(first, shape, [])
+        self.values = {first: Value(INPUT, shape, flat=len(self.shapes.get(first, ())) == 2)}
+
+    def borders(self) -> list[Finding]:
+        """Returns what is wrong with the inputs and outputs."""
+        found = []
+        for what, names in (("input", self.inputs), ("output", self.outputs)):
+            if len(names) != 1:
+                found.append(Finding(f"one_{what}", f"The network has {len(names)} {what}s; the accelerator has one."))
+        for name in (*self.inputs[:1], *self.outputs[:1]):
+            shape = self.shapes.get(name, ())
+            if _chw(shape) is None:
+                words = "The shape must be fixed: a batch of one, then features, a signal or an image."
+                found.append(Finding("static_shapes", words, name))
+        return found
+
+    def take(self, node: NodeProto) -> None:
+        """Places one node."""
+        if node.op_type == "Constant":
+            value = constant_value(node)
+            if value is not None:
+                self.constants[node.output[0]] = value
+            return
+        given = [name for name in node.input if name and name not in self.constants]
+        if any(name not in self.values for name in given):
+            return  # what makes it was found to have no place already
+        handler = HANDLERS.get(node.op_type)
+        if handler is None:
+            raise Misfit("operator", "The accelerator has no such operator.")
+        if node.domain not in ("", "ai.onnx"):
+            raise Misfit("operator", "The operator is none of ONNX's own.")
+        if self.blocks.softmax or self.blocks.offset:
+            raise Misfit("last", "It follows what only the end of a network may have: softmax, or a constant sum.")
+        handler(self, node)
+
+    def finish(self) -> list[Finding]:
+        """Gives the output a layer of its own where a window is still to come."""
+        last = self.outputs[0] if self.outputs else ""
+        value = self.values.get(last)
+        if value is None:
+            return []
+        if value.pool is not None:
+            value = self.settle(value, last)
+        if not self.blocks.blocks or value.layer != len(self.blocks.blocks) - 1:
+            return [Finding("last_layer", "The output must be the last layer's result.", last)]
+        return []
+
+    # what handlers use
+
+    def value(self, node: NodeProto, index: int = 0) -> Value:
+        """Returns what the node's input is."""
+        found = self.values.get(node.input[index])
+        if found is None:
+            raise Misfit("constant", "Its data are constant: fold it before the export.")
+        return found
+
+    def constant(self, node: NodeProto, index: int) -> Array | None:
+        """Returns the node's constant input, or None where there is none at that place."""
+        if index >= len(node.input) or not node.input[index]:
+            return None
+        if node.input[index] not in self.constants:
+            raise Misfit("weights", "Its weights are computed, not constant.")
+        return np.asarray(self.constants[node.input[index]], np.float64)
+
+    def put(self, node: NodeProto, value: Value) -> None:
+        """Says what the node's output is."""
+        self.values[node.output[0]] = value
+
+    def add(self, node: NodeProto, block: Block) -> None:
+        """Appends a layer that makes the node's output."""
+        self.blocks.blocks.append(block)
+        self.put(node, Value(len(self.blocks.blocks) - 1, block.output, flat=block.operation == "linear"))
+
+    def own(self, node: NodeProto, index: int = 0) -> Block | None:
+        """Returns the layer that makes the node's input, if nothing else reads it and it has no activation yet."""
+        name, value = node.input[index], self.value(node, index)
+        if value.layer == INPUT or self.uses[name] != 1 or name in self.outputs:
+            return None
+        block = self.blocks.blocks[value.layer]
+        return block if block.activation == "none" and block.weight is not None else None
+
+    def settle(self, value: Value, tensor: str) -> Value:
+        """Returns the value after a layer that does nothing but its window."""
+        name = tensor.strip("/").removesuffix("_output_0")
+        before = self.blocks.shape_of(value.layer)
+        block = Block(name, "passthrough", (value.layer,), before, value.shape, tensor, pool=value.pool)
+        self.blocks.blocks.append(block)
+        return replace(value, layer=len(self.blocks.blocks) - 1, pool=None)
+
+
+def _chw(shape: tuple[int, ...]) -> Shape | None:
+    if not 2 <= len(shape) <= 4 or shape[0] != 1 or 0 in shape:
+        return None
+    return (shape[1], shape[2] if len(shape) > 2 else 1, shape[3] if len(shape) > 3 else 1)
+
+
+def _attributes(node: NodeProto) -> dict[str, Any]:
+    return {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+
+
+def _pair(values: Any, default: int) -> tuple[int, int]:
+    """Returns rows and columns of an attribute; a signal has one column."""
+    found = [int(v) for v in values] if values else []
+    if not found:
+        return (default, default)
+    return (found[0], found[1]) if len(found) > 1 else (found[0], 1 if default else 0)
+
+
+def _pads(attributes: dict[str, Any], dims: int) -> tuple[int, int]:
+    pads = [int(v) for v in attributes.get("pads", [0] * 2 * dims)]
+    if attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", b"VALID"):
+        raise Misfit("padding", "Automatic padding is not read: export with explicit padding.")
+    if pads[:dims] != pads[dims:]:
+        raise Misfit("padding", f"The padding {pads} differs between the two sides; the accelerator pads both alike.")
+    return (pads[0], pads[1] if dims > 1 else 0)
+
+
+def _convolution(walk: _Walk, node: NodeProto) -> None:
+    value, attributes = walk.value(node), _attributes(node)
+    weight, bias = walk.constant(node, 1), walk.constant(node, 2)
+    assert weight is not None
+    dims = weight.ndim - 2
+    if dims not in (1, 2):
+        raise Misfit("dimensions", f"A convolution over {dims} dimensions is not supported: one or two are.")
+    out = _chw(walk.shapes[node.output[0]])
+    assert out is not None
+    block = Block(
+        _label(node),
+        "conv2d" if dims == 2 else "conv1d",
+        (value.layer,),
+        walk.blocks.shape_of(value.layer),
+        out,
+        node.output[0],
+        weight if dims == 2 else weight[..., None],
+        np.zeros(len(weight)) if bias is None else bias,
+        pool=value.pool,
+        pad=_pads(attributes, dims),
+        dilation=_pair(attributes.get("dilations"), 1),
+        stride=_pair(attributes.get("strides"), 1),
+        groups=int(attributes.get("group", 1)),
+        nodes=[_label(node)],
+    )
+    walk.add(node, block)
+
+
+def _label(node: NodeProto) -> str:
+    return node.name or node.output[0]
+
+
+def _linear(walk: _Walk, node: NodeProto) -> None:
+    value, attributes = walk.value(node), _attributes(node)
+    weight, bias = walk.constant(node, 1), walk.constant(node, 2)
+    assert weight is not None
+    if weight.ndim != 2 or attributes.get("transA", 0) or not value.flat:
+        raise Misfit("matrix", "Only a vector times a constant matrix is supported (Linear on flattened data).")
+    if not (node.op_type == "Gemm" and attributes.get("transB", 0)):
+        weight = weight.T
+    weight = weight * float(attributes.get("alpha", 1.0))
+    out = len(weight)
+    given = np.zeros(out) if bias is None else np.broadcast_to(bias.reshape(-1), (out,))
+    given = given * float(attributes.get("beta", 1.0))
+    one = value.shape[1:] == (1, 1)
+    if value.pool is not None and not one:
+        value = walk.settle(value, node.input[0])
+    before = walk.blocks.shape_of(value.layer)
+    pooled = value.pool is not None
+    kernel = weight[:, :, None, None] if pooled else weight
+    name, operation = _label(node), "conv2d" if pooled else "linear"
+    block = Block(name, operation, (value.layer,), before, (out, 1, 1), node.output[0], kernel, given)  # type: ignore[arg-type]
+    block.pool, block.flatten, block.nodes = value.pool, not one, [name]
+    walk.add(node, block)
+    walk.put(node, Value(len(walk.blocks.blocks) - 1, (out, 1, 1), flat=True))
+
+
+def _batch_norm(walk: _Walk, node: NodeProto) -> None:
+    block = walk.own(node)
+    gamma, beta, mean, variance = (walk.constant(node, index) for index in (1, 2, 3, 4))
+    if block is None or walk.value(node).pool is not None:
+        raise Misfit("batch_norm", "A batch norm must follow the convolution or Linear layer that it is folded into.")
+    assert gamma is not None and beta is not None and mean is not None and variance is not None
+    factor = gamma / np.sqrt(variance + float(_attributes(node).get("epsilon", 1e-5)))
+    _scale(block, factor, beta - mean * factor)
+    _absorb(walk, node, block)
+
+
+def _scale(block: Block, factor: Array, shift: Array) -> None:
+    """Multiplies and shifts every output channel of a layer."""
+    assert block.weight is not None and block.bias is not None
+    block.weight = block.weight * factor.reshape(-1, *[1] * (block.weight.ndim - 1))
+    block.bias = block.bias * factor + shift
+
+
+def _absorb(walk: _Walk, node: NodeProto, block: Block) -> None:
+    """Makes the node part of the layer before it."""
+    block.tensor = node.output[0]
+    block.nodes.append(_label(node))
+    walk.put(node, walk.value(node, _data_index(walk, node)))
+
+
+def _data_index(walk: _Walk, node: NodeProto) -> int:
+    return next(i for i, name in enumerate(node.input) if name and name not in walk.constants)
+
+
+def _activation(walk: _Walk, node: NodeProto) -> None:
+    value, block = walk.value(node), walk.own(node)
+    if block is None or (value.pool is not None and value.pool.kind != "max"):
+        raise Misfit("activation", "An activation must follow the convolution or Linear layer that it belongs to.")
+    if node.op_type == "Clip":
+        low, high = walk.constant(node, 1), walk.constant(node, 2)
+        if low is None or float(low) != 0.0:
+            raise Misfit("activation", "Only ReLU, its bounded form from zero on, and Abs are supported.")
+        block.ceiling = None if high is None or not np.isfinite(high) else float(high)
+    block.activation = "abs" if node.op_type == "Abs" else "relu"
+    if value.pool is not None and block.activation == "abs":
+        raise Misfit("activation", "Abs behind a window is not supported.")
+    tensor, block.nodes = block.tensor, [*block.nodes, _label(node)]
+    # Behind a window the layer's own result has no name in the graph; the sums before the activation tell its range.
+    block.tensor = tensor if value.pool is not None else node.output[0]
+    walk.put(node, value)
+
+
+def _window(walk: _Walk, node: NodeProto) -> None:
+    value, attributes = walk.value(node), _attributes(node)
+    out = _chw(walk.shapes[node.output[0]])
+    assert out is not None
+    if value.pool is not None:
+        value = walk.settle(value, node.input[0])
+    if node.op_type == "GlobalAveragePool":
+        size = stride = (value.shape[1], value.shape[2])
+    elif node.op_type == "ReduceMean":
+        size = stride = _mean_size(walk, node, value)
+    else:
+        size = _pair(attributes["kernel_shape"], 1)
+        dims = len(attributes["kernel_shape"])
+        stride = _pair(attributes.get("strides", [1] * dims), 1)
+        if any(_pads(attributes, dims)):
+            raise Misfit("pool_padding", "Padding of a window is not supported.")
+        if attributes.get("ceil_mode", 0) and out[1:] != tuple(
+            (n - k) // s + 1 for n, k, s in zip(value.shape[1:], size, stride, strict=True)
+        ):
+            raise Misfit("pool_ceiling", "A window over the edge (ceil_mode) is not supported.")
+        if max(_pair(attributes.get("dilations"), 1)) > 1:
+            raise Misfit("pool_dilation", "Dilation of a window is not supported here.")
+    kind = "max" if node.op_type == "MaxPool" else "average"
+    flat = len(walk.shapes[node.output[0]]) == 2
+    walk.put(node, Value(value.layer, out, Pool(kind, size, stride), flat))  # type: ignore[arg-type]
+
+
+def _mean_size(walk: _Walk, node: NodeProto, value: Value) -> tuple[int, int]:
+    axes = walk.constant(node, 1)
+    wanted = _attributes(node).get("axes") if axes is None else axes.astype(int).tolist()
+    rank = len(walk.shapes[node.input[0]])
+    if sorted(axis % rank for axis in wanted or ()) != list(range(2, rank)):
+        raise Misfit("mean", "Only the mean over rows and columns is supported.")
+    return (value.shape[1], value.shape[2])
+
+
+def _flatten(walk: _Walk, node: NodeProto) -> None:
+    value = walk.value(node)
+    shape = walk.shapes[node.output[0]]
+    if len(shape) != 2 or shape[0] != 1:
+        raise Misfit("reshape", f"A reshape to {list(shape)} is not supported: only flattening is.")
+    walk.put(node, replace(value, flat=True))
+
+
+def _addition(walk: _Walk, node: NodeProto) -> None:
+    constants = [name in walk.constants for name in node.input]
+    if not any(constants):
+        return _sum(walk, node)
+    index = constants.index(False)
+    number = np.asarray(walk.constants[node.input[1 - index]], np.float64)
+    if node.op_type == "Sub":
+        number = -number
+        if index == 1:
+            raise Misfit("subtraction", "A constant minus data is not supported.")
+    value, block = walk.value(node, index), walk.own(node, index)
+    if block is not None and value.pool is None and _per_channel(number, value, walk.shapes[node.output[0]]):
+        assert block.bias is not None
+        block.bias = block.bias + number.reshape(-1)
+        return _absorb(walk, node, block)
+    if node.output[0] not in walk.outputs or number.size != 1:
+        raise Misfit("sum", "A constant is added on the accelerator only as a bias, or one for all at the very end.")
+    walk.blocks.offset = float(number.reshape(()))
+    return walk.put(node, value)
+
+
+def _per_channel(number: Array, value: Value, shape: tuple[int, ...]) -> bool:
+    wanted = (1, value.shape[0], *[1] * (len(shape) - 2))
+    return number.size == 1 or (number.size == value.shape[0] and np.broadcast_shapes(number.shape, wanted) == wanted)
+
+
+def _sum(walk: _Walk, node: NodeProto) -> None:
+    if node.op_type == "Sub":
+        raise Misfit("subtraction", "The difference of two tensors is not mapped: only sums are.")
+    first, second = walk.value(node, 0), walk.value(node, 1)
+    if first.shape != second.shape or first.flat != second.flat:
+        raise Misfit("sum", "A sum needs two tensors of one shape.")
+    numbers = []
+    for value, name in ((first, node.input[0]), (second, node.input[1])):
+        settled = walk.settle(value, name) if value.pool is not None else value
+        numbers.append(settled.layer)
+    name = _label(node)
+    block = Block(name, "passthrough", tuple(numbers), first.shape, first.shape, node.output[0], nodes=[name])
+    walk.add(node, block)
+    walk.put(node, Value(len(walk.blocks.blocks) - 1, first.shape, flat=first.flat))
+
+
+def _softmax(walk: _Walk, node: NodeProto) -> None:
+    value = walk.value(node)
+    rank = len(walk.shapes[node.input[0]])
+    if node.output[0] not in walk.outputs or _attributes(node).get("axis", -1) % rank != 1 or value.pool is not None:
+        raise Misfit("softmax", "Softmax runs on the processor, and only over the channels at the very end.")
+    walk.blocks.softmax = _label(node)
+    walk.put(node, value)
+
+
+def _through(walk: _Walk, node: NodeProto) -> None:
+    walk.put(node, walk.value(node))
+
+
+HANDLERS: dict[str, Callable[[_Walk, NodeProto], None]] = {
+    "Conv": _convolution,
+    "Gemm": _linear,
+    "MatMul": _linear,
+    "BatchNormalization": _batch_norm,
+    "Relu": _activation,
+    "Clip": _activation,
+    "Abs": _activation,
+    "MaxPool": _window,
+    "AveragePool": _window,
+    "GlobalAveragePool": _window,
+    "ReduceMean": _window,
+    "Flatten": _flatten,
+    "Reshape": _flatten,
+    "Squeeze": _flatten,
+    "Add": _addition,
+    "Sub": _addition,
+    "Softmax": _softmax,
+    "Identity": _through,
+    "Dropout": _through,
+}

@@ -1,0 +1,99 @@
+"""Where data and weights lie: 64 processors, four of which share one memory; more channels take several passes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anynpu.errors import Finding, Unsupported
+from anynpu.runtime.ai8x import INPUT
+from anynpu.targets.ai8x.blocks import Blocks, Shape
+from anynpu.targets.ai8x.options import Ai8xFacts
+
+PROCESSORS, SHARED, WORD = 64, 4, 9
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a layer reads, computes and writes; offsets are bytes in each shared memory."""
+
+    processors: int
+    in_offset: int
+    out_offset: int
+    write_gap: int = 0
+
+
+def passes(channels: int) -> int:
+    """Returns how often the 64 processors run for so many channels."""
+    return -(-channels // PROCESSORS)
+
+
+def width_of(channels: int) -> int:
+    """Returns how many processors a tensor of so many channels takes: even passes, whole memories above 64."""
+    share = -(-channels // passes(channels))
+    return share if channels <= PROCESSORS else min(-(-share // SHARED) * SHARED, PROCESSORS)
+
+
+def data_bytes(shape: Shape, width: int = 8) -> int:
+    """Returns what a tensor takes in each memory: four channels to a word, all passes."""
+    return shape[1] * shape[2] * passes(shape[0]) * 4 * (width // 8)
+
+
+def kernel_words(blocks: Blocks, number: int, bits: int) -> int:
+    """Returns the words of weights that a layer takes in each of its processors."""
+    block = blocks.blocks[number]
+    if block.weight is None:
+        return 0
+    per = block.input[1] * block.input[2] if block.flatten else block.kernel[0] * block.kernel[1]
+    count = passes(block.input[0]) * (1 if block.groups > 1 else block.output[0]) * per
+    return -(-count * bits // (8 * WORD)) if per < WORD else count * bits // 8 * -(-per // WORD) // per
+
+
+def place(blocks: Blocks, facts: Ai8xFacts, bits: int, last_width: int, fifo: bool) -> list[Place]:
+    """Returns the place of every layer, or raises Unsupported where the memories do not suffice."""
+    processors = _processors(blocks, facts, bits, fifo)
+    offsets = _offsets(blocks, facts, last_width)
+    return [Place(processors[n], offsets[block.sources[0]], offsets[n]) for n, block in enumerate(blocks.blocks)]
+
+
+def _processors(blocks: Blocks, facts: Ai8xFacts, bits: int, fifo: bool) -> list[int]:
+    """Returns the map of each layer's processors; few channels go where the fewest weights are."""
+    used = [0] * PROCESSORS
+    maps = []
+    for number, block in enumerate(blocks.blocks):
+        width, words = width_of(block.input[0]), kernel_words(blocks, number, bits)
+        starts = range(0, PROCESSORS - width + 1, SHARED)
+        fixed = INPUT in block.sources and fifo
+        start = 0 if fixed else min(starts, key=lambda s: (max(used[s : s + width]), s))
+        for processor in range(start, start + width):
+            used[processor] += words
+        maps.append(((1 << width) - 1) << start)
+    if max(used) > facts.kernel_words:
+        told = f"The weights take {max(used)} words of a processor's {facts.kernel_words}."
+        raise Unsupported("the weights do not fit", [Finding("kernel_memory", told)])
+    return maps
+
+
+def _offsets(blocks: Blocks, facts: Ai8xFacts, last_width: int) -> dict[int, int]:
+    """Returns where each result lies: at either end of the memories, or in a gap, while it lives."""
+    count = len(blocks.blocks)
+    ends = {n: max(blocks.users(n), default=count) for n in range(INPUT, count)}
+    offsets, sizes = {INPUT: 0}, {INPUT: data_bytes(blocks.input)}
+    for number, block in enumerate(blocks.blocks):
+        size = sizes[number] = data_bytes(block.output, last_width if number == count - 1 else 8)
+        alive = [n for n in offsets if ends[n] >= number]
+        found = _free(size, [(offsets[n], offsets[n] + sizes[n]) for n in alive], facts.instance_bytes)
+        if found is None:
+            held = sum(sizes[n] for n in alive) + size
+            told = f"What it reads, writes and keeps takes {held} of the {facts.instance_bytes} bytes of each memory."
+            raise Unsupported("the data do not fit", [Finding("data_memory", told, block.name)])
+        offsets[number] = found
+    return offsets
+
+
+def _free(size: int, taken: list[tuple[int, int]], total: int) -> int | None:
+    """Returns a free place: the two ends first, so that a chain of layers goes to and fro between them."""
+    starts = [0, total - size, *(high for _, high in taken)]
+    for start in starts:
+        if 0 <= start <= total - size and all(start + size <= low or start >= high for low, high in taken):
+            return start
+    return None

@@ -1,0 +1,266 @@
+"""Scales and integers: one scale for each tensor and each layer's weights, bound together by a power of two.
+
+    scale_out = scale_in * scale_weight * 128 / 2**shift
+
+The scale of the weights is free, so the scale of the output may be any number; what it costs is that the largest weight
+does not fall on the largest integer. Of all pairs (scale_out, shift) the one with the least expected error is taken:
+rounding of the output, rounding and clipping of the weights weighed by what flows through them, and rounding and
+clipping of the bias, which has eight bits in steps of 128 * scale_in * scale_weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anynpu.errors import Finding, Unsupported
+from anynpu.quantize.ranges import Range, RangeCollector
+from anynpu.runtime.ai8x import INPUT
+from anynpu.targets.ai8x.blocks import Block, Blocks
+from anynpu.targets.ai8x.options import Ai8xOptions
+from anynpu.tensors import Array
+
+Floats = NDArray[np.float64]
+# Where Laplace's distribution is best cut, in units of its scale, by bits.
+LAPLACE = {1: 1.86, 2: 2.83, 4: 5.03, 8: 9.89}
+STEPS = 8
+MOMENT_SAMPLES = 64
+SHIFTS = range(-15, 16)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What the calibration samples show: the range of each tensor, and per channel its mean and mean square."""
+
+    range: Mapping[str, Range]
+    mean: Mapping[str, Floats]
+    square: Mapping[str, Floats]
+
+    def peak(self, tensor: str) -> float:
+        """The largest size of a tensor's values."""
+        found = self.range[tensor]
+        return max(-found.min, found.max, 2.0**-60)
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """The integers of a layer and what its results stand for; `rest` is a bias that the processor is to add."""
+
+    weight: NDArray[np.int64] | None
+    bias: NDArray[np.int64] | None
+    shift: int
+    scale: float
+    rest: Floats | None = None
+
+
+@dataclass(frozen=True)
+class Integers:
+    """The whole network in integers; `centre` is the real number that an input of zero stands for."""
+
+    layers: list[Quantised]
+    scale: float
+    centre: float
+
+
+def observe(
+    blocks: Blocks,
+    run: Callable[[Mapping[str, Array]], Mapping[str, Array]],
+    samples: Sequence[Mapping[str, Array]],
+    method: str,
+    progress: Callable[[int, int], None],
+) -> Statistics:
+    """Returns the statistics of every tensor that a layer makes, over the samples."""
+    collector = RangeCollector(method, bits=8, symmetric=True)
+    made = {blocks.tensor_of(n): n for n in range(INPUT, len(blocks.blocks))}
+    sums: dict[str, list[Floats]] = {name: [] for name in made}
+    for step in range(len(samples) * collector.passes):
+        number = step % len(samples)
+        progress(step, len(samples) * collector.passes)
+        values = run(samples[number])
+        tensors = {name: _activated(blocks, made[name], values[name]) for name in made}
+        if step >= len(samples):
+            collector.observe_values(tensors)
+            continue
+        collector.observe_limits(tensors, number)
+        if number < MOMENT_SAMPLES:
+            for name, value in tensors.items():
+                flat = np.asarray(value, np.float64).reshape(value.shape[1], -1)
+                sums[name].append(np.stack([flat.mean(axis=1), (flat**2).mean(axis=1)]))
+    moments = {name: np.mean(parts, axis=0) for name, parts in sums.items()}
+    ranges = collector.ranges(whole={blocks.blocks[-1].tensor})
+    return Statistics(ranges, {n: m[0] for n, m in moments.items()}, {n: m[1] for n, m in moments.items()})
+
+
+def _activated(blocks: Blocks, number: int, values: Array) -> Array:
+    """Returns what the layer gives: where a window came before the activation, the graph has the sums only."""
+    if number == INPUT or blocks.blocks[number].activation != "relu":
+        return values
+    return np.clip(values, 0, blocks.blocks[number].ceiling)
+
+
+def quantise(blocks: Blocks, seen: Statistics, options: Ai8xOptions, last_width: int, biased: int) -> Integers:
+    """Returns the integers of every layer; `biased` is how many outputs of a layer may have a bias."""
+    tied = _tied(blocks, seen)
+    scale, centre = _input(blocks, seen, tied)
+    scales, found = {INPUT: scale}, list[Quantised]()
+    last = len(blocks.blocks) - 1
+    for number, block in enumerate(blocks.blocks):
+        (source, *_), given = block.sources, scales[block.sources[0]]
+        if block.weight is None:
+            layer = Quantised(None, None, 0, given)
+        else:
+            search = _Search(block, given, _flow(blocks, seen, source, centre if source == INPUT else 0.0), options)
+            offset = abs(blocks.offset) if number == last else 0.0
+            if last_width == 32 and number == last:
+                layer = search.wide(block.output[0] > biased)
+            else:
+                layer = search.narrow(_outputs(block, seen, tied.get(number), offset))
+        scales[number] = layer.scale
+        found.append(layer)
+    return Integers(found, scale, centre)
+
+
+def _input(blocks: Blocks, seen: Statistics, tied: Mapping[int, float]) -> tuple[float, float]:
+    """Returns the scale of the input and its centre: zero, where padding puts zeros beside it or a sum binds it."""
+    users = [blocks.blocks[n] for n in blocks.users(INPUT)]
+    if INPUT in tied or any(block.weight is None or max(block.pad) for block in users):
+        return tied.get(INPUT, seen.peak(blocks.tensor) / 127), 0.0
+    found = seen.range[blocks.tensor]
+    scale = max((found.max - found.min) / 255, 2.0**-60)
+    return scale, (round(found.min / scale) + 128) * scale
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """What goes into a layer, per channel, once the centre is taken away."""
+
+    mean: Floats
+    square: Floats
+    centre: float
+
+
+def _flow(blocks: Blocks, seen: Statistics, source: int, centre: float) -> _Flow:
+    name = blocks.tensor_of(source)
+    mean, square = seen.mean[name], seen.square[name]
+    return _Flow(mean - centre, square - 2 * centre * mean + centre**2, centre)
+
+
+def _tied(blocks: Blocks, seen: Statistics) -> dict[int, float]:
+    """Returns the scales of results that a sum, or a layer without weights, binds to one another."""
+    leader = {n: n for n in range(INPUT, len(blocks.blocks))}
+
+    def lead(number: int) -> int:
+        return number if leader[number] == number else lead(leader[number])
+
+    for number, block in enumerate(blocks.blocks):
+        if block.weight is None:
+            for source in block.sources:
+                leader[lead(source)] = lead(number)
+    groups: dict[int, list[int]] = {}
+    for number in leader:
+        groups.setdefault(lead(number), []).append(number)
+    summed = [g for g in groups.values() if any(n != INPUT and len(blocks.blocks[n].sources) > 1 for n in g)]
+    return {n: max(seen.peak(blocks.tensor_of(m)) for m in group) / 127 for group in summed for n in group}
+
+
+def _outputs(block: Block, seen: Statistics, tied: float | None, offset: float) -> list[float]:
+    """Returns the scales that the output may have."""
+    if tied is not None:
+        return [tied]
+    peak = seen.peak(block.tensor)
+    if offset:
+        # A constant sum behind the activation is exact where it is a whole number of steps.
+        largest = int(offset * 127 / peak)
+        if largest < 1:
+            words = f"The constant {offset:g} is less than one step of the output; add it on the processor."
+            raise Unsupported("the constant sum at the end is not exact", [Finding("sum", words, block.name)])
+        return [offset / n for n in sorted({max(1, int(largest / 2 ** (k / STEPS))) for k in range(STEPS)})]
+    if block.ceiling is not None:
+        peak = min(peak, block.ceiling)
+    scales = [peak / 127 * 2 ** (k / STEPS) for k in range(STEPS)]
+    return [s for s in scales if block.ceiling is None or s <= block.ceiling / 127 * 1.0001]
+
+
+class _Search:
+    """Tries scales for one layer and keeps the one with the least expected error."""
+
+    def __init__(self, block: Block, given: float, flow: _Flow, options: Ai8xOptions) -> None:
+        assert block.weight is not None and block.bias is not None
+        self.weight, self.given, self.options = block.weight, given, options
+        self.bias = block.bias + flow.centre * block.weight.reshape(len(block.weight), -1).sum(axis=1)
+        self.name, self.bits = block.name, options.bit_width
+        self.mean, self.square = _per_input(block, flow.mean), _per_input(block, flow.square)
+        self.edge = max(1, 2 ** (self.bits - 1) - 1)
+        self.least, self.most = self._limits()
+
+    def _limits(self) -> tuple[float, float]:
+        """Returns the least and the largest scale of the weights that the way of clipping allows."""
+        size = np.abs(self.weight)
+        largest = float(size.max()) or 1.0
+        rows = size.reshape(len(size), -1).max(axis=1)
+        cuts = {
+            "best": largest * self.options.q_scale,
+            "max": largest,
+            "avg": float(rows.mean()) or largest,
+            "scale": largest * self.options.q_scale,
+            "laplace": min(largest, LAPLACE[self.bits] * float(size.mean())) or largest,
+        }
+        least = cuts[self.options.clip_method] / self.edge
+        return least, 64 * least
+
+    def narrow(self, outputs: list[float]) -> Quantised:
+        """Returns the best layer with eight-bit results."""
+        tried = []
+        for scale in outputs:
+            for shift in SHIFTS:
+                step = scale * 2.0**shift / (128 * self.given)
+                if self.least * 0.9999 <= step <= self.most:
+                    tried.append((self._error(step) + scale**2 / 12, scale, shift, step))
+        if not tried:
+            words = "No shift from -15 to 15 brings the weights and the output into eight bits."
+            raise Unsupported("the layer's scales are out of reach", [Finding("output_shift", words, self.name)])
+        _, scale, shift, step = min(tried)
+        weight, bias = self._integers(step)
+        return Quantised(weight, bias, shift, scale)
+
+    def wide(self, bare: bool) -> Quantised:
+        """Returns the best layer whose results are the sums themselves; `bare` leaves the bias to the processor."""
+        wanted = self.bias
+        if bare:
+            self.bias = np.zeros_like(wanted)
+        steps = [self.least * 2 ** (k / STEPS) for k in range(6 * STEPS)]
+        step = min(steps, key=self._error)
+        weight, bias = self._integers(step)
+        if not bare:
+            return Quantised(weight, bias, 0, step * self.given)
+        lost = ((self.weight - weight * step) * self.mean).reshape(len(weight), -1).sum(axis=1)
+        return Quantised(weight, np.zeros_like(bias), 0, step * self.given, wanted + lost)
+
+    def _integers(self, step: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        low = -(2 ** (self.bits - 1))
+        weight = np.clip(np.rint(self.weight / step), low, 2 ** (self.bits - 1) - 1)
+        # What rounding the weights takes from the mean of a channel, the bias gives back.
+        lost = ((self.weight - weight * step) * self.mean).reshape(len(weight), -1).sum(axis=1)
+        bias = np.clip(np.rint((self.bias + lost) / (128 * self.given * step)), -128, 127)
+        return weight.astype(np.int64), bias.astype(np.int64)
+
+    def _error(self, step: float) -> float:
+        weight, bias = self._integers(step)
+        off = self.weight - weight * step
+        lost = (off * self.mean).reshape(len(weight), -1).sum(axis=1)
+        spread = (off**2 * np.maximum(self.square - self.mean**2, 0)).reshape(len(weight), -1).sum(axis=1)
+        shifted = self.bias + lost - bias * (128 * self.given * step)
+        return float(np.mean(spread + shifted**2))
+
+
+def _per_input(block: Block, values: Floats) -> Floats:
+    """Returns a figure per input channel in the shape of the weights."""
+    assert block.weight is not None
+    if block.operation == "linear":
+        return np.repeat(values, block.weight.shape[1] // len(values))[None, :]
+    if block.groups > 1:
+        return values[:, None, None, None]
+    return values[None, :, None, None]

@@ -1,0 +1,349 @@
+"""The ai8x target: an ONNX model and calibration samples become a C project for the MAX78000 or MAX78002.
+
+Quantisation is ours; the project is made by the vendor's ai8xize.py, whose own simulation of one sample must give, bit
+for bit, what the integer twin gives.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu.artifact import Artifact, Estimates, Manifest, OperatorPlacement, Placement
+from anynpu.capsules import capsule, worker
+from anynpu.capsules.checkout import find_checkout
+from anynpu.capsules.toolchain import read_toolchain
+from anynpu.errors import AccuracyError, ConfigError, Finding, ToolFailed, Unsupported
+from anynpu.measure.samples import read_samples
+from anynpu.platform import Platform
+from anynpu.runtime.ai8x import MODEL, Layer, Network, forward, write_network
+from anynpu.targets.ai8x import files, memory, rules, scales
+from anynpu.targets.ai8x.blocks import Blocks
+from anynpu.targets.ai8x.options import Ai8xFacts, Ai8xOptions
+from anynpu.targets.base import Work
+from anynpu.targets.data import require_data
+from anynpu.tensors import Array, Quantization, TensorSpec
+
+TOOL = "ai8x"
+PROJECT = "project"
+ZERO = "All output values"
+RANGE_SAMPLES = 256
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A network in integers, ready for the vendor's tool."""
+
+    blocks: Blocks
+    network: Network
+    parameters: dict[str, Array]
+    integers: scales.Integers
+    sample: Array
+
+
+class Ai8x:
+    """Compiles ONNX models for the MAX78000 and the MAX78002."""
+
+    name = "ai8x"
+    accepts = "onnx"
+    produces = "ai8x"
+    Options = Ai8xOptions
+    Facts = Ai8xFacts
+
+    def tools(self) -> Mapping[str, str]:
+        """Returns the vendor's tool and the torch that it runs on."""
+        checkout = find_checkout(read_toolchain(TOOL))
+        return {"ai8x-synthesis": checkout.version, "torch for ai8x": capsule.find(TOOL).version}
+
+    def needs_data(self, options: Ai8xOptions) -> bool:
+        """Ranges come from samples, and the known answer is that of a real one."""
+        return True
+
+    def check(self, model: Artifact, platform: Platform, options: Ai8xOptions) -> tuple[Finding, ...]:
+        """Returns what the accelerator does not do."""
+        return _cut(model, platform.facts_as(Ai8xFacts), options)[1]
+
+    def compile(
+        self, model: Artifact, data: Artifact | None, platform: Platform, options: Ai8xOptions, out: Path, work: Work
+    ) -> Manifest:
+        """Writes the twin's integers and the vendor's project, and returns what they are."""
+        facts = platform.facts_as(Ai8xFacts)
+        blocks, findings = _cut(model, facts, options)
+        if findings:
+            raise Unsupported(f"{platform.title.split(':')[0]} does not run this model", findings)
+        width = _width(blocks, facts, options)
+        prepared = _prepare(blocks, model, require_data(data, self.name), facts, options, width, work)
+        write_network(out, prepared.network, prepared.parameters)
+        with _scratch(out / "ai8xize") as room:
+            made = _synthesize(prepared, facts, options, room, work)
+            _check_answer(made, prepared, facts, work)
+            made.replace(out / PROJECT)
+        return _manifest(prepared, model, platform, out)
+
+
+@contextmanager
+def _scratch(room: Path) -> Iterator[Path]:
+    """Gives a folder to work in and removes it."""
+    room.mkdir()
+    try:
+        yield room
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _cut(model: Artifact, facts: Ai8xFacts, options: Ai8xOptions) -> tuple[Blocks, tuple[Finding, ...]]:
+    from anynpu.source.onnx_file import read
+    from anynpu.targets.ai8x.graph import cut
+
+    blocks, misfits = cut(read(model.main))
+    return blocks, misfits + rules.findings(blocks, facts, options)
+
+
+def _width(blocks: Blocks, facts: Ai8xFacts, options: Ai8xOptions) -> int:
+    """Returns the bits of the last layer: 32 where it has no activation and room for its sums."""
+    last = blocks.blocks[-1]
+    able = last.activation == "none" and last.weight is not None and not blocks.offset
+    if options.output_width == "8" or (options.output_width == "auto" and not able):
+        return 8
+    if not able:
+        words = "a 32-bit output needs a last layer with weights and without an activation"
+        raise ConfigError(f"output_width=32: {words}", "leave output_width out")
+    try:
+        memory.place(blocks, facts, options.bit_width, 32, options.fifo)
+    except Unsupported:
+        if options.output_width == "32":
+            raise
+        return 8
+    return 32
+
+
+def _prepare(
+    blocks: Blocks,
+    model: Artifact,
+    data: Artifact,
+    facts: Ai8xFacts,
+    options: Ai8xOptions,
+    width: int,
+    work: Work,
+) -> Prepared:
+    """Returns the network in integers, and a calibration sample that gives an output other than zero."""
+    from anynpu.runtime.ort import OrtInner
+
+    samples = list(read_samples(data.path).first(RANGE_SAMPLES))
+    inner = OrtInner(model)
+    names = [blocks.tensor_of(number) for number in range(-1, len(blocks.blocks))]
+    seen = scales.observe(blocks, lambda sample: inner.tensors(sample, names), samples, options.method, work.progress)
+    integers = scales.quantise(blocks, seen, options, width, facts.biased_channels)
+    network, parameters = _network(blocks, integers, facts, options, width)
+    for sample in samples:
+        stored = _stored(integers, sample[blocks.tensor]).reshape(blocks.input)
+        if forward(network, parameters, stored)[-1].any():
+            return Prepared(blocks, network, parameters, integers, stored)
+    raise AccuracyError(
+        "every output is zero for every calibration sample: nothing of the model is left",
+        "nonzero outputs",
+        0.0,
+        1.0,
+        hint="more bits (bit_width=8), or other calibration data",
+    )
+
+
+def _stored(integers: scales.Integers, values: Array) -> Array:
+    quantization = Quantization((integers.scale,), (-round(integers.centre / integers.scale),))
+    return quantization.quantize(values, "int8").astype(np.int64)
+
+
+def _network(
+    blocks: Blocks, integers: scales.Integers, facts: Ai8xFacts, options: Ai8xOptions, width: int
+) -> tuple[Network, dict[str, Array]]:
+    layers, parameters = [], dict[str, Array]()
+    for number, (block, found) in enumerate(zip(blocks.blocks, integers.layers, strict=True)):
+        weighted = found.weight is not None
+        layer = Layer(
+            block.name,
+            block.operation,
+            block.sources,
+            block.activation,
+            block.pool,
+            block.kernel,
+            block.pad,
+            block.dilation,
+            block.groups,
+            block.flatten,
+            found.shift,
+            32 if width == 32 and number == len(blocks.blocks) - 1 else 8,
+            options.bit_width if weighted else 8,
+        )
+        layers.append(layer)
+        if found.weight is not None and found.bias is not None:
+            parameters[f"weight{number}"] = found.weight.astype(np.int8)
+            parameters[f"bias{number}"] = found.bias.astype(np.int8)
+    scale = integers.layers[-1].scale if blocks.softmax else 0.0
+    network = Network(facts.device, blocks.input, tuple(layers), options.avg_pool_rounding, scale)
+    return network, parameters
+
+
+def _synthesize(prepared: Prepared, facts: Ai8xFacts, options: Ai8xOptions, room: Path, work: Work) -> Path:
+    """Runs ai8xize.py and returns the folder of the project that it wrote."""
+    found, checkout = capsule.find(TOOL), find_checkout(read_toolchain(TOOL))
+    network = prepared.network
+    if options.config_file:
+        text, arch = files.read_config(Path(options.config_file))
+    else:
+        places = memory.place(prepared.blocks, facts, options.bit_width, network.layers[-1].width, options.fifo)
+        text, arch = files.network_yaml(network, places), files.ARCH
+    (room / "network.yaml").write_text(text, "utf-8")
+    np.save(room / "sample.npy", prepared.sample)
+    names, arrays = files.checkpoint_arrays(network, prepared.parameters)
+    with worker.Worker(found, "ai8x_worker", scratch=room, log=work.log) as process:
+        arguments = {"path": str(room / "checkpoint.pth.tar"), "arch": arch, "names": names}
+        process.ask("checkpoint", arguments, arrays, timeout_s=options.time_limit_s)
+    said = work.log.stat().st_size if work.log.exists() else 0
+    argv = _argv(room, facts, options)
+    found.run(argv, cwd=checkout.path, log=work.log, timeout_s=options.time_limit_s)
+    project = room / "out" / "network"
+    with work.log.open("rb") as log:
+        log.seek(said)
+        text = log.read().decode("utf-8", "replace")
+    _check_project(project, text, argv, work)
+    (room / "network.yaml").replace(project / "network.yaml")
+    return project
+
+
+def _argv(room: Path, facts: Ai8xFacts, options: Ai8xOptions) -> list[str]:
+    files_ = [
+        "--config-file",
+        "network.yaml",
+        "--checkpoint-file",
+        "checkpoint.pth.tar",
+        "--sample-input",
+        "sample.npy",
+    ]
+    named = [str(room / part) if part.endswith((".yaml", ".tar", ".npy")) else part for part in files_]
+    where = ["--test-dir", str(room / "out"), "--prefix", "network", "--device", facts.device]
+    # Without --verbose no cycles are estimated; the short log leaves the layers' data out of it.
+    fixed = ["--board-name", options.board_name, "--no-version-check", "--verbose", "--short-log", "--no-progress"]
+    return ["python", "ai8xize.py", *named, *where, *fixed, *options.flags()]
+
+
+def _check_project(project: Path, said: str, argv: list[str], work: Work) -> None:
+    """Raises unless the project is whole and its known answer means something."""
+    last = said.splitlines()[-20:]
+    for name in files.NEEDED:
+        if not (project / name).is_file() or not (project / name).stat().st_size:
+            raise ToolFailed(f"ai8xize.py ended well but wrote no {name}", argv, 0, str(work.log), last)
+    log = (project / "log.txt").read_text("utf-8", "replace")
+    if any(ZERO in line and "zero" in line for line in (said + log).splitlines()):
+        raise ToolFailed(
+            "ai8xize.py finds every output of its sample to be zero: its known answer would prove nothing",
+            argv,
+            0,
+            str(work.log),
+            last,
+        )
+
+
+def _check_answer(project: Path, prepared: Prepared, facts: Ai8xFacts, work: Work) -> None:
+    """Raises unless the vendor's simulation and the twin agree in every bit."""
+    expected = forward(prepared.network, prepared.parameters, prepared.sample)[-1]
+    last = prepared.network.layers[-1]
+    shape = prepared.blocks.blocks[-1].output
+    found = files.known_answer(project / "sampleoutput.h", shape, last.width, facts)
+    equal = float(np.mean(found == expected.reshape(shape)))
+    if equal < 1.0:
+        raise AccuracyError(
+            f"the vendor's known answer and the integer twin agree in {equal:.2%} of the outputs",
+            "equal outputs",
+            equal,
+            1.0,
+            hint=f"a config_file must describe this very network; the log is {work.log}",
+        )
+
+
+def _manifest(prepared: Prepared, model: Artifact, platform: Platform, out: Path) -> Manifest:
+    blocks, given = prepared.blocks, model.manifest
+    figures = files.read_log((out / PROJECT / "log.txt").read_text("utf-8", "replace"))
+    facts = platform.facts_as(Ai8xFacts)
+    weights = (figures.weight_bytes or 0) + (figures.bias_bytes or 0)
+    cycles = figures.cycles if facts.cycles else None
+    source = "ai8xize.py's log: MACs, weight and bias memory"
+    if cycles:
+        source += f", cycles as it estimates them, at {facts.clock_mhz:g} MHz"
+    return Manifest(
+        format=Ai8x.produces,
+        main=MODEL,
+        inputs=(_input_spec(prepared, given.inputs[0]),),
+        outputs=(_output_spec(prepared, given.outputs[0]),),
+        fingerprint=given.fingerprint,
+        placement=_placement(blocks, platform),
+        estimates=Estimates(
+            source,
+            macs=figures.macs,
+            parameters=given.estimates.parameters if given.estimates else None,
+            flash_bytes=weights or None,
+            cycles=cycles,
+            latency_ms=cycles / facts.clock_mhz / 1000 if cycles else None,
+        ),
+        notes=_notes(prepared),
+        details=_details(prepared, figures),
+        task=given.task,
+    )
+
+
+def _details(prepared: Prepared, figures: files.Figures) -> dict[str, Any]:
+    layers = [
+        {"name": layer.name, "shift": layer.shift, "scale": found.scale, "bits": layer.bits}
+        for layer, found in zip(prepared.network.layers, prepared.integers.layers, strict=True)
+    ]
+    return {
+        "project": PROJECT,
+        "layers": layers,
+        "weight_bytes": figures.weight_bytes,
+        "bias_bytes": figures.bias_bytes,
+        "known_answer": "the vendor's simulation of one calibration sample equals the twin bit for bit",
+    }
+
+
+def _notes(prepared: Prepared) -> tuple[str, ...]:
+    found = []
+    if note := find_checkout(read_toolchain(TOOL)).note:
+        found.append(f"ai8x-synthesis: {note}")
+    if offset := prepared.blocks.offset:
+        found.append(f"the constant {offset:g} behind the last layer is the output's zero point: exact, no arithmetic")
+    if prepared.integers.layers[-1].rest is not None:
+        found.append("the last layer has more outputs than biases fit: they are the zero points of the 32-bit output")
+    if prepared.integers.centre:
+        found.append("the input's zero point is folded into the first layer's bias")
+    return tuple(found)
+
+
+def _placement(blocks: Blocks, platform: Platform) -> Placement:
+    operators = [OperatorPlacement(b.name, b.operation, "npu", macs=b.macs) for b in blocks.blocks]
+    if blocks.softmax:
+        reason = "the accelerator has no softmax: the processor computes it"
+        operators.append(OperatorPlacement(blocks.softmax, "Softmax", "cpu", reason, macs=0))
+    return Placement(platform.npu, tuple(operators))
+
+
+def _input_spec(prepared: Prepared, spec: TensorSpec) -> TensorSpec:
+    integers = prepared.integers
+    quantization = Quantization((integers.scale,), (-round(integers.centre / integers.scale),))
+    return replace(spec, dtype="int8", quantization=quantization)
+
+
+def _output_spec(prepared: Prepared, spec: TensorSpec) -> TensorSpec:
+    if prepared.blocks.softmax:
+        return replace(spec, dtype="float32", quantization=None)
+    last = prepared.integers.layers[-1]
+    dtype = "int32" if prepared.network.layers[-1].width == 32 else "int8"
+    if last.rest is not None:
+        points = tuple(int(-p) for p in np.rint(last.rest / last.scale))
+        return replace(spec, dtype=dtype, quantization=Quantization((last.scale,) * len(points), points, 1))
+    zero = -round(prepared.blocks.offset / last.scale)
+    return replace(spec, dtype=dtype, quantization=Quantization((last.scale,), (zero,)))
