@@ -23,10 +23,12 @@ CASES = {
     "vela": "ethos-u55-128",
     "mcu_c": "host",
     "zhouyi": "zhouyi-z3",
+    "ai8x": "max78000",
     "vitisai": "ryzen-ai-stx",
     "cvi": "cv180x",
     "neutron": "mcxn947",
     "rknn": "rk3588",
+    "qnn": "hexagon-v73",
 }
 """A chip for each compiler; a compiler that is registered and not named here fails its test."""
 

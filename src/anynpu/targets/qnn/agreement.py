@@ -1,0 +1,89 @@
+"""The NPU beside the CPU on the same quantised file: what they disagree about, quantisation is not to blame for.
+
+Quantised models that are right on the CPU have come out wrong on the HTP without a word, Quark's XINT8 among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu.artifact import Artifact
+from anynpu.capsules.worker import Worker
+from anynpu.errors import AccuracyError
+from anynpu.measure.fidelity import compare_outputs
+from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.runtime.qnn import CONTEXT
+from anynpu.targets.qnn.options import QnnOptions
+from anynpu.tensors import Array
+
+SAMPLES, MACS_BUDGET = 8, 1_000_000_000
+FILE = "model.onnx"
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """SQNR of the worst output: NPU against CPU, and each against the float model where there is one."""
+
+    samples: int
+    sqnr_db: float
+    npu_float_db: float | None = None
+    cpu_float_db: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def agreement(
+    worker: Worker, out: Path, truth: Path | None, arch: int, model: Artifact, data: Artifact, options: QnnOptions
+) -> Agreement:
+    """Returns how close the context on the simulator is to the CPU; less than was asked for raises AccuracyError."""
+    estimates = model.manifest.estimates
+    macs = max(1, (estimates.macs if estimates else None) or 1)
+    samples = read_samples(data.path).first(max(2, min(SAMPLES, MACS_BUDGET // macs)))
+    limit = options.time_limit_s
+    npu = _answers(worker, {"model": str(out / CONTEXT), "arch": arch, "open_cpu": options.allow_cpu}, samples, limit)
+    cpu = _answers(worker, {"model": str(out / FILE)}, samples, limit)
+    real = _answers(worker, {"model": str(truth)}, samples, limit) if truth else None
+    found = Agreement(
+        len(samples),
+        _worst(cpu, npu),
+        _worst(real, npu) if real else None,
+        _worst(real, cpu) if real else None,
+    )
+    if found.sqnr_db < options.agreement_db:
+        raise _disagreement(found, options.agreement_db)
+    return found
+
+
+def _answers(worker: Worker, opened: Mapping[str, Any], samples: SampleSet, limit_s: int) -> dict[str, Array]:
+    worker.ask("load", {"name": opened["model"], **opened}, timeout_s=limit_s)
+    rows: dict[str, list[Array]] = {}
+    for sample in samples:
+        for name, value in worker.ask("run", {"name": opened["model"]}, sample, timeout_s=limit_s)[1].items():
+            rows.setdefault(name, []).append(value)
+    return {name: np.stack(values) for name, values in rows.items()}
+
+
+def _worst(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> float:
+    return min(one.sqnr_db for one in compare_outputs(reference, candidate).values())
+
+
+def _disagreement(found: Agreement, wanted: float) -> AccuracyError:
+    beside = ""
+    if found.npu_float_db is not None and found.cpu_float_db is not None:
+        beside = (
+            f"; against the float model the HTP has {found.npu_float_db:.1f} dB and the CPU {found.cpu_float_db:.1f} dB"
+        )
+    return AccuracyError(
+        "the HTP computes something else than ONNX Runtime's CPU from the same quantised model: "
+        f"{found.sqnr_db:.1f} dB SQNR, {wanted:g} dB are asked for{beside}",
+        "sqnr_db",
+        found.sqnr_db,
+        wanted,
+        hint="give the float model and let anynpu quantise it; a model quantised for another NPU may not suit the HTP",
+    )

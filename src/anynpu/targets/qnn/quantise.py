@@ -1,0 +1,137 @@
+"""QDQ ONNX as the QNN provider wants it: our ranges and bias correction, onnxruntime's quantiser with its QNN rules."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from anynpu import schema, tool
+from anynpu.artifact import Artifact
+from anynpu.errors import ToolFailed
+from anynpu.graph.cost import cost
+from anynpu.quantize import qdq
+from anynpu.quantize.bias import channel_means
+from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.ranges import Progress, Range, collect
+from anynpu.targets.data import dataset
+from anynpu.targets.qnn.options import QnnOptions
+
+QUANTISED = ("QuantizeLinear", "DequantizeLinear")
+
+
+def is_quantised(model: onnx.ModelProto) -> bool:
+    """Whether the model has QuantizeLinear and DequantizeLinear pairs of its own."""
+    return {"QuantizeLinear", "DequantizeLinear"} <= {node.op_type for node in model.graph.node}
+
+
+def write(model: str, data: str, options: dict[str, Any], out: str) -> dict[str, Any]:
+    """Writes the model for the provider and returns its operators and what was done (runs in a child process)."""
+    from anynpu.source.onnx_file import read
+
+    logging.getLogger().setLevel(logging.ERROR)  # onnxruntime advises to prepare the model, which is done
+    chosen = schema.from_dict(QnnOptions, options, "-O")
+    source = qdq.prepare(read(Artifact.open(Path(model)).main))
+    given = chosen.quantize == "none" or is_quantised(source)
+    operators = _operators(source)
+    result = source if given else quantised(source, dataset(Path(data)), chosen, tool.report_progress)
+    onnx.save(result, out)
+    return {"operators": operators, "as_given": given, "twin": _write_twin(source, out) if given else False}
+
+
+def quantised(
+    model: onnx.ModelProto, data: Dataset, options: QnnOptions, progress: Progress | None = None
+) -> onnx.ModelProto:
+    """Returns a prepared float model with pairs that carry our ranges, in the types that the HTP takes."""
+    whole = {value.name for value in model.graph.output}
+    run = qdq.runner(model)
+    ranges = collect(run, data, options.method, options.percentile, options.bits, False, progress, whole)
+    if options.bias_correction and options.weight_type == "int8":
+        # At 16 bits activations lose nothing that a bias could take back: what the plan says of them is no matter.
+        plan = QuantPlan("uint8" if options.bits == 8 else "int16", options.weights)
+        means = channel_means(run, data, qdq.weighted_inputs(model), ranges, plan)
+        qdq.correct_biases(model, means, options.weights == "per-channel")
+    return _emitted(model, ranges, options)
+
+
+def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOptions) -> onnx.ModelProto:
+    from onnxruntime.quantization import CalibrationMethod, QuantType
+    from onnxruntime.quantization.calibrate import TensorData, TensorsData
+    from onnxruntime.quantization.execution_providers.qnn import get_qnn_qdq_config
+    from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+
+    types = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "uint16": QuantType.QUInt16}
+    per_channel = options.weights == "per-channel"
+    limits = {
+        name: TensorData(lowest=np.array(r.min, np.float32), highest=np.array(r.max, np.float32))
+        for name, r in ranges.items()
+    }
+    try:
+        rules = get_qnn_qdq_config(
+            model,
+            None,
+            activation_type=types[options.activations],
+            weight_type=types[options.weight_type],
+            per_channel=per_channel,
+        )
+        quantizer = QDQQuantizer(
+            model,
+            per_channel=per_channel,
+            reduce_range=False,
+            weight_qType=rules.weight_type,
+            activation_qType=rules.activation_type,
+            tensors_range=TensorsData(CalibrationMethod.MinMax, limits),
+            nodes_to_quantize=[],
+            nodes_to_exclude=[],
+            op_types_to_quantize=sorted(rules.op_types_to_quantize),
+            extra_options=rules.extra_options,
+        )
+        quantizer.quantize_model()
+        quantizer.model.topological_sort()
+    except Exception as error:  # the quantiser raises whatever it meets
+        lines = str(error).splitlines() or [type(error).__name__]
+        raise ToolFailed(f"onnxruntime cannot quantise the model: {lines[0]}", last_lines=lines[-20:]) from error
+    return qdq.without_leftovers(quantizer.model.model)
+
+
+def _operators(model: onnx.ModelProto) -> list[dict[str, Any]]:
+    """Returns name, kind and MACs of every operator, pairs left out."""
+    macs = {node.name: node.macs for node in cost(_standard(model)).nodes}
+    return [
+        {"name": node.name, "kind": node.op_type, "macs": macs[node.name]}
+        for node in model.graph.node
+        if node.op_type not in QUANTISED and node.name in macs
+    ]
+
+
+def _standard(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the model with Microsoft's pairs as ONNX's own: shapes are not known behind the others."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for node in copy.graph.node:
+        if node.op_type in QUANTISED:
+            node.domain = ""
+    return copy
+
+
+def _write_twin(model: onnx.ModelProto, out: str) -> bool:
+    """Writes the quantised model without the rounding of its activations, its float twin, and returns whether it has
+    one."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    source = {node.output[0]: node.input[0] for node in copy.graph.node if node.op_type == "QuantizeLinear"}
+    if not source:
+        return False
+    for node in copy.graph.node:
+        if node.op_type == "DequantizeLinear" and node.input[0] in source:
+            kept = source[node.input[0]]
+            node.CopyFrom(onnx.helper.make_node("Identity", [kept], [node.output[0]], name=node.name))
+    for node in [node for node in copy.graph.node if node.op_type == "QuantizeLinear"]:
+        copy.graph.node.remove(node)
+    onnx.save(copy, str(Path(out).with_name("twin.onnx")))
+    return True

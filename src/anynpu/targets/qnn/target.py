@@ -1,0 +1,176 @@
+"""The qnn target: an ONNX model becomes a QDQ model and a context binary for one version of the Hexagon NPU.
+
+model_ctx.onnx, model_ctx_qnn.bin   what a device loads: the compiled graph and an ONNX file around it
+model.onnx                          the quantised model it was compiled from, for any other provider
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from anynpu import schema, tool
+from anynpu.artifact import Artifact, Estimates, Manifest, OperatorPlacement, Placement
+from anynpu.capsules import capsule
+from anynpu.capsules.worker import Worker
+from anynpu.errors import Finding, ToolFailed, Unsupported
+from anynpu.platform import Platform
+from anynpu.runtime.qnn import CONTEXT, TOOL
+from anynpu.targets.base import Work
+from anynpu.targets.data import require_data
+from anynpu.targets.qnn.agreement import Agreement, agreement
+from anynpu.targets.qnn.options import QnnFacts, QnnOptions
+
+KNOWN_VERSION = "2.7.0"
+MODEL, TWIN = "model.onnx", "twin.onnx"
+
+
+class Qnn:
+    """Compiles ONNX models for the Hexagon NPU of Snapdragon chips."""
+
+    name = "qnn"
+    accepts = "onnx"
+    produces = "onnx-qnn"
+    Options = QnnOptions
+    Facts = QnnFacts
+
+    def tools(self) -> Mapping[str, str]:
+        """Returns the provider with its version, and the quantiser."""
+        own = {name: tool.version_of(name) for name in ("onnxruntime", "onnx")}
+        return {"onnxruntime-qnn": capsule.find(TOOL).version, **own}
+
+    def needs_data(self, options: QnnOptions) -> bool:
+        """A model that is quantised already needs samples as well: the NPU is compared with the CPU on some."""
+        return True
+
+    def check(self, model: Artifact, platform: Platform, options: QnnOptions) -> tuple[Finding, ...]:
+        """Returns what the NPU is known to refuse."""
+        from anynpu.source.onnx_file import read
+        from anynpu.targets.qnn.rules import findings
+
+        platform.facts_as(QnnFacts)
+        return findings(read(model.main))
+
+    def compile(
+        self, model: Artifact, data: Artifact | None, platform: Platform, options: QnnOptions, out: Path, work: Work
+    ) -> Manifest:
+        """Writes the quantised model and its context, compares NPU and CPU, and returns what was made."""
+        samples = require_data(data, self.name)
+        if not options.allow_cpu and (found := self.check(model, platform, options)):
+            raise _unsupported(platform, found)
+        arch, qnn = platform.facts_as(QnnFacts).htp_arch, capsule.find(TOOL)
+        made = _quantised(model, samples, options, out, work)
+        with _room(out) as room, Worker(qnn, "qnn_worker", scratch=room, log=work.log) as worker:
+            left = _compiled(worker, out, arch, platform, options, work)
+            truth = room.parent / TWIN if made["as_given"] else model.main
+            agreed = agreement(worker, out, truth if truth.is_file() else None, arch, model, samples, options)
+        (out / TWIN).unlink(missing_ok=True)
+        notes = (f"written for onnxruntime-qnn {KNOWN_VERSION}, this is {qnn.version}",)
+        manifest = _manifest(model, out, arch, options, made, agreed)
+        manifest = replace(manifest, placement=_placement(platform.npu, made["operators"], left))
+        return replace(manifest, notes=(*manifest.notes, *(notes if qnn.version != KNOWN_VERSION else ())))
+
+
+@contextmanager
+def _room(out: Path) -> Iterator[Path]:
+    """Gives the worker a folder for what it leaves behind, and removes it."""
+    room = out / "worker"
+    room.mkdir()
+    try:
+        yield room
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def _quantised(model: Artifact, data: Artifact, options: QnnOptions, out: Path, work: Work) -> dict[str, Any]:
+    """Writes the QDQ model, or the given one, and returns its operators and whether it was quantised already."""
+    arguments = {
+        "model": str(model.path),
+        "data": str(data.path),
+        "options": schema.to_dict(options),
+        "out": str(out / MODEL),
+    }
+    function = "anynpu.targets.qnn.quantise:write"
+    made: dict[str, Any] = tool.call(
+        function, arguments, scratch=out.parent, log=work.log, progress=work.progress, timeout_s=options.time_limit_s
+    )
+    return made
+
+
+def _compiled(
+    worker: Worker, out: Path, arch: int, platform: Platform, options: QnnOptions, work: Work
+) -> list[tuple[str, str]]:
+    """Writes the context and returns name and kind of the operators that stay on the CPU."""
+    arguments = {
+        "model": str(out / MODEL),
+        "context": str(out / CONTEXT),
+        "arch": arch,
+        "open_cpu": options.allow_cpu,
+    }
+    answer, _ = worker.ask("compile", arguments, timeout_s=options.time_limit_s, progress=work.progress)
+    left = [(str(name), str(kind)) for name, kind in answer["left"]]
+    if not answer["written"]:
+        raise _unsupported(
+            platform, tuple(Finding("operator", f"{kind}: the HTP does not take it", n) for n, kind in left)
+        )
+    if not (out / CONTEXT).is_file() or not any(path.stat().st_size for path in out.glob("*.bin")):
+        hint = "the log has onnxruntime's own words"
+        raise ToolFailed(
+            f"{TOOL}: compile ended well but wrote no {CONTEXT} with its binary", log=str(work.log), hint=hint
+        )
+    return left
+
+
+def _unsupported(platform: Platform, found: tuple[Finding, ...]) -> Unsupported:
+    return Unsupported(
+        f"the {platform.npu} does not take the whole model",
+        found,
+        "-O allow_cpu=true leaves these operators to the CPU; --require-npu then says how much may be there",
+    )
+
+
+def _placement(npu: str, operators: list[dict[str, Any]], left: list[tuple[str, str]]) -> Placement:
+    """Returns the receipt: the context model holds, beside the compiled graphs, the operators that are not in them."""
+    outside = dict(left)
+    placed = [
+        OperatorPlacement(op["name"], op["kind"], "cpu", "the HTP does not take it", op["macs"])
+        if outside.pop(op["name"], None)
+        else OperatorPlacement(op["name"], op["kind"], "npu", macs=op["macs"])
+        for op in operators
+    ]
+    added = [OperatorPlacement(name, kind, "cpu", "onnxruntime put it in", 0) for name, kind in outside.items()]
+    return Placement(npu, (*placed, *added))
+
+
+def _manifest(
+    model: Artifact, out: Path, arch: int, options: QnnOptions, made: Mapping[str, Any], agreed: Agreement
+) -> Manifest:
+    given, size = model.manifest, sum(path.stat().st_size for path in out.glob("model_ctx*"))
+    notes = [f"on {agreed.samples} samples the HTP simulator is {agreed.sqnr_db:.1f} dB from ONNX Runtime's CPU"]
+    if made["as_given"]:
+        notes.append("compiled as it was given, not quantised here")
+    return Manifest(
+        format=Qnn.produces,
+        main=CONTEXT,
+        inputs=given.inputs,
+        outputs=given.outputs,
+        fingerprint=given.fingerprint,
+        estimates=replace(
+            given.estimates or Estimates(""),
+            source="MACs and parameters counted from the graph; flash is the size of the context",
+            flash_bytes=size,
+            sram_bytes=None,
+        ),
+        notes=tuple(notes),
+        details={
+            "htp_arch": arch,
+            "open_cpu": options.allow_cpu,
+            "quantised": MODEL,
+            "as_given": made["as_given"],
+            "agreement": agreed.to_json(),
+        },
+    )
