@@ -36,7 +36,7 @@ RESULT, REBUILD = "model.rknn", "rebuild"
 MODEL, SAMPLES, RECIPE, ANSWERS = "model.onnx", "samples.npz", "recipe.json", "answers.npz"
 RUN_LIMIT_S = 600
 PYTHON = """#!/bin/sh
-export PYTHONHASHSEED=0
+export OMP_NUM_THREADS=1 TQDM_DISABLE=1 PYTHONHASHSEED=0 GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.perturb=255
 if setarch -R true 2>/dev/null; then exec setarch -R "{python}" "$@"; fi
 exec "{python}" "$@"
 """
@@ -53,36 +53,41 @@ class Recipe:
 
 
 class Simulator:
-    """A process that has built a model from a folder as above, and runs it."""
+    """A process that has built a model from a folder as above, and runs it; it works in a folder of its own."""
 
-    def __init__(self, tool: Capsule, scratch: Path, log: Path) -> None:
-        python = scratch / "python"
+    def __init__(self, tool: Capsule, log: Path) -> None:
+        # Names of one length in every build: the lengths of paths decide where the process's memory lies.
+        self._room = tempfile.TemporaryDirectory(prefix="anynpu-rknn-")
+        self._folder = Path(self._room.name)
+        python = self._folder / "python"
         python.write_text(PYTHON.format(python=tool.python or "python3"), "utf-8")
         python.chmod(0o755)
-        self._worker = Worker(replace(tool, python=python), "rknn_worker", scratch=scratch, log=log)
+        self._worker = Worker(replace(tool, python=python), "rknn_worker", scratch=self._folder, log=log)
         self._inputs: tuple[TensorSpec, ...] = ()
         self._outputs: tuple[TensorSpec, ...] = ()
 
     def build(
         self,
-        folder: Path,
+        source: Path,
         recipe: Recipe,
         specs: tuple[Sequence[TensorSpec], Sequence[TensorSpec]],
-        out: Path,
         progress: Callable[[int, int], None] | None = None,
-    ) -> None:
-        """Builds the model of `folder` into the file `out`; `specs` are its inputs and outputs."""
+    ) -> Path:
+        """Builds the model of the folder `source` and returns the .rknn file; `specs` are its inputs and outputs."""
         self._inputs, self._outputs = tuple(specs[0]), tuple(specs[1])
-        samples = folder / SAMPLES
+        present = [name for name in (MODEL, SAMPLES) if (source / name).is_file()]
+        for name in present:
+            shutil.copyfile(source / name, self._folder / name)
         arguments = {
-            "model": str(folder / MODEL),
-            "config": dict(recipe.config),
-            "options": dict(recipe.build),
+            "model": MODEL,
+            "config": dict(sorted(recipe.config.items())),
+            "options": dict(sorted(recipe.build.items())),
             "inputs": [spec.name for spec in self._inputs],
-            "samples": str(samples) if samples.is_file() else "",
-            "out": str(out),
+            "samples": SAMPLES if SAMPLES in present else "",
+            "out": RESULT,
         }
         self._worker.ask("build", arguments, timeout_s=recipe.time_limit_s, progress=progress)
+        return self._folder / RESULT
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs the model once."""
@@ -100,7 +105,9 @@ class Simulator:
         return self.run({spec.name: given[spec.name].astype(spec.dtype) for spec in self._inputs})
 
     def close(self) -> None:
+        """Ends the process and removes its folder."""
         self._worker.close()
+        self._room.cleanup()
 
 
 def _shaped(spec: TensorSpec, found: Array) -> Array:
@@ -123,9 +130,9 @@ class RknnSession:
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
         _require_sound(artifact)
         tool = find(TOOL)
-        self._folder = tempfile.TemporaryDirectory(prefix="anynpu-rknn-")
+        self._folder = tempfile.TemporaryDirectory(prefix="anynpu-rknn-log-")
         self._log = Path(self._folder.name) / "log.txt"
-        self._simulator = Simulator(tool, Path(self._folder.name), self._log)
+        self._simulator = Simulator(tool, self._log)
         try:
             self._rebuild(artifact, tool)
         except BaseException as error:
@@ -142,14 +149,14 @@ class RknnSession:
         return ""
 
     def _rebuild(self, artifact: Artifact, tool: Capsule) -> None:
-        source, made = artifact.path / REBUILD, Path(self._folder.name) / RESULT
+        source = artifact.path / REBUILD
         try:
             recipe = schema.from_dict(Recipe, schema.read_json(source / RECIPE), RECIPE)
             with np.load(source / ANSWERS, allow_pickle=False) as stored:
                 known = {name: stored[name] for name in stored.files}
         except (AnyNpuError, OSError, ValueError) as error:
             raise IntegrityError(f"{source}: cannot be built again ({error})") from None
-        self._simulator.build(source, recipe, (self.inputs, self.outputs), made)
+        made = self._simulator.build(source, recipe, (self.inputs, self.outputs))
         if hash_file(made) == hash_file(artifact.main):
             return
         found = self._simulator.answers()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -100,30 +99,20 @@ def _write_source(
     return len(samples)
 
 
-@contextmanager
-def _scratch(room: Path) -> Iterator[Path]:
-    """Gives a folder to work in and removes it: the toolkit leaves its intermediate models behind."""
-    room.mkdir()
-    try:
-        yield room
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
-
-
 def _build(tool: capsule.Capsule, out: Path, model: Artifact, recipe: Recipe, platform: Platform, work: Work) -> str:
     """Runs the toolkit and returns what it printed; what it refuses is Unsupported, with its reasons."""
     start = work.log.stat().st_size if work.log.exists() else 0
-    with _scratch(out / "toolkit") as room:
-        simulator = Simulator(tool, room, work.log)
-        try:
-            specs = model.manifest.inputs, model.manifest.outputs
-            simulator.build(out / REBUILD, recipe, specs, out / RESULT, work.progress)
-            answers = simulator.answers()
-        except ToolFailed as failure:
-            raise _explained(failure, _text(work.log, start), platform) from None
-        finally:
-            simulator.close()
-    _require_whole(out / RESULT, tool, work.log)
+    simulator = Simulator(tool, work.log)
+    try:
+        specs = model.manifest.inputs, model.manifest.outputs
+        made = simulator.build(out / REBUILD, recipe, specs, work.progress)
+        _require_whole(made, tool, work.log)
+        answers = simulator.answers()
+        shutil.copyfile(made, out / RESULT)
+    except ToolFailed as failure:
+        raise _explained(failure, _text(work.log, start), platform) from None
+    finally:
+        simulator.close()
     np.savez_compressed(out / REBUILD / ANSWERS, **answers)  # type: ignore[arg-type]  # see above
     return _text(work.log, start)
 
