@@ -43,7 +43,7 @@ class OrtSession:
     """Runs ONNX models."""
 
     name = "ort"
-    formats = ("onnx", "onnx-ort")
+    formats: tuple[str, ...] = ("onnx", "onnx-ort")
     rank = 0
     what = "ONNX Runtime on this host's CPU"
 
