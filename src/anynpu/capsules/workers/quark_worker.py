@@ -3,6 +3,8 @@
 Runs in Quark's environment, started by serve.py; of anynpu it knows nothing but the names in its requests.
 """
 
+# mypy: disable-error-code="import-not-found"
+
 from __future__ import annotations
 
 import os
