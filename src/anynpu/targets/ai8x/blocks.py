@@ -29,7 +29,6 @@ class Block:
     pool: Pool | None = None
     pad: tuple[int, int] = (0, 0)
     dilation: tuple[int, int] = (1, 1)
-    stride: tuple[int, int] = (1, 1)
     groups: int = 1
     flatten: bool = False
     nodes: list[str] = field(default_factory=list)

@@ -27,6 +27,11 @@ class Value:
     pool: Pool | None = None
     flat: bool = False
 
+    @property
+    def plain(self) -> bool:
+        """Whether no window is to come, or one that only leaves values out: what works on each value may come first."""
+        return self.pool is None or self.pool.size == (1, 1)
+
 
 class Misfit(Exception):
     """An operator, as it stands, is nothing that the accelerator does."""
@@ -188,25 +193,47 @@ def _convolution(walk: _Walk, node: NodeProto) -> None:
     dims = weight.ndim - 2
     if dims not in (1, 2):
         raise Misfit("dimensions", f"A convolution over {dims} dimensions is not supported: one or two are.")
-    out = _chw(walk.shapes[node.output[0]])
-    assert out is not None
+    pad, stride = _pads(attributes, dims), _pair(attributes.get("strides"), 1)
+    dilation = _pair(attributes.get("dilations"), 1)
+    kernel = weight if dims == 2 else weight[..., None]
+    skip = _stride(stride, dims)
+    if skip and kernel.shape[2:] == (1, 1) and value.pool is None and pad == (0, 0):
+        value, skip = _window_of(value, skip), None
+    size = [
+        (n + 2 * p - d * (k - 1)) for n, p, d, k in zip(value.shape[1:], pad, dilation, kernel.shape[2:], strict=True)
+    ]
     block = Block(
         _label(node),
         "conv2d" if dims == 2 else "conv1d",
         (value.layer,),
         walk.blocks.shape_of(value.layer),
-        out,
+        (len(weight), size[0], size[1]),
         node.output[0],
-        weight if dims == 2 else weight[..., None],
+        kernel,
         np.zeros(len(weight)) if bias is None else bias,
         pool=value.pool,
-        pad=_pads(attributes, dims),
-        dilation=_pair(attributes.get("dilations"), 1),
-        stride=_pair(attributes.get("strides"), 1),
+        pad=pad,
+        dilation=dilation,
         groups=int(attributes.get("group", 1)),
         nodes=[_label(node)],
     )
     walk.add(node, block)
+    if skip:
+        walk.put(node, _window_of(walk.values[node.output[0]], skip))
+
+
+def _stride(stride: tuple[int, int], dims: int) -> Pool | None:
+    """Returns the window that leaves out what a stride leaves out: the accelerator's own convolutions have none."""
+    if max(stride) == 1:
+        return None
+    if dims == 2 and stride[0] != stride[1]:
+        raise Misfit("stride", f"The stride {list(stride)} differs between rows and columns.")
+    return Pool("max", (1, 1), stride)
+
+
+def _window_of(value: Value, pool: Pool) -> Value:
+    rows, columns = ((n - k) // s + 1 for n, k, s in zip(value.shape[1:], pool.size, pool.stride, strict=True))
+    return replace(value, shape=(value.shape[0], rows, columns), pool=pool)
 
 
 def _label(node: NodeProto) -> str:
@@ -241,7 +268,7 @@ def _linear(walk: _Walk, node: NodeProto) -> None:
 def _batch_norm(walk: _Walk, node: NodeProto) -> None:
     block = walk.own(node)
     gamma, beta, mean, variance = (walk.constant(node, index) for index in (1, 2, 3, 4))
-    if block is None or walk.value(node).pool is not None:
+    if block is None or not walk.value(node).plain:
         raise Misfit("batch_norm", "A batch norm must follow the convolution or Linear layer that it is folded into.")
     assert gamma is not None and beta is not None and mean is not None and variance is not None
     factor = gamma / np.sqrt(variance + float(_attributes(node).get("epsilon", 1e-5)))
@@ -277,7 +304,7 @@ def _activation(walk: _Walk, node: NodeProto) -> None:
             raise Misfit("activation", "Only ReLU, its bounded form from zero on, and Abs are supported.")
         block.ceiling = None if high is None or not np.isfinite(high) else float(high)
     block.activation = "abs" if node.op_type == "Abs" else "relu"
-    if value.pool is not None and block.activation == "abs":
+    if not value.plain and block.activation == "abs":
         raise Misfit("activation", "Abs behind a window is not supported.")
     tensor, block.nodes = block.tensor, [*block.nodes, _label(node)]
     # Behind a window the layer's own result has no name in the graph; the sums before the activation tell its range.
@@ -340,7 +367,7 @@ def _addition(walk: _Walk, node: NodeProto) -> None:
         if index == 1:
             raise Misfit("subtraction", "A constant minus data is not supported.")
     value, block = walk.value(node, index), walk.own(node, index)
-    if block is not None and value.pool is None and _per_channel(number, value, walk.shapes[node.output[0]]):
+    if block is not None and value.plain and _per_channel(number, value, walk.shapes[node.output[0]]):
         assert block.bias is not None
         block.bias = block.bias + number.reshape(-1)
         return _absorb(walk, node, block)

@@ -21,12 +21,6 @@ def rule(function: LayerRule) -> LayerRule:
 
 
 @rule
-def stride_is_one(block: Block, facts: Ai8xFacts) -> bool:
-    """The stride of a convolution must be 1: pool before or after it instead."""
-    return max(block.stride) == 1
-
-
-@rule
 def kernel_size(block: Block, facts: Ai8xFacts) -> bool:
     """The kernel must be 1x1 or 3x3 in two dimensions, 1 to 9 long in one."""
     if block.operation == "conv1d":
@@ -115,9 +109,8 @@ def _shown(block: Block) -> str:
     form = "x".join(map(str, block.input))
     kernel = f", kernel {block.kernel[0]}x{block.kernel[1]}" if block.operation in CONVOLUTIONS else ""
     pool = f", window {block.pool.size[0]}x{block.pool.size[1]}" if block.pool else ""
-    stride = f", stride {block.stride[0]}" if max(block.stride) > 1 else ""
     groups = f", {block.groups} groups" if block.groups > 1 else ""
-    return f"{block.operation} over {form}{kernel}{stride}{groups}{pool}"
+    return f"{block.operation} over {form}{kernel}{groups}{pool}"
 
 
 def _network(blocks: Blocks, facts: Ai8xFacts, options: Ai8xOptions) -> Iterator[Finding]:

@@ -212,6 +212,7 @@ def _synthesize(prepared: Prepared, facts: Ai8xFacts, options: Ai8xOptions, room
         log.seek(said)
         text = log.read().decode("utf-8", "replace")
     _check_project(project, text, argv, work)
+    files.relocate(project, room)
     (room / "network.yaml").replace(project / "network.yaml")
     return project
 
