@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ def demo(ctx: click.Context, /, **_: Any) -> int:
     help="What Quark quantises to.",
 )
 @click.option("--size", type=int, default=32, show_default=True, help="Height and width of the input, times 32: 224.")
+@click.option("--runs", type=click.IntRange(1), metavar="N", help="Time exactly so many runs, not 700 or 15 seconds.")
 @click.option(
     "--clear-cache", is_flag=True, help="Drop what was compiled for the NPU before, so that it compiles anew."
 )
@@ -71,7 +73,8 @@ def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
 
     out = Path(given["output"])
     check_output(out, given["overwrite"])
-    asked = ryzen_demo.Asked(given["npu"], given["precision"], given["size"], given["clear_cache"])
+    load = replace(ryzen_demo.LOAD, runs=given["runs"])
+    asked = ryzen_demo.Asked(given["npu"], given["precision"], given["size"], given["clear_cache"], load=load)
     with observer(given["quiet"]) as watcher:
         done = ryzen_demo.run(asked, options.store(given), watcher)
     data = ryzen_demo.record(done)
@@ -83,6 +86,9 @@ def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
         _show(data, out)
     if kept is not None and not given["quiet"]:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
+    if done.error is not None:
+        click.echo(f"anynpu: the NPU: {done.error.message}", err=True)
+        click.echo(f"hint: {done.error.hint}", err=True)
     return done.exit_status
 
 
@@ -97,10 +103,7 @@ def _show(data: dict[str, Any], out: Path) -> None:
         for line in lines(data["npu"]["receipt"]):
             click.echo(line)
     else:
-        click.echo("nothing ran on an NPU: there is no figure for it, and none is made up")
-    if data["error"]:
-        click.echo(f"anynpu: {data['error']['message']}", err=True)
-        click.echo(f"hint: {data['error']['hint']}" if data["error"].get("hint") else "", err=True)
+        click.echo("nothing ran on an NPU, so there is no figure for one")
     click.echo(f"files: {out / 'float/model.onnx'}, {out / data['chip'] / 'model.onnx'}, {out / RECORD}")
 
 

@@ -91,15 +91,21 @@ def run(asked: Asked, store: Store, observer: Observer) -> Demo:
     """Goes the whole way; what stops the build raises, what stops the run on the NPU is part of the result."""
     found = ryzenai.find(asked.root)
     chip = _chip(asked, found)
+    plugins.load("targets", TARGET)().tools()  # Quark is missed now, not after the export
     with tempfile.TemporaryDirectory() as folder:
         built = build(_request(asked, chip, Path(folder)), store, observer)
     result = built.chips[0]
     if result.error is not None:
         raise result.error
     demo = Demo(asked, chip, found, built)
-    _on_cpu(demo, result, observer)
-    _on_npu(demo, result, store, observer)
+    measure(demo, store, observer)
     return demo
+
+
+def measure(demo: Demo, store: Store, observer: Observer) -> None:
+    """Adds what the built model does on the CPU, and on the NPU where there is one."""
+    _on_cpu(demo, demo.built.chips[0], observer)
+    _on_npu(demo, demo.built.chips[0], store, observer)
 
 
 def _chip(asked: Asked, found: ryzenai.Search) -> str:
