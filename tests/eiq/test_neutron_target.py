@@ -18,6 +18,7 @@ from tflite_builder import Builder
 from anynpu import plugins
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing, Unsupported
+from anynpu.pipeline.build import fallback
 from anynpu.platform import Memory
 from anynpu.targets.base import Work
 from anynpu.targets.flatbuffer import operators
@@ -239,6 +240,33 @@ def test_each_failure_names_its_log_and_leaves_nothing(convert, tmp_path, plan, 
     assert failure.value.log == str(tmp_path / "log.txt")
     assert "--target mcxn94x" in " ".join(failure.value.argv)
     assert list((tmp_path / "out" / "artifact").iterdir()) == []
+
+
+@pytest.mark.parametrize("plan", [{"status": 3}, {"crash": True}, {"keep": 900}, {"plain": True}], ids=str)
+def test_a_failure_leaves_the_store_clean(model, store, tmp_path, monkeypatch, plan):
+    monkeypatch.setenv("EIQ_NEUTRON_PATH", str(write_tool(tmp_path / "sdk", **plan)))
+    target = Neutron()
+
+    def make(out: Path, log: Path) -> Manifest:
+        work = Work(log, lambda done, total: None)
+        return target.compile(model, None, plugins.platform(CHIP), target.Options(), out, work)
+
+    step = Step("neutron", {"model": model.digest}, tools=target.tools(), platform=CHIP)
+    with pytest.raises((ToolFailed, Unsupported)) as failure:
+        store.build(step, make)
+    store_root = tmp_path / "own-cache"
+    left = [p for p in store_root.rglob("*") if p.is_file() and p.suffix not in (".log", ".txt", ".lock")]
+    assert not [p for p in left if "neutron" in p.name or p.suffix == ".tflite"]
+    assert not [p for p in store_root.rglob("neutron") if p.is_dir()]
+    if isinstance(failure.value, ToolFailed):
+        assert "--target mcxn94x" in Path(failure.value.log).read_text()
+
+
+def test_operators_on_the_cpu_are_a_verdict(convert):
+    made = convert(leave=["SOFTMAX"])
+    words = fallback(made, plugins.platform(CHIP), 1.0)
+    assert words == "66.7% on the eIQ Neutron NPU, 100% required: 1 of 3 operators run on the CPU"
+    assert fallback(made, plugins.platform(CHIP), 0.5) == ""
 
 
 def test_a_hang_ends_at_the_limit(convert, tmp_path):

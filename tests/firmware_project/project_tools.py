@@ -26,6 +26,8 @@ PACKAGES = {
     "arm-none-eabi-gcc": "gcc-arm-none-eabi",
     "arm-none-eabi-g++": "libstdc++-arm-none-eabi-newlib",
     "qemu-system-arm": "qemu-system-arm",
+    "riscv64-linux-gnu-g++": "g++-riscv64-linux-gnu",
+    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
 }
 
 

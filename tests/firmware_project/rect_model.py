@@ -108,7 +108,8 @@ def neutron(out: Path) -> Artifact:
     file.unlink()
     (folder / "manifest.json").unlink()
     m = made.manifest
-    manifest = Manifest("tflite-neutron", "model_neutron.tflite", m.inputs, m.outputs, FINGERPRINT)
+    made_for = {"accelerator": "mcxn94x"}
+    manifest = Manifest("tflite-neutron", "model_neutron.tflite", m.inputs, m.outputs, FINGERPRINT, details=made_for)
     artifact = seal(folder, manifest, Step("neutron", dict(m.step.inputs), platform="mcxn947"), MADE)
     evidence(Artifact.open(out / "tflm"), artifact, out)
     return artifact

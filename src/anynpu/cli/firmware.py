@@ -89,7 +89,8 @@ def _show(project: Project, out: Path, format: str) -> None:
         return
     report = project.report
     click.echo(f"{report['model']} for {project.board.title}")
-    click.echo(f"arena {report['arena_bytes']} bytes, {report['vectors']} known answers, {len(project.files)} files")
+    arena = f"arena {report['arena_bytes']} bytes, " if report["arena_bytes"] else ""
+    click.echo(f"{arena}{report['vectors']} known answers, {len(project.files)} files")
     for note in report["notes"]:
         click.echo(note)
     click.echo(f"next: {out / 'README.md'}")

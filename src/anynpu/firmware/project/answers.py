@@ -20,7 +20,7 @@ FILE = "vectors.npz"
 
 @dataclass(frozen=True)
 class Answers:
-    """Inputs and outputs of the verified samples, all tensors of a sample as one row of bytes."""
+    """Inputs and outputs of the verified samples, all tensors of a sample as one row of bytes, or of real numbers."""
 
     inputs: Array
     outputs: Array
@@ -45,12 +45,20 @@ def read_answers(
     path: Path, artifact: Artifact, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], most: int
 ) -> Answers:
     """Returns at most `most` known answers for these tensors; answers of another network raise."""
+    given, wanted, notes = read_arrays(path, artifact, inputs, outputs)
+    return Answers(_bytes(given, most), _bytes(wanted, most), tuple(notes))
+
+
+def read_arrays(
+    path: Path, artifact: Artifact, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> tuple[list[Array], list[Array], list[str]]:
+    """Returns the stored inputs and outputs, an array per tensor with a first axis of samples, and what to say."""
     arrays = _load(path)
     notes = _check_origin(path, artifact, arrays)
     given, wanted = _samples(path, "input", arrays, inputs), _samples(path, "output", arrays, outputs)
     if len({len(a) for a in (*given, *wanted)}) != 1 or not len(given[0]):
         raise IntegrityError(f"{path}: its arrays do not hold the same number of samples")
-    return Answers(_bytes(given, most), _bytes(wanted, most), tuple(notes))
+    return given, wanted, notes
 
 
 def _load(path: Path) -> dict[str, Array]:

@@ -9,7 +9,7 @@ from typing import Literal
 from anynpu.errors import ConfigError
 from anynpu.schema import near
 
-Engine = Literal["c", "ethos-u", "neutron"]
+Engine = Literal["c", "ethos-u", "neutron", "cviruntime"]
 ARM = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "host")
 
 
@@ -17,7 +17,7 @@ ARM = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "h
 class Board:
     """A board that a project is written for.
 
-    `files` are the folders of templates; `chips` are those whose generated C runs here, empty for any. `main` says
+    `files` are the folders of templates; `chips` are those whose models run here, empty for any. `main` says
     whether the application brings its own main(), `placed` where files go by their ending instead of by part.
     """
 
@@ -79,7 +79,20 @@ BOARDS: Mapping[str, Board] = {
             ("systick", "hxwe2"),
             accelerator="ethos-u55-64",
         ),
-        Board("mcxn947", "NXP MCX N947: TFLite-Micro and Neutron", "neutron", ("systick", "mcxn947")),
+        Board(
+            "mcxn947",
+            "NXP MCX N947: TFLite-Micro and Neutron",
+            "neutron",
+            ("systick", "mcxn947"),
+            accelerator="mcxn94x",
+        ),
+        Board(
+            "cvi-linux",
+            "Linux on CVITEK CV180x, CV181x, CV182x or CV183x: a C++ program over cviruntime",
+            "cviruntime",
+            ("cvi-linux",),
+            ("cv180x", "cv181x", "cv182x", "cv183x"),
+        ),
     )
 }
 

@@ -39,6 +39,10 @@ def read_model(artifact: Artifact, board: Board, compiled: Path | None = None) -
         raise ConfigError(f"board {board.name} takes no --compiled file", "anynpu compiles for it: name that artifact")
     if board.engine == "c":
         return _generated(artifact, board)
+    if board.engine == "cviruntime":
+        from anynpu.firmware.project.cvi_linux import read_cvi
+
+        return read_cvi(artifact, board)
     from anynpu.firmware.project.tflm import interpreted
 
     return interpreted(artifact, board, compiled)

@@ -39,7 +39,9 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
     npu_operator = NPU_OPERATOR[board.engine]
     found = compiled_operators(file, board)
     made_for = manifest.details.get("accelerator", "")
-    if board.accelerator and made_for != board.accelerator:
+    # A file that the user had converted does not say for which chip.
+    if board.accelerator and compiled is None and made_for != board.accelerator:
+        made_for = made_for or "an unknown NPU"
         raise Unsupported(f"board {board.name} has an {board.accelerator}, and {file} is compiled for {made_for}")
     order = border(file)
     promised = (manifest.inputs, manifest.outputs)
@@ -58,7 +60,16 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
         "anynpu_model_data.c": data_source(file).encode(),
     }
     taken = memory(file.stat().st_size, found, arena)
-    return Model(name, manifest.fingerprint, manifest.inputs, manifest.outputs, arena, files, taken, (how,))
+    notes = (how, *release_words(board, str(manifest.details.get("converter", ""))))
+    return Model(name, manifest.fingerprint, manifest.inputs, manifest.outputs, arena, files, taken, notes)
+
+
+def release_words(board: Board, converter: str) -> tuple[str, ...]:
+    """Returns which release of the NPU's libraries the compiled file needs, where that matters."""
+    if board.engine != "neutron":
+        return ()
+    version = f"neutron-converter {converter}" if converter else "the neutron-converter that made the model"
+    return (f"link the Neutron driver and firmware of the same eIQ release as {version}: others hang or refuse it",)
 
 
 def memory(file_bytes: int, found: Sequence[TfliteOperator], arena: int) -> Footprint:
@@ -86,7 +97,7 @@ def _not_compiled(board: Board, file: Path) -> Unsupported:
     compiler = COMPILER[board.engine]
     message = f"{file}: is not compiled by {compiler}: nothing of it would run on the NPU of board {board.name}"
     if board.engine == "neutron":
-        hint = "run NXP's neutron-converter on the model.tflite of `-t tflm` and give its result with --compiled"
+        hint = f"build for it with -t {board.name}, or run neutron-converter on the model.tflite of -t tflm: --compiled"
     else:
         hint = "build for the chip itself, such as -t hxwe2 or -t ethos-u55-128, and name that folder"
     return Unsupported(message, hint=hint)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
+
 from anynpu.artifact import Artifact
 from anynpu.firmware.generator.source import comment
 from anynpu.firmware.project import answers as known
-from anynpu.firmware.project import templates
+from anynpu.firmware.project import cvi_linux, templates
 from anynpu.firmware.project.boards import Board, find
 from anynpu.firmware.project.carray import identifier
 from anynpu.firmware.project.model import Model, read_model
@@ -39,6 +41,8 @@ def make_project(
     board = find(board_name)
     model = read_model(artifact, board, compiled)
     path = vectors or known.evidence_of(artifact)
+    if board.engine == "cviruntime":
+        return _linux_project(artifact, board, model, path, count)
     answers = known.read_answers(path, artifact, model.inputs, model.outputs, count)
     report = _report(artifact, board, model, answers)
     files = {REPORT: json.dumps(report, indent=1, allow_nan=False) + "\n"}
@@ -54,6 +58,22 @@ def make_project(
     for part, contents in parts.items():
         files |= {_place(board, part, name): text for name, text in contents.items()}
     return Project(board, model, answers, {name: files[name].encode("utf-8") for name in sorted(files)}, report)
+
+
+def _linux_project(artifact: Artifact, board: Board, model: Model, path: Path, count: int) -> Project:
+    """Returns the project of a program for Linux, which reads the model and the known answers from files."""
+    inputs, outputs, notes = cvi_linux.real_answers(path, artifact, model, count)
+    answers = known.Answers(np.concatenate(inputs, axis=1), np.concatenate(outputs, axis=1), tuple(notes))
+    filled = {
+        **values(artifact, board, model, answers),
+        "EXECUTED": cvi_linux.executed(path),
+        "TOLERANCE": f"{100 * cvi_linux.TOLERANCE:g} %",
+    }
+    report = _report(artifact, board, model, answers)
+    files = {name: text.encode("utf-8") for name, text in _board_files(board, filled).items()}
+    files |= cvi_linux.generated(artifact, model, inputs, outputs)
+    files[REPORT] = (json.dumps(report, indent=1, allow_nan=False) + "\n").encode("utf-8")
+    return Project(board, model, answers, {name: files[name] for name in sorted(files)}, report)
 
 
 def _application(board: Board) -> dict[str, str]:
@@ -90,6 +110,7 @@ def values(artifact: Artifact, board: Board, model: Model, answers: known.Answer
         "VECTORS": answers.count,
         "CHIP": artifact.manifest.step.platform if artifact.manifest.step else "",
         "ACCELERATOR": accelerator,
+        "CONVERTER": artifact.manifest.details.get("converter") or "its version is not known here",
         "NPU_FAMILY": family or "u55",
         "NPU_MACS": macs or "128",
         "FAST_MEMORY": (estimates.sram_bytes or 0) if dedicated and estimates else 0,
