@@ -128,3 +128,11 @@ def test_without_pnputil_and_on_other_systems_nothing_is_known(tmp_path, monkeyp
     assert "no such program" in ryzenai.find(system="win32").problem
     assert "this is darwin" in ryzenai.find(system="darwin").problem
     assert "no /sys/bus/pci/devices" in ryzenai.find(Root(tmp_path)).problem
+
+
+def test_the_doctor_tells_of_an_npu_of_unknown_kind(tmp_path):
+    from anynpu.drivers.doctor import diagnose
+
+    machines.add_pci(tmp_path, "0000:c5:00.1", "1022", "17f0", "30", driver="amdxdna", node="accel0")
+    told = [finding.result.evidence for finding in diagnose(tmp_path).findings]
+    assert any("revision 30 is not in the table" in words for words in told), told

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from anynpu.drivers import detect
+from anynpu.drivers import detect, ryzenai
 from anynpu.drivers.doctor import host, models, rockchip, ryzen, zhouyi
 from anynpu.drivers.doctor.machine import Machine
 from anynpu.drivers.doctor.result import Check, Finding, examine, unknown
@@ -45,6 +45,10 @@ def diagnose(folder: Path = Path("/"), model_files: tuple[str, ...] = (), cache:
     findings: list[Finding] = []
     try:
         devices = detect.detect(root)
+        for npu in ryzenai.find(root).npus:
+            if not npu.chip:
+                told = unknown(f"{npu.where}: {npu.problem}", "")
+                findings.append(Finding("device", "Which kind of NPU it is, is known.", "", told))
     except Unreadable as error:
         devices = ()
         findings.append(Finding("devices", "Which NPUs there are, is told.", "", unknown(error.message, error.hint)))
