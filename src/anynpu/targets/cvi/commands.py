@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,19 +40,36 @@ class Room:
         """Runs a program and returns the file that it must have made."""
         left = self.options.time_limit_s - (time.monotonic() - self.started)
         try:
-            self.capsule.run(argv, cwd=self.path, log=self.log, timeout_s=max(left, 0.1))
+            self.capsule.run(self._with_dot(argv), cwd=self.path, log=self.log, timeout_s=max(left, 0.1))
         except ToolFailed as failure:
-            failure.message = self._told(failure, argv[0])
-            raise _judged(failure, self.options) from None
+            raise self._told(failure, argv[0]) from None
         made = self.path / makes
         if not made.is_file() or not made.stat().st_size:
             raise self.failed(f"{argv[0]} ended well but wrote no {makes}", argv)
         return made
 
-    def _told(self, failure: ToolFailed, program: str) -> str:
+    def _with_dot(self, argv: Sequence[str]) -> Sequence[str]:
+        """Returns the line with an empty Graphviz on its PATH: a search ends with a drawing, and dies without `dot`."""
+        if "search_qtable" not in argv or shutil.which("dot"):
+            return argv
+        stub = self.path / "bin" / "dot"
+        stub.parent.mkdir(exist_ok=True)
+        stub.write_text("#!/bin/sh\n", "utf-8")
+        stub.chmod(0o755)
+        return ["env", f"PATH={stub.parent}:{self.capsule.environment()['PATH']}", *argv]
+
+    def _told(self, failure: ToolFailed, program: str) -> ToolFailed | AccuracyError:
+        """Returns the failure in the user's words, or an AccuracyError where its own comparison fell short."""
         words = failure.message.replace(str(self.capsule.installed.program.parent) + "/", "")
-        within = f"{program} did not finish within {self.options.time_limit_s} s (all programs together)"
-        return within if "did not finish" in words else words
+        words = f"{program} " + words.partition(" ")[2]
+        if "did not finish" in words:
+            words = f"{program} did not finish within {self.options.time_limit_s} s (all programs together)"
+        text = self.log.read_text("utf-8", "replace").rpartition("\n$ ")[2]
+        found = _FELL_SHORT.findall(text)
+        if "npz compare FAILED" in text and found:
+            wanted = self.options.tolerance if program == "model_deploy.py" else 0.99
+            return _short(float(found[-1]), wanted, failure.log)
+        return ToolFailed(words, failure.argv, failure.status, failure.log, failure.last_lines, failure.hint)
 
     def failed(self, message: str, argv: Sequence[str] = ()) -> ToolFailed:
         """Returns the failure of a program that has ended well."""
@@ -61,21 +79,12 @@ class Room:
         return ToolFailed(message, argv, 0, str(self.log), lines[-tool.LAST_LINES :], hint)
 
 
-def _judged(failure: ToolFailed, options: CviOptions) -> ToolFailed | AccuracyError:
-    """Returns the failure, or an AccuracyError where its own comparison with the float model fell short."""
-    try:
-        text = Path(failure.log).read_text("utf-8", "replace").rpartition("\n$ ")[2]
-    except OSError:
-        text = ""
-    found = _FELL_SHORT.findall(text)
-    if "npz compare FAILED" not in text or not found:
-        return failure
-    wanted = options.tolerance if "model_deploy.py" in failure.argv[0] else 0.99
+def _short(cosine: float, wanted: float, log: str) -> AccuracyError:
     return AccuracyError(
-        f"TPU-MLIR's own comparison with the float model gives a cosine of {float(found[-1]):.4f}; "
-        f"{wanted:g} is asked for ({failure.log})",
+        f"TPU-MLIR's own comparison with the float model gives a cosine of {cosine:.4f}; "
+        f"{wanted:g} is asked for ({log})",
         "cosine",
-        float(found[-1]),
+        cosine,
         wanted,
         hint="more calibration data, -O calibration_method=..., -O search=mixed, or -O quantize=bf16; "
         "-O tolerance=... lowers the bar, -O excepts=... leaves a tensor out",
@@ -129,7 +138,7 @@ def calibrate(room: Room, count: int) -> Path:
     if options.search == "mixed":
         argv += ["--search", "search_qtable", "--expected_cos", f"{options.search_cosine:g}"]
         argv += ["--quantize_table", FORMATS, "--inference_num", str(min(count, 10))]
-        argv += ["--processor", room.facts.processor]
+        argv += ["--quantize_method_list", options.calibration_method, "--processor", room.facts.processor]
     elif options.search == "threshold":
         argv += ["--search", "search_threshold", "--processor", room.facts.processor]
     return room.run([*argv, "-o", RANGES], RANGES)

@@ -123,6 +123,4 @@ def read_quantize_table(path: Path, facts: CviFacts) -> dict[str, str]:
             known = ", ".join(f.upper() for f in facts.formats)
             raise ConfigError(f"{path}: line {number}: a layer and one of {known} were expected, not {line.strip()!r}")
         found[words[0]] = words[1].upper()
-    if not found:
-        raise ConfigError(f"{path}: names no layer", "a line is `layer BF16`, with a layer of calibration_table")
     return found

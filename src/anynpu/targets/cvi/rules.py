@@ -6,9 +6,10 @@ that ended. A refusal stops a build; the rest are findings of `anynpu check` and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
-from onnx import ModelProto, NodeProto
+from onnx import ModelProto, NodeProto, helper
 
 from anynpu.errors import Finding
 from anynpu.targets.cvi.options import CviFacts
@@ -17,7 +18,7 @@ from anynpu.targets.cvi.options import CviFacts
 READ = """
 Abs Acos Add And ArgMax ArgMin Atan Atanh AveragePool BatchNormalization Cast Ceil Clip Concat Constant
 ConstantOfShape Conv ConvTranspose Cos Cosh CumSum DepthToSpace Div Dropout Einsum Elu Equal Erf Exp Expand Flatten
-Floor Gather GatherElements GatherND Gelu Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample
+Floor Gather GatherElements GatherND Gemm GlobalAveragePool GlobalMaxPool Greater GreaterOrEqual GridSample
 GroupNormalization GRU HardSigmoid HardSwish Identity InstanceNormalization LRN LSTM LayerNormalization LeakyRelu Less
 LessOrEqual Log LogSoftmax MatMul Max MaxPool Min Mod Mul Neg NonMaxSuppression NonZero Not OneHot Or PRelu Pad Pow
 Range Reciprocal ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum Relu Reshape
@@ -54,13 +55,34 @@ def erf_is_part_of_gelu(node: NodeProto, model: ModelProto, facts: CviFacts) -> 
     return before is not None and before.op_type in ("Div", "Mul") and [n.op_type for n in after] == ["Add"]
 
 
+def power_is_a_number(node: NodeProto, model: ModelProto, facts: CviFacts) -> bool:
+    """Pow compiles for CV18xx chips where the exponent is one constant number."""
+    if not facts.old or node.op_type != "Pow":
+        return True
+    held = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
+    made = {name for other in model.graph.node if other.op_type == "Constant" for name in other.output}
+    return held.get(node.input[1]) == 1 or node.input[1] in made
+
+
 def tpu_computes_it(node: NodeProto, model: ModelProto, facts: CviFacts) -> bool:
     """The chip's TPU has no such operator: its runtime computes it on the CPU."""
     return node.op_type not in facts.on_cpu
 
 
-REFUSALS: tuple[Rule, ...] = (is_float, is_read, chip_has_it, erf_is_part_of_gelu)
+REFUSALS: tuple[Rule, ...] = (is_float, is_read, chip_has_it, erf_is_part_of_gelu, power_is_a_number)
 RULES: tuple[Rule, ...] = (*REFUSALS, tpu_computes_it)
+
+
+def with_kernel_shapes(model: ModelProto) -> ModelProto:
+    """Returns the model with the size of every kernel stated: TPU-MLIR's ConvTranspose ends without (KeyError)."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    weights = {tensor.name: list(tensor.dims[2:]) for tensor in copy.graph.initializer}
+    for node in copy.graph.node:
+        stated = any(attribute.name == "kernel_shape" for attribute in node.attribute)
+        if node.op_type == "ConvTranspose" and not stated and node.input[1] in weights:
+            node.attribute.append(helper.make_attribute("kernel_shape", weights[node.input[1]]))
+    return copy
 
 
 def refusals(model: ModelProto, facts: CviFacts) -> tuple[Finding, ...]:

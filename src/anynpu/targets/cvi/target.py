@@ -10,7 +10,7 @@ from typing import Any
 
 from anynpu.artifact import Artifact, Manifest
 from anynpu.capsules import capsule
-from anynpu.errors import Finding, IntegrityError, Unsupported
+from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
 from anynpu.measure.samples import read_samples
 from anynpu.platform import Platform
 from anynpu.runtime.cvi import Simulator
@@ -55,7 +55,7 @@ class Cvi:
     ) -> Manifest:
         """Writes the compiled model and the tables that it was made with, and returns what it is."""
         from anynpu.source.onnx_file import read
-        from anynpu.targets.cvi.rules import refusals
+        from anynpu.targets.cvi.rules import refusals, with_kernel_shapes
 
         facts = check_chip(options, platform)
         if self.needs_data(options):
@@ -66,7 +66,7 @@ class Cvi:
         tool = capsule.find(TOOL)
         with _scratch(out / "work") as folder:
             room = Room(folder, tool, work.log, options, facts)
-            (folder / commands.ONNX).write_bytes(graph.SerializeToString())
+            (folder / commands.ONNX).write_bytes(with_kernel_shapes(graph).SerializeToString())
             tensors, receipt = _build(room, model, data, work)
             manifest = _manifest(room, model, platform, graph, tensors, receipt)
             _keep(room, out)
@@ -104,6 +104,9 @@ def _tables(room: Room, count: int) -> None:
     options = room.options
     if options.quantize_table is not None:
         table = read_quantize_table(options.quantize_table, room.facts)
+        if not table:
+            hint = "a line is `layer BF16`, with a layer of calibration_table"
+            raise ConfigError(f"{options.quantize_table}: names no layer", hint)
         (room.path / commands.FORMATS).write_text("".join(f"{k} {v}\n" for k, v in table.items()), "utf-8")
     if options.calibration_table is not None:
         shutil.copyfile(options.calibration_table, room.path / commands.RANGES)
