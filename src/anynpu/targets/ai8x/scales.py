@@ -112,7 +112,9 @@ def quantise(blocks: Blocks, seen: Statistics, options: Ai8xOptions, last_width:
         if block.weight is None:
             layer = Quantised(None, None, 0, given)
         else:
-            search = _Search(block, given, _flow(blocks, seen, source, centre if source == INPUT else 0.0), options)
+            lost = _cut_off(blocks, block, given, options)
+            flow = _flow(seen, blocks.tensor_of(source), centre if source == INPUT else 0.0, lost)
+            search = _Search(block, given, flow, options)
             offset = abs(blocks.offset) if number == last else 0.0
             if last_width == 32 and number == last:
                 layer = search.wide(block.output[0] > biased)
@@ -135,17 +137,28 @@ def _input(blocks: Blocks, seen: Statistics, tied: Mapping[int, float]) -> tuple
 
 @dataclass(frozen=True)
 class _Flow:
-    """What goes into a layer, per channel, once the centre is taken away."""
+    """What goes into a layer, per channel, less the centre that its bias is to make up for."""
 
     mean: Floats
     square: Floats
-    centre: float
+    centre: Floats
 
 
-def _flow(blocks: Blocks, seen: Statistics, source: int, centre: float) -> _Flow:
-    name = blocks.tensor_of(source)
-    mean, square = seen.mean[name], seen.square[name]
-    return _Flow(mean - centre, square - 2 * centre * mean + centre**2, centre)
+def _flow(seen: Statistics, tensor: str, centre: float, lost: float) -> _Flow:
+    mean, square = seen.mean[tensor], seen.square[tensor]
+    # A channel that is zero throughout loses nothing when its mean is cut off.
+    each = np.where(mean > lost, lost, 0.0) + centre
+    return _Flow(mean - each, square - 2 * each * mean + each**2, each)
+
+
+def _cut_off(blocks: Blocks, block: Block, given: float, options: Ai8xOptions) -> float:
+    """Returns what cutting off the mean of a window takes, on the average, from data that are never negative."""
+    (source, *_), pool = block.sources, block.pool
+    if pool is None or pool.kind == "max" or source == INPUT or blocks.blocks[source].activation == "none":
+        return 0.0
+    count = pool.size[0] * pool.size[1]
+    rounded = options.avg_pool_rounding and block.operation != "conv1d"
+    return 0.0 if rounded else 0.5 * (1 - 1 / count) * given
 
 
 def _tied(blocks: Blocks, seen: Statistics) -> dict[int, float]:
@@ -190,7 +203,8 @@ class _Search:
     def __init__(self, block: Block, given: float, flow: _Flow, options: Ai8xOptions) -> None:
         assert block.weight is not None and block.bias is not None
         self.weight, self.given, self.options = block.weight, given, options
-        self.bias = block.bias + flow.centre * block.weight.reshape(len(block.weight), -1).sum(axis=1)
+        centres = block.weight * _per_input(block, flow.centre)
+        self.bias = block.bias + centres.reshape(len(centres), -1).sum(axis=1)
         self.name, self.bits = block.name, options.bit_width
         self.mean, self.square = _per_input(block, flow.mean), _per_input(block, flow.square)
         self.edge = max(1, 2 ** (self.bits - 1) - 1)

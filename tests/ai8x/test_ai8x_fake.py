@@ -1,0 +1,271 @@
+"""The ai8x compiler against a tool of our own: what it is told, and what becomes of each way to fail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_ai8x import write_tool
+from small_nets import sequential, shifted, softmax, strided, wide
+
+from anynpu import plugins
+from anynpu.artifact import Step, seal
+from anynpu.capsules.capsule import find
+from anynpu.errors import AccuracyError, ConfigError, IntegrityError, ToolFailed, ToolMissing, Unsupported
+from anynpu.runtime.ai8x import Ai8xSession
+from anynpu.runtime.base import run_real
+from anynpu.runtime.ort import OrtSession
+from anynpu.targets.ai8x import Ai8x
+from anynpu.targets.base import Work
+from anynpu.tensors import by_name
+from anynpu.testing import models
+
+CHIP = plugins.platform("max78000")
+
+
+@pytest.fixture
+def tool(tmp_path, monkeypatch):
+    """Gives a function that installs a fake tool, which fails as it is told."""
+
+    def install(mode="ok"):
+        checkout, environment = write_tool(tmp_path / "tool", mode)
+        monkeypatch.setenv("AI8X_SYNTHESIS_PATH", str(checkout))
+        monkeypatch.setenv("AI8X_PYTHON_PATH", str(environment))
+        return checkout
+
+    return install
+
+
+@pytest.fixture(scope="session")
+def net(tmp_path_factory):
+    """Gives a function that makes the artifacts of a model and of samples, once."""
+    made = {}
+
+    def artifacts(function):
+        if function not in made:
+            room = tmp_path_factory.mktemp(function.__name__)
+            model = models.onnx_artifact(function(), room / "model")
+            made[function] = model, models.data_artifact(model, room / "data")
+        return made[function]
+
+    return artifacts
+
+
+@pytest.fixture
+def build(net, tmp_path):
+    """Gives a function that compiles a net and returns the artifact; `out` is the folder that it works in."""
+
+    def compile(function=sequential, chip=CHIP, **options):
+        out = tmp_path / "out"
+        out.mkdir()
+        model, data = net(function)
+        work = Work(tmp_path / "log.txt", lambda done, total: None)
+        return seal(out, Ai8x().compile(model, data, chip, Ai8x.Options(**options), out, work), Step("x"), models.NOW)
+
+    return compile
+
+
+def sqnr(made, model) -> float:
+    like = by_name((*model.manifest.inputs, *model.manifest.outputs))
+    noise = power = 0.0
+    session, reference = Ai8xSession(made), OrtSession(model)
+    for sample in models.draw_samples(model.manifest.inputs, 16, seed=5):
+        wanted = reference.run(sample)
+        got = run_real(session, sample, like)
+        for name, values in wanted.items():
+            noise += float(((got[name] - values) ** 2).sum())
+            power += float((values**2).sum())
+    return 10 * np.log10(power / noise)
+
+
+@pytest.mark.parametrize(("function", "floor"), [(sequential, 26), (strided, 26), (softmax, 26), (shifted, 30)])
+def test_the_twin_equals_the_tools_answer_and_is_near_to_float(tool, build, net, function, floor):
+    tool()
+    made = build(function)
+    assert sqnr(made, net(function)[0]) > floor
+
+
+def test_more_channels_than_processors_take_several_passes(tool, net, tmp_path):
+    from anynpu.targets.ai8x import memory
+
+    assert (memory.passes(130), memory.width_of(130), memory.width_of(70), memory.width_of(640)) == (3, 44, 36, 64)
+    assert memory.data_bytes((130, 3, 3)) == 3 * 3 * 3 * 4
+    assert not Ai8x().check(net(wide)[0], CHIP, Ai8x.Options())
+
+
+def test_the_manifest_says_what_the_log_says(tool, build):
+    tool()
+    made = build()
+    estimates, placement = made.manifest.estimates, made.manifest.placement
+    assert (estimates.macs, estimates.cycles, estimates.flash_bytes) == (8192, 5000, 1044)
+    assert estimates.latency_ms == pytest.approx(0.1)
+    assert "estimates" in estimates.source
+    assert placement.npu == "MAX78000 CNN"
+    assert placement.share == 1.0
+    assert [op.kind for op in placement.operators] == ["conv2d", "conv2d", "passthrough", "linear", "linear"]
+    assert any("written for ab4f4c0, this is sha256:" in note for note in made.manifest.notes)
+    assert str(made.path) not in (made.path / "project" / "cnn.c").read_text()
+
+
+def test_softmax_stays_on_the_processor(tool, build):
+    tool()
+    made = build(softmax)
+    (host,) = made.manifest.placement.elsewhere()
+    assert (host.kind, host.device) == ("Softmax", "cpu")
+    assert "no softmax" in host.reason
+    assert made.manifest.outputs[0].dtype == "float32"
+
+
+def test_a_constant_behind_the_last_relu_is_the_zero_point(tool, build):
+    tool()
+    made = build(shifted)
+    (output,) = made.manifest.outputs
+    scale, zero = output.quantization.scale[0], output.quantization.zero_point[0]
+    assert -zero * scale == pytest.approx(1.0, abs=1e-12)
+    assert any("zero point" in note for note in made.manifest.notes)
+
+
+def test_the_tool_is_told_what_the_user_asked_for(tool, build):
+    checkout = tool()
+    build(fifo=True, compact_weights=True, no_wfi=True, zero_sram=True, board_name="FTHR_RevA")
+    told = (checkout / "argv").read_text()
+    assert "--device MAX78000" in told
+    assert "--board-name FTHR_RevA" in told
+    assert told.endswith("--no-progress --fifo --compact-weights --no-wfi --zero-sram")
+
+
+def test_fewer_bits_are_stored_and_computed_alike(tool, build, net):
+    tool()
+    made = build(bit_width=4)
+    assert sqnr(made, net(sequential)[0]) > 8
+    with np.load(made.path / "weights.npz") as stored:
+        assert max(np.abs(stored[name].astype(int)).max() for name in stored.files if "weight" in name) <= 8
+
+
+def test_the_users_own_yaml_is_used(tool, build, tmp_path):
+    tool()
+    (tmp_path / "own").mkdir()
+    text = (build(strided).path / "project" / "network.yaml").read_text().replace("arch: anynpu", "arch: mine")
+    (tmp_path / "mine.yaml").write_text(text)
+    (tmp_path / "out").rename(tmp_path / "first")
+    made = build(strided, config_file=str(tmp_path / "mine.yaml"))
+    assert (made.path / "project" / "network.yaml").read_text() == text
+
+
+def test_a_yaml_of_another_network_is_found_out(tool, build, tmp_path):
+    tool()
+    text = (build(strided).path / "project" / "network.yaml").read_text().replace("activate: relu", "activate: None")
+    (tmp_path / "other.yaml").write_text(text)
+    (tmp_path / "out").rename(tmp_path / "first")
+    with pytest.raises(AccuracyError, match="agree in"):
+        build(strided, config_file=str(tmp_path / "other.yaml"))
+
+
+@pytest.mark.parametrize("text", ["", "layers:\n", "arch: x\n"])
+def test_a_file_that_is_no_network_is_refused(tool, build, tmp_path, text):
+    tool()
+    (tmp_path / "bad.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=r"bad\.yaml"):
+        build(config_file=str(tmp_path / "bad.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "error", "words"),
+    [
+        ("exit", ToolFailed, "failed with status 1"),
+        ("segv", ToolFailed, "signal SIGSEGV"),
+        ("hang", ToolFailed, "did not finish within 5 s"),
+        ("missing", ToolFailed, "wrote no sampleoutput.h"),
+        ("zero", ToolFailed, "every output of its sample to be zero"),
+        ("truncated", IntegrityError, "sampleoutput.h"),
+        ("garbage", AccuracyError, "known answer and the integer twin agree in"),
+    ],
+)
+def test_each_failure_has_its_error_and_leaves_nothing(tool, build, tmp_path, mode, error, words):
+    tool(mode)
+    with pytest.raises(error, match=words) as caught:
+        build(time_limit_s=5)
+    if error is ToolFailed:
+        assert Path(caught.value.log).read_text()
+    assert {p.name for p in (tmp_path / "out").iterdir()} <= {"model.json", "weights.npz"}
+
+
+def test_a_known_line_becomes_a_hint(tool, build):
+    tool("exit")
+    with pytest.raises(ToolFailed) as caught:
+        build()
+    assert "bias memory" in caught.value.hint
+
+
+def test_a_failed_build_leaves_the_store_clean(tool, net, cli, tmp_path):
+    tool("garbage")
+    model, _ = net(strided)
+    cache = tmp_path / "cache"
+    arguments = ("build", "-m", str(model.main), "-t", "max78000", "--data", "random:16", "-o", "out", "-q")
+    done = cli(*arguments, ANYNPU_CACHE_DIR=str(cache))
+    assert done.returncode == 7, done.stdout + done.stderr
+    assert "known answer" in done.stdout
+    assert not list((cache / "scratch").glob("*"))
+    assert not list(cache.rglob("sampleoutput.h"))
+
+
+def test_a_build_runs_through_the_command_line(tool, net, cli, tmp_path):
+    tool()
+    model, _ = net(strided)
+    done = cli("build", "-m", str(model.main), "-t", "max78000", "--data", "random:40", "-o", "out", "-q")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "integer twin" in done.stdout
+    assert (tmp_path / "out" / "max78000" / "project" / "cnn.c").is_file()
+
+
+def test_what_is_missing_is_named(tool, monkeypatch, tmp_path):
+    checkout = tool()
+    assert Ai8x().tools()["torch for ai8x"] == "2.13.0"
+    (checkout / "ai8xize.py").rename(checkout / "other.py")
+    with pytest.raises(ToolMissing, match="there is no ai8xize.py"):
+        Ai8x().tools()
+    monkeypatch.delenv("AI8X_SYNTHESIS_PATH")
+    with pytest.raises(ToolMissing, match="AI8X_SYNTHESIS_PATH names no checkout") as caught:
+        Ai8x().tools()
+    assert "git clone" in caught.value.hint
+    monkeypatch.delenv("AI8X_PYTHON_PATH")
+    with pytest.raises(ToolMissing, match="not installed") as caught:
+        find("ai8x", tmp_path)
+    assert caught.value.hint == "anynpu tool install ai8x"
+
+
+def test_an_edited_checkout_is_another_version(tool):
+    checkout = tool()
+    before = Ai8x().tools()
+    (checkout / "izer").mkdir()
+    (checkout / "izer" / "extra.py").write_text("pass\n")
+    assert Ai8x().tools() != before
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"q_scale": 0.0}, "q_scale=0"),
+        ({"qat_policy": "policies/qat.yaml"}, "after the training"),
+        ({"simple1b": True}, "1-bit weights"),
+        ({"softmax": True, "output_width": "8"}, "32-bit"),
+        ({"time_limit_s": 0}, "time_limit_s"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        Ai8x.Options(**options)
+
+
+def test_32_bit_outputs_need_a_bare_last_layer(tool, build):
+    tool()
+    with pytest.raises(ConfigError, match="without an activation"):
+        build(shifted, output_width="32")
+
+
+def test_max_speed_is_for_the_larger_chip(tool, build):
+    tool()
+    with pytest.raises(Unsupported) as caught:
+        build(max_speed=True)
+    assert [f.rule for f in caught.value.findings] == ["max_speed"]
