@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from anynpu.drivers import ryzen_sdk
 from anynpu.drivers.doctor import access, modules
 from anynpu.drivers.doctor.machine import Machine
 from anynpu.drivers.doctor.result import Check, Result, failed, missing, ok
-from anynpu.errors import ToolMissing
 
 MEMLOCK_KIB = 65536
 """The driver pins its buffers; with the 8 MiB that many systems allow the first session fails."""
@@ -54,16 +52,6 @@ def xrt(machine: Machine) -> Result:
     return missing("no xrt-smi", f"sudo apt install ./xrt_*.deb ./xrt_plugin*.deb    # from {SDK}")
 
 
-def software(machine: Machine) -> Result | None:
-    """The Ryzen AI software is where RYZEN_AI_INSTALLATION_PATH says."""
-    if not machine.root.is_host:  # the variable is of this machine
-        return None
-    try:
-        return ok(str(ryzen_sdk.sdk().voe))
-    except ToolMissing as error:
-        return missing(error.message, error.hint)
-
-
 CHECKS = (
     Check(device),
     Check(modules.module),
@@ -76,5 +64,4 @@ CHECKS = (
     Check(memory_lock),
     Check(provider),
     Check(xrt),
-    Check(software),
 )
