@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any
 
 from anynpu import plugins
@@ -220,8 +220,9 @@ def _source_tree(pair: Wanted, chip: ChipResult) -> tuple[str, dict[str, bytes],
     """Returns the folder of the project for the board, the files that are yet to be written there, and what failed."""
     artifact, board = chip.artifact, board_of(chip.platform)
     assert artifact is not None
-    if any(Path(file.path).name in PROJECT for file in artifact.manifest.files):
-        return chip.chip, {}, None  # the compiler wrote a project of its own
+    own = [PurePosixPath(f.path).parent for f in artifact.manifest.files if PurePosixPath(f.path).name in PROJECT]
+    if own:  # the compiler wrote a project itself
+        return str(PurePosixPath(chip.chip, min(own))), {}, None
     if not board or pair.hardware == ALL:
         return "", {}, None
     try:

@@ -177,10 +177,12 @@ def bits(width: str, format: str, dtypes: Iterable[str] = ()) -> dict[str, str]:
         widths = place.values or {str(choice): str(choice) for choice in _choices(place.kind)}
         able = [b for b in BITS if b in widths and _takes(known, widths[b])]
         if width not in able:
-            raise Unsupported(f"{format} has no {width} bits here", hint=f"give --{BIT_WIDTH} {' or '.join(able)}")
+            raise Unsupported(
+                f"{format} cannot be built with {width} bits", hint=f"give --{BIT_WIDTH} {' or '.join(able)}"
+            )
         options[place.key] = widths[width]
     if not places and width != "8":
-        raise Unsupported(f"{format} has no {width} bits here", hint=f"give --{BIT_WIDTH} 8")
+        raise Unsupported(f"{format} cannot be built with {width} bits", hint=f"give --{BIT_WIDTH} 8")
     return options
 
 

@@ -149,7 +149,7 @@ def _object(text: str) -> dict[str, Any]:
     except ValueError:
         try:
             data = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             data = None
     if not isinstance(data, Mapping):
         raise ConfigError(f"--model_module_args {text}: neither a JSON object nor NAME=VALUE")
