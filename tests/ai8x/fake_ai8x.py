@@ -126,7 +126,7 @@ if mode == "zero":
     print("WARNING: Layer 2: All output values for the given sample input are zero.")
 folder = os.path.join(given.test_dir, given.prefix)
 os.makedirs(folder)
-written = {"cnn.c": f"// {' '.join(sys.argv)}\n", "cnn.h": "//", "weights.h": "//", "sampledata.h": "//", "main.c": "//"}
+written = {"cnn.c": f"// {' '.join(sys.argv)}\n"} | {n: "//" for n in ("cnn.h", "weights.h", "sampledata.h", "main.c")}
 written |= {"sampleoutput.h": "#define SAMPLE_OUTPUT { " + image + " }\n", "log.txt": log}
 for name, text in written.items():
     if not (mode == "missing" and name == "sampleoutput.h"):

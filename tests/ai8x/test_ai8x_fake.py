@@ -223,7 +223,7 @@ def test_what_is_missing_is_named(tool, monkeypatch, tmp_path):
     checkout = tool()
     assert Ai8x().tools()["torch for ai8x"] == "2.13.0"
     (checkout / "ai8xize.py").rename(checkout / "other.py")
-    with pytest.raises(ToolMissing, match="there is no ai8xize.py"):
+    with pytest.raises(ToolMissing, match=r"there is no ai8xize\.py"):
         Ai8x().tools()
     monkeypatch.delenv("AI8X_SYNTHESIS_PATH")
     with pytest.raises(ToolMissing, match="AI8X_SYNTHESIS_PATH names no checkout") as caught:

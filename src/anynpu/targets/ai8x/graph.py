@@ -197,7 +197,7 @@ def _convolution(walk: _Walk, node: NodeProto) -> None:
     dilation = _pair(attributes.get("dilations"), 1)
     kernel = weight if dims == 2 else weight[..., None]
     skip = _stride(stride, dims)
-    if skip and kernel.shape[2:] == (1, 1) and value.pool is None and pad == (0, 0):
+    if skip and kernel.shape[2:] == (1, 1) and value.plain and pad == (0, 0):
         value, skip = _window_of(value, skip), None
     size = [
         (n + 2 * p - d * (k - 1)) for n, p, d, k in zip(value.shape[1:], pad, dilation, kernel.shape[2:], strict=True)
@@ -232,7 +232,12 @@ def _stride(stride: tuple[int, int], dims: int) -> Pool | None:
 
 
 def _window_of(value: Value, pool: Pool) -> Value:
-    rows, columns = ((n - k) // s + 1 for n, k, s in zip(value.shape[1:], pool.size, pool.stride, strict=True))
+    """Returns the value with a window to come; where one that leaves values out is to come already, they are one."""
+    sides = zip(value.shape[1:], pool.size, pool.stride, strict=True)
+    rows, columns = ((n - k) // s + 1 for n, k, s in sides)
+    if value.pool is not None:
+        first, second = value.pool.stride, pool.stride
+        pool = replace(pool, stride=(first[0] * second[0], first[1] * second[1]))
     return replace(value, shape=(value.shape[0], rows, columns), pool=pool)
 
 

@@ -154,6 +154,8 @@ def _flow(seen: Statistics, tensor: str, centre: float, lost: float) -> _Flow:
 def _cut_off(blocks: Blocks, block: Block, given: float, options: Ai8xOptions) -> float:
     """Returns what cutting off the mean of a window takes, on the average, from data that are never negative."""
     (source, *_), pool = block.sources, block.pool
+    while source != INPUT and blocks.blocks[source].operation == "passthrough":
+        source = blocks.blocks[source].sources[0]
     if pool is None or pool.kind == "max" or source == INPUT or blocks.blocks[source].activation == "none":
         return 0.0
     count = pool.size[0] * pool.size[1]
