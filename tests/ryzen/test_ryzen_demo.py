@@ -129,6 +129,15 @@ def test_without_quark_the_way_to_get_it_is_said_at_once(cli, tmp_path):
     assert "import" not in done.stderr and not (tmp_path / "demo-ryzen-ai").exists()
 
 
+def test_without_a_name_the_demo_is_the_old_one():
+    from click.testing import CliRunner
+
+    from anynpu.cli.demo import demo
+
+    told = CliRunner().invoke(demo, ["-t", "no-such-chip", "--overwrite"])
+    assert isinstance(told.exception, ConfigError) and "no-such-chip" in told.exception.message
+
+
 def test_a_chip_of_another_maker_is_refused(cli):
     done = cli("demo", "ryzen-ai", "--npu", "ethos-u55-128")
     assert done.returncode == 2 and "is no Ryzen AI chip" in done.stderr

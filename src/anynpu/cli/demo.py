@@ -49,7 +49,9 @@ def demo(ctx: click.Context, /, **_: Any) -> int:
     show_default=True,
     help="What Quark quantises to.",
 )
-@click.option("--size", type=int, default=32, show_default=True, help="Height and width of the input, times 32: 224.")
+@click.option(
+    "--size", type=int, default=32, show_default=True, help="Height and width of the input, a multiple of 32."
+)
 @click.option("--runs", type=click.IntRange(1), metavar="N", help="Time exactly so many runs, not 700 or 15 seconds.")
 @click.option(
     "--clear-cache", is_flag=True, help="Drop what was compiled for the NPU before, so that it compiles anew."
