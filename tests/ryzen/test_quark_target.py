@@ -24,6 +24,7 @@ from anynpu.targets.vitisai.options import VitisOptions
 from anynpu.targets.vitisai.placement import SOURCE, placement, without_pairs
 from anynpu.targets.vitisai.prepare import in_opset, in_order, opset_of
 from anynpu.targets.vitisai.rules import broken, operators, unlisted
+from anynpu.tensors import TensorSpec
 from anynpu.testing import conformance, models
 
 STX, PHX = plugins.platform("ryzen-ai-stx"), plugins.platform("ryzen-ai-phx")
@@ -144,6 +145,12 @@ def test_without_a_compiler_the_hint_names_it(compile_with: Compile) -> None:
     with pytest.raises(ToolFailed, match="g\\+\\+: not found") as failure:
         compile_with(no_compiler=True)
     assert "install g++" in failure.value.hint
+
+
+def test_a_model_that_was_skipped_has_the_hint_of_what_quark_said(compile_with: Compile) -> None:
+    with pytest.raises(ToolFailed, match="nothing in it is quantised") as failure:
+        compile_with(skipped=True, says=["No quantizable ops in this model, quantization is skipped."])
+    assert "nothing to quantise" in failure.value.hint
 
 
 def test_another_version_is_used_and_said(compile_with: Compile) -> None:
@@ -326,3 +333,29 @@ def test_a_failed_build_leaves_no_artifact_in_the_store(cli: Any, tmp_path: Path
     manifests = [json.loads(path.read_text()) for path in (tmp_path / "cache").rglob("manifest.json")]
     assert {m["format"] for m in manifests} == {"onnx", "dataset"}
     assert not [p for p in (tmp_path / "cache").rglob("*") if p.name in ("quark", "float.onnx")]
+
+
+def embedding(zero: int, dtype: str) -> onnx.ModelProto:
+    """A table of int8 rows, looked up, and a pair on the row that is found."""
+    stored = {
+        "table": np.zeros((9, 4), np.int8), "s": np.float32(0.5), "z": np.int8(0), "zz": np.array(zero, dtype),
+    }  # fmt: skip
+    nodes = [
+        helper.make_node("DequantizeLinear", ["table", "s", "z"], ["rows"]),
+        helper.make_node("Gather", ["rows", "ids"], ["row"]),
+        helper.make_node("QuantizeLinear", ["row", "s", "zz"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "zz"], ["out"]),
+    ]
+    borders = [("ids", onnx.TensorProto.INT64, (1,)), ("out", onnx.TensorProto.FLOAT, (1, 4))]
+    values = [helper.make_tensor_value_info(*border) for border in borders]
+    tensors = [numpy_helper.from_array(np.asarray(v), n) for n, v in stored.items()]
+    graph = helper.make_graph(nodes, "embedding", values[:1], values[1:], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_row_of_a_table_may_keep_the_form_of_its_weights() -> None:
+    inputs, outputs = (TensorSpec("ids", (1,), "int64"),), (TensorSpec("out", (1, 4)),)
+    check_made(embedding(0, "int8"), "xint8", inputs, outputs)
+    check_made(embedding(128, "uint8"), "xint8", inputs, outputs)
+    with pytest.raises(IntegrityError, match="an activation is int8 with zero point 3"):
+        check_made(embedding(3, "int8"), "xint8", inputs, outputs)

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import serve
-from onnxruntime.quantization.calibrate import CalibrationDataReader, CalibrationMethod
 
 CONFIGS = {"xint8": "XINT8", "a8w8": "A8W8", "a16w8": "A16W8", "bf16": "BF16"}
 
 
-class Samples(CalibrationDataReader):  # type: ignore[misc]  # no types outside Quark's environment
-    """Gives the user's samples one at a time; Quark reads them once and keeps them."""
+class Samples:
+    """Gives the user's samples one at a time, as a CalibrationDataReader does; Quark reads them once and keeps them."""
 
     def __init__(self, path: str, names: list[str]) -> None:
         with np.load(path, allow_pickle=False) as stored:
@@ -46,6 +44,7 @@ def quantise(
 ) -> dict[str, Any]:
     """Writes the quantised model; `adaround` is the number of steps a layer, 0 for none."""
     os.environ["TMPDIR"] = str(Path.cwd())  # Quark's temporary models go where the caller clears away
+    import onnx
     import quark.onnx  # compiles custom operators the first time
     from quark.onnx.quantization.config import Config
 
@@ -61,6 +60,7 @@ def quantise(
 
 def _config(precision: str, method: str) -> Any:
     """Returns Quark's own configuration of a precision with the calibration method asked for."""
+    from onnxruntime.quantization.calibrate import CalibrationMethod
     from quark.onnx.calibration.methods import PowerOfTwoMethod
     from quark.onnx.quantization.config import get_default_config
 

@@ -11,12 +11,14 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 
 from anynpu.drivers.ryzen_facts import Precision
 from anynpu.errors import IntegrityError
+from anynpu.graph.cost import constant_names
 from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
 from anynpu.targets.vitisai.prepare import STANDARD
 from anynpu.tensors import Array, TensorSpec
 
 MICROSOFT = "com.microsoft"
 PAIR = ("QuantizeLinear", "DequantizeLinear")
+MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Identity")
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,14 @@ def check_made(
 
 
 def _wrong(precision: str, complaint: str) -> IntegrityError:
-    return IntegrityError(
-        f"what quark wrote is no {precision} model: {complaint}", "another version of Quark? `anynpu tool show quark`"
-    )
+    return IntegrityError(f"what it wrote is no {precision} model: {complaint}")
 
 
 def _check_border(what: str, made: Sequence[ValueInfoProto], given: Sequence[TensorSpec]) -> None:
     found = {value.name: (shape_of(value), dtype_of(value)) for value in made}
     wanted = {spec.name: (spec.shape, spec.dtype) for spec in given}
     if found != wanted:
-        raise IntegrityError(f"what quark wrote has other {what}s: {_told(found)}, the model has {_told(wanted)}")
+        raise IntegrityError(f"what it wrote has other {what}s: {_told(found)}, the model has {_told(wanted)}")
 
 
 def _told(border: Mapping[str, tuple[Sequence[int | str], str]]) -> str:
@@ -89,14 +89,26 @@ def _integers(model: ModelProto, kind: Kind) -> Iterator[str]:
     """Yields what speaks against a model of quantised integers."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     nodes = [n for n in model.graph.node if n.op_type in PAIR]
+    rows = _rows(model)
     if not any(n.op_type == "QuantizeLinear" for n in nodes):
         yield "nothing in it is quantised"
     for node in nodes:
-        for complaint in _pair(node, stored, kind):
+        for complaint in _pair(node, stored, kind, node.input[0] in rows):
             yield f"{node.name or node.output[0]}: {complaint}"
 
 
-def _pair(node: NodeProto, stored: Mapping[str, TensorProto], kind: Kind) -> Iterator[str]:
+def _rows(model: ModelProto) -> set[str]:
+    """Returns the tensors that are rows of a stored table, as embeddings are: they keep the form of its weights."""
+    constants = constant_names(model.graph)
+    rows: set[str] = set()
+    for node in model.graph.node:
+        looked_up = node.op_type == "Gather" and node.input[0] in constants
+        if looked_up or (node.op_type in (*PAIR, *MOVES) and node.input[0] in rows):
+            rows |= set(node.output)
+    return rows
+
+
+def _pair(node: NodeProto, stored: Mapping[str, TensorProto], kind: Kind, row: bool) -> Iterator[str]:
     if ("" if node.domain in STANDARD else node.domain) != kind.domain:
         yield f"{node.op_type} is of the domain {node.domain or 'ai.onnx'}"
     missing = [name for name in node.input[1:3] if name not in stored]
@@ -107,7 +119,7 @@ def _pair(node: NodeProto, stored: Mapping[str, TensorProto], kind: Kind) -> Ite
     yield from _scale(scale, kind)
     if zero.size != 1:
         yield f"it has {zero.size} zero points, not one for the tensor"
-    yield from _integer(zero, stored.get(node.input[0]), kind)
+    yield from _integer(zero, stored.get(node.input[0]), kind, row)
 
 
 def _scale(scale: Array, kind: Kind) -> Iterator[str]:
@@ -119,10 +131,11 @@ def _scale(scale: Array, kind: Kind) -> Iterator[str]:
         yield f"its scale {scale.ravel()[0]:g} is no power of two"
 
 
-def _integer(zero: Array, constant: TensorProto | None, kind: Kind) -> Iterator[str]:
+def _integer(zero: Array, constant: TensorProto | None, kind: Kind, row: bool) -> Iterator[str]:
     dtype, first = str(zero.dtype), int(zero.ravel()[0])
     if constant is None:
-        if (dtype, first) != (kind.activations, kind.zero_point):
+        as_weight = row and dtype in kind.weights and first == 0
+        if (dtype, first) != (kind.activations, kind.zero_point) and not as_weight:
             yield f"an activation is {dtype} with zero point {first}, not {kind.activations} with {kind.zero_point}"
         return
     allowed = kind.weights if len(constant.dims) > 1 else kind.biases

@@ -71,7 +71,7 @@ class VitisAi:
         with _scratch(out / TOOL) as room:
             (room / "float.onnx").write_bytes(graph.SerializeToString())
             _quantise(quark, room, samples, options, work)
-            made = _made(room / MODEL, model, options, work)
+            made = _made(room / MODEL, model, options, quark, work)
         (out / MODEL).write_bytes(made.SerializeToString(deterministic=True))
         return _manifest(model, made, platform, options, out, quark.version, notes)
 
@@ -118,25 +118,28 @@ def _quantise(quark: capsule.Capsule, room: Path, samples: Path, options: VitisO
         running.ask("quantise", arguments, timeout_s=limit, progress=work.progress)
 
 
-def _made(path: Path, model: Artifact, options: VitisOptions, work: Work) -> Any:
+def _made(path: Path, model: Artifact, options: VitisOptions, quark: capsule.Capsule, work: Work) -> Any:
     """Returns the model that Quark wrote once it has shown to be what was asked for."""
     from anynpu.source.onnx_file import read
     from anynpu.targets.vitisai.form import check_made
     from anynpu.targets.vitisai.prepare import cleaned, put_in_order
 
     if not path.is_file():
-        raise ToolFailed(
-            f"{TOOL} ended well but wrote no model", log=str(work.log), hint="the log has quark's own words"
-        )
+        raise _complaint("wrote no model", quark, work)
     try:
         put_in_order(path)
         made = read(path)
         check_made(made, options.precision, model.manifest.inputs, model.manifest.outputs)
     except IntegrityError as error:
-        message = error.message.replace(str(path), "its file")
-        lines = work.log.read_text("utf-8", "replace").splitlines()[-8:]
-        raise ToolFailed(f"{TOOL} ended well but {message}", (), 0, str(work.log), lines, error.hint) from None
+        raise _complaint(error.message.replace(str(path), "its file"), quark, work) from None
     return cleaned(made)
+
+
+def _complaint(what: str, quark: capsule.Capsule, work: Work) -> ToolFailed:
+    """Returns what is wrong with the result of a run that ended well, with the hint that its words deserve."""
+    text = work.log.read_text("utf-8", "replace")
+    hint = quark.installed.toolchain.hint(text) or f"the log has {TOOL}'s own words"
+    return ToolFailed(f"{TOOL} ended well but {what}", (), 0, str(work.log), text.splitlines()[-8:], hint)
 
 
 def _manifest(

@@ -1,0 +1,77 @@
+"""Every zoo model and MiniLM through the real AMD Quark, executed on ONNX Runtime's CPU kernels: `make test-quark`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+MODELS = ("hello", "resnet8", "kws", "vww", "autoencoder", "detector")
+FLOORS = {"xint8": 23.9, "a8w8": 29.0, "a16w8": 32.0, "bf16": 39.0}
+"""SQNR in dB: those of xint8 and a8w8 are the figures established for a comparable net."""
+DROPS = {"xint8": 2.0, "a8w8": 1.0, "a16w8": 1.0, "bf16": 1.0}
+"""Points of accuracy that the precision may cost."""
+MINILM = Path(__file__).parents[2] / ".models"
+TEXTS = [
+    f"the {a} {b} {c}"
+    for a in ("old", "red", "quiet", "huge")
+    for b in ("cat", "river", "teacher", "market", "guitar")
+    for c in ("waits near the house", "fell into the water", "is bigger than the car", "belongs to nobody")
+]
+
+
+def built(cli: Cli, folder: Path, source: tuple[str, ...], *options: str) -> dict[str, Any]:
+    """Returns the record of a build for Strix."""
+    flags = [word for option in options for word in ("-O", option)]
+    done = cli("build", *source, "-t", "ryzen-ai-stx", *flags, "-o", str(folder), "-q", "-f", "json", timeout=1700)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (record,) = json.loads(done.stdout)["chips"]
+    return record
+
+
+def drop(record: dict[str, Any]) -> float:
+    """Returns the points of accuracy lost against the float model."""
+    proof = record["verification"]
+    return 0.0 if proof["score"] is None else 100 * (proof["score_float"] - proof["score"])
+
+
+@pytest.mark.parametrize("precision", list(FLOORS))
+@pytest.mark.parametrize("model", MODELS)
+def test_a_zoo_model_keeps_its_accuracy(cli: Cli, tmp_path: Path, model: str, precision: str) -> None:
+    record = built(cli, tmp_path / "out", ("-m", f"zoo:{model}"), f"precision={precision}")
+    assert record["verification"]["device"] == "quark"
+    assert record["verification"]["sqnr_db"] >= FLOORS[precision]
+    assert drop(record) <= DROPS[precision]
+    assert record["receipt"]["source"].startswith("predicted from AMD's list")
+    if precision != "bf16":  # whose list has neither Relu nor Clip
+        assert record["receipt"]["share"] == 1.0
+
+
+@pytest.mark.parametrize("model", ["resnet8", "kws"])
+def test_adaround_gains(cli: Cli, tmp_path: Path, model: str) -> None:
+    source = ("-m", f"zoo:{model}", "--limit", "64")
+    plain = built(cli, tmp_path / "plain", source)
+    learnt = built(cli, tmp_path / "learnt", source, "adaround=true", "adaround_iterations=300")
+    assert learnt["verification"]["sqnr_db"] >= plain["verification"]["sqnr_db"] + 1
+    assert drop(learnt) <= 1.0
+
+
+@pytest.mark.parametrize(("precision", "least"), MINILM_FLOORS := [("a16w8", 20.0), ("bf16", 30.0)])
+def test_minilm_is_quantised_too(cli: Cli, tmp_path: Path, precision: str, least: float) -> None:
+    if not (MINILM / "minilm.safetensors").is_file():
+        pytest.skip("make test-models fetches MiniLM")
+    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    borders = [("input_ids", "int64"), ("attention_mask", "int64")]
+    shapes = [word for name, kind in borders for word in ("--shape", f"{name}=1,32", "--dtype", f"{name}={kind}")]
+    source = (
+        "-m", "anynpu.source.bert:minilm", "--ckpt", str(MINILM / "minilm.safetensors"), "--task", "minilm",
+        "--tokenizer", str(MINILM / "minilm-tokenizer.json"), *shapes, "--data", "texts.txt",
+    )  # fmt: skip
+    record = built(cli, tmp_path / "out", source, f"precision={precision}")
+    assert record["verification"]["sqnr_db"] >= least
