@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from anynpu.cli.main import main
 from anynpu.pipeline.unpu_flags import FORMATS
 
 torch = pytest.importorskip("torch")
@@ -40,15 +42,26 @@ MODEL = [
 THREE = ["--target_format", "onnx", "tflm", "vela", "--target_hardware", "hxwe2,", "cortex-m4"]
 
 
-def call(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "anynpu", "unpu-bench", *words],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
+class Done(NamedTuple):
+    """What a command line came to."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def call(capsys, monkeypatch) -> Callable[..., Done]:
+    """Calls the command line in this process: most of what these tests wait for is a new one's imports."""
+
+    def run(folder: Path, *words: str) -> Done:
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        capsys.readouterr()
+        status = main(["unpu-bench", *words])
+        return Done(status, *capsys.readouterr())
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +81,10 @@ def place(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(place) -> subprocess.CompletedProcess[str]:
-    return call(place, *THREE, *MODEL, "--use_onnxsim", "False", "--fifo", "--debug", "False", "--out_dir", "out")
+    words = [*THREE, *MODEL, "--use_onnxsim", "False", "--fifo", "--debug", "False", "--out_dir", "out"]
+    return subprocess.run(
+        [sys.executable, "-m", "anynpu", "unpu-bench", *words], cwd=place, capture_output=True, text=True, timeout=600
+    )
 
 
 def test_three_formats_in_one_command(place, built):
@@ -110,7 +126,7 @@ def test_nothing_is_ignored_in_silence(built):
     assert "--- " not in built.stderr  # --debug False is false
 
 
-def test_an_earlier_output_is_kept_unless_overwritten(place, built):
+def test_an_earlier_output_is_kept_unless_overwritten(place, built, call):
     mark = place / "out/mark"
     mark.write_text("earlier")
     again = call(place, "--target_format", "onnx", *MODEL, "--out_dir", "out", "--debug")
@@ -127,7 +143,7 @@ def test_an_earlier_output_is_kept_unless_overwritten(place, built):
     assert refused.returncode == 2 and (place / "mine/letter").exists() and "--out_dir" in refused.stderr
 
 
-def test_a_format_that_fails_does_not_stop_the_others(place, built):
+def test_a_format_that_fails_does_not_stop_the_others(place, built, call):
     run = call(place, *THREE, *MODEL, "--memory_mode", "No_Such", "--out_dir", "failed", "-f", "json")
     record = json.loads(run.stdout)
     assert {(r["format"], r["status"]) for r in record["formats"]} == {
@@ -141,9 +157,10 @@ def test_a_format_that_fails_does_not_stop_the_others(place, built):
     assert not (place / "failed/models/mynet_vela_hxwe2.tflite").exists()
 
 
-def test_a_missing_toolchain_and_a_bit_width_are_failures_of_their_format_alone(place, built):
+def test_a_missing_toolchain_and_a_bit_width_are_failures_of_their_format_alone(place, built, call, monkeypatch):
+    monkeypatch.delenv("EIQ_NEUTRON_PATH", raising=False)
     words = ["--target_format", "onnx", "eiq", "--target_hardware", "mcxn947"]
-    run = call(place, *words, *MODEL, "--out_dir", "eiq", EIQ_NEUTRON_PATH="", PATH=os.environ["PATH"])
+    run = call(place, *words, *MODEL, "--out_dir", "eiq")
     assert run.returncode == 4, run.stdout + run.stderr
     assert "EIQ_NEUTRON_PATH" in run.stdout and "onnx    all" in run.stdout
     wide = call(
@@ -163,7 +180,7 @@ def test_a_missing_toolchain_and_a_bit_width_are_failures_of_their_format_alone(
         (["--arena_cache_size", "many"], "whole number"),
     ],
 )
-def test_what_is_wrong_is_one_sentence_and_nothing_is_written(place, built, words, message):
+def test_what_is_wrong_is_one_sentence_and_nothing_is_written(place, built, call, words, message):
     run = call(
         place, "--target_format", "onnx", "vela", "--target_hardware", "hxwe2", *MODEL, *words, "--out_dir", "no"
     )
@@ -172,14 +189,14 @@ def test_what_is_wrong_is_one_sentence_and_nothing_is_written(place, built, word
     assert not (place / "no").exists()
 
 
-def test_a_shape_with_as_many_values_is_said_and_kept(place, built):
+def test_a_shape_with_as_many_values_is_said_and_kept(place, built, call):
     words = [word if word != "10" else "2,5" for word in MODEL]
     run = call(place, "--target_format", "onnx", *words, "--out_dir", "shape")
     assert run.returncode == 0
     assert "anynpu: --output_shape 2 5: the model's own shape is kept: output: 1 10" in run.stderr
 
 
-def test_pickled_objects_are_refused_unless_trusted(place, built):
+def test_pickled_objects_are_refused_unless_trusted(place, built, call):
     state = torch.load(place / "net.pth.tar", weights_only=True)
     torch.save({**state, "optimizer": Path("object")}, place / "pickled.pth.tar")
     words = [word if word != "net.pth.tar" else "pickled.pth.tar" for word in MODEL]

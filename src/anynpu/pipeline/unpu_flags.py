@@ -59,7 +59,7 @@ FORMATS: Mapping[str, Format] = {
 INSTEAD: Mapping[str, tuple[str, str]] = {
     "use_onnxsim": ("tflm", "the graph is always simplified, and checked against the model as it was"),
     "disable_group_convolution": ("tflm", "a convolution with groups is converted as it is; nothing is unfolded"),
-    "enable_batchmatmul_unfold": ("tflm", "a batched matrix product stays one operator, which TFLite-Micro has"),
+    "enable_batchmatmul_unfold": ("tflm", "a product of two tensors stays one operator; nothing is unfolded"),
     "qat_policy": ("ai8x", "weights are quantised after the training; a policy is for ai8x-training, before it"),
 }
 """Flags that steer another tool: their format, and what happens here instead, whatever their value."""
