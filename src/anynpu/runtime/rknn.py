@@ -7,8 +7,9 @@
     rebuild/answers.npz     what its simulator answered to one drawn input
 
 A session builds the model again and takes it for the artifact's if the .rknn file is the same byte for byte. The
-toolkit writes addresses of its own memory into the file, so that takes a process whose addresses are not random; where
-the system forbids that, size and answers must be the same.
+toolkit writes memory that it never filled into the file, and addresses: so its process runs with memory that is filled
+alike, addresses that are not random, one thread and no clock in its words. Where a file differs all the same (a
+container may forbid some of this), size and answers must be the same.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ RESULT, REBUILD = "model.rknn", "rebuild"
 MODEL, SAMPLES, RECIPE, ANSWERS = "model.onnx", "samples.npz", "recipe.json", "answers.npz"
 RUN_LIMIT_S = 600
 PYTHON = """#!/bin/sh
-export OMP_NUM_THREADS=1 TQDM_DISABLE=1 PYTHONHASHSEED=0 GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.perturb=255
+export OMP_NUM_THREADS=1 TQDM_DISABLE=1 PYTHONHASHSEED=0
+export GLIBC_TUNABLES=glibc.malloc.tcache_count=0:glibc.malloc.perturb=255
 if setarch -R true 2>/dev/null; then exec setarch -R "{python}" "$@"; fi
 exec "{python}" "$@"
 """
@@ -93,7 +95,7 @@ class Simulator:
         """Runs the model once."""
         names = {"inputs": [s.name for s in self._inputs], "outputs": [s.name for s in self._outputs]}
         _, found = self._worker.ask("run", names, inputs, timeout_s=RUN_LIMIT_S)
-        return {spec.name: _shaped(spec, found[spec.name]) for spec in self._outputs}
+        return {spec.name: shaped(spec, found[spec.name]) for spec in self._outputs}
 
     def answers(self) -> dict[str, Array]:
         """Returns what it makes of one drawn input: enough to tell two builds apart."""
@@ -110,11 +112,11 @@ class Simulator:
         self._room.cleanup()
 
 
-def _shaped(spec: TensorSpec, found: Array) -> Array:
+def shaped(spec: TensorSpec, found: Array) -> Array:
     """Returns an output in the model's own shape and type; the toolkit adds axes of one."""
     if found.size != spec.size:
         shapes = f"{list(found.shape)}, not {list(spec.shape)}"
-        raise DeviceError(f"the simulator gives output {spec.name} the shape {shapes}", "inference")
+        raise DeviceError(f"output {spec.name} comes in the shape {shapes}", "inference")
     return found.reshape(spec.shape).astype(spec.dtype)
 
 
@@ -128,7 +130,7 @@ class RknnSession:
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
-        _require_sound(artifact)
+        require_sound(artifact)
         tool = find(TOOL)
         self._folder = tempfile.TemporaryDirectory(prefix="anynpu-rknn-log-")
         self._log = Path(self._folder.name) / "log.txt"
@@ -190,7 +192,7 @@ class RknnSession:
         self._folder.cleanup()
 
 
-def _require_sound(artifact: Artifact) -> None:
+def require_sound(artifact: Artifact) -> None:
     """Raises unless the files are those that were sealed: the simulator runs what it builds, not what it is shown."""
     for entry in artifact.manifest.files:
         path = artifact.file(entry.path)
