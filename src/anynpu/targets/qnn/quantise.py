@@ -20,6 +20,7 @@ from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.targets.data import dataset
+from anynpu.targets.qnn.dense import fuse
 from anynpu.targets.qnn.options import QnnOptions
 
 QUANTISED = ("QuantizeLinear", "DequantizeLinear")
@@ -38,6 +39,8 @@ def write(model: str, data: str, options: dict[str, Any], out: str) -> dict[str,
     chosen = schema.from_dict(QnnOptions, options, "-O")
     source = qdq.prepare(read(Artifact.open(Path(model)).main))
     given = chosen.quantize == "none" or is_quantised(source)
+    if not given:
+        fuse(source)
     operators = _operators(source)
     result = source if given else quantised(source, dataset(Path(data)), chosen, tool.report_progress)
     onnx.save(result, out)

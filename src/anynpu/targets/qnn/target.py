@@ -95,9 +95,7 @@ def _quantised(model: Artifact, data: Artifact, options: QnnOptions, out: Path, 
         "out": str(out / MODEL),
     }
     function = "anynpu.targets.qnn.quantise:write"
-    made: dict[str, Any] = tool.call(
-        function, arguments, scratch=out.parent, log=work.log, progress=work.progress, timeout_s=options.time_limit_s
-    )
+    made: dict[str, Any] = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
     return made
 
 
