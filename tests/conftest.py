@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from anynpu.capsules import toolchain
 from anynpu.store import Store
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -23,6 +24,9 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.environ["ANYNPU_CACHE_DIR"] = str(cache)
     for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # of `make test`; a make that a test calls must not know of it
         os.environ.pop(name, None)
+    if not os.environ.get("ANYNPU_VENDOR_TESTS"):
+        for name in toolchain.names():  # a tool of the user's own is no part of what is tested
+            os.environ.pop(toolchain.read_toolchain(name).variable, None)
     return cache
 
 
