@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 
 import fake_vitisai
 import numpy as np
@@ -129,3 +132,20 @@ def test_a_crash_leaves_nothing_compiled(room, fake, made, tmp_path):
     (left[0] / "half").write_text("what the crash left")
     fake_vitisai.open_each(fake, tmp_path / "cache", [("npu", str(made[1].path))])
     assert not (left[0] / "half").exists() and (left[0] / "anynpu.json").exists()
+
+
+def test_the_session_keeps_every_rule_of_the_kit(fake, made, tmp_path):
+    words = "from pathlib import Path; from anynpu.artifact import Artifact; from anynpu.testing import conformance; "
+    words += (
+        "from anynpu.runtime.vitisai import VitisAiSession; import sys; model, made, room = map(Path, sys.argv[1:]); "
+    )
+    words += (
+        "conformance.check_session(VitisAiSession, Artifact.open(made), room, Artifact.open(model), min_sqnr_db=20)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", words, str(made[0].path), str(made[1].path), str(tmp_path / "room")],
+        env={**os.environ, "PYTHONPATH": fake, "ANYNPU_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr

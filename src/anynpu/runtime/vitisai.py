@@ -24,6 +24,7 @@ from anynpu.drivers.root import Root
 from anynpu.drivers.ryzen_facts import VitisFacts
 from anynpu.drivers.ryzen_sdk import GET, VARIABLE, provider_options
 from anynpu.errors import DeviceError, IntegrityError, ToolMissing, Unsupported
+from anynpu.runtime.ort import inference_session
 from anynpu.runtime.vitisai_cache import CompileCache
 from anynpu.runtime.vitisai_report import FILE, PROVIDER, receipt
 from anynpu.tensors import Array
@@ -143,6 +144,7 @@ def _opened(model: Path, options: Mapping[str, str], profile: str) -> Any:
             str(model), settings, providers=[PROVIDER], provider_options=[dict(options)]
         )
     except Exception as error:
+        inference_session(str(model))  # a model that the CPU refuses too is damaged, whatever the NPU says
         raise DeviceError(
             f"ONNX Runtime cannot open the model on the NPU: {_first_line(error)}", "InferenceSession", hint=DOCTOR
         ) from error
