@@ -1,0 +1,131 @@
+"""ai8x-synthesis itself: known answers bit for bit, figures of the zoo, flags, and projects that compile."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anynpu import plugins
+from anynpu.artifact import Step, seal
+from anynpu.capsules.capsule import find
+from anynpu.measure.samples import read_samples
+from anynpu.runtime.ai8x import Ai8xSession
+from anynpu.runtime.base import run_real
+from anynpu.runtime.ort import OrtSession
+from anynpu.store import default_cache_dir
+from anynpu.targets.ai8x import Ai8x
+from anynpu.targets.base import Work
+from anynpu.tensors import by_name
+from anynpu.testing import models
+
+HERE = Path(__file__).parent.parent / "ai8x"
+sys.path.insert(0, str(HERE))
+import small_nets  # noqa: E402
+
+USER_CACHE = default_cache_dir()
+pytestmark = pytest.mark.skipif(
+    not os.environ.get("AI8X_SYNTHESIS_PATH"), reason="AI8X_SYNTHESIS_PATH names no checkout of ai8x-synthesis"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment():
+    """The capsule is in the user's cache, the tests have their own."""
+    if not os.environ.get("AI8X_PYTHON_PATH"):
+        os.environ["AI8X_PYTHON_PATH"] = str(find("ai8x", USER_CACHE).root)
+        yield
+        del os.environ["AI8X_PYTHON_PATH"]
+    else:
+        yield
+
+
+def made_of(function, folder, chip="max78000", **options):
+    """Returns the model, its samples and what the real tool made of them; the twin was compared with it then."""
+    model = models.onnx_artifact(function(), folder / "model")
+    data = models.data_artifact(model, folder / "data")
+    out = folder / "out"
+    out.mkdir()
+    work = Work(folder / "log.txt", lambda done, total: None)
+    manifest = Ai8x().compile(model, data, plugins.platform(chip), Ai8x.Options(**options), out, work)
+    return model, data, seal(out, manifest, Step("ai8x"), models.NOW)
+
+
+def sqnr(model, data, made) -> float:
+    like = by_name((*model.manifest.inputs, *model.manifest.outputs))
+    session, reference = Ai8xSession(made), OrtSession(model)
+    noise = power = 0.0
+    for sample in read_samples(data.path):
+        wanted, got = reference.run(sample), run_real(session, sample, like)
+        for name, values in wanted.items():
+            noise += float(((got[name] - values) ** 2).sum())
+            power += float((values**2).sum())
+    return 10 * np.log10(power / noise)
+
+
+@pytest.mark.parametrize(
+    ("name", "chip", "options", "floor"),
+    [
+        ("sequential", "max78000", {}, 26),
+        ("sequential", "max78000", {"output_width": "8", "avg_pool_rounding": True}, 26),
+        ("sequential", "max78000", {"bit_width": 4}, 8),
+        ("sequential", "max78002", {"max_speed": True}, 26),
+        ("strided", "max78000", {}, 26),
+        ("wide", "max78000", {}, 26),
+        ("signal", "max78000", {}, 26),
+        ("residual", "max78000", {}, 24),
+        ("residual", "max78002", {}, 24),
+        ("depthwise", "max78002", {}, 24),
+        ("softmax", "max78000", {"softmax": True}, 26),
+        ("shifted", "max78000", {"fifo": True, "mlator": True}, 30),
+    ],
+)
+def test_the_known_answer_is_the_twins_bit_for_bit(tmp_path, name, chip, options, floor):
+    model, data, made = made_of(getattr(small_nets, name), tmp_path, chip, **options)
+    assert sqnr(model, data, made) > floor
+    assert made.manifest.estimates.macs
+    assert (made.manifest.estimates.cycles is not None) == (chip == "max78000")
+    assert not made.manifest.notes or "written for" not in made.manifest.notes[0]
+
+
+@pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="no arm-none-eabi-gcc")
+@pytest.mark.parametrize("options", [{}, {"compact_weights": True, "no_wfi": True, "zero_sram": True}])
+def test_the_project_compiles_for_the_cortex_m4(tmp_path, options):
+    _, _, made = made_of(small_nets.sequential, tmp_path, **options)
+    project = made.path / "project"
+    for source in ("cnn.c", "main.c"):
+        argv = ["arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb", "-O2", "-I", str(HERE / "stubs"), "-I", str(project)]
+        done = subprocess.run(
+            [*argv, "-c", str(project / source), "-o", str(tmp_path / f"{source}.o")], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_equal_networks_give_equal_projects(tmp_path):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, two = (made_of(small_nets.strided, tmp_path / part)[2] for part in "ab")
+    assert one.manifest.files == two.manifest.files
+
+
+@pytest.mark.parametrize(("model", "floor", "drop"), [("hello", 30, 1.0), ("autoencoder", 33, 1.0)])
+def test_zoo_models_build(cli, tmp_path, model, floor, drop):
+    done = cli("build", "-m", f"zoo:{model}", "-t", "max78000", "-o", "out", "-q", "-f", "json", timeout=1500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (chip,) = json.loads(done.stdout)["chips"]
+    print(json.dumps(chip, indent=1)[:3000])
+    found = chip["verification"]
+    assert found["sqnr_db"] > floor
+
+
+@pytest.mark.parametrize("model", ["kws", "vww"])
+def test_other_zoo_models_are_refused_with_reasons(cli, model):
+    done = cli("build", "-m", f"zoo:{model}", "-t", "max78000", "-o", "out", "-q", timeout=600)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "Groups are not supported" in done.stdout
