@@ -1,5 +1,5 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
-VENDORS := cvi quark rknn qnn
+VENDORS := ai8x cvi quark rknn qnn
 
 .PHONY: help setup demo test test-models test-driver $(VENDORS:%=test-%) lint format bench clean
 
@@ -9,7 +9,7 @@ help:
 	@echo "make demo    set up, then build a model that ships with anynpu for six chips"
 	@echo "make test    set up, then run the tests"
 	@echo "make test-models   fetch real models (YOLOv8n, MiniLM, CLIP's vocabulary) and run the tests on them"
-	@echo "make test-cvi, test-quark, test-rknn, test-qnn   install a vendor's toolchain and run the tests on it"
+	@echo "make test-ai8x, test-cvi, test-quark, test-rknn, test-qnn   install a vendor's toolchain and run the tests on it"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   measure start-up, builds and stages; count instructions in QEMU; writes bench/results/"
 	@echo "make format  ruff format"
