@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from anynpu.runtime.ai8x import INPUT, Pool
@@ -31,6 +31,8 @@ class Block:
     dilation: tuple[int, int] = (1, 1)
     groups: int = 1
     flatten: bool = False
+    sum: str = ""
+    """The graph's tensor of the sum that an activation follows; the weights are the identity then."""
     nodes: list[str] = field(default_factory=list)
 
     @property
@@ -71,3 +73,33 @@ class Blocks:
     def users(self, number: int) -> list[int]:
         """The layers that read a result."""
         return [index for index, block in enumerate(self.blocks) if number in block.sources]
+
+    def tensors(self) -> list[str]:
+        """The graph's tensors whose ranges are needed."""
+        made = [self.tensor_of(number) for number in range(INPUT, len(self.blocks))]
+        return list(dict.fromkeys([*made, *(block.sum for block in self.blocks if block.sum)]))
+
+    def pairs(self) -> dict[int, tuple[int, int]]:
+        """The layers that write one operand of a sum, with the sum and the operand's place in it."""
+        sums = ((n, block) for n, block in enumerate(self.blocks) if len(block.sources) > 1)
+        return {source: (n, place) for n, block in sums for place, source in enumerate(block.sources)}
+
+
+def interleaved(given: Blocks) -> Blocks:
+    """Returns the network with copies of operands that more than a sum reads: two operands lie word by word in turn."""
+    found: list[Block] = []
+    moved = {INPUT: INPUT}
+    for number, block in enumerate(given.blocks):
+        sources: list[int] = []
+        for source in block.sources:
+            shared = source == INPUT or len(given.users(source)) > 1 or block.sources.count(source) > 1
+            if len(block.sources) > 1 and shared:
+                shape, tensor = given.shape_of(source), given.tensor_of(source)
+                name = f"{block.name}/copy{len(sources)}"
+                found.append(Block(name, "passthrough", (moved[source],), shape, shape, tensor))
+                sources.append(len(found) - 1)
+            else:
+                sources.append(moved[source])
+        found.append(replace(block, sources=tuple(sources)))
+        moved[number] = len(found) - 1
+    return replace(given, blocks=found)

@@ -38,6 +38,8 @@ def network_yaml(network: Network, places: list[Place]) -> str:
 
 def _settings(number: int, layer: Layer, place: Place) -> list[str]:
     found = [f"out_offset: 0x{place.out_offset:04x}", f"processors: 0x{place.processors:016x}"]
+    if place.out_processors:
+        found.append(f"output_processors: 0x{place.out_processors:016x}")
     found.append(f"in_offset: 0x{place.in_offset:04x}")
     found.append(f"operation: {'mlp' if layer.operation == 'linear' else layer.operation}")
     if layer.operation == "conv2d":

@@ -14,7 +14,7 @@ from anynpu.errors import Finding
 from anynpu.graph.fold import constant_value, static_shapes
 from anynpu.graph.shapes import infer, inputs_of
 from anynpu.runtime.ai8x import INPUT, Pool
-from anynpu.targets.ai8x.blocks import Block, Blocks, Shape
+from anynpu.targets.ai8x.blocks import Block, Blocks, Shape, interleaved
 from anynpu.tensors import Array
 
 
@@ -51,7 +51,7 @@ def cut(model: ModelProto) -> tuple[Blocks, tuple[Finding, ...]]:
         except Misfit as misfit:
             findings.append(Finding(misfit.rule, f"{node.op_type}: {misfit}", node.name or node.output[0]))
     findings += walk.finish()
-    return walk.blocks, tuple(findings)
+    return interleaved(walk.blocks), tuple(findings)
 
 
 class _Walk:
@@ -149,6 +149,18 @@ class _Walk:
             return None
         block = self.blocks.blocks[value.layer]
         return block if block.activation == "none" and block.weight is not None else None
+
+    def summed(self, node: NodeProto) -> Block | None:
+        """Returns the sum that makes the node's input, if nothing else reads it, as a layer with the identity."""
+        name, value = node.input[0], self.value(node)
+        block = None if value.layer == INPUT else self.blocks.blocks[value.layer]
+        if block is None or len(block.sources) < 2 or block.weight is not None or self.uses[name] != 1:
+            return None
+        if value.pool is not None or name in self.outputs:
+            return None
+        block.operation, block.sum = "conv2d", block.tensor
+        block.weight, block.bias = np.eye(block.input[0])[:, :, None, None], np.zeros(block.input[0])
+        return block
 
     def settle(self, value: Value, tensor: str) -> Value:
         """Returns the value after a layer that does nothing but its window."""
@@ -300,7 +312,7 @@ def _data_index(walk: _Walk, node: NodeProto) -> int:
 
 
 def _activation(walk: _Walk, node: NodeProto) -> None:
-    value, block = walk.value(node), walk.own(node)
+    value, block = walk.value(node), walk.own(node) or walk.summed(node)
     if block is None or (value.pool is not None and value.pool.kind != "max"):
         raise Misfit("activation", "An activation must follow the convolution or Linear layer that it belongs to.")
     if node.op_type == "Clip":

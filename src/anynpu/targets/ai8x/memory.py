@@ -17,6 +17,7 @@ class Place:
     """Where a layer reads, computes and writes; offsets are bytes in each shared memory."""
 
     processors: int
+    out_processors: int
     in_offset: int
     out_offset: int
     write_gap: int = 0
@@ -51,42 +52,74 @@ def kernel_words(blocks: Blocks, number: int, bits: int) -> int:
 def place(blocks: Blocks, facts: Ai8xFacts, bits: int, last_width: int, fifo: bool) -> list[Place]:
     """Returns the place of every layer, or raises Unsupported where the memories do not suffice."""
     processors = _processors(blocks, facts, bits, fifo)
-    offsets = _offsets(blocks, facts, last_width)
-    return [Place(processors[n], offsets[block.sources[0]], offsets[n]) for n, block in enumerate(blocks.blocks)]
+    offsets, pairs = _offsets(blocks, facts, last_width), blocks.pairs()
+    return [
+        Place(
+            processors[b.sources[0]],
+            processors.get(n, 0),
+            min(offsets[s] for s in b.sources),
+            offsets[n],
+            int(n in pairs),
+        )
+        for n, b in enumerate(blocks.blocks)
+    ]
 
 
-def _processors(blocks: Blocks, facts: Ai8xFacts, bits: int, fifo: bool) -> list[int]:
-    """Returns the map of each layer's processors; few channels go where the fewest weights are."""
-    used = [0] * PROCESSORS
-    maps = []
-    for number, block in enumerate(blocks.blocks):
-        width, words = width_of(block.input[0]), kernel_words(blocks, number, bits)
-        starts = range(0, PROCESSORS - width + 1, SHARED)
-        fixed = INPUT in block.sources and fifo
-        start = 0 if fixed else min(starts, key=lambda s: (max(used[s : s + width]), s))
+def _processors(blocks: Blocks, facts: Ai8xFacts, bits: int, fifo: bool) -> dict[int, int]:
+    """Returns the processors that hold each tensor; few channels go where the fewest weights are."""
+    used, maps = [0] * PROCESSORS, dict[int, int]()
+    for number in range(INPUT, len(blocks.blocks) - 1):
+        if number in maps:
+            continue
+        group = _together(blocks, number)
+        width = width_of(blocks.shape_of(number)[0])
+        words = sum(kernel_words(blocks, user, bits) for n in group for user in set(blocks.users(n)))
+        starts = [0] if fifo and INPUT in group else range(0, PROCESSORS - width + 1, SHARED)
+        start = min(starts, key=lambda s, w=width: (max(used[s : s + w]), s))
         for processor in range(start, start + width):
             used[processor] += words
-        maps.append(((1 << width) - 1) << start)
+        maps |= dict.fromkeys(group, ((1 << width) - 1) << start)
     if max(used) > facts.kernel_words:
         told = f"The weights take {max(used)} words of a processor's {facts.kernel_words}."
         raise Unsupported("the weights do not fit", [Finding("kernel_memory", told)])
     return maps
 
 
+def _together(blocks: Blocks, number: int) -> set[int]:
+    """Returns the tensors that must lie in the same processors: operands of a sum, and both sides of a copy."""
+    group, last = {number}, len(blocks.blocks) - 1
+    while True:
+        more = set(group)
+        for n, block in enumerate(blocks.blocks):
+            same = {*block.sources, n} if block.operation == "passthrough" and n < last else set(block.sources)
+            if same & more:
+                more |= same
+        if more == group:
+            return group
+        group = more
+
+
 def _offsets(blocks: Blocks, facts: Ai8xFacts, last_width: int) -> dict[int, int]:
     """Returns where each result lies: at either end of the memories, or in a gap, while it lives."""
-    count = len(blocks.blocks)
+    count, pairs = len(blocks.blocks), blocks.pairs()
     ends = {n: max(blocks.users(n), default=count) for n in range(INPUT, count)}
     offsets, sizes = {INPUT: 0}, {INPUT: data_bytes(blocks.input)}
     for number, block in enumerate(blocks.blocks):
-        size = sizes[number] = data_bytes(block.output, last_width if number == count - 1 else 8)
-        alive = [n for n in offsets if ends[n] >= number]
-        found = _free(size, [(offsets[n], offsets[n] + sizes[n]) for n in alive], facts.instance_bytes)
+        size = data_bytes(block.output, last_width if number == count - 1 else 8)
+        total, turn = pairs.get(number, (0, 0))
+        mates = [n for n in blocks.blocks[total].sources if n in offsets] if number in pairs else []
+        if mates:  # the place for both was taken by the first
+            offsets[number], sizes[number] = offsets[mates[0]] + 4 * (turn - pairs[mates[0]][1]), 0
+            continue
+        sizes[number] = size * (2 if number in pairs else 1)
+        alive = [n for n in offsets if ends[n] >= number and sizes[n]]
+        taken = [(offsets[n] - 4 * pairs.get(n, (0, 0))[1], sizes[n]) for n in alive]
+        found = _free(sizes[number], [(low, low + held) for low, held in taken], facts.instance_bytes)
         if found is None:
-            held = sum(sizes[n] for n in alive) + size
+            held = sum(sizes[n] for n in alive) + sizes[number]
             told = f"What it reads, writes and keeps takes {held} of the {facts.instance_bytes} bytes of each memory."
             raise Unsupported("the data do not fit", [Finding("data_memory", told, block.name)])
-        offsets[number] = found
+        offsets[number] = found + 4 * turn
     return offsets
 
 

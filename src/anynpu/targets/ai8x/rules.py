@@ -85,6 +85,12 @@ def lone_window(block: Block, facts: Ai8xFacts) -> bool:
 
 
 @rule
+def summed(block: Block, facts: Ai8xFacts) -> bool:
+    """A sum of two tensors takes at most 64 channels."""
+    return len(block.sources) < 2 or block.input[0] <= 64
+
+
+@rule
 def flattened(block: Block, facts: Ai8xFacts) -> bool:
     """A Linear layer flattens at most 256 pixels per channel and 16,384 values, to at most 1024."""
     if block.operation != "linear":

@@ -74,13 +74,15 @@ def observe(
 ) -> Statistics:
     """Returns the statistics of every tensor that a layer makes, over the samples."""
     collector = RangeCollector(method, bits=8, symmetric=True)
-    made = {blocks.tensor_of(n): n for n in range(INPUT, len(blocks.blocks))}
-    sums: dict[str, list[Floats]] = {name: [] for name in made}
+    # Copies stand for a tensor that another layer has made before.
+    made = {blocks.tensor_of(n): n for n in reversed(range(INPUT, len(blocks.blocks)))}
+    names = blocks.tensors()
+    sums: dict[str, list[Floats]] = {name: [] for name in names}
     for step in range(len(samples) * collector.passes):
         number = step % len(samples)
         progress(step, len(samples) * collector.passes)
         values = run(samples[number])
-        tensors = {name: _activated(blocks, made[name], values[name]) for name in made}
+        tensors = {name: _activated(blocks, made.get(name, INPUT), values[name]) for name in names}
         if step >= len(samples):
             collector.observe_values(tensors)
             continue
@@ -116,13 +118,25 @@ def quantise(blocks: Blocks, seen: Statistics, options: Ai8xOptions, last_width:
             flow = _flow(seen, blocks.tensor_of(source), centre if source == INPUT else 0.0, lost)
             search = _Search(block, given, flow, options)
             offset = abs(blocks.offset) if number == last else 0.0
-            if last_width == 32 and number == last:
+            free = tied.get(number, given) == given
+            if block.sum and free and (exact := _identity(block, given, options.bit_width)):
+                layer = exact
+            elif last_width == 32 and number == last:
                 layer = search.wide(block.output[0] > biased)
             else:
                 layer = search.narrow(_outputs(block, seen, tied.get(number), offset))
         scales[number] = layer.scale
         found.append(layer)
     return Integers(found, scale, centre)
+
+
+def _identity(block: Block, given: float, bits: int) -> Quantised | None:
+    """Returns the layer that hands a sum on as it is, where that is exact."""
+    if bits < 2 or (block.ceiling is not None and given * 127 > block.ceiling * 1.0001):
+        return None
+    assert block.weight is not None
+    weight = (block.weight * 2 ** (bits - 2)).astype(np.int64)
+    return Quantised(weight, np.zeros(len(weight), np.int64), 9 - bits, given)
 
 
 def _input(blocks: Blocks, seen: Statistics, tied: Mapping[int, float]) -> tuple[float, float]:
@@ -174,11 +188,18 @@ def _tied(blocks: Blocks, seen: Statistics) -> dict[int, float]:
         if block.weight is None:
             for source in block.sources:
                 leader[lead(source)] = lead(number)
+        for source in block.sources[1:]:
+            leader[lead(source)] = lead(block.sources[0])
     groups: dict[int, list[int]] = {}
     for number in leader:
         groups.setdefault(lead(number), []).append(number)
-    summed = [g for g in groups.values() if any(n != INPUT and len(blocks.blocks[n].sources) > 1 for n in g)]
-    return {n: max(seen.peak(blocks.tensor_of(m)) for m in group) / 127 for group in summed for n in group}
+    sums = [block for block in blocks.blocks if len(block.sources) > 1]
+    found = dict[int, float]()
+    for root in {lead(block.sources[0]) for block in sums}:
+        tensors = [blocks.tensor_of(n) for n in groups[root]]
+        tensors += [block.sum or block.tensor for block in sums if lead(block.sources[0]) == root]
+        found |= dict.fromkeys(groups[root], max(seen.peak(tensor) for tensor in tensors) / 127)
+    return found
 
 
 def _outputs(block: Block, seen: Statistics, tied: float | None, offset: float) -> list[float]:

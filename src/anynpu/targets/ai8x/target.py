@@ -137,7 +137,7 @@ def _prepare(
 
     samples = list(read_samples(data.path).first(RANGE_SAMPLES))
     inner = OrtInner(model)
-    names = [blocks.tensor_of(number) for number in range(-1, len(blocks.blocks))]
+    names = blocks.tensors()
     seen = scales.observe(blocks, lambda sample: inner.tensors(sample, names), samples, options.method, work.progress)
     integers = scales.quantise(blocks, seen, options, width, facts.biased_channels)
     network, parameters = _network(blocks, integers, facts, options, width)
