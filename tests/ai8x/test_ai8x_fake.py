@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_ai8x import write_tool
-from small_nets import sequential, shifted, softmax, strided, wide
+from small_nets import residual, sequential, shifted, softmax, strided, wide
 
 from anynpu import plugins
 from anynpu.artifact import Step, seal
@@ -79,7 +79,9 @@ def sqnr(made, model) -> float:
     return 10 * np.log10(power / noise)
 
 
-@pytest.mark.parametrize(("function", "floor"), [(sequential, 26), (strided, 26), (softmax, 26), (shifted, 30)])
+@pytest.mark.parametrize(
+    ("function", "floor"), [(sequential, 26), (strided, 26), (residual, 26), (softmax, 26), (shifted, 30)]
+)
 def test_the_twin_equals_the_tools_answer_and_is_near_to_float(tool, build, net, function, floor):
     tool()
     made = build(function)
