@@ -19,8 +19,9 @@ D RKNN: [08:51:05.402] 0 InputOperator INT8 CPU \\ (1,3,32,32) 0/0/0 0 InputOper
 D RKNN: [08:51:05.402] 1 Conv INT8 NPU (1,64,8,8),(1,64,7,7),(64) (1,64,2,2) 339/784/784 7 Conv:/pool/a b
 D RKNN: [08:51:05.402] 2 ConvAdd INT8 NPU (1,16,32,32),(16,16,3,3),(16),... (1,16,32,32) 2187/9216/9216 34 Conv:c
 D RKNN: [08:51:05.402] 3 exMatMul FLOAT16 NPU (1,12,128,32),(1,12,32,128) (1,12,128,128) 5/6/6 1 exMatMul:m
-D RKNN: [08:51:05.402] 4 Reshape INT8 CPU (1,10,1,1),(2) (1,10) 0/0/0 0 Reshape:r
-D RKNN: [08:51:05.402] 5 OutputOperator INT8 CPU (1,10) \\ 0/0/0 0 OutputOperator:logits
+D RKNN: [08:51:05.402] 4 exSDPAttention FLOAT16 NPU (1,12,32,32),(1,12,32,32),... (1,12,32,32) 1/1/0 1 exSDPAttention:a
+D RKNN: [08:51:05.402] 5 Reshape INT8 CPU (1,10,1,1),(2) (1,10) 0/0/0 0 Reshape:r
+D RKNN: [08:51:05.402] 6 OutputOperator INT8 CPU (1,10) \\ 0/0/0 0 OutputOperator:logits
 D RKNN: [08:51:05.404] 1 ConvClip image INT8 NC1HWC2 (1,3,32,32) (1,1,32,32,3) | 0x00000000 0x00000c00 0x00000c00
 D RKNN: [08:51:05.412] Total Internal Memory Size: 1.5MB
 D RKNN: [08:51:05.412] Total Weight Memory Size: 87.25KB
@@ -33,9 +34,10 @@ def test_the_table_is_read():
         ("/pool/a b", "NPU"),
         ("c", "NPU"),
         ("m", "NPU"),
+        ("a", "NPU"),
         ("r", "CPU"),
     ]
-    assert [x.macs for x in found.operators] == [64 * 4 * 49, 16 * 1024 * 16 * 9, 12 * 128 * 128 * 32, 0]
+    assert [x.macs for x in found.operators] == [64 * 4 * 49, 16 * 1024 * 16 * 9, 12 * 128 * 128 * 32, None, 0]
     assert (found.cycles, found.internal_bytes, found.weight_bytes) == (784 + 9216 + 6, 3 * 2**19, 89344)
     assert found.outputs() == ((1, 10),)
 

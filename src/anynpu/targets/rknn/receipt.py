@@ -21,6 +21,7 @@ ROW = re.compile(
 SIZE = re.compile(r"Total (?P<what>Internal|Weight) Memory Size: (?P<size>[\d.]+)(?P<unit>B|KB|MB)")
 UNITS = {"B": 1, "KB": 1024, "MB": 1024 * 1024}
 SHAPE = re.compile(r"\(([\d,]+)\)")
+FUSED = ("Attention", "LSTM", "GRU")
 BORDERS = ("InputOperator", "OutputOperator")
 
 
@@ -38,7 +39,9 @@ class Layer:
 
     @property
     def macs(self) -> int | None:
-        """The multiplications that shapes tell of; None for a product whose shapes are not told."""
+        """The multiplications that shapes tell of; None for products that they do not tell of."""
+        if any(whole in self.kind for whole in FUSED):
+            return None
         product = "MatMul" in self.kind
         if not product and "Conv" not in self.kind:
             return 0
