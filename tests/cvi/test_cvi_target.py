@@ -278,3 +278,38 @@ def test_a_simulator_that_ends_is_a_failure_with_a_log(tool, build):
         CviSession(made)
     assert "open_model" in failure.value.message
     assert "cvi_worker" in Path(failure.value.log).read_text()
+
+
+def gelu(parts):
+    """Returns erf alone, or as a GELU has it: erf(x / sqrt 2) + 1."""
+    value = (TensorProto.FLOAT, [1, 8])
+    nodes = [helper.make_node("Erf", ["a" if parts else "x"], ["b" if parts else "y"], "erf")]
+    if parts:
+        nodes = [
+            helper.make_node("Mul", ["x", "k"], ["a"], "scale"),
+            *nodes,
+            helper.make_node("Add", ["b", "k"], ["y"]),
+        ]
+    border = [[helper.make_tensor_value_info(name, *value)] for name in ("x", "y")]
+    held = [helper.make_tensor("k", TensorProto.FLOAT, [1], [0.7071])]
+    graph = helper.make_graph(nodes, "net", *border, held)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(("parts", "rules"), [(False, ["erf_is_part_of_gelu"]), (True, [])])
+def test_erf_goes_to_old_chips_as_part_of_gelu_alone(tmp_path, parts, rules):
+    model = models.onnx_artifact(gelu(parts), tmp_path / "model")
+    assert [finding.rule for finding in Cvi().check(model, CV, Cvi.Options())] == rules
+    assert Cvi().check(model, BM, Cvi.Options()) == ()
+
+
+@pytest.mark.parametrize(("held", "rules"), [(["e"], []), ([], ["power_is_a_number"])])
+def test_powers_of_data_are_refused_for_old_chips(tmp_path, held, rules):
+    value = (TensorProto.FLOAT, [1, 8])
+    inputs = [helper.make_tensor_value_info(n, *value) for n in ("x", "e") if n not in held]
+    weights = [helper.make_tensor(n, TensorProto.FLOAT, [1], [2.0]) for n in held]
+    node = helper.make_node("Pow", ["x", "e"], ["y"], "power")
+    graph = helper.make_graph([node], "net", inputs, [helper.make_tensor_value_info("y", *value)], weights)
+    net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = models.onnx_artifact(net, tmp_path / "model")
+    assert [finding.rule for finding in Cvi().check(model, CV, Cvi.Options())] == rules

@@ -69,8 +69,14 @@ def tpu_computes_it(node: NodeProto, model: ModelProto, facts: CviFacts) -> bool
     return node.op_type not in facts.on_cpu
 
 
+def rows_are_constant(node: NodeProto, model: ModelProto, facts: CviFacts) -> bool:
+    """CV18xx chips look rows of a table up on the CPU, where which rows is data (embeddings of tokens)."""
+    held = {tensor.name for tensor in model.graph.initializer}
+    return not facts.old or node.op_type != "Gather" or node.input[0] not in held or node.input[1] in held
+
+
 REFUSALS: tuple[Rule, ...] = (is_float, is_read, chip_has_it, erf_is_part_of_gelu, power_is_a_number)
-RULES: tuple[Rule, ...] = (*REFUSALS, tpu_computes_it)
+RULES: tuple[Rule, ...] = (*REFUSALS, tpu_computes_it, rows_are_constant)
 
 
 def with_kernel_shapes(model: ModelProto) -> ModelProto:
