@@ -15,6 +15,7 @@ from project_tools import need, sh
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
 from anynpu.cli.firmware import write_tree
 from anynpu.errors import ConfigError, Unsupported
+from anynpu.firmware.project import templates
 from anynpu.firmware.project.tree import make_project
 from anynpu.tensors import Quantization, TensorSpec
 
@@ -330,6 +331,9 @@ def test_the_tree_is_the_same_every_time_and_says_what_it_is(built):
     made = Artifact.open(room / "cv180x")
     first, second = (make_project(made, "cvi-linux").files for _ in range(2))
     assert first == second
+    for name, data in first.items():
+        assert str(room).encode() not in data, name
+        assert name.startswith(("model/", "vectors/")) or not templates.PLACE.search(data.decode()), name
     assert first["model/model.cvimodel"] == made.main.read_bytes()
     report = json.loads(first["report.json"])
     assert (report["board"], report["engine"], report["vectors"]) == ("cvi-linux", "cviruntime", 4)
