@@ -20,15 +20,11 @@ from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.targets.data import dataset
-from anynpu.targets.qnn.dense import fuse
 from anynpu.targets.qnn.options import QnnOptions
+from anynpu.targets.qnn.prepare import QUANTISED, is_quantised, prepared
 
-QUANTISED = ("QuantizeLinear", "DequantizeLinear")
-
-
-def is_quantised(model: onnx.ModelProto) -> bool:
-    """Whether the model has QuantizeLinear and DequantizeLinear pairs of its own."""
-    return {"QuantizeLinear", "DequantizeLinear"} <= {node.op_type for node in model.graph.node}
+SOFTMAX_WINDOW = 20.0
+"""How far below the largest of its inputs Softmax still sees anything: exp(-20) is 2e-9."""
 
 
 def write(model: str, data: str, options: dict[str, Any], out: str) -> dict[str, Any]:
@@ -37,10 +33,9 @@ def write(model: str, data: str, options: dict[str, Any], out: str) -> dict[str,
 
     logging.getLogger().setLevel(logging.ERROR)  # onnxruntime advises to prepare the model, which is done
     chosen = schema.from_dict(QnnOptions, options, "-O")
-    source = qdq.prepare(read(Artifact.open(Path(model)).main))
+    source = read(Artifact.open(Path(model)).main)
     given = chosen.quantize == "none" or is_quantised(source)
-    if not given:
-        fuse(source)
+    source = qdq.prepare(source) if given else prepared(source)
     operators = _operators(source)
     result = source if given else quantised(source, dataset(Path(data)), chosen, tool.report_progress)
     onnx.save(result, out)
@@ -53,13 +48,37 @@ def quantised(
     """Returns a prepared float model with pairs that carry our ranges, in the types that the HTP takes."""
     whole = {value.name for value in model.graph.output}
     run = qdq.runner(model)
-    ranges = collect(run, data, options.method, options.percentile, options.bits, False, progress, whole)
+    found = collect(run, data, options.method, options.percentile, options.bits, False, progress, whole)
+    ranges = found | masked(model, found)
     if options.bias_correction and options.weight_type == "int8":
         # At 16 bits activations lose nothing that a bias could take back: what the plan says of them is no matter.
         plan = QuantPlan("uint8" if options.bits == 8 else "int16", options.weights)
         means = channel_means(run, data, qdq.weighted_inputs(model), ranges, plan)
         qdq.correct_biases(model, means, options.weights == "per-channel")
     return _emitted(model, ranges, options)
+
+
+def masked(model: onnx.ModelProto, ranges: Mapping[str, Range]) -> dict[str, Range]:
+    """Returns narrower ranges for what goes into Softmax: the -10000 of an attention mask would take every step.
+
+    What is further below the largest value than Softmax sees may be stored as the lowest value there is.
+    """
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    added = [n for n in model.graph.node if n.op_type == "Add" and _all(readers.get(n.output[0], []), "Softmax")]
+    sums = {node.output[0]: SOFTMAX_WINDOW for node in added if node.output[0] in ranges}
+    for node in added:
+        known = [ranges[name].max - ranges[name].min for name in node.input if name in ranges]
+        for name in node.input:
+            if name in ranges and all(reader in added for reader in readers[name]):
+                sums[name] = max(sums.get(name, 0.0), SOFTMAX_WINDOW + min(known))
+    return {n: Range(max(ranges[n].min, ranges[n].max - width), ranges[n].max) for n, width in sums.items()}
+
+
+def _all(nodes: list[onnx.NodeProto], kind: str) -> bool:
+    return bool(nodes) and all(node.op_type == kind for node in nodes)
 
 
 def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOptions) -> onnx.ModelProto:
@@ -81,6 +100,9 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
             activation_type=types[options.activations],
             weight_type=types[options.weight_type],
             per_channel=per_channel,
+            # The HTP validates LayerNormalization with a gain of uint8 only.
+            init_overrides={name: [{"quant_type": QuantType.QUInt8, "symmetric": False}] for name in _gains(model)},
+            add_qtype_converts=False,
         )
         quantizer = QDQQuantizer(
             model,
@@ -100,6 +122,12 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
         lines = str(error).splitlines() or [type(error).__name__]
         raise ToolFailed(f"onnxruntime cannot quantise the model: {lines[0]}", last_lines=lines[-20:]) from error
     return qdq.without_leftovers(quantizer.model.model)
+
+
+def _gains(model: onnx.ModelProto) -> list[str]:
+    stored = {tensor.name for tensor in model.graph.initializer}
+    found = [node.input[1] for node in model.graph.node if node.op_type == "LayerNormalization"]
+    return sorted({name for name in found if name in stored})
 
 
 def _operators(model: onnx.ModelProto) -> list[dict[str, Any]]:

@@ -50,10 +50,12 @@ class Qnn:
     def check(self, model: Artifact, platform: Platform, options: QnnOptions) -> tuple[Finding, ...]:
         """Returns what the NPU is known to refuse."""
         from anynpu.source.onnx_file import read
+        from anynpu.targets.qnn.prepare import prepared
         from anynpu.targets.qnn.rules import findings
 
         platform.facts_as(QnnFacts)
-        return findings(read(model.main))
+        graph = read(model.main)
+        return findings(graph if options.quantize == "none" else prepared(graph))
 
     def compile(
         self, model: Artifact, data: Artifact | None, platform: Platform, options: QnnOptions, out: Path, work: Work
