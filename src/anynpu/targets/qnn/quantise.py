@@ -23,9 +23,6 @@ from anynpu.targets.data import dataset
 from anynpu.targets.qnn.options import QnnOptions
 from anynpu.targets.qnn.prepare import QUANTISED, is_quantised, prepared
 
-SOFTMAX_WINDOW = 20.0
-"""How far below the largest of its inputs Softmax still sees anything: exp(-20) is 2e-9."""
-
 
 def write(model: str, data: str, options: dict[str, Any], out: str) -> dict[str, Any]:
     """Writes the model for the provider and returns its operators and what was done (runs in a child process)."""
@@ -48,37 +45,13 @@ def quantised(
     """Returns a prepared float model with pairs that carry our ranges, in the types that the HTP takes."""
     whole = {value.name for value in model.graph.output}
     run = qdq.runner(model)
-    found = collect(run, data, options.method, options.percentile, options.bits, False, progress, whole)
-    ranges = found | masked(model, found)
+    ranges = collect(run, data, options.method, options.percentile, options.bits, False, progress, whole)
     if options.bias_correction and options.weight_type == "int8":
         # At 16 bits activations lose nothing that a bias could take back: what the plan says of them is no matter.
         plan = QuantPlan("uint8" if options.bits == 8 else "int16", options.weights)
         means = channel_means(run, data, qdq.weighted_inputs(model), ranges, plan)
         qdq.correct_biases(model, means, options.weights == "per-channel")
     return _emitted(model, ranges, options)
-
-
-def masked(model: onnx.ModelProto, ranges: Mapping[str, Range]) -> dict[str, Range]:
-    """Returns narrower ranges for what goes into Softmax: the -10000 of an attention mask would take every step.
-
-    What is further below the largest value than Softmax sees may be stored as the lowest value there is.
-    """
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in model.graph.node:
-        for name in node.input:
-            readers.setdefault(name, []).append(node)
-    added = [n for n in model.graph.node if n.op_type == "Add" and _all(readers.get(n.output[0], []), "Softmax")]
-    sums = {node.output[0]: SOFTMAX_WINDOW for node in added if node.output[0] in ranges}
-    for node in added:
-        known = [ranges[name].max - ranges[name].min for name in node.input if name in ranges]
-        for name in node.input:
-            if name in ranges and all(reader in added for reader in readers[name]):
-                sums[name] = max(sums.get(name, 0.0), SOFTMAX_WINDOW + min(known))
-    return {n: Range(max(ranges[n].min, ranges[n].max - width), ranges[n].max) for n, width in sums.items()}
-
-
-def _all(nodes: list[onnx.NodeProto], kind: str) -> bool:
-    return bool(nodes) and all(node.op_type == kind for node in nodes)
 
 
 def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOptions) -> onnx.ModelProto:
