@@ -27,7 +27,7 @@ CASES = {
     "vitisai": "ryzen-ai-stx",
     "cvi": "cv180x",
     "neutron": "mcxn947",
-    "rknn": "rk3588",
+    "rknn": "rk3568",
     "qnn": "hexagon-v73",
 }
 """A chip for each compiler; a compiler that is registered and not named here fails its test."""
