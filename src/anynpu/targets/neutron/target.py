@@ -72,9 +72,9 @@ class Neutron:
                 message = f"{NAME} ended well, but its {OUTPUT} is not the model: {words}"
                 raise command.failed(message, argv, work.log, said, installed) from None
             receipt.require_npu(platform.npu, before, after)
+            statistics = read_statistics(said)
+            require_fit(statistics, room / OUTPUT, platform)
             (room / OUTPUT).replace(out / OUTPUT)
-        statistics = read_statistics(said)
-        require_fit(statistics, out / OUTPUT, platform)
         version = command.version(installed)
         return Manifest(
             format=self.produces,
