@@ -14,6 +14,7 @@ from anynpu.graph.shapes import inputs_of, shape_of
 MAX_OPSET, MAX_IR = 19, 10
 BRANCHES = {"If", "Loop", "Scan"}
 DATA_DEPENDENT = {"NonZero", "NonMaxSuppression", "Unique", "Compress"}
+BATCH = "The batch must be 1: the toolkit is given samples one at a time."
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -35,11 +36,6 @@ def prepared(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
 def opset_of(model: ModelProto) -> int:
     """Returns the version of ONNX's own operators that the model uses."""
     return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
-
-
-def batch_is_one(node: NodeProto) -> bool:
-    """The batch must be 1: the toolkit is given samples one at a time."""
-    return True
 
 
 def no_branches(node: NodeProto) -> bool:
@@ -84,7 +80,7 @@ def _shapes(model: ModelProto) -> tuple[Finding, ...]:
         if any(isinstance(size, str) for size in shape):
             found.append(Finding("shapes_are_static", "The shape must be fixed: give it with --shape.", value.name))
         elif shape and shape[0] != 1:
-            found.append(Finding("batch_is_one", batch_is_one.__doc__ or "", value.name))
+            found.append(Finding("batch_is_one", BATCH, value.name))
     return tuple(found)
 
 
