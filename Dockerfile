@@ -56,7 +56,7 @@ RUN for tool in $TOOLS; do \
         PIP_EXTRA_INDEX_URL="$TORCH_INDEX" anynpu tool install "$tool" --accept-licence || exit; \
     done
 
-RUN anynpu targets > /dev/null && anynpu tool list && chmod 1777 /opt/cache/*
+RUN anynpu targets > /dev/null && anynpu tool list && find /opt/cache -maxdepth 1 -type d -user anynpu -exec chmod 1777 {} +
 
 WORKDIR /workspace
 CMD ["bash"]
