@@ -12,7 +12,7 @@ import pytest
 import ryzen_machines as machines
 from fake_quark import write_quark
 
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, ToolFailed
 from anynpu.pipeline.ryzen_demo import Asked
 
 # Measures a built model in one child process: on each machine (a tree) and in each mode of the fake provider.
@@ -109,6 +109,22 @@ def test_a_provider_that_crashes_takes_only_the_child_with_it(record):
     found = record["crash"]
     assert found["exit_status"] == 5 and "SIGSEGV" in found["error"]["message"]
     assert found["error"]["log"].endswith("demo-ryzen-ai.log") and len(found["runs"]) == 2
+
+
+def test_what_kept_it_from_the_npu_is_told_with_the_log(capsys):
+    from anynpu.cli.demo import _tell
+
+    _tell(ToolFailed("it crashed", log="logs/demo.log"))
+    assert capsys.readouterr().err == "anynpu: on the NPU: it crashed\n  log: logs/demo.log\n"
+
+
+def test_the_closing_table_of_a_run_on_the_npu(record, capsys, tmp_path):
+    from anynpu.cli.demo import _show
+
+    _show(record["NPU"], tmp_path)
+    told = capsys.readouterr().out
+    assert "xint8, NPU" in told and "receipt: 398 of 400 operators" in told
+    assert "NPU against CPU, the same model: exact, too few runs to compare the medians" in told
 
 
 def test_garbage_from_the_npu_is_an_accuracy_error(record):

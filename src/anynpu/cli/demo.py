@@ -13,6 +13,8 @@ from anynpu.cli.build import build_and_report, report_files
 from anynpu.cli.progress import observer
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
+from anynpu.errors import AnyNpuError
+from anynpu.measure.fidelity import MAX_DB
 from anynpu.pipeline.output import as_json, check_output, write_output
 from anynpu.pipeline.record import record as build_record
 
@@ -89,9 +91,16 @@ def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
     if kept is not None and not given["quiet"]:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     if done.error is not None:
-        click.echo(f"anynpu: the NPU: {done.error.message}", err=True)
-        click.echo(f"hint: {done.error.hint}", err=True)
+        _tell(done.error)
     return done.exit_status
+
+
+def _tell(error: AnyNpuError) -> None:
+    """Says what kept the model from the NPU; the figures of the CPU stand."""
+    click.echo(f"anynpu: on the NPU: {error.message}", err=True)
+    for name, title in (("cause", "  likely cause: "), ("log", "  log: "), ("hint", "hint: ")):
+        if said := getattr(error, name, ""):
+            click.echo(f"{title}{said}", err=True)
 
 
 def _show(data: dict[str, Any], out: Path) -> None:
@@ -101,12 +110,16 @@ def _show(data: dict[str, Any], out: Path) -> None:
     click.echo(f"found: {data['found']['sentence']}")
     if data["npu"]["ran"]:
         cpu, npu = data["runs"][-2], data["runs"][-1]
-        click.echo(f"NPU against CPU, the same model: {npu['against_cpu']['sqnr_db']:.1f} dB, {_faster(cpu, npu)}")
+        click.echo(f"NPU against CPU, the same model: {_sqnr(npu['against_cpu'], ' dB')}, {_faster(cpu, npu)}")
         for line in lines(data["npu"]["receipt"]):
             click.echo(line)
     else:
         click.echo("nothing ran on an NPU, so there is no figure for one")
     click.echo(f"files: {out / 'float/model.onnx'}, {out / data['chip'] / 'model.onnx'}, {out / RECORD}")
+
+
+def _sqnr(figures: dict[str, Any], unit: str = "") -> str:
+    return "exact" if figures["sqnr_db"] >= MAX_DB else f"{figures['sqnr_db']:.1f}{unit}"
 
 
 def _faster(cpu: dict[str, Any], npu: dict[str, Any]) -> str:
@@ -121,7 +134,7 @@ def _row(run: dict[str, Any]) -> dict[str, str]:
     ms = {name: "-" if value is None else f"{value:.3g}" for name, value in run["ms"].items()}
     return {
         "run": run["run"],
-        "SQNR dB": "exact" if run["sqnr_db"] >= 200 else f"{run['sqnr_db']:.1f}",
+        "SQNR dB": _sqnr(run),
         "top-1": "-" if right is None else f"{right:.1%}",
         "samples": str(run["samples"]),
         **{f"{name} ms": value for name, value in ms.items()},
