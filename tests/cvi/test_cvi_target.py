@@ -214,6 +214,8 @@ def test_another_version_is_used_and_noted(tool, build):
         (CV, {"quantize": "bf16", "search": "mixed"}, "search=mixed is for quantize=int8"),
         (CV, {"tolerance": 1.5}, "tolerance=1.5"),
         (CV, {"resize_dims": "96x96"}, "height,width"),
+        (CV, {"search": "mixed", "quantize_table": Path("a")}, "not both"),
+        (CV, {"search": "threshold", "calibration_table": Path("a")}, "not both"),
     ],
 )
 def test_what_a_chip_does_not_admit_is_refused(build, chip, options, words):

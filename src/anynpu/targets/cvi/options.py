@@ -82,6 +82,10 @@ class CviOptions:
             raise ConfigError("tuning_samples may not be below 0, cores and time_limit_s not below 1")
         if self.quantize != "int8":
             self._check_float()
+        if self.search != "none" and self.calibration_table is not None:
+            raise ConfigError("a search finds ranges itself: give search or calibration_table, not both")
+        if self.search == "mixed" and self.quantize_table is not None:
+            raise ConfigError("a search finds the layers itself: give search=mixed or quantize_table, not both")
 
     def _check_float(self) -> None:
         """Raises for a setting of INT8 beside another format: it would change nothing, in silence."""

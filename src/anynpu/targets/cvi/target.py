@@ -41,7 +41,7 @@ class Cvi:
 
     def needs_data(self, options: CviOptions) -> bool:
         """INT8 learns its ranges from samples, unless the user brings a table of them."""
-        return options.quantize == "int8" and (options.calibration_table is None or options.search != "none")
+        return options.quantize == "int8" and options.calibration_table is None
 
     def check(self, model: Artifact, platform: Platform, options: CviOptions) -> tuple[Finding, ...]:
         """Returns which operators TPU-MLIR refuses for that chip, and which its TPU leaves to the CPU."""
@@ -110,7 +110,7 @@ def _tables(room: Room, count: int) -> None:
         (room.path / commands.FORMATS).write_text("".join(f"{k} {v}\n" for k, v in table.items()), "utf-8")
     if options.calibration_table is not None:
         shutil.copyfile(options.calibration_table, room.path / commands.RANGES)
-    if options.calibration_table is None or options.search != "none":
+    else:
         commands.calibrate(room, count)
 
 
