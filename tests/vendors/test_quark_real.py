@@ -62,8 +62,9 @@ def test_adaround_gains(cli: Cli, tmp_path: Path, model: str) -> None:
     assert drop(learnt) <= 1.0
 
 
-@pytest.mark.parametrize(("precision", "least"), MINILM_FLOORS := [("a16w8", 20.0), ("bf16", 30.0)])
+@pytest.mark.parametrize(("precision", "least"), [("a16w8", 12.0), ("bf16", 38.0)])
 def test_minilm_is_quantised_too(cli: Cli, tmp_path: Path, precision: str, least: float) -> None:
+    """One scale for all weights of a layer is too coarse for its dense layers: bf16 is the precision for it."""
     if not (MINILM / "minilm.safetensors").is_file():
         pytest.skip("make test-models fetches MiniLM")
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
