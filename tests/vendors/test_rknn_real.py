@@ -61,6 +61,12 @@ def test_a_zoo_model_keeps_its_accuracy_in_int8(cli: Cli, tmp_path: Path, model:
     assert record["receipt"]["share"] == 1.0
 
 
+@pytest.mark.parametrize("model", ["kws", "vww"])
+def test_mmse_gains_on_depthwise_convolutions(cli: Cli, tmp_path: Path, model: str) -> None:
+    record = built(cli, tmp_path / "out", ("-m", f"zoo:{model}"), "rk3588", "algorithm=mmse")
+    assert record["verification"]["sqnr_db"] >= 33.5 and drop(record) <= 1.0
+
+
 def test_fp16_is_nearly_exact(cli: Cli, tmp_path: Path) -> None:
     record = built(cli, tmp_path / "out", ("-m", "zoo:resnet8"), "rk3588", "quantize=fp16")
     assert record["verification"]["sqnr_db"] >= 55 and drop(record) <= 0.5
