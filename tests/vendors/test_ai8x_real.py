@@ -114,14 +114,25 @@ def test_equal_networks_give_equal_projects(tmp_path):
     assert one.manifest.files == two.manifest.files
 
 
-@pytest.mark.parametrize(("model", "floor", "drop"), [("hello", 30, 1.0), ("autoencoder", 33, 1.0)])
-def test_zoo_models_build(cli, tmp_path, model, floor, drop):
-    done = cli("build", "-m", f"zoo:{model}", "-t", "max78000", "-o", "out", "-q", "-f", "json", timeout=1500)
+@pytest.mark.parametrize(
+    ("model", "chip", "floor"),
+    [
+        ("hello", "max78000", 30),
+        ("autoencoder", "max78000", 33),
+        ("resnet8", "max78000", 25),
+        ("detector", "max78002", 29),
+        ("vww", "max78002", 20),
+    ],
+)
+def test_zoo_models_build(cli, tmp_path, model, chip, floor):
+    done = cli("build", "-m", f"zoo:{model}", "-t", chip, "-o", "out", "-q", "-f", "json", timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
-    (chip,) = json.loads(done.stdout)["chips"]
-    print(json.dumps(chip, indent=1)[:3000])
-    found = chip["verification"]
+    (result,) = json.loads(done.stdout)["chips"]
+    found = result["verification"]
     assert found["sqnr_db"] > floor
+    assert found["score"] > found["score_float"] - 0.01
+    manifest = json.loads((tmp_path / "out" / chip / "manifest.json").read_text())
+    assert manifest["details"]["known_answer"].endswith("bit for bit")
 
 
 @pytest.mark.parametrize("model", ["kws", "vww"])
