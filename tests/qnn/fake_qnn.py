@@ -67,7 +67,12 @@ class Session:
                 raise RuntimeError("QNN: Failed to create context from binary")
             graph = onnx.load_model_from_string(stored[:-3])
         left = [node for node in graph.graph.node if node.op_type in LACKS]
+        path = entries.get("ep.context_file_path")
+        if path and Path(path).exists():
+            raise RuntimeError(f"Failed to generate EP context model since the file {{path}} exists already.")
         if left and "session.disable_cpu_ep_fallback" in entries:
+            if path:
+                write(path, graph, left)  # as the provider does before it refuses
             raise RuntimeError("This session contains graph nodes that are assigned to the default CPU EP, "
                                "but fallback to CPU EP has been explicitly disabled by the user.")
         self.graph, self.loaded = graph, bool(context)

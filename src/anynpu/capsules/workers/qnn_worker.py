@@ -63,6 +63,8 @@ def _write_context(model: str, context: str, arch: int, open_cpu: bool) -> list[
     import onnx
     import onnxruntime
 
+    for path in Path(context).parent.glob(Path(context).stem + "*"):
+        path.unlink()  # of the attempt before this one, which writes its context and then refuses the model
     options = _options(arch, open_cpu)
     options.add_session_config_entry("ep.context_enable", "1")
     options.add_session_config_entry("ep.context_file_path", context)
