@@ -36,7 +36,7 @@ test-driver: setup
 # A vendor's real toolchain (0.5 to 2 GB each, licence accepted): every zoo model through its compiler and simulator.
 $(VENDORS:%=test-%): test-%: setup
 	$(BIN)/anynpu tool install $* --accept-licence
-	ANYNPU_VENDOR_TESTS=$* $(BIN)/python -m pytest -m vendor --timeout 1800 tests/vendors/test_$*_real.py
+	ANYNPU_VENDOR_TESTS=$* $(BIN)/python -m pytest -m vendor --timeout 1800 tests/vendors/test_$**_real.py
 
 lint: setup
 	$(BIN)/ruff check src tests bench
