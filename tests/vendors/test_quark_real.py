@@ -62,17 +62,27 @@ def test_adaround_gains(cli: Cli, tmp_path: Path, model: str) -> None:
     assert drop(learnt) <= 1.0
 
 
-@pytest.mark.parametrize(("precision", "least"), [("a16w8", 12.0), ("bf16", 38.0)])
-def test_minilm_is_quantised_too(cli: Cli, tmp_path: Path, precision: str, least: float) -> None:
-    """One scale for all weights of a layer is too coarse for its dense layers: bf16 is the precision for it."""
+def minilm(folder: Path) -> tuple[str, ...]:
+    """Returns the flags that name MiniLM at 32 tokens, with texts to calibrate on."""
     if not (MINILM / "minilm.safetensors").is_file():
         pytest.skip("make test-models fetches MiniLM")
-    (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    borders = [("input_ids", "int64"), ("attention_mask", "int64")]
-    shapes = [word for name, kind in borders for word in ("--shape", f"{name}=1,32", "--dtype", f"{name}={kind}")]
-    source = (
+    (folder / "texts.txt").write_text("\n".join(TEXTS) + "\n")
+    borders = ("input_ids", "attention_mask")
+    shapes = [word for name in borders for word in ("--shape", f"{name}=1,32", "--dtype", f"{name}=int64")]
+    return (
         "-m", "anynpu.source.bert:minilm", "--ckpt", str(MINILM / "minilm.safetensors"), "--task", "minilm",
         "--tokenizer", str(MINILM / "minilm-tokenizer.json"), *shapes, "--data", "texts.txt",
     )  # fmt: skip
-    record = built(cli, tmp_path / "out", source, f"precision={precision}")
+
+
+@pytest.mark.parametrize(("precision", "least"), [("a16w8", 12.0), ("bf16", 38.0)])
+def test_minilm_is_quantised_too(cli: Cli, tmp_path: Path, precision: str, least: float) -> None:
+    """One scale for all weights of a layer is too coarse for its dense layers: bf16 is the precision for it."""
+    record = built(cli, tmp_path / "out", minilm(tmp_path), f"precision={precision}")
     assert record["verification"]["sqnr_db"] >= least
+
+
+def test_minilm_in_eight_bits_is_refused_and_not_shipped(cli: Cli, tmp_path: Path) -> None:
+    done = cli("build", *minilm(tmp_path), "-t", "ryzen-ai-stx", "-o", "out", "-q", "-f", "json", timeout=1700)
+    (record,) = json.loads(done.stdout)["chips"]
+    assert (done.returncode, record["error"]["kind"]) == (7, "AccuracyError")
