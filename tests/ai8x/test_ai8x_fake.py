@@ -175,9 +175,9 @@ def test_a_file_that_is_no_network_is_refused(tool, build, tmp_path, text):
 @pytest.mark.parametrize(
     ("mode", "error", "words"),
     [
-        ("exit", ToolFailed, "failed with status 1"),
-        ("segv", ToolFailed, "signal SIGSEGV"),
-        ("hang", ToolFailed, "did not finish within 5 s"),
+        ("exit", ToolFailed, r"^ai8xize\.py failed with status 1"),
+        ("segv", ToolFailed, r"^ai8xize\.py failed with signal SIGSEGV"),
+        ("hang", ToolFailed, r"^ai8xize\.py did not finish within 5 s"),
         ("missing", ToolFailed, "wrote no sampleoutput.h"),
         ("zero", ToolFailed, "every output of its sample to be zero"),
         ("truncated", IntegrityError, "sampleoutput.h"),

@@ -121,7 +121,7 @@ def test_equal_networks_give_equal_projects(tmp_path):
         ("autoencoder", "max78000", 33),
         ("resnet8", "max78000", 25),
         ("detector", "max78002", 29),
-        ("vww", "max78002", 20),
+        ("vww", "max78002", 25),
     ],
 )
 def test_zoo_models_build(cli, tmp_path, model, chip, floor):

@@ -206,7 +206,12 @@ def _synthesize(prepared: Prepared, facts: Ai8xFacts, options: Ai8xOptions, room
         process.ask("checkpoint", arguments, arrays, timeout_s=options.time_limit_s)
     said = work.log.stat().st_size if work.log.exists() else 0
     argv = _argv(room, facts, options)
-    found.run(argv, cwd=checkout.path, log=work.log, timeout_s=options.time_limit_s)
+    try:
+        found.run(argv, cwd=checkout.path, log=work.log, timeout_s=options.time_limit_s)
+    except ToolFailed as failure:
+        words = failure.message.replace(failure.argv[0], "ai8xize.py")
+        details = (failure.argv, failure.status, failure.log, failure.last_lines, failure.hint)
+        raise ToolFailed(words, *details) from None
     project = room / "out" / "network"
     with work.log.open("rb") as log:
         log.seek(said)
