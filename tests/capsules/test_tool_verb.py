@@ -21,7 +21,7 @@ def away(tmp_path, monkeypatch):
 def test_list_names_every_toolchain_and_how_to_get_it(cli, away):
     rows = json.loads(cli("tool", "list", "-f", "json", *away).stdout)["tools"]
     found = {row["name"]: row for row in rows if row["kind"] == "toolchain"}
-    assert set(found) == {"cixbuild", "cvi", "eiq", "qnn", "quark", "rknn"}
+    assert set(found) == {"ai8x", "cixbuild", "cvi", "eiq", "qnn", "quark", "rknn"}
     assert found["cvi"]["state"] == "missing" and "anynpu tool install cvi" in found["cvi"]["detail"]
     assert "EIQ_NEUTRON_PATH" in found["eiq"]["detail"]
     assert {"compiler", "runtime"} < {row["kind"] for row in rows}
