@@ -45,7 +45,7 @@ VERBS = {
     "driver": ("driver", "Patch, build, install and verify an NPU's kernel driver; every command is shown first."),
     "cache": ("cache", "List, verify, prune or clear the store of built steps."),
     "tool": ("tool", "Install, list, verify or remove vendors' toolchains; list compilers and runtimes."),
-    "demo": ("demo", "Build a model that ships with anynpu for six chips; `demo ryzen-ai` goes all the way to that NPU."),
+    "demo": ("demo", "Build a model that ships with anynpu for six chips; `demo ryzen-ai`: all the way to its NPU."),
 }
 INTERNAL_ERROR = 70
 INTERRUPTED = 130
