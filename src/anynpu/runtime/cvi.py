@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -10,15 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from anynpu.artifact import Artifact, hash_file
+from anynpu.artifact import Artifact
 from anynpu.capsules import capsule
 from anynpu.capsules.capsule import Capsule
 from anynpu.capsules.worker import Worker
-from anynpu.errors import IntegrityError, ToolFailed, ToolMissing
-from anynpu.store import default_cache_dir
+from anynpu.errors import ToolFailed
+from anynpu.runtime import capsuled
+from anynpu.runtime.capsuled import SessionLog, require_sound
 from anynpu.tensors import Array
 
-PACKAGE = "tpu_mlir"
+TOOL, PACKAGE = "cvi", "tpu_mlir"
 OPEN_S, RUN_S = 120, 1800
 
 
@@ -85,47 +85,29 @@ class CviSession:
         manifest = artifact.manifest
         self.inputs, self.outputs = manifest.inputs, manifest.outputs
         self._names: Mapping[str, Any] = manifest.details["names"]
-        _check_whole(artifact)
-        self._room = tempfile.TemporaryDirectory(prefix="anynpu-cvi-log-")
-        self._log = Path(self._room.name) / "simulator.log"
+        require_sound(artifact)
+        self._log = SessionLog(TOOL)
         try:
             self._simulator = Simulator(
-                capsule.find("cvi"), artifact.main, str(manifest.details.get("simulator", "")), log=self._log
+                capsule.find(TOOL), artifact.main, str(manifest.details.get("simulator", "")), log=self._log.path
             )
         except ToolFailed as failure:
-            raise self._kept(failure) from None
+            self._log.keep(failure)
+            raise
 
     @staticmethod
     def missing() -> str:
-        try:
-            capsule.find("cvi")
-        except ToolMissing as missing:
-            return f"{missing.message}: {missing.hint}"
-        return ""
+        return capsuled.missing(TOOL)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         names = self._names["inputs"]
         try:
             found = self._simulator.run({names[name]: value for name, value in inputs.items()})
         except ToolFailed as failure:
-            raise self._kept(failure) from None
+            self._log.keep(failure)
+            raise
         return {s.name: found[self._names["outputs"][s.name]].reshape(s.shape) for s in self.outputs}
-
-    def _kept(self, failure: ToolFailed) -> ToolFailed:
-        """Returns the failure with its log where it stays after the session."""
-        kept = default_cache_dir() / "logs" / "simulator-cvi.log"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(self._log, kept)
-        failure.log = str(kept)
-        return failure
 
     def close(self) -> None:
         self._simulator.close()
-        self._room.cleanup()
-
-
-def _check_whole(artifact: Artifact) -> None:
-    """Raises unless the model file is what was sealed: its runtime ends the process over a damaged one."""
-    entry = next((f for f in artifact.manifest.files if f.path == artifact.manifest.main), None)
-    if entry is not None and hash_file(artifact.main) != entry.sha256:
-        raise IntegrityError(f"{artifact.main}: has changed since it was made")
+        self._log.close()

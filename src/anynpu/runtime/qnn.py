@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import threading
 from collections.abc import Mapping
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
-from anynpu.artifact import Artifact, hash_file
+from anynpu.artifact import Artifact
 from anynpu.capsules.capsule import find
 from anynpu.capsules.worker import Worker
-from anynpu.errors import DeviceError, IntegrityError, ToolFailed, ToolMissing
-from anynpu.store import default_cache_dir
+from anynpu.errors import DeviceError, IntegrityError, ToolFailed
+from anynpu.runtime import capsuled
+from anynpu.runtime.capsuled import SessionLog, require_sound
 from anynpu.tensors import Array
 
 TOOL, CONTEXT = "qnn", "model_ctx.onnx"
@@ -31,12 +28,11 @@ class QnnSession:
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
-        _require_sound(artifact)
+        require_sound(artifact)
         tool, details = find(TOOL), artifact.manifest.details
         self._lock = threading.Lock()
-        self._folder = tempfile.TemporaryDirectory(prefix="anynpu-qnn-")
-        self._log = Path(self._folder.name) / "log.txt"
-        self._worker = Worker(tool, "qnn_worker", scratch=Path(self._folder.name), log=self._log)
+        self._log = SessionLog(TOOL)
+        self._worker = Worker(tool, "qnn_worker", scratch=self._log.folder, log=self._log.path)
         opened = {"name": "npu", "model": str(artifact.main)}
         try:
             arch, open_cpu = int(details["htp_arch"]), bool(details.get("open_cpu"))
@@ -47,11 +43,7 @@ class QnnSession:
 
     @staticmethod
     def missing() -> str:
-        try:
-            find(TOOL)
-        except ToolMissing as missing:
-            return f"{missing.message}; {missing.hint}"
-        return ""
+        return capsuled.missing(TOOL)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         found = self._ask("run", {"name": "npu"}, inputs, RUN_LIMIT_S)
@@ -67,26 +59,10 @@ class QnnSession:
             with self._lock:
                 return self._worker.ask(function, arguments, arrays, timeout_s=limit_s)[1]
         except ToolFailed as error:
-            self._keep_log(error)
+            self._log.keep(error)
             self.close()
             raise
 
-    def _keep_log(self, error: ToolFailed) -> None:
-        """Saves the log from the folder that goes with the session, and names it in the error."""
-        kept = default_cache_dir() / "logs" / "qnn-simulator.log"
-        with suppress(OSError):
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(self._log, kept)
-            error.log = str(kept)
-
     def close(self) -> None:
         self._worker.close()
-        self._folder.cleanup()
-
-
-def _require_sound(artifact: Artifact) -> None:
-    """Raises unless the files are those that were sealed: the simulator crashes on a damaged context."""
-    for entry in artifact.manifest.files:
-        path = artifact.file(entry.path)
-        if not path.is_file() or hash_file(path) != entry.sha256:
-            raise IntegrityError(f"{path}: has changed since it was made")
+        self._log.close()

@@ -17,7 +17,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +27,9 @@ from anynpu import schema
 from anynpu.artifact import Artifact, hash_file
 from anynpu.capsules.capsule import Capsule, find
 from anynpu.capsules.worker import Worker
-from anynpu.errors import AnyNpuError, DeviceError, IntegrityError, ToolFailed, ToolMissing
-from anynpu.store import default_cache_dir
+from anynpu.errors import AnyNpuError, DeviceError, IntegrityError, ToolFailed
+from anynpu.runtime import capsuled
+from anynpu.runtime.capsuled import SessionLog, require_sound
 from anynpu.tensors import Array, TensorSpec
 
 TOOL = "rknn"
@@ -132,23 +132,18 @@ class RknnSession:
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
         require_sound(artifact)
         tool = find(TOOL)
-        self._folder = tempfile.TemporaryDirectory(prefix="anynpu-rknn-log-")
-        self._log = Path(self._folder.name) / "log.txt"
-        self._simulator = Simulator(tool, self._log)
+        self._log = SessionLog(TOOL)
+        self._simulator = Simulator(tool, self._log.path)
         try:
             self._rebuild(artifact, tool)
         except BaseException as error:
-            self._keep_log(error)
+            self._log.keep(error)
             self.close()
             raise
 
     @staticmethod
     def missing() -> str:
-        try:
-            find(TOOL)
-        except ToolMissing as missing:
-            return f"{missing.message}; {missing.hint}"
-        return ""
+        return capsuled.missing(TOOL)
 
     def _rebuild(self, artifact: Artifact, tool: Capsule) -> None:
         source = artifact.path / REBUILD
@@ -175,26 +170,9 @@ class RknnSession:
         try:
             return self._simulator.run(inputs)
         except ToolFailed as error:
-            self._keep_log(error)
+            self._log.keep(error)
             raise
-
-    def _keep_log(self, error: BaseException) -> None:
-        """Saves the log from the folder that goes with the session, and names it in the error."""
-        if isinstance(error, ToolFailed) and self._log.is_file():
-            kept = default_cache_dir() / "logs" / "rknn-simulator.log"
-            with suppress(OSError):
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(self._log, kept)
-                error.log = str(kept)
 
     def close(self) -> None:
         self._simulator.close()
-        self._folder.cleanup()
-
-
-def require_sound(artifact: Artifact) -> None:
-    """Raises unless the files are those that were sealed: the simulator runs what it builds, not what it is shown."""
-    for entry in artifact.manifest.files:
-        path = artifact.file(entry.path)
-        if not path.is_file() or hash_file(path) != entry.sha256:
-            raise IntegrityError(f"{path}: has changed since it was made")
+        self._log.close()

@@ -10,7 +10,8 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError
-from anynpu.runtime.rknn import require_sound, shaped
+from anynpu.runtime.capsuled import require_sound
+from anynpu.runtime.rknn import shaped
 from anynpu.tensors import Array
 
 

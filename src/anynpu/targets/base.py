@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,7 +14,7 @@ from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.schema import option
 
-__all__ = ["NoFacts", "Target", "Work", "option", "platform_tools"]
+__all__ = ["NoFacts", "Target", "Work", "option", "other_version", "platform_tools", "scratch"]
 
 
 @dataclass(frozen=True)
@@ -67,3 +69,18 @@ def platform_tools(target: Target, platform: Platform) -> Mapping[str, str]:
     """Returns the tools that a compiler uses for this chip only, with their versions; most use none."""
     ask: Callable[[Platform], Mapping[str, str]] | None = getattr(target, "platform_tools", None)
     return ask(platform) if ask is not None and platform.target == target.name else {}
+
+
+@contextmanager
+def scratch(room: Path) -> Iterator[Path]:
+    """Makes a folder for a tool to work in and removes it: tools leave dozens of files behind."""
+    room.mkdir()
+    try:
+        yield room
+    finally:
+        shutil.rmtree(room, ignore_errors=True)
+
+
+def other_version(tool: str, known: str, found: str) -> tuple[str, ...]:
+    """Returns the note for a tool of another version than the one that its compiler was written for, if it is."""
+    return () if found == known else (f"written for {tool} {known}, this is {found}",)

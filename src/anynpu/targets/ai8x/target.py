@@ -6,9 +6,7 @@ for bit, what the integer twin gives.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ from anynpu.runtime.ai8x import MODEL, Layer, Network, forward, write_network
 from anynpu.targets.ai8x import files, memory, rules, scales
 from anynpu.targets.ai8x.blocks import Blocks
 from anynpu.targets.ai8x.options import Ai8xFacts, Ai8xOptions
-from anynpu.targets.base import Work
+from anynpu.targets.base import Work, scratch
 from anynpu.targets.data import require_data
 from anynpu.tensors import Array, Quantization, TensorSpec
 
@@ -80,21 +78,11 @@ class Ai8x:
         width = _width(blocks, facts, options)
         prepared = _prepare(blocks, model, require_data(data, self.name), facts, options, width, work)
         write_network(out, prepared.network, prepared.parameters)
-        with _scratch(out / "ai8xize") as room:
+        with scratch(out / "ai8xize") as room:
             made = _synthesize(prepared, facts, options, room, work)
             _check_answer(made, prepared, facts, work)
             made.replace(out / PROJECT)
         return _manifest(prepared, model, platform, out)
-
-
-@contextmanager
-def _scratch(room: Path) -> Iterator[Path]:
-    """Gives a folder to work in and removes it."""
-    room.mkdir()
-    try:
-        yield room
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
 
 
 def _cut(model: Artifact, facts: Ai8xFacts, options: Ai8xOptions) -> tuple[Blocks, tuple[Finding, ...]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
 from anynpu.measure.samples import read_samples
 from anynpu.platform import Platform
 from anynpu.runtime.cvi import Simulator
-from anynpu.targets.base import Work
+from anynpu.targets.base import Work, other_version, scratch
 from anynpu.targets.cvi import commands, made
 from anynpu.targets.cvi.commands import Room
 from anynpu.targets.cvi.final_mlir import operations
@@ -64,23 +63,13 @@ class Cvi:
         if found := refusals(graph, facts):
             raise Unsupported(f"TPU-MLIR does not compile this model for {platform.name}", found)
         tool = capsule.find(TOOL)
-        with _scratch(out / "work") as folder:
+        with scratch(out / "work") as folder:
             room = Room(folder, tool, work.log, options, facts)
             (folder / commands.ONNX).write_bytes(with_kernel_shapes(graph).SerializeToString())
             tensors, receipt = _build(room, model, data, work)
             manifest = _manifest(room, model, platform, graph, tensors, receipt)
             _keep(room, out)
         return manifest
-
-
-@contextmanager
-def _scratch(room: Path) -> Iterator[Path]:
-    """Gives a folder to work in and removes it: the tool leaves dozens of files behind."""
-    room.mkdir()
-    try:
-        yield room
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
 
 
 def _build(room: Room, model: Artifact, data: Artifact | None, work: Work) -> tuple[dict[str, Any], str]:
@@ -154,8 +143,6 @@ def _manifest(
     except IntegrityError as error:
         raise room.failed(f"model_deploy.py made something else than was asked for: {error.message}") from None
     names = {"inputs": {k: t["name"] for k, t in inputs.items()}, "outputs": {k: t["name"] for k, t in outputs.items()}}
-    version = room.capsule.version
-    notes = () if version == WRITTEN_FOR else (f"anynpu was written for TPU-MLIR {WRITTEN_FOR}, this is {version}",)
     return Manifest(
         format=Cvi.produces,
         main=room.facts.main,
@@ -166,7 +153,7 @@ def _manifest(
         estimates=made.estimates(
             given.estimates, room.path / room.facts.main, sorted(room.path.glob("compiler_profile_*.txt"))
         ),
-        notes=notes,
+        notes=other_version("TPU-MLIR", WRITTEN_FOR, room.capsule.version),
         details={
             "processor": room.facts.processor,
             "simulator": room.facts.simulator,

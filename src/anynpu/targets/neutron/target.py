@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
 from anynpu.platform import Platform
-from anynpu.targets.base import Work
+from anynpu.targets.base import Work, scratch
 from anynpu.targets.flatbuffer import TfliteOperator, operators
 from anynpu.targets.neutron import command, receipt
 from anynpu.targets.neutron.command import NAME, OUTPUT, NeutronFacts, NeutronOptions
@@ -61,7 +60,7 @@ class Neutron:
         before = operators(model.main)
         installed, target = command.find(), _target(platform, options)
         unlisted = command.require_target(installed, target)
-        with _scratch(out / "neutron") as room:
+        with scratch(out / "neutron") as room:
             shutil.copyfile(model.main, room / command.INPUT)
             said = command.convert(installed, room, target, options, work.log)
             try:
@@ -96,16 +95,6 @@ class Neutron:
 
 def _target(platform: Platform, options: NeutronOptions) -> str:
     return options.neutron_target or platform.facts_as(NeutronFacts).target
-
-
-@contextmanager
-def _scratch(room: Path) -> Iterator[Path]:
-    """Gives a folder to work in and removes it: the converter may leave files beside its result."""
-    room.mkdir()
-    try:
-        yield room
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
 
 
 def _estimates(said: Statistics, file: Path, before: Sequence[TfliteOperator], version: str) -> Estimates:

@@ -6,9 +6,7 @@ model.onnx                          the quantised model it was compiled from, fo
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from anynpu.capsules.worker import Worker
 from anynpu.errors import Finding, ToolFailed, Unsupported
 from anynpu.platform import Platform
 from anynpu.runtime.qnn import CONTEXT, TOOL
-from anynpu.targets.base import Work
+from anynpu.targets.base import Work, other_version, scratch
 from anynpu.targets.data import require_data
 from anynpu.targets.qnn.agreement import Agreement, agreement
 from anynpu.targets.qnn.options import QnnFacts, QnnOptions
@@ -66,26 +64,15 @@ class Qnn:
             raise _unsupported(platform, found)
         arch, qnn = platform.facts_as(QnnFacts).htp_arch, capsule.find(TOOL)
         made = _quantised(model, samples, options, out, work)
-        with _room(out) as room, Worker(qnn, "qnn_worker", scratch=room, log=work.log) as worker:
+        with scratch(out / "worker") as room, Worker(qnn, "qnn_worker", scratch=room, log=work.log) as worker:
             left = _compiled(worker, out, arch, platform, options, work)
             truth = room.parent / TWIN if made["as_given"] else model.main
             agreed = agreement(worker, out, truth if truth.is_file() else None, arch, model, samples, options)
         (out / TWIN).unlink(missing_ok=True)
-        notes = (f"written for onnxruntime-qnn {KNOWN_VERSION}, this is {qnn.version}",)
+        notes = other_version("onnxruntime-qnn", KNOWN_VERSION, qnn.version)
         manifest = _manifest(model, out, arch, options, made, agreed)
         manifest = replace(manifest, placement=_placement(platform.npu, made["operators"], left))
-        return replace(manifest, notes=(*manifest.notes, *(notes if qnn.version != KNOWN_VERSION else ())))
-
-
-@contextmanager
-def _room(out: Path) -> Iterator[Path]:
-    """Gives the worker a folder for what it leaves behind, and removes it."""
-    room = out / "worker"
-    room.mkdir()
-    try:
-        yield room
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
+        return replace(manifest, notes=(*manifest.notes, *notes))
 
 
 def _quantised(model: Artifact, data: Artifact, options: QnnOptions, out: Path, work: Work) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from anynpu.errors import Finding, ToolFailed, Unsupported
 from anynpu.measure.samples import INPUT, read_samples
 from anynpu.platform import Platform
 from anynpu.runtime.rknn import ANSWERS, MODEL, REBUILD, RECIPE, RESULT, SAMPLES, TOOL, Recipe, Simulator
-from anynpu.targets.base import Work
+from anynpu.targets.base import Work, other_version
 from anynpu.targets.data import require_data
 from anynpu.targets.rknn.options import RknnFacts, RknnOptions, check_numbers
 from anynpu.targets.rknn.receipt import Receipt, placement, read_receipt
@@ -64,8 +64,7 @@ class Rknn:
         count = _write_source(out / REBUILD, graph, model, data, options, recipe)
         text = _build(tool, out, model, recipe, platform, work)
         receipt = read_receipt(text)
-        if tool.version != KNOWN_VERSION:
-            notes = (*notes, f"anynpu was written for RKNN-Toolkit2 {KNOWN_VERSION}, this is {tool.version}")
+        notes += other_version("RKNN-Toolkit2", KNOWN_VERSION, tool.version)
         if count:
             notes = (*notes, f"calibrated with {count} samples, which rebuild/{SAMPLES} keeps")
         return _manifest(model, out, platform, receipt, (*notes, *_turned(model, receipt), SAME_SIMULATOR), recipe)

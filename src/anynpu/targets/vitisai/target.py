@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ from anynpu.drivers.ryzen_facts import VitisFacts
 from anynpu.errors import Finding, IntegrityError, ToolFailed, Unsupported
 from anynpu.measure.samples import FILE
 from anynpu.platform import Platform
-from anynpu.targets.base import Work
+from anynpu.targets.base import Work, other_version, scratch
 from anynpu.targets.data import require_data
 from anynpu.targets.quantising import bare
 from anynpu.targets.vitisai.options import VitisOptions, check_precision
@@ -66,24 +64,13 @@ class VitisAi:
         samples = require_data(data, self.name).path / FILE
         graph, notes = _prepared(model, platform, options)
         quark = capsule.find(TOOL)
-        if quark.version != WRITTEN_FOR:
-            notes += (f"written for {TOOL} {WRITTEN_FOR}, this is {quark.version}",)
-        with _scratch(out / TOOL) as room:
+        notes += other_version(TOOL, WRITTEN_FOR, quark.version)
+        with scratch(out / TOOL) as room:
             (room / "float.onnx").write_bytes(graph.SerializeToString())
             _quantise(quark, room, samples, options, work)
             made = _made(room / MODEL, model, options, quark, work)
         (out / MODEL).write_bytes(made.SerializeToString(deterministic=True))
         return _manifest(model, made, platform, options, out, quark.version, notes)
-
-
-@contextmanager
-def _scratch(room: Path) -> Iterator[Path]:
-    """Gives a folder to work in and removes it."""
-    room.mkdir()
-    try:
-        yield room
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
 
 
 def _prepared(model: Artifact, platform: Platform, options: VitisOptions) -> tuple[Any, tuple[str, ...]]:

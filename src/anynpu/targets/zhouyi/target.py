@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from anynpu.errors import Finding, ToolFailed, ToolMissing, Unsupported
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.platform import Platform
 from anynpu.runtime.base import choose
-from anynpu.targets.base import Work
+from anynpu.targets.base import Work, scratch
 from anynpu.targets.data import require_data
 from anynpu.targets.zhouyi import cfg
 from anynpu.targets.zhouyi.made import pair, read_made, specs_of
@@ -73,22 +71,12 @@ class Zhouyi:
                 findings,
                 "a newer CixBuilder may take more: -O trust_compiler=true hands the model over all the same",
             )
-        with _scratch(out / "cixbuild") as room:
+        with scratch(out / "cixbuild") as room:
             made = _build(room, graph, model, samples, options, work)
             made.replace(out / cfg.RESULT)
             (room / cfg.CFG).replace(out / cfg.CFG)
         manifest = _manifest(model, out, graph, platform, options, notes)
         return replace(manifest, notes=(*manifest.notes, *_executed(manifest, model, data, out, work)))
-
-
-@contextmanager
-def _scratch(room: Path) -> Iterator[Path]:
-    """Gives a folder to work in and removes it: cixbuild leaves its intermediate models behind."""
-    room.mkdir()
-    try:
-        yield room
-    finally:
-        shutil.rmtree(room, ignore_errors=True)
 
 
 def _prepared(
