@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_ai8x import write_tool
-from small_nets import residual, sequential, shifted, softmax, strided, wide
+from small_nets import Net, residual, sequential, shifted, softmax, strided, wide
 
 from anynpu import plugins
 from anynpu.artifact import Step, seal
@@ -22,6 +22,10 @@ from anynpu.tensors import by_name
 from anynpu.testing import models
 
 CHIP = plugins.platform("max78000")
+
+
+def one_layer():
+    return Net((1, 8)).linear(8, 4).model()
 
 
 @pytest.fixture
@@ -145,13 +149,26 @@ def test_fewer_bits_are_stored_and_computed_alike(tool, build, net):
         assert max(np.abs(stored[name].astype(int)).max() for name in stored.files if "weight" in name) <= 8
 
 
+def test_a_layer_of_zeros_is_found_before_the_tool_runs(tool, build, tmp_path):
+    checkout = tool()
+    with pytest.raises(AccuracyError, match="gives nothing but zeros") as caught:
+        build(bit_width=1)
+    assert "bit_width=8" in caught.value.hint
+    assert not (checkout / "argv").exists()
+
+
+def test_what_no_simulation_models_is_said(tool, build):
+    tool()
+    made = build(one_layer, bit_width=1, simple1b=True)
+    assert any(note.startswith("simple1b: neither") for note in made.manifest.notes)
+
+
 def test_the_users_own_yaml_is_used(tool, build, tmp_path):
     tool()
-    (tmp_path / "own").mkdir()
     text = (build(strided).path / "project" / "network.yaml").read_text().replace("arch: anynpu", "arch: mine")
     (tmp_path / "mine.yaml").write_text(text)
     (tmp_path / "out").rename(tmp_path / "first")
-    made = build(strided, config_file=str(tmp_path / "mine.yaml"))
+    made = build(strided, config_file=tmp_path / "mine.yaml")
     assert (made.path / "project" / "network.yaml").read_text() == text
 
 
@@ -161,7 +178,7 @@ def test_a_yaml_of_another_network_is_found_out(tool, build, tmp_path):
     (tmp_path / "other.yaml").write_text(text)
     (tmp_path / "out").rename(tmp_path / "first")
     with pytest.raises(AccuracyError, match="agree in"):
-        build(strided, config_file=str(tmp_path / "other.yaml"))
+        build(strided, config_file=tmp_path / "other.yaml")
 
 
 @pytest.mark.parametrize("text", ["", "layers:\n", "arch: x\n"])
@@ -169,7 +186,7 @@ def test_a_file_that_is_no_network_is_refused(tool, build, tmp_path, text):
     tool()
     (tmp_path / "bad.yaml").write_text(text)
     with pytest.raises(ConfigError, match=r"bad\.yaml"):
-        build(config_file=str(tmp_path / "bad.yaml"))
+        build(config_file=tmp_path / "bad.yaml")
 
 
 @pytest.mark.parametrize(
@@ -221,6 +238,34 @@ def test_a_build_runs_through_the_command_line(tool, net, cli, tmp_path):
     assert (tmp_path / "out" / "max78000" / "project" / "cnn.c").is_file()
 
 
+def test_what_is_in_the_users_yaml_counts(tool, net, cli, tmp_path):
+    tool()
+    model, _ = net(strided)
+    build = ("build", "-m", str(model.main), "-t", "max78000", "--data", "random:16", "-o", "out", "--overwrite", "-q")
+    own = ("-O", "config_file=mine.yaml")
+    missing = cli(*build, *own)
+    assert missing.returncode == 2 and "mine.yaml: no such file" in missing.stdout, missing.stdout + missing.stderr
+    assert cli(*build).returncode == 0
+    made = tmp_path / "out" / "max78000" / "project" / "network.yaml"
+    text = made.read_text()
+    for more in ("# one\n", "# two\n"):
+        (tmp_path / "mine.yaml").write_text(text + more)
+        done = cli(*build, *own)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert made.read_text() == text + more
+
+
+def test_a_constant_that_is_no_whole_number_of_steps_is_said_to_be_rounded(tool, build):
+    tool()
+
+    def pooled():
+        net = Net((1, 3, 6, 6)).conv(3, 8).op("Relu").op("MaxPool", kernel_shape=[2, 2], strides=[2, 2])
+        return net.op("Add", net.const(1.0)).model()
+
+    (note,) = [note for note in build(pooled).manifest.notes if "the constant 1 " in note]
+    assert "rounded" in note and "exact" not in note
+
+
 def test_what_is_missing_is_named(tool, monkeypatch, tmp_path):
     checkout = tool()
     assert Ai8x().tools()["torch for ai8x"] == "2.13.0"
@@ -253,6 +298,8 @@ def test_an_edited_checkout_is_another_version(tool):
         ({"simple1b": True}, "1-bit weights"),
         ({"softmax": True, "output_width": "8"}, "32-bit"),
         ({"time_limit_s": 0}, "time_limit_s"),
+        ({"board_name": "../EvKit V1"}, "board_name"),
+        ({"board_name": ""}, "board_name"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, words):

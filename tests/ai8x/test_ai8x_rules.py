@@ -45,6 +45,7 @@ def found(model, chip="max78000", **options) -> set[str]:
         (Net((1, 3, 8, 8)).conv(3, 4).op("MaxPool", kernel_shape=[3, 3], pads=[1, 1, 1, 1]), "pool_padding"),
         (Net((1, 3, 8, 8)).op("Relu").conv(3, 4), "activation"),
         (Net((1, 3, 20, 20)).conv(3, 4).op("Flatten").linear(1600, 4), "flattened"),
+        (Net((1, 3, 4, 4)).conv(3, 4).op("Flatten").norm(64).linear(64, 4), "batch_norm"),
     ],
 )
 def test_what_has_no_place_is_named(net, rule):
@@ -82,6 +83,14 @@ def test_two_outputs_are_refused():
     model = small_nets.sequential()
     model.graph.output.append(helper.make_tensor_value_info("t2", 1, (1, 16, 16, 16)))
     assert "one_output" in found(model)
+
+
+def test_a_sum_of_constants_is_named():
+    net = Net((1, 3, 4, 4)).conv(3, 4)
+    last = net.last
+    net.op("Add", net.const(1.0), source=net.const(2.0))
+    net.op("Add", net.last, source=last)
+    assert found(net.model()) == {"constant"}
 
 
 def test_batch_norm_is_folded_with_its_own_epsilon():

@@ -3,178 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto, NodeProto, numpy_helper
+from onnx import ModelProto, NodeProto
 
 from anynpu.errors import Finding
-from anynpu.graph.fold import constant_value, static_shapes
-from anynpu.graph.shapes import infer, inputs_of
-from anynpu.runtime.ai8x import INPUT, Pool
-from anynpu.targets.ai8x.blocks import Block, Blocks, Shape, interleaved
+from anynpu.graph.fold import constant_value
+from anynpu.runtime.ai8x import Pool
+from anynpu.targets.ai8x.blocks import Block, Blocks, interleaved
+from anynpu.targets.ai8x.walk import Misfit, Value, Walk, chw
 from anynpu.tensors import Array
-
-
-@dataclass(frozen=True)
-class Value:
-    """A tensor while the graph is walked: the layer that makes it, and a window or flattening still to come."""
-
-    layer: int
-    shape: Shape
-    pool: Pool | None = None
-    flat: bool = False
-
-    @property
-    def plain(self) -> bool:
-        """Whether no window is to come, or one that only leaves values out: what works on each value may come first."""
-        return self.pool is None or self.pool.size == (1, 1)
-
-
-class Misfit(Exception):
-    """An operator, as it stands, is nothing that the accelerator does."""
-
-    def __init__(self, rule: str, message: str) -> None:
-        super().__init__(message)
-        self.rule = rule
 
 
 def cut(model: ModelProto) -> tuple[Blocks, tuple[Finding, ...]]:
     """Returns the layers of a graph, and a finding for every operator that has no place among them."""
-    walk = _Walk(model)
+    walk = Walk(model)
     findings = list(walk.borders())
     for node in model.graph.node:
         try:
-            walk.take(node)
+            _take(walk, node)
         except Misfit as misfit:
             findings.append(Finding(misfit.rule, f"{node.op_type}: {misfit}", node.name or node.output[0]))
     findings += walk.finish()
     return interleaved(walk.blocks), tuple(findings)
 
 
-class _Walk:
-    """Goes through the nodes in order and keeps what each tensor is."""
-
-    def __init__(self, model: ModelProto) -> None:
-        graph = model.graph
-        self.constants: dict[str, Array] = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
-        self.shapes = static_shapes(infer(model, strict=False).graph)
-        self.outputs = [value.name for value in graph.output]
-        self.uses: dict[str, int] = {}
-        for node in graph.node:
-            for name in node.input:
-                self.uses[name] = self.uses.get(name, 0) + 1
-        self.inputs = [value.name for value in inputs_of(model)]
-        first = self.inputs[0] if self.inputs else ""
-        shape = _chw(self.shapes.get(first, ())) or (1, 1, 1)
-        self.blocks = Blocks(first, shape, [])
-        self.values = {first: Value(INPUT, shape, flat=len(self.shapes.get(first, ())) == 2)}
-
-    def borders(self) -> list[Finding]:
-        """Returns what is wrong with the inputs and outputs."""
-        found = []
-        for what, names in (("input", self.inputs), ("output", self.outputs)):
-            if len(names) != 1:
-                found.append(Finding(f"one_{what}", f"The network has {len(names)} {what}s; the accelerator has one."))
-        for name in (*self.inputs[:1], *self.outputs[:1]):
-            shape = self.shapes.get(name, ())
-            if _chw(shape) is None:
-                words = "The shape must be fixed: a batch of one, then features, a signal or an image."
-                found.append(Finding("static_shapes", words, name))
-        return found
-
-    def take(self, node: NodeProto) -> None:
-        """Places one node."""
-        if node.op_type == "Constant":
-            value = constant_value(node)
-            if value is not None:
-                self.constants[node.output[0]] = value
-            return
-        given = [name for name in node.input if name and name not in self.constants]
-        if any(name not in self.values for name in given):
-            return  # what makes it was found to have no place already
-        handler = HANDLERS.get(node.op_type)
-        if handler is None:
-            raise Misfit("operator", "The accelerator has no such operator.")
-        if node.domain not in ("", "ai.onnx"):
-            raise Misfit("operator", "The operator is none of ONNX's own.")
-        if self.blocks.softmax or self.blocks.offset:
-            raise Misfit("last", "It follows what only the end of a network may have: softmax, or a constant sum.")
-        handler(self, node)
-
-    def finish(self) -> list[Finding]:
-        """Gives the output a layer of its own where a window is still to come."""
-        last = self.outputs[0] if self.outputs else ""
-        value = self.values.get(last)
-        if value is None:
-            return []
-        if value.pool is not None:
-            value = self.settle(value, last)
-        if not self.blocks.blocks or value.layer != len(self.blocks.blocks) - 1:
-            return [Finding("last_layer", "The output must be the last layer's result.", last)]
-        return []
-
-    # what handlers use
-
-    def value(self, node: NodeProto, index: int = 0) -> Value:
-        """Returns what the node's input is."""
-        found = self.values.get(node.input[index])
-        if found is None:
-            raise Misfit("constant", "Its data are constant: fold it before the export.")
-        return found
-
-    def constant(self, node: NodeProto, index: int) -> Array | None:
-        """Returns the node's constant input, or None where there is none at that place."""
-        if index >= len(node.input) or not node.input[index]:
-            return None
-        if node.input[index] not in self.constants:
-            raise Misfit("weights", "Its weights are computed, not constant.")
-        return np.asarray(self.constants[node.input[index]], np.float64)
-
-    def put(self, node: NodeProto, value: Value) -> None:
-        """Says what the node's output is."""
-        self.values[node.output[0]] = value
-
-    def add(self, node: NodeProto, block: Block) -> None:
-        """Appends a layer that makes the node's output."""
-        self.blocks.blocks.append(block)
-        self.put(node, Value(len(self.blocks.blocks) - 1, block.output, flat=block.operation == "linear"))
-
-    def own(self, node: NodeProto, index: int = 0) -> Block | None:
-        """Returns the layer that makes the node's input, if nothing else reads it and it has no activation yet."""
-        name, value = node.input[index], self.value(node, index)
-        if value.layer == INPUT or self.uses[name] != 1 or name in self.outputs:
-            return None
-        block = self.blocks.blocks[value.layer]
-        return block if block.activation == "none" and block.weight is not None else None
-
-    def summed(self, node: NodeProto) -> Block | None:
-        """Returns the sum that makes the node's input, if nothing else reads it, as a layer with the identity."""
-        name, value = node.input[0], self.value(node)
-        block = None if value.layer == INPUT else self.blocks.blocks[value.layer]
-        if block is None or len(block.sources) < 2 or block.weight is not None or self.uses[name] != 1:
-            return None
-        if value.pool is not None or name in self.outputs:
-            return None
-        block.operation, block.sum = "conv2d", block.tensor
-        block.weight, block.bias = np.eye(block.input[0])[:, :, None, None], np.zeros(block.input[0])
-        return block
-
-    def settle(self, value: Value, tensor: str) -> Value:
-        """Returns the value after a layer that does nothing but its window."""
-        name = tensor.strip("/").removesuffix("_output_0")
-        before = self.blocks.shape_of(value.layer)
-        block = Block(name, "passthrough", (value.layer,), before, value.shape, tensor, pool=value.pool)
-        self.blocks.blocks.append(block)
-        return replace(value, layer=len(self.blocks.blocks) - 1, pool=None)
-
-
-def _chw(shape: tuple[int, ...]) -> Shape | None:
-    if not 2 <= len(shape) <= 4 or shape[0] != 1 or 0 in shape:
-        return None
-    return (shape[1], shape[2] if len(shape) > 2 else 1, shape[3] if len(shape) > 3 else 1)
+def _take(walk: Walk, node: NodeProto) -> None:
+    """Places one node."""
+    if node.op_type == "Constant":
+        value = constant_value(node)
+        if value is not None:
+            walk.constants[node.output[0]] = value
+        return
+    given = [name for name in node.input if name and name not in walk.constants]
+    if any(name not in walk.values for name in given):
+        return  # what makes it was found to have no place already
+    if not given:
+        raise Misfit("constant", "Its data are constant: fold it before the export.")
+    handler = HANDLERS.get(node.op_type)
+    if handler is None:
+        raise Misfit("operator", "The accelerator has no such operator.")
+    if node.domain not in ("", "ai.onnx"):
+        raise Misfit("operator", "The operator is none of ONNX's own.")
+    if walk.blocks.softmax or walk.blocks.offset:
+        raise Misfit("last", "It follows what only the end of a network may have: softmax, or a constant sum.")
+    handler(walk, node)
 
 
 def _attributes(node: NodeProto) -> dict[str, Any]:
@@ -198,7 +74,7 @@ def _pads(attributes: dict[str, Any], dims: int) -> tuple[int, int]:
     return (pads[0], pads[1] if dims > 1 else 0)
 
 
-def _convolution(walk: _Walk, node: NodeProto) -> None:
+def _convolution(walk: Walk, node: NodeProto) -> None:
     value, attributes = walk.value(node), _attributes(node)
     weight, bias = walk.constant(node, 1), walk.constant(node, 2)
     assert weight is not None
@@ -257,7 +133,7 @@ def _label(node: NodeProto) -> str:
     return node.name or node.output[0]
 
 
-def _linear(walk: _Walk, node: NodeProto) -> None:
+def _linear(walk: Walk, node: NodeProto) -> None:
     value, attributes = walk.value(node), _attributes(node)
     weight, bias = walk.constant(node, 1), walk.constant(node, 2)
     assert weight is not None
@@ -282,12 +158,14 @@ def _linear(walk: _Walk, node: NodeProto) -> None:
     walk.put(node, Value(len(walk.blocks.blocks) - 1, (out, 1, 1), flat=True))
 
 
-def _batch_norm(walk: _Walk, node: NodeProto) -> None:
+def _batch_norm(walk: Walk, node: NodeProto) -> None:
     block = walk.own(node)
     gamma, beta, mean, variance = (walk.constant(node, index) for index in (1, 2, 3, 4))
     if block is None or not walk.value(node).plain:
         raise Misfit("batch_norm", "A batch norm must follow the convolution or Linear layer that it is folded into.")
     assert gamma is not None and beta is not None and mean is not None and variance is not None
+    if gamma.size != block.output[0]:
+        raise Misfit("batch_norm", "A batch norm of single pixels, behind a flattening, is not folded.")
     factor = gamma / np.sqrt(variance + float(_attributes(node).get("epsilon", 1e-5)))
     _scale(block, factor, beta - mean * factor)
     _absorb(walk, node, block)
@@ -300,18 +178,18 @@ def _scale(block: Block, factor: Array, shift: Array) -> None:
     block.bias = block.bias * factor + shift
 
 
-def _absorb(walk: _Walk, node: NodeProto, block: Block) -> None:
+def _absorb(walk: Walk, node: NodeProto, block: Block) -> None:
     """Makes the node part of the layer before it."""
     block.tensor = node.output[0]
     block.nodes.append(_label(node))
     walk.put(node, walk.value(node, _data_index(walk, node)))
 
 
-def _data_index(walk: _Walk, node: NodeProto) -> int:
+def _data_index(walk: Walk, node: NodeProto) -> int:
     return next(i for i, name in enumerate(node.input) if name and name not in walk.constants)
 
 
-def _activation(walk: _Walk, node: NodeProto) -> None:
+def _activation(walk: Walk, node: NodeProto) -> None:
     value, block = walk.value(node), walk.own(node) or walk.summed(node)
     if block is None or (value.pool is not None and value.pool.kind != "max"):
         raise Misfit("activation", "An activation must follow the convolution or Linear layer that it belongs to.")
@@ -329,9 +207,9 @@ def _activation(walk: _Walk, node: NodeProto) -> None:
     walk.put(node, value)
 
 
-def _window(walk: _Walk, node: NodeProto) -> None:
+def _window(walk: Walk, node: NodeProto) -> None:
     value, attributes = walk.value(node), _attributes(node)
-    out = _chw(walk.shapes[node.output[0]])
+    out = chw(walk.shapes[node.output[0]])
     assert out is not None
     if value.pool is not None:
         value = walk.settle(value, node.input[0])
@@ -356,7 +234,7 @@ def _window(walk: _Walk, node: NodeProto) -> None:
     walk.put(node, Value(value.layer, out, Pool(kind, size, stride), flat))  # type: ignore[arg-type]
 
 
-def _mean_size(walk: _Walk, node: NodeProto, value: Value) -> tuple[int, int]:
+def _mean_size(walk: Walk, node: NodeProto, value: Value) -> tuple[int, int]:
     axes = walk.constant(node, 1)
     wanted = _attributes(node).get("axes") if axes is None else axes.astype(int).tolist()
     rank = len(walk.shapes[node.input[0]])
@@ -365,7 +243,7 @@ def _mean_size(walk: _Walk, node: NodeProto, value: Value) -> tuple[int, int]:
     return (value.shape[1], value.shape[2])
 
 
-def _flatten(walk: _Walk, node: NodeProto) -> None:
+def _flatten(walk: Walk, node: NodeProto) -> None:
     value = walk.value(node)
     shape = walk.shapes[node.output[0]]
     if len(shape) != 2 or shape[0] != 1:
@@ -373,7 +251,7 @@ def _flatten(walk: _Walk, node: NodeProto) -> None:
     walk.put(node, replace(value, flat=True))
 
 
-def _addition(walk: _Walk, node: NodeProto) -> None:
+def _addition(walk: Walk, node: NodeProto) -> None:
     constants = [name in walk.constants for name in node.input]
     if not any(constants):
         return _sum(walk, node)
@@ -399,7 +277,7 @@ def _per_channel(number: Array, value: Value, shape: tuple[int, ...]) -> bool:
     return number.size == 1 or (number.size == value.shape[0] and np.broadcast_shapes(number.shape, wanted) == wanted)
 
 
-def _sum(walk: _Walk, node: NodeProto) -> None:
+def _sum(walk: Walk, node: NodeProto) -> None:
     if node.op_type == "Sub":
         raise Misfit("subtraction", "The difference of two tensors is not mapped: only sums are.")
     first, second = walk.value(node, 0), walk.value(node, 1)
@@ -415,7 +293,7 @@ def _sum(walk: _Walk, node: NodeProto) -> None:
     walk.put(node, Value(len(walk.blocks.blocks) - 1, first.shape, flat=first.flat))
 
 
-def _softmax(walk: _Walk, node: NodeProto) -> None:
+def _softmax(walk: Walk, node: NodeProto) -> None:
     value = walk.value(node)
     rank = len(walk.shapes[node.input[0]])
     if node.output[0] not in walk.outputs or _attributes(node).get("axis", -1) % rank != 1 or value.pool is not None:
@@ -424,11 +302,11 @@ def _softmax(walk: _Walk, node: NodeProto) -> None:
     walk.put(node, value)
 
 
-def _through(walk: _Walk, node: NodeProto) -> None:
+def _through(walk: Walk, node: NodeProto) -> None:
     walk.put(node, walk.value(node))
 
 
-HANDLERS: dict[str, Callable[[_Walk, NodeProto], None]] = {
+HANDLERS: dict[str, Callable[[Walk, NodeProto], None]] = {
     "Conv": _convolution,
     "Gemm": _linear,
     "MatMul": _linear,

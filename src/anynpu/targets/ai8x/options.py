@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal
 
 from anynpu.errors import ConfigError
@@ -49,7 +51,7 @@ class Ai8xOptions:
     )
     method: Literal["minmax", "percentile", "mse", "entropy"] = option("mse", "how ranges of activations are chosen")
     output_width: Literal["auto", "8", "32"] = option("auto", "bits of the last layer; auto takes 32 where it can")
-    config_file: str = option("", "network YAML of your own instead of the one that is made (file.yaml)")
+    config_file: Path | None = option(None, "network YAML of your own instead of the one that is made (file.yaml)")
     qat_policy: str = option("", "refused: training against a policy happens before the export, with ai8x-training")
     fifo: bool = option(False, "load the input through the FIFO (at most 16 channels)")
     max_speed: bool = option(False, "load data and weights as fast as possible (MAX78002 only)")
@@ -75,6 +77,8 @@ class Ai8xOptions:
             )
         if self.time_limit_s < 1:
             raise ConfigError(f"time_limit_s={self.time_limit_s}: a second or more was expected")
+        if not re.fullmatch(r"\w+", self.board_name):
+            raise ConfigError(f"board_name={self.board_name}: a name such as EvKit_V1 or FTHR_RevA was expected")
         if self.simple1b and self.bit_width != 1:
             raise ConfigError("simple1b is for 1-bit weights", "add bit_width=1, or leave it out")
         if self.softmax and self.output_width == "8":

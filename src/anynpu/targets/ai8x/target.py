@@ -82,7 +82,7 @@ class Ai8x:
             made = _synthesize(prepared, facts, options, room, work)
             _check_answer(made, prepared, facts, work)
             made.replace(out / PROJECT)
-        return _manifest(prepared, model, platform, out)
+        return _manifest(prepared, model, platform, options, out)
 
 
 def _cut(model: Artifact, facts: Ai8xFacts, options: Ai8xOptions) -> tuple[Blocks, tuple[Finding, ...]]:
@@ -120,7 +120,7 @@ def _prepare(
     width: int,
     work: Work,
 ) -> Prepared:
-    """Returns the network in integers, and a calibration sample that gives an output other than zero."""
+    """Returns the network in integers, and a calibration sample that gives every layer something other than zeros."""
     from anynpu.runtime.ort import OrtInner
 
     samples = list(read_samples(data.path).first(RANGE_SAMPLES))
@@ -131,12 +131,17 @@ def _prepare(
     network, parameters = _network(blocks, integers, facts, options, width)
     for sample in samples:
         stored = _stored(integers, sample[blocks.tensor]).reshape(blocks.input)
-        if forward(network, parameters, stored)[-1].any():
+        dead = [
+            layer.name
+            for layer, out in zip(network.layers, forward(network, parameters, stored), strict=True)
+            if not out.any()
+        ]
+        if not dead:
             return Prepared(blocks, network, parameters, integers, stored)
     raise AccuracyError(
-        "every output is zero for every calibration sample: nothing of the model is left",
-        "nonzero outputs",
-        0.0,
+        f"no calibration sample gives every layer something other than zeros: {dead[0]} gives nothing but zeros",
+        "layers with results other than zero",
+        1 - len(dead) / len(network.layers),
         1.0,
         hint="more bits (bit_width=8), or other calibration data",
     )
@@ -182,7 +187,7 @@ def _synthesize(prepared: Prepared, facts: Ai8xFacts, options: Ai8xOptions, room
     found, checkout = capsule.find(TOOL), find_checkout(read_toolchain(TOOL))
     network = prepared.network
     if options.config_file:
-        text, arch = files.read_config(Path(options.config_file))
+        text, arch = files.read_config(options.config_file)
     else:
         places = memory.place(prepared.blocks, facts, options.bit_width, network.layers[-1].width, options.fifo)
         text, arch = files.network_yaml(network, places), files.ARCH
@@ -260,7 +265,7 @@ def _check_answer(project: Path, prepared: Prepared, facts: Ai8xFacts, work: Wor
         )
 
 
-def _manifest(prepared: Prepared, model: Artifact, platform: Platform, out: Path) -> Manifest:
+def _manifest(prepared: Prepared, model: Artifact, platform: Platform, options: Ai8xOptions, out: Path) -> Manifest:
     blocks, given = prepared.blocks, model.manifest
     figures = files.read_log((out / PROJECT / "log.txt").read_text("utf-8", "replace"))
     facts = platform.facts_as(Ai8xFacts)
@@ -284,7 +289,7 @@ def _manifest(prepared: Prepared, model: Artifact, platform: Platform, out: Path
             cycles=cycles,
             latency_ms=cycles / facts.clock_mhz / 1000 if cycles else None,
         ),
-        notes=_notes(prepared),
+        notes=_notes(prepared, options),
         details=_details(prepared, figures),
         task=given.task,
     )
@@ -304,12 +309,16 @@ def _details(prepared: Prepared, figures: files.Figures) -> dict[str, Any]:
     }
 
 
-def _notes(prepared: Prepared) -> tuple[str, ...]:
+def _notes(prepared: Prepared, options: Ai8xOptions) -> tuple[str, ...]:
     found = []
+    if options.simple1b:
+        found.append("simple1b: neither the vendor's simulation nor the twin models it; the chip's results may differ")
     if note := find_checkout(read_toolchain(TOOL)).note:
         found.append(f"ai8x-synthesis: {note}")
     if offset := prepared.blocks.offset:
-        found.append(f"the constant {offset:g} behind the last layer is the output's zero point: exact, no arithmetic")
+        steps = offset / prepared.integers.layers[-1].scale
+        exact = "exact" if abs(steps - round(steps)) < 1e-6 else f"{steps:.2f} steps, rounded to whole ones"
+        found.append(f"the constant {offset:g} behind the last layer is the output's zero point: {exact}")
     if prepared.integers.layers[-1].rest is not None:
         found.append("the last layer has more outputs than biases fit: they are the zero points of the 32-bit output")
     if prepared.integers.centre:
