@@ -124,6 +124,14 @@ def test_run_and_bench_end_with_the_receipt(cli, room, fake, made):
     assert timed.returncode == 0 and record["receipt"]["on_npu"] == 10 and record["runs"] == 20
 
 
+def test_what_run_compiles_is_kept_in_the_cache_folder_that_is_named(cli, room, fake, made, tmp_path):
+    given = {"PYTHONPATH": fake, "ANYNPU_FAKE_VITISAI": "npu", "ANYNPU_CACHE_DIR": str(tmp_path / "other")}
+    named = tmp_path / "Käse folder"
+    ran = cli("run", str(made[1].path), "-i", str(room / "image.npy"), "--cache-dir", str(named), **given)
+    assert ran.returncode == 0, ran.stderr
+    assert len(list((named / "vitisai").iterdir())) == 1 and not (tmp_path / "other").exists()
+
+
 def test_a_crash_leaves_nothing_compiled(room, fake, made, tmp_path):
     with pytest.raises(AssertionError):
         fake_vitisai.open_each(fake, tmp_path / "cache", [("crash", str(made[1].path))])

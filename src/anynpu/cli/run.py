@@ -17,7 +17,7 @@ from anynpu.errors import ConfigError
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.record import receipt
 from anynpu.pipeline.steps import own_version
-from anynpu.runtime.base import choose, open_artifact, run_stored
+from anynpu.runtime.base import open_artifact, open_session, run_stored
 from anynpu.store import writing
 from anynpu.tensors import Array, TensorSpec
 
@@ -81,7 +81,7 @@ def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
     if device is None and format == "c":
         device = "host"
     if device is None or not firmware.is_board(device):
-        return choose(format, device)(artifact), None
+        return open_session(artifact, device, options.store(given).cache), None
     running = firmware.start(artifact, device, options.store(given), {"anynpu": own_version()}, given["timeout"])
     return running.session, running
 

@@ -44,6 +44,7 @@ class VitisAiSession:
     name = "vitisai"
     formats = ("onnx-vitisai",)
     rank = 10
+    keeps_compiled = True
     what = "Ryzen AI NPU through ONNX Runtime's VitisAI provider"
 
     def __init__(self, artifact: Artifact, root: Root | None = None, cache: Path | None = None) -> None:
