@@ -6,7 +6,10 @@ import json
 import time
 
 import pytest
+from click.testing import CliRunner
 
+from anynpu.cli.cache import cache as cache_verbs
+from anynpu.errors import ConfigError
 from anynpu.runtime.vitisai_cache import CompileCache
 
 
@@ -64,3 +67,20 @@ def test_the_command_line_lists_and_drops_them(cache, cli):
     assert row["chip"] == "ryzen-ai-stx"
     dropped = json.loads(cli("cache", "clear", "--npu", "--yes", "-f", "json", **given).stdout)
     assert dropped["compiled"] == 1 and dropped["steps"] == 0 and list(cache.entries()) == []
+
+
+@pytest.mark.parametrize(
+    "words", [("--older-than", "-1"), ("--max-size", "-5M"), ("--max-size", "1e400M"), ("--max-size", "5X")]
+)
+def test_a_limit_that_is_none_removes_nothing(cache, words):
+    compile_one(cache, "a" * 32)
+    done = CliRunner().invoke(cache_verbs, ["prune", *words, "--cache-dir", str(cache.cache)])
+    assert isinstance(done.exception, ConfigError | SystemExit) and done.exit_code in (1, 2), done.output
+    assert len(list(cache.entries())) == 1
+
+
+def test_clear_asks_for_all_that_it_drops(cache):
+    compile_one(cache, "a" * 32)
+    done = CliRunner().invoke(cache_verbs, ["clear", "--cache-dir", str(cache.cache)], input="n\n")
+    assert "drop 0 steps and 1 compiled models from" in done.output
+    assert len(list(cache.entries())) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Sequence
@@ -16,7 +17,8 @@ from anynpu.pipeline.output import as_json
 from anynpu.runtime.vitisai_cache import CompileCache, Compiled
 from anynpu.store import Entry, Store, writing
 
-UNITS = {"k": 2**10, "m": 2**20, "g": 2**30}
+UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)([kmg]?)")
 
 
 @click.group()
@@ -105,7 +107,9 @@ def verify(ctx: click.Context, /, **_: Any) -> int:
 
 
 @cache.command()
-@click.option("--older-than", type=float, metavar="DAYS", help="Drop what was not used for so many days.")
+@click.option(
+    "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drop what was not used for so many days."
+)
 @click.option("--max-size", metavar="SIZE", help="Drop what was used longest ago until this is left: 500M, 2G.")
 @options.apply(options.COMMON)
 @click.pass_context
@@ -141,7 +145,8 @@ def clear(ctx: click.Context, /, yes: bool, npu: bool, **_: Any) -> int:
     store = options.store(ctx.params)
     entries, cached = [] if npu else list(store.entries()), CompileCache(store.cache)
     compiled = list(cached.entries())
-    what = f"{len(compiled)} compiled models" if npu else f"{len(entries)} steps"
+    models = f"{len(compiled)} compiled models"
+    what = models if npu else f"{len(entries)} steps" + (f" and {models}" if compiled else "")
     if not yes:
         click.confirm(f"drop {what} from {store.cache}?", abort=True, err=True)
     if not npu:
@@ -169,8 +174,7 @@ def _removed(ctx: click.Context, count: int, size: int, swept: int, compiled: in
 
 
 def _bytes(text: str) -> int:
-    number, unit = (text[:-1], UNITS.get(text[-1:].lower())) if text[-1:].isalpha() else (text, 1)
-    try:
-        return int(float(number) * (unit or 0)) if unit else int("no unit")
-    except ValueError:
-        raise ConfigError(f"--max-size {text}: a size such as 500M or 2G was expected") from None
+    found = SIZE.fullmatch(text.strip().lower())
+    if found is None:
+        raise ConfigError(f"--max-size {text}: a size such as 500M or 2G was expected")
+    return int(float(found[1]) * UNITS[found[2]])

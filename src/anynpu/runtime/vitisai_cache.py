@@ -60,7 +60,9 @@ class CompileCache:
                 if not (path / ABOUT).is_file():
                     shutil.rmtree(path, ignore_errors=True)
                 raise
-            (path / ABOUT).write_text(json.dumps({**about, "used": time.time()}, indent=1) + "\n", "utf-8")
+            half = path / f"{ABOUT}.new"
+            half.write_text(json.dumps({**about, "used": time.time()}, indent=1) + "\n", "utf-8")
+            half.replace(path / ABOUT)  # a process that is killed here leaves the old one or the new one, whole
 
     def entries(self) -> Iterator[Compiled]:
         """Yields every compiled model, and what compilations that did not end left."""
