@@ -154,6 +154,11 @@ def test_without_a_name_the_demo_is_the_old_one():
     assert isinstance(told.exception, ConfigError) and "no-such-chip" in told.exception.message
 
 
+def test_a_flag_in_front_of_the_demos_name_is_not_dropped_in_silence(cli):
+    done = cli("demo", "-o", "elsewhere", "ryzen-ai")
+    assert done.returncode == 2 and "--output is not for `demo ryzen-ai` there" in done.stderr
+
+
 def test_a_chip_of_another_maker_is_refused(cli):
     done = cli("demo", "ryzen-ai", "--npu", "ethos-u55-128")
     assert done.returncode == 2 and "is no Ryzen AI chip" in done.stderr

@@ -13,7 +13,7 @@ from anynpu.cli.build import build_and_report, report_files
 from anynpu.cli.progress import observer
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
-from anynpu.errors import AnyNpuError
+from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.measure.fidelity import MAX_DB
 from anynpu.pipeline.output import as_json, check_output, write_output
 from anynpu.pipeline.record import record as build_record
@@ -37,9 +37,17 @@ def demo(ctx: click.Context, /, **_: Any) -> int:
     anynpu demo ryzen-ai
     """
     if ctx.invoked_subcommand is not None:
+        _require_unset(ctx, ctx.invoked_subcommand)
         return 0
     given = dict(ctx.params)
     return build_and_report(options.request(given), options.store(given), given)
+
+
+def _require_unset(ctx: click.Context, verb: str) -> None:
+    """Raises for a flag in front of the demo's name, which that demo would not see."""
+    for option in ctx.command.params:
+        if ctx.get_parameter_source(option.name or "") == click.core.ParameterSource.COMMANDLINE:
+            raise ConfigError(f"{option.opts[-1]} is not for `demo {verb}` there", f"put its flags behind {verb}")
 
 
 @demo.command("ryzen-ai")
