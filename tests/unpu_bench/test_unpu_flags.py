@@ -293,6 +293,29 @@ def test_messages_name_the_flags_that_are_here():
     )
 
 
+def test_messages_name_options_by_their_flags():
+    assert bench.in_own_flags("-O ai8x.q_scale: a number was expected") == "--q_scale: a number was expected"
+    text = "try another -O method=..., or -O activations=int16; -O no.such=1 stays"
+    assert bench.in_own_flags(text) == "try another --method ..., or --bit_width 16; -O no.such=1 stays"
+
+
+@pytest.mark.parametrize(
+    ("format", "flag"),
+    [("ai8x", "clip_method"), ("cvi", "pixel_format"), ("cvi", "resize_dims"), ("cvi", "excepts")],
+)
+def test_the_documented_default_none_is_the_same_as_no_flag(format, flag):
+    assert settings({flag: "None"}, [format]) == ({}, [])
+
+
+@pytest.mark.parametrize(
+    ("format", "flag"), [("ai8x", "config_file"), ("vela", "arena_cache_size"), ("cvi", "calibration_table")]
+)
+def test_an_option_that_may_be_none_takes_none(format, flag):
+    ((option, text),) = settings({flag: "None"}, [format])[0].items()
+    kind = {place.key: place.kind for place in flags()[flag].places}[option]
+    assert schema.parse_text(kind, text, flag) is None
+
+
 def test_a_bad_value_and_an_unknown_flag_are_refused():
     for words in (["--bit_width", "7"], ["--debug", "Maybe"], ["--no_such_flag", "1"]):
         with pytest.raises(click.UsageError):

@@ -17,7 +17,7 @@ from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.tree import make_project
 from anynpu.pipeline.build import BuildResult, ChipResult
 from anynpu.pipeline.record import error_record
-from anynpu.pipeline.unpu_flags import FORMATS, bits, closure
+from anynpu.pipeline.unpu_flags import FORMATS, bits, closure, in_flags
 from anynpu.platform import Platform
 from anynpu.schema import near
 from anynpu.tensors import TensorSpec
@@ -263,4 +263,4 @@ def record(rows: Iterable[Row], name: str, said: Sequence[str]) -> dict[str, Any
 
 def in_own_flags(text: str) -> str:
     """Returns a message with the flags of other verbs by the names that they have here."""
-    return re.sub(r"(?<![\w-])--?[a-z][\w-]*", lambda found: FLAGS.get(found[0], found[0]), text)
+    return re.sub(r"(?<![\w-])--?[a-z][\w-]*", lambda found: FLAGS.get(found[0], found[0]), in_flags(text))

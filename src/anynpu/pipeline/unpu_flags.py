@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -109,6 +110,10 @@ class Flag:
     def choices(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(str(c) for place in self.places for c in _choices(place.kind)))
 
+    @property
+    def takes_none(self) -> bool:
+        return "none" in self.choices or any(type(None) in get_args(place.kind) for place in self.places)
+
 
 def closure(names: Iterable[str]) -> tuple[str, ...]:
     """Returns the formats with all that they need, in the order in which they are built."""
@@ -154,6 +159,8 @@ def settings(given: Mapping[str, str], formats: Iterable[str]) -> tuple[dict[str
             said.append(f"--{name}: {sentence}" if owner in chosen else _elsewhere(name, (owner,)))
             continue
         flag = flags()[name]
+        if text == "None" and not flag.takes_none:  # the default that µNPU-Bench documents: as if it were not given
+            continue
         places = [place for place in flag.places if place.format in chosen]
         for place in places:
             options[place.key] = place.value(text)
@@ -162,6 +169,20 @@ def settings(given: Mapping[str, str], formats: Iterable[str]) -> tuple[dict[str
         elif any(text.lower() in place.values and place.value(text) == "none" for place in places):
             said.append(f"--{name} {text}: the chip's own is used")
     return options, said
+
+
+def in_flags(text: str) -> str:
+    """Returns a message with `-O compiler.option=value` as the flag that sets the option."""
+
+    def flag(found: re.Match[str]) -> str:
+        for name, known in flags().items():
+            for place in known.places:
+                if place.option == found["option"] and found["compiler"] in (None, place.compiler):
+                    back = {value: typed for typed, value in place.values.items()}
+                    return f"--{name}" + (f" {back.get(found['value'], found['value'])}" if found["value"] else "")
+        return found[0]
+
+    return re.sub(r"(?<!\w)-O (?:(?P<compiler>\w+)\.)?(?P<option>\w+)(?:=(?P<value>\.\.\.|[\w.-]*\w))?", flag, text)
 
 
 def bits(width: str, format: str, dtypes: Iterable[str] = ()) -> dict[str, str]:
