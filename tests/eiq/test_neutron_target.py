@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -12,11 +13,13 @@ pytest.importorskip("ai_edge_litert", reason="pip install 'anynpu[build]'")
 import sys
 
 sys.path.append(str(Path(__file__).parents[1] / "toolchain"))
+from click.testing import CliRunner
 from neutron_stand_in import TARGETS, write_tool
 from tflite_builder import Builder
 
 from anynpu import plugins
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
+from anynpu.cli.tool import show
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing, Unsupported
 from anynpu.pipeline.build import fallback
 from anynpu.platform import Memory
@@ -175,6 +178,7 @@ def test_a_tool_without_a_list_is_used_and_it_is_said(convert):
     ("version", "words"),
     [
         ("3.2.2+0X1", "written for neutron-converter 2.0.2 and 3.1.1, this is 3.2.2+0X1"),
+        ("3.1.10+0X1", "this is 3.1.10+0X1"),
         ("", "this is one that does not say its version"),
     ],
 )
@@ -194,9 +198,17 @@ def test_the_version_is_part_of_the_address(tmp_path, monkeypatch):
 def test_the_program_has_other_names_too(tmp_path, monkeypatch, name):
     monkeypatch.setenv("EIQ_NEUTRON_PATH", str(write_tool(tmp_path / "sdk", name)))
     assert Neutron().tools()["neutron-converter"].startswith("3.1.1")
+    shown = CliRunner().invoke(show, ["eiq", "-f", "json"])
+    assert json.loads(shown.stdout)["state"] != "missing", shown.stdout
     monkeypatch.delenv("EIQ_NEUTRON_PATH")
     monkeypatch.setenv("PATH", str(tmp_path / "sdk" / "bin") + os.pathsep + "/usr/bin:/bin")
     assert Neutron().tools()["neutron-converter"].startswith("3.1.1")
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0])
+def test_a_limit_that_nothing_can_keep_is_refused(limit):
+    with pytest.raises(ConfigError, match="time_limit_s"):
+        Neutron.Options(time_limit_s=limit)
 
 
 def test_a_missing_tool_says_how_to_get_it(tmp_path, monkeypatch):

@@ -80,6 +80,8 @@ class Toolchain:
     """What pip installs, with pins; a tool without any is the user's own to install."""
     alone: tuple[str, ...] = ()
     """Packages whose own wishes for others do not hold: pip is given --no-deps."""
+    other_names: tuple[str, ...] = ()
+    """What other releases call the program."""
     needs: tuple[str, ...] = ()
     """Programs of the system that it calls."""
     aside: tuple[str, ...] = ()
@@ -186,14 +188,14 @@ def installed(toolchain: Toolchain, program: Path) -> Installed:
 
 
 def _program(toolchain: Toolchain) -> Path:
-    named = os.environ.get(toolchain.variable)
+    named, names = os.environ.get(toolchain.variable), (toolchain.program, *toolchain.other_names)
     if named:
-        places = [Path(named), Path(named) / toolchain.program, Path(named) / "bin" / toolchain.program]
-        for place in places:
+        root = Path(named)
+        for place in (root, *(folder / name for name in names for folder in (root, root / "bin"))):
             if place.is_file() and os.access(place, os.X_OK):
                 return place.absolute()
         raise ToolMissing(f"{toolchain.variable}={named}: there is no program {toolchain.program}", toolchain.get)
-    found = shutil.which(toolchain.program)
+    found = next(filter(None, map(shutil.which, names)), None)
     if found is None:
         where = "" if platform.machine() == toolchain.machine else f" (it runs on {toolchain.machine} alone)"
         raise ToolMissing(f"{toolchain.program} is not installed{where}", toolchain.get)

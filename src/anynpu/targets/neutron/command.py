@@ -6,7 +6,6 @@ import functools
 import os
 import re
 import shlex
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +14,10 @@ from pathlib import Path
 from anynpu import tool
 from anynpu.capsules import toolchain
 from anynpu.capsules.toolchain import Installed
-from anynpu.errors import ConfigError, ToolFailed, ToolMissing
+from anynpu.errors import ConfigError, ToolFailed
 from anynpu.targets.base import option
 
 TOOLCHAIN, NAME = "eiq", "neutron-converter"
-OTHER_NAMES = ("neutron_converter", "neutron-compiler")
-"""The same program as the Python package eiq_neutron_sdk installs it, and as later SDKs call it."""
 WRITTEN_FOR = ("2.0.2", "3.1.1")
 """The versions whose output is public: the log of the first, the list of chips of the second."""
 KNOWN_TARGETS = ("mcxn54x", "mcxn94x", "imxrt700", "imx95", "imx943", "imx952", "s32k5", "s32n79", "imxrt2660")
@@ -47,23 +44,14 @@ class NeutronOptions:
     converter_arguments: str = option("", "more arguments for neutron-converter, as in a shell")
     time_limit_s: float = option(1800.0, "seconds after which a conversion counts as hanging")
 
+    def __post_init__(self) -> None:
+        if self.time_limit_s <= 0:
+            raise ConfigError(f"time_limit_s={self.time_limit_s:g}: more than zero seconds were expected")
+
 
 def find() -> Installed:
     """Returns the converter that EIQ_NEUTRON_PATH names or the PATH holds, or raises ToolMissing."""
-    try:
-        return toolchain.find(TOOLCHAIN)
-    except ToolMissing:
-        chain = toolchain.read_toolchain(TOOLCHAIN)
-        for place in _places(os.environ.get(chain.variable, "")):
-            if place.is_file() and os.access(place, os.X_OK):
-                return toolchain.installed(chain, place.absolute())
-        raise
-
-
-def _places(named: str) -> list[Path]:
-    if named:
-        return [folder / name for folder in (Path(named), Path(named) / "bin") for name in OTHER_NAMES]
-    return [Path(found) for found in map(shutil.which, OTHER_NAMES) if found]
+    return toolchain.find(TOOLCHAIN)
 
 
 def environment(installed: Installed) -> dict[str, str]:

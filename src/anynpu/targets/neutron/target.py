@@ -124,7 +124,7 @@ def require_fit(said: Statistics, file: Path, platform: Platform) -> None:
 
 def _notes(version: str, unlisted: str, disagreements: Sequence[str]) -> tuple[str, ...]:
     notes = [NOT_EXECUTED]
-    if not version.startswith(command.WRITTEN_FOR):
+    if version.partition("+")[0] not in command.WRITTEN_FOR:
         known = " and ".join(command.WRITTEN_FOR)
         notes.append(f"written for {NAME} {known}, this is {version or 'one that does not say its version'}")
     notes.append(f"the firmware needs the Neutron libraries of the same eIQ release as {NAME} {version}".rstrip())
