@@ -15,6 +15,7 @@ import pytest
 from anynpu import plugins
 from anynpu.artifact import Step, seal
 from anynpu.capsules.capsule import find
+from anynpu.errors import AccuracyError
 from anynpu.measure.samples import read_samples
 from anynpu.runtime.ai8x import Ai8xSession
 from anynpu.runtime.base import run_real
@@ -75,6 +76,8 @@ def sqnr(model, data, made) -> float:
         ("sequential", "max78000", {}, 26),
         ("sequential", "max78000", {"output_width": "8", "avg_pool_rounding": True}, 26),
         ("sequential", "max78000", {"bit_width": 4}, 8),
+        ("sequential", "max78000", {"bit_width": 2}, 0.5),
+        ("wide", "max78000", {"bit_width": 1}, 0.5),
         ("sequential", "max78002", {"max_speed": True}, 26),
         ("strided", "max78000", {}, 26),
         ("wide", "max78000", {}, 26),
@@ -92,6 +95,20 @@ def test_the_known_answer_is_the_twins_bit_for_bit(tmp_path, name, chip, options
     assert made.manifest.estimates.macs
     assert (made.manifest.estimates.cycles is not None) == (chip == "max78000")
     assert not made.manifest.notes or "written for" not in made.manifest.notes[0]
+
+
+def test_a_yaml_of_ones_own_is_judged_by_the_known_answer(tmp_path):
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    (tmp_path / "third").mkdir()
+    text = (made_of(small_nets.strided, tmp_path / "first")[2].path / "project" / "network.yaml").read_text()
+    own = tmp_path / "own.yaml"
+    own.write_text(text.replace("arch: anynpu", "arch: mine"))
+    model, data, made = made_of(small_nets.strided, tmp_path / "second", config_file=own)
+    assert sqnr(model, data, made) > 26
+    own.write_text(text.replace("activate: relu", "activate: None"))
+    with pytest.raises(AccuracyError, match="agree in"):
+        made_of(small_nets.strided, tmp_path / "third", config_file=own)
 
 
 @pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="no arm-none-eabi-gcc")
