@@ -63,7 +63,10 @@ for flag in ("data_list", "input_num", "cali_method", "tune_num", "search", "exp
     parser.add_argument("--" + flag)
 parser.add_argument("-o")
 given = parser.parse_args()
+if given.search and not given.quantize_table:
+    parser.error("please set --quantize_table when --search is not False")
 import numpy as np
+import onnx
 files = Path(given.data_list).read_text().split()
 if len(files) != int(given.input_num):
     sys.exit("input_num")
@@ -73,8 +76,10 @@ for file in files:
     for name in sample.files:
         most[name] = max(most.get(name, 0.0), float(np.abs(sample[name]).max()))
 lines = [f"# genetated time: {time.time()}"] + [f"{n} {v:.7f} {-v:.7f} {v:.7f}" for n, v in most.items()]
+graph = onnx.load(Path(given.mlir_file).read_text()).graph
+lines += [f"{node.output[0]}_{node.op_type} 1.0 -1.0 1.0" for node in graph.node]
 Path(given.o).write_text(chr(10).join(lines) + chr(10))
-if given.quantize_table:
+if given.search == "search_qtable":
     import shutil
     if not shutil.which("dot"):
         sys.exit("graphviz.backend.execute.ExecutableNotFound")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from onnx import TensorProto, helper
 
 from anynpu import plugins
 from anynpu.artifact import Step, seal
-from anynpu.errors import AccuracyError, ConfigError, ToolFailed, ToolMissing, Unsupported
+from anynpu.errors import AccuracyError, ConfigError, DeviceError, IntegrityError, ToolFailed, ToolMissing, Unsupported
 from anynpu.runtime.base import run_real
 from anynpu.runtime.cvi import CviSession
 from anynpu.runtime.ort import OrtSession
@@ -110,9 +112,17 @@ def test_bm_chips_keep_floats_and_tell_the_compilers_estimate(tool, build):
     assert not (root / "seen" / "calibration.txt").exists()
 
 
+def test_a_dynamic_model_in_int8_gives_integers(tool, build):
+    root = tool()
+    made = build(BM, dynamic=True)
+    assert "--quant_output" in seen(root, "deploy")
+    assert "--quant_input" not in seen(root, "deploy")
+    assert (made.manifest.inputs[0].dtype, made.manifest.outputs[0].dtype) == ("float32", "int8")
+
+
 def test_a_users_tables_are_used(tool, build, tmp_path):
     root = tool()
-    (tmp_path / "ranges").write_text("image 2.0 -2.0 2.0\n")
+    (tmp_path / "ranges").write_text("image 2.0 -2.0 2.0\nscores_Gemm 1.0 -1.0 1.0\n")
     (tmp_path / "formats").write_text("# mine\nscores_Gemm bf16\n")
     made = build(calibration_table=tmp_path / "ranges", quantize_table=tmp_path / "formats")
     assert not (root / "seen" / "calibration.txt").exists()
@@ -128,6 +138,14 @@ def test_a_search_makes_the_table_of_formats(tool, build):
     assert "--search search_qtable --expected_cos 0.995" in seen(root, "calibration")
     assert made.manifest.details["mixed"] == {"scores_Gemm": "BF16"}
     assert (made.path / "quantize_table").read_text() == "scores_Gemm BF16\n"
+
+
+def test_a_search_for_ranges_makes_no_table_of_formats(tool, build):
+    root = tool()
+    made = build(search="threshold")
+    assert "--search search_threshold" in seen(root, "calibration")
+    assert made.manifest.details["mixed"] == {}
+    assert "--quantize_table" not in seen(root, "deploy")
 
 
 def test_the_receipt_names_what_runs_on_the_cpu(tool, build):
@@ -214,6 +232,8 @@ def test_another_version_is_used_and_noted(tool, build):
         (CV, {"quantize": "bf16", "search": "mixed"}, "search=mixed is for quantize=int8"),
         (CV, {"tolerance": 1.5}, "tolerance=1.5"),
         (CV, {"resize_dims": "96x96"}, "height,width"),
+        (BM, {"dynamic": True, "quant_output": "float"}, "negative outputs wrongly"),
+        (CV, {"quantize": "bf16", "quant_input": "integer"}, "quant_input=integer is for quantize=int8"),
         (CV, {"search": "mixed", "quantize_table": Path("a")}, "not both"),
         (CV, {"search": "threshold", "calibration_table": Path("a")}, "not both"),
     ],
@@ -223,7 +243,7 @@ def test_what_a_chip_does_not_admit_is_refused(build, chip, options, words):
         build(chip, **options)
 
 
-@pytest.mark.parametrize("text", ["scores_Gemm INT9\n", "scores_Gemm\n", "# nothing\n"])
+@pytest.mark.parametrize("text", ["scores_Gemm INT9\n", "scores_Gemm\n", "# nothing\n", "nobody_Gemm BF16\n"])
 def test_a_bad_table_of_formats_is_refused(tool, build, tmp_path, text):
     tool()
     (tmp_path / "formats").write_text(text)
@@ -315,3 +335,31 @@ def test_powers_of_data_are_refused_for_old_chips(tmp_path, held, rules):
     net = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     model = models.onnx_artifact(net, tmp_path / "model")
     assert [finding.rule for finding in Cvi().check(model, CV, Cvi.Options())] == rules
+
+
+@pytest.mark.parametrize(
+    ("details", "words"),
+    [({"simulator": "../../../lib/libother.so"}, "no simulator"), ({"names": {"inputs": {}}}, "calls its tensors")],
+)
+def test_a_manifest_that_names_other_things_is_refused(tool, build, details, words):
+    tool()
+    made = build(BM)
+    manifest = replace(made.manifest, details={**made.manifest.details, **details})
+    with pytest.raises(IntegrityError, match=words):
+        CviSession(replace(made, manifest=manifest))
+
+
+def test_a_session_that_does_not_open_leaves_no_folder(tool, build, tmp_path, monkeypatch):
+    tool()
+    made = build()
+    room = tmp_path / "temporary"
+    room.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(room))
+    monkeypatch.setattr("anynpu.runtime.cvi.Simulator", _fails)
+    with pytest.raises(DeviceError):
+        CviSession(made)
+    assert list(room.iterdir()) == []
+
+
+def _fails(*arguments, **named):
+    raise DeviceError("no", "open")

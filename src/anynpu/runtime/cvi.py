@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,13 +14,14 @@ from anynpu.artifact import Artifact
 from anynpu.capsules import capsule
 from anynpu.capsules.capsule import Capsule
 from anynpu.capsules.worker import Worker
-from anynpu.errors import ToolFailed
+from anynpu.errors import IntegrityError, ToolFailed
 from anynpu.runtime import capsuled
 from anynpu.runtime.capsuled import SessionLog, require_sound
 from anynpu.tensors import Array
 
 TOOL, PACKAGE = "cvi", "tpu_mlir"
 OPEN_S, RUN_S = 120, 1800
+_SIMULATOR = re.compile(r"libcmodel_\w+\.so")
 
 
 class Simulator:
@@ -73,6 +75,21 @@ def _bound(tool: Capsule, scratch: Path, simulator: str) -> Capsule:
     return replace(tool, installed=replace(tool.installed, toolchain=chain))
 
 
+def _details(artifact: Artifact) -> tuple[Mapping[str, Mapping[str, str]], str]:
+    """Returns the runtime's names of inputs and outputs, and the file of the chip's simulator."""
+    details = artifact.manifest.details
+    names, simulator = details.get("names"), str(details.get("simulator", ""))
+    wanted = {"inputs": artifact.manifest.inputs, "outputs": artifact.manifest.outputs}
+    if not isinstance(names, Mapping) or any(
+        s.name not in names.get(side, ()) for side in wanted for s in wanted[side]
+    ):
+        raise IntegrityError(f"{artifact.path}: the manifest does not say what the compiled file calls its tensors")
+    if simulator and not _SIMULATOR.fullmatch(simulator):
+        # It is loaded into a process: a manifest must not name any library that it likes.
+        raise IntegrityError(f"{artifact.path}: {simulator!r} is no simulator of TPU-MLIR's")
+    return names, simulator
+
+
 class CviSession:
     """Runs what the cvi compiler makes."""
 
@@ -82,17 +99,16 @@ class CviSession:
     what = "TPU-MLIR's simulator of the chip on this host"
 
     def __init__(self, artifact: Artifact) -> None:
-        manifest = artifact.manifest
-        self.inputs, self.outputs = manifest.inputs, manifest.outputs
-        self._names: Mapping[str, Any] = manifest.details["names"]
+        self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
+        self._names, simulator = _details(artifact)
         require_sound(artifact)
+        tool = capsule.find(TOOL)
         self._log = SessionLog(TOOL)
         try:
-            self._simulator = Simulator(
-                capsule.find(TOOL), artifact.main, str(manifest.details.get("simulator", "")), log=self._log.path
-            )
-        except ToolFailed as failure:
+            self._simulator = Simulator(tool, artifact.main, simulator, log=self._log.path)
+        except BaseException as failure:
             self._log.keep(failure)
+            self._log.close()
             raise
 
     @staticmethod

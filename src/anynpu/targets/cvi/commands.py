@@ -140,7 +140,9 @@ def calibrate(room: Room, count: int) -> Path:
         argv += ["--quantize_table", FORMATS, "--inference_num", str(min(count, 10))]
         argv += ["--quantize_method_list", options.calibration_method, "--processor", room.facts.processor]
     elif options.search == "threshold":
-        argv += ["--search", "search_threshold", "--processor", room.facts.processor]
+        # Every search insists on a place for a table of formats; this one writes none.
+        argv += ["--search", "search_threshold", "--quantize_table", "no_table", "--processor", room.facts.processor]
+        argv += ["--inference_num", str(min(count, 10))]
     return room.run([*argv, "-o", RANGES], RANGES)
 
 

@@ -61,10 +61,12 @@ class CviOptions:
     tuning_samples: int = option(5, "samples on which run_calibration.py tunes the ranges again; 0 leaves them")
     asymmetric: bool = option(False, "INT8 with zero points (BM chips)")
     quant_input: BORDER = option("auto", "what inputs hold; auto: integers on CV18xx in INT8, floats elsewhere")
-    quant_output: BORDER = option("auto", "what outputs hold; auto: integers on CV18xx in INT8, floats elsewhere")
+    quant_output: BORDER = option(
+        "auto", "what outputs hold; auto: integers in INT8 on CV18xx and with dynamic, floats elsewhere"
+    )
     tolerance: float = option(0.99, "the cosine that TPU-MLIR's own comparison with the float model must reach")
     excepts: str = option("", "tensors that its comparison leaves out, with commas between")
-    dynamic: bool = option(False, "compile for changing input sizes (BM chips)")
+    dynamic: bool = option(False, "compile for input sizes up to the model's (BM chips)")
     pixel_format: PIXELS = option("", "order of colours that the model file states for camera pipelines")
     resize_dims: str = option("", "height,width that images are resized to, as the model file states it")
     keep_aspect_ratio: bool = option(False, "resized images keep their aspect, as the model file states it")
@@ -94,6 +96,19 @@ class CviOptions:
                 raise ConfigError(f"{name} is for quantize=int8, not {self.quantize}")
         if self.search != "none":
             raise ConfigError(f"search={self.search} is for quantize=int8, not {self.quantize}")
+        for name in ("quant_input", "quant_output"):
+            if getattr(self, name) == "integer":
+                raise ConfigError(f"{name}=integer is for quantize=int8, not {self.quantize}")
+
+    def integers(self, border: BORDER, old: bool) -> bool:
+        """Whether a border holds integers; auto: in INT8 on CV18xx chips, whose CPU would have to convert floats."""
+        return border == "integer" or (border == "auto" and old and self.quantize == "int8")
+
+    def integer_outputs(self, old: bool) -> bool:
+        """Whether outputs hold integers; those of a dynamic INT8 model do, since the runtime reads their sign wrongly
+        where it converts them."""
+        wrong = self.dynamic and self.quantize == "int8" and self.quant_output == "auto"
+        return wrong or self.integers(self.quant_output, old)
 
 
 def check_chip(options: CviOptions, platform: Platform) -> CviFacts:
@@ -109,6 +124,9 @@ def check_chip(options: CviOptions, platform: Platform) -> CviFacts:
     }.items():
         if given and facts.old:
             raise ConfigError(f"{name}: {platform.name} has no such thing", "leave it out")
+    if options.dynamic and options.quantize == "int8" and options.quant_output == "float":
+        hint = "leave quant_output out: outputs are then integers with a scale; or use quantize=f16"
+        raise ConfigError("dynamic models in INT8 give negative outputs wrongly as floats", hint)
     return facts
 
 

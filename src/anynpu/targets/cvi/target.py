@@ -91,24 +91,35 @@ def _build(room: Room, model: Artifact, data: Artifact | None, work: Work) -> tu
 def _tables(room: Room, count: int) -> None:
     """Puts the table of ranges and the one of formats in place, the user's own or made here."""
     options = room.options
+    asked: dict[str, str] = {}
     if options.quantize_table is not None:
-        table = read_quantize_table(options.quantize_table, room.facts)
-        if not table:
+        asked = read_quantize_table(options.quantize_table, room.facts)
+        if not asked:
             hint = "a line is `layer BF16`, with a layer of calibration_table"
             raise ConfigError(f"{options.quantize_table}: names no layer", hint)
-        (room.path / commands.FORMATS).write_text("".join(f"{k} {v}\n" for k, v in table.items()), "utf-8")
+        (room.path / commands.FORMATS).write_text("".join(f"{k} {v}\n" for k, v in asked.items()), "utf-8")
     if options.calibration_table is not None:
         shutil.copyfile(options.calibration_table, room.path / commands.RANGES)
     else:
         commands.calibrate(room, count)
+    _require_layers(room, asked)
+
+
+def _require_layers(room: Room, asked: Mapping[str, str]) -> None:
+    """Raises for a format of a layer that the model does not have: TPU-MLIR passes over it in silence."""
+    lines = (room.path / commands.RANGES).read_text("utf-8", "replace").splitlines()
+    known = {line.split()[0] for line in lines if line.strip()}
+    if lost := [layer for layer in asked if layer not in known]:
+        hint = "the names are those of calibration_table, which a build without a table of formats leaves in its folder"
+        raise ConfigError(f"{room.options.quantize_table}: the model has no layer {lost[0]}", hint)
 
 
 def _deploy(room: Room, test: bool) -> dict[str, Any]:
     """Compiles; where a mixed model would take or give bfloat16, which nobody else stores, once more with floats."""
-    options, old = room.options, room.facts.old and room.options.quantize == "int8"
+    options, old = room.options, room.facts.old
     borders = {
-        "--quant_input": options.quant_input == "integer" or (options.quant_input == "auto" and old),
-        "--quant_output": options.quant_output == "integer" or (options.quant_output == "auto" and old),
+        "--quant_input": options.integers(options.quant_input, old),
+        "--quant_output": options.integer_outputs(old),
     }
     tensors = _deploy_once(room, borders, test)
     odd = {
