@@ -170,11 +170,29 @@ def test_no_toolkit_is_tool_missing(monkeypatch, tmp_path):
 
 
 def test_a_rebuilt_file_may_differ_where_the_answers_do_not(toolkit, compiled):
+    session = RknnSession(compiled())
+    assert "other bytes" not in session.what
+    session.close()
     toolkit("restless")
-    RknnSession(compiled()).close()
+    session = RknnSession(compiled())
+    assert "came out in other bytes" in session.what
+    session.close()
     toolkit("other")
     with pytest.raises(IntegrityError, match="builds another model"):
         RknnSession(compiled())
+
+
+def test_other_bytes_of_another_version_are_another_model(toolkit, compiled):
+    toolkit("restless")
+    made = compiled()
+    toolkit("restless", "2.5.1")
+    with pytest.raises(IntegrityError, match=r"2\.5\.1 builds another model"):
+        RknnSession(made)
+
+
+def test_a_folder_may_be_called_anything(tmp_path, monkeypatch, compiled):
+    monkeypatch.setenv("RKNN_TOOLKIT2_PATH", str(write_toolkit(tmp_path / 'a "$HOME" `b` ü')))
+    RknnSession(compiled()).close()
 
 
 def test_what_was_changed_since_it_was_made_does_not_run(toolkit, compiled):
