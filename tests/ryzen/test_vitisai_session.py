@@ -14,7 +14,7 @@ import pytest
 import ryzen_machines as machines
 
 from anynpu.errors import ToolMissing
-from anynpu.runtime.base import sessions_for
+from anynpu.runtime.base import open_session, sessions_for
 from anynpu.runtime.vitisai import VitisAiSession
 from anynpu.runtime.vitisai_report import PROVIDER
 
@@ -51,6 +51,9 @@ def test_without_the_provider_the_session_says_what_is_missing(made):
     with pytest.raises(ToolMissing) as missing:
         VitisAiSession(made[1])
     assert "Ryzen AI software" in missing.value.hint
+    with pytest.raises(ToolMissing) as asked:
+        open_session(made[1], "vitisai")
+    assert asked.value.hint == missing.value.hint
 
 
 def test_it_is_registered_and_the_cpu_stands_in_for_it():

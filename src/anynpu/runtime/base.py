@@ -81,7 +81,8 @@ def choose(format: str, device: str | None = None) -> Any:
         if not (reason := cls.missing()):
             return cls
         reasons.append(f"{cls.name}: {reason}")
-    raise ToolMissing(f"{format} artifacts cannot run here: " + "; ".join(reasons), "pip install 'anynpu[build]'")
+    hint = getattr(able[0], "get", "pip install 'anynpu[build]'")
+    raise ToolMissing(f"{format} artifacts cannot run here: " + "; ".join(reasons), hint)
 
 
 def open_session(artifact: Artifact, device: str | None = None, cache: Path | None = None) -> Session:

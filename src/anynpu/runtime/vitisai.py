@@ -45,11 +45,12 @@ class VitisAiSession:
     formats = ("onnx-vitisai",)
     rank = 10
     keeps_compiled = True
+    get = GET
     what = "Ryzen AI NPU through ONNX Runtime's VitisAI provider"
 
     def __init__(self, artifact: Artifact, root: Root | None = None, cache: Path | None = None) -> None:
         if reason := self.missing():
-            raise ToolMissing(reason, GET)
+            raise ToolMissing(reason, self.get)
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
         self.chip = _chip(artifact, root)
         platform = plugins.platform(self.chip)
