@@ -35,7 +35,8 @@ def write_environment(
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     (root / "bin").mkdir(parents=True, exist_ok=True)
     own = os.pathsep.join(filter(None, [str(site), *sys.path]))
-    _program(root / "bin" / "python", f'#!/bin/sh\nPYTHONPATH={shlex.quote(own)} exec {shlex.quote(sys.executable)} "$@"\n')
+    line = f'PYTHONPATH={shlex.quote(own)} exec {shlex.quote(sys.executable)} "$@"'
+    _program(root / "bin" / "python", f"#!/bin/sh\n{line}\n")
     for name, text in (programs or {}).items():
         _program(root / "bin" / name, f"#!{root / 'bin' / 'python'}\n{text}")
     return root
