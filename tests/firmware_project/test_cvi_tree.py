@@ -296,6 +296,24 @@ def test_the_pack_holds_what_the_board_needs(built, sdk, tmp_path):
     assert done.returncode == 0 and done.stdout.splitlines()[-1] == "kat-result PASS 4/4"
 
 
+def test_what_was_made_for_another_core_is_made_again(built, sdk, tmp_path):
+    folder = shutil.copytree(built[0], tmp_path / "tree")
+    assert "g++" in make(folder, sdk, "BUILD=out/one").stdout
+    assert "g++" not in make(folder, sdk, "BUILD=out/one").stdout
+    again = make(folder, sdk, "BUILD=out/one", CPU_FLAGS="-DANOTHER_CORE")
+    assert again.stdout.count("-DANOTHER_CORE") == 4, again.stdout + again.stderr
+    assert make(folder, sdk, "BUILD=out/one", "pack", CPU_FLAGS="-DANOTHER_CORE").returncode == 0
+    listed = sh("tar", "-tzf", "out/one/anynpu-cvi.tar.gz", cwd=folder).stdout.split()
+    assert {"anynpu-cvi", "model/model.cvimodel", "vectors/vectors.bin"} <= set(listed)
+
+
+def test_paths_with_blanks_and_umlauts(built, sdk, tmp_path):
+    folder = shutil.copytree(built[0], tmp_path / "mein Gerät", ignore=shutil.ignore_patterns("build"))
+    own = shutil.copytree(sdk, tmp_path / "für das Board")
+    done = make(folder, own, "check", "pack")
+    assert done.returncode == 0 and "kat-result PASS 4/4" in done.stdout, done.stdout + done.stderr
+
+
 def test_cmake_builds_and_tests_it(built, sdk, tmp_path):
     need("cmake", "g++")
     folder, _ = built
@@ -311,7 +329,7 @@ def test_the_sdk_that_is_not_named_is_asked_for(built):
     done = sh("make", "-B", cwd=built[0], env={"PATH": "/usr/bin:/bin"})
     assert done.returncode != 0 and "TPU_SDK_PATH is not set: the folder of CVITEK's TPU SDK" in done.stderr
     done = sh("make", "-nB", "CVI_SDK=/sdk", "ARCH=riscv64", cwd=built[0])
-    assert "riscv64-unknown-linux-musl-g++" in done.stdout and "-L/sdk/lib -lcviruntime -lcvikernel" in done.stdout
+    assert "riscv64-unknown-linux-musl-g++" in done.stdout and '-L"/sdk/lib" -lcviruntime -lcvikernel' in done.stdout
 
 
 @pytest.mark.parametrize("prefix", ["riscv64-linux-gnu-", "aarch64-linux-gnu-"])
