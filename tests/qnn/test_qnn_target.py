@@ -129,6 +129,12 @@ def test_weights_of_uint8_have_one_scale():
         Qnn.Options(weight_type="uint8")
 
 
+@pytest.mark.parametrize("options", [{"agreement_db": float("nan")}, {"time_limit_s": 0}])
+def test_a_check_cannot_be_taken_out_by_a_number_that_is_none(options):
+    with pytest.raises(ConfigError, match="expected"):
+        Qnn.Options(**options)
+
+
 def test_known_refusals_are_named_before_anything_is_compiled(tool, build):
     root = tool()
     with pytest.raises(Unsupported) as refused:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,6 +47,10 @@ class QnnOptions:
             raise ConfigError(f"no such range method: {self.method}", "known: " + ", ".join(METHODS))
         if not 50.0 < self.percentile <= 100.0:
             raise ConfigError(f"percentile {self.percentile} is not above 50 and at most 100")
+        if not math.isfinite(self.agreement_db):
+            raise ConfigError(f"agreement_db={self.agreement_db:g}: a finite number of dB was expected")
+        if self.time_limit_s < 1:
+            raise ConfigError(f"time_limit_s={self.time_limit_s}: a second or more was expected")
         if self.weight_type == "uint8" and self.weights == "per-channel":
             raise ConfigError(
                 "the HTP takes weights with one scale a channel as int8 only", "add -O weights=per-tensor"
