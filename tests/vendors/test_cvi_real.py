@@ -74,6 +74,22 @@ def test_the_other_chips_take_the_small_net(cli, tmp_path, target):
     assert sqnr(chip) >= 25
 
 
+@pytest.mark.parametrize(
+    ("target", "options"),
+    [
+        ("bm1684x", ["dynamic=true"]),
+        ("bm1684x", ["dynamic=true", "quantize=f16"]),
+        ("cv180x", ["search=threshold"]),
+        ("cv180x", ["pixel_format=rgb", "resize_dims=8,8", "keep_aspect_ratio=true", "excepts=scores_Gemm"]),
+    ],
+)
+def test_options_are_taken_by_the_real_programs(cli, tmp_path, target, options):
+    model = str(models.onnx_artifact(models.conv_net(), tmp_path / "model").main)
+    given = [word for option in options for word in ("-O", option)]
+    chip = build(cli, "-m", model, "-t", target, "--data", "random:64", *given, limit=12)
+    assert sqnr(chip) >= 25
+
+
 def test_a_search_for_mixed_precision_comes_nearer(cli):
     pytest.importorskip("torch")
     plain = build(cli, "-m", "zoo:kws", "-t", "cv180x", limit=64)
