@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from fake_ai8x import write_tool
 from small_nets import Net, residual, sequential, shifted, softmax, strided, wide
 
 from anynpu import plugins
 from anynpu.artifact import Step, seal
 from anynpu.capsules.capsule import find
+from anynpu.cli.tool import show
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError, ToolFailed, ToolMissing, Unsupported
 from anynpu.runtime.ai8x import Ai8xSession
 from anynpu.runtime.base import run_real
@@ -280,6 +283,17 @@ def test_what_is_missing_is_named(tool, monkeypatch, tmp_path):
     with pytest.raises(ToolMissing, match="not installed") as caught:
         find("ai8x", tmp_path)
     assert caught.value.hint == "anynpu tool install ai8x"
+
+
+def test_the_tool_is_ready_only_with_its_clone(tool, monkeypatch):
+    checkout = tool()
+
+    def shown():
+        return json.loads(CliRunner().invoke(show, ["ai8x", "-f", "json"]).stdout)
+
+    assert shown()["state"] == "ready" and str(checkout) in shown()["detail"]
+    monkeypatch.setenv("AI8X_SYNTHESIS_PATH", str(checkout / "nowhere"))
+    assert shown()["state"] == "missing" and "there is no ai8xize.py" in shown()["detail"]
 
 
 def test_an_edited_checkout_is_another_version(tool):

@@ -76,7 +76,7 @@ def sqnr(model, data, made) -> float:
         ("sequential", "max78000", {}, 26),
         ("sequential", "max78000", {"output_width": "8", "avg_pool_rounding": True}, 26),
         ("sequential", "max78000", {"bit_width": 4}, 8),
-        ("sequential", "max78000", {"bit_width": 2}, 0.5),
+        ("sequential", "max78000", {"bit_width": 2, "q_scale": 0.3}, 10),
         ("wide", "max78000", {"bit_width": 1}, 0.5),
         ("sequential", "max78002", {"max_speed": True}, 26),
         ("strided", "max78000", {}, 26),

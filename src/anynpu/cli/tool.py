@@ -12,6 +12,7 @@ from anynpu import plugins
 from anynpu.capsules import capsule as capsules
 from anynpu.capsules import install as installing
 from anynpu.capsules import toolchain
+from anynpu.capsules.checkout import find_checkout
 from anynpu.capsules.verify import PROBE_S
 from anynpu.capsules.verify import verify as verify_capsule
 from anynpu.cli import options
@@ -178,10 +179,12 @@ def _runtime(name: str) -> dict[str, str]:
 
 def _toolchain(name: str, cache: Path) -> dict[str, str]:
     try:
-        found = capsules.find(name, cache)
+        found, chain = capsules.find(name, cache), toolchain.read_toolchain(name)
+        clone = find_checkout(chain) if chain.checkout else None
     except ToolMissing as missing:
         return _row("toolchain", name, "missing", f"{missing.message}: {missing.hint}")
-    return _row("toolchain", name, "ready", f"{found.version} in {found.root}")
+    with_clone = f", {clone.version} in {clone.path}" if clone else ""
+    return _row("toolchain", name, "ready", f"{found.version} in {found.root}{with_clone}")
 
 
 @tool.command("list")
