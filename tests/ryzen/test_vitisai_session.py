@@ -135,6 +135,17 @@ def test_what_run_compiles_is_kept_in_the_cache_folder_that_is_named(cli, room, 
     assert len(list((named / "vitisai").iterdir())) == 1 and not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize("words", [("--data", "{image}"), ("--time", "--launches", "4", "--seconds", "0", "-n", "1")])
+def test_so_is_what_compare_compiles(cli, room, fake, made, tmp_path, words):
+    given = {"PYTHONPATH": fake, "ANYNPU_FAKE_VITISAI": "npu", "ANYNPU_CACHE_DIR": str(tmp_path / "other")}
+    path, named = str(made[1].path), tmp_path / "named"
+    more = [word.format(image=room / "image.npy") for word in words]
+    done = cli("compare", path, path, *more, "--cache-dir", str(named), **given)
+    assert done.returncode in (0, 1), done.stderr
+    assert "Ryzen AI NPU" in done.stdout
+    assert len(list((named / "vitisai").iterdir())) == 1 and not (tmp_path / "other").exists()
+
+
 def test_a_crash_leaves_nothing_compiled(room, fake, made, tmp_path):
     with pytest.raises(AssertionError):
         fake_vitisai.open_each(fake, tmp_path / "cache", [("crash", str(made[1].path))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -212,7 +213,8 @@ def _timed(a: Artifact, b: Artifact, given: Mapping[str, Any]) -> Interleaved:
         if not given["quiet"]:
             click.echo(f"launch {done} of {total}", err=True)
 
-    one, other = (Job(x.path, on, given["seconds"], given["runs"]) for x, on in ((a, None), (b, given["device"])))
+    load = (given["seconds"], given["runs"], options.store(given).cache)
+    one, other = (Job(x.path, on, *load) for x, on in ((a, None), (b, given["device"])))
     return interleave(one, other, given["launches"], progress)
 
 
@@ -223,13 +225,16 @@ def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> 
     from anynpu.measure.samples import SampleSet
     from anynpu.measure.verify import class_axes, run_all
     from anynpu.quantize.calibration import load_data
-    from anynpu.runtime.base import choose
+    from anynpu.runtime.base import choose, open_session
 
     data = load_data(given["data"], a.manifest.inputs, options.preprocess(given["preprocess"]), given["limit"])
     samples = SampleSet(data.inputs, data.labels)
-    kind_a, kind_b = choose(a.manifest.format), choose(b.manifest.format, given["device"])
-    outputs_a = run_all(kind_a(a), samples, a)
-    outputs_b = run_all(kind_b(b), samples, a if same else b)
+    cache = options.store(given).cache
+    choose(b.manifest.format, given["device"])  # raises before A has run
+    with closing(open_session(a, cache=cache)) as on_a:
+        outputs_a = run_all(on_a, samples, a)
+    with closing(open_session(b, given["device"], cache)) as on_b:
+        outputs_b = run_all(on_b, samples, a if same else b)
     notes = [f"{len(samples)} samples" + (" of RANDOM data" * data.random)]
     found: dict[str, Any] = {"notes": notes}
     if same:
@@ -241,7 +246,7 @@ def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> 
         found["accuracy"] = compare_accuracy(metric, samples.inputs, outputs_a, outputs_b, samples.labels)
     elif given["metric"]:
         raise ConfigError(f"--metric {given['metric']}: the data has no labels")
-    return found, (kind_a.what, kind_b.what)
+    return found, (on_a.what, on_b.what)
 
 
 def show(record: Mapping[str, Any]) -> None:
