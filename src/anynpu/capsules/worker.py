@@ -8,7 +8,6 @@ The script is `capsules/workers/NAME.py`; `serve.py` beside it says what goes ov
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -132,4 +131,4 @@ def call(
     """Returns what one request to a script in the capsule returns."""
     with Worker(capsule, module, scratch=scratch, log=log) as worker:
         result, _ = worker.ask(function, arguments, timeout_s=timeout_s, progress=progress)
-    return json.loads(json.dumps(result))
+    return result

@@ -179,7 +179,7 @@ def verify(
     known, said = _taught(session, samples.first(MIN_SAMPLES), truth, oracle)
     np.savez(answers, **{name: values[:ANSWERS] for name, values in known.items()})  # type: ignore[arg-type]
     result: dict[str, Any] = {
-        "executed": kind.what,
+        "executed": session.what,
         "device": kind.name,
         "samples": len(samples),
         "outputs": {name: f.to_json() for name, f in compared(expected, got, truth).items()},

@@ -97,6 +97,7 @@ class CviSession:
     formats = ("tpu-model",)
     rank = 0
     what = "TPU-MLIR's simulator of the chip on this host"
+    get = "anynpu tool install cvi"
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs

@@ -25,6 +25,7 @@ class QnnSession:
     formats = ("onnx-qnn",)
     rank = 5
     what = "Qualcomm's HTP simulator on this host"
+    get = "anynpu tool install qnn"
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs

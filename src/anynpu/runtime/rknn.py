@@ -135,6 +135,7 @@ class RknnSession:
     formats = ("rknn",)
     rank = 5
     what = "RKNN-Toolkit2 simulator on this host (it rebuilds the model; not evidence for one chip)"
+    get = "anynpu tool install rknn"
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
