@@ -35,8 +35,23 @@ def inference_session(model: str | bytes, threads: int = 0, plain: bool = False,
     try:
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the binding raises a dozen unrelated classes
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise IntegrityError(f"ONNX Runtime refuses the model: {first}") from error
+        raise IntegrityError(f"ONNX Runtime refuses the model: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of what the binding says, or the error's name where it says nothing."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def run_named(session: Any, names: Sequence[str], inputs: Mapping[str, Array], hint: str = "") -> dict[str, Array]:
+    """Returns the named tensors of one run of an ONNX Runtime session; None stands for one that was closed."""
+    if session is None:
+        raise DeviceError("the session was closed", "run")
+    try:
+        values = session.run(list(names), dict(inputs))
+    except Exception as error:  # see inference_session
+        raise DeviceError(f"ONNX Runtime failed: {first_line(error)}", call="run", hint=hint) from error
+    return dict(zip(names, values, strict=True))
 
 
 class OrtSession:
@@ -57,12 +72,7 @@ class OrtSession:
         return ""
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        names = [spec.name for spec in self.outputs]
-        try:
-            values = self._session.run(names, dict(inputs))
-        except Exception as error:  # see inference_session
-            raise DeviceError(f"ONNX Runtime failed: {str(error).splitlines()[0]}", call="run") from error
-        return dict(zip(names, values, strict=True))
+        return run_named(self._session, [spec.name for spec in self.outputs], inputs)
 
     def close(self) -> None:
         self._session = None
@@ -88,11 +98,7 @@ class OrtInner(OrtSession):
         """Runs the model once and returns the named tensors that it has."""
         given = dict(inputs)
         wanted = [name for name in dict.fromkeys(names) if name in self._known]
-        try:
-            values = self._session.run(wanted, given)
-        except Exception as error:  # see inference_session
-            raise DeviceError(f"ONNX Runtime failed: {str(error).splitlines()[0]}", call="run") from error
-        return dict(zip(wanted, values, strict=True)) | {n: given[n] for n in names if n in given}
+        return run_named(self._session, wanted, given) | {n: given[n] for n in names if n in given}
 
 
 def kernel_times(artifact: Artifact, samples: Sequence[Mapping[str, Array]], warm_up: int = 2) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Models for the VitisAI provider on ONNX Runtime's CPU kernels: the arithmetic of the NPU without the NPU."""
+"""Models for the VitisAI provider on ONNX Runtime's CPU kernels: the quantised model, without the NPU."""
 
 from __future__ import annotations
 

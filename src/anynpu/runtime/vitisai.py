@@ -24,7 +24,7 @@ from anynpu.drivers.root import Root
 from anynpu.drivers.ryzen_facts import VitisFacts
 from anynpu.drivers.ryzen_sdk import GET, VARIABLE, provider_options
 from anynpu.errors import DeviceError, IntegrityError, ToolMissing, Unsupported
-from anynpu.runtime.ort import inference_session
+from anynpu.runtime.ort import first_line, inference_session, run_named
 from anynpu.runtime.vitisai_cache import CompileCache
 from anynpu.runtime.vitisai_report import FILE, PROVIDER, receipt
 from anynpu.tensors import Array
@@ -102,14 +102,7 @@ class VitisAiSession:
         return session, placed
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        if self._session is None:
-            raise DeviceError("the session was closed", "run")
-        names = [spec.name for spec in self.outputs]
-        try:
-            values = self._session.run(names, dict(inputs))
-        except Exception as error:  # the binding raises a dozen unrelated classes
-            raise DeviceError(f"ONNX Runtime failed: {_first_line(error)}", call="run", hint=DOCTOR) from error
-        return dict(zip(names, values, strict=True))
+        return run_named(self._session, [spec.name for spec in self.outputs], inputs, DOCTOR)
 
     def close(self) -> None:
         self._session = None
@@ -148,7 +141,7 @@ def _opened(model: Path, options: Mapping[str, str], profile: str) -> Any:
     except Exception as error:
         inference_session(str(model))  # a model that the CPU refuses too is damaged, whatever the NPU says
         raise DeviceError(
-            f"ONNX Runtime cannot open the model on the NPU: {_first_line(error)}", "InferenceSession", hint=DOCTOR
+            f"ONNX Runtime cannot open the model on the NPU: {first_line(error)}", "InferenceSession", hint=DOCTOR
         ) from error
     if PROVIDER not in session.get_providers():
         raise DeviceError(
@@ -174,7 +167,3 @@ def _reporting_to(path: Path) -> Iterator[None]:
             del os.environ[REPORT_VARIABLE]
         else:
             os.environ[REPORT_VARIABLE] = before
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from anynpu.artifact import Artifact, Placement
-from anynpu.errors import DeviceError, Finding, IntegrityError, ToolFailed, ToolMissing, Unsupported
+from anynpu.errors import Finding, IntegrityError, ToolFailed, ToolMissing, Unsupported
 from anynpu.runtime import ort_profile
+from anynpu.runtime.ort import first_line, run_named
 from anynpu.tensors import Array
 
 PROVIDER, CPU = "ZhouyiExecutionProvider", "CPUExecutionProvider"
@@ -50,14 +51,7 @@ class ZhouyiOrtSession:
         return "" if PROVIDER in present else f"ONNX Runtime has no {PROVIDER} here (it has {', '.join(present)})"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        if self._session is None:
-            raise DeviceError("the session was closed", "run")
-        names = [spec.name for spec in self.outputs]
-        try:
-            values = self._session.run(names, dict(inputs))
-        except Exception as error:  # the binding raises a dozen unrelated classes
-            raise DeviceError(f"ONNX Runtime failed: {_first_line(error)}", call="run", hint=OPERATORS) from error
-        return dict(zip(names, values, strict=True))
+        return run_named(self._session, [spec.name for spec in self.outputs], inputs, OPERATORS)
 
     def close(self) -> None:
         self._session = None
@@ -76,7 +70,7 @@ def _opened(artifact: Artifact, providers: Sequence[str], closed: bool, profile:
     try:
         session = onnxruntime.InferenceSession(str(artifact.main), options, providers=list(providers))
     except Exception as error:
-        raise _refusal(artifact, _first_line(error)) from error
+        raise _refusal(artifact, first_line(error)) from error
     session.disable_fallback()  # the binding would open it again on the CPU when a run fails
     if closed and session.get_providers()[:1] != list(providers[:1]):
         raise ToolFailed(f"ONNX Runtime did not take {providers[0]}, but {', '.join(session.get_providers())}")
@@ -114,10 +108,6 @@ def findings(model: Path) -> tuple[Finding, ...]:
         if value.name not in stored and any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
     ]
     return (*lacking, *loose)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def receipt(artifact: Artifact, samples: Sequence[Mapping[str, Array]], provider: str = PROVIDER) -> Placement:
