@@ -8,8 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -31,17 +31,10 @@ def folders(cache: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def ready(wheels, facts, tmp_path_factory):
     """A capsule that two wanted at once and the tests of this file share: cache folder, name, what was reported."""
-    cache, lines, roots, name = tmp_path_factory.mktemp("cache"), [], [], facts()
-
-    def one() -> None:
-        roots.append(install(name, cache=cache, accept_licence=True, report=lines.append).root)
-
-    threads = [threading.Thread(target=one) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(roots) == 2 and len(set(roots)) == 1
+    cache, lines, name = tmp_path_factory.mktemp("cache"), [], facts()
+    with ThreadPoolExecutor(2) as pool:
+        wanted = [pool.submit(install, name, cache=cache, accept_licence=True, report=lines.append) for _ in range(2)]
+    assert len({capsule.result().root for capsule in wanted}) == 1
     return cache, name, lines
 
 
@@ -151,6 +144,14 @@ def test_the_licence_is_asked_for_once_and_again_when_its_words_change(wheels, f
     agree(chain, tmp_path, False)
     with pytest.raises(ConfigError, match="theirs"):
         agree(dataclasses.replace(chain, licence="theirs"), tmp_path, False)
+
+
+def test_several_threads_may_accept_a_licence_at_once(facts, tmp_path):
+    chain = toolchain.read_toolchain(facts())
+    for turn in range(50):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _, cache=tmp_path / str(turn): agree(chain, cache, True), range(8)))
+        assert [p.name for p in (home(tmp_path / str(turn)) / "licences").iterdir()] == [f"{chain.name}.json"]
 
 
 def test_a_failing_pip_is_explained_and_leaves_only_its_log(wheels, facts, tmp_path):

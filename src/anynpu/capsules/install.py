@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -117,7 +118,7 @@ def _now() -> str:
 
 
 def _write(path: Path, record: object) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
     partial.write_text(schema.canonical_json(record), "utf-8")
     partial.replace(path)
 
