@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
-from anynpu import schema
+from anynpu import schema, tool
 from anynpu.artifact import hash_file
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing
 
@@ -116,13 +116,29 @@ class Toolchain:
 
     def explained(self, failure: ToolFailed) -> ToolFailed:
         """Returns the failure with a hint, looked for in all that the tool said."""
-        try:
-            text = Path(failure.log).read_text("utf-8", "replace") if failure.log else ""
-        except OSError:
-            text = ""
-        hint = self.hint(text.rpartition("\n$ ")[2] or "\n".join(failure.last_lines))
-        hint = hint or f"the log has {self.program}'s own words"
-        return ToolFailed(failure.message, failure.argv, failure.status, failure.log, failure.last_lines, hint)
+        said = _last_call(failure.log) or "\n".join(failure.last_lines)
+        return self.failed(failure.message, failure.log, failure.argv, failure.status, said)
+
+    def failed(
+        self, message: str, log: Path | str, argv: Sequence[str] = (), status: int | None = 0, said: str | None = None
+    ) -> ToolFailed:
+        """Returns the failure of a run with the hint that its words deserve; it may have ended well and made nothing.
+
+        Without `said` its words are those of the last call in the log.
+        """
+        said = _last_call(log) if said is None else said
+        hint = self.hint(said) or f"the log has {self.name}'s own words"
+        return ToolFailed(message, argv, status, str(log), said.splitlines()[-tool.LAST_LINES :], hint)
+
+
+def _last_call(log: Path | str) -> str:
+    """Returns what the last call in a log has printed; nothing where there is no log."""
+    try:
+        text = Path(log).read_text("utf-8", "replace") if str(log) else ""
+    except OSError:
+        return ""
+    _, sign, call = f"\n{text}".rpartition("\n$ ")
+    return call.partition("\n")[2] if sign else call
 
 
 @dataclass(frozen=True)

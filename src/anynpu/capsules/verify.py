@@ -56,9 +56,8 @@ def probe(capsule: Capsule, log: Path, timeout_s: float) -> None:
     with tempfile.TemporaryDirectory(prefix="anynpu-probe-") as scratch:
         done = capsule.run(chain.probe, cwd=Path(scratch), log=log, timeout_s=timeout_s)
     if not re.search(chain.expects, done.output):
-        last = done.output.splitlines()[-5:]
         message = f"{chain.probe[0]} ended well but did not say what it should ({chain.expects})"
-        raise ToolFailed(message, done.argv, 0, str(log), last, chain.hint(done.output))
+        raise chain.failed(message, log, done.argv, said=done.output)
 
 
 def inventory(root: Path) -> tuple[dict[str, str], int]:

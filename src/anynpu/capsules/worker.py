@@ -95,10 +95,8 @@ class Worker:
 
     def _failed(self, message: str, status: int | None) -> ToolFailed:
         text = self._log.read_bytes()[self._said :].decode("utf-8", "replace")
-        hint = self._capsule.installed.toolchain.hint(text)
-        hint = hint or f"the log has {self._capsule.name}'s own words"
-        lines = text.splitlines()[-tool.LAST_LINES :]
-        return ToolFailed(f"{self._capsule.name}: {message}", self._argv, status, str(self._log), lines, hint)
+        chain = self._capsule.installed.toolchain
+        return chain.failed(f"{self._capsule.name}: {message}", self._log, self._argv, status, text)
 
     def close(self) -> None:
         """Ends the process."""

@@ -6,6 +6,7 @@ for bit, what the integer twin gives.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from anynpu import tool
 from anynpu.artifact import Artifact, Estimates, Manifest, OperatorPlacement, Placement
 from anynpu.capsules import capsule, worker
 from anynpu.capsules.checkout import find_checkout
@@ -197,19 +199,14 @@ def _synthesize(prepared: Prepared, facts: Ai8xFacts, options: Ai8xOptions, room
     with worker.Worker(found, "ai8x_worker", scratch=room, log=work.log) as process:
         arguments = {"path": str(room / "checkpoint.pth.tar"), "arch": arch, "names": names}
         process.ask("checkpoint", arguments, arrays, timeout_s=options.time_limit_s)
-    said = work.log.stat().st_size if work.log.exists() else 0
-    argv = _argv(room, facts, options)
     try:
-        found.run(argv, cwd=checkout.path, log=work.log, timeout_s=options.time_limit_s)
+        done = found.run(_argv(room, facts, options), cwd=checkout.path, log=work.log, timeout_s=options.time_limit_s)
     except ToolFailed as failure:
         words = failure.message.replace(failure.argv[0], "ai8xize.py")
         details = (failure.argv, failure.status, failure.log, failure.last_lines, failure.hint)
         raise ToolFailed(words, *details) from None
     project = room / "out" / "network"
-    with work.log.open("rb") as log:
-        log.seek(said)
-        text = log.read().decode("utf-8", "replace")
-    _check_project(project, text, argv, work)
+    _check_project(project, done, found, work)
     files.relocate(project, room)
     (room / "network.yaml").replace(project / "network.yaml")
     return project
@@ -231,21 +228,15 @@ def _argv(room: Path, facts: Ai8xFacts, options: Ai8xOptions) -> list[str]:
     return ["python", "ai8xize.py", *named, *where, *fixed, *options.flags()]
 
 
-def _check_project(project: Path, said: str, argv: list[str], work: Work) -> None:
+def _check_project(project: Path, done: tool.Completed, found: capsule.Capsule, work: Work) -> None:
     """Raises unless the project is whole and its known answer means something."""
-    last = said.splitlines()[-20:]
+    failed = functools.partial(found.installed.toolchain.failed, log=work.log, argv=done.argv, said=done.output)
     for name in files.NEEDED:
         if not (project / name).is_file() or not (project / name).stat().st_size:
-            raise ToolFailed(f"ai8xize.py ended well but wrote no {name}", argv, 0, str(work.log), last)
+            raise failed(f"ai8xize.py ended well but wrote no {name}")
     log = (project / "log.txt").read_text("utf-8", "replace")
-    if any(ZERO in line and "zero" in line for line in (said + log).splitlines()):
-        raise ToolFailed(
-            "ai8xize.py finds every output of its sample to be zero: its known answer would prove nothing",
-            argv,
-            0,
-            str(work.log),
-            last,
-        )
+    if any(ZERO in line and "zero" in line for line in (done.output + log).splitlines()):
+        raise failed("ai8xize.py finds every output of its sample to be zero: its known answer would prove nothing")
 
 
 def _check_answer(project: Path, prepared: Prepared, facts: Ai8xFacts, work: Work) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from anynpu import tool
 from anynpu.capsules.capsule import Capsule
 from anynpu.errors import AccuracyError, ToolFailed
 from anynpu.measure.samples import SampleSet
@@ -73,10 +72,7 @@ class Room:
 
     def failed(self, message: str, argv: Sequence[str] = ()) -> ToolFailed:
         """Returns the failure of a program that has ended well."""
-        lines = self.log.read_text("utf-8", "replace").splitlines() if self.log.exists() else []
-        chain = self.capsule.installed.toolchain
-        hint = chain.hint("\n".join(lines)) or "the log has TPU-MLIR's own words"
-        return ToolFailed(message, argv, 0, str(self.log), lines[-tool.LAST_LINES :], hint)
+        return self.capsule.installed.toolchain.failed(message, self.log, argv)
 
 
 def _short(cosine: float, wanted: float, log: str) -> AccuracyError:

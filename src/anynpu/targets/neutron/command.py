@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,11 +124,5 @@ def convert(installed: Installed, room: Path, target: str, options: NeutronOptio
         failure.message = failure.message.replace(str(installed.program), NAME)
         raise installed.toolchain.explained(failure) from None
     if not (room / OUTPUT).is_file():
-        raise failed(f"{NAME} ended well but wrote no {OUTPUT}", argv, log, said, installed)
+        raise installed.toolchain.failed(f"{NAME} ended well but wrote no {OUTPUT}", log, argv, said=said)
     return said
-
-
-def failed(message: str, argv: Sequence[str], log: Path, said: str, installed: Installed) -> ToolFailed:
-    """Returns the failure of a conversion that ended with status 0."""
-    hint = installed.toolchain.hint(said) or f"the log has {NAME}'s own words"
-    return ToolFailed(message, argv, 0, str(log), said.splitlines()[-tool.LAST_LINES :], hint)

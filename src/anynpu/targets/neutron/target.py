@@ -69,7 +69,7 @@ class Neutron:
                 words = error.message.replace(f"{room / OUTPUT}: ", "")
                 argv = [NAME, *command.arguments(target, options)]
                 message = f"{NAME} ended well, but its {OUTPUT} is not the model: {words}"
-                raise command.failed(message, argv, work.log, said, installed) from None
+                raise installed.toolchain.failed(message, work.log, argv, said=said) from None
             receipt.require_npu(platform.npu, before, after)
             statistics = read_statistics(said)
             require_fit(statistics, room / OUTPUT, platform)

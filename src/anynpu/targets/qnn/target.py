@@ -14,8 +14,9 @@ from typing import Any
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Estimates, Manifest, OperatorPlacement, Placement
 from anynpu.capsules import capsule
+from anynpu.capsules.toolchain import read_toolchain
 from anynpu.capsules.worker import Worker
-from anynpu.errors import Finding, ToolFailed, Unsupported
+from anynpu.errors import Finding, Unsupported
 from anynpu.platform import Platform
 from anynpu.runtime.qnn import CONTEXT, TOOL
 from anynpu.targets.base import Work, other_version, scratch
@@ -105,10 +106,8 @@ def _compiled(
             platform, tuple(Finding("operator", f"{kind}: the HTP does not take it", n) for n, kind in left)
         )
     if not (out / CONTEXT).is_file() or not any(path.stat().st_size for path in out.glob("*.bin")):
-        hint = "the log has onnxruntime's own words"
-        raise ToolFailed(
-            f"{TOOL}: compile ended well but wrote no {CONTEXT} with its binary", log=str(work.log), hint=hint
-        )
+        message = f"{TOOL}: compile ended well but wrote no {CONTEXT} with its binary"
+        raise read_toolchain(TOOL).failed(message, work.log)
     return left
 
 

@@ -141,8 +141,7 @@ def _require_whole(result: Path, tool: capsule.Capsule, log: Path) -> None:
     if content[:4] == MAGIC and len(content) == body + 8 + int.from_bytes(content[body : body + 8], "little"):
         return
     what = "wrote no whole .rknn file" if content else "wrote no .rknn file"
-    hint = "the log has the toolkit's own words"
-    raise ToolFailed(f"{tool.name}: export_rknn ended well but {what}", (), 0, str(log), (), hint)
+    raise tool.installed.toolchain.failed(f"{tool.name}: export_rknn ended well but {what}", log)
 
 
 def _turned(model: Artifact, receipt: Receipt) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import Any
 from anynpu.artifact import Artifact, Manifest
 from anynpu.capsules import capsule, worker
 from anynpu.drivers.ryzen_facts import VitisFacts
-from anynpu.errors import Finding, IntegrityError, ToolFailed, Unsupported
+from anynpu.errors import Finding, IntegrityError, Unsupported
 from anynpu.measure.samples import FILE
 from anynpu.platform import Platform
 from anynpu.targets.base import Work, other_version, scratch
@@ -112,21 +112,15 @@ def _made(path: Path, model: Artifact, options: VitisOptions, quark: capsule.Cap
     from anynpu.targets.vitisai.prepare import cleaned, put_in_order
 
     if not path.is_file():
-        raise _complaint("wrote no model", quark, work)
+        raise quark.installed.toolchain.failed(f"{TOOL} ended well but wrote no model", work.log)
     try:
         put_in_order(path)
         made = read(path)
         check_made(made, options.precision, model.manifest.inputs, model.manifest.outputs)
     except IntegrityError as error:
-        raise _complaint(error.message.replace(str(path), "its file"), quark, work) from None
+        words = error.message.replace(str(path), "its file")
+        raise quark.installed.toolchain.failed(f"{TOOL} ended well but {words}", work.log) from None
     return cleaned(made)
-
-
-def _complaint(what: str, quark: capsule.Capsule, work: Work) -> ToolFailed:
-    """Returns what is wrong with the result of a run that ended well, with the hint that its words deserve."""
-    text = work.log.read_text("utf-8", "replace")
-    hint = quark.installed.toolchain.hint(text) or f"the log has {TOOL}'s own words"
-    return ToolFailed(f"{TOOL} ended well but {what}", (), 0, str(work.log), text.splitlines()[-8:], hint)
 
 
 def _manifest(

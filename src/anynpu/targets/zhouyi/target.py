@@ -114,10 +114,7 @@ def _build(room: Path, graph: Any, model: Artifact, samples: SampleSet, options:
         raise installed.toolchain.explained(failure) from None
     result = room / cfg.RESULT
     if not result.is_file():
-        text = work.log.read_text("utf-8", "replace")
-        hint = installed.toolchain.hint(text) or f"the log has {TOOL}'s own words"
-        last = text.splitlines()[-tool.LAST_LINES :]
-        raise ToolFailed(f"{TOOL} ended well but wrote no {cfg.RESULT}", argv, 0, str(work.log), last, hint)
+        raise installed.toolchain.failed(f"{TOOL} ended well but wrote no {cfg.RESULT}", work.log, argv)
     return result
 
 
