@@ -51,8 +51,26 @@ class Entry:
     used: float
 
 
+_CHOSEN: list[Path] = []
+
+
+@contextmanager
+def cache_chosen(path: Path) -> Iterator[None]:
+    """Makes a folder the cache of all that this process does in the meantime."""
+    _CHOSEN.append(path.expanduser().absolute())
+    try:
+        yield
+    finally:
+        _CHOSEN.pop()
+
+
 def default_cache_dir() -> Path:
-    """Returns the cache folder: ANYNPU_CACHE_DIR, or anynpu under the user's cache folder."""
+    """Returns the cache folder: the chosen one, or the usual one."""
+    return _CHOSEN[-1] if _CHOSEN else usual_cache_dir()
+
+
+def usual_cache_dir() -> Path:
+    """Returns ANYNPU_CACHE_DIR, or anynpu under the user's cache folder."""
     if chosen := os.environ.get("ANYNPU_CACHE_DIR"):
         return Path(chosen).expanduser().absolute()
     if os.name == "nt" and (local := os.environ.get("LOCALAPPDATA")):

@@ -20,6 +20,7 @@ from anynpu.capsules.install import agree, install, remove
 from anynpu.capsules.python import find_python
 from anynpu.capsules.verify import listed, verify
 from anynpu.errors import ConfigError, IntegrityError, ToolFailed, ToolMissing
+from anynpu.store import cache_chosen
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the vendors' tools run on Linux")
 
@@ -121,6 +122,18 @@ def test_known_words_become_a_hint(ready, tmp_path):
     assert caught.value.hint == "move GLIBC_9.99 aside"
     assert toolchain.hint_for(name, "x: version `GLIBC_2.99' not found") == "move GLIBC_2.99 aside"
     assert toolchain.hint_for(name, "all is well") == ""
+
+
+def test_a_tool_of_the_usual_cache_serves_a_command_with_another_one_and_not_the_reverse(ready, monkeypatch, tmp_path):
+    cache, name, _ = ready
+    with cache_chosen(cache):
+        root = find(name).root
+    monkeypatch.setenv("ANYNPU_CACHE_DIR", str(tmp_path))
+    with pytest.raises(ToolMissing, match="not installed"):
+        find(name)
+    monkeypatch.setenv("ANYNPU_CACHE_DIR", str(cache))
+    with cache_chosen(tmp_path / "builds"):
+        assert find(name).root == find(name, tmp_path).root == root
 
 
 def test_the_users_own_environment_comes_first(ready, monkeypatch, tmp_path):

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from anynpu import schema
 from anynpu.capsules import toolchain
+from anynpu.capsules.capsule import RECEIPT, Receipt, place
+from anynpu.testing.capsules import write_environment
 
 
 @pytest.fixture
@@ -46,6 +49,19 @@ def test_show_says_what_would_be_installed(cli, away):
 def test_what_cannot_be_is_one_sentence_and_a_status(cli, away, words, status, told):
     done = cli("tool", *words, *away)
     assert done.returncode == status and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_compilers_and_runtimes_find_the_tool_of_the_commands_cache_folder(cli, away):
+    """Their own code knows nothing of --cache-dir."""
+    chain = toolchain.read_toolchain("qnn")
+    root = write_environment(place(chain, Path(away[1])), {}, {chain.package: "2.7.0"})
+    receipt = Receipt("qnn", chain.recipe, "3.11", "2026-01-01", 1.0, 1, {}, "")
+    (root / RECEIPT).write_text(schema.canonical_json(receipt))
+    for words, state in ((away, "ready"), ((), "missing")):
+        rows = json.loads(cli("tool", "list", "-f", "json", *words).stdout)["tools"]
+        assert {row["kind"]: row["state"] for row in rows if row["name"] == "qnn"} == dict.fromkeys(
+            ("toolchain", "compiler", "runtime"), state
+        )
 
 
 def test_a_whole_life(wheels, facts, cli, away):

@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from anynpu.artifact import MANIFEST, Manifest, Step
 from anynpu.errors import ConfigError, IntegrityError, ToolFailed
-from anynpu.store import ALIVE, Store, default_cache_dir, writing
+from anynpu.store import ALIVE, Store, cache_chosen, default_cache_dir, usual_cache_dir, writing
 
 STEP = Step("make", {"model": "ab"})
 
@@ -170,4 +170,8 @@ def test_the_cache_folder_is_the_users_choice(monkeypatch: pytest.MonkeyPatch, t
     assert default_cache_dir() == tmp_path / "c"
     monkeypatch.delenv("ANYNPU_CACHE_DIR")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_cache_dir() == tmp_path / "anynpu"
+    with cache_chosen(tmp_path / "for now"):
+        assert default_cache_dir() == Store().cache == tmp_path / "for now"
+        assert usual_cache_dir() == tmp_path / "anynpu"
     assert default_cache_dir() == tmp_path / "anynpu"

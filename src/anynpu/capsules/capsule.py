@@ -21,7 +21,7 @@ from anynpu import schema, tool
 from anynpu.capsules.toolchain import Installed, Toolchain, installed, read_toolchain
 from anynpu.capsules.toolchain import find as find_own
 from anynpu.errors import AnyNpuError, ToolFailed, ToolMissing
-from anynpu.store import default_cache_dir
+from anynpu.store import default_cache_dir, usual_cache_dir
 
 RECEIPT, FILES = "capsule.json", "files.json"
 
@@ -71,14 +71,17 @@ class Capsule:
 
 
 def find(name: str, cache: Path | None = None) -> Capsule:
-    """Returns the tool, the user's own where its variable names one, or raises ToolMissing with the way to get it."""
+    """Returns the tool, the user's own where its variable names one, or raises ToolMissing with the way to get it.
+
+    One that is not in the chosen cache folder is taken from the usual one.
+    """
     chain = read_toolchain(name)
     if os.environ.get(chain.variable) or not chain.wanted:
         return capsule_of(find_own(name))
-    root = place(chain, cache)
-    if read_receipt(root) is None:
-        raise ToolMissing(f"{chain.name} is not installed", f"anynpu tool install {name}")
-    return at(chain, root)
+    for folder in (cache, usual_cache_dir()):
+        if read_receipt(root := place(chain, folder)) is not None:
+            return at(chain, root)
+    raise ToolMissing(f"{chain.name} is not installed", f"anynpu tool install {name}")
 
 
 def at(chain: Toolchain, root: Path) -> Capsule:

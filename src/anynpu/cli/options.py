@@ -15,7 +15,7 @@ from anynpu.measure.verify import Gate
 from anynpu.pipeline.request import Request, parse_share
 from anynpu.quantize.calibration import Preprocess
 from anynpu.source.load import ModelSource
-from anynpu.store import Store
+from anynpu.store import Store, cache_chosen, default_cache_dir
 
 Command = Callable[..., Any]
 
@@ -52,11 +52,24 @@ def _many(*flags: str, help: str, metavar: str = "NAME=VALUE") -> Callable[[Comm
     return click.option(*flags, multiple=True, metavar=metavar, help=help)
 
 
+def _choose_cache(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Makes --cache-dir the cache of the whole command, of toolchains and sessions too."""
+    if value is None:
+        return None
+    ctx.with_resource(cache_chosen(value))
+    return default_cache_dir()
+
+
 COMMON = (
     click.option("-f", "--format", type=click.Choice(["text", "json"]), default="text", help="What stdout holds."),
     click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors."),
     click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
-    click.option("--cache-dir", type=click.Path(path_type=Path), help="Where built steps are kept [ANYNPU_CACHE_DIR]."),
+    click.option(
+        "--cache-dir",
+        type=click.Path(path_type=Path),
+        callback=_choose_cache,
+        help="Where built steps are kept [ANYNPU_CACHE_DIR].",
+    ),
 )
 MODEL = (
     click.option("-m", "--model", metavar="MODEL", help="net.onnx, file.py:Class, package.module:factory or zoo:NAME."),
@@ -186,8 +199,7 @@ def request(given: Mapping[str, Any]) -> Request:
 
 def store(given: Mapping[str, Any]) -> Store:
     """Returns the store under the chosen cache folder."""
-    chosen = given.get("cache_dir")
-    return Store(chosen.absolute() if chosen else None)
+    return Store(given.get("cache_dir"))
 
 
 def _named(flag: str, value: Any) -> dict[str, Any]:
