@@ -51,22 +51,23 @@ class Entry:
     used: float
 
 
-_CHOSEN: list[Path] = []
+_CHOSEN = "ANYNPU_COMMAND_CACHE_DIR"
 
 
 @contextmanager
 def cache_chosen(path: Path) -> Iterator[None]:
-    """Makes a folder the cache of all that this process does in the meantime."""
-    _CHOSEN.append(path.expanduser().absolute())
+    """Makes a folder the cache of all that this process and its children do in the meantime."""
+    before = os.environ.get(_CHOSEN, "")
+    os.environ[_CHOSEN] = str(path.expanduser().absolute())
     try:
         yield
     finally:
-        _CHOSEN.pop()
+        os.environ[_CHOSEN] = before
 
 
 def default_cache_dir() -> Path:
     """Returns the cache folder: the chosen one, or the usual one."""
-    return _CHOSEN[-1] if _CHOSEN else usual_cache_dir()
+    return Path(chosen) if (chosen := os.environ.get(_CHOSEN)) else usual_cache_dir()
 
 
 def usual_cache_dir() -> Path:

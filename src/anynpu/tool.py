@@ -247,10 +247,10 @@ def call(
     request.write_text(json.dumps({"function": function, "arguments": dict(arguments)}), "utf-8")
     # -P: a file of the user's own named json.py or onnx.py in this folder must not take the place of the real one.
     argv = [sys.executable, "-P", "-m", "anynpu.tool", str(request), str(reply)]
-    # The user's file may import packages that are only on this process's path; XXX_PATH names a vendor's own tool.
-    environment = {
-        k: v for k, v in os.environ.items() if k.startswith(("ANYNPU_", "OMP_", "PYTHON")) or k.endswith("_PATH")
-    }
+    # The user's file may import packages that are only on this process's path; XXX_PATH names a vendor's own tool; the
+    # others say where the cache is.
+    kept = ("ANYNPU_", "OMP_", "PYTHON", "XDG_CACHE_HOME", "LOCALAPPDATA")
+    environment = {k: v for k, v in os.environ.items() if k.startswith(kept) or k.endswith("_PATH")}
     try:
         run(
             argv,

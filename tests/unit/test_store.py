@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
+from anynpu import tool
 from anynpu.artifact import MANIFEST, Manifest, Step
 from anynpu.errors import ConfigError, IntegrityError, ToolFailed
 from anynpu.store import ALIVE, Store, cache_chosen, default_cache_dir, usual_cache_dir, writing
@@ -174,4 +175,11 @@ def test_the_cache_folder_is_the_users_choice(monkeypatch: pytest.MonkeyPatch, t
     with cache_chosen(tmp_path / "for now"):
         assert default_cache_dir() == Store().cache == tmp_path / "for now"
         assert usual_cache_dir() == tmp_path / "anynpu"
+        (tmp_path / "seen.py").write_text(
+            "from anynpu import store\n"
+            "def folders(): return [str(store.default_cache_dir()), str(store.usual_cache_dir())]\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+        child = tool.call("seen:folders", {}, scratch=tmp_path, log=tmp_path / "log")
+        assert child == [str(tmp_path / "for now"), str(tmp_path / "anynpu")]
     assert default_cache_dir() == tmp_path / "anynpu"
