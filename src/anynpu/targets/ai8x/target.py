@@ -301,7 +301,7 @@ def _details(prepared: Prepared, figures: files.Figures) -> dict[str, Any]:
 
 
 def _notes(prepared: Prepared, options: Ai8xOptions) -> tuple[str, ...]:
-    found = []
+    found = [f"the project is for the board {options.board_name}; -O board_name=... makes one for another"]
     if options.simple1b:
         found.append("simple1b: neither the vendor's simulation nor the twin models it; the chip's results may differ")
     if note := find_checkout(read_toolchain(TOOL)).note:
