@@ -56,7 +56,9 @@ RUN for tool in $TOOLS; do \
         PIP_EXTRA_INDEX_URL="$TORCH_INDEX" anynpu tool install "$tool" --accept-licence || exit; \
     done
 
-RUN anynpu targets > /dev/null && anynpu tool list && find /opt/cache -maxdepth 1 -type d -user anynpu -exec chmod 1777 {} +
+# Any other user may lock, log, install and use what Quark has compiled; the capsules themselves stay as they are.
+RUN anynpu targets > /dev/null && anynpu tool list \
+    && find /home/anynpu /opt/cache -path '/opt/cache/capsules/*-*' -prune -o -user anynpu -exec chmod a+rwX {} +
 
 WORKDIR /workspace
 CMD ["bash"]
