@@ -12,12 +12,10 @@ from fake_tpu_mlir import seen, write_tool
 from onnx import TensorProto, helper
 
 from anynpu import plugins
-from anynpu.artifact import Step, seal
 from anynpu.errors import AccuracyError, ConfigError, DeviceError, IntegrityError, ToolFailed, ToolMissing, Unsupported
 from anynpu.runtime.base import run_real
 from anynpu.runtime.cvi import CviSession
 from anynpu.runtime.ort import OrtSession
-from anynpu.targets.base import Work
 from anynpu.targets.cvi import Cvi
 from anynpu.tensors import by_name
 from anynpu.testing import conformance, models
@@ -27,9 +25,7 @@ CV, BM = plugins.platform("cv180x"), plugins.platform("bm1684x")
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory):
-    room = tmp_path_factory.mktemp("net")
-    model = models.onnx_artifact(models.conv_net(), room / "model")
-    return model, models.data_artifact(model, room / "data")
+    return models.artifacts(models.conv_net(), tmp_path_factory.mktemp("net"))
 
 
 @pytest.fixture
@@ -46,14 +42,10 @@ def tool(tmp_path, monkeypatch):
 
 @pytest.fixture
 def build(net, tmp_path):
-    """Gives a function that compiles the small net; `out` is the folder it had to work in."""
+    """Gives a function that compiles the small net."""
 
-    def compile(chip=CV, data=True, **options):
-        out = tmp_path / "out"
-        out.mkdir(exist_ok=True)
-        work = Work(tmp_path / "log.txt", lambda done, total: None)
-        manifest = Cvi().compile(net[0], net[1] if data else None, chip, Cvi.Options(**options), out, work)
-        return seal(out, manifest, Step("test"), models.NOW)
+    def compile(chip=CV, **options):
+        return models.compiled(Cvi(), *net, chip, Cvi.Options(**options), tmp_path)
 
     return compile
 
@@ -101,7 +93,7 @@ def test_programs_are_told_what_the_user_asked_for(tool, build):
 
 def test_bm_chips_keep_floats_and_tell_the_compilers_estimate(tool, build):
     root = tool()
-    made = build(BM, data=False, quantize="f16", dynamic=True)
+    made = build(BM, quantize="f16", dynamic=True)
     assert made.manifest.main == "model.bmodel"
     assert made.manifest.inputs[0].dtype == "float32"
     assert (made.manifest.estimates.cycles, made.manifest.estimates.latency_ms) == (9454, 0.009454)
@@ -165,14 +157,14 @@ def test_a_failing_program_is_told_with_its_log(tool, build, tmp_path, program, 
     with pytest.raises(ToolFailed, match=words) as failure:
         build()
     assert failure.value.log == str(tmp_path / "log.txt")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert list((tmp_path / "artifact").iterdir()) == []
 
 
 def test_a_hang_ends_at_the_limit_of_all_programs_together(tool, build, tmp_path):
     tool(deploy={"hang": True})
     with pytest.raises(ToolFailed, match="did not finish within 8 s"):
         build(time_limit_s=8)
-    assert list((tmp_path / "out").iterdir()) == []
+    assert list((tmp_path / "artifact").iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -190,7 +182,7 @@ def test_a_file_that_is_not_what_was_asked_for_is_a_failure(tool, build, tmp_pat
     with pytest.raises(ToolFailed, match=words) as failure:
         build()
     assert failure.value.log == str(tmp_path / "log.txt")
-    assert list((tmp_path / "out").iterdir()) == []
+    assert list((tmp_path / "artifact").iterdir()) == []
 
 
 def test_its_own_comparison_falling_short_is_an_accuracy_error(tool, build):
@@ -261,12 +253,11 @@ def one_operator(kind):
 @pytest.mark.parametrize(("kind", "chip", "rule"), [("Selu", BM, "is_read"), ("Sin", CV, "chip_has_it")])
 def test_refused_operators_are_findings_and_never_reach_the_tool(tool, tmp_path, kind, chip, rule):
     root = tool()
-    model = models.onnx_artifact(one_operator(kind), tmp_path / "model")
+    model, data = models.artifacts(one_operator(kind), tmp_path)
     (finding,) = Cvi().check(model, chip, Cvi.Options())
     assert (finding.rule, finding.where) == (rule, "it")
     with pytest.raises(Unsupported) as refused:
-        data = models.data_artifact(model, tmp_path / "data")
-        Cvi().compile(model, data, chip, Cvi.Options(), tmp_path, Work(tmp_path / "log", lambda done, total: None))
+        models.compiled(Cvi(), model, data, chip, Cvi.Options(), tmp_path)
     assert refused.value.findings == (finding,)
     assert not (root / "seen").exists()
 

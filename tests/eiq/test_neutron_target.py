@@ -18,7 +18,7 @@ from neutron_stand_in import TARGETS, write_tool
 from tflite_builder import Builder
 
 from anynpu import plugins
-from anynpu.artifact import Artifact, Made, Manifest, Step, seal
+from anynpu.artifact import Artifact, Manifest, Step, seal
 from anynpu.cli.tool import show
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing, Unsupported
 from anynpu.pipeline.build import fallback
@@ -28,7 +28,7 @@ from anynpu.targets.flatbuffer import operators
 from anynpu.targets.neutron import Neutron
 from anynpu.targets.neutron.log import Statistics, read_statistics
 from anynpu.tensors import Quantization, TensorSpec
-from anynpu.testing import conformance
+from anynpu.testing import conformance, models
 
 CHIP = "mcxn947"
 SHAPE = (1, 8, 12, 3)
@@ -70,7 +70,7 @@ def model(tmp_path_factory) -> Artifact:
     b.write(folder / "model.tflite")
     outputs = (spec("scores", (*SHAPE[:3], 4), 1 / 256, -128),)
     manifest = Manifest("tflite", "model.tflite", (spec("image", SHAPE),), outputs, "5a" * 32)
-    return seal(folder, manifest, Step("tflite"), Made("", 0.0))
+    return seal(folder, manifest, Step("tflite"), models.NOW)
 
 
 @pytest.fixture
@@ -79,12 +79,8 @@ def convert(model, tmp_path, monkeypatch):
 
     def run(options=None, chip=CHIP, platform=None, **plan) -> Artifact:
         monkeypatch.setenv("EIQ_NEUTRON_PATH", str(write_tool(tmp_path / "sdk", **plan)))
-        out = tmp_path / "out" / "artifact"
-        out.mkdir(parents=True, exist_ok=True)
-        work = Work(tmp_path / "log.txt", lambda done, total: None)
-        target = Neutron()
-        made = target.compile(model, None, platform or plugins.platform(chip), options or target.Options(), out, work)
-        return seal(out, made, Step("neutron", platform=chip), Made("", 0.0))
+        chosen = platform or plugins.platform(chip)
+        return models.compiled(Neutron(), model, None, chosen, options or Neutron.Options(), tmp_path)
 
     return run
 
@@ -251,7 +247,7 @@ def test_each_failure_names_its_log_and_leaves_nothing(convert, tmp_path, plan, 
         convert(**plan)
     assert failure.value.log == str(tmp_path / "log.txt")
     assert "--target mcxn94x" in " ".join(failure.value.argv)
-    assert list((tmp_path / "out" / "artifact").iterdir()) == []
+    assert list((tmp_path / "artifact").iterdir()) == []
 
 
 @pytest.mark.parametrize("plan", [{"status": 3}, {"crash": True}, {"keep": 900}, {"plain": True}], ids=str)
@@ -284,7 +280,7 @@ def test_operators_on_the_cpu_are_a_verdict(convert):
 def test_a_hang_ends_at_the_limit(convert, tmp_path):
     with pytest.raises(ToolFailed, match="did not finish within 2 s"):
         convert(Neutron.Options(time_limit_s=2), hang=True)
-    assert list((tmp_path / "out" / "artifact").iterdir()) == []
+    assert list((tmp_path / "artifact").iterdir()) == []
 
 
 def test_a_library_that_is_not_found_gives_a_hint(convert):
@@ -300,7 +296,7 @@ def test_a_file_without_work_for_the_npu_is_refused(convert, tmp_path):
     ) as e:
         convert(plain=True)
     assert {f.where for f in e.value.findings} == {"CONV_2D", "SOFTMAX"}
-    assert list((tmp_path / "out" / "artifact").iterdir()) == []
+    assert list((tmp_path / "artifact").iterdir()) == []
 
 
 def test_a_model_that_does_not_fit_is_refused(convert):
@@ -325,7 +321,7 @@ def test_check_names_what_is_not_int8(model, tmp_path):
     b.unary("LOGISTIC", x, "y", (1, 4), "float32")
     b.write(tmp_path / "model.tflite")
     manifest = Manifest("tflite", "model.tflite", fingerprint="5a" * 32)
-    floats = seal(tmp_path, manifest, Step("tflite"), Made("", 0.0))
+    floats = seal(tmp_path, manifest, Step("tflite"), models.NOW)
     (finding,) = target.check(floats, chip, target.Options())
     assert str(finding) == "LOGISTIC y: holds float32, and Neutron computes in 8-bit integers only"
 

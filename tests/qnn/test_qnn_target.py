@@ -11,11 +11,9 @@ from fake_qnn import seen, write_tool, xint8_net
 from onnx import TensorProto, helper
 
 from anynpu import plugins
-from anynpu.artifact import Step, seal
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError, ToolFailed, ToolMissing, Unsupported
 from anynpu.runtime.ort import OrtSession, inference_session
 from anynpu.runtime.qnn import QnnSession
-from anynpu.targets.base import Work
 from anynpu.targets.qnn import Qnn
 from anynpu.targets.qnn.dense import fuse
 from anynpu.testing import conformance, models
@@ -25,9 +23,7 @@ CHIP = plugins.platform("snapdragon-x-elite")
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory):
-    room = tmp_path_factory.mktemp("net")
-    model = models.onnx_artifact(models.conv_net(), room / "model")
-    return model, models.data_artifact(model, room / "data")
+    return models.artifacts(models.conv_net(), tmp_path_factory.mktemp("net"))
 
 
 @pytest.fixture
@@ -47,15 +43,8 @@ def build(net, tmp_path):
     """Gives a function that compiles a model, the small net unless another is given."""
 
     def compile(model=None, chip=CHIP, **options):
-        given, data = net
-        if model is not None:
-            given = models.onnx_artifact(model, tmp_path / "model")
-            data = models.data_artifact(given, tmp_path / "data")
-        out = tmp_path / "scratch" / "artifact"
-        out.mkdir(parents=True)
-        work = Work(tmp_path / "log.txt", lambda done, total: None)
-        manifest = Qnn().compile(given, data, chip, Qnn.Options(**options), out, work)
-        return seal(out, manifest, Step("test"), models.NOW)
+        given = net if model is None else models.artifacts(model, tmp_path)
+        return models.compiled(Qnn(), *given, chip, Qnn.Options(**options), tmp_path)
 
     return compile
 
@@ -198,7 +187,7 @@ def test_every_failure_has_its_error_and_leaves_no_folder(tool, build, tmp_path,
         build(**({"time_limit_s": 3} if plan == "hang" else {}))
     if error is ToolFailed:
         assert failure.value.log == str(tmp_path / "log.txt")
-    assert not (tmp_path / "scratch" / "artifact" / "worker").exists()
+    assert not (tmp_path / "artifact" / "worker").exists()
 
 
 def test_another_version_is_used_and_noted(tool, build):

@@ -33,9 +33,7 @@ Compile = Callable[..., Artifact]
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> tuple[Artifact, Artifact]:
-    room = tmp_path_factory.mktemp("given")
-    model = models.onnx_artifact(models.conv_net(), room / "model")
-    return model, models.data_artifact(model, room / "data")
+    return models.artifacts(models.conv_net(), tmp_path_factory.mktemp("given"))
 
 
 @pytest.fixture

@@ -19,7 +19,6 @@ from anynpu.errors import AccuracyError, ConfigError, IntegrityError, ToolFailed
 from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.runtime.noe.cix import read_cix
 from anynpu.runtime.noe.session import NoeSession
-from anynpu.targets.base import Work
 from anynpu.targets.zhouyi import Zhouyi
 from anynpu.testing import conformance, models, noe
 
@@ -69,11 +68,18 @@ def two_inputs():
     return graph(nodes, {"table": table}, inputs, {"out": wide})
 
 
+def two_artifacts(folder, most):
+    """Returns that model and samples of it as artifacts; zebra goes up to `most`."""
+    model, data = models.onnx_artifact(two_inputs(), folder / "model"), folder / "data"
+    data.mkdir()
+    zebra = np.linspace(-most, most, 32, dtype=np.float32).reshape(8, 4)
+    write_samples(data, SampleSet({"zebra": zebra, "apple": np.arange(24).reshape(8, 3) % 10}))
+    return model, seal(data, Manifest("dataset", FILE, model.manifest.inputs), Step("data"), models.NOW)
+
+
 @pytest.fixture(scope="module")
 def turn(tmp_path_factory):
-    room = tmp_path_factory.mktemp("turn")
-    model = models.onnx_artifact(reversing(), room / "model")
-    return model, models.data_artifact(model, room / "data")
+    return models.artifacts(reversing(), tmp_path_factory.mktemp("turn"))
 
 
 @pytest.fixture
@@ -83,15 +89,8 @@ def compile_with(tmp_path, monkeypatch):
     monkeypatch.delenv("ANYNPU_LIBNOE", raising=False)
 
     def compiled(model, data, options=None, **plan):
-        folder = tmp_path / "tool"
-        write_tool(folder, **plan)
-        monkeypatch.setenv("CIXBUILD_PATH", str(folder))
-        out = tmp_path / "out" / "artifact"
-        shutil.rmtree(out.parent, ignore_errors=True)
-        out.mkdir(parents=True)
-        chosen = options or Zhouyi.Options()
-        manifest = Zhouyi().compile(model, data, CHIP, chosen, out, Work(tmp_path / "log.txt", lambda *_: None))
-        return seal(out, manifest, Step("zhouyi"), models.NOW)
+        monkeypatch.setenv("CIXBUILD_PATH", str(write_tool(tmp_path / "tool", **plan).parent))
+        return models.compiled(Zhouyi(), model, data, CHIP, options or Zhouyi.Options(), tmp_path)
 
     return compiled
 
@@ -134,14 +133,7 @@ def test_the_cfg_says_what_was_asked_for(turn, compile_with, tmp_path):
 
 
 def test_inputs_go_in_the_order_of_the_alphabet_and_come_back_in_the_models(tmp_path, compile_with):
-    model = models.onnx_artifact(two_inputs(), tmp_path / "model")
-    folder = tmp_path / "data"
-    folder.mkdir()
-    zebra = np.linspace(-100, 100, 32, dtype=np.float32).reshape(8, 4)
-    apple = np.arange(24).reshape(8, 3) % 10
-    write_samples(folder, SampleSet({"zebra": zebra, "apple": apple}))
-    data = seal(folder, Manifest("dataset", FILE, model.manifest.inputs), Step("data"), models.NOW)
-    made = compile_with(model, data, outputs=[["out", [1, 4], "int8", 0.8, 0]], suffix="_0")
+    made = compile_with(*two_artifacts(tmp_path, 100), outputs=[["out", [1, 4], "int8", 0.8, 0]], suffix="_0")
     seen = json.loads((tmp_path / "seen.json").read_text())
     assert seen["most"] == {"apple": 9.0, "zebra": 100.0}
     assert [t.name for t in read_cix(made.main).inputs] == ["apple_0", "zebra_0"]
@@ -220,7 +212,7 @@ def test_a_file_that_is_not_what_was_asked_for_is_refused(turn, compile_with, pl
 def test_nothing_is_left_of_a_failed_build(turn, compile_with, tmp_path):
     with pytest.raises(ToolFailed):
         compile_with(*turn, status=3, outputs=TURNED)
-    assert list((tmp_path / "out" / "artifact").iterdir()) == []
+    assert list((tmp_path / "artifact").iterdir()) == []
 
 
 def test_refused_operators_reach_cixbuild_only_when_it_is_trusted(tmp_path, compile_with):
@@ -230,8 +222,7 @@ def test_refused_operators_reach_cixbuild_only_when_it_is_trusted(tmp_path, comp
     ]
     kind = (TensorProto.FLOAT, (1, WIDTH))
     net = graph(nodes, {"zero": np.zeros(1, np.float32)}, {"x": kind}, {"y": kind})
-    model = models.onnx_artifact(net, tmp_path / "model")
-    data = models.data_artifact(model, tmp_path / "data")
+    model, data = models.artifacts(net, tmp_path)
     plan = {"outputs": [["y", [1, WIDTH], "int8", 0.03, 0]]}
     with pytest.raises(Unsupported) as refused:
         compile_with(model, data, **plan)
@@ -274,13 +265,7 @@ def plugin(folder, value):
 
 
 def test_the_session_finds_tensors_that_were_moved_and_renamed(tmp_path, compile_with, libnoe):
-    model = models.onnx_artifact(two_inputs(), tmp_path / "model")
-    folder = tmp_path / "data"
-    folder.mkdir()
-    zebra = np.linspace(-1, 1, 32, dtype=np.float32).reshape(8, 4)
-    write_samples(folder, SampleSet({"zebra": zebra, "apple": np.arange(24).reshape(8, 3) % 10}))
-    data = seal(folder, Manifest("dataset", FILE, model.manifest.inputs), Step("data"), models.NOW)
-    made = compile_with(model, data, outputs=[["out", [1, 4], "int8", 0.8, 0]], suffix="_0")
+    made = compile_with(*two_artifacts(tmp_path, 1), outputs=[["out", [1, 4], "int8", 0.8, 0]], suffix="_0")
     given = {"zebra": np.array([[1, 2, 3, 4]], np.int8), "apple": np.array([[7, 8, 9]], np.int32)}
     with noe.switches(libnoe):
         session = NoeSession(made)

@@ -131,12 +131,24 @@ def data_artifact(model: Artifact, folder: Path, count: int = 32, seed: int = 0)
     return seal(folder, Manifest("dataset", FILE, inputs, details=details), Step("data"), NOW)
 
 
+def artifacts(model: onnx.ModelProto, folder: Path) -> tuple[Artifact, Artifact]:
+    """Returns a model and calibration samples for it as artifacts, made in the new folders model and data of `folder`.
+
+    They are what `compiled` and the checks of the kit take.
+    """
+    given = onnx_artifact(model, folder / "model")
+    return given, data_artifact(given, folder / "data")
+
+
 def compiled(
     target: Target, model: Artifact, data: Artifact | None, platform: Platform, options: Any, folder: Path
 ) -> Artifact:
-    """Returns what a compiler makes of an artifact, sealed in the new folder `folder`/artifact."""
+    """Returns what a compiler makes of an artifact, sealed in `folder`/artifact; the log is `folder`/log.txt.
+
+    `folder` is new, or one in which a compiler has failed: it leaves nothing there but its log.
+    """
     out = folder / "artifact"
-    out.mkdir(parents=True)
+    out.mkdir(parents=True, exist_ok=True)
     samples = data if target.needs_data(options) else None
     work = Work(folder / "log.txt", lambda done, total: None)
     return seal(out, target.compile(model, samples, platform, options, out, work), Step(target.name), NOW)
