@@ -20,8 +20,9 @@ def save(given, path):
 """
 
 AI8XIZE = r"""
-import argparse, json, os, re, signal, sys, time
+import argparse, json, os, re, sys
 import numpy as np
+from anynpu.testing.misbehave import misbehave
 
 here = os.path.dirname(os.path.abspath(__file__))
 mode = open(os.path.join(here, "mode")).read().strip()
@@ -34,10 +35,7 @@ assert os.path.realpath(os.getcwd()) == os.path.realpath(here) and "--no-version
 print("Configuring device:", given.device)
 if mode == "exit":
     sys.exit("ERROR: Layer 5: bias memory capacity exhausted - available groups: [0, 1, 2, 3]")
-if mode == "segv":
-    os.kill(os.getpid(), signal.SIGSEGV)
-if mode == "hang":
-    time.sleep(60)
+misbehave({mode: True})
 
 layers = []
 for line in open(given.config_file):

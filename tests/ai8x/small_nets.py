@@ -1,9 +1,14 @@
-"""Small float nets as ONNX models, one for each thing that the accelerator does."""
+"""Small float nets as ONNX models, one for each thing that the accelerator does, and how near its results come."""
 
 from __future__ import annotations
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper, shape_inference
+
+from anynpu.runtime.ai8x import Ai8xSession
+from anynpu.runtime.base import run_real
+from anynpu.runtime.ort import OrtSession
+from anynpu.tensors import by_name
 
 
 class Net:
@@ -102,3 +107,16 @@ def shifted() -> ModelProto:
     """A constant added behind the last ReLU."""
     net = Net((1, 3, 6, 6)).conv(3, 8).op("Relu")
     return net.op("Add", net.const(1.0)).model()
+
+
+def sqnr(model, made, samples) -> float:
+    """Returns how far what was made of a model is from it on samples, in dB."""
+    like = by_name((*model.manifest.inputs, *model.manifest.outputs))
+    session, reference = Ai8xSession(made), OrtSession(model)
+    noise = power = 0.0
+    for sample in samples:
+        wanted, got = reference.run(sample), run_real(session, sample, like)
+        for name, values in wanted.items():
+            noise += float(((got[name] - values) ** 2).sum())
+            power += float((values**2).sum())
+    return 10 * np.log10(power / noise)

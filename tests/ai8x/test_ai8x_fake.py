@@ -9,19 +9,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from fake_ai8x import write_tool
-from small_nets import Net, residual, sequential, shifted, softmax, strided, wide
+from small_nets import Net, residual, sequential, shifted, softmax, sqnr, strided, wide
 
 from anynpu import plugins
-from anynpu.artifact import Step, seal
 from anynpu.capsules.capsule import find
 from anynpu.cli.tool import show
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError, ToolFailed, ToolMissing, Unsupported
-from anynpu.runtime.ai8x import Ai8xSession
-from anynpu.runtime.base import run_real
-from anynpu.runtime.ort import OrtSession
 from anynpu.targets.ai8x import Ai8x
-from anynpu.targets.base import Work
-from anynpu.tensors import by_name
 from anynpu.testing import models
 
 CHIP = plugins.platform("max78000")
@@ -51,9 +45,7 @@ def net(tmp_path_factory):
 
     def artifacts(function):
         if function not in made:
-            room = tmp_path_factory.mktemp(function.__name__)
-            model = models.onnx_artifact(function(), room / "model")
-            made[function] = model, models.data_artifact(model, room / "data")
+            made[function] = models.artifacts(function(), tmp_path_factory.mktemp(function.__name__))
         return made[function]
 
     return artifacts
@@ -61,29 +53,16 @@ def net(tmp_path_factory):
 
 @pytest.fixture
 def build(net, tmp_path):
-    """Gives a function that compiles a net and returns the artifact; `out` is the folder that it works in."""
+    """Gives a function that compiles a net and returns the artifact."""
 
     def compile(function=sequential, chip=CHIP, **options):
-        out = tmp_path / "out"
-        out.mkdir()
-        model, data = net(function)
-        work = Work(tmp_path / "log.txt", lambda done, total: None)
-        return seal(out, Ai8x().compile(model, data, chip, Ai8x.Options(**options), out, work), Step("x"), models.NOW)
+        return models.compiled(Ai8x(), *net(function), chip, Ai8x.Options(**options), tmp_path)
 
     return compile
 
 
-def sqnr(made, model) -> float:
-    like = by_name((*model.manifest.inputs, *model.manifest.outputs))
-    noise = power = 0.0
-    session, reference = Ai8xSession(made), OrtSession(model)
-    for sample in models.draw_samples(model.manifest.inputs, 16, seed=5):
-        wanted = reference.run(sample)
-        got = run_real(session, sample, like)
-        for name, values in wanted.items():
-            noise += float(((got[name] - values) ** 2).sum())
-            power += float((values**2).sum())
-    return 10 * np.log10(power / noise)
+def near(model, made) -> float:
+    return sqnr(model, made, models.draw_samples(model.manifest.inputs, 16, seed=5))
 
 
 @pytest.mark.parametrize(
@@ -92,7 +71,7 @@ def sqnr(made, model) -> float:
 def test_the_twin_equals_the_tools_answer_and_is_near_to_float(tool, build, net, function, floor):
     tool()
     made = build(function)
-    assert sqnr(made, net(function)[0]) > floor
+    assert near(net(function)[0], made) > floor
 
 
 def test_more_channels_than_processors_take_several_passes(tool, net, tmp_path):
@@ -147,7 +126,7 @@ def test_the_tool_is_told_what_the_user_asked_for(tool, build):
 def test_fewer_bits_are_stored_and_computed_alike(tool, build, net):
     tool()
     made = build(bit_width=4)
-    assert sqnr(made, net(sequential)[0]) > 8
+    assert near(net(sequential)[0], made) > 8
     with np.load(made.path / "weights.npz") as stored:
         assert max(np.abs(stored[name].astype(int)).max() for name in stored.files if "weight" in name) <= 8
 
@@ -170,7 +149,7 @@ def test_the_users_own_yaml_is_used(tool, build, tmp_path):
     tool()
     text = (build(strided).path / "project" / "network.yaml").read_text().replace("arch: anynpu", "arch: mine")
     (tmp_path / "mine.yaml").write_text(text)
-    (tmp_path / "out").rename(tmp_path / "first")
+    (tmp_path / "artifact").rename(tmp_path / "first")
     made = build(strided, config_file=tmp_path / "mine.yaml")
     assert (made.path / "project" / "network.yaml").read_text() == text
 
@@ -179,7 +158,7 @@ def test_a_yaml_of_another_network_is_found_out(tool, build, tmp_path):
     tool()
     text = (build(strided).path / "project" / "network.yaml").read_text().replace("activate: relu", "activate: None")
     (tmp_path / "other.yaml").write_text(text)
-    (tmp_path / "out").rename(tmp_path / "first")
+    (tmp_path / "artifact").rename(tmp_path / "first")
     with pytest.raises(AccuracyError, match="agree in"):
         build(strided, config_file=tmp_path / "other.yaml")
 
@@ -196,7 +175,7 @@ def test_a_file_that_is_no_network_is_refused(tool, build, tmp_path, text):
     ("mode", "error", "words"),
     [
         ("exit", ToolFailed, r"^ai8xize\.py failed with status 1"),
-        ("segv", ToolFailed, r"^ai8xize\.py failed with signal SIGSEGV"),
+        ("crash", ToolFailed, r"^ai8xize\.py failed with signal SIGSEGV"),
         ("hang", ToolFailed, r"^ai8xize\.py did not finish within 5 s"),
         ("missing", ToolFailed, "wrote no sampleoutput.h"),
         ("zero", ToolFailed, "every output of its sample to be zero"),
@@ -210,7 +189,7 @@ def test_each_failure_has_its_error_and_leaves_nothing(tool, build, tmp_path, mo
         build(time_limit_s=5)
     if error is ToolFailed:
         assert Path(caught.value.log).read_text()
-    assert {p.name for p in (tmp_path / "out").iterdir()} <= {"model.json", "weights.npz"}
+    assert {p.name for p in (tmp_path / "artifact").iterdir()} <= {"model.json", "weights.npz"}
 
 
 def test_a_known_line_becomes_a_hint(tool, build):

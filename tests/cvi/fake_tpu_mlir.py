@@ -13,8 +13,9 @@ from typing import Any
 from anynpu.testing.capsules import write_environment
 
 PROGRAM = """
-import argparse, hashlib, json, os, struct, sys, time
+import argparse, hashlib, json, struct, sys, time
 from pathlib import Path
+from anynpu.testing.misbehave import misbehave
 
 ROOT = Path({root!r})
 NAME = {name!r}
@@ -22,16 +23,9 @@ plan = json.loads((ROOT / "plan.json").read_text()).get(NAME, {{}})
 (ROOT / "seen").mkdir(exist_ok=True)
 with (ROOT / "seen" / (NAME + ".txt")).open("a") as seen:
     seen.write(" ".join(sys.argv[1:]) + chr(10))
-for line in plan.get("says", ()):
-    print(line, flush=True)
-if plan.get("hang"):
-    time.sleep(600)
-if plan.get("crash"):
-    os.kill(os.getpid(), 11)
-if plan.get("status"):
-    sys.exit(plan["status"])
-if plan.get("nothing"):
-    sys.exit(0)
+misbehave(plan)
+if plan.get("status") or plan.get("nothing"):
+    sys.exit(plan.get("status"))
 parser = argparse.ArgumentParser()
 """
 

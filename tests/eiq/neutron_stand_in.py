@@ -9,6 +9,8 @@ import json
 import sys
 from pathlib import Path
 
+from anynpu.testing.misbehave import misbehave
+
 HERE = Path(__file__).parent
 SCRIPT = """#!{python}
 import sys
@@ -54,27 +56,14 @@ def main(plan_text: str, argv: list[str]) -> None:
     print("Converting model with the following options:", flush=True)
     for key in ("input", "output", "target"):
         print(f"  {key.title():6} = {getattr(given, key)}", flush=True)
-    _misbehave(plan)
-    if not plan.get("nothing"):
-        _convert(plan, Path(given.input), Path(given.output), given)
+    misbehave(plan)
+    if plan.get("status") or plan.get("nothing"):
+        sys.exit(plan.get("status"))
+    _convert(plan, Path(given.input), Path(given.output), given)
 
 
 def _listed(targets: list[str]) -> list[str]:
     return ["Available targets:", *(f"  {target} : NXP chip" for target in targets)]
-
-
-def _misbehave(plan: dict) -> None:
-    import os
-    import time
-
-    for line in plan.get("says", ()):
-        print(line, flush=True)
-    if plan.get("hang"):
-        time.sleep(600)
-    if plan.get("crash"):
-        os.kill(os.getpid(), 11)
-    if plan.get("status"):
-        sys.exit(plan["status"])
 
 
 def _convert(plan: dict, source: Path, result: Path, given) -> None:

@@ -12,13 +12,14 @@ from anynpu.testing.capsules import write_environment
 
 PACKAGE = '''
 """Stands for the provider on top of this Python's own onnxruntime."""
-import os, signal, time
+import os
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 from onnx import helper
+from anynpu.testing.misbehave import misbehave
 
 PLAN = {plan!r}
 LACKS = ("Softsign", "Cosh", "Sinh")
@@ -78,7 +79,11 @@ class Session:
         self.graph, self.loaded = graph, bool(context)
         self.inner = Real(graph.SerializeToString(), providers=["CPUExecutionProvider"])
         if entries.get("ep.context_enable") == "1":
-            fail(PLAN)
+            misbehave({{PLAN: True}})
+            if PLAN == "exit":
+                os._exit(3)
+            if PLAN == "raise":
+                raise RuntimeError("QNN: graph prepare failed, error 1002")
             write(entries["ep.context_file_path"], graph, left)
 
     def get_providers(self):
@@ -92,24 +97,13 @@ class Session:
         if not self.npu:
             return found
         if PLAN == "crash at run":
-            os.kill(os.getpid(), signal.SIGSEGV)
+            misbehave({{"crash": True}})
         if PLAN == "garbage" or (PLAN == "garbage later" and not written):
             return [np.random.default_rng(0).normal(size=value.shape).astype(value.dtype) for value in found]
         return [-value[:, ::-1] for value in found] if trapped(self.graph.graph) else found
 
 
 written = []
-
-
-def fail(plan):
-    if plan == "exit":
-        os._exit(3)
-    if plan == "crash":
-        os.kill(os.getpid(), signal.SIGSEGV)
-    if plan == "hang":
-        time.sleep(600)
-    if plan == "raise":
-        raise RuntimeError("QNN: graph prepare failed, error 1002")
 
 
 def write(path, graph, left):

@@ -10,8 +10,9 @@ from pathlib import Path
 from anynpu.testing.capsules import write_environment
 
 API = """
-import hashlib, json, os, struct, time
+import hashlib, json, os, struct
 import numpy as np
+from anynpu.testing.misbehave import misbehave
 
 MODE = "@MODE@"
 TABLE = "D RKNN: [08:51:05.402]                      Network Layer Information Table"
@@ -46,10 +47,7 @@ class RKNN:
             why = "The If('y') will cause the graph to be a dynamic graph!"
             print("\\033[1;31mE\\033[0m \\033[1;31mbuild: " + why + "\\033[0m")
             raise ValueError("Traceback\\nValueError: " + why)
-        if MODE == "segfault":
-            os.kill(os.getpid(), 11)
-        if MODE == "hang":
-            time.sleep(600)
+        misbehave({MODE: True})
         self.session = onnxruntime.InferenceSession(self.model)
         self.names = [i.name for i in self.session.get_inputs()]
         digest = hashlib.sha256(self.model + json.dumps([self.settings, auto_hybrid]).encode())

@@ -27,9 +27,7 @@ CHIP = plugins.platform("rk3588")
 
 @pytest.fixture(scope="module")
 def net(tmp_path_factory):
-    room = tmp_path_factory.mktemp("rknn-net")
-    model = models.onnx_artifact(models.conv_net(), room / "model")
-    return model, models.data_artifact(model, room / "data")
+    return models.artifacts(models.conv_net(), tmp_path_factory.mktemp("rknn-net"))
 
 
 @pytest.fixture
@@ -123,7 +121,7 @@ def test_fp16_computes_what_the_float_model_does(toolkit, compiled, net):
     [
         ("config", "no such platform!"),
         ("code", "build returned -1 (build: Catch exception when building!)"),
-        ("segfault", "SIGSEGV"),
+        ("crash", "SIGSEGV"),
         ("missing", "wrote no .rknn file"),
         ("truncated", "wrote no whole .rknn file"),
         ("dies", "status 3"),

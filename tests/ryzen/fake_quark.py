@@ -13,12 +13,13 @@ from pathlib import Path
 from anynpu.testing.capsules import write_environment
 
 QUARK_ONNX = '''
-import json, os, signal, sys, time
+import json
 from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
 from onnx import helper, numpy_helper
+from anynpu.testing.misbehave import misbehave
 
 PLAN = json.loads(Path(__file__).with_name("plan.json").read_text())
 if PLAN.get("no_compiler"):
@@ -32,8 +33,6 @@ class ModelQuantizer:
     def quantize_model(self, model_input, model_output, reader, algorithms=None):
         kind = self.config.name
         print("[QUARK-INFO]: quantising", kind, self.config.calibrate_method, [a.told() for a in algorithms or []])
-        for line in PLAN.get("says", ()):
-            print(line)
         rows = []
         while (row := reader.get_next()) is not None:
             rows.append(row)
@@ -41,10 +40,7 @@ class ModelQuantizer:
         print("samples", len(rows), json.dumps(most))
         if "raises" in PLAN:
             raise ValueError(PLAN["raises"])
-        if PLAN.get("crash"):
-            os.kill(os.getpid(), signal.SIGSEGV)
-        if PLAN.get("hang"):
-            time.sleep(600)
+        misbehave(PLAN)
         if PLAN.get("nothing"):
             return
         model = onnx.load(model_input)

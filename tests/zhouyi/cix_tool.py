@@ -7,9 +7,10 @@ import sys
 from pathlib import Path
 
 SCRIPT = """#!{python}
-import configparser, json, os, sys, time
+import configparser, json, os, sys
 from pathlib import Path
 import numpy as np
+from anynpu.testing.misbehave import misbehave
 
 plan = json.loads(Path(__file__).with_name("plan.json").read_text())
 KEYS = {{
@@ -50,12 +51,7 @@ Path(os.environ["HOME"], "seen.json").write_text(json.dumps({{
     "most": {{name: float(np.abs(array).max()) for name, array in zip(names, arrays)}},
 }}))
 print("[I] [GB]: begins", flush=True)
-for line in plan.get("says", ()):
-    print(line, flush=True)
-if plan.get("hang"):
-    time.sleep(600)
-if plan.get("crash"):
-    os.kill(os.getpid(), 11)
+misbehave(plan)
 if plan.get("status"):
     sys.exit(plan["status"])
 if "content" in plan:
