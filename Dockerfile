@@ -12,9 +12,10 @@ FROM debian:bookworm-slim
 
 # Cross compilers and the emulator that firmware is proved with; empty leaves them out.
 ARG FIRMWARE="gcc-arm-none-eabi gcc-riscv64-unknown-elf libnewlib-arm-none-eabi picolibc-riscv64-unknown-elf qemu-system-arm"
+# Quark compiles operators against Python's headers when it is first imported.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends \
-        ca-certificates cmake g++ git make python3 python3-venv $FIRMWARE \
+        ca-certificates cmake g++ git make python3 python3-dev python3-venv $FIRMWARE \
     && rm -rf /var/lib/apt/lists/*
 
 COPY --from=python310 /usr/local /opt/python3.10

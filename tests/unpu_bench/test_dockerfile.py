@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
@@ -81,6 +83,8 @@ def test_every_tool_exists_may_be_handed_on_and_finds_its_python():
         for program in chain.needs:
             assert re.search(rf"\b{re.escape(program)}(\s|$)", runs()), f"{name} needs {program}"
     assert "python3.10" in runs()
+    if "g++" in {program for name in tools for program in read_toolchain(name).needs}:
+        assert "python3-dev" in runs().split()  # what is compiled at the first import includes Python.h
 
 
 def test_the_page_says_of_every_tool_whether_it_is_in_the_image():
@@ -117,3 +121,23 @@ def test_no_argument_is_unused_and_none_is_used_before_it_is_declared():
         assert set(re.findall(r"\$\{?([A-Z][A-Z0-9_]*)", rest)) <= seen, rest
     used = set(re.findall(r"\$\{?([A-Z][A-Z0-9_]*)", runs()))
     assert set(arguments()) <= used
+
+
+def test_another_user_may_write_beside_the_capsules_and_not_into_them(tmp_path):
+    home, cache = tmp_path / "home", tmp_path / "cache"
+    opened = ["logs/capsule-cvi.log", "locks/capsule-cvi.lock", "capsules/licences/cvi.json"]
+    shut = ["capsules/cvi-66fcc1edf229/bin/python", "capsules/quark-18822c938a14/capsule.json"]
+    files = [home / ".cache/torch_extensions/quark/lock", *(cache / name for name in opened + shut)]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch(0o644)
+    command = runs().splitlines()[-1].partition("&& find ")[2]
+    for name, here in (("/home/anynpu", home), ("/opt/cache", cache), ("-user anynpu", f"-user {os.getuid()}")):
+        assert name in command
+        command = command.replace(name, str(here))
+    subprocess.run(["sh", "-c", f"find {command}"], check=True)
+    for file in files:
+        wanted = not any(file == cache / name for name in shut)
+        assert bool(file.stat().st_mode & 0o002) == wanted, file
+        assert bool(file.parent.stat().st_mode & 0o002) == wanted, file.parent
+    assert (cache / "capsules").stat().st_mode & 0o002
