@@ -9,21 +9,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from anynpu import plugins
-from anynpu.artifact import Step, seal
 from anynpu.capsules.capsule import find
 from anynpu.errors import AccuracyError
 from anynpu.measure.samples import read_samples
-from anynpu.runtime.ai8x import Ai8xSession
-from anynpu.runtime.base import run_real
-from anynpu.runtime.ort import OrtSession
 from anynpu.store import default_cache_dir
 from anynpu.targets.ai8x import Ai8x
-from anynpu.targets.base import Work
-from anynpu.tensors import by_name
 from anynpu.testing import models
 
 HERE = Path(__file__).parent.parent / "ai8x"
@@ -49,25 +42,13 @@ def environment():
 
 def made_of(function, folder, chip="max78000", **options):
     """Returns the model, its samples and what the real tool made of them; the twin was compared with it then."""
-    model = models.onnx_artifact(function(), folder / "model")
-    data = models.data_artifact(model, folder / "data")
-    out = folder / "out"
-    out.mkdir()
-    work = Work(folder / "log.txt", lambda done, total: None)
-    manifest = Ai8x().compile(model, data, plugins.platform(chip), Ai8x.Options(**options), out, work)
-    return model, data, seal(out, manifest, Step("ai8x"), models.NOW)
+    model, data = models.artifacts(function(), folder)
+    made = models.compiled(Ai8x(), model, data, plugins.platform(chip), Ai8x.Options(**options), folder)
+    return model, data, made
 
 
 def sqnr(model, data, made) -> float:
-    like = by_name((*model.manifest.inputs, *model.manifest.outputs))
-    session, reference = Ai8xSession(made), OrtSession(model)
-    noise = power = 0.0
-    for sample in read_samples(data.path):
-        wanted, got = reference.run(sample), run_real(session, sample, like)
-        for name, values in wanted.items():
-            noise += float(((got[name] - values) ** 2).sum())
-            power += float((values**2).sum())
-    return 10 * np.log10(power / noise)
+    return small_nets.sqnr(model, made, read_samples(data.path))
 
 
 @pytest.mark.parametrize(
@@ -98,9 +79,6 @@ def test_the_known_answer_is_the_twins_bit_for_bit(tmp_path, name, chip, options
 
 
 def test_a_yaml_of_ones_own_is_judged_by_the_known_answer(tmp_path):
-    (tmp_path / "first").mkdir()
-    (tmp_path / "second").mkdir()
-    (tmp_path / "third").mkdir()
     text = (made_of(small_nets.strided, tmp_path / "first")[2].path / "project" / "network.yaml").read_text()
     own = tmp_path / "own.yaml"
     own.write_text(text.replace("arch: anynpu", "arch: mine"))
@@ -125,8 +103,6 @@ def test_the_project_compiles_for_the_cortex_m4(tmp_path, options):
 
 
 def test_equal_networks_give_equal_projects(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
     one, two = (made_of(small_nets.strided, tmp_path / part)[2] for part in "ab")
     assert one.manifest.files == two.manifest.files
 
@@ -141,11 +117,8 @@ def test_equal_networks_give_equal_projects(tmp_path):
         ("vww", "max78002", 25),
     ],
 )
-def test_zoo_models_build(cli, tmp_path, model, chip, floor):
-    done = cli("build", "-m", f"zoo:{model}", "-t", chip, "-o", "out", "-q", "-f", "json", timeout=1500)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (result,) = json.loads(done.stdout)["chips"]
-    found = result["verification"]
+def test_zoo_models_build(built, tmp_path, model, chip, floor):
+    found = built("-m", f"zoo:{model}", "-t", chip)["verification"]
     assert found["sqnr_db"] > floor
     assert found["score"] > found["score_float"] - 0.01
     manifest = json.loads((tmp_path / "out" / chip / "manifest.json").read_text())

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
 import pytest
 
 from anynpu.artifact import Artifact
 from anynpu.testing import conformance, models
 
-FOLDER = Path(os.environ.get("ANYNPU_MODELS_DIR", Path(__file__).parents[2] / ".models"))
 # SQNR in dB that INT8 must reach, about a dB below what TPU-MLIR 1.30.2 gave.
 FLOORS = {"hello": 34, "resnet8": 30, "kws": 30, "vww": 30, "autoencoder": 38, "detector": 34}
 ONE_POINT = 0.01
-
-
-def build(cli, *arguments, limit=128):
-    done = cli("build", *arguments, "--limit", str(limit), "-o", "out", "-f", "json", timeout=1500)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (chip,) = json.loads(done.stdout)["chips"]
-    return chip
 
 
 def sqnr(chip):
@@ -29,9 +17,9 @@ def sqnr(chip):
 
 
 @pytest.mark.parametrize("model", FLOORS)
-def test_the_zoo_in_int8_on_cv180x(cli, model):
+def test_the_zoo_in_int8_on_cv180x(built, model):
     pytest.importorskip("torch")
-    chip = build(cli, "-m", f"zoo:{model}", "-t", "cv180x")
+    chip = built("-m", f"zoo:{model}", "-t", "cv180x", "--limit", 128)
     proof = chip["verification"]
     assert proof["device"] == "cvi"
     assert sqnr(chip) >= FLOORS[model]
@@ -40,9 +28,9 @@ def test_the_zoo_in_int8_on_cv180x(cli, model):
 
 
 @pytest.mark.parametrize("model", FLOORS)
-def test_the_zoo_in_int8_on_bm1684x(cli, model):
+def test_the_zoo_in_int8_on_bm1684x(built, model):
     pytest.importorskip("torch")
-    chip = build(cli, "-m", f"zoo:{model}", "-t", "bm1684x", limit=50)
+    chip = built("-m", f"zoo:{model}", "-t", "bm1684x", "--limit", 50)
     assert sqnr(chip) >= FLOORS[model]
     assert (
         chip["verification"]["score"] >= chip["verification"]["score_float"] - ONE_POINT - 1 / 50
@@ -60,17 +48,17 @@ def test_the_zoo_in_int8_on_bm1684x(cli, model):
         ("cv181x", "bf16", 35),
     ],
 )
-def test_floats_come_nearer(cli, target, format, floor):
+def test_floats_come_nearer(built, target, format, floor):
     pytest.importorskip("torch")
-    chip = build(cli, "-m", "zoo:kws", "-t", target, "-O", f"quantize={format}", limit=50)
+    chip = built("-m", "zoo:kws", "-t", target, "-O", f"quantize={format}", "--limit", 50)
     assert sqnr(chip) >= floor
 
 
 @pytest.mark.parametrize("target", ["cv181x", "cv182x", "cv183x", "bm1688"])
-def test_the_other_chips_take_the_small_net(cli, tmp_path, target):
+def test_the_other_chips_take_the_small_net(built, tmp_path, target):
     models.onnx_artifact(models.conv_net(), tmp_path / "model")
     model = str(next((tmp_path / "model").glob("*.onnx")))
-    chip = build(cli, "-m", model, "-t", target, "--data", "random:64", limit=50)
+    chip = built("-m", model, "-t", target, "--data", "random:64", "--limit", 50)
     assert sqnr(chip) >= 25
 
 
@@ -83,24 +71,24 @@ def test_the_other_chips_take_the_small_net(cli, tmp_path, target):
         ("cv180x", ["pixel_format=rgb", "resize_dims=8,8", "keep_aspect_ratio=true", "excepts=scores_Gemm"]),
     ],
 )
-def test_options_are_taken_by_the_real_programs(cli, tmp_path, target, options):
+def test_options_are_taken_by_the_real_programs(built, tmp_path, target, options):
     model = str(models.onnx_artifact(models.conv_net(), tmp_path / "model").main)
     given = [word for option in options for word in ("-O", option)]
-    chip = build(cli, "-m", model, "-t", target, "--data", "random:64", *given, limit=12)
+    chip = built("-m", model, "-t", target, "--data", "random:64", *given, "--limit", 12)
     assert sqnr(chip) >= 25
 
 
-def test_a_search_for_mixed_precision_comes_nearer(cli):
+def test_a_search_for_mixed_precision_comes_nearer(built):
     pytest.importorskip("torch")
-    plain = build(cli, "-m", "zoo:kws", "-t", "cv180x", limit=64)
-    mixed = build(cli, "-m", "zoo:kws", "-t", "cv180x", "-O", "search=mixed", "-O", "search_cosine=0.9999", limit=64)
+    plain = built("-m", "zoo:kws", "-t", "cv180x", "--limit", 64)
+    mixed = built("-m", "zoo:kws", "-t", "cv180x", "-O", "search=mixed", "-O", "search_cosine=0.9999", "--limit", 64)
     assert sqnr(mixed) > sqnr(plain)
 
 
-def test_what_was_built_keeps_every_rule_of_a_session(cli, tmp_path):
+def test_what_was_built_keeps_every_rule_of_a_session(built, tmp_path):
     from anynpu.runtime.cvi import CviSession
 
     source = models.onnx_artifact(models.conv_net(), tmp_path / "model")
-    build(cli, "-m", str(source.main), "-t", "cv180x", "--data", "random:64", limit=64)
+    built("-m", str(source.main), "-t", "cv180x", "--data", "random:64", "--limit", 64)
     made = Artifact.open(tmp_path / "out" / "cv180x")
     conformance.check_session(CviSession, made, tmp_path / "session", reference=source, min_sqnr_db=20)

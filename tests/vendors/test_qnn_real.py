@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from anynpu.testing import models
 sys.path.insert(0, str(Path(__file__).parents[1] / "qnn"))
 from fake_qnn import xint8_net  # the model, not the fake
 
-CHIP = "hexagon-v73"
+CHIP = ("-t", "hexagon-v73")
 FLOORS = {"uint8": 32.0, "uint16": 35.1}
 LIMITS = {"hello": 24, "detector": 100}
 """Samples for the two nets that the simulator takes seconds for."""
@@ -48,20 +47,12 @@ def qnn():
     capsule.find("qnn")
 
 
-def built(cli, *arguments):
-    done = cli("build", *arguments, "-t", CHIP, "-o", "out", "-q", "-f", "json", timeout=1700)
-    assert done.stdout, done.stderr
-    (record,) = json.loads(done.stdout)["chips"]
-    return done.returncode, record
-
-
 @pytest.mark.parametrize("activations", FLOORS)
 @pytest.mark.parametrize("name", ["hello", "resnet8", "kws", "vww", "autoencoder", "detector"])
-def test_zoo(cli, name, activations):
+def test_zoo(built, name, activations):
     limit = LIMITS.get(name, 500)
-    status, record = built(cli, "-m", f"zoo:{name}", "-O", f"activations={activations}", "--limit", str(limit))
+    record = built("-m", f"zoo:{name}", *CHIP, "-O", f"activations={activations}", "--limit", limit)
     proof = record["verification"]
-    assert status == 0, record
     assert proof["sqnr_db"] >= FLOORS[activations]
     assert record["receipt"]["share"] == 1.0
     # One sample more or less is all that a small set can tell apart.
@@ -88,47 +79,48 @@ def float_net() -> onnx.ModelProto:
     return onnx.helper.make_model(whole, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
 
 
-def refused(cli, tmp_path, model: str) -> None:
+@pytest.fixture
+def samples(tmp_path):
+    """Writes samples.npy, for the nets above."""
     np.save(tmp_path / "samples.npy", np.random.default_rng(0).normal(size=(40, 3, 16, 16)).astype(np.float32))
-    status, record = built(cli, "-m", model, "--data", "samples.npy")
-    assert status == 7, record
+
+
+def refused(built) -> None:
+    record = built("-m", "xint8.onnx", *CHIP, "--data", "samples.npy", status=7)
     assert record["status"] == "AccuracyError"
     assert "the HTP computes something else" in record["error"]["message"]
 
 
-def test_the_form_of_xint8_is_caught(cli, tmp_path):
+def test_the_form_of_xint8_is_caught(built, samples, tmp_path):
     onnx.save(xint8_net(), tmp_path / "xint8.onnx")
-    refused(cli, tmp_path, "xint8.onnx")
+    refused(built)
 
 
-def test_quarks_own_xint8_is_caught(cli, tmp_path):
+def test_quarks_own_xint8_is_caught(built, samples, tmp_path):
     try:
         quark = capsule.find("quark")
     except ToolMissing as missing:
         pytest.skip(f"{missing.message}: {missing.hint}")
     onnx.save(float_net(), tmp_path / "net.onnx")
-    np.save(tmp_path / "samples.npy", np.random.default_rng(0).normal(size=(40, 3, 16, 16)).astype(np.float32))
     (tmp_path / "quantise.py").write_text(QUARK)
     quark.run(["python", "quantise.py"], cwd=tmp_path, log=tmp_path / "quark.log", timeout_s=900)
-    refused(cli, tmp_path, "xint8.onnx")
+    refused(built)
 
 
-def test_the_float_model_behind_it_is_built(cli, tmp_path):
+def test_the_float_model_behind_it_is_built(built, samples, tmp_path):
     onnx.save(float_net(), tmp_path / "net.onnx")
-    np.save(tmp_path / "samples.npy", np.random.default_rng(0).normal(size=(40, 3, 16, 16)).astype(np.float32))
-    status, record = built(cli, "-m", "net.onnx", "--data", "samples.npy")
-    assert status == 0, record
+    record = built("-m", "net.onnx", *CHIP, "--data", "samples.npy")
     assert record["verification"]["sqnr_db"] > 30
 
 
-def test_an_operator_that_the_htp_lacks_is_named(cli, tmp_path):
+def test_an_operator_that_the_htp_lacks_is_named(built, tmp_path):
     nodes = [onnx.helper.make_node("Sinh", ["x"], ["a"], name="odd"), onnx.helper.make_node("Relu", ["a"], ["y"])]
     sides = [[onnx.helper.make_tensor_value_info(n, 1, [1, 3, 8, 8])] for n in "xy"]
     graph = onnx.helper.make_graph(nodes, "odd", *sides)
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
     models.save(model, tmp_path / "odd.onnx")
-    status, record = built(cli, "-m", "odd.onnx", "--data", "random:40")
-    assert status == 3, record
+    words = ("-m", "odd.onnx", *CHIP, "--data", "random:40")
+    record = built(*words, status=3)
     assert record["error"]["findings"][0]["where"] == "odd"
-    status, record = built(cli, "-m", "odd.onnx", "--data", "random:40", "-O", "allow_cpu=true", "--overwrite")
-    assert status == 1 and record["status"] == "fallback", record
+    record = built(*words, "-O", "allow_cpu=true", "--overwrite", status=1)
+    assert record["status"] == "fallback", record
