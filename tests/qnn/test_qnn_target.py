@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from fake_qnn import seen, write_tool, xint8_net
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from anynpu import plugins
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError, ToolFailed, ToolMissing, Unsupported
@@ -166,6 +166,29 @@ def test_a_result_that_is_right_on_the_cpu_and_wrong_on_the_npu_is_an_accuracy_e
     with pytest.raises(AccuracyError, match=r"the HTP has -\d+\.\d dB and the CPU \d\d\.\d dB") as caught:
         build(xint8_net())
     assert caught.value.got < 0 < caught.value.wanted
+
+
+def outlier_net() -> onnx.ModelProto:
+    """Returns a net that makes one of three channels a thousand times larger, and small again."""
+    factors = np.array([1000, 1, 1], np.float32).reshape(1, 3, 1, 1)
+    constants = [numpy_helper.from_array(v, n) for n, v in (("up", factors), ("down", 1 / factors))]
+    steps = [("Mul", ["x", "up"], ["large"]), ("Relu", ["large"], ["cut"]), ("Mul", ["cut", "down"], ["y"])]
+    nodes = [helper.make_node(*step, name=f"step{i}") for i, step in enumerate(steps)]
+    sides = [[helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 3, 8, 8])] for n in ("x", "y")]
+    graph = helper.make_graph(nodes, "outlier", *sides, constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_model_that_is_lost_on_the_cpu_too_is_not_blamed_on_the_npu(tool, build):
+    tool("garbage")
+    with pytest.raises(AccuracyError, match=r"lost in quantisation, .* the CPU \d\.\d dB") as caught:
+        build(outlier_net())
+    assert "activations=uint16" in caught.value.hint and caught.value.got < 5
+
+
+def test_sixteen_bits_hold_what_eight_lose(tool, build):
+    tool()
+    assert build(outlier_net(), activations="uint16").manifest.details["agreement"]["cpu_float_db"] > 30
 
 
 @pytest.mark.parametrize(

@@ -74,11 +74,20 @@ def _worst(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> fl
 
 
 def _disagreement(found: Agreement, wanted: float) -> AccuracyError:
+    """Returns the error; where the CPU is no closer to the float model either, quantisation is to blame after all."""
     beside = ""
     if found.npu_float_db is not None and found.cpu_float_db is not None:
         beside = (
             f"; against the float model the HTP has {found.npu_float_db:.1f} dB and the CPU {found.cpu_float_db:.1f} dB"
         )
+        if found.cpu_float_db < wanted:
+            return AccuracyError(
+                f"the model is lost in quantisation, on ONNX Runtime's CPU as on the HTP{beside}",
+                "sqnr_db",
+                found.cpu_float_db,
+                wanted,
+                hint="-O activations=uint16, more or better calibration data, or another -O method=...",
+            )
     return AccuracyError(
         "the HTP computes something else than ONNX Runtime's CPU from the same quantised model: "
         f"{found.sqnr_db:.1f} dB SQNR, {wanted:g} dB are asked for{beside}",
