@@ -92,6 +92,7 @@ def test_the_manifest_says_what_the_log_says(tool, build):
     assert placement.npu == "MAX78000 CNN"
     assert placement.share == 1.0
     assert [op.kind for op in placement.operators] == ["conv2d", "conv2d", "passthrough", "linear", "linear"]
+    assert any(note.startswith("the project is for the board EvKit_V1") for note in made.manifest.notes)
     assert any("written for ab4f4c0, this is sha256:" in note for note in made.manifest.notes)
     assert str(made.path) not in (made.path / "project" / "cnn.c").read_text()
 
