@@ -126,3 +126,9 @@ class IntegrityError(AnyNpuError):
     """A file is not what it claims to be: damaged, truncated, or of another kind."""
 
     exit_status = 8
+
+
+def first_line(error: Exception) -> str:
+    """Returns the first line of what another library's error says, or its name where it says nothing."""
+    text = str(error).strip()
+    return text.splitlines()[0][:200] if text else type(error).__name__

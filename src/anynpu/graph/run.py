@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from onnx import ModelProto
 
-from anynpu.errors import IntegrityError, Unsupported
+from anynpu.errors import IntegrityError, Unsupported, first_line
 from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
 
 
@@ -26,19 +26,14 @@ class Session:
             data = model.SerializeToString()
             self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has its own exception types, none public
-            raise IntegrityError(f"onnxruntime does not accept the model: {_brief(error)}") from error
+            raise IntegrityError(f"onnxruntime does not accept the model: {first_line(error)}") from error
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Returns the outputs for one set of inputs."""
         try:
             return [np.asarray(value) for value in self._session.run(None, dict(feeds))]
         except Exception as error:
-            raise IntegrityError(f"the model does not run in onnxruntime: {_brief(error)}") from error
-
-
-def _brief(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+            raise IntegrityError(f"the model does not run in onnxruntime: {first_line(error)}") from error
 
 
 def random_feeds(model: ModelProto, seed: int) -> dict[str, np.ndarray]:

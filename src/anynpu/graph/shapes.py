@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
+from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
 from anynpu.graph.fold import fold_constants, initializer_names, static_shapes
 
 _ROUNDS = 8
@@ -44,7 +44,7 @@ def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=True)
     except Exception as error:  # InferenceError, and RuntimeError or ValueError from the C++ side
-        raise IntegrityError(f"the shapes of the model contradict each other: {_first_line(error)}") from error
+        raise IntegrityError(f"the shapes of the model contradict each other: {first_line(error)}") from error
 
 
 def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> ModelProto:
@@ -63,11 +63,6 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
         raise ConfigError(f"the model does not accept the shape {stated}: {error.message}") from error
     _require_static(result.graph)
     return result
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
 
 
 def _is_known(dim: onnx.TensorShapeProto.Dimension) -> bool:

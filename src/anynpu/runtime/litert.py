@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anynpu.artifact import Artifact
-from anynpu.errors import DeviceError, IntegrityError
+from anynpu.errors import DeviceError, IntegrityError, first_line
 from anynpu.tensors import Array, Quantization
 
 
@@ -29,7 +29,7 @@ def _interpreter(artifact: Artifact, kernels: str, keep: bool) -> Any:
             )
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
-        raise IntegrityError(f"LiteRT refuses the model: {str(error).splitlines()[0]}") from error
+        raise IntegrityError(f"LiteRT refuses the model: {first_line(error)}") from error
     return interpreter
 
 
@@ -56,7 +56,7 @@ class LiteRtSession:
         try:
             self._interpreter.invoke()
         except RuntimeError as error:
-            raise DeviceError(f"LiteRT failed: {str(error).splitlines()[0]}", call="invoke") from error
+            raise DeviceError(f"LiteRT failed: {first_line(error)}", call="invoke") from error
         details = self._interpreter.get_output_details()
         return {
             spec.name: self._interpreter.get_tensor(detail["index"])

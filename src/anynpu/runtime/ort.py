@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from anynpu.artifact import Artifact
-from anynpu.errors import DeviceError, IntegrityError
+from anynpu.errors import DeviceError, IntegrityError, first_line
 from anynpu.tensors import Array
 
 # What ONNX Runtime puts behind the name of a node that it moved, copied or ran.
@@ -36,11 +36,6 @@ def inference_session(model: str | bytes, threads: int = 0, plain: bool = False,
         return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the binding raises a dozen unrelated classes
         raise IntegrityError(f"ONNX Runtime refuses the model: {first_line(error)}") from error
-
-
-def first_line(error: Exception) -> str:
-    """Returns the first line of what the binding says, or the error's name where it says nothing."""
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
 def run_named(session: Any, names: Sequence[str], inputs: Mapping[str, Array], hint: str = "") -> dict[str, Array]:

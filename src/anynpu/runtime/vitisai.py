@@ -23,8 +23,8 @@ from anynpu.drivers import ryzenai
 from anynpu.drivers.root import Root
 from anynpu.drivers.ryzen_facts import VitisFacts
 from anynpu.drivers.ryzen_sdk import GET, VARIABLE, provider_options
-from anynpu.errors import DeviceError, IntegrityError, ToolMissing, Unsupported
-from anynpu.runtime.ort import first_line, inference_session, run_named
+from anynpu.errors import DeviceError, IntegrityError, ToolMissing, Unsupported, first_line
+from anynpu.runtime.ort import inference_session, run_named
 from anynpu.runtime.vitisai_cache import CompileCache
 from anynpu.runtime.vitisai_report import FILE, PROVIDER, receipt
 from anynpu.tensors import Array

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from anynpu.artifact import Artifact, Placement
-from anynpu.errors import Finding, IntegrityError, ToolFailed, ToolMissing, Unsupported
+from anynpu.errors import Finding, IntegrityError, ToolFailed, ToolMissing, Unsupported, first_line
 from anynpu.runtime import ort_profile
-from anynpu.runtime.ort import first_line, run_named
+from anynpu.runtime.ort import run_named
 from anynpu.tensors import Array
 
 PROVIDER, CPU = "ZhouyiExecutionProvider", "CPUExecutionProvider"

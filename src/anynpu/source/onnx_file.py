@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
-from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, first_line
 
 # Protobuf cannot hold or write more in one message.
 MAX_BYTES = 2**31 - 1
@@ -58,8 +58,7 @@ def read(path: Path) -> ModelProto:
     except AnyNpuError:
         raise
     except Exception as error:  # protobuf and the checker raise many kinds; all mean one thing here
-        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
-        raise IntegrityError(f"{path}: not a whole ONNX model: {reason}", _EXPORT_AGAIN) from error
+        raise IntegrityError(f"{path}: not a whole ONNX model: {first_line(error)}", _EXPORT_AGAIN) from error
     return model
 
 

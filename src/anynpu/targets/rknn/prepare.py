@@ -8,7 +8,7 @@ from collections.abc import Callable
 import onnx
 from onnx import ModelProto, NodeProto
 
-from anynpu.errors import Finding
+from anynpu.errors import Finding, first_line
 from anynpu.graph.shapes import inputs_of, shape_of
 
 MAX_OPSET, MAX_IR = 19, 10
@@ -90,8 +90,7 @@ def _opset(model: ModelProto) -> tuple[Finding, ...]:
     try:
         prepared(model)
     except Exception as error:  # the converter raises RuntimeError and others; all mean the same here
-        reason = str(error).strip().splitlines()[0][:160] if str(error).strip() else type(error).__name__
-        text = f"Opset {opset_of(model)} is above {MAX_OPSET} and cannot be lowered ({reason})."
+        text = f"Opset {opset_of(model)} is above {MAX_OPSET} and cannot be lowered ({first_line(error)})."
         return (Finding("opset", text),)
     return ()
 
