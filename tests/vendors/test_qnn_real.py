@@ -59,6 +59,16 @@ def test_zoo(built, name, activations):
     assert proof["score"] >= proof["score_float"] - max(0.01, 1.5 / proof["samples"])
 
 
+@pytest.mark.parametrize(("activations", "status", "least"), [("uint16", 0, 25.0), ("uint8", 7, 0.0)])
+def test_minilm_needs_sixteen_bits(built, minilm, activations, status, least):
+    """The simulator takes seconds for a sentence."""
+    record = built(*minilm, *CHIP, "-O", f"activations={activations}", "--limit", 20, status=status)
+    if status:
+        assert "lost in quantisation" in record["error"]["message"]
+    else:
+        assert record["verification"]["sqnr_db"] >= least and record["receipt"]["share"] == 1.0
+
+
 def float_net() -> onnx.ModelProto:
     """Returns the float model behind `xint8_net`: Conv, Relu, MaxPool, Conv."""
     graph = xint8_net().graph
