@@ -27,7 +27,10 @@ from typing import Any
 from anynpu import errors
 from anynpu.errors import AnyNpuError, Finding, ToolFailed, ToolMissing
 
-KEPT_ENVIRONMENT = ("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "USERPROFILE", "LD_LIBRARY_PATH")
+KEPT_ENVIRONMENT = (
+    *("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "USERPROFILE", "LD_LIBRARY_PATH"),
+    "ORT_DISABLE_TELEMETRY",
+)
 PROGRESS = "\x1e"
 LAST_LINES = 20
 NO_ANSWER_FITS = 74
