@@ -58,9 +58,7 @@ RUN for tool in $TOOLS; do \
     done
 
 # Any other user may lock, log, install and use what Quark has compiled; the capsules themselves stay as they are.
-# ONNX Runtime's number for this machine goes: each container draws its own.
 RUN anynpu targets > /dev/null && anynpu tool list \
-    && rm -rf /home/anynpu/.cache/Microsoft \
     && find /home/anynpu /opt/cache -path '/opt/cache/capsules/*-*' -prune -o -user anynpu -exec chmod a+rwX {} +
 
 WORKDIR /workspace
