@@ -97,6 +97,14 @@ def test_sources_of_samples_that_are_none(net: Path, refuse: Refuse, data: str, 
     refuse(2, words, "build", "-m", "net.onnx", "-t", "cpu", "-o", "out", "--data", data)
 
 
+@pytest.mark.parametrize("flag", ["--data", "--test"])
+def test_samples_that_are_not_there_are_told_of_before_the_model_is_read(
+    tmp_path: Path, refuse: Refuse, flag: str
+) -> None:
+    (tmp_path / "damaged.onnx").write_bytes(b"no model")
+    refuse(2, "none.npy: no such", "build", "-m", "damaged.onnx", "-t", "cpu", "-o", "out", flag, "none.npy")
+
+
 def test_a_generator_that_fails(tmp_path: Path, net: Path, refuse: Refuse) -> None:
     (tmp_path / "data.py").write_text("def gen():\n    raise KeyError('no photos')\n    yield\n")
     refuse(2, "KeyError: 'no photos'", "build", "-m", "net.onnx", "-t", "cpu", "-o", "out", "--data", "data.py:gen")

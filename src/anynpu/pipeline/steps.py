@@ -26,6 +26,7 @@ from anynpu.pipeline.layers import drawable, float_twin
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.request import Request
 from anynpu.platform import Platform
+from anynpu.quantize import sources
 from anynpu.quantize.calibration import Dataset, load_data, sample_digests, source_digest, split_holdout
 from anynpu.runtime.base import choose, sessions_for
 from anynpu.source import load, zoo
@@ -107,7 +108,9 @@ class Steps:
         return in_order(self.chosen.card.preprocess, inputs[0].channels if len(inputs) == 1 else "")
 
     def import_model(self) -> Built:
-        """Returns the float ONNX artifact."""
+        """Returns the float ONNX artifact; samples that are not there are told of before anything long begins."""
+        for samples in filter(None, (self.request.data, self.request.test)):
+            sources.require(samples)
 
         def make(out: Path, work: Work) -> Manifest:
             task = self.chosen.task() if self.chosen else {}

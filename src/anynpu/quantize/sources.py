@@ -46,6 +46,15 @@ def read(
     raise ConfigError(f"{source}: no such kind of calibration data", FORMS)
 
 
+def require(source: str) -> None:
+    """Raises ConfigError unless the file or folder that a source names is there; nothing is read."""
+    if is_random(source):
+        random_numbers(source)
+        return
+    generator = generator_of(source)
+    existing(str(generator[0]) if generator else source)
+
+
 def existing(source: str) -> Path:
     """Returns the path of a file or folder that is there."""
     path = Path(source)
