@@ -213,8 +213,7 @@ def _timed(a: Artifact, b: Artifact, given: Mapping[str, Any]) -> Interleaved:
         if not given["quiet"]:
             click.echo(f"launch {done} of {total}", err=True)
 
-    load = (given["seconds"], given["runs"], options.store(given).cache)
-    one, other = (Job(x.path, on, *load) for x, on in ((a, None), (b, given["device"])))
+    one, other = (Job(x.path, on, given["seconds"], given["runs"]) for x, on in ((a, None), (b, given["device"])))
     return interleave(one, other, given["launches"], progress)
 
 
@@ -229,11 +228,10 @@ def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> 
 
     data = load_data(given["data"], a.manifest.inputs, options.preprocess(given["preprocess"]), given["limit"])
     samples = SampleSet(data.inputs, data.labels)
-    cache = options.store(given).cache
     choose(b.manifest.format, given["device"])  # raises before A has run
-    with closing(open_session(a, cache=cache)) as on_a:
+    with closing(open_session(a)) as on_a:
         outputs_a = run_all(on_a, samples, a)
-    with closing(open_session(b, given["device"], cache)) as on_b:
+    with closing(open_session(b, given["device"])) as on_b:
         outputs_b = run_all(on_b, samples, a if same else b)
     notes = [f"{len(samples)} samples" + (" of RANDOM data" * data.random)]
     found: dict[str, Any] = {"notes": notes}

@@ -81,7 +81,7 @@ def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
     if device is None and format == "c":
         device = "host"
     if device is None or not firmware.is_board(device):
-        return open_session(artifact, device, options.store(given).cache), None
+        return open_session(artifact, device), None
     running = firmware.start(artifact, device, options.store(given), {"anynpu": own_version()}, given["timeout"])
     return running.session, running
 

@@ -38,8 +38,6 @@ class Job:
     device: str | None = None
     seconds: float = 0.5
     runs: int = 30
-    cache: Path | None = None
-    """Where a session that compiles keeps the result; the usual folder unless given."""
 
 
 @dataclass
@@ -61,13 +59,13 @@ class Interleaved:
     failure: AnyNpuError | None = None
 
 
-def launch(artifact: str, device: str | None, seconds: float, runs: int, cache: str | None = None) -> dict[str, Any]:
+def launch(artifact: str, device: str | None, seconds: float, runs: int) -> dict[str, Any]:
     """Times one artifact (in a child process) and returns the samples, those before a failure included."""
     from anynpu.measure.bench import known_sample
 
     subject = open_artifact(Path(artifact))
     sample = known_sample(subject)
-    session = open_session(subject, device, Path(cache) if cache else None)
+    session = open_session(subject, device)
     samples: list[float] = []
     failure = ""
     try:
@@ -151,7 +149,6 @@ def _one(side: Side, job: Job, scratch: Path) -> None:
             "device": job.device,
             "seconds": job.seconds,
             "runs": job.runs,
-            "cache": str(job.cache) if job.cache else None,
         },
         scratch=scratch,
         log=scratch / "launch.log",

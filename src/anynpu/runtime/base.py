@@ -85,11 +85,9 @@ def choose(format: str, device: str | None = None) -> Any:
     raise ToolMissing(f"{format} artifacts cannot run here: " + "; ".join(reasons), hint)
 
 
-def open_session(artifact: Artifact, device: str | None = None, cache: Path | None = None) -> Session:
-    """Returns a session that runs the artifact; one that compiles it first keeps the result below `cache`."""
-    kind = choose(artifact.manifest.format, device)
-    more = {"cache": cache} if getattr(kind, "keeps_compiled", False) else {}
-    session: Session = kind(artifact, **more)
+def open_session(artifact: Artifact, device: str | None = None) -> Session:
+    """Returns a session that runs the artifact."""
+    session: Session = choose(artifact.manifest.format, device)(artifact)
     return session
 
 

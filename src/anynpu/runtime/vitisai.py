@@ -44,7 +44,6 @@ class VitisAiSession:
     name = "vitisai"
     formats = ("onnx-vitisai",)
     rank = 10
-    keeps_compiled = True
     get = GET
     what = "Ryzen AI NPU through ONNX Runtime's VitisAI provider"
 

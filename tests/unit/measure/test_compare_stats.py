@@ -207,7 +207,7 @@ class Dying:
 def test_a_device_that_dies_leaves_its_samples(
     wrong: bool, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "open_session", lambda artifact, device, cache: Dying(wrong))
+    monkeypatch.setattr(launch, "open_session", lambda artifact, device: Dying(wrong))
     monkeypatch.setattr(launch, "WARM_SECONDS", 0.0)
     monkeypatch.setattr(launch, "WARM_RUNS", 1)
     found = launch.launch(str(null_artifact(tmp_path / "a")), None, 60.0, 20_000)
