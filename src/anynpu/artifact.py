@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,10 +10,13 @@ from typing import Any, Literal
 
 from anynpu import schema
 from anynpu.errors import ConfigError, IntegrityError
+from anynpu.files import hash_file as hash_file  # known from here to all who hash a file of an artifact
+from anynpu.files import hashes
 from anynpu.tensors import TensorSpec
 
 MANIFEST = "manifest.json"
 SCHEMA_VERSION = 1
+AGAIN = "build or fetch it again: a sealed folder is not edited (another task card: --task)"
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,14 @@ class Artifact:
 
     @classmethod
     def open(cls, path: Path) -> Artifact:
-        """Returns the artifact in folder `path`; the files must be there with the sizes the manifest says."""
+        """Returns the artifact in folder `path`, verified: manifest and files are as they were sealed."""
+        artifact = cls.read(path)
+        artifact.verify()
+        return artifact
+
+    @classmethod
+    def read(cls, path: Path) -> Artifact:
+        """Returns the artifact in folder `path` as its manifest describes it; whether that is true is not looked at."""
         if not path.is_dir():
             raise ConfigError(f"{path}: no such folder", "an artifact is a folder that `anynpu build` made")
         file = path / MANIFEST
@@ -164,9 +173,7 @@ class Artifact:
             )
         artifact = cls(path, manifest)
         for entry in manifest.files:
-            target = artifact.file(entry.path)
-            if not target.is_file() or target.stat().st_size != entry.size:
-                raise IntegrityError(f"{target}: is missing or not {entry.size} bytes long")
+            artifact.file(entry.path)  # a name that leads out of the folder raises
         return artifact
 
     @property
@@ -185,22 +192,31 @@ class Artifact:
             raise IntegrityError(f"{self.path / MANIFEST}: {relative}: leads out of the folder")
         return self.path / relative
 
-    def verify(self) -> None:
-        """Raises IntegrityError unless manifest and files are as they were sealed."""
-        if self.manifest.seal != self.digest:
-            raise IntegrityError(f"{self.path / MANIFEST}: has changed since it was made")
-        for entry in self.manifest.files:
-            if hash_file(self.file(entry.path)) != entry.sha256:
-                raise IntegrityError(f"{self.file(entry.path)}: has changed since it was made")
+    def verify(self, anew: bool = False) -> None:
+        """Raises IntegrityError unless manifest and files are as they were sealed.
 
-
-def hash_file(path: Path) -> str:
-    """Returns the sha256 of a file."""
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+        A file is hashed once for as long as it stays as it is (`files.hashes`), or `anew`.
+        """
+        entries = {entry.path: entry for entry in self.manifest.files}
+        for name, entry in entries.items():
+            target = self.file(name)
+            if not target.is_file():
+                raise IntegrityError(f"{target}: is missing", AGAIN)
+            if (size := target.stat().st_size) != entry.size:
+                raise IntegrityError(f"{target}: has changed since it was made: {size} bytes, not {entry.size}", AGAIN)
+        try:
+            digest = self.digest
+        except ValueError:  # NaN or Infinity, which no manifest of ours holds
+            digest = ""
+        if self.manifest.seal != digest or self.manifest.main not in entries:
+            raise IntegrityError(f"{self.path / MANIFEST}: has changed since it was made", AGAIN)
+        try:
+            found = hashes(self.path, list(entries), anew)
+        except ConfigError as error:
+            raise IntegrityError(error.message, error.hint) from None
+        for name, entry in entries.items():
+            if found[name] != entry.sha256:
+                raise IntegrityError(f"{self.file(name)}: has changed since it was made", AGAIN)
 
 
 def seal(folder: Path, manifest: Manifest, step: Step, made: Made) -> Artifact:

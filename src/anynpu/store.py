@@ -4,6 +4,7 @@
     <cache>/scratch/...        builds under way; what a killed build leaves here is swept by the next one
     <cache>/locks/abcd....lock held by the one process that builds the step
     <cache>/logs/abcd....log   what the tools of the step printed
+    <cache>/leases/.../abcd... the steps that a process uses: nobody removes them while it lives
 
 A folder appears under store/ by one rename, after its manifest was written last. The operating system releases the
 lock of a killed process, so nothing needs repair.
@@ -11,13 +12,13 @@ lock of a killed process, so nothing needs repair.
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +26,8 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from anynpu.artifact import MANIFEST, Artifact, Made, Manifest, Step, seal
-from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.errors import AnyNpuError, IntegrityError
+from anynpu.files import default_cache_dir, forget_hashes, writing
 
 ALIVE = "alive.lock"
 Make = Callable[[Path, Path], Manifest]
@@ -39,6 +41,8 @@ class Built:
     artifact: Artifact
     hit: bool
     seconds: float
+    damage: str = ""
+    """What was wrong with the one that was there, if that is why it was built again."""
 
 
 @dataclass(frozen=True)
@@ -51,54 +55,12 @@ class Entry:
     used: float
 
 
-_CHOSEN = "ANYNPU_COMMAND_CACHE_DIR"
-
-
-@contextmanager
-def cache_chosen(path: Path) -> Iterator[None]:
-    """Makes a folder the cache of all that this process and its children do in the meantime."""
-    before = os.environ.get(_CHOSEN, "")
-    os.environ[_CHOSEN] = str(path.expanduser().absolute())
-    try:
-        yield
-    finally:
-        os.environ[_CHOSEN] = before
-
-
-def default_cache_dir() -> Path:
-    """Returns the cache folder: the chosen one, or the usual one."""
-    return Path(chosen) if (chosen := os.environ.get(_CHOSEN)) else usual_cache_dir()
-
-
-def usual_cache_dir() -> Path:
-    """Returns ANYNPU_CACHE_DIR, or anynpu under the user's cache folder."""
-    if chosen := os.environ.get("ANYNPU_CACHE_DIR"):
-        return Path(chosen).expanduser().absolute()
-    if os.name == "nt" and (local := os.environ.get("LOCALAPPDATA")):
-        return Path(local) / "anynpu" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "anynpu"
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turns the errors of a full, read-only or forbidden disk into one sentence about `path`."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise ConfigError(f"{path}: no space left on the disk", "free some, or choose another folder") from error
-        if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-            raise ConfigError(f"{path}: cannot be written ({error.strerror})", "choose another folder") from error
-        if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG):
-            raise ConfigError(f"{path}: cannot be a folder here ({error.strerror})", "choose another folder") from error
-        raise
-
-
 class Store:
     """The artifacts under one cache folder."""
 
     def __init__(self, cache: Path | None = None) -> None:
         self.cache = cache or default_cache_dir()
+        self._leases: Path | None = None
 
     def path(self, address: str) -> Path:
         return self.cache / "store" / address[:2] / address
@@ -107,35 +69,52 @@ class Store:
         return self.cache / "logs" / f"{address}.log"
 
     def find(self, address: str) -> Artifact | None:
-        """Returns the artifact at `address`, or None; a damaged one counts as absent and is set aside."""
-        path = self.path(address)
-        if not (path / MANIFEST).is_file():
-            return None
+        """Returns the artifact at `address`, or None; a damaged one counts as absent."""
         try:
-            artifact = Artifact.open(path)
+            return self._sound(address)
         except AnyNpuError:
             return None
-        step = artifact.manifest.step
-        if step is None or step.address != address:
-            return None
-        return artifact
+
+    def _sound(self, address: str) -> Artifact | None:
+        """Returns the artifact at `address`, verified, or None; a damaged one raises."""
+        path = self.path(address)
+        return _addressed(Artifact.open(path)) if path.exists() else None
 
     def build(self, step: Step, make: Make) -> Built:
         """Returns the artifact of `step`, building it only if it is new; of several that want it, one builds."""
         started = time.monotonic()
         address = step.address
+        self._lease(address)
         if found := self.find(address):
             self._touch(found.path)
             return Built(found, True, time.monotonic() - started)
+        damage = ""
         with writing(self.cache):
             for folder in ("locks", "logs", "scratch", "store"):
                 (self.cache / folder).mkdir(parents=True, exist_ok=True)
             with FileLock(self.cache / "locks" / f"{address}.lock"):
-                if found := self.find(address):
-                    return Built(found, True, time.monotonic() - started)
+                try:
+                    if found := self._sound(address):
+                        return Built(found, True, time.monotonic() - started)
+                except AnyNpuError as error:
+                    damage = error.message
                 self.sweep()
                 artifact = self._build(step, address, make)
-        return Built(artifact, False, time.monotonic() - started)
+        return Built(artifact, False, time.monotonic() - started, damage)
+
+    def _lease(self, address: str) -> None:
+        """Says that this process uses an entry: others do not remove it as long as this store lives."""
+        # Under the entry's lock, which `remove` holds while it looks: either it sees the lease, or we see no entry.
+        with suppress(OSError, NotImplementedError):  # from a read-only cache nobody removes anything
+            (self.cache / "locks").mkdir(parents=True, exist_ok=True)
+            if self._leases is None:
+                self._leases = _own_folder(self, self.cache / "leases")
+            with FileLock(self.cache / "locks" / f"{address}.lock"):
+                (self._leases / address).touch()
+
+    def _in_use(self, address: str) -> bool:
+        held = (lease.parent for lease in (self.cache / "leases").glob(f"*/{address}"))
+        return any(folder != self._leases and not _owner_gone(folder / ALIVE) for folder in held)
 
     def _build(self, step: Step, address: str, make: Make) -> Artifact:
         started = time.monotonic()
@@ -147,11 +126,11 @@ class Store:
             try:
                 manifest = make(folder, self.log(address))
                 made = Made(datetime.now(UTC).isoformat(timespec="seconds"), round(time.monotonic() - started, 3))
-                seal(folder, manifest, step, made)
+                sealed = seal(folder, manifest, step, made)
                 self._publish(folder, self.path(address))
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
-        return Artifact.open(self.path(address))
+        return Artifact(self.path(address), sealed.manifest)
 
     def _publish(self, folder: Path, final: Path) -> None:
         for path in folder.rglob("*"):
@@ -168,47 +147,66 @@ class Store:
     def sweep(self, older_than_s: float = 60) -> int:
         """Removes what killed builds left in scratch and returns how many there were."""
         removed = 0
-        for path in (self.cache / "scratch").glob("*"):
+        for path in (*(self.cache / "scratch").glob("*"), *(self.cache / "leases").glob("*")):
             # A young folder may belong to a build that has not yet taken its lock.
             if _age_s(path) > older_than_s and _owner_gone(path / ALIVE):
                 shutil.rmtree(path, ignore_errors=True)
                 if path.is_file():
                     path.unlink(missing_ok=True)
-                removed += 1
+                removed += path.parent.name == "scratch"
         return removed
 
+    def addresses(self) -> list[str]:
+        """Returns the address of everything that is kept, sound or not."""
+        return sorted(path.name for path in (self.cache / "store").glob("??/*"))
+
     def entries(self) -> Iterator[Entry]:
-        """Yields every readable artifact of the store."""
-        for path in sorted((self.cache / "store").glob("??/*")):
-            if artifact := self.find(path.name):
+        """Yields every artifact of the store whose manifest can be read; its files are not hashed."""
+        for address in self.addresses():
+            with suppress(AnyNpuError, OSError):
+                path = self.path(address)
+                artifact = _addressed(Artifact.read(path))
                 size = sum(entry.size for entry in artifact.manifest.files)
-                yield Entry(path.name, artifact, size, (path / MANIFEST).stat().st_mtime)
+                yield Entry(address, artifact, size, (path / MANIFEST).stat().st_mtime)
 
     def verify(self) -> Iterator[tuple[str, str]]:
-        """Yields (address, complaint) for every artifact, with an empty complaint for a sound one."""
-        for path in sorted((self.cache / "store").glob("??/*")):
+        """Yields (address, complaint) for every artifact, with an empty complaint for a sound one; all is hashed."""
+        for address in self.addresses():
             try:
-                artifact = Artifact.open(path)
-                artifact.verify()
-                step = artifact.manifest.step
-                if step is None or step.address != path.name:
-                    raise IntegrityError(f"{path}: its step has another address")
+                artifact = Artifact.read(self.path(address))
+                artifact.verify(anew=True)
+                _addressed(artifact)
             except AnyNpuError as error:
-                yield path.name, error.message
+                yield address, error.message
             else:
-                yield path.name, ""
+                yield address, ""
 
-    def remove(self, address: str) -> None:
-        """Removes one artifact and its log."""
+    def remove(self, address: str) -> bool:
+        """Removes one artifact and its log, and returns True; one that another process uses stays."""
+        aside = self.cache / "scratch" / f"removed-{address}.{os.getpid()}"
         with writing(self.cache):
             (self.cache / "locks").mkdir(parents=True, exist_ok=True)
-        with writing(self.cache), FileLock(self.cache / "locks" / f"{address}.lock"):
-            if self.path(address).exists():
-                aside = self.cache / "scratch" / f"removed-{address}.{os.getpid()}"
-                aside.parent.mkdir(parents=True, exist_ok=True)
-                self.path(address).replace(aside)
-                shutil.rmtree(aside, ignore_errors=True)
-            self.log(address).unlink(missing_ok=True)
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                # Whoever builds it at this moment holds the lock, maybe for long.
+                with FileLock(self.cache / "locks" / f"{address}.lock", timeout=1):
+                    if self._in_use(address):
+                        return False
+                    if self.path(address).exists():
+                        self.path(address).replace(aside)
+                    self.log(address).unlink(missing_ok=True)
+            except Timeout:
+                return False
+            shutil.rmtree(aside, ignore_errors=True)
+        return True
+
+    def clear(self) -> int:
+        """Removes all that no other process uses, and returns how much stays because one does."""
+        logged = {path.stem for path in (self.cache / "logs").glob("*.log")}
+        kept = sum(not self.remove(address) for address in sorted({*self.addresses(), *logged}))
+        self.sweep()
+        forget_hashes(self.cache, everything=True)
+        return kept
 
     def _touch(self, path: Path) -> None:
         # `cache prune` drops what was used longest ago; a read-only cache still gives hits.
@@ -216,6 +214,31 @@ class Store:
             os.utime(path / MANIFEST)
         except OSError:
             return
+
+
+def _addressed(artifact: Artifact) -> Artifact:
+    """Returns an artifact of the store if it lies where its step says."""
+    step = artifact.manifest.step
+    if step is None or step.address != artifact.path.name:
+        raise IntegrityError(f"{artifact.path}: its step has another address")
+    return artifact
+
+
+def _own_folder(owner: object, parent: Path) -> Path:
+    """Returns a new folder that is locked as long as `owner` lives and removed with it."""
+    parent.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}.", dir=parent))
+    lock = FileLock(folder / ALIVE)
+    lock.acquire()
+    process = os.getpid()
+
+    def give_back() -> None:
+        if os.getpid() == process:  # not a fork of it
+            lock.release()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    weakref.finalize(owner, give_back)
+    return folder
 
 
 def _age_s(path: Path) -> float:

@@ -26,6 +26,7 @@ from typing import Any
 
 from anynpu import errors
 from anynpu.errors import AnyNpuError, Finding, ToolFailed, ToolMissing
+from anynpu.files import replace_file
 
 KEPT_ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "USERPROFILE", "LD_LIBRARY_PATH"),
@@ -324,10 +325,8 @@ def _error_from(data: dict[str, Any], log: str) -> AnyNpuError | OSError:
 
 
 def _answer(path: Path, answer: dict[str, Any]) -> None:
-    partial = path.with_name(path.name + ".part")
     try:
-        partial.write_text(json.dumps(answer, default=_number), "utf-8")
-        partial.replace(path)
+        replace_file(path, json.dumps(answer, default=_number))
     except OSError as error:
         if error.errno in DISK_ERRORS:
             os._exit(NO_ANSWER_FITS)

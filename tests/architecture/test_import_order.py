@@ -10,7 +10,7 @@ from source_tree import SOURCE, Module, at_import, imported, modules
 
 ORDER = (
     ("", "errors"),
-    ("tensors", "schema"),
+    ("tensors", "schema", "files"),
     ("artifact", "tool", "platform"),
     ("store", "plugins", "tasks", "capsules"),
     ("runtime", "deploy", "vectors", "drivers"),

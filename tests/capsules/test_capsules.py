@@ -20,7 +20,7 @@ from anynpu.capsules.install import agree, install, remove
 from anynpu.capsules.python import find_python
 from anynpu.capsules.verify import listed, verify
 from anynpu.errors import ConfigError, IntegrityError, ToolFailed, ToolMissing
-from anynpu.store import cache_chosen
+from anynpu.files import cache_chosen
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="the vendors' tools run on Linux")
 

@@ -91,19 +91,28 @@ def test_what_is_no_artifact_says_so(tmp_path: Path) -> None:
 
 def test_a_missing_or_shorter_file_is_noticed_on_opening(sealed: Artifact) -> None:
     sealed.main.write_bytes(b"model")
-    with pytest.raises(IntegrityError, match="is missing or not 500 bytes long"):
+    with pytest.raises(IntegrityError, match=r"model\.tflite: has changed since it was made: 5 bytes, not 500"):
         Artifact.open(sealed.path)
     sealed.main.unlink()
     with pytest.raises(IntegrityError, match=r"model\.tflite: is missing"):
         Artifact.open(sealed.path)
 
 
-def test_a_changed_byte_is_noticed_on_verifying(sealed: Artifact) -> None:
+def test_a_changed_byte_is_noticed_on_opening(sealed: Artifact) -> None:
     data = bytearray(sealed.main.read_bytes())
     data[7] ^= 1
     sealed.main.write_bytes(data)
-    with pytest.raises(IntegrityError, match="has changed since it was made"):
-        Artifact.open(sealed.path).verify()
+    with pytest.raises(IntegrityError, match=r"model\.tflite: has changed since it was made"):
+        Artifact.open(sealed.path)
+
+
+def test_a_main_file_that_is_not_sealed_is_refused(sealed: Artifact) -> None:
+    (sealed.path / "other.tflite").write_bytes(b"x")
+    Artifact.open(sealed.path)
+    changed = replace(sealed.manifest, main="other.tflite")
+    edit(sealed, lambda data: data.update(main="other.tflite", seal=changed.digest))
+    with pytest.raises(IntegrityError, match=r"manifest\.json: has changed"):
+        Artifact.open(sealed.path)
 
 
 @pytest.mark.parametrize(
@@ -115,10 +124,10 @@ def test_a_changed_byte_is_noticed_on_verifying(sealed: Artifact) -> None:
         lambda data: data.pop("seal"),
     ],
 )
-def test_a_changed_manifest_is_noticed_on_verifying(sealed: Artifact, change: Callable[[dict], object]) -> None:
+def test_a_changed_manifest_is_noticed_on_opening(sealed: Artifact, change: Callable[[dict], object]) -> None:
     edit(sealed, change)
     with pytest.raises(IntegrityError, match=r"manifest\.json: has changed"):
-        Artifact.open(sealed.path).verify()
+        Artifact.open(sealed.path)
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "sub/../../x", ".."])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import time
 from collections.abc import Callable
@@ -14,7 +15,8 @@ from filelock import FileLock
 from anynpu import tool
 from anynpu.artifact import MANIFEST, Manifest, Step
 from anynpu.errors import ConfigError, IntegrityError, ToolFailed
-from anynpu.store import ALIVE, Store, cache_chosen, default_cache_dir, usual_cache_dir, writing
+from anynpu.files import cache_chosen, default_cache_dir, usual_cache_dir, writing
+from anynpu.store import ALIVE, Store
 
 STEP = Step("make", {"model": "ab"})
 
@@ -27,6 +29,11 @@ def make(out: Path, log: Path) -> Manifest:
 
 def never(out: Path, log: Path) -> Manifest:
     raise AssertionError("it is in the store already")
+
+
+def edit_manifest(folder: Path, **changes: object) -> None:
+    data = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**data, **changes}))
 
 
 def names(folder: Path) -> set[str]:
@@ -52,12 +59,14 @@ def test_another_step_has_another_place(store: Store) -> None:
     "damage",
     [
         lambda path: (path / "model.bin").write_bytes(b"012"),
+        lambda path: (path / "model.bin").write_bytes(bytes(10)),
+        lambda path: edit_manifest(path, notes=["all is well"]),
         lambda path: (path / "model.bin").unlink(),
         lambda path: (path / MANIFEST).write_text('{"format":'),
         lambda path: (path / MANIFEST).write_bytes(b""),
         lambda path: (path / MANIFEST).unlink(),
     ],
-    ids=["truncated", "file gone", "garbled manifest", "empty manifest", "manifest gone"],
+    ids=["truncated", "zeroed", "edited manifest", "file gone", "garbled manifest", "empty manifest", "manifest gone"],
 )
 def test_a_damaged_entry_is_flagged_and_built_again(store: Store, damage: Callable[[Path], object]) -> None:
     built = store.build(STEP, make)
@@ -65,7 +74,7 @@ def test_a_damaged_entry_is_flagged_and_built_again(store: Store, damage: Callab
     assert store.find(STEP.address) is None
     assert [bool(complaint) for _, complaint in store.verify()] == [True]
     again = store.build(STEP, make)
-    assert not again.hit
+    assert not again.hit and str(built.artifact.path) in again.damage
     assert again.artifact.digest == built.artifact.digest
     assert [complaint for _, complaint in store.verify()] == [""]
     assert not list((store.cache / "scratch").iterdir())
@@ -96,7 +105,8 @@ def test_a_failing_step_leaves_only_its_log(store: Store) -> None:
     with pytest.raises(ToolFailed):
         store.build(STEP, fails)
     assert store.log(STEP.address).read_text() == "why\n"
-    assert {name for name in names(store.cache) if not name.startswith("locks/")} == {f"logs/{STEP.address}.log"}
+    left = {name for name in names(store.cache) if not name.startswith(("locks/", "leases/"))}
+    assert left == {f"logs/{STEP.address}.log"}
     assert not store.build(STEP, make).hit
 
 
@@ -176,8 +186,8 @@ def test_the_cache_folder_is_the_users_choice(monkeypatch: pytest.MonkeyPatch, t
         assert default_cache_dir() == Store().cache == tmp_path / "for now"
         assert usual_cache_dir() == tmp_path / "anynpu"
         (tmp_path / "seen.py").write_text(
-            "from anynpu import store\n"
-            "def folders(): return [str(store.default_cache_dir()), str(store.usual_cache_dir())]\n"
+            "from anynpu import files\n"
+            "def folders(): return [str(files.default_cache_dir()), str(files.usual_cache_dir())]\n"
         )
         monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         child = tool.call("seen:folders", {}, scratch=tmp_path, log=tmp_path / "log")

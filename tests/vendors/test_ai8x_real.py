@@ -14,8 +14,8 @@ import pytest
 from anynpu import plugins
 from anynpu.capsules.capsule import find
 from anynpu.errors import AccuracyError
+from anynpu.files import default_cache_dir
 from anynpu.measure.samples import read_samples
-from anynpu.store import default_cache_dir
 from anynpu.targets.ai8x import Ai8x
 from anynpu.testing import models
 

@@ -21,7 +21,7 @@ from anynpu import schema, tool
 from anynpu.capsules.toolchain import Installed, Toolchain, installed, read_toolchain
 from anynpu.capsules.toolchain import find as find_own
 from anynpu.errors import AnyNpuError, ToolFailed, ToolMissing
-from anynpu.store import default_cache_dir, usual_cache_dir
+from anynpu.files import default_cache_dir, usual_cache_dir
 
 RECEIPT, FILES = "capsule.json", "files.json"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from anynpu.capsules.python import Python, find_python
 from anynpu.capsules.toolchain import Saying, Toolchain, read_toolchain
 from anynpu.capsules.verify import inventory, packages_of, probe
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing
-from anynpu.store import default_cache_dir, writing
+from anynpu.files import default_cache_dir, replace_file, writing
 
 LIMIT_S = 3600.0
 ELSEWHERE = {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER"}
@@ -118,9 +117,7 @@ def _now() -> str:
 
 
 def _write(path: Path, record: object) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}")
-    partial.write_text(schema.canonical_json(record), "utf-8")
-    partial.replace(path)
+    replace_file(path, schema.canonical_json(record))
 
 
 def _check_system(chain: Toolchain) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +12,10 @@ import click
 from anynpu.cli import options
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError, IntegrityError
+from anynpu.files import forget_hashes
 from anynpu.pipeline.output import as_json
 from anynpu.runtime.vitisai_cache import CompileCache, Compiled
-from anynpu.store import Entry, Store, writing
+from anynpu.store import Entry
 
 UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)([kmg]?)")
@@ -124,14 +124,14 @@ def prune(ctx: click.Context, /, older_than: float | None, max_size: str | None,
             if kept > limit and entry not in doomed:
                 doomed.append(entry)
                 kept -= entry.size
-    for entry in doomed:
-        store.remove(entry.address)
+    removed = [entry for entry in doomed if store.remove(entry.address)]
     npu = CompileCache(store.cache)
     old = [c for c in npu.entries() if older_than is not None and c.used < time.time() - 86400 * older_than]
     for compiled in old:
         npu.remove(compiled.key)
     swept = store.sweep()
-    _removed(ctx, len(doomed), _size(doomed) + _size(old), swept, len(old))
+    forget_hashes(store.cache)
+    _removed(ctx, len(removed), _size(removed) + _size(old), swept, len(old), len(doomed) - len(removed))
     return 0
 
 
@@ -149,26 +149,21 @@ def clear(ctx: click.Context, /, yes: bool, npu: bool, **_: Any) -> int:
     what = models if npu else f"{len(entries)} steps" + (f" and {models}" if compiled else "")
     if not yes:
         click.confirm(f"drop {what} from {store.cache}?", abort=True, err=True)
-    if not npu:
-        _clear(store)
+    kept = 0 if npu else store.clear()
     cached.clear()
-    _removed(ctx, len(entries), _size(entries) + _size(compiled), 0, len(compiled))
+    here = set(store.addresses())
+    gone = [entry for entry in entries if entry.address not in here]
+    _removed(ctx, len(gone), _size(gone) + _size(compiled), 0, len(compiled), kept)
     return 0
 
 
-def _clear(store: Store) -> None:
-    for entry in list(store.verify()):
-        store.remove(entry[0])
-    store.sweep()
-    with writing(store.cache):
-        shutil.rmtree(store.cache / "logs", ignore_errors=True)
-
-
-def _removed(ctx: click.Context, count: int, size: int, swept: int, compiled: int) -> None:
+def _removed(ctx: click.Context, count: int, size: int, swept: int, compiled: int, in_use: int) -> None:
     if ctx.params["format"] == "json":
         record = {"schema_version": 1, "kind": "cache-removed", "steps": count, "compiled": compiled, "bytes": size}
-        click.echo(as_json(record), nl=False)
+        click.echo(as_json({**record, "in_use": in_use}), nl=False)
         return
+    if in_use:
+        click.echo(f"{in_use} steps are in use by a build that runs now; they stay", err=True)
     more = f", {compiled} compiled for an NPU" if compiled else ""
     click.echo(f"removed {count} steps{more}, {size / 2**20:.1f} MiB, and {swept} remains of killed builds")
 

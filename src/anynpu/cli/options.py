@@ -11,11 +11,12 @@ import click
 
 from anynpu import schema
 from anynpu.errors import ConfigError
+from anynpu.files import cache_chosen, default_cache_dir
 from anynpu.measure.verify import Gate
 from anynpu.pipeline.request import Request, parse_share
 from anynpu.quantize.calibration import Preprocess
 from anynpu.source.load import ModelSource
-from anynpu.store import Store, cache_chosen, default_cache_dir
+from anynpu.store import Store
 
 Command = Callable[..., Any]
 
@@ -87,6 +88,7 @@ MODEL = (
     click.option("--output-names", metavar="A,B", help="Names for the outputs of a PyTorch model."),
     click.option("-c", "--config", type=click.Path(path_type=Path), help="TOML file with any of these settings."),
 )
+OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace the file of -o if it is there.")
 TASK = (
     click.option("--task", metavar="CARD", help="What the model is for: yolov8, clip-text, ... or card.toml."),
     click.option("--tokenizer", metavar="FILE", help="The tokenizer of a task that reads text."),

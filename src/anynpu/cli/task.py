@@ -7,10 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from anynpu.artifact import MANIFEST
 from anynpu.cli import options
 from anynpu.cli.run import DEVICE, TIMEOUT, open_on
-from anynpu.errors import ConfigError, IntegrityError
+from anynpu.errors import ConfigError
 from anynpu.runtime.base import open_artifact
 from anynpu.tasks import card as cards
 from anynpu.tasks.model import Model
@@ -23,11 +22,6 @@ def opened(path: Path, kind: str | tuple[str, ...], given: Mapping[str, Any]) ->
     """Gives the model in an artifact, on the device that the flags name, if its card is of (one of) the kinds."""
     artifact = open_artifact(path)
     chosen = cards.of(artifact, given.get("task") or "", given.get("tokenizer") or "")
-    if artifact.manifest.seal and artifact.manifest.seal != artifact.digest:
-        raise IntegrityError(
-            f"{artifact.path / MANIFEST}: has changed since it was made",
-            "to use the model otherwise give a card with --task, or build it again",
-        )
     kinds = (kind,) if isinstance(kind, str) else kind
     if chosen.card.kind not in kinds:
         raise ConfigError(

@@ -11,7 +11,7 @@ from typing import Any
 
 from anynpu import tool
 from anynpu.errors import ConfigError
-from anynpu.store import writing
+from anynpu.files import write_whole, writing
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,4 @@ def write_file(path: Path, content: bytes, mode: int | None = None) -> None:
     """Writes a file in one move; it keeps the mode that it had unless one is given."""
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if mode is None:
-            mode = path.stat().st_mode & 0o7777 if path.exists() else 0o644
-        scratch = path.with_name(f".{path.name}.anynpu-{os.getpid()}")
-        try:
-            scratch.write_bytes(content)
-            scratch.chmod(mode)
-            scratch.replace(path)
-        finally:
-            scratch.unlink(missing_ok=True)
+    write_whole(path, content, mode if mode is not None or path.exists() else 0o644)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from anynpu.artifact import Artifact
+from anynpu.artifact import MANIFEST, Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, IntegrityError
 from anynpu.measure.outcome import error_of, figure, latency
 from anynpu.measure.stats import percentile
@@ -76,6 +76,8 @@ class Sample:
 def known_sample(artifact: Artifact) -> Sample:
     """Returns the first known answer that the build left beside the artifact, or random numbers where there is none."""
     path = artifact.path.absolute().parent / "evidence" / artifact.path.name / "vectors.npz"
+    if (path.parent / MANIFEST).is_file():
+        Artifact.open(path.parent)  # the answers are as they were sealed
     if not path.is_file():
         return Sample("random numbers", {spec.name: _random(spec) for spec in artifact.manifest.inputs})
     try:

@@ -118,6 +118,7 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
         else:
             result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed))
     result.timings = tuple(timed.stages)
+    result.notes += steps.notes
     return result
 
 

@@ -8,7 +8,7 @@ import hashlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -70,12 +70,16 @@ class Steps:
     request: Request
     store: Store
     observer: Observer
+    notes: list[str] = field(default_factory=list)
+    """What the user should know of the steps themselves."""
 
     def run(self, chip: str, stage: str, step: Step, make: Callable[[Path, Work], Manifest]) -> Built:
         """Returns the artifact of a step, telling the observer."""
         self.observer.started(chip, stage)
         built = self.store.build(step, lambda out, log: make(out, Work(log, self.observer.progress)))
         self.observer.finished(chip, stage, built.seconds, built.hit)
+        if built.damage:
+            self.notes.append(f"{stage} was built again: the kept one is damaged ({built.damage})")
         return built
 
     def import_step(self) -> Step:

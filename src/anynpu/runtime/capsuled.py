@@ -10,7 +10,7 @@ from pathlib import Path
 from anynpu.artifact import Artifact, hash_file
 from anynpu.capsules.capsule import find
 from anynpu.errors import IntegrityError, ToolMissing
-from anynpu.store import default_cache_dir
+from anynpu.files import default_cache_dir
 
 
 def missing(tool: str) -> str:

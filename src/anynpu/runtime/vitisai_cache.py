@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock
 
-from anynpu.store import default_cache_dir, writing
+from anynpu.files import default_cache_dir, replace_file, writing
 
 FOLDER, ABOUT = "vitisai", "anynpu.json"
 
@@ -60,9 +60,7 @@ class CompileCache:
                 if not (path / ABOUT).is_file():
                     shutil.rmtree(path, ignore_errors=True)
                 raise
-            half = path / f"{ABOUT}.new"
-            half.write_text(json.dumps({**about, "used": time.time()}, indent=1) + "\n", "utf-8")
-            half.replace(path / ABOUT)  # a process that is killed here leaves the old one or the new one, whole
+            replace_file(path / ABOUT, json.dumps({**about, "used": time.time()}, indent=1) + "\n")
 
     def entries(self) -> Iterator[Compiled]:
         """Yields every compiled model, and what compilations that did not end left."""

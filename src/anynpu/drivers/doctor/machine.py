@@ -16,7 +16,7 @@ from anynpu.drivers.doctor import fixes
 from anynpu.drivers.elf_module import KernelModule, read_module
 from anynpu.drivers.root import Root
 from anynpu.errors import IntegrityError
-from anynpu.store import default_cache_dir
+from anynpu.files import default_cache_dir
 
 PACKED = ("", ".gz", ".xz", ".zst")
 PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin", "/opt/bin")
