@@ -69,6 +69,43 @@ def digest(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
+SEAL = "seal"
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a record with the digest of all else that it says, as its last entry."""
+    plain = json.loads(json.dumps(record))  # tuples are lists for whoever reads it
+    return {**{k: v for k, v in record.items() if k != SEAL}, SEAL: _seal(plain)}
+
+
+def check_seal(record: Any, place: str) -> str:
+    """Raises IntegrityError for a record that says something else than when it was sealed; returns a note, or an empty
+    string, where it has no seal."""
+    if not isinstance(record, Mapping) or SEAL not in record:
+        return f"{place}: has no seal, so a change of it would not be noticed"
+    if record[SEAL] != _seal(record):
+        raise IntegrityError(
+            f"{place}: has changed since it was made", "its seal does not fit what it says; measure or build again"
+        )
+    return ""
+
+
+def _seal(record: Mapping[str, Any]) -> str:
+    """Returns the digest of the values of a record, however the JSON is laid out: 1.0 is 1, the order is no matter."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {k: plain(v) for k, v in value.items() if k != SEAL or value is not record}
+        if isinstance(value, list):
+            return [plain(v) for v in value]
+        return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+    try:
+        return digest(plain(record))
+    except ValueError:  # NaN or Infinity, which is no JSON
+        return ""
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """Returns the parsed TOML file."""
     try:

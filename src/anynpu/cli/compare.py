@@ -96,7 +96,7 @@ def compare(ctx: click.Context, /, reference: Path, candidate: Path, **given: An
         raise ConfigError(f"{reference} and {candidate}: one is a record, the other an artifact", "bench the artifact")
     else:
         record, failure = _artifacts(reference, candidate, rules, given)
-    record = {**record, "anynpu": own_version()}
+    record = schema.sealed({**record, "anynpu": own_version()})
     if given["format"] == "json":
         click.echo(as_json(record), nl=False)
     else:
@@ -136,21 +136,23 @@ def _records(path_a: Path, path_b: Path, rules: Rules, given: Mapping[str, Any])
     """Returns the comparison of two benches that were recorded."""
     if given["data"] is not None or given["timed"]:
         raise ConfigError("--data and --time run artifacts; two records were given")
-    (a, launches_a, unit_a), (b, launches_b, unit_b) = _side(path_a), _side(path_b)
+    (a, launches_a, unit_a, note_a), (b, launches_b, unit_b, note_b) = _side(path_a), _side(path_b)
     if unit_a != unit_b:
         raise ConfigError(f"{path_a} counts {unit_a} and {path_b} {unit_b}: nothing to compare")
-    notes = _same_network(a, b, given)
+    notes = _same_network(a, b, given) + [note for note in (note_a, note_b) if note]
     measured = Measured(launches_a, launches_b, unit_a, "as recorded", "")
     return record_of(a, b, rules, measured=measured, notes=notes)
 
 
-def _side(path: Path) -> tuple[SideInfo, list[list[float]], str]:
+def _side(path: Path) -> tuple[SideInfo, list[list[float]], str, str]:
+    """Returns what a bench record is of, its samples, their unit, and a note if it has no seal."""
     from anynpu.measure.ledger import launches_of, with_artifact
 
     record = schema.read_json(path)
     if not isinstance(record, Mapping) or record.get("kind") != "bench":
         kind = record.get("kind") if isinstance(record, Mapping) else None
         raise ConfigError(f"{path}: not a bench record" + (f" but one of kind {kind}" if kind else ""))
+    note = schema.check_seal(record, str(path))
     try:
         launches, unit = launches_of(record)
     except ConfigError as error:
@@ -161,7 +163,7 @@ def _side(path: Path) -> tuple[SideInfo, list[list[float]], str]:
         raise ConfigError(f"{path}: this bench broke off; run it again")
     whole = with_artifact(record) if record.get("path") else record
     texts = {name: str(whole.get(name) or "") for name in ("artifact", "fingerprint", "executed", "chip")}
-    return SideInfo(str(path), **texts, tools=whole.get("tools"), options=whole.get("options")), launches, unit
+    return SideInfo(str(path), **texts, tools=whole.get("tools"), options=whole.get("options")), launches, unit, note
 
 
 def _artifacts(

@@ -27,6 +27,7 @@ from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.platform import Platform
 from anynpu.report.figures import count, kib, said_by
+from anynpu.report.schema import read
 from anynpu.runtime.base import sessions_for
 
 
@@ -197,7 +198,10 @@ def _show_layers(folder: Path, format: str) -> int:
     report = folder.resolve().parent / REPORT
     if not report.is_file():
         raise ConfigError(f"{folder}: no {REPORT} beside it", "name a chip's folder where `anynpu build` put it")
-    chips = {chip["chip"]: chip.get("graph") for chip in schema.read_json(report).get("chips", ())}
+    data, note = read(report)
+    if note:
+        click.echo(f"note: {note}", err=True)
+    chips = {chip["chip"]: chip.get("graph") for chip in data.get("chips", ())}
     graph = chips.get(folder.resolve().name)
     if not graph:
         raise ConfigError(f"{report}: says nothing of the layers of {folder.name}", "build it again")

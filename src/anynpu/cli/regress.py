@@ -40,18 +40,27 @@ def regress(ctx: click.Context, /, added: tuple[str, ...], against: str, **given
     rules = rules_of(given)
     path = given["ledger"] or default_path()
     # Every record is read before the first is written: a bad one leaves the ledger as it was.
-    fresh = [row for file in added for row in rows_of(schema.read_json(Path(file)), file)]
+    records = {file: schema.read_json(Path(file)) for file in added}
+    fresh = [row for file, record in records.items() for row in rows_of(record, file)]
+    for note in filter(None, (schema.check_seal(record, file) for file, record in records.items())):
+        click.echo(f"note: {note}", err=True)
     count = append(path, fresh) if added else 0
-    rows, damaged = read(path)
+    ledger = read(path)
+    rows, damaged = ledger.rows, ledger.damaged
     found = changes(rows, against, rules)
     worse = any(change.verdict == WORSE for change in found)
     if given["format"] == "json":
         record = {"schema_version": 1, "kind": "regress", "ledger": str(path), "rows": len(rows), "added": count}
-        told = {"damaged": damaged, "level": rules.level, "margin": rules.margin, "verdict": WORSE if worse else "ok"}
+        told = {"damaged": damaged, "gaps": ledger.gaps, "unsealed": ledger.unsealed}
+        told |= {"level": rules.level, "margin": rules.margin, "verdict": WORSE if worse else "ok"}
         click.echo(as_json({**record, **told, "changes": [asdict(change) for change in found]}), nl=False)
         return int(worse)
     said = f"{path}: {len(rows)} rows" + (f", {count} of them new" if added else "")
     click.echo(said + (f"; {damaged} damaged lines are left out" if damaged else ""))
+    if ledger.gaps:
+        click.echo(f"note: {ledger.gaps} rows follow one that is not there any more: lines were taken out or moved")
+    if ledger.unsealed:
+        click.echo(f"note: {ledger.unsealed} rows have no seal, so a change of them would not be noticed")
     print_table([_change_row(change) for change in found])
     if not found:
         click.echo("no network, chip and metric has figures of two versions yet")

@@ -8,7 +8,7 @@ import os
 import platform
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,8 @@ from filelock import FileLock
 from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.files import writing
 from anynpu.measure.stats import TIME_UNITS, quantity
-from anynpu.store import writing
 
 MOST_SAMPLES = 50_000
 """Beyond so many samples a row keeps their digest and their median only."""
@@ -45,6 +45,13 @@ class Row:
     samples_digest: str = ""
     launches: tuple[tuple[float, ...], ...] = ()
     record: str = ""
+    after: str = ""
+    """The seal of the row before it: a row that is taken out shows."""
+    seal: str = ""
+
+    @property
+    def digest(self) -> str:
+        return schema.digest(replace(self, seal=""))
 
     @property
     def subject(self) -> tuple[str, str, str, str, str]:
@@ -65,45 +72,82 @@ def append(path: Path, rows: Iterable[Row]) -> int:
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock", poll_interval=0.005):
-            known = {row.record for row in read(path)[0] if row.record} if path.exists() else set()
-            fresh = [row for row in rows if row.record not in known]
+            earlier = read(path).rows if path.exists() else []
+            known = {row.record for row in earlier if row.record}
+            fresh = _chained((row for row in rows if row.record not in known), earlier[-1].seal if earlier else "")
             text = "".join(schema.canonical_json(row) + "\n" for row in fresh)
             with path.open("a+b") as stream:
-                if stream.seek(0, os.SEEK_END):
+                if end := stream.seek(0, os.SEEK_END):
                     stream.seek(-1, os.SEEK_END)
                     # A writer that was killed left a torn line: it stays, alone on its line.
                     text = text if stream.read(1) == b"\n" else "\n" + text
-                stream.write(text.encode())
-                stream.flush()
-                os.fsync(stream.fileno())
+                try:
+                    stream.write(text.encode())
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                except OSError:
+                    os.ftruncate(stream.fileno(), end)  # a full disk: the ledger is as it was
+                    raise
     return len(fresh)
 
 
-def read(path: Path) -> tuple[list[Row], int]:
-    """Returns the rows of a ledger, the oldest first, and how many lines are damaged and left out."""
+def _chained(rows: Iterable[Row], after: str) -> list[Row]:
+    """Returns rows with their seals, each naming the one before."""
+    result = []
+    for row in rows:
+        row = replace(row, after=after)
+        row = schema.from_dict(Row, json.loads(schema.canonical_json(row)), "the ledger")  # as it will be read
+        result.append(replace(row, seal=row.digest))
+        after = result[-1].seal
+    return result
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The rows of a ledger, the oldest first, and what is wrong with the file."""
+
+    rows: list[Row]
+    damaged: int = 0
+    """Lines that are no rows: torn by a writer that was killed. They are left out."""
+    gaps: int = 0
+    """Rows whose predecessor is not there any more."""
+    unsealed: int = 0
+    """Rows of a version that did not seal them."""
+
+
+def read(path: Path) -> Ledger:
+    """Returns the rows of a ledger; a row that says something else than when it was added raises."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such ledger", "`anynpu regress --add report.json` starts one") from None
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    rows, damaged = [], 0
-    for line in lines:
+    rows: list[Row] = []
+    damaged, gaps = 0, 0
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
-            rows.append(schema.from_dict(Row, json.loads(line), str(path)))
+            row = schema.from_dict(Row, json.loads(line), str(path))
         except (ValueError, RecursionError, AnyNpuError):
             damaged += 1
+            continue
+        if row.seal and row.seal != row.digest:
+            hint = "restore the line, or take it out and add its record again"
+            raise IntegrityError(f"{path}: line {number}: has changed since it was added", hint)
+        gaps += bool(row.seal) and row.after != (rows[-1].seal if rows else "")
+        rows.append(row)
     if damaged and not rows:
         raise IntegrityError(f"{path}: is no ledger: none of its lines is a row")
-    return rows, damaged
+    return Ledger(rows, damaged, gaps, sum(not row.seal for row in rows))
 
 
 def rows_of(record: Any, place: str) -> list[Row]:
     """Returns the rows of a record of any kind that holds results; what holds none raises."""
     if not isinstance(record, Mapping) or "kind" not in record:
         raise ConfigError(f"{place}: not a record of anynpu", "`-f json` of build, bench, compare and eval prints one")
+    schema.check_seal(record, place)
     make = READERS.get(str(record["kind"]))
     if make is None:
         raise ConfigError(
@@ -132,7 +176,7 @@ def rows_of(record: Any, place: str) -> list[Row]:
 
 def _digest(record: Any, place: str) -> str:
     try:
-        return schema.digest(record)
+        return schema.digest({k: v for k, v in record.items() if k != schema.SEAL})
     except ValueError:
         raise ConfigError(f"{place}: the record holds NaN or infinite values") from None
 

@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 
 def record(result: BuildResult) -> dict[str, Any]:
     """Returns everything a report says of a build."""
-    return {
+    data = {
         "schema_version": SCHEMA_VERSION,
         "kind": "build",
         "anynpu": own_version(),
@@ -34,6 +34,7 @@ def record(result: BuildResult) -> dict[str, Any]:
         "notes": result.notes,
         "exit_status": result.exit_status,
     }
+    return schema.sealed(data)
 
 
 def _artifact(artifact: Artifact) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import Any
 
 from anynpu import schema, tool
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolMissing
+from anynpu.files import write_whole, writing
 from anynpu.pipeline.build import build
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.preview import Silent
@@ -31,10 +32,10 @@ from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import own_version
 from anynpu.quantize.calibration import source_digest
 from anynpu.source.load import identify
-from anynpu.store import Store, writing
+from anynpu.store import Store
 
 SCHEMA_VERSION = 1
-CELLS = "cells"
+CELLS, RECORD = "cells", "sweep.json"
 CELL_S = 6 * 3600.0
 AXES: Mapping[str, str] = {"accuracy": "higher", "latency_ms": "lower", "memory_bytes": "lower"}
 
@@ -162,7 +163,7 @@ def sweep(
         done[cell.address] = answer
         heard(row(cell, answer), len(done), len(cells))
     rows = with_front([row(cell, done[cell.address]) for cell in cells])
-    found = {
+    data = {
         "schema_version": SCHEMA_VERSION,
         "kind": "sweep",
         "anynpu": own_version(),
@@ -172,8 +173,8 @@ def sweep(
         "notes": _notes(rows),
         "exit_status": next((r["exit_status"] for r in rows if r["exit_status"]), 0),
     }
-    with writing(out):
-        (out / "sweep.json").write_text(as_json(found), "utf-8")
+    found = schema.sealed(data)
+    write_whole(out / RECORD, as_json(found))
     return found
 
 
@@ -184,18 +185,17 @@ def _kept(folder: Path, cell: Cell) -> dict[str, Any] | None:
         return None
     try:
         answer: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        schema.check_seal(answer, str(path))
         failed = "error" in answer or any(chip["error"] for chip in answer["chips"])
+    except IntegrityError as error:
+        raise IntegrityError(error.message, "remove it to build it again") from None
     except (ValueError, KeyError, TypeError, OSError) as error:
         raise IntegrityError(f"{path}: not a result of a sweep ({error})", "remove it to build it again") from error
     return None if failed else answer
 
 
 def _keep(folder: Path, cell: Cell, answer: Mapping[str, Any]) -> None:
-    path = folder / f"{cell.address}.json"
-    with writing(path):
-        part = path.with_suffix(".part")
-        part.write_text(as_json(answer), "utf-8")
-        part.replace(path)
+    write_whole(folder / f"{cell.address}.json", as_json(answer))
 
 
 def row(cell: Cell, answer: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.schema import near, read_json
+from anynpu.schema import check_seal, near, read_json
 
 KINDS = ("build", "bench", "compare", "sweep", "eval")
 HINT = "a record is what -f json prints, or report.json of a build's output folder; kinds: " + ", ".join(KINDS)
@@ -31,13 +31,13 @@ def published(kind: str) -> Mapping[str, Any]:
     return schema
 
 
-def read(path: Path) -> dict[str, Any]:
-    """Returns the record in a file, of a kind that reports are made of."""
+def read(path: Path) -> tuple[dict[str, Any], str]:
+    """Returns the record in a file, of a kind that reports are made of, and a note if it has no seal."""
     try:
         data = read_json(path / "report.json" if path.is_dir() else path)
     except IntegrityError as error:
         raise IntegrityError(error.message, HINT) from None
-    return check(data, str(path))
+    return check(data, str(path)), check_seal(data, str(path))
 
 
 def check(data: Any, place: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from anynpu import schema
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.measure import ledger
 from anynpu.measure.compare import Measured, Rules, SideInfo, record_of
@@ -53,7 +54,7 @@ def bench_record(version: str, at: str, samples: list[float], **more: Any) -> di
 def added(path: Path, *records: dict[str, Any]) -> list[Row]:
     for record in records:
         append(path, rows_of(record, "record.json"))
-    return read(path)[0]
+    return read(path).rows
 
 
 def test_a_planted_regression_between_two_vela_versions_is_found(tmp_path: Path) -> None:
@@ -106,7 +107,7 @@ def test_a_record_is_added_once_and_its_rows_round_trip(tmp_path: Path) -> None:
     record = bench_record("1.20", "2025-01-01", [1.0, 2.0, 3.0, 4.0], scenario="offline", scope="infer")
     assert append(path, rows_of(record, "r")) == 1
     assert append(path, rows_of(record, "r")) == 0
-    (row,) = read(path)[0]
+    (row,) = read(path).rows
     assert (row.metric, row.value, row.launches) == ("latency (offline, infer)", 2.0, ((1.0, 2.0, 3.0, 4.0),))
     assert row.host and row.samples_digest
 
@@ -134,10 +135,39 @@ def test_a_torn_line_is_left_out_and_left_alone(tmp_path: Path) -> None:
     added(path, build_record("3.12.0", 7.0, "2025-01-01"))
     whole = path.read_bytes()
     path.write_bytes(whole + whole[: len(whole) // 9])
-    rows, damaged = read(path)
-    assert (len(rows), damaged) == (4, 1)
+    ledger = read(path)
+    assert (len(ledger.rows), ledger.damaged, ledger.gaps, ledger.unsealed) == (4, 1, 0, 0)
     rows = added(path, build_record("4.0.0", 7.5, "2025-02-01"))
-    assert len(rows) == 8 and path.read_bytes().startswith(whole)
+    assert len(rows) == 8 and path.read_bytes().startswith(whole) and read(path).gaps == 0
+
+
+def test_a_row_that_was_edited_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    added(path, build_record("3.12.0", 7.0, "2025-01-01"))
+    lines = path.read_text().splitlines()
+    assert '"value":7.0' in lines[0]
+    path.write_text("\n".join([lines[0].replace('"value":7.0', '"value":6.0'), *lines[1:]]) + "\n")
+    with pytest.raises(IntegrityError, match="line 1: has changed since it was added"):
+        read(path)
+    path.write_text("\n".join([lines[0], *lines[2:]]) + "\n")
+    assert (len(read(path).rows), read(path).gaps) == (3, 1)
+
+
+def test_rows_of_before_there_were_seals_are_read_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    added(path, build_record("3.12.0", 7.0, "2025-01-01"))
+    old = [{k: v for k, v in json.loads(line).items() if k not in ("seal", "after")} for line in path.open()]
+    path.write_text("".join(json.dumps(row) + "\n" for row in old))
+    added(path, build_record("4.0.0", 7.5, "2025-02-01"))
+    assert (len(read(path).rows), read(path).gaps, read(path).unsealed) == (8, 0, 4)
+
+
+def test_a_record_that_was_edited_is_not_added(tmp_path: Path) -> None:
+    record = schema.sealed(build_record("3.12.0", 7.0, "2025-01-01"))
+    rows_of(json.loads(json.dumps(record)), "r")
+    record["chips"][0]["estimates"]["latency_ms"] = 1.0
+    with pytest.raises(IntegrityError, match="r: has changed since it was made"):
+        rows_of(record, "r")
 
 
 WRITER = """
@@ -153,8 +183,9 @@ def test_several_writers_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), str(i)]) for i in range(3)]
     assert [writer.wait(60) for writer in writers] == [0] * 3
-    rows, damaged = read(path)
-    assert len({row.record for row in rows}) == len(rows) == 36 and damaged == 0
+    ledger = read(path)
+    assert len({row.record for row in ledger.rows}) == len(ledger.rows) == 36
+    assert (ledger.damaged, ledger.gaps, ledger.unsealed) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
