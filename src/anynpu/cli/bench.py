@@ -16,6 +16,7 @@ from anynpu.cli.bench_text import show, show_board
 from anynpu.cli.progress import observer
 from anynpu.cli.run import DEVICE, TIMEOUT, open_on, read_stored
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError
+from anynpu.files import check_free, write_whole
 from anynpu.measure.bench import Sample, board_record, known_sample, time_board
 from anynpu.measure.energy import CsvMeter, Meter, find_meter, parse_window
 from anynpu.measure.load import SCENARIOS, SERVER, SINGLE, Runner, Settings, Tell
@@ -26,7 +27,7 @@ from anynpu.pipeline.output import as_json
 from anynpu.pipeline.record import receipt
 from anynpu.pipeline.steps import own_version
 from anynpu.runtime.base import open_artifact
-from anynpu.store import writing
+from anynpu.schema import sealed
 
 BOARD_RUNS, BOARD_WARMUP, MAX_TIME_S = 10, 2, 60.0
 BODY = {"input": ["A sentence of usual length, as people search for it."], "model": "default"}
@@ -103,6 +104,7 @@ MORE = (
     ),
     click.option("--energy-idle", metavar="START,END", help="The part of the file that is the machine at rest."),
     click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the record to this JSON file too."),
+    options.OVERWRITE,
 )
 
 
@@ -134,15 +136,14 @@ def bench(ctx: click.Context, /, artifact: Path | None, **given: Any) -> int:
     anynpu bench --http http://127.0.0.1:8080/v1/embeddings --min-time 10
     anynpu bench out/cortex-m55 --on qemu -n 5
     """
-    if (output := given["output"]) is not None and not output.absolute().parent.is_dir():
-        raise ConfigError(f"{output}: there is no such folder", "make it, or choose another -o")
+    if (output := given["output"]) is not None:
+        check_free(output, given["overwrite"], (artifact, given["inputs"], given["body"], given["energy_csv"]))
     if (artifact is None) == (given["http"] is None):
         raise ConfigError("name an artifact, or --http URL: one of the two")
     told, record, error = _measure(artifact, given)
-    record = {"schema_version": 2, "kind": "bench", "anynpu": own_version(), **told, **record}
+    record = sealed({"schema_version": 2, "kind": "bench", "anynpu": own_version(), **told, **record})
     if output is not None:
-        with writing(output):
-            output.write_text(as_json(record), "utf-8")
+        write_whole(output, as_json(record))
     if given["format"] == "json":
         click.echo(as_json(record), nl=False)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ def build(ctx: click.Context, /, **_: Any) -> int:
 def build_and_report(request: Request, store: Store, given: dict[str, Any]) -> int:
     """Builds, writes the output folder and prints the closing table; returns the exit status."""
     out = Path(given["output"])
-    check_output(out, given["overwrite"])
+    check_output(out, given["overwrite"], files_read(request, given), store.cache)
     with observer(given["quiet"]) as watcher:
         result = run_build(request, store, watcher)
     data = record(result)
@@ -67,6 +68,13 @@ def build_and_report(request: Request, store: Store, given: dict[str, Any]) -> i
     if not given["quiet"]:
         click.echo(f"report: {out / 'report.html'}", err=True)
     return result.exit_status
+
+
+def files_read(request: Request, given: Mapping[str, Any]) -> list[str]:
+    """Returns what a build reads: files, folders, and names of the form file.py:name."""
+    source = request.source
+    named = (source.model, source.checkpoint, request.data, request.test, request.task, request.tokenizer)
+    return [str(name) for name in (*named, given.get("config")) if name]
 
 
 def report_files(data: dict[str, Any]) -> dict[str, str]:

@@ -84,7 +84,7 @@ def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
     from anynpu.pipeline import ryzen_demo
 
     out = Path(given["output"])
-    check_output(out, given["overwrite"])
+    check_output(out, given["overwrite"], cache=options.store(given).cache)
     load = replace(ryzen_demo.LOAD, runs=given["runs"])
     asked = ryzen_demo.Asked(given["npu"], given["precision"], given["size"], given["clear_cache"], load=load)
     with observer(given["quiet"]) as watcher:

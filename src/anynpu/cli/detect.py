@@ -13,6 +13,7 @@ import click
 from anynpu.cli import options
 from anynpu.cli.task import FLAGS, opened
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.files import check_free, write_whole
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.record import error_record
 from anynpu.tasks import draw, video
@@ -27,6 +28,7 @@ CAMERA = "camera:"
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.argument("sources", nargs=-1, required=True, metavar="IMAGE|FOLDER|VIDEO|camera:N...")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write pictures with the boxes to this folder.")
+@click.option("--overwrite", is_flag=True, help="Replace pictures that are in the folder of -o.")
 @click.option("--conf", type=click.FloatRange(0, 1), default=0.25, show_default=True, help="Least score.")
 @click.option("--iou", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="Most overlap in a class.")
 @click.option("--classes", metavar="NAME,...", help="Only these classes, by name or number.")
@@ -45,7 +47,7 @@ def detect(ctx: click.Context, /, artifact: Path, sources: tuple[str, ...], **gi
     anynpu detect out/zhouyi-z3 camera:0 --frames 100 -f json
     """
     items = _distinct(list(_items(sources, given)))
-    _check_output(given["output"], items)
+    _check_output(given["output"], items, given["overwrite"])
     with opened(artifact, "detect", given) as model:
         wanted = class_numbers(given["classes"], model.card.labels) if given["classes"] is not None else ()
         detector = Detector(model, Threshold(given["conf"], given["iou"], classes=wanted))
@@ -144,8 +146,8 @@ def _camera(source: str, given: Mapping[str, Any]) -> Item:
     return Item(f"camera-{number}", camera=int(number), frames=given["frames"])
 
 
-def _check_output(folder: Path | None, items: list[Item]) -> None:
-    """Makes the output folder; it must not be one that pictures are read from."""
+def _check_output(folder: Path | None, items: list[Item], overwrite: bool) -> None:
+    """Makes the output folder; it must not be one that pictures are read from, nor hold the pictures to be written."""
     if folder is None:
         return
     if any(item.path is not None and item.path.parent.resolve() == folder.resolve() for item in items):
@@ -154,6 +156,8 @@ def _check_output(folder: Path | None, items: list[Item]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be made ({error.strerror})") from error
+    for item in items:
+        check_free(_file(folder, f"{item.name} frame 0" if item.moves else item.name), overwrite)
 
 
 def _shots(detector: Detector, item: Item, alone: bool) -> Iterator[Shot]:
@@ -180,7 +184,9 @@ def _told(shot: Shot, detector: Detector, given: Mapping[str, Any], tally: _Tall
         _show(shot, detector)
     if given["output"] is not None and shot.picture is not None and shot.found is not None:
         names = [detector.name(int(number)) for number in shot.found.classes]
-        draw.save(draw.annotated(shot.picture.pixels, shot.found, names), _file(given["output"], shot.name))
+        path = _file(given["output"], shot.name)
+        check_free(path, given["overwrite"])  # of a video, how many there are shows as it goes
+        write_whole(path, draw.jpeg(draw.annotated(shot.picture.pixels, shot.found, names)))
     if given["format"] == "json":
         tally.records.append(_image(shot, detector))
     found = 0 if shot.found is None else len(shot.found)

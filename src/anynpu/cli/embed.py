@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -15,8 +16,8 @@ from anynpu import schema
 from anynpu.cli import options, task
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.files import check_free, write_whole
 from anynpu.pipeline.output import as_json
-from anynpu.store import writing
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.embed import Buckets, ImageTower, TextTower, ZeroShot, tower
 from anynpu.tasks.images import Picture, images_in, read_image
@@ -116,6 +117,7 @@ def _refuse_unused(model: Model, given: Given) -> None:
     help="The same text model at another length; every text goes to the shortest that holds it. Repeat for more.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the vectors: x.npz or x.jsonl.")
+@options.OVERWRITE
 @options.apply(task.FLAGS, options.COMMON)
 @click.pass_context
 def embed(
@@ -141,6 +143,8 @@ def embed(
     """
     if output is not None and output.suffix not in (".npz", ".jsonl"):
         raise ConfigError(f"{output}: vectors are written as .npz or .jsonl")
+    if output is not None:
+        check_free(output, given["overwrite"], (*files, lines, given["tokenizer"]))
     inputs = gather(files, texts, lines)
     with ExitStack() as open_models:
         model = open_models.enter_context(task.opened(artifact, TOWERS, given))
@@ -173,13 +177,14 @@ def _vector_row(name: str, row: Array) -> dict[str, str]:
 
 
 def _write_vectors(path: Path, names: Sequence[str], vectors: Array, space: Mapping[str, Any]) -> None:
-    with writing(path), path.open("wb") as stream:
-        if path.suffix == ".npz":
-            np.savez(stream, vectors=vectors, names=np.asarray(names, np.str_), space=schema.canonical_json(space))
-            return
+    stream = io.BytesIO()
+    if path.suffix == ".npz":
+        np.savez(stream, vectors=vectors, names=np.asarray(names, np.str_), space=schema.canonical_json(space))
+    else:
         for name, row in zip(names, vectors, strict=True):
             record = {"input": name, "space": space["name"], "vector": row.tolist()}
             stream.write(schema.canonical_json(record).encode() + b"\n")
+    write_whole(path, stream.getvalue())
 
 
 def _echo(kind: str, record: Mapping[str, Any]) -> None:
@@ -192,6 +197,7 @@ def _echo(kind: str, record: Mapping[str, Any]) -> None:
 @click.option("--with", "other", metavar="ARTIFACT", type=click.Path(path_type=Path), help="The other tower.")
 @options.apply(TEXTS)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the matrix: x.png or x.svg.")
+@options.OVERWRITE
 @options.apply(task.FLAGS, options.COMMON)
 @click.pass_context
 def similar(
@@ -217,6 +223,8 @@ def similar(
     """
     if output is not None and output.suffix not in (".png", ".svg"):
         raise ConfigError(f"{output}: the matrix is drawn as .png or .svg")
+    if output is not None:
+        check_free(output, given["overwrite"], (*files, lines, given["tokenizer"]))
     inputs = gather(files, texts, lines)
     if other is None:
         with task.opened(artifact, TOWERS, given) as model:
@@ -228,8 +236,8 @@ def similar(
     values = cosines(left, right)
     rows, columns = _labels(rows, inputs), _labels(columns, inputs)
     if output is not None:
-        with writing(output):
-            draw(output, [_short(name) for name in rows], [_short(name) for name in columns], values)
+        picture = draw(output, [_short(name) for name in rows], [_short(name) for name in columns], values)
+        write_whole(output, picture)
     if given["format"] == "json":
         record = {"rows": rows, "columns": columns, "cosines": values.tolist(), "failed": inputs.record()}
         _echo("similar", record)

@@ -12,14 +12,15 @@ from typing import Any
 
 import click
 
-from anynpu.artifact import Artifact
+from anynpu.artifact import MANIFEST, Artifact
 from anynpu.cli import options
 from anynpu.cli.compare import LEVEL, rules_of
 from anynpu.cli.eval_text import show
 from anynpu.cli.progress import observer
 from anynpu.cli.run import open_on
 from anynpu.cli.task import FLAGS, opened
-from anynpu.errors import ConfigError, IntegrityError
+from anynpu.errors import ConfigError
+from anynpu.files import check_free, write_whole
 from anynpu.measure import evaluate
 from anynpu.measure.annotations import Annotations, read_annotations
 from anynpu.measure.calibrated import Calibrated
@@ -29,7 +30,7 @@ from anynpu.measure.pairs import read_pairs
 from anynpu.pipeline import disjoint
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
-from anynpu.store import writing
+from anynpu.schema import sealed
 from anynpu.tasks import card as cards
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.detect import Detector, Threshold
@@ -70,6 +71,7 @@ class Evaluated:
 @click.option("-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="Images of a model without a card.")
 @click.option("--allow-overlap", is_flag=True, help="Score on calibration samples too; the score is labelled.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the record to this JSON file too.")
+@options.OVERWRITE
 @options.apply(FLAGS, options.COMMON)
 @click.pass_context
 def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
@@ -86,8 +88,8 @@ def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
     anynpu eval out/cpu --data val2017/ --annotations instances_val2017.json -o eval.json
     anynpu eval out/tflm --data test.npz --metric top1 --against out/float
     """
-    if (output := given["output"]) is not None and not output.absolute().parent.is_dir():
-        raise ConfigError(f"{output}: there is no such folder", "make it, or choose another -o")
+    if (output := given["output"]) is not None:
+        check_free(output, given["overwrite"], (given["data"], given["annotations"], given["tokenizer"]))
     rules = rules_of({**given, "margin": "0"})
     subject = _evaluated(artifact, given)
     metric = evaluate.choose_metric(subject.outcome, given["metric"])
@@ -96,9 +98,9 @@ def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
         other = _evaluated(given["against"], {**given, "device": None})
         record["against"] = _against(subject, other, metric, rules.level)
         record["notes"] += [note for note in other.notes if note not in record["notes"]]
+    record = sealed(record)
     if output is not None:
-        with writing(output):
-            output.write_text(as_json(record), "utf-8")
+        write_whole(output, as_json(record))
     if given["format"] == "json":
         click.echo(as_json(record), nl=False)
     else:
@@ -239,10 +241,9 @@ def _pairs(artifact: Artifact, model: Model, given: Mapping[str, Any], progress:
 def _float_specs(artifact: Artifact) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
     """Returns inputs and outputs in the layouts of the float model: that of the same build, or what is known of it."""
     for folder in (artifact.path.absolute().parent / "float", artifact.path.absolute().parents[1] / "float"):
-        try:
-            found = Artifact.open(folder).manifest
-        except (ConfigError, IntegrityError):
+        if not (folder / MANIFEST).is_file():
             continue
+        found = Artifact.open(folder).manifest
         if found.fingerprint == artifact.manifest.fingerprint:
             return found.inputs, found.outputs
     known = disjoint.known_of(artifact)

@@ -14,10 +14,10 @@ from anynpu.artifact import Artifact
 from anynpu.cli import options
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
+from anynpu.files import followed, writing
 from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.tree import VECTORS, Project, make_project
 from anynpu.pipeline.output import as_json, check_output, swap
-from anynpu.store import writing
 
 
 @click.command()
@@ -49,7 +49,8 @@ def firmware(ctx: click.Context, /, artifact: Path | None, board: str | None, **
     if artifact is None:
         raise ConfigError("no artifact is named", "name the folder of one chip, such as out/cortex-m4")
     out = given["output"] or Path(f"firmware-{board}")
-    check_output(out, given["overwrite"])
+    reads = [str(path) for path in (artifact, given["vectors"], given["compiled"]) if path is not None]
+    check_output(out, given["overwrite"], reads, options.store(given).cache)
     project = make_project(Artifact.open(artifact), board, given["vectors"], given["compiled"], given["count"])
     kept = write_tree(project.files, out, given["overwrite"])
     _show(project, out, given["format"])
@@ -60,8 +61,8 @@ def firmware(ctx: click.Context, /, artifact: Path | None, board: str | None, **
 
 def write_tree(files: Mapping[str, bytes], out: Path, overwrite: bool) -> Path | None:
     """Puts the files at `out` in one move and returns where an earlier folder was kept, if any."""
-    out = out.absolute()
     with writing(out):
+        out = followed(out)
         out.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
         try:

@@ -9,10 +9,10 @@ import click
 
 from anynpu.cli import options
 from anynpu.errors import ConfigError
-from anynpu.pipeline.output import as_json
+from anynpu.files import check_free, write_whole, writing
+from anynpu.pipeline.output import REPORT, as_json
 from anynpu.report import html, junit, records_markdown
 from anynpu.report.schema import KINDS, published, read
-from anynpu.store import writing
 
 FORMS = {
     "html": (html.render, "report.html"),
@@ -26,12 +26,20 @@ FORMS = {
 @click.option(
     "-o", "--output", metavar="FILE", help="Where the report goes; beside the record if not said; - is stdout."
 )
+@options.OVERWRITE
 @click.option("--as", "form", type=click.Choice(list(FORMS)), default="html", show_default=True, help="What to write.")
 @click.option("--schema", "kind", type=click.Choice(KINDS), help="Print the JSON Schema of a kind of record instead.")
 @options.apply(options.COMMON)
 @click.pass_context
 def report(
-    ctx: click.Context, /, record: Path | None, output: str | None, form: str, kind: str | None, **_: Any
+    ctx: click.Context,
+    /,
+    record: Path | None,
+    output: str | None,
+    overwrite: bool,
+    form: str,
+    kind: str | None,
+    **_: Any,
 ) -> int:
     """Write the report of a build, bench, compare, sweep or eval from its record.
 
@@ -54,7 +62,9 @@ def report(
             "-o - prints the report itself, which is no JSON", "leave out -f json, or name a file with -o"
         )
     render, ending = FORMS[form]
-    data = read(record)
+    data, note = read(record)
+    if note:
+        click.echo(f"note: {note}", err=True)
     text = render(data)
     if output == "-":
         click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
@@ -62,7 +72,9 @@ def report(
     path = Path(output) if output else _beside(record, ending)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8", "backslashreplace")
+    # The report of a build's folder is made of the record beside it, again and again.
+    check_free(path, overwrite or (output is None and record.is_dir()), (record, record / REPORT))
+    write_whole(path, text)
     _tell(ctx.params, path, data, form)
     return 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from anynpu.cli import options
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
+from anynpu.files import check_free, write_whole
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.record import receipt
 from anynpu.pipeline.steps import own_version
 from anynpu.runtime.base import open_artifact, open_session, run_stored
-from anynpu.store import writing
 from anynpu.tensors import Array, TensorSpec
 
 DEVICE = click.option(
@@ -40,6 +41,7 @@ TIMEOUT = click.option(
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("-i", "--input", "inputs", required=True, metavar="FILE", help="x.npy, or x.npz with an array per input.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
+@options.OVERWRITE
 @DEVICE
 @TIMEOUT
 @options.apply(options.COMMON)
@@ -55,6 +57,8 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     anynpu run out/tflm -i image.npy -o scores.npz
     anynpu run out/cortex-m4 -i image.npy --on qemu
     """
+    if output is not None:
+        check_free(output, given["overwrite"], (inputs, artifact))
     subject = open_artifact(artifact)
     stored = read_stored(Path(inputs), subject.manifest.inputs)
     session, running = open_on(subject, given)
@@ -64,8 +68,9 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
         session.close()
     real = {spec.name: spec.to_real(outputs[spec.name]) for spec in session.outputs}
     if output is not None:
-        with writing(output), output.open("wb") as stream:
-            np.savez(stream, **real)
+        packed = io.BytesIO()
+        np.savez(packed, **real)  # type: ignore[arg-type]  # numpy types the keywords as its own options
+        write_whole(output, packed.getvalue())
     more = {"memory": running.memory()} if running else {}
     if found := receipt(getattr(session, "placement", None)):
         more["receipt"] = found

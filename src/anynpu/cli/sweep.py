@@ -15,13 +15,13 @@ import click
 from anynpu.cli import options
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
+from anynpu.files import write_whole
 from anynpu.pipeline.output import as_json
-from anynpu.pipeline.sweep import Sweep, local, on_cluster
+from anynpu.pipeline.sweep import CELLS, RECORD, Sweep, local, on_cluster
 from anynpu.pipeline.sweep import sweep as run_sweep
 from anynpu.quantize.calibration import Preprocess
 from anynpu.report.figures import decibel, kib, percent
 from anynpu.report.html import render
-from anynpu.store import writing
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ def sweep(ctx: click.Context, /, **_: Any) -> int:
     if not given["output"]:
         raise ConfigError("no output folder is named", "give -o FOLDER")
     out = Path(given["output"])
+    _check_folder(out)
     runner = on_cluster(given["cluster"]) if given["cluster"] else local(given["jobs"] or os.cpu_count() or 1)
     heard = _silent if given["quiet"] else _say
     found = run_sweep(wanted, out, options.store(given), runner, heard)
@@ -82,6 +83,13 @@ def sweep(ctx: click.Context, /, **_: Any) -> int:
     if not given["quiet"]:
         click.echo(f"report: {out / 'report.html'}", err=True)
     return int(found["exit_status"])
+
+
+def _check_folder(out: Path) -> None:
+    """Raises for a folder with files of the names of a sweep's that no sweep has written."""
+    written = [name for name in (RECORD, "sweep.csv", "report.html") if (out / name).exists()]
+    if written and not (out / CELLS).is_dir():
+        raise ConfigError(f"{out}: has a {written[0]} that is not of a sweep", "choose another -o")
 
 
 def _wanted(given: Mapping[str, Any]) -> Sweep:
@@ -166,6 +174,5 @@ def _write(out: Path, found: Mapping[str, Any]) -> None:
     writer = csv.DictWriter(text, head)
     writer.writeheader()
     writer.writerows({**r, "options": _options(r["options"])} for r in found["rows"])
-    with writing(out):
-        (out / "sweep.csv").write_text(text.getvalue(), "utf-8")
-        (out / "report.html").write_text(render(found), "utf-8", "backslashreplace")
+    write_whole(out / "sweep.csv", text.getvalue())
+    write_whole(out / "report.html", render(found))

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
-from anynpu.cli.build import report_files
+from anynpu.cli.build import files_read, report_files
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
@@ -204,8 +204,8 @@ def _run(ctx: click.Context) -> int:
     request, said = _request(given, named, formats, pairs, chosen)
     if "onnx" in formats and given[BIT_WIDTH] != "32" and _is_stated(ctx, BIT_WIDTH):
         said.append(f"--{BIT_WIDTH} {given[BIT_WIDTH]}: onnx stays the float model that the others are made from")
-    check_output(Path(given["out_dir"]), bool(given["overwrite"]))
     store = options.store(given)
+    check_output(Path(given["out_dir"]), bool(given["overwrite"]), files_read(request, given), store.cache)
     with observer(given["quiet"]) as watcher:
         model = Steps(request, store, Timed(watcher)).import_model().artifact.manifest
         said += bench.check_tensors(model, named.inputs, named.output_names, named.output_shapes)

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.errors import ConfigError
+from anynpu.files import followed, writing
 from anynpu.pipeline.build import BuildResult
-from anynpu.store import writing
 
 REPORT = "report.json"
 
 
-def check_output(out: Path, overwrite: bool) -> None:
-    """Raises before any work is done if the results could not be put at `out`."""
+def check_output(out: Path, overwrite: bool, reads: Iterable[str] = (), cache: Path | None = None) -> None:
+    """Raises before any work is done if the results could not be put at `out`: it is no folder, it holds what the
+    command reads, or the cache, or it lies in the cache."""
     with writing(out):
+        whole = followed(out)
         if out.exists() and not out.is_dir():
             raise ConfigError(f"{out}: is a file, not a folder", "choose another -o")
-        whole = out.resolve()
         if Path.cwd().is_relative_to(whole) or whole.is_mount():
             raise ConfigError(f"{out}: cannot be replaced while it is in use", f"choose a folder in it: -o {out}/build")
+        _check_apart(out, whole, reads, cache)
         ours = (out / REPORT).is_file() or not (out.exists() and any(out.iterdir()))
         if overwrite and not ours:
             raise ConfigError(f"{out}: was not made by anynpu, so --overwrite leaves it alone", "choose another -o")
@@ -34,10 +37,21 @@ def check_output(out: Path, overwrite: bool) -> None:
         pass
 
 
+def _check_apart(out: Path, whole: Path, reads: Iterable[str], cache: Path | None) -> None:
+    store = None if cache is None else Path(os.path.realpath(cache))
+    if store is not None and (whole.is_relative_to(store) or store.is_relative_to(whole)):
+        raise ConfigError(f"{out}: the cache {cache} and the output cannot lie in each other", "choose another -o")
+    for name in reads:
+        # file.py:Class and package.module:factory name a file or none at all.
+        for path in {Path(name), Path(name.rpartition(":")[0] or name)}:
+            if path.exists() and Path(os.path.realpath(path)).is_relative_to(whole):
+                raise ConfigError(f"{out}: holds {path}, which this command reads", "choose another -o")
+
+
 def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping[str, str | bytes]) -> Path | None:
     """Puts artifacts and reports at `out` in one move and returns where an earlier folder was kept, if any."""
-    out = out.absolute()
     with writing(out):
+        out = followed(out)  # a link stays, and what it points to is replaced
         out.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
         try:
@@ -85,7 +99,11 @@ def swap(fresh: Path, out: Path, overwrite: bool) -> Path | None:
         return None
     kept = _backup_name(out)
     out.replace(kept)
-    fresh.replace(out)
+    try:
+        fresh.replace(out)
+    except BaseException:
+        kept.replace(out)
+        raise
     if overwrite:
         shutil.rmtree(kept)
         return None

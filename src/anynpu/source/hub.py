@@ -24,10 +24,10 @@ from filelock import FileLock
 from anynpu import schema
 from anynpu.artifact import MANIFEST, Artifact, Made, Manifest, Step, hash_file, seal
 from anynpu.errors import ConfigError, IntegrityError
+from anynpu.files import default_cache_dir, followed, replace_file, writing
 from anynpu.runtime.noe.artifact import manifest_of
 from anynpu.runtime.noe.cix import Cix, CixTensor, read_cix
 from anynpu.source import fetch
-from anynpu.store import default_cache_dir, writing
 from anynpu.tasks import card as cards
 from anynpu.tasks.yolo import Head
 
@@ -203,9 +203,7 @@ def _remember(room: Path, address: str, digest: str, size: int) -> bool:
         known: bool = found.get(address, {}).get("sha256") == digest
         if not known:
             found[address] = {"sha256": digest, "size": size, "at": _now()}
-            fresh = room / f"{LOCK}.new"
-            fresh.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", "utf-8")
-            fresh.replace(room / LOCK)
+            replace_file(room / LOCK, json.dumps(found, indent=1, sort_keys=True) + "\n")
     return known
 
 
@@ -230,6 +228,7 @@ def _artifact(
         manifest = replace(manifest, notes=(*manifest.notes, said))
     details = {**manifest.details, "hub": wanted.name, "address": address, "licence": wanted.licence}
     with writing(out):
+        out = followed(out)
         out.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
         try:

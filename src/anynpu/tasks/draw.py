@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import colorsys
-from pathlib import Path
+import io
 from typing import TYPE_CHECKING
 
-from anynpu.errors import ConfigError
 from anynpu.tensors import Array
 
 if TYPE_CHECKING:
@@ -51,11 +50,10 @@ def _readable(ground: Color) -> Color:
     return (0, 0, 0) if ground[0] * 0.299 + ground[1] * 0.587 + ground[2] * 0.114 > 140 else (255, 255, 255)
 
 
-def save(pixels: Array, path: Path) -> None:
-    """Writes a picture as JPEG."""
+def jpeg(pixels: Array) -> bytes:
+    """Returns a picture as JPEG."""
     from PIL import Image
 
-    try:
-        Image.fromarray(pixels).save(path, "JPEG", quality=90)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written ({error.strerror or error})") from error
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "JPEG", quality=90)
+    return stream.getvalue()

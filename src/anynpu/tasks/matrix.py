@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,17 +63,16 @@ def shortened(name: str) -> str:
     return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
 
 
-def draw(path: Path, rows: Sequence[str], columns: Sequence[str], values: Array) -> None:
-    """Writes the matrix as .svg or .png."""
+def draw(path: Path, rows: Sequence[str], columns: Sequence[str], values: Array) -> bytes:
+    """Returns the matrix as the picture that the ending of `path` names: .svg or .png."""
     if max(len(rows), len(columns)) > MOST:
         raise ConfigError(f"{path}: a picture has at most {MOST} rows and columns", "write the numbers with -f json")
     grid = Grid(rows, columns, np.asarray(values))
     if path.suffix == ".svg":
-        path.write_text(_svg(grid), "utf-8")
-    elif path.suffix == ".png":
-        _png(grid, path)
-    else:
-        raise ConfigError(f"{path}: a picture of the matrix is .png or .svg")
+        return _svg(grid).encode()
+    if path.suffix == ".png":
+        return _png(grid)
+    raise ConfigError(f"{path}: a picture of the matrix is .png or .svg")
 
 
 def _svg(grid: Grid) -> str:
@@ -99,7 +99,7 @@ def _svg(grid: Grid) -> str:
     return "\n".join([*parts, "</svg>\n"])
 
 
-def _png(grid: Grid, path: Path) -> None:
+def _png(grid: Grid) -> bytes:
     try:
         from PIL import Image, ImageDraw, ImageFont
     except ImportError as error:
@@ -118,4 +118,6 @@ def _png(grid: Grid, path: Path) -> None:
             pen.rectangle((x, y, x + grid.cell - 1, y + HEIGHT * 2 - 1), grid.colour(row, column))
             shown, ink = f"{grid.values[row, column]:.3f}", grid.ink(row, column)
             pen.text((x + grid.cell // 2, y + HEIGHT), shown, ink, font, anchor="mm")
-    image.save(path)
+    stream = io.BytesIO()
+    image.save(stream, "PNG")
+    return stream.getvalue()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import clip_vocabulary_maker as maker
 import numpy as np
 import pytest
@@ -129,12 +131,11 @@ def test_the_matrix_is_drawn(tmp_path):
     from PIL import Image
 
     values = np.array([[1.0, 0.2], [0.2, 1.0]])
-    draw(tmp_path / "m.png", ["a", "b<&>"], ["a", "x" * 99], values)
-    draw(tmp_path / "m.svg", ["a", "b<&>\x00"], ["a", "x" * 99], values)
-    with Image.open(tmp_path / "m.png") as image:
+    drawn = draw(tmp_path / "m.png", ["a", "b<&>"], ["a", "x" * 99], values)
+    text = draw(tmp_path / "m.svg", ["a", "b<&>\x00"], ["a", "x" * 99], values).decode()
+    with Image.open(io.BytesIO(drawn)) as image:
         colours = image.convert("RGB").getcolors(1 << 20)
     assert {(178, 62, 28), (33, 76, 132)} <= {colour for _, colour in colours}
-    text = (tmp_path / "m.svg").read_text("utf-8")
     assert "b&lt;&amp;&gt;" in text and text.count(">0.200<") == 2 and "\x00" not in text
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
         draw(tmp_path / "m.gif", ["a"], ["a"], values[:1, :1])
