@@ -18,7 +18,7 @@ from anynpu.cli.run import DEVICE, TIMEOUT, open_on, read_stored
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError
 from anynpu.files import check_free, write_whole
 from anynpu.measure.bench import Sample, board_record, known_sample, time_board
-from anynpu.measure.energy import CsvMeter, Meter, find_meter, parse_window
+from anynpu.measure.energy import NOT_HERE, CsvMeter, Meter, find_meter, parse_window
 from anynpu.measure.load import SCENARIOS, SERVER, SINGLE, Runner, Settings, Tell
 from anynpu.measure.outcome import INTERRUPTED, to_record
 from anynpu.measure.subject import INFER, PIPELINE, Http, Infer, Pipeline, Read, Subject, Tally
@@ -302,7 +302,11 @@ def _http(given: Mapping[str, Any]) -> Measured:
 
     with observer(given["quiet"]) as progress:
         tell: Tell = lambda stage, seconds: progress.finished("bench", stage, seconds, False)  # noqa: E731
-        record, error = _alone(opener, settings, _meter(given), tell, given["connections"])
+        meter = _meter(given)
+        meter = meter if isinstance(meter, CsvMeter) else None
+        record, error = _alone(opener, settings, meter, tell, given["connections"])
+    if meter is None:
+        record["energy"] = {"source": None, "why": NOT_HERE}
     told = {"artifact": None, "path": None, "fingerprint": None, "url": url}
     return told, {"input": f"{len(body)} bytes of JSON", **record}, error
 

@@ -11,6 +11,7 @@ from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
 from anynpu.measure import stats
 from anynpu.measure.bench import INSTRUCTIONS
+from anynpu.measure.subject import HTTP
 
 Record = Mapping[str, Any]
 
@@ -94,9 +95,11 @@ def _show_rest(record: Record) -> None:
     host = record["host"]
     if record["throughput"] is not None:
         click.echo(f"throughput: {record['throughput']['per_s']:,.4g} inferences/s")
-    delta = host["rss_delta_bytes"]
+    delta, workers = host["rss_delta_bytes"], host["worker_processes"]
+    theirs = f" ({host['worker_cpu_s'] / host['wall_s']:.2f} by {workers} of its processes)" if workers else ""
+    whose = "cores used by this client" if record["scope"] == HTTP else "cores used"
     click.echo(
-        f"cores used: {host['cores_used']:.2f}; memory: {host['peak_rss_bytes'] / 2**20:.1f} MiB at most in "
+        f"{whose}: {host['cores_used']:.2f}{theirs}; memory: {host['peak_rss_bytes'] / 2**20:.1f} MiB at most in "
         f"{host['peak_rss_of']}" + ("" if delta is None else f", {delta / 2**20:.1f} MiB above its start")
     )
     click.echo(f"energy: {_energy(record['energy'])}")

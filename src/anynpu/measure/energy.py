@@ -29,7 +29,13 @@ ROOT = Path("/")
 RATE_HZ = 20.0
 FLUSH_S, NEAR_S = 3.0, 30.0
 """How long a logger may take to write its last samples, and how far behind it may be to be waited for at all."""
+COUNTER_S = 5.0
+"""A package of 1 kW fills the smallest range of a counter, 65 kJ, in a minute."""
+NOISE = 1e-3
+"""A meter's zero may lie this share of its largest reading below zero; more is no power that anything draws."""
+CLOCK_S = 0.05
 NONE = "no RAPL counter, no power sensor and no meter's file"
+NOT_HERE = "the server may be another machine: the sensors of this one do not measure it"
 Window = tuple[float, float]
 
 
@@ -61,33 +67,55 @@ class Meter(Protocol):
 
 
 class Rapl:
-    """The sum of the processor packages' energy counters."""
+    """The sum of the processor packages' energy counters, read often enough that none runs over twice unseen."""
 
     label = "estimate of the processor's own model: packages only, not memory, board or NPU"
     has_idle = True
 
-    def __init__(self, domains: Sequence[Path]) -> None:
-        self._domains = tuple(domains)
+    def __init__(self, domains: Sequence[Path], every_s: float = COUNTER_S) -> None:
+        self._domains, self._every_s = tuple(domains), every_s
         names = ", ".join(read_text(d / "name") or d.name for d in domains)
         self.source = f"RAPL ({names})"
         self._ranges = [read_number(d / "max_energy_range_uj") or 0.0 for d in domains]
-        self._began, self._first = 0.0, [0.0]
+        self._began, self._last, self._used = 0.0, [0.0], 0.0
+        self._over, self._thread, self._error = threading.Event(), threading.Thread(), ""
 
     def _read(self) -> list[float]:
         found = [read_number(d / "energy_uj") for d in self._domains]
-        if any(value is None for value in found):
+        if any(value is None or value < 0 for value in found):
             raise DeviceError(f"{self.source}: the counter can no longer be read", call="read")
         return [value for value in found if value is not None]
 
+    def _add(self) -> None:
+        now = self._read()
+        for before, after, most in zip(self._last, now, self._ranges, strict=True):
+            step = after - before if after >= before else after - before + most  # it starts again at zero
+            if step < 0:
+                raise DeviceError(f"{self.source}: the counter went back, and its range is not known", call="read")
+            self._used += step
+        self._last = now
+
+    def _watch(self) -> None:
+        try:
+            while not self._over.wait(self._every_s):
+                self._add()
+        except DeviceError as error:
+            self._error = error.message
+
     def start(self) -> None:
-        self._first, self._began = self._read(), time.perf_counter()
+        self._last, self._began, self._used, self._error = self._read(), time.perf_counter(), 0.0, ""
+        self._over, self._thread = threading.Event(), threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
 
     def stop(self) -> Reading:
-        last, seconds = self._read(), time.perf_counter() - self._began
-        used = [
-            b - a if b >= a else b - a + most for a, b, most in zip(self._first, last, self._ranges, strict=True)
-        ]  # a counter that ran over starts again at zero
-        return Reading(sum(used) / 1e6, seconds, 2)
+        self._over.set()
+        self._thread.join()
+        if self._error:
+            raise DeviceError(self._error, call="read")
+        self._add()
+        if not self._used:
+            raise DeviceError(f"{self.source}: the counter did not move", call="read")
+        return Reading(self._used / 1e6, time.perf_counter() - self._began, 2)
 
 
 class Sensors:
@@ -104,12 +132,14 @@ class Sensors:
         self._thread: threading.Thread | None = None
 
     def watts(self) -> float | None:
-        """Returns the power now, or None if a sensor does not answer."""
+        """Returns the power now, NaN for one that is negative, or None if a sensor does not answer."""
         total = 0.0
         for channel in self._channels:
             values = [read_number(path) for path in channel]
             if any(value is None for value in values):
                 return None
+            if any(value < 0 for value in values if value is not None):
+                return math.nan
             total += math.prod(value for value in values if value is not None) / 1e6  # uW, or mA times mV
         return total
 
@@ -135,6 +165,10 @@ class Sensors:
         if len(self._points) < 2 or self._points[0][0] == self._points[-1][0]:
             raise DeviceError(f"{self.source}: the sensor gave no power", call="read")
         times, watts = np.array(self._points).T
+        if np.isnan(watts).any():
+            raise DeviceError(f"{self.source}: a sensor shows a negative voltage, current or power", call="read")
+        if not watts.any():
+            raise DeviceError(f"{self.source}: every power is zero", call="read")
         return integrate(times, watts, (float(times[0]), float(times[-1])), self.source)
 
 
@@ -151,15 +185,21 @@ class CsvMeter:
             raise ConfigError("--energy-idle needs --energy-window: both count in the file's own time")
         read_csv(path)  # a file that cannot be read is refused before anything is measured
         self._path, self._windows = path, [w for w in (idle, window) if w is not None]
-        self.source, self._began = f"meter's file {path.name}", 0.0
+        self.source, self._began, self._clock = f"meter's file {path.name}", 0.0, 0.0
         self.has_idle = window is None or idle is not None
 
     def start(self) -> None:
-        self._began = time.time()
+        self._began, self._clock = time.time(), time.perf_counter()
 
     def stop(self) -> Reading:
-        measured = (self._began, time.time())
+        measured, lasted = (self._began, time.time()), time.perf_counter() - self._clock
         window = self._windows.pop(0) if self._windows else measured
+        if window == measured and abs(measured[1] - measured[0] - lasted) > CLOCK_S + 0.01 * lasted:
+            raise ConfigError(
+                f"{self._path}: this machine's clock was set meanwhile: by it the measurement took "
+                f"{measured[1] - measured[0]:.3f} s, in truth {lasted:.3f} s",
+                "measure again, or name the part to take with --energy-window START,END",
+            )
         times, watts = read_csv(self._path)
         near = window[0] - NEAR_S
         while near < times[-1] < window[1] and window == measured and time.time() < measured[1] + FLUSH_S:
@@ -214,13 +254,15 @@ def read_csv(path: Path) -> tuple[Array, Array]:
         raise ConfigError(
             f"{path}: the columns are {', '.join(rows[0])}", "time and watts, or time, volts and amps were expected"
         )
-    times = _numbers(path, rows, t)
+    times = _numbers(path, rows, t, dates=True)
     if power is not None:
-        watts = _numbers(path, rows, power)
-    else:
-        watts = _numbers(path, rows, volts or t) * _numbers(path, rows, amps or t)
+        watts = _drawn(path, rows, power)
+    elif volts is not None and amps is not None:
+        watts = _drawn(path, rows, volts) * _drawn(path, rows, amps)
     if (np.diff(times) < 0).any():
         raise ConfigError(f"{path}: the times do not rise")
+    if not watts.any():
+        raise ConfigError(f"{path}: every power is zero", "is the meter connected?")
     return times, watts
 
 
@@ -228,25 +270,47 @@ def _column(names: Sequence[str], known: dict[str, float]) -> tuple[int, float] 
     return next(((at, known[name]) for at, name in enumerate(names) if name in known), None)
 
 
-def _numbers(path: Path, rows: Sequence[Sequence[str]], column: tuple[int, float]) -> Array:
+def _numbers(path: Path, rows: Sequence[Sequence[str]], column: tuple[int, float], dates: bool = False) -> Array:
     at, unit = column
     found = []
     for line, row in enumerate(rows[1:], 2):
         try:
-            found.append(_number(row[at].strip()) * unit)
-        except (ValueError, IndexError):
+            found.append((_number if dates else _finite)(row[at].strip()) * unit)
+        except (ValueError, OverflowError, IndexError):
             raise ConfigError(f"{path}: row {line} has no number under {rows[0][at]}") from None
     return np.array(found)
 
 
-def _number(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        return datetime.fromisoformat(text).timestamp()
+def _drawn(path: Path, rows: Sequence[Sequence[str]], column: tuple[int, float]) -> Array:
+    """Returns a column of watts, volts or amps; one that is really negative is refused, the noise of a zero is not."""
+    values = _numbers(path, rows, column)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(values.sum()):
+            raise ConfigError(f"{path}: {rows[0][column[0]]} holds values beyond all measure")
+    if len(low := np.flatnonzero(values < -NOISE * np.abs(values).max())):
+        raise ConfigError(
+            f"{path}: row {low[0] + 2} has {rows[low[0] + 1][column[0]].strip()} under {rows[0][column[0]]}: "
+            "a negative power is none that a device draws",
+            "swap the meter's leads, or write the file anew",
+        )
+    return values
+
+
+def _finite(text: str) -> float:
+    value = float(text)
     if not math.isfinite(value):
         raise ValueError(text)
     return value
+
+
+def _number(text: str) -> float:
+    """Returns a time: seconds, or a date and time of day."""
+    try:
+        return (
+            datetime.fromisoformat(text).timestamp() if "-" in text[1:] and "e" not in text.lower() else _finite(text)
+        )
+    except OverflowError:
+        raise ValueError(text) from None
 
 
 def find_meter(root: Path = ROOT) -> Meter | None:
@@ -277,10 +341,14 @@ def _channels(device: Path) -> list[tuple[Path, ...]]:
 
 
 def account(meter: Meter | None, reading: Reading | None, idle: Reading | None, inferences: int) -> dict[str, Any]:
-    """Returns the energy of a measurement as plain data, labelled; `source` None says that there is none, and `why`."""
+    """Returns the energy of a measurement as plain data, labelled; `source` None says that there is none, and `why`.
+
+    Where the machine drew no less at rest, the net is not known: `net_j` is None and `idle_w` says why.
+    """
     if meter is None or reading is None or not inferences:
         return {"source": None, "why": NONE if meter is None else f"{meter.source} gave nothing"}
     net = None if idle is None else reading.joules - idle.watts * reading.seconds
+    net = None if net is not None and net <= 0 else net
     return {
         "source": meter.source,
         "label": meter.label,

@@ -7,16 +7,19 @@ None, never zero.
 from __future__ import annotations
 
 import gc
+import math
 import os
 import platform
 import resource
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anynpu.measure import workers
 from anynpu.measure.timer import clock
 
 ROOT = Path("/")
@@ -35,11 +38,12 @@ def read_text(path: Path) -> str | None:
 
 
 def read_number(path: Path) -> float | None:
-    """Returns the number in such a file, or None."""
+    """Returns the number in such a file, or None; NaN and infinity are none."""
     try:
-        return float(read_text(path) or "")
+        value = float(read_text(path) or "")
     except ValueError:
         return None
+    return value if math.isfinite(value) else None
 
 
 def frequency_mhz(root: Path = ROOT) -> float | None:
@@ -81,30 +85,32 @@ def _cpu_name(root: Path) -> str | None:
     return platform.processor() or None
 
 
-def _busy_seconds(root: Path) -> float | None:
-    """Returns the seconds that all cores together have worked since the start of the machine."""
+def _busy_seconds(root: Path) -> tuple[float, float] | None:
+    """Returns the seconds that all cores together have worked, and that a hypervisor kept from them, since the start."""
     words = (read_text(root / "proc/stat") or "").split("\n")[0].split()
-    if len(words) < 8 or words[0] != "cpu":
+    if len(words) < 8 or words[0] != "cpu" or not all(word.isdecimal() for word in words[1:]):
         return None
-    user, nice, system, _, _, irq, soft = (int(word) for word in words[1:8])
-    return (user + nice + system + irq + soft) / os.sysconf("SC_CLK_TCK")
+    user, nice, system, _, _, irq, soft, *more = (int(word) for word in words[1:])
+    tick = os.sysconf("SC_CLK_TCK")
+    return (user + nice + system + irq + soft) / tick, (more[0] if more else 0) / tick
 
 
-def _memory(root: Path, name: str) -> int | None:
-    """Returns a line of this process's status ("VmRSS", "VmHWM") in bytes."""
-    for line in (read_text(root / "proc/self/status") or "").splitlines():
-        if line.startswith(name + ":"):
-            return int(line.split()[1]) * 1024
-    return None
+def _held_back_s(root: Path) -> float:
+    """Returns the seconds that the limit of a control group (a container's CPU quota) has stopped this process for."""
+    own = (read_text(root / "proc/self/cgroup") or "").rpartition("::")[2].split("\n")[0].strip("/")
+    for folder in (root / "sys/fs/cgroup" / own, root / "sys/fs/cgroup"):
+        for line in (read_text(folder / "cpu.stat") or "").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "throttled_usec" and value.isdecimal():
+                return int(value) / 1e6
+    return 0.0
 
 
-def _forget_peak(root: Path) -> bool:
-    """Makes the kernel count the peak of this process's memory anew; False where it does not let us."""
-    try:
-        (root / "proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
+def _asleep_s() -> float:
+    """Returns how long the machine has slept since its start: time that the clock of latencies does not see."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
 
 
 def switches() -> int:
@@ -117,27 +123,57 @@ def _lifetime_peak() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """What the machine and this process's tree had used at one time."""
+
+    at: int
+    used: workers.Used
+    busy: tuple[float, float] | None
+    held_back_s: float
+    asleep_s: float
+
+    @classmethod
+    def now(cls, root: Path) -> _Moment:
+        return cls(clock(), workers.used(root), _busy_seconds(root), _held_back_s(root), _asleep_s())
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at the machine: when (clock), the frequency, the temperature, involuntary switches until then."""
+
+    at: int
+    mhz: float | None
+    degrees: float | None
+    switches: int
+
+
 @dataclass
 class Watch:
-    """Looks at the machine from `start` to `stop`, now and then in between, and never inside a timed part."""
+    """Looks at the machine from `start` to `stop`, now and then in between, and never inside a timed part.
+
+    No counter is read between calls: a call of the kernel is where a program that has used up its turn is taken off the
+    core, so that what should lengthen a timed call would fall between two of them.
+    """
 
     root: Path = ROOT
     every_ns: int = 100_000_000
-    looks: list[tuple[int, float | None, float | None]] = field(default_factory=list)
-    """When (clock), MHz, degrees."""
+    looks: list[Look] = field(default_factory=list)
     collections: list[tuple[int, int]] = field(default_factory=list)
     """When the garbage collector began and ended (clock)."""
     _next: int = 0
-    _first: tuple[Any, ...] = ()
-    _mute: bool = False
+    _first: _Moment | None = None
+    _rss: tuple[int | None, bool] = (None, False)
 
     def start(self) -> None:
         """Begins the window."""
         gc.callbacks.append(self._collected)
-        reset = _forget_peak(self.root)
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        self._first = (clock(), usage, _busy_seconds(self.root), _memory(self.root, "VmRSS"), reset)
-        self._look(self._first[0])
+        reset = workers.forget_peak(self.root)
+        self._rss = workers.memory(self.root, "VmRSS"), reset
+        self._first = _Moment.now(self.root)
+        for process in self._first.used.workers:
+            workers.forget_peak(self.root, process)
+        self._look(clock())
 
     def tick(self, now: int) -> None:
         """Looks at frequency and temperature if the last look is long enough ago."""
@@ -145,13 +181,9 @@ class Watch:
             self._look(now)
 
     def _look(self, now: int) -> None:
-        self._next = now + self.every_ns
-        if self._mute:
-            return
-        look = (now, frequency_mhz(self.root), temperature_c(self.root))
-        self._mute = look[1] is None and look[2] is None  # a machine that says nothing is not asked again
-        if not self._mute:
-            self.looks.append(look)
+        self.looks.append(Look(now, frequency_mhz(self.root), temperature_c(self.root), switches()))
+        # A machine of many cores takes its time to answer; looking must stay under a hundredth of the window.
+        self._next = now + max(self.every_ns, 100 * (clock() - now) if self.every_ns else 0)
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         if phase == "start":
@@ -161,44 +193,61 @@ class Watch:
 
     def stop(self) -> dict[str, Any]:
         """Ends the window and returns what was used in it."""
-        began, before, busy, rss, reset = self._first
-        wall = (clock() - began) / 1e9
-        after = resource.getrusage(resource.RUSAGE_SELF)
+        first, last = self._first, _Moment.now(self.root)
+        assert first is not None
         gc.callbacks.remove(self._collected)
-        user, system = after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime
-        now_busy = _busy_seconds(self.root)
-        others = None if busy is None or now_busy is None else max(0.0, (now_busy - busy - user - system) / wall)
-        peak = (_memory(self.root, "VmHWM") if reset else None) or _lifetime_peak()
-        return {
+        self._look(clock())
+        wall = (last.at - first.at) / 1e9
+        user, system = last.used.user_s - first.used.user_s, last.used.system_s - first.used.system_s
+        found = {
             "wall_s": wall,
             "cpu_user_s": user,
             "cpu_system_s": system,
             "cores_used": (user + system) / wall,
-            "other_cores_used": others,
-            "involuntary_switches": after.ru_nivcsw - before.ru_nivcsw,
-            "peak_rss_bytes": peak,
-            "peak_rss_of": "the measured window" if reset else "the whole process",
-            "rss_delta_bytes": None if rss is None or not reset else max(0, peak - rss),
-            "frequency_mhz": _range([look[1] for look in self.looks]),
-            "temperature_c": _range([look[2] for look in self.looks]),
+            "other_cores_used": None,
+            "stolen_cores": None,
+            "held_back_s": max(0.0, last.held_back_s - first.held_back_s),
+            "asleep_s": max(0.0, last.asleep_s - first.asleep_s),
+            "involuntary_switches": self.looks[-1].switches - self.looks[0].switches,
+            "worker_processes": len(last.used.workers),
+            "worker_cpu_s": max(0.0, user + system - (last.used.own_s - first.used.own_s)),
+            **self._memory(last.used.workers),
+            "frequency_mhz": _range([look.mhz for look in self.looks]),
+            "temperature_c": _range([look.degrees for look in self.looks]),
             "gc_collections": len(self.collections),
         }
+        if first.busy is not None and last.busy is not None:
+            busy, stolen = (after - before for before, after in zip(first.busy, last.busy, strict=True))
+            found["other_cores_used"] = max(0.0, (busy - user - system) / wall)
+            found["stolen_cores"] = max(0.0, stolen / wall)
+        return found
 
-    def causes(self, began: int, ended: int, switched: int) -> list[str]:
+    def _memory(self, processes: Sequence[int]) -> dict[str, Any]:
+        """Returns the most memory of this process and of the workers that are there at the end."""
+        rss, reset = self._rss
+        peak = (workers.memory(self.root, "VmHWM") if reset else None) or _lifetime_peak()
+        theirs = sum(workers.memory(self.root, "VmHWM", process) or 0 for process in processes)
+        return {
+            "peak_rss_bytes": peak + theirs,
+            "peak_rss_of": "the measured window" if reset else "the whole process",
+            "rss_delta_bytes": None if rss is None or not reset else max(0, peak - rss),
+            "worker_peak_rss_bytes": theirs,
+        }
+
+    def causes(self, began: int, ended: int) -> list[str]:
         """Returns what may have made the run between two moments slow."""
         found = []
         if any(start < ended and (end or ended) > began for start, end in self.collections):
             found.append("garbage collection")
-        if switched:
-            found.append(f"involuntary context switches: {switched}")
-        if self._changed(began, ended):
-            found.append("the frequency changed")
+        before = next((look for look in reversed(self.looks) if look.at <= began), None)
+        after = next((look for look in self.looks if look.at >= ended), None)
+        if before is not None and after is not None:
+            if count := after.switches - before.switches:
+                seconds = (after.at - before.at) / 1e9
+                found.append(f"involuntary context switches: {count} in the {seconds:.2g} s around it")
+            if before.mhz and after.mhz and abs(after.mhz - before.mhz) > 0.05 * before.mhz:
+                found.append("the frequency changed")
         return found
-
-    def _changed(self, began: int, ended: int) -> bool:
-        before = [mhz for at, mhz, _ in self.looks if at <= began and mhz is not None][-1:]
-        after = [mhz for at, mhz, _ in self.looks if at >= ended and mhz is not None][:1]
-        return bool(before and after and abs(after[0] - before[0]) > 0.05 * before[0])
 
 
 def _range(values: list[float | None]) -> dict[str, float] | None:

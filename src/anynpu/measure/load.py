@@ -5,7 +5,8 @@
     server          queries arrive at random (Poisson); latency counts from the scheduled arrival, so queueing counts
     offline         all samples at once, in blocks without a pause; samples a second
 
-Nothing here knows a model. Only the call is timed: checks, counters and looks at the machine happen between calls.
+Nothing here knows a model. Only the call is timed: checks and looks at the machine happen between calls, counters are
+read before the first and after the last. Throughput is what was done by the clock on the wall.
 """
 
 from __future__ import annotations
@@ -106,26 +107,25 @@ class Trace:
     mean: bool = False
     began: list[int] = field(default_factory=list)
     elapsed: list[int] = field(default_factory=list)
-    switched: list[int] = field(default_factory=list)
     stages: dict[str, list[int]] = field(default_factory=dict)
     start: int = 0
     ended: str = ""
     queries: int | None = None
     """How many were to be answered, where that is known before (server)."""
+    arrived_per_s: float = 0.0
     late: list[int] = field(default_factory=list)
     """How long after its scheduled time each query was sent (server)."""
 
-    def add(self, began: int, ended: int, switched: int, parts: dict[str, int]) -> None:
+    def add(self, began: int, ended: int, parts: dict[str, int]) -> None:
         """Keeps one timing."""
         self.began.append(began)
         self.elapsed.append(ended - began)
-        self.switched.append(switched)
         for name, spent in parts.items():
             self.stages.setdefault(name, []).append(spent)
 
     def trim(self) -> None:
         """Drops what an interruption left of a half-kept timing."""
-        lists = (self.began, self.elapsed, self.switched, *self.stages.values())
+        lists = (self.began, self.elapsed, *self.stages.values())
         whole = min(len(values) for values in lists)
         for values in lists:
             del values[whole:]
@@ -138,6 +138,11 @@ class Trace:
         """Returns the latencies, in the order of their start."""
         share = self.per if self.mean else 1
         return [round(spent / share / 1e6, 7) for spent in self.elapsed]
+
+    def wall_s(self) -> float:
+        """Returns the seconds from the start to the end of the last call, with everything that lies between calls."""
+        ends = [began + spent for began, spent in zip(self.began, self.elapsed, strict=False)]
+        return max(0, max(ends, default=self.start) - self.start) / 1e9
 
     def started_s(self) -> list[float]:
         return [round((at - self.start) / 1e9, 7) for at in self.began]
@@ -246,8 +251,8 @@ def loop(subject: Subject, settings: Settings, trace: Trace, watch: host.Watch, 
     single, why = trace.per == 1, ended or settings.ended
     call = subject.call if single else query(subject, trace.per)
     counted = trace.per if settings.scenario == OFFLINE else 1
-    switches, stages, check = host.switches, subject.stages, subject.check
-    trace.start, before = clock(), switches()
+    stages, check = subject.stages, subject.check
+    trace.start = clock()
     while True:
         trace.ended = why(len(trace.began) * counted, (clock() - trace.start) / 1e9)
         if trace.ended:
@@ -255,12 +260,10 @@ def loop(subject: Subject, settings: Settings, trace: Trace, watch: host.Watch, 
         began = clock()
         result = call()
         done = clock()
-        after = switches()
         for each in (result,) if single else result:
             check(each)
-        trace.add(began, done, after - before, (dict(stages()) or {RUN: done - began}) if single else {})
+        trace.add(began, done, (dict(stages()) or {RUN: done - began}) if single else {})
         watch.tick(done)
-        before = switches()
 
 
 def broken(error: BaseException) -> BaseException:

@@ -10,11 +10,13 @@
                            left out; summary as measure.stats.Summary.to_json() gives it, None without samples;
                            None where time was not measured
     counts                 the same of instructions, where those were counted and not time (a board of an emulator)
-    throughput             {per_s, samples_per_query}: inferences in a second of timed time
+    throughput             {per_s, samples_per_query, wall_s, paused_s}: inferences a second of wall time, from the
+                           start to the end of the last call; paused_s is how much longer the gaps between calls were
+                           than they usually are: time in which the program was not let onto a core
     stages                 {name: {min, median, max, samples}}; empty where several calls make one sample
     reconciled             {end_to_end, stages, unexplained}: medians of the whole and of the parts' sum, share of it
                            that no part explains; None with one part
-    queue                  {queries, unanswered, late_ms: {median, max}} (server), else None
+    queue                  {queries, unanswered, arrived_per_s, late_ms: {median, max}} (server), else None
     verdict                {met, percentile, value_ms, low_ms, high_ms, bound_ms, why} with a bound, else None
     spikes                 [{index, at_s, value, causes}] of the outliers, largest first, SPIKES at most
     outputs                {checked, differ, crc32}
@@ -41,6 +43,9 @@ SPIKES = 20
 UNEXPLAINED = 0.05
 LATE = 0.1
 CHECKS = 0.1
+PAUSED, HELD_BACK, STOLEN, ASLEEP_S = 0.1, 0.01, 0.05, 0.1
+"""Shares of the window, of it, of the cores used, and seconds, from which on they are spoken of."""
+BEHIND = 0.9
 INTERRUPTED = 130
 
 
@@ -93,7 +98,7 @@ def to_record(result: Result, meter: Meter | None = None) -> dict[str, Any]:
         "cold": {"load_ms": result.load_ns / 1e6, "first_ms": result.first_ns / 1e6},
         "warm_up": vars(result.warm_up),
         "latency": latency(samples, trace.started_s(), batch=trace.per if trace.mean else 1),
-        "throughput": _throughput(trace, result.used["wall_s"], settings),
+        "throughput": _throughput(trace),
         "stages": stages,
         "reconciled": reconcile(trace),
         "queue": _queue(trace) if settings.scenario == SERVER else None,
@@ -116,12 +121,25 @@ def _settings(settings: Settings) -> dict[str, Any]:
     return {name: getattr(settings, name) for name in (*named, "bound_ms", "percentile")}
 
 
-def _throughput(trace: Trace, wall_s: float, settings: Settings) -> dict[str, Any] | None:
-    """Returns inferences a second: of the whole window where queries arrive by themselves, else of timed time."""
-    seconds = wall_s if settings.scenario == SERVER else sum(trace.elapsed) / 1e9
+def _throughput(trace: Trace) -> dict[str, Any] | None:
+    """Returns inferences a second of the clock on the wall, never the inverse of a mean."""
+    seconds = trace.wall_s()
     if not trace.calls or not seconds:
         return None
-    return {"per_s": trace.calls / seconds, "samples_per_query": 1 if trace.mean else trace.per}
+    return {
+        "per_s": trace.calls / seconds,
+        "samples_per_query": 1 if trace.mean else trace.per,
+        "wall_s": seconds,
+        "paused_s": None if trace.queries is not None else _paused_s(trace),
+    }
+
+
+def _paused_s(trace: Trace) -> float:
+    """Returns by how much the gaps between calls are longer than the usual one."""
+    ends = [began + spent for began, spent in zip(trace.began, trace.elapsed, strict=True)]
+    gaps = [began - ended for ended, began in zip(ends, trace.began[1:], strict=False)]
+    usual = stats.percentile(gaps, 0.5) if gaps else 0.0
+    return sum(max(0.0, gap - usual) for gap in gaps) / 1e9
 
 
 def _timed_share(result: Result) -> float:
@@ -152,6 +170,7 @@ def _queue(trace: Trace) -> dict[str, Any]:
     return {
         "queries": queries,
         "unanswered": queries - len(trace.began),
+        "arrived_per_s": trace.arrived_per_s,
         "late_ms": {"median": stats.percentile(late, 0.5), "max": max(late)},
     }
 
@@ -181,7 +200,7 @@ def _spikes(result: Result, samples: Sequence[float]) -> list[dict[str, Any]]:
     high = sorted(stats.outliers(samples) if samples else (), key=lambda i: -samples[i])[:SPIKES]
     for index in high:
         began = trace.began[index]
-        causes = result.watch.causes(began, began + trace.elapsed[index], trace.switched[index])
+        causes = result.watch.causes(began, began + trace.elapsed[index])
         found.append({"index": index, "at_s": started[index], "value": samples[index], "causes": causes})
     return found
 
@@ -195,12 +214,15 @@ def warnings(result: Result, record: Mapping[str, Any]) -> list[str]:
             f"a call is too short for this clock (steps of {result.timer.resolution_ns:g} ns): "
             f"each sample is the mean of {trace.per} calls"
         )
+    if trace.ended == "maximum count" and settings.scenario != SERVER:
+        seconds = f"{trace.wall_s():.2g} of {settings.min_time_s:g} s"
+        found.append(f"stopped after {len(trace.began):,} runs, the most that are kept, in {seconds}")
     if trace.ended == "maximum time" and settings.scenario != SERVER:
         found.append(f"stopped after {settings.max_time_s:g} s with {len(trace.began)} of {settings.min_count} runs")
     parts = record["reconciled"]
     if parts is not None and abs(parts["unexplained"]) > UNEXPLAINED:
         found.append(f"{parts['unexplained']:.1%} of the end-to-end time is in no stage")
-    return [*found, *_of_host(result), *_of_queue(record), *_of_outputs(record)]
+    return [*found, *_of_host(result), *_of_energy(record["energy"]), *_of_queue(record), *_of_outputs(record)]
 
 
 def _of_warm_up(warm: WarmUp) -> list[str]:
@@ -237,11 +259,39 @@ def _of_host(result: Result) -> list[str]:
         found.append(f"throttling: the cores fell from {mhz['first']:.0f} to {mhz['last']:.0f} MHz")
     if (used["other_cores_used"] or 0.0) > host.BUSY_CORES:
         found.append(f"other programs used {used['other_cores_used']:.1f} cores meanwhile")
+    if (used["stolen_cores"] or 0.0) > STOLEN * used["cores_used"]:
+        found.append(f"the machine's host took {used['stolen_cores']:.2f} cores away meanwhile (steal)")
+    if used["held_back_s"] > HELD_BACK * used["wall_s"]:
+        found.append(f"a CPU limit of this container or group stopped the program for {used['held_back_s']:.2g} s")
+    if used["asleep_s"] > ASLEEP_S:
+        found.append(f"the machine slept for {used['asleep_s']:.1f} s meanwhile; its clock stood still")
+    found += _of_pauses(result)
     if used["gc_collections"]:
         found.append(f"the garbage collector ran {used['gc_collections']} times, called by the session")
     share = _timed_share(result)
     if result.reading is not None and share < 1 - CHECKS and result.settings.scenario != SERVER:
         found.append(f"{1 - share:.0%} of the energy window is the harness's own checks")
+    return found
+
+
+def _of_energy(energy: Mapping[str, Any]) -> list[str]:
+    if energy.get("idle_w") is None or energy["net_j"] is not None:
+        return []
+    drawn = f"{energy['idle_w']:.3g} W before, {energy['average_w']:.3g} W while measuring"
+    return [f"the machine drew no less at rest ({drawn}): what an inference takes is not known"]
+
+
+def _of_pauses(result: Result) -> list[str]:
+    """Says what the throughput holds and the latencies do not."""
+    throughput, found = _throughput(result.trace), []
+    if throughput is None or throughput["paused_s"] is None:
+        return []
+    wall, paused = throughput["wall_s"], throughput["paused_s"]
+    if paused > PAUSED * wall:
+        found.append(
+            f"the program was kept waiting between calls for {paused:.2g} of {wall:.2g} s: "
+            "the throughput holds that, the latencies do not"
+        )
     return found
 
 
@@ -251,7 +301,13 @@ def _of_queue(record: Mapping[str, Any]) -> list[str]:
         return []
     found = []
     if queue["unanswered"] and record["complete"]:
-        found.append(f"overload: {queue['unanswered']} of {queue['queries']} queries were not answered in time")
+        found.append(
+            f"overload: {queue['unanswered']} of {queue['queries']} queries were not answered in time; "
+            "the percentiles are those of the others, and too low"
+        )
+    asked, done = record["settings"]["qps"], (record["throughput"] or {"per_s": 0.0})["per_s"]
+    if record["complete"] and not queue["unanswered"] and asked and done < BEHIND * queue["arrived_per_s"]:
+        found.append(f"overload: {queue['arrived_per_s']:.4g} queries a second came, {done:.4g} were answered")
     if summary is not None and queue["late_ms"]["median"] > LATE * summary["median"]:
         found.append(f"queries were sent {queue['late_ms']['median']:.3g} ms late (median); that counts as latency")
     return found

@@ -58,7 +58,6 @@ class _Line:
 
     def own(self, subject: Subject) -> None:
         """Answers queries until there are no more."""
-        before = host.switches()
         while (due := self.waiting.get()) is not None and not self.over.is_set():
             began = clock()
             if began > self.deadline:
@@ -68,11 +67,9 @@ class _Line:
             ended = clock()
             subject.check(result)
             parts = dict(subject.stages()) or {RUN: ended - began}
-            after = host.switches()
             with self.lock:
-                self.trace.add(due, ended, after - before, {"queue": began - due, **parts})
+                self.trace.add(due, ended, {"queue": began - due, **parts})
             self.watch.tick(ended)
-            before = after
 
     def own_opened(self, open_subject: Callable[[], Subject]) -> None:
         """Opens a subject, owns it to the end, and keeps an error for the first thread."""
@@ -91,6 +88,7 @@ def serve(openers: Sequence[Callable[[], Subject]], settings: Settings, trace: T
     """Answers a Poisson schedule; this thread owns the first subject, every further one has a thread of its own."""
     schedule = arrivals(settings)
     trace.queries, trace.start = len(schedule), clock() + 20_000_000
+    trace.arrived_per_s = len(schedule) / (schedule[-1] / 1e9) if schedule else 0.0
     longest = max(schedule[-1] / 1e9 if schedule else 0.0, settings.max_time_s)
     line = _Line(trace, watch, trace.start + round(GRACE * longest * 1e9))
     threads = [threading.Thread(target=line.own_opened, args=(each,), daemon=True) for each in openers[1:]]
@@ -114,5 +112,5 @@ def serve(openers: Sequence[Callable[[], Subject]], settings: Settings, trace: T
 def _in_order(trace: Trace) -> None:
     """Sorts the answers by arrival: several owners do not finish in order."""
     order = sorted(range(len(trace.began)), key=trace.began.__getitem__)
-    for values in (trace.began, trace.elapsed, trace.switched, *trace.stages.values()):
+    for values in (trace.began, trace.elapsed, *trace.stages.values()):
         values[:] = [values[i] for i in order]
