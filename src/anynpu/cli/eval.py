@@ -67,6 +67,9 @@ class Evaluated:
 @click.option("--rename", multiple=True, metavar="NAME=LABEL", help="A class of the data by the card's name.")
 @click.option("--conf", type=click.FloatRange(0, 1), default=0.001, show_default=True, help="Boxes: least score.")
 @click.option("--iou", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="Boxes: most overlap.")
+@click.option(
+    "--multi-label", is_flag=True, help="Boxes: a box counts for every class above --conf, as COCO's tables have it."
+)
 @click.option("--limit", type=click.IntRange(1), help="Take the first samples only.")
 @click.option("-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="Images of a model without a card.")
 @click.option("--allow-overlap", is_flag=True, help="Score on calibration samples too; the score is labelled.")
@@ -129,7 +132,7 @@ def _evaluated(path: Path, given: Mapping[str, Any]) -> Evaluated:
     if kind != ARRAYS and given["preprocess"]:
         raise ConfigError("-P: the card says how images become inputs", "change the card, or give one with --task")
     if kind == ARRAYS or (kind == "classify" and _is_arrays(given["data"])):
-        _refuse(given, "labelled arrays", "annotations", "text_model", "rename")
+        _refuse(given, "labelled arrays", "annotations", "text_model", "rename", "multi_label")
         with _progress(path, given["quiet"]) as progress:
             return _arrays(artifact, kind, given, progress)
     evaluate.check_metric(kind, given["metric"])
@@ -160,7 +163,7 @@ def _classes(
     artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress
 ) -> tuple[Outcome, list[str]]:
     """Returns the accuracy of a classifier on a folder with one sub-folder a class."""
-    _refuse(given, "a classifier", "annotations", "text_model")
+    _refuse(given, "a classifier", "annotations", "text_model", "multi_label")
     judge, folder = Classifier(model), evaluate.Folder.open(Path(given["data"]), given["limit"])
     numbers, note = evaluate.class_numbers(folder.classes, judge.labels, options.pairs("--rename", given["rename"]))
     notes = [*([note] if note else []), *_images_apart(artifact, model, folder.files, given)]
@@ -181,7 +184,7 @@ def _zero_shot(
     artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress
 ) -> tuple[Outcome, list[str]]:
     """Returns the accuracy of two towers on a folder: its classes in words are the labels."""
-    _refuse(given, "zero-shot classes", "annotations")
+    _refuse(given, "zero-shot classes", "annotations", "multi_label")
     if given["text_model"] is None:
         raise ConfigError("images are scored zero-shot, which needs the text tower", "give --text-model ARTIFACT")
     folder = evaluate.Folder.open(Path(given["data"]), given["limit"])
@@ -210,10 +213,12 @@ def _boxes(artifact: Artifact, model: Model, given: Mapping[str, Any], progress:
         raise ConfigError("what is in the images?", "give --annotations: COCO's .json, or VOC's .xml or a folder")
     data = read_annotations(given["annotations"])
     data = replace(data, images=data.images[: given["limit"]])
-    detector = Detector(model, Threshold(given["conf"], given["iou"]))
+    detector = Detector(model, Threshold(given["conf"], given["iou"], multi_label=given["multi_label"]))
     detector.layout  # noqa: B018  # a model that is no detector is refused before anything is read
     notes = _images_apart(artifact, model, _present(folder, data), given)
     outcome = evaluate.detected(detector, folder, data, options.pairs("--rename", given["rename"]), progress)
+    if given["multi_label"]:
+        notes.append("a box counts for every class above --conf (multi-label), and not for its best class only")
     return outcome, [*outcome.notes, *notes]
 
 
@@ -229,7 +234,7 @@ def _present(folder: Path, data: Annotations) -> list[Path]:
 
 def _pairs(artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress) -> tuple[Outcome, list[str]]:
     """Returns how well a text model's cosines follow the scores of sentence pairs."""
-    _refuse(given, "sentence pairs", "annotations", "text_model", "rename")
+    _refuse(given, "sentence pairs", "annotations", "text_model", "rename", "multi_label")
     pairs = read_pairs(Path(given["data"]), given["limit"])
     known = disjoint.known_of(artifact)
     texts = (*pairs.first, *pairs.second)

@@ -17,10 +17,13 @@ def show(record: Mapping[str, Any]) -> None:
     click.echo(f"{record['path']}, {record['executed']}")
     print_table([{"figure": name, **_cells(figure)} for name, figure in record["metrics"].items()])
     if record["classes"]:
-        ordered = sorted(record["classes"], key=lambda row: -1.0 if row["ap"]["value"] is None else row["ap"]["value"])
+        present = [row for row in record["classes"] if row["ap"]["value"] is not None]
+        ordered = sorted(present, key=lambda row: row["ap"]["value"])
         print_table([_class_row(row) for row in ordered[:WORST]])
         if len(ordered) > WORST:
             click.echo(f"the {WORST} lowest of {len(ordered)} classes; -f json holds all")
+        if absent := len(record["classes"]) - len(present):
+            click.echo(f"{absent} of {len(record['classes'])} classes of the data have no object in these images")
     click.echo(f"{record['metric']} {_figure(record)} on {record['samples']} {record['unit']} ({record['interval']})")
     if (other := record["against"]) is not None:
         _show_against(record, other)

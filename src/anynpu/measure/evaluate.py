@@ -12,7 +12,7 @@ import numpy as np
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.measure import coco
 from anynpu.measure.annotations import Annotated, Annotations
-from anynpu.measure.inference import mcnemar, paired_bootstrap, wilson
+from anynpu.measure.inference import bca, mcnemar, paired_bootstrap, wilson
 from anynpu.measure.metrics import METRICS, score
 from anynpu.measure.paired import FEW, SQUARED_ERROR, Paired
 from anynpu.measure.pairs import Pairs, pearson, row_cosines, spearman
@@ -27,6 +27,8 @@ DRAWS, FEWEST_DRAWS = 1000, 200
 WORK = 1_000_000_000
 """Elements that all draws of a bootstrap may touch; a larger set is drawn less often."""
 SEED = 0
+GROUPS = 50
+"""Groups of samples that are left out in turn to see how much a figure hangs on few of them."""
 TOP5 = 5
 NAMES: Mapping[str, tuple[str, ...]] = {
     "classify": ("top1", "top5"),
@@ -315,23 +317,27 @@ def figures(outcome: Outcome) -> list[Figure]:
     if set(outcome.names) <= set(outcome.right):
         shares = [int(outcome.right[name].sum()) for name in outcome.names]
         return [Figure(float(v), *wilson(k, outcome.samples)) for v, k in zip(values, shares, strict=True)]
-    drawn = draw(outcome)[0]
-    return [_figure(value, column) for value, column in zip(values, drawn.T, strict=True)]
+    columns = zip(values, draw(outcome)[0].T, left_out(outcome).T, strict=True)
+    return [
+        Figure(float(value), *bca(float(value), drawn, without)) if np.isfinite(value) else Figure(None, None, None)
+        for value, drawn, without in columns
+    ]
 
 
-def _figure(value: float, drawn: Array) -> Figure:
-    known = drawn[np.isfinite(drawn)]
-    if not np.isfinite(value) or not known.size:
-        return Figure(None, None, None)
-    low, high = np.quantile(known, (0.025, 0.975))
-    return Figure(float(value), float(low), float(high))
+def left_out(outcome: Outcome) -> Array:
+    """Returns the scores without one sample in turn, or one group of them where there are many, [group, figure]."""
+    groups = min(outcome.samples, GROUPS)
+    if groups < 2:
+        return np.zeros((0, len(outcome.scores(np.ones(outcome.samples, np.int64)))))
+    member = np.arange(outcome.samples) % groups
+    return np.array([outcome.scores((member != group).astype(np.int64)) for group in range(groups)])
 
 
 def interval_of(outcome: Outcome) -> str:
     """Returns how the intervals of an outcome are made."""
     if set(outcome.names) <= set(outcome.right):
         return "95 %, Wilson"
-    return f"95 %, bootstrap over {outcome.unit}, {draws_of(outcome.cost)} draws, seed {SEED}"
+    return f"95 %, bootstrap over {outcome.unit} (BCa), {draws_of(outcome.cost)} draws, seed {SEED}"
 
 
 def weak(outcome: Outcome) -> str:
@@ -358,10 +364,11 @@ def against(reference: Outcome, candidate: Outcome, metric: str) -> Paired:
         return Paired(metric, len(first), a, b, spread, p_value, test, only_a_right=only_a, only_b_right=only_b)
     drawn = draw(reference, candidate)
     changes = drawn[1][:, at] - drawn[0][:, at]
+    without = left_out(candidate)[:, at] - left_out(reference)[:, at] if reference.samples > 1 else np.zeros(0)
+    low, high = bca(b - a, changes, without)
     changes = changes[np.isfinite(changes)]
-    low, high = np.quantile(changes, (0.025, 0.975))
     extreme = min(int((changes <= 0).sum()), int((changes >= 0).sum()))
     p_value = min(1.0, 2 * (extreme + 1) / (len(changes) + 1))
     better = not reference.lower_is_better
-    spread = (b - a, float(low), float(high))
+    spread = (b - a, low, high)
     return Paired(metric, reference.samples, a, b, spread, p_value, "paired bootstrap", better)

@@ -23,12 +23,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Threshold:
-    """What counts as a detection: its least score, the most that two of a class overlap, how many, which classes."""
+    """What counts as a detection: its least score, the most that two of a class overlap, how many, which classes.
+
+    With `multi_label` a box is a detection of every class whose score is high enough, and not of the best one only.
+    """
 
     confidence: float = 0.25
     iou: float = 0.7
     most: int = 300
     classes: tuple[int, ...] = ()
+    multi_label: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (("confidence", self.confidence), ("overlap", self.iou)):
@@ -117,7 +121,7 @@ class Detector:
 
 def read(layout: yolo.Layout, outputs: Mapping[str, Array], place: Fit, threshold: Threshold) -> Detections:
     """Returns the boxes in a detector's stored outputs, mapped back to the picture and cut at its edges."""
-    found = yolo.candidates(layout, outputs, threshold.confidence)
+    found = yolo.candidates(layout, outputs, threshold.confidence, threshold.multi_label)
     if threshold.classes:
         wanted = np.flatnonzero(np.isin(found.classes, threshold.classes))
         found = yolo.Candidates(found.boxes[wanted], found.scores[wanted], found.classes[wanted])

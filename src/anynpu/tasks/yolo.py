@@ -18,6 +18,8 @@ Version = Literal["v5", "v8"]
 Decode = Literal["model", "host"]
 Role = Literal["all", "boxes", "classes"]
 _ANCHORS = 3
+MOST_LABELS = 30_000
+"""Pairs of box and class that go on to the suppression: as many as in Ultralytics' own validation."""
 
 
 @dataclass(frozen=True)
@@ -194,12 +196,20 @@ class Candidates:
         return len(self.scores)
 
 
-def candidates(layout: Layout, outputs: Mapping[str, Array], confidence: float) -> Candidates:
-    """Returns every box with a score above `confidence`, in the order of the outputs."""
+def candidates(
+    layout: Layout, outputs: Mapping[str, Array], confidence: float, multi_label: bool = False
+) -> Candidates:
+    """Returns every box with a score above `confidence`, in the order of the outputs.
+
+    A box has its best class; with `multi_label` it is there once for each class above `confidence`, as the usual
+    protocol for COCO has it, and the MOST_LABELS highest scores of all are kept.
+    """
     found: list[tuple[Array, Array]] = []
     for stride, parts in layout.of_stride.items():
         found += _of_stride(layout, [part.read(outputs) for part in parts], stride, confidence)
     corners, scores = found[0] if len(found) == 1 else (np.concatenate(e, 1) for e in zip(*found, strict=True))
+    if multi_label:
+        return _every_label(corners, scores, confidence)
     best = scores.argmax(0)
     peak = scores[best, np.arange(len(best))]
     if not (least := np.minimum.reduce(peak, initial=math.inf)) > confidence:
@@ -208,6 +218,17 @@ def candidates(layout: Layout, outputs: Mapping[str, Array], confidence: float) 
         corners, peak, best = corners[:, sure], peak[sure], best[sure]
     _refuse(bool(np.count_nonzero(np.isfinite(corners)) < corners.size), "boxes")
     return Candidates(corners.T, peak, best)
+
+
+def _every_label(corners: Array, scores: Array, confidence: float) -> Candidates:
+    _refuse(bool(np.isnan(scores).any()), "scores")
+    _refuse(bool(np.count_nonzero(np.isfinite(corners)) < corners.size), "boxes")
+    box, label = np.nonzero(scores.T > confidence)
+    peak = scores[label, box]
+    if len(peak) > MOST_LABELS:
+        first = np.sort(np.argsort(-peak, kind="stable")[:MOST_LABELS])
+        box, label, peak = box[first], label[first], peak[first]
+    return Candidates(corners.T[box], peak, label)
 
 
 def _refuse(found: bool, what: str) -> None:
