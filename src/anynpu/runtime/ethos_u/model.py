@@ -1,0 +1,191 @@
+"""A TFLite file of Vela as what is to be done one after the other: NPU streams and CPU operators between them."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu.errors import IntegrityError
+from anynpu.runtime.ethos_u.stream import Stream, read_stream
+from anynpu.tensors import Array
+
+CUSTOM_CODE = b"ethos-u"
+ALLOCATION = b"OfflineMemoryAllocation"
+MAX_ARENA = 1 << 30
+NUMPY_TYPES = {
+    "INT8": "int8",
+    "UINT8": "uint8",
+    "INT16": "int16",
+    "INT32": "int32",
+    "INT64": "int64",
+    "FLOAT32": "float32",
+    "BOOL": "bool",
+}
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the main graph and where it lies in the arena; -1 where it does not."""
+
+    index: int
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    constant: Array | None
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@dataclass(frozen=True)
+class NpuCall:
+    """One `ethos-u` operator: its stream, its constants, and the tensors that are its working memories."""
+
+    stream: Stream
+    read_only: Array
+    scratch: Tensor
+    scratch_fast: Tensor
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CpuCall:
+    """One operator for the CPU, as a TFLite model of its own."""
+
+    name: str
+    model: bytes
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Model:
+    """The tensors of a Vela file and its calls in their order."""
+
+    tensors: tuple[Tensor, ...]
+    calls: tuple[NpuCall | CpuCall, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    arena_bytes: int
+
+
+def read_model(path: Path) -> Model:
+    """Returns what is in a Vela file; a damaged one raises."""
+    from ai_edge_litert import schema_py_generated as schema
+
+    raw = path.read_bytes()
+    if raw[4:8] != b"TFL3":
+        raise IntegrityError(f"{path}: is not a TFLite file", "its bytes 4 to 7 should read TFL3")
+    try:
+        return _model(schema, schema.ModelT.InitFromObj(schema.Model.GetRootAs(raw, 0)))
+    except (struct.error, IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError, MemoryError) as e:
+        raise IntegrityError(f"{path}: is a damaged TFLite file ({type(e).__name__}: {e})") from None
+
+
+def _model(schema: Any, model: Any) -> Model:
+    graph = model.subgraphs[0]
+    types = {v: k for k, v in vars(schema.TensorType).items() if isinstance(v, int)}
+    offsets = _offsets(model)
+    tensors = tuple(
+        Tensor(
+            index,
+            (tensor.name or b"").decode("utf-8", "replace"),
+            NUMPY_TYPES[types[tensor.type]],
+            tuple(int(n) for n in tensor.shape) if tensor.shape is not None else (),
+            int(offsets[index]) if index < len(offsets) else -1,
+            _constant(model.buffers[tensor.buffer]),
+        )
+        for index, tensor in enumerate(graph.tensors)
+    )
+    if any(n < 0 for tensor in tensors for n in tensor.shape):
+        raise IntegrityError("a tensor has a dynamic shape")
+    calls = tuple(
+        _npu_call(op, tensors)
+        if model.operatorCodes[op.opcodeIndex].customCode == CUSTOM_CODE
+        else _cpu_call(schema, model, op, tensors)
+        for op in graph.operators
+    )
+    own = {call.scratch_fast.index for call in calls if isinstance(call, NpuCall)}
+    own -= {call.scratch.index for call in calls if isinstance(call, NpuCall)}
+    ends = [t.offset + t.nbytes for t in tensors if t.offset >= 0 and t.index not in own]
+    arena = max(ends, default=0)
+    if arena > MAX_ARENA:
+        raise IntegrityError(f"the arena has {arena} bytes: more than any microcontroller has")
+    return Model(tensors, calls, _numbers(graph.inputs), _numbers(graph.outputs), arena)
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    return () if values is None else tuple(int(v) for v in values)
+
+
+def _constant(buffer: Any) -> Array | None:
+    data = buffer.data
+    return None if data is None or len(data) == 0 else np.asarray(data, np.uint8)
+
+
+def _offsets(model: Any) -> Array:
+    """Returns where each tensor of the main graph lies in the arena."""
+    for entry in model.metadata or ():
+        if entry.name == ALLOCATION:
+            words = np.frombuffer(model.buffers[entry.buffer].data.tobytes(), np.int32)
+            return words[3 : 3 + int(words[2])]
+    raise IntegrityError("the file does not say where its tensors lie: it has no OfflineMemoryAllocation")
+
+
+def _npu_call(op: Any, tensors: tuple[Tensor, ...]) -> NpuCall:
+    commands, read_only, scratch, fast, *inputs = _numbers(op.inputs)
+    payload, constants = tensors[commands].constant, tensors[read_only].constant
+    if payload is None:
+        raise IntegrityError("an ethos-u operator has no command stream")
+    return NpuCall(
+        read_stream(payload.tobytes()),
+        np.zeros(0, np.uint8) if constants is None else constants,
+        tensors[scratch],
+        tensors[fast],
+        tuple(inputs),
+        _numbers(op.outputs),
+    )
+
+
+def _cpu_call(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> CpuCall:
+    """Returns an operator as a model that has nothing else."""
+    import flatbuffers
+
+    graph = model.subgraphs[0]
+    given = [i for i in _numbers(op.inputs) if i >= 0 and tensors[i].constant is None]
+    outputs = _numbers(op.outputs)
+    used = sorted({i for i in (*_numbers(op.inputs), *outputs) if i >= 0})
+    place = {index: number for number, index in enumerate(used)}
+    single = schema.ModelT()
+    single.version, single.description = 3, b""
+    single.operatorCodes = [model.operatorCodes[op.opcodeIndex]]
+    single.buffers = [schema.BufferT()]
+    copies = []
+    for index in used:
+        copy = schema.TensorT()
+        copy.__dict__.update(graph.tensors[index].__dict__)
+        copy.buffer = 0
+        if tensors[index].constant is not None:
+            copy.buffer = len(single.buffers)
+            single.buffers.append(model.buffers[graph.tensors[index].buffer])
+        copies.append(copy)
+    operator = schema.OperatorT()
+    operator.__dict__.update(op.__dict__)
+    operator.opcodeIndex = 0
+    operator.inputs = [place.get(i, -1) for i in _numbers(op.inputs)]
+    operator.outputs = [place[i] for i in outputs]
+    sub = schema.SubGraphT()
+    sub.tensors, sub.operators, sub.name = copies, [operator], b"one"
+    unique = list(dict.fromkeys(given))
+    sub.inputs, sub.outputs = [place[i] for i in unique], [place[i] for i in outputs]
+    single.subgraphs = [sub]
+    builder = flatbuffers.Builder(1024)
+    builder.Finish(single.Pack(builder), b"TFL3")
+    return CpuCall(tensors[outputs[0]].name, bytes(builder.Output()), tuple(unique), outputs)

@@ -1,0 +1,138 @@
+"""The session: what Vela wrote, executed on this host, many samples at a time."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from anynpu.artifact import Artifact
+from anynpu.errors import DeviceError
+from anynpu.runtime.ethos_u.memory import Memories, Region
+from anynpu.runtime.ethos_u.model import CpuCall, Model, NpuCall, Tensor, read_model
+from anynpu.runtime.ethos_u.operations import Machine
+from anynpu.runtime.ethos_u.operations85 import Machine85
+from anynpu.runtime.ethos_u.weights import Decoder
+from anynpu.tensors import Array
+
+BATCH_BYTES = 1 << 28
+
+
+class EthosUSession:
+    """Executes the command streams of a Vela file; operators left to the CPU run in TFLite-Micro."""
+
+    name = "ethos_u"
+    formats = ("tflite-vela",)
+    rank = 0
+    what = "the NPU's command stream on a twin of the Ethos-U on this host's CPU"
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.inputs = artifact.manifest.inputs
+        self.outputs = artifact.manifest.outputs
+        self.twin = Twin(read_model(artifact.main))
+
+    @staticmethod
+    def missing() -> str:
+        for package, module in (("ethos-u-vela", "ethosu"), ("ai-edge-litert", "ai_edge_litert")):
+            if not importlib.util.find_spec(module):
+                return f"{package} is not installed"
+        return ""
+
+    def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        values = self.twin.run([inputs[spec.name] for spec in self.inputs])
+        return {spec.name: value.reshape(spec.shape) for spec, value in zip(self.outputs, values, strict=True)}
+
+    def close(self) -> None:
+        del self.twin
+
+
+class Twin:
+    """A Vela file ready to execute."""
+
+    def __init__(self, model: Model, decoder: Decoder | None = None) -> None:
+        self.model = model
+        self._decoder = decoder or Decoder()
+        self._machines: dict[int, Machine] = {}
+        self._interpreters: dict[int, Any] = {}
+
+    def run(self, inputs: list[Array]) -> list[Array]:
+        """Returns the outputs of one sample."""
+        return [value[0] for value in self.run_batch([value[np.newaxis] for value in inputs])]
+
+    def run_batch(self, inputs: list[Array]) -> list[Array]:
+        """Returns the outputs of many samples: arrays with one more axis in front."""
+        step = max(1, BATCH_BYTES // max(1, self.model.arena_bytes))
+        parts = [
+            self._run([value[first : first + step] for value in inputs]) for first in range(0, len(inputs[0]), step)
+        ]
+        return [np.concatenate(values) for values in zip(*parts, strict=True)]
+
+    def _run(self, inputs: list[Array]) -> list[Array]:
+        samples = len(inputs[0])
+        arena = np.zeros((samples, self.model.arena_bytes), np.uint8)
+        elsewhere: dict[int, Array] = {}
+        for index, value in zip(self.model.inputs, inputs, strict=True):
+            self._store(arena, elsewhere, self.model.tensors[index], value)
+        for call in self.model.calls:
+            if isinstance(call, NpuCall):
+                self._npu(call, arena)
+            else:
+                self._cpu(call, arena, elsewhere)
+        return [self._load(arena, elsewhere, self.model.tensors[index]) for index in self.model.outputs]
+
+    def _npu(self, call: NpuCall, arena: Array) -> None:
+        machine = self._machines.get(id(call))
+        if machine is None:
+            machine = (Machine85 if call.stream.product == 2 else Machine)(call.stream, self._decoder)
+            machine.prefetch(self._memories(machine, call, np.zeros((1, arena.shape[1]), np.uint8)))
+            self._machines[id(call)] = machine
+        memories = self._memories(machine, call, arena)
+        for op in call.stream.operations:
+            machine.execute(op, memories)
+
+    @staticmethod
+    def _memories(machine: Machine, call: NpuCall, arena: Array) -> Memories:
+        read_only = np.ascontiguousarray(call.read_only)[np.newaxis]
+        scratch = Region("the arena", arena, max(call.scratch.offset, 0), call.scratch.nbytes)
+        fast = scratch
+        if call.scratch_fast.index != call.scratch.index:
+            rows = np.zeros((len(arena), call.scratch_fast.nbytes), np.uint8)
+            fast = Region("the fast memory", rows, 0, call.scratch_fast.nbytes)
+        regions = {0: Region("the constants", read_only, 0, len(call.read_only), False), 1: scratch, 2: fast}
+        return Memories(regions, machine.table_bytes)
+
+    def _cpu(self, call: CpuCall, arena: Array, elsewhere: dict[int, Array]) -> None:
+        from anynpu.runtime.tflm import _interpreter
+
+        interpreter = self._interpreters.get(id(call))
+        if interpreter is None:
+            interpreter = self._interpreters[id(call)] = _interpreter(call.model)
+        given = [self._load(arena, elsewhere, self.model.tensors[index]) for index in call.inputs]
+        results: list[list[Array]] = []
+        for sample in range(len(arena)):
+            for number, value in enumerate(given):
+                interpreter.set_input(np.ascontiguousarray(value[sample]), number)
+            try:
+                interpreter.invoke()
+            except RuntimeError as error:
+                raise DeviceError(f"TFLite-Micro failed on {call.name}: {error}", call="invoke") from error
+            results.append([interpreter.get_output(i).copy() for i in range(len(call.outputs))])
+        for index, values in zip(call.outputs, zip(*results, strict=True), strict=True):
+            self._store(arena, elsewhere, self.model.tensors[index], np.stack(values))
+
+    @staticmethod
+    def _store(arena: Array, elsewhere: dict[int, Array], tensor: Tensor, values: Array) -> None:
+        if tensor.offset < 0:
+            elsewhere[tensor.index] = values
+            return
+        raw = np.ascontiguousarray(values, tensor.dtype).reshape(len(values), -1).view(np.uint8)
+        arena[:, tensor.offset : tensor.offset + tensor.nbytes] = raw
+
+    @staticmethod
+    def _load(arena: Array, elsewhere: dict[int, Array], tensor: Tensor) -> Array:
+        if tensor.offset < 0:
+            return elsewhere[tensor.index]
+        raw = np.ascontiguousarray(arena[:, tensor.offset : tensor.offset + tensor.nbytes])
+        return raw.view(tensor.dtype).reshape(len(arena), *tensor.shape)

@@ -1,0 +1,37 @@
+"""Where Vela 5.2.0 compiles to something else than TFLite-Micro computes; docs/ethos-u.md has a model of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from anynpu.targets.flatbuffer import TfliteOperator, operators
+
+
+def excuse(model: Path, chip: str) -> str:
+    """Returns why a graph may differ, or an empty string."""
+    found = operators(model)
+    return next((reason for op in found if (reason := _reason(op, found, chip))), "")
+
+
+def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) -> str:
+    source = op.inputs[0]
+    if op.kind == "SUM":
+        return "SUM is rounded by fixed point, TFLite-Micro rounds by floating point"
+    if op.kind in ("REDUCE_MIN", "REDUCE_MAX"):
+        return "reductions to a shape of fewer axes read one row alone"
+    if op.kind == "CONV_2D" and source and source.shape[0] > 1 and source.shape[3] != op.inputs[1].shape[3]:
+        return "convolution in groups with several batches reads the first batch alone"
+    if op.kind == "BATCH_MATMUL" and any(
+        o.kind in ("SPLIT", "SPLIT_V", "SLICE", "STRIDED_SLICE", "UNPACK") for o in graph
+    ):
+        return "a matrix product of a slice reads what was not sliced"
+    if "u85" in chip and op.kind == "RESIZE_NEAREST_NEIGHBOR" and not op.options.halfPixelCenters:
+        return "RESIZE_NEAREST_NEIGHBOR is computed with half pixel centres"
+    bias = op.inputs[2] if len(op.inputs) > 2 else None
+    if "u85" in chip and source and source.dtype == "int16" and bias and bias.dtype == "int32":
+        return "16-bit inputs with a 32-bit bias: the scale is cut to 15 bits"
+    if op.kind in ("LOGISTIC", "TANH") and source and np.max(source.scale) > 1:
+        return "TFLite-Micro's own range of LOGISTIC and TANH is empty at such a scale"
+    return ""

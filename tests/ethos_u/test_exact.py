@@ -1,0 +1,67 @@
+"""What Vela wrote, executed by the twin: every value is TFLite-Micro's."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ethosu.vela", reason="pip install 'anynpu[build]'")
+pytest.importorskip("tflite_micro", reason="pip install 'anynpu[build]'")
+
+sys.path.append(str(Path(__file__).parents[1] / "firmware"))
+
+from compiled import CHIPS, Refused, compare
+from excuses import excuse
+from random_graphs import draw
+
+pytestmark = pytest.mark.build
+GRAPHS = int(os.environ.get("ANYNPU_TEST_STREAMS", "4"))
+"""How many graphs for each chip; 200 for a thorough run."""
+MODELS = (
+    *("mlperf_tiny/ad01_int8", "mlperf_tiny/kws_ref_model", "mlperf_tiny/pretrainedResnet_quant"),
+    *("mlperf_tiny/vww_96_int8", "mlperf_tiny/str_ww_ref_model"),
+    *("tflite_micro/person_detect", "tflite_micro/micro_speech_quantized"),
+    "tflite_micro/mobilenet_v2_quantized_1x3x224x224",
+)
+
+
+@pytest.mark.parametrize("chip", CHIPS)
+def test_random_graphs_give_the_values_of_tflite_micro(chip, tmp_path):
+    wrong, executed = {}, 0
+    first = 1000 * CHIPS.index(chip)
+    for seed in range(first, first + GRAPHS):
+        model, kinds = draw(seed, tmp_path / f"{seed}.tflite")
+        try:
+            comparison = compare(model, chip, tmp_path)
+        except Refused:
+            continue
+        executed += comparison.on_npu
+        if comparison.differing and not excuse(model, chip):
+            wrong[f"seed {seed} {kinds}"] = f"{comparison.differing} of {comparison.values}, by {comparison.worst}"
+    assert wrong == {}
+    assert executed > GRAPHS // 2
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("chip", CHIPS)
+def test_real_models_give_the_values_of_tflite_micro(name, chip, test_data, tmp_path):
+    comparison = compare(test_data / f"{name}.tflite", chip, tmp_path, count=2)
+    assert comparison.on_npu and comparison.differing == 0, comparison
+
+
+MODES = {
+    "ethos-u55-128": ("Sram_Only", "Shared_Sram"),
+    "ethos-u65-512": ("Sram_Only", "Shared_Sram", "Dedicated_Sram_384KB", "Dedicated_Sram_512KB"),
+    "ethos-u85-512": ("Sram_Only", "Shared_Sram", "Dedicated_Sram_384KB", "Dedicated_Sram_512KB"),
+}
+
+
+@pytest.mark.parametrize("goal", ["Performance", "Size"])
+@pytest.mark.parametrize(("chip", "mode"), [(chip, mode) for chip, modes in MODES.items() for mode in modes])
+def test_every_memory_mode_and_both_goals_give_the_same_values(chip, mode, goal, test_data, tmp_path):
+    for name in MODELS[:-1]:
+        comparison = compare(test_data / f"{name}.tflite", chip, tmp_path, count=2, goal=goal, mode=mode)
+        assert comparison.differing == 0, (name, comparison)
