@@ -11,7 +11,6 @@ pytest.importorskip("ai_edge_quantizer")
 tflm = pytest.importorskip("tflite_micro")
 
 import onnx  # noqa: E402
-import onnxruntime  # noqa: E402
 
 from anynpu.errors import ConfigError, IntegrityError  # noqa: E402
 from anynpu.measure.fidelity import compare_arrays  # noqa: E402
@@ -19,6 +18,7 @@ from anynpu.quantize.calibration import Dataset  # noqa: E402
 from anynpu.quantize.plan import QuantPlan  # noqa: E402
 from anynpu.quantize.qdq import write_qdq  # noqa: E402
 from anynpu.quantize.tflite import convert_float, in_layout, quantize_file, read_specs  # noqa: E402
+from anynpu.runtime.ort import inference_session  # noqa: E402
 from anynpu.tensors import TensorSpec  # noqa: E402
 
 pytestmark = pytest.mark.build
@@ -62,7 +62,7 @@ class Case:
         self.expected = self.run_onnx(onnx.load(self.onnx))
 
     def run_onnx(self, model):
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        session = inference_session(model.SerializeToString())
         names = [output.name for output in session.get_outputs()]
         rows = [session.run(names, self.test[i]) for i in range(len(self.test))]
         return {name: np.concatenate([row[k] for row in rows]) for k, name in enumerate(names)}

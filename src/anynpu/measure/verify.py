@@ -12,6 +12,7 @@ import numpy as np
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, DeviceError, IntegrityError
 from anynpu.measure.fidelity import Fidelity, compare_arrays, compare_outputs
+from anynpu.measure.kernels import kernel_notes
 from anynpu.measure.metrics import score
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
@@ -40,6 +41,7 @@ class Verification:
     samples: int
     held_out: bool
     outputs: Mapping[str, Fidelity]
+    host: str = ""
     metric: str = ""
     score_float: float | None = None
     score: float | None = None
@@ -181,10 +183,11 @@ def verify(
     result: dict[str, Any] = {
         "executed": session.what,
         "device": kind.name,
+        "host": getattr(session, "host", ""),
         "samples": len(samples),
         "outputs": {name: f.to_json() for name, f in compared(expected, got, truth).items()},
         "arena_bytes": session.arena_bytes() if hasattr(session, "arena_bytes") else None,
-        "notes": [*refused, *said],
+        "notes": [*refused, *said, *kernel_notes(session, known)],
     }
     if metric and samples.labels is not None:
         result["metric"] = metric

@@ -28,6 +28,7 @@ from anynpu.pipeline.request import Request
 from anynpu.platform import Platform
 from anynpu.quantize import sources
 from anynpu.quantize.calibration import Dataset, load_data, sample_digests, source_digest, split_holdout
+from anynpu.runtime import int8_sums
 from anynpu.runtime.base import choose, sessions_for
 from anynpu.source import load, zoo
 from anynpu.store import Built, Store
@@ -251,7 +252,8 @@ class Steps:
         inputs = {"candidate": made.digest, "reference": model.digest, "data": data.digest}
         if oracle is not None:
             inputs["oracle"] = oracle.digest
-        tools = {"anynpu": own_version(), **_runtime_versions()}
+        # A shared cache may hold what another CPU gave: its instructions are part of the evidence.
+        tools = {"anynpu": own_version(), **_runtime_versions(), "cpu": int8_sums.host()}
         # The reference runtime comes first anyway: chips that ask for it share the evidence with those that do not.
         # One that runs the chip's own artifact says nothing of an earlier one that stands for it.
         able = {kind.name for kind in sessions_for(made.manifest.format)} - {choose(made.manifest.format).name}

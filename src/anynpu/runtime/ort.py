@@ -12,6 +12,7 @@ from typing import Any
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError, first_line
+from anynpu.runtime.int8_sums import exact, host
 from anynpu.tensors import Array
 
 # What ONNX Runtime puts behind the name of a node that it moved, copied or ran.
@@ -21,8 +22,13 @@ _RENAMED = re.compile(r"(_token_\d+|/duplicated)*_kernel_time$")
 def inference_session(model: str | bytes, threads: int = 0, plain: bool = False, profile: str = "") -> Any:
     """Returns an ONNX Runtime session on the CPU; a model it refuses raises IntegrityError.
 
-    `plain` leaves the graph as it is; `profile` is where a file with the time of every kernel goes.
+    Its int8 sums are exact on every CPU, see `int8_sums`. `plain` leaves the graph as it is; `profile` is where a file
+    with the time of every kernel goes.
     """
+    return _opened(exact(model), threads, plain, profile)
+
+
+def _opened(model: str | bytes, threads: int = 0, plain: bool = False, profile: str = "") -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -60,7 +66,14 @@ class OrtSession:
     def __init__(self, artifact: Artifact) -> None:
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
-        self._session = inference_session(str(artifact.main))
+        self._file = str(artifact.main)
+        model = exact(self._file)
+        self.exact_sums = model is not self._file
+        """Whether the model was rewritten so that this host adds its int8 products exactly."""
+        self.host = f"{host()}, exact int8 sums" if self.exact_sums else host()
+        """The instructions of this host's CPU, and what was done about them."""
+        self.what = f"{type(self).what} ({self.host})"
+        self._session = _opened(model)
 
     @staticmethod
     def missing() -> str:
@@ -68,6 +81,12 @@ class OrtSession:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         return run_named(self._session, [spec.name for spec in self.outputs], inputs)
+
+    def other_kernels(self) -> dict[str, Any]:
+        """Returns ONNX Runtime sessions of the same file: `plain` is its own arithmetic without fused kernels, `native`
+        the kernels that this session is kept from, if any."""
+        sessions = {"plain": inference_session(self._file, threads=1, plain=True)}
+        return sessions | {"native": _opened(self._file, threads=1)} if self.exact_sums else sessions
 
     def close(self) -> None:
         self._session = None

@@ -1,6 +1,5 @@
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -9,6 +8,7 @@ from anynpu.measure.fidelity import compare_arrays
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import float_operators, model_ranges, write_qdq
+from anynpu.runtime.ort import inference_session
 
 RNG = np.random.default_rng(5)
 
@@ -46,7 +46,7 @@ def data(count=32):
 
 
 def run(model, samples):
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = inference_session(model.SerializeToString())
     return np.concatenate([session.run(["y"], samples[i])[0] for i in range(len(samples))])
 
 

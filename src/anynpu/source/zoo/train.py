@@ -21,6 +21,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from anynpu.measure.metrics import score
+from anynpu.runtime.ort import inference_session
 from anynpu.source import zoo
 from anynpu.source.zoo.cards import Array, Recipe, Samples
 
@@ -148,7 +149,6 @@ class _Feed:
 
 def int8_outputs(network: nn.Module, name: str, samples: Samples) -> dict[str, Array]:
     """Returns the outputs of the network as int8 QDQ in onnxruntime: min-max, per-channel weights."""
-    import onnxruntime
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
     card = zoo.card(name)
@@ -173,9 +173,7 @@ def int8_outputs(network: nn.Module, name: str, samples: Samples) -> dict[str, A
             weight_type=QuantType.QInt8,
             calibrate_method=CalibrationMethod.MinMax,
         )
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        session = onnxruntime.InferenceSession(str(quantised), options, providers=["CPUExecutionProvider"])
+        session = inference_session(str(quantised), threads=1)
     inputs = samples.inputs[card.input_name]
     rows = [session.run(None, {card.input_name: inputs[i : i + 1]})[0] for i in range(len(inputs))]
     return {card.output_names[0]: np.concatenate(rows)}
