@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anynpu import plugins, schema
@@ -148,7 +148,9 @@ def _build_chip(
             previous = made[-1] if made else result.model
             made.append(steps.compile(platform.name, link, previous, result.calibration, platform))
         oracle = made[-2] if len(made) > 1 and getattr(links[-1].target, "exact", False) else None
-        found = _proof(steps, platform, made, result, oracle)
+        if len(made) > 1 and getattr(links[-1].target, "repeats", False):
+            found = _repeated(steps, platform, made, result)
+        found = found or _proof(steps, platform, made, result, oracle)
         _judge_degenerate(result.model)
         if verification := found.get("verification"):
             judge(verification, steps.request.gate)
@@ -159,6 +161,27 @@ def _build_chip(
     seconds = round(time.monotonic() - started, 3)
     timings = timed.of(platform.name)
     return ChipResult(platform.name, platform, tuple(made), seconds=seconds, timings=timings, **found)
+
+
+def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> dict[str, Any]:
+    """Executes the final artifact on part of the samples; where it repeats the one before it bit by bit, the figures of
+    that one on all samples are its own. Returns nothing where it cannot be executed here.
+    """
+    final, before = made[-1], made[-2]
+    try:
+        choose(final.manifest.format)
+    except ToolMissing:
+        return {}
+    assert result.model is not None
+    data = require_samples(result.test)
+    repetition = steps.repeat(platform.name, final, before, result.model, data)
+    proven = before if repetition.exact or repetition.refused else final
+    evidence = steps.verify(platform, proven, result.model, data)
+    verification = read_verification(evidence, final.manifest.format if repetition.refused else "")
+    if repetition.exact:
+        verification = replace(verification, executed=repetition.executed, device=repetition.device)
+    notes = (*verification.notes, repetition.note())
+    return {"verification": replace(verification, notes=notes), "evidence": evidence}
 
 
 def _proof(

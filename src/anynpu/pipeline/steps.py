@@ -19,6 +19,7 @@ from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, ToolMissing
 from anynpu.measure import calibrated
+from anynpu.measure.repeat import Repetition
 from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.measure.verify import Verification
 from anynpu.pipeline.layers import FILE as LAYERS
@@ -279,6 +280,27 @@ class Steps:
 
         return self.run(platform.name, "verify", step, make).artifact
 
+    def repeat(self, chip: str, made: Artifact, oracle: Artifact, model: Artifact, data: Artifact) -> Repetition:
+        """Returns whether what was compiled computes, bit by bit, what the artifact before it does."""
+        inputs = {"candidate": made.digest, "oracle": oracle.digest, "reference": model.digest, "data": data.digest}
+        step = Step("repeat", inputs, tools={"anynpu": own_version(), **_runtime_versions()})
+
+        def make(out: Path, work: Work) -> Manifest:
+            artifacts = {"candidate": made, "oracle": oracle, "reference": model, "data": data}
+            answer = tool.call(
+                "anynpu.measure.repeat:repeat",
+                {name: str(artifact.path) for name, artifact in artifacts.items()},
+                scratch=out.parent,
+                log=work.log,
+                progress=work.progress,
+            )
+            (out / "repetition.json").write_text(schema.canonical_json(answer) + "\n", "utf-8")
+            return Manifest(format="evidence", main="repetition.json")
+
+        evidence = self.run(chip, "execute", step, make).artifact
+        found: Repetition = schema.from_dict(Repetition, schema.read_json(evidence.main), str(evidence.main))
+        return found
+
     def layers(self, chip: str, chain: Sequence[Artifact], data: Artifact) -> dict[str, Any] | None:
         """Returns nodes and tensors of the last artifact of a chain that can be read, beside the float model it begins
         with: error and cost of every layer."""
@@ -371,7 +393,7 @@ def _given_by(link: Link) -> Mapping[str, str]:
 def _runtime_versions() -> Mapping[str, str]:
     found = dict(plugins.provider("sessions", name) for name in plugins.names("sessions"))
     found.pop("anynpu", None)  # its own version, with a digest of its code, is there already
-    for name in ("onnxruntime", "ai-edge-litert", "tflite-micro"):
+    for name in ("onnxruntime", "ai-edge-litert", "tflite-micro", "ethos-u-vela"):
         try:
             found[name] = tool.version_of(name)
         except ToolMissing:

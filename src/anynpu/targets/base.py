@@ -36,6 +36,8 @@ class Target(Protocol):
     `Options` is a frozen dataclass; each field has a default and `metadata={"help": ...}` (see `option`). `Facts` is a
     frozen dataclass for the platform's `facts` table. Both may be empty dataclasses. A compiler with `exact = True`
     promises that its result repeats, bit by bit, what the artifact it was given computes; verification checks it.
+    One with `repeats = True` means to: its result is executed on part of the samples beside the artifact it was given,
+    and a difference is reported, with the figures of what was executed in place of the others.
     A compiler whose result also depends on tools of the chip has `platform_tools(platform) -> Mapping[str, str]`: their
     versions become part of the step's address.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anynpu.errors import IntegrityError
+from anynpu.errors import DeviceError, IntegrityError
 from anynpu.runtime.ethos_u.arithmetic import Rounding, leading_zeros, rescale, shift
 from anynpu.runtime.ethos_u.memory import FeatureMap, Memories, feature_map, signed
 from anynpu.runtime.ethos_u.stream import Operation, Stream
@@ -394,4 +394,4 @@ def averages(total: Array, kernel: Kernel, size: tuple[int, int], values: Array)
 
 
 def _curve(values: Array, function: int) -> Array:
-    raise IntegrityError(f"activation {function} is not known")
+    raise DeviceError(f"activation {function} of 16-bit values is not known to the twin", call="activation")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.artifact import Artifact
-from anynpu.errors import DeviceError
+from anynpu.errors import DeviceError, IntegrityError
 from anynpu.runtime.ethos_u.memory import Memories, Region
 from anynpu.runtime.ethos_u.model import CpuCall, Model, NpuCall, Tensor, read_model
 from anynpu.runtime.ethos_u.operations import Machine
@@ -31,7 +31,7 @@ class EthosUSession:
     def __init__(self, artifact: Artifact) -> None:
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
-        self.twin = Twin(read_model(artifact.main))
+        self.twin: Any = Twin(read_model(artifact.main))
 
     @staticmethod
     def missing() -> str:
@@ -44,8 +44,14 @@ class EthosUSession:
         values = self.twin.run([inputs[spec.name] for spec in self.inputs])
         return {spec.name: value.reshape(spec.shape) for spec, value in zip(self.outputs, values, strict=True)}
 
+    def run_many(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Runs the model on many samples, which lie behind each other along the first axis."""
+        stacked = [inputs[spec.name].reshape(-1, *spec.shape) for spec in self.inputs]
+        values = self.twin.run_batch(stacked)
+        return {spec.name: value.reshape(-1, *spec.shape[1:]) for spec, value in zip(self.outputs, values, strict=True)}
+
     def close(self) -> None:
-        del self.twin
+        self.twin = None
 
 
 class Twin:
@@ -108,7 +114,10 @@ class Twin:
 
         interpreter = self._interpreters.get(id(call))
         if interpreter is None:
-            interpreter = self._interpreters[id(call)] = _interpreter(call.model)
+            try:
+                interpreter = self._interpreters[id(call)] = _interpreter(call.model)
+            except IntegrityError as error:
+                raise DeviceError(f"{call.name} is left to the CPU, and {error.message}", call="invoke") from error
         given = [self._load(arena, elsewhere, self.model.tensors[index]) for index in call.inputs]
         results: list[list[Array]] = []
         for sample in range(len(arena)):

@@ -25,7 +25,6 @@ GOALS = {
     "performance": ("performance",),
     "size": ("size",),
 }
-NOT_EXECUTED = "the NPU command stream cannot be executed without the device; what is verified is the TFLite model"
 
 
 class Vela:
@@ -34,6 +33,7 @@ class Vela:
     name = "vela"
     accepts = "tflite"
     produces = "tflite-vela"
+    repeats = True
     Options = VelaOptions
     Facts = VelaFacts
 
@@ -144,7 +144,7 @@ def _keep(best: Compiled, candidates: Sequence[Compiled], out: Path) -> None:
 
 
 def _notes(on_cpu: int, options: VelaOptions) -> tuple[str, ...]:
-    notes = [NOT_EXECUTED]
+    notes = []
     if on_cpu:
         notes.append(f"the estimate counts the NPU alone; operators left to the CPU come on top of it: {on_cpu}")
     if options.force_symmetric_int_weights:

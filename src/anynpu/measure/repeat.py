@@ -1,0 +1,92 @@
+"""Whether a compiled artifact computes, bit for bit, what the model does that it was compiled from."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu.artifact import Artifact
+from anynpu.errors import DeviceError, IntegrityError
+from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.measure.verify import known_answers
+from anynpu.runtime.base import choose, sessions_for
+from anynpu.tensors import Array
+
+SAMPLES = 16
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """What came out of executing a compiled artifact beside the model it was compiled from."""
+
+    device: str
+    executed: str
+    teacher: str
+    samples: int = 0
+    values: int = 0
+    differing: int = 0
+    worst: int = 0
+    first: str = ""
+    """Where the two part: the operation, the tensor and the registers."""
+    refused: str = ""
+    """Why the artifact could not be executed here."""
+    not_compared: str = ""
+    """Why there is nothing to compare it with."""
+
+    @property
+    def exact(self) -> bool:
+        return self.samples > 0 and self.differing == 0 and not self.refused and not self.not_compared
+
+    def note(self) -> str:
+        """Returns the sentence for people."""
+        if self.refused:
+            return f"{self.executed} does not run this model: {self.refused}"
+        if self.not_compared:
+            return f"not compared bit by bit: {self.not_compared}"
+        if self.exact:
+            return f"bit-exact with {self.teacher} on {self.samples} samples, which ran all of them"
+        share = f"{self.differing} of {self.values} values on {self.samples} samples, by {self.worst} at most"
+        return f"differs from {self.teacher} in {share}" + (f"; first at {self.first}" if self.first else "")
+
+
+def _run_all(session: Any, samples: SampleSet) -> dict[str, Array]:
+    """Returns the stored outputs of all samples, from one call where the session takes many at a time."""
+    if hasattr(session, "run_many"):
+        outputs: dict[str, Array] = session.run_many(samples.inputs)
+        return outputs
+    rows = [session.run(sample) for sample in samples]
+    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+
+
+def repeat(candidate: str, oracle: str, reference: str, data: str) -> dict[str, Any]:
+    """Executes a compiled artifact and the one before it on the first samples and compares every stored value.
+
+    Returns a `Repetition` as JSON data (runs in a child process).
+    """
+    subject, source, truth = (Artifact.open(Path(path)) for path in (candidate, oracle, reference))
+    samples = read_samples(Path(data)).first(SAMPLES)
+    kind, teacher = choose(subject.manifest.format), sessions_for(source.manifest.format)[0]
+    found = Repetition(kind.name, kind.what, teacher.what)
+    if reason := teacher.missing():
+        return asdict(found) | {"not_compared": reason}
+    try:
+        known = known_answers(teacher(source), samples, truth)
+    except IntegrityError as error:
+        return asdict(found) | {"not_compared": error.message}
+    session = kind(subject)
+    inputs = SampleSet({spec.name: known[f"input:{spec.name}"] for spec in session.inputs})
+    try:
+        outputs = _run_all(session, inputs)
+    except DeviceError as error:
+        return asdict(found) | {"refused": error.message}
+    pairs = [(value.astype(np.int64), known[f"output:{name}"].astype(np.int64)) for name, value in outputs.items()]
+    differing = sum(int((got != wanted).sum()) for got, wanted in pairs)
+    return asdict(found) | {
+        "samples": len(samples),
+        "values": sum(wanted.size for _, wanted in pairs),
+        "differing": differing,
+        "worst": max(int(np.abs(got - wanted).max(initial=0)) for got, wanted in pairs),
+    }
