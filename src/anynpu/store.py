@@ -206,6 +206,7 @@ class Store:
         kept = sum(not self.remove(address) for address in sorted({*self.addresses(), *logged}))
         self.sweep()
         forget_hashes(self.cache, everything=True)
+        shutil.rmtree(self.cache / "trials", ignore_errors=True)
         return kept
 
     def _touch(self, path: Path) -> None:

@@ -26,7 +26,8 @@ from anynpu.measure.together import measure_together
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.record import receipt
 from anynpu.pipeline.steps import own_version
-from anynpu.runtime.base import open_artifact
+from anynpu.runtime import trial
+from anynpu.runtime.base import open_artifact, open_session
 from anynpu.schema import sealed
 
 BOARD_RUNS, BOARD_WARMUP, MAX_TIME_S = 10, 2, 60.0
@@ -230,10 +231,11 @@ def _opener(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Sample, Calla
         sample = Sample(str(path), read_stored(path, artifact.manifest.inputs))
     else:
         sample = known_sample(artifact)
+    trial.require(artifact, given["device"])  # here, not where the cold start is timed
     if not pipeline:
-        return sample, lambda: Infer(open_on(artifact, given)[0], sample.inputs)
+        return sample, lambda: Infer(open_session(artifact, given["device"]), sample.inputs)
     post = _function(given["post"]) if given["post"] else None
-    return sample, lambda: Pipeline(open_on(artifact, given)[0], sample.inputs, read, post)
+    return sample, lambda: Pipeline(open_session(artifact, given["device"]), sample.inputs, read, post)
 
 
 def _image(artifact: Artifact, path: Path, given: Mapping[str, Any]) -> tuple[Sample, Read]:

@@ -31,6 +31,7 @@ from anynpu.measure.stats import percentile, quantity
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
 from anynpu.report.facts import fidelity_rows
+from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact
 
 LEVEL = click.option(
@@ -226,11 +227,11 @@ def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> 
     from anynpu.measure.samples import SampleSet
     from anynpu.measure.verify import class_axes, run_all
     from anynpu.quantize.calibration import load_data
-    from anynpu.runtime.base import choose, open_session
+    from anynpu.runtime.base import open_session
 
     data = load_data(given["data"], a.manifest.inputs, options.preprocess(given["preprocess"]), given["limit"])
     samples = SampleSet(data.inputs, data.labels)
-    choose(b.manifest.format, given["device"])  # raises before A has run
+    trial.require(a), trial.require(b, given["device"])  # raises before A has run
     with closing(open_session(a)) as on_a:
         outputs_a = run_all(on_a, samples, a)
     with closing(open_session(b, given["device"])) as on_b:

@@ -19,6 +19,7 @@ from anynpu.files import check_free, write_whole
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.record import receipt
 from anynpu.pipeline.steps import own_version
+from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact, open_session, run_stored
 from anynpu.tensors import Array, TensorSpec
 
@@ -86,6 +87,7 @@ def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
     if device is None and format == "c":
         device = "host"
     if device is None or not firmware.is_board(device):
+        trial.require(artifact, device)
         return open_session(artifact, device), None
     running = firmware.start(artifact, device, options.store(given), {"anynpu": own_version()}, given["timeout"])
     return running.session, running

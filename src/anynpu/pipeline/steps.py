@@ -29,7 +29,7 @@ from anynpu.pipeline.request import Request
 from anynpu.platform import Platform
 from anynpu.quantize import sources
 from anynpu.quantize.calibration import Dataset, load_data, sample_digests, source_digest, split_holdout
-from anynpu.runtime import int8_sums
+from anynpu.runtime import int8_sums, trial
 from anynpu.runtime.base import choose, sessions_for
 from anynpu.source import load, zoo
 from anynpu.store import Built, Store
@@ -274,6 +274,9 @@ class Steps:
             answer = tool.call(
                 "anynpu.measure.verify:verify", arguments, scratch=out.parent, log=work.log, progress=work.progress
             )
+            if answer["device"] == choose(made.manifest.format).name:
+                trial.passed(made, choose(made.manifest.format))
+            trial.passed(model, choose(model.manifest.format))
             answer["held_out"] = bool(data.manifest.details["held_out"])
             (out / "verification.json").write_text(schema.canonical_json(answer) + "\n", "utf-8")
             return Manifest(format="evidence", main="verification.json")

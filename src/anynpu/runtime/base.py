@@ -22,7 +22,11 @@ class Session(Protocol):
     rank: ClassVar[int]
     """Of several sessions that run a format, the one with the lowest rank is the reference."""
     what: ClassVar[str]
-    """What executes, for reports: "TFLite-Micro interpreter on this host"."""
+    """What executes, for reports: "TFLite-Micro interpreter on this host".
+
+    A session that loads the file into this process also has `package`, the one whose code reads it: `runtime/trial.py`
+    tries a new artifact in a child process first.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

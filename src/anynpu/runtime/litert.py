@@ -13,12 +13,14 @@ from typing import Any
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError, first_line
+from anynpu.runtime import tflite_form
 from anynpu.tensors import Array, Quantization
 
 
 def _interpreter(artifact: Artifact, kernels: str, keep: bool) -> Any:
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
+    tflite_form.check(artifact.main.read_bytes(), str(artifact.main))
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # keeping all tensors takes memory: it is what is asked for
@@ -39,6 +41,7 @@ class LiteRtSession:
     name = "litert"
     formats = ("tflite", "tflite-float")
     rank = 1
+    package = "ai-edge-litert"
     what = "LiteRT reference kernels on this host's CPU"
 
     def __init__(self, artifact: Artifact) -> None:

@@ -61,6 +61,7 @@ class OrtSession:
     name = "ort"
     formats: tuple[str, ...] = ("onnx", "onnx-ort")
     rank = 0
+    package = "onnxruntime"
     what = "ONNX Runtime on this host's CPU"
 
     def __init__(self, artifact: Artifact) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError
+from anynpu.runtime import tflite_form
 from anynpu.tensors import Array
 
 ARENA_LIMIT = 1 << 30
@@ -25,12 +26,15 @@ class TflmSession:
     name = "tflm"
     formats = ("tflite", "tflite-float")
     rank = 0
+    package = "tflite-micro"
     what = "TFLite-Micro interpreter on this host's CPU"
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
-        self._interpreter = _interpreter(artifact.main.read_bytes())
+        model = artifact.main.read_bytes()
+        tflite_form.check(model, str(artifact.main))
+        self._interpreter = _interpreter(model)
 
     @staticmethod
     def missing() -> str:
