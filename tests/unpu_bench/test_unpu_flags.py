@@ -145,7 +145,12 @@ def test_every_option_behind_a_format_has_a_flag():
     [
         (["--input_shape", "1", "3", "96", "96", "--fifo"], ["--input_shape", "1,3,96,96", "--fifo"]),
         (["--target_format", "onnx,", "tflm", "-q"], ["--target_format", "onnx,,tflm", "-q"]),
-        (["--target_format=onnx,tflm"], ["--target_format=onnx,tflm"]),
+        (["--target_format=onnx,tflm"], ["--target_format", "onnx,tflm"]),
+        (["--target_format", "onnx", "-q", "--target_format=vela"], ["--target_format", "onnx,vela", "-q"]),
+        (
+            ["--input_shape", "1", "8", "--input_shape", "1", "4"],
+            ["--input_shape", "1,8", "--input_shape", "1,4"],
+        ),
         (["--input_names", "--debug"], ["--input_names", "--debug"]),
         (["--model_name", "a", "b"], ["--model_name", "a", "b"]),
     ],

@@ -13,6 +13,7 @@ import click
 from anynpu.artifact import Artifact
 from anynpu.cli import options
 from anynpu.cli.bench_text import show, show_board
+from anynpu.cli.command import Command
 from anynpu.cli.progress import observer
 from anynpu.cli.run import DEVICE, TIMEOUT, open_on, read_stored
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError
@@ -109,7 +110,7 @@ MORE = (
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("artifact", type=click.Path(path_type=Path), required=False)
 @DEVICE
 @click.option(

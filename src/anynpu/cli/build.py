@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
+from anynpu.cli.command import Command
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
@@ -24,7 +25,7 @@ from anynpu.report.markdown import render
 from anynpu.store import Store
 
 
-@click.command()
+@click.command(cls=Command)
 @options.apply(options.MODEL, options.DATA)
 @click.option("-o", "--output", metavar="FOLDER", help="Where artifacts and reports go; backed up if it is there.")
 @click.option("--overwrite", is_flag=True, help="Replace the output folder of an earlier build instead of keeping it.")

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
+from anynpu.cli.command import Group
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import forget_hashes
@@ -21,7 +22,7 @@ UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)([kmg]?)")
 
 
-@click.group()
+@click.group(cls=Group)
 def cache() -> None:
     """The store of built steps. Every step of a build is kept under the digest of its inputs, options and tools.
 

@@ -14,6 +14,7 @@ import click
 from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.cli import options
+from anynpu.cli.command import Command, threshold
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.measure.compare import (
@@ -28,17 +29,23 @@ from anynpu.measure.compare import (
 )
 from anynpu.measure.launch import Interleaved, Job, conditions, interleave
 from anynpu.measure.stats import percentile, quantity
+from anynpu.measure.threshold import Threshold, sentences
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
 from anynpu.report.facts import fidelity_rows
 from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact
 
+LEVEL_SHARE, MARGIN_PERCENT, MIN_SQNR_DB = 0.05, 1.0, 10.0
 LEVEL = click.option(
-    "--level", type=float, default=0.05, show_default=True, help="Chance of a false alarm that is accepted."
+    "--level", type=float, default=LEVEL_SHARE, show_default=True, help="Chance of a false alarm that is accepted."
 )
 MARGIN = click.option(
-    "--margin", default="1%", show_default=True, metavar="SHARE", help="Smallest change of interest, such as 3%."
+    "--margin",
+    default=f"{MARGIN_PERCENT:g}%",
+    show_default=True,
+    metavar="SHARE",
+    help="Smallest change of interest, such as 3%.",
 )
 LEDGER = click.option(
     "--ledger", type=click.Path(path_type=Path), envvar="ANYNPU_LEDGER", help="The ledger's file [ANYNPU_LEDGER]."
@@ -48,14 +55,16 @@ SECONDS = click.option(
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("reference", metavar="A", type=click.Path(path_type=Path))
 @click.argument("candidate", metavar="B", type=click.Path(path_type=Path))
 @click.option("--data", metavar="SOURCE", help="Samples: .npy, .npz, a folder of images, file.py:generator.")
 @click.option("-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="How images become inputs.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Most samples to take.")
 @click.option("--metric", default="", help="How labels score: top1, mean_top1, ...; guessed from their form.")
-@click.option("--min-sqnr", type=float, default=10.0, show_default=True, metavar="DB", help="Less ends with status 1.")
+@click.option(
+    "--min-sqnr", type=float, default=MIN_SQNR_DB, show_default=True, metavar="DB", help="Less ends with status 1."
+)
 @click.option("--time", "timed", is_flag=True, help="Compare latencies, measured in turn in fresh processes.")
 @click.option("--launches", type=click.IntRange(2, 1000), default=5, show_default=True, help="Processes of each side.")
 @SECONDS
@@ -97,7 +106,12 @@ def compare(ctx: click.Context, /, reference: Path, candidate: Path, **given: An
         raise ConfigError(f"{reference} and {candidate}: one is a record, the other an artifact", "bench the artifact")
     else:
         record, failure = _artifacts(reference, candidate, rules, given)
-    record = schema.sealed({**record, "anynpu": own_version()})
+    gate = gate_of(ctx, rules)
+    if given["data"] is not None:
+        gate = (threshold(ctx, "min_sqnr", given["min_sqnr"], MIN_SQNR_DB, "dB"), *gate)
+    said = [*record["notes"], *sentences(gate)]
+    record = {**record, "gate": schema.to_dict(gate, whole=True), "notes": said, "anynpu": own_version()}
+    record = schema.sealed(record)
     if given["format"] == "json":
         click.echo(as_json(record), nl=False)
     else:
@@ -119,6 +133,14 @@ def rules_of(given: Mapping[str, Any]) -> Rules:
     except ValueError:
         raise ConfigError(f"--margin {text}: a share such as 1% was expected") from None
     return Rules(given["level"], margin)
+
+
+def gate_of(ctx: click.Context, rules: Rules) -> tuple[Threshold, ...]:
+    """Returns --level and --margin beside their defaults and where they came from."""
+    return (
+        threshold(ctx, "level", rules.level, LEVEL_SHARE),
+        threshold(ctx, "margin", 100 * rules.margin, MARGIN_PERCENT, "%"),
+    )
 
 
 def _same_network(a: SideInfo, b: SideInfo, given: Mapping[str, Any]) -> list[str]:

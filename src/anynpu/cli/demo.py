@@ -10,6 +10,7 @@ import click
 
 from anynpu.cli import options
 from anynpu.cli.build import build_and_report, report_files
+from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
@@ -22,9 +23,9 @@ CHIPS = "cpu,tflm,ethos-u55-128,ethos-u65-256,ethos-u85-256,hxwe2"
 RECORD = "demo.json"
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Group, invoke_without_command=True)
 @click.option("-m", "--model", default="zoo:resnet8", show_default=True, help="Which model of the zoo.")
-@click.option("-t", "--target", default=CHIPS, show_default=True, help="Which chips.")
+@click.option("-t", "--target", multiple=True, default=[CHIPS], show_default=True, help="Which chips. Repeat for more.")
 @click.option("-o", "--output", default="demo-out", show_default=True, help="Where artifacts and reports go.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier demo instead of keeping it.")
 @options.apply(options.COMMON)

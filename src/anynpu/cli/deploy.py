@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
+from anynpu.cli.command import Command
 from anynpu.deploy import probe, volume
 from anynpu.deploy.image import find_image
 from anynpu.errors import ConfigError
@@ -18,7 +19,7 @@ from anynpu.schema import near
 VOLUME = "volume:"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("tree", type=click.Path(path_type=Path))
 @click.option("--via", required=True, metavar="WAY", help="openocd, pyocd, probe-rs, or volume:FOLDER.")
 @click.option("--elf", "image", type=click.Path(path_type=Path), help="The firmware, where it is not TREE/build's.")

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
+from anynpu.cli.command import Command
 from anynpu.cli.task import FLAGS, opened
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole
@@ -24,7 +25,7 @@ from anynpu.tasks.picture import Picture, read_image
 CAMERA = "camera:"
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.argument("sources", nargs=-1, required=True, metavar="IMAGE|FOLDER|VIDEO|camera:N...")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write pictures with the boxes to this folder.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anynpu.cli import options
+from anynpu.cli.command import Command
 from anynpu.pipeline.output import as_json
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ WORDS = {"failed": "fix", "missing": "get"}
 NO_PROBLEM, PROBLEM = 0, 1
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option(
     "--root",
     type=click.Path(path_type=Path),

@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
+from anynpu.cli.command import Group
 from anynpu.cli.table import print_table
 from anynpu.drivers import plan as plans
 from anynpu.drivers.plan import Step
@@ -55,7 +56,7 @@ WHO = (
 UMD = (click.option("--umd", type=click.Path(path_type=Path), help="Install this cix-noe-umd package file too."),)
 
 
-@click.group()
+@click.group(cls=Group)
 def driver() -> None:
     """The kernel driver of an NPU. Every command is shown before it runs; nothing changes the system without --yes."""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from anynpu import schema
 from anynpu.cli import options, task
+from anynpu.cli.command import Command
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole
@@ -104,7 +105,7 @@ def _refuse_unused(model: Model, given: Given) -> None:
         raise ConfigError("this model reads images, not text", "name images or a folder of them")
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("artifact", type=click.Path(path_type=Path))
 @FILES
 @options.apply(TEXTS)
@@ -191,7 +192,7 @@ def _echo(kind: str, record: Mapping[str, Any]) -> None:
     click.echo(as_json({"schema_version": 1, "kind": kind, **record}), nl=False)
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("artifact", type=click.Path(path_type=Path))
 @FILES
 @click.option("--with", "other", metavar="ARTIFACT", type=click.Path(path_type=Path), help="The other tower.")
@@ -288,7 +289,7 @@ def _print_matrix(rows: Sequence[str], columns: Sequence[str], values: Array) ->
     print_table([{"": name, **dict(zip(heads, line, strict=True))} for name, line in zip(rows, cells, strict=True)])
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.argument("files", nargs=-1, required=True, metavar="IMAGE|FOLDER...", type=click.Path(path_type=Path))
 @click.option("--labels", metavar="A,B", help="Zero-shot: the classes to tell apart, in words.")

@@ -12,9 +12,11 @@ from typing import Any
 
 import click
 
+from anynpu import schema
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.cli import options
-from anynpu.cli.compare import LEVEL, rules_of
+from anynpu.cli.command import Command, threshold
+from anynpu.cli.compare import LEVEL, LEVEL_SHARE, rules_of
 from anynpu.cli.eval_text import show
 from anynpu.cli.progress import observer
 from anynpu.cli.run import open_on
@@ -27,6 +29,7 @@ from anynpu.measure.calibrated import Calibrated
 from anynpu.measure.compare import WORSE, side_of, verdict_of
 from anynpu.measure.evaluate import Outcome, Progress
 from anynpu.measure.pairs import read_pairs
+from anynpu.measure.threshold import sentences
 from anynpu.pipeline import disjoint
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
@@ -55,7 +58,7 @@ class Evaluated:
     notes: tuple[str, ...]
 
 
-@click.command("eval")
+@click.command("eval", cls=Command)
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("--data", required=True, metavar="SOURCE", help="Images, sentence pairs, labelled .npz or zoo:NAME.")
 @click.option("--annotations", type=click.Path(path_type=Path), help="Boxes: COCO's .json, or VOC's .xml or a folder.")
@@ -101,6 +104,8 @@ def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
         other = _evaluated(given["against"], {**given, "device": None})
         record["against"] = _against(subject, other, metric, rules.level)
         record["notes"] += [note for note in other.notes if note not in record["notes"]]
+        gate = (threshold(ctx, "level", rules.level, LEVEL_SHARE),)
+        record |= {"gate": schema.to_dict(gate, whole=True), "notes": [*record["notes"], *sentences(gate)]}
     record = sealed(record)
     if output is not None:
         write_whole(output, as_json(record))

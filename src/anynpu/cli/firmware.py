@@ -12,6 +12,7 @@ import click
 
 from anynpu.artifact import Artifact
 from anynpu.cli import options
+from anynpu.cli.command import Command
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.files import followed, writing
@@ -20,7 +21,7 @@ from anynpu.firmware.project.tree import VECTORS, Project, make_project
 from anynpu.pipeline.output import as_json, check_output, swap
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("artifact", type=click.Path(path_type=Path), required=False)
 @click.option("-b", "--board", metavar="BOARD", help="The board; without it all boards are listed.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the tree goes.")

@@ -10,6 +10,7 @@ import click
 
 from anynpu import schema
 from anynpu.cli import options
+from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
 from anynpu.pipeline.output import as_json
@@ -19,7 +20,7 @@ from anynpu.source import hub as models
 BASE = click.option("--base", metavar="ADDRESS", default="", help="https://, file:// or a folder [ANYNPU_HUB].")
 
 
-@click.group()
+@click.group(cls=Group)
 def hub() -> None:
     """Compiled models for the Zhouyi NPU, from CIX's model hub or a copy of it.
 

@@ -13,6 +13,7 @@ import click
 from anynpu import plugins, schema
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.cli import options
+from anynpu.cli.command import Command
 from anynpu.cli.progress import observer
 from anynpu.cli.show_cix import show_cix
 from anynpu.cli.table import print_table
@@ -31,7 +32,7 @@ from anynpu.report.schema import read
 from anynpu.runtime.base import sessions_for
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("chip", required=False)
 @options.apply(options.COMMON)
 @click.pass_context
@@ -116,7 +117,7 @@ def _target_row(platform: Platform) -> dict[str, str]:
     }
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("subject", required=False)
 @click.option("--layers", is_flag=True, help="The layers of a built chip that are furthest from the float model.")
 @options.apply(options.MODEL, options.COMMON)
@@ -238,7 +239,7 @@ def _quantization(q: Any) -> str:
     return f"{q.scale[0]:.6g}, {q.zero_point[0]}" if q.axis is None else f"{len(q.scale)} along axis {q.axis}"
 
 
-@click.command()
+@click.command(cls=Command)
 @options.apply(options.MODEL, options.DATA, options.COMMON)
 @click.pass_context
 def check(ctx: click.Context, /, **_: Any) -> int:

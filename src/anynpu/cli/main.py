@@ -14,8 +14,10 @@ from pathlib import Path
 from types import FrameType
 
 import click
+from click.core import ParameterSource
 
 from anynpu import __version__
+from anynpu.cli.command import origin_of
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError, ToolFailed, Unsupported
 
 VERBS = {
@@ -156,6 +158,9 @@ def _drop_stdout() -> None:
 def _usage(error: click.ClickException) -> ConfigError:
     ctx = getattr(error, "ctx", None)
     message = error.format_message().removesuffix(".")
+    param = getattr(error, "param", None)
+    if ctx and param is not None and ctx.get_parameter_source(param.name) == ParameterSource.ENVIRONMENT:
+        message += f" (from {origin_of(ctx, param.name)})"
     return ConfigError(message, f"`{ctx.command_path if ctx else 'anynpu'} --help` shows the usage")
 
 

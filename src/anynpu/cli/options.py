@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from anynpu import schema
+from anynpu.cli.command import origin_of
 from anynpu.errors import ConfigError
 from anynpu.files import cache_chosen, default_cache_dir
+from anynpu.measure.threshold import setting_of
 from anynpu.measure.verify import Gate
 from anynpu.pipeline.request import Request, parse_share
 from anynpu.quantize.calibration import Preprocess
@@ -94,7 +96,12 @@ TASK = (
     click.option("--tokenizer", metavar="FILE", help="The tokenizer of a task that reads text."),
 )
 DATA = (
-    click.option("-t", "--target", metavar="CHIP[,CHIP...]", help="Chips to build for; `anynpu targets` lists them."),
+    _many(
+        "-t",
+        "--target",
+        metavar="CHIP[,CHIP...]",
+        help="Chips to build for; `anynpu targets` lists them. Repeat for more.",
+    ),
     click.option(
         "--data",
         metavar="SOURCE",
@@ -143,16 +150,27 @@ def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
 
 
 def settings(ctx: click.Context, form: type[Any] = FileConfig) -> dict[str, Any]:
-    """Returns every flag, taken from the configuration file where neither command line nor environment says it."""
+    """Returns every flag, taken from the configuration file where neither command line nor environment says it.
+
+    Of settings that are a table, such as -O, the file's entries stay that no flag names. `origins` says of every
+    setting that is not the default where it came from.
+    """
     given = dict(ctx.params)
     path = given.pop("config", None)
+    given["origins"] = {name: origin for name in given if (origin := origin_of(ctx, name))}
     if path is None:
         return given
     file: Any = schema.from_dict(form, schema.read_toml(path), str(path))
     for name, value in vars(file).items():
-        silent = ctx.get_parameter_source(name) == click.core.ParameterSource.DEFAULT
-        if name in given and silent and value not in (None, "", (), {}):
+        if name not in given or value in (None, "", (), {}):
+            continue
+        if name not in given["origins"]:
             given[name] = value
+            given["origins"][name] = str(path)
+        elif isinstance(value, Mapping):
+            given[name] = {**value, **pairs(given["origins"][name], given[name])}
+        elif isinstance(value, Preprocess):
+            given[name] = preprocess(given[name], schema.to_dict(value))
     return given
 
 
@@ -176,13 +194,11 @@ def model_source(given: Mapping[str, Any]) -> ModelSource:
 
 def request(given: Mapping[str, Any]) -> Request:
     """Returns the whole request that the flags make."""
-    chips = given.get("target") or ()
-    names = chips.split(",") if isinstance(chips, str) else chips
     share = given.get("require_npu")
-    default = Gate()
+    stated = {f.name: given[setting_of(f.name)] for f in fields(Gate) if given.get(setting_of(f.name)) is not None}
     return Request(
         source=model_source(given),
-        chips=tuple(name.strip() for name in names if name.strip()),
+        chips=distinct(given.get("target") or ()),
         data=given.get("data") or "",
         test=given.get("test") or "",
         limit=512 if given.get("limit") is None else given["limit"],
@@ -192,11 +208,24 @@ def request(given: Mapping[str, Any]) -> Request:
         metric=given.get("metric") or "",
         options={k: str(v) for k, v in _named("-O", given.get("option")).items()},
         require_npu=1.0 if not share else parse_share(share),
-        gate=Gate(
-            default.min_sqnr_db if given.get("min_sqnr") is None else given["min_sqnr"],
-            default.max_drop_points if given.get("max_drop") is None else given["max_drop"],
-        ),
+        gate=Gate(**stated),
+        origins=_gate_origins(given.get("origins") or {}),
     )
+
+
+def _gate_origins(origins: Mapping[str, str]) -> dict[str, str]:
+    names = ("require_npu", *(setting_of(f.name) for f in fields(Gate)))
+    return {name: origins[name] for name in names if name in origins}
+
+
+def distinct(texts: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns the names in texts that commas separate, each once; one that is named twice is said."""
+    parts = [texts] if isinstance(texts, str) else texts
+    names = [name.strip() for text in parts for name in text.split(",") if name.strip()]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1:
+            click.echo(f"anynpu: {name} is named {names.count(name)} times: it is taken once", err=True)
+    return tuple(dict.fromkeys(names))
 
 
 def store(given: Mapping[str, Any]) -> Store:
@@ -231,10 +260,11 @@ def _shape(name: str, value: Any) -> tuple[int, ...]:
     return dims
 
 
-def preprocess(value: Any) -> Preprocess | None:
+def preprocess(value: Any, basis: Mapping[str, Any] | None = None) -> Preprocess | None:
+    """Returns how images become inputs as -P says it, in all else as `basis` does."""
     if isinstance(value, Preprocess) or not value:
         return value or None
-    data: dict[str, Any] = {}
+    data: dict[str, Any] = dict(basis or {})
     for name, text in pairs("-P", tuple(value)).items():
         if name == "size":
             data[name] = list(_shape("size", text))

@@ -10,13 +10,15 @@ import click
 
 from anynpu import schema
 from anynpu.cli import options
-from anynpu.cli.compare import LEDGER, LEVEL, MARGIN, rules_of
+from anynpu.cli.command import Command
+from anynpu.cli.compare import LEDGER, LEVEL, MARGIN, gate_of, rules_of
 from anynpu.cli.table import print_table
 from anynpu.measure.compare import WORSE
+from anynpu.measure.threshold import sentences
 from anynpu.pipeline.output import as_json
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--add", "added", multiple=True, metavar="FILE", help="Add a record: build, bench, compare or eval.")
 @click.option("--against", default="last", show_default=True, metavar="VERSION", help="3.12.0, or ethos-u-vela=3.12.0.")
 @LEVEL
@@ -48,11 +50,13 @@ def regress(ctx: click.Context, /, added: tuple[str, ...], against: str, **given
     ledger = read(path)
     rows, damaged = ledger.rows, ledger.damaged
     found = changes(rows, against, rules)
+    gate = gate_of(ctx, rules)
     worse = any(change.verdict == WORSE for change in found)
     if given["format"] == "json":
         record = {"schema_version": 1, "kind": "regress", "ledger": str(path), "rows": len(rows), "added": count}
         told = {"damaged": damaged, "gaps": ledger.gaps, "unsealed": ledger.unsealed}
         told |= {"level": rules.level, "margin": rules.margin, "verdict": WORSE if worse else "ok"}
+        told["gate"] = schema.to_dict(gate, whole=True)
         click.echo(as_json({**record, **told, "changes": [asdict(change) for change in found]}), nl=False)
         return int(worse)
     said = f"{path}: {len(rows)} rows" + (f", {count} of them new" if added else "")
@@ -62,6 +66,8 @@ def regress(ctx: click.Context, /, added: tuple[str, ...], against: str, **given
     if ledger.unsealed:
         click.echo(f"note: {ledger.unsealed} rows have no seal, so a change of them would not be noticed")
     print_table([_change_row(change) for change in found])
+    for line in sentences(gate):
+        click.echo(line)
     if not found:
         click.echo("no network, chip and metric has figures of two versions yet")
     return int(worse)

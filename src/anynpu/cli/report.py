@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
+from anynpu.cli.command import Command
 from anynpu.errors import ConfigError
 from anynpu.files import check_free, write_whole, writing
 from anynpu.pipeline.output import REPORT, as_json
@@ -21,7 +22,7 @@ FORMS = {
 }
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("record", type=click.Path(path_type=Path), required=False)
 @click.option(
     "-o", "--output", metavar="FILE", help="Where the report goes; beside the record if not said; - is stdout."

@@ -12,6 +12,7 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.cli import options
+from anynpu.cli.command import Command
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
@@ -38,7 +39,7 @@ TIMEOUT = click.option(
 )
 
 
-@click.command()
+@click.command(cls=Command)
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.option("-i", "--input", "inputs", required=True, metavar="FILE", help="x.npy, or x.npz with an array per input.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
+from anynpu.cli.command import Command
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.files import write_whole
@@ -42,7 +43,7 @@ class SweepFile:
     max_drop: float | None = None
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("-m", "--model", "model", multiple=True, metavar="MODEL", help="A model; repeat for more.")
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="TOML file with the lists instead of flags.")
 @options.apply(options.DATA)

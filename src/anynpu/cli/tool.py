@@ -16,12 +16,13 @@ from anynpu.capsules.checkout import find_checkout
 from anynpu.capsules.verify import PROBE_S
 from anynpu.capsules.verify import verify as verify_capsule
 from anynpu.cli import options
+from anynpu.cli.command import Group
 from anynpu.cli.table import print_table
 from anynpu.errors import IntegrityError, ToolFailed, ToolMissing
 from anynpu.pipeline.output import as_json
 
 
-@click.group()
+@click.group(cls=Group)
 def tool() -> None:
     """The compilers and runtimes that anynpu drives, and the vendors' toolchains in environments of their own.
 

@@ -12,6 +12,7 @@ import click
 
 from anynpu.cli import options
 from anynpu.cli.build import files_read, report_files
+from anynpu.cli.command import Command
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
@@ -39,6 +40,7 @@ LISTS = (
     "output_shape",
 )
 """Flags that take several values: separated by spaces, by commas, or both."""
+SHAPES = ("input_shape", "output_shape")
 SAFE = re.compile(r"\w[\w.-]*")
 COMMON_TITLE = "Model, data and output"
 
@@ -51,7 +53,7 @@ class Grouped(click.Option):
         self.group = group
 
 
-class Underscored(click.Command):
+class Underscored(Command):
     """A command whose lists may be written with spaces, and whose help groups the flags by format."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -68,17 +70,28 @@ class Underscored(click.Command):
 
 
 def gathered(arguments: Sequence[str]) -> list[str]:
-    """Returns the arguments with the values of each list joined by commas: click takes one value a flag."""
+    """Returns the arguments with the values of each list joined by commas: click takes one value a flag.
+
+    A list that is given again goes on; shapes stay apart, since each is that of another tensor.
+    """
     found: list[str] = []
+    places: dict[str, int] = {}
     rest = list(arguments)
     while rest:
-        word = rest.pop(0)
-        found.append(word)
-        if word.removeprefix("--") in LISTS and word.startswith("--"):
-            values = []
-            while rest and not rest[0].startswith("--") and rest[0] not in ("-f", "-v", "-q", "-h"):
-                values.append(rest.pop(0))
-            found += [",".join(values)] if values else []
+        word, sign, value = rest.pop(0).partition("=")
+        name = word.removeprefix("--")
+        if name not in LISTS or not word.startswith("--"):
+            found.append(word + sign + value)
+            continue
+        values = [value] if sign else []
+        while rest and not rest[0].startswith("--") and rest[0] not in ("-f", "-v", "-q", "-h"):
+            values.append(rest.pop(0))
+        if name in places and values:
+            found[places[name]] = ",".join([found[places[name]], *values])
+            continue
+        found += [word, ",".join(values)] if values else [word]
+        if values and name not in SHAPES:
+            places[name] = len(found) - 1
     return found
 
 
@@ -194,11 +207,11 @@ def unpu_bench(ctx: click.Context, /, **_: Any) -> int:
 
 
 def _run(ctx: click.Context) -> int:
-    given = ctx.params
-    formats = parse_formats(given["target_format"].split(","))
+    given = options.settings(ctx)
+    formats = parse_formats(options.distinct(given["target_format"]))
     if not SAFE.fullmatch(given["model_name"]):
         raise ConfigError(f"--model_name {given['model_name']}: letters, digits, _, - and . make a file name")
-    asked = bench.wanted(formats, names(given["target_hardware"]), _is_stated(ctx, "target_hardware"))
+    asked = bench.wanted(formats, options.distinct(given["target_hardware"]), _is_stated(ctx, "target_hardware"))
     pairs, chosen = bench.with_bits(asked, given[BIT_WIDTH])
     named = _named(given)
     request, said = _request(given, named, formats, pairs, chosen)
@@ -258,6 +271,7 @@ def _request(
             "target": chips,
             "data": given["data_sample"],
             "option": {**chosen, **generated, **more},
+            "origins": given["origins"],
             **{name: given[name] for name in ("require_npu", "min_sqnr", "max_drop")},
         }
     )

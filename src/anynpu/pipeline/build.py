@@ -10,7 +10,8 @@ from typing import Any
 from anynpu import plugins, schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsupported
-from anynpu.measure.verify import Verification, judge
+from anynpu.measure.threshold import sentences
+from anynpu.measure.verify import Gate, Verification, judge
 from anynpu.pipeline.layers import empty, graph
 from anynpu.pipeline.planner import Link, plan_all
 from anynpu.pipeline.request import Request
@@ -46,6 +47,18 @@ class ChipResult:
         if self.error is not None:
             return type(self.error).__name__
         return "fallback" if self.verdict else "ok"
+
+    @property
+    def by_gate_only(self) -> str:
+        """What the default gate says of a result that passes the one in force, if it would not pass that."""
+        if self.status != "ok" or self.artifact is None:
+            return ""
+        try:
+            if self.verification is not None:
+                judge(self.verification, Gate())
+        except AccuracyError as error:
+            return error.message
+        return fallback(self.artifact, self.platform, Request.require_npu)
 
     @property
     def exit_status(self) -> int:
@@ -117,6 +130,7 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
             result.chips.append(ChipResult(chip.name, chip, error=broken[chip.name]))
         else:
             result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed))
+    result.notes += [*sentences(request.thresholds), *_without_effect(request, chips, steps.metric)]
     result.timings = tuple(timed.stages)
     result.notes += steps.notes
     return result
@@ -133,6 +147,16 @@ def _notes(result: BuildResult) -> list[str]:
         elif count := overlap(result.calibration, result.test):
             total = result.test.manifest.details["samples"]
             notes.append(f"{count} of {total} verification samples also occur in the calibration data")
+    return notes
+
+
+def _without_effect(request: Request, chips: Iterable[Platform], metric: str) -> list[str]:
+    """Returns a sentence for every part of the gate that was set and can judge nothing here."""
+    notes = []
+    if "require_npu" in request.origins and not any(chip.npu for chip in chips):
+        notes.append(f"{request.origins['require_npu']}: require-npu has no effect, none of these chips has an NPU")
+    if "max_drop" in request.origins and not metric:
+        notes.append(f"{request.origins['max_drop']}: max-drop has no effect without a --metric")
     return notes
 
 

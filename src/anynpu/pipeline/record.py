@@ -24,6 +24,7 @@ def record(result: BuildResult) -> dict[str, Any]:
         "anynpu": own_version(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "request": schema.to_dict(result.request, whole=True),
+        "gate": schema.to_dict(result.request.thresholds, whole=True),
         "model": None if result.model is None else _artifact(result.model),
         "data": {
             "calibration": _data(result.calibration),
@@ -62,6 +63,7 @@ def _chip(chip: ChipResult) -> dict[str, Any]:
         "status": chip.status,
         "exit_status": chip.exit_status,
         "verdict": chip.verdict,
+        "by_gate_only": chip.by_gate_only,
         "error": None if chip.error is None else error_record(chip.error),
         "chain": [_artifact(a) for a in chip.artifacts],
         "verification": None if chip.verification is None else verification_record(chip.verification),

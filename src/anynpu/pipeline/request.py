@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from anynpu.errors import ConfigError
+from anynpu.measure.threshold import Threshold, thresholds
 from anynpu.measure.verify import Gate
 from anynpu.quantize.calibration import Preprocess
 from anynpu.source.load import ModelSource
@@ -32,6 +33,8 @@ class Request:
     options: Mapping[str, str] = field(default_factory=dict)
     require_npu: float = 1.0
     gate: Gate = field(default_factory=Gate)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    """Where the settings of the gate came from: a flag, a file or an environment variable."""
 
     def __post_init__(self) -> None:
         if not self.chips:
@@ -40,9 +43,15 @@ class Request:
             raise ConfigError("--require-npu takes a share from 0% to 100%")
         if self.limit < 1:
             raise ConfigError(f"a limit of {self.limit} samples leaves none", "give --limit 1 or more")
-        for flag, value in (("--min-sqnr", self.gate.min_sqnr_db), ("--max-drop", self.gate.max_drop_points)):
-            if not math.isfinite(value):  # every comparison with NaN is false: the gate would let anything through
-                raise ConfigError(f"{flag} {value}: a finite number was expected")
+        for each in self.thresholds:
+            if not math.isfinite(each.value):  # every comparison with NaN is false: anything would pass the gate
+                raise ConfigError(f"--{each.name.replace('_', '-')} {each.value}: a finite number was expected")
+
+    @property
+    def thresholds(self) -> tuple[Threshold, ...]:
+        """The whole gate in force, the share on the NPU as a percentage."""
+        share = Threshold("require_npu", 100 * self.require_npu, 100.0, "%", self.origins.get("require_npu", ""))
+        return (share, *thresholds(self.gate, self.origins))
 
 
 def parse_share(text: str) -> float:

@@ -2,7 +2,8 @@
 
 The record of a sweep (`sweep.json`):
 
-    kind "sweep", schema_version, anynpu, at, axes (what is compared, and which way is better), notes, exit_status,
+    kind "sweep", schema_version, anynpu, at, axes (what is compared, and which way is better), gate, notes,
+    exit_status,
     rows: one for each combination, with model, chip, options, status, error, metric, score, score_float, sqnr_db,
           accuracy (what the front is drawn by), latency_ms and latency_source (an estimate), sram_bytes, flash_bytes,
           dram_bytes, on_npu, seconds, fingerprint, digest, group (rows of one group are comparable), on_front, report
@@ -24,6 +25,7 @@ from typing import Any
 from anynpu import schema, tool
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolMissing
 from anynpu.files import write_whole, writing
+from anynpu.measure.threshold import sentences
 from anynpu.pipeline.build import build
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.preview import Silent
@@ -54,7 +56,8 @@ class Cell:
     def address(self) -> str:
         """The name of the result: the same while the model's files, the data, the options and this program are."""
         files = [source_digest(source) for source in (self.request.data, self.request.test) if source]
-        what = [schema.to_dict(self.request), identify(self.request.source), files, own_version()]
+        asked = replace(self.request, origins={})  # a flag and a file that say the same ask for the same
+        what = [schema.to_dict(asked), identify(self.request.source), files, own_version()]
         return schema.digest(what)[:16]
 
 
@@ -169,8 +172,9 @@ def sweep(
         "anynpu": own_version(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "axes": dict(AXES),
+        "gate": schema.to_dict(wanted.base.thresholds, whole=True),
         "rows": rows,
-        "notes": _notes(rows),
+        "notes": [*sentences(wanted.base.thresholds), *_notes(rows)],
         "exit_status": next((r["exit_status"] for r in rows if r["exit_status"]), 0),
     }
     found = schema.sealed(data)

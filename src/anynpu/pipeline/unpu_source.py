@@ -33,6 +33,9 @@ class Named:
     @property
     def inputs(self) -> dict[str, tuple[int, ...] | None]:
         """The inputs by name, with their shapes where they are stated."""
+        for name in self.input_names:
+            if self.input_names.count(name) > 1:
+                raise ConfigError(f"--input_names {name}: is given twice")
         shapes: Sequence[tuple[int, ...] | None] = self.input_shapes or [None] * len(self.input_names)
         if len(shapes) != len(self.input_names):
             raise ConfigError(
@@ -137,6 +140,8 @@ def arguments(text: str) -> dict[str, Any]:
                 f"--model_module_args {part}: NAME=VALUE was expected",
                 "the constructor's arguments go by name: --model_module_args num_classes=10 bias=true",
             )
+        if name.strip() in found:
+            raise ConfigError(f"--model_module_args {part}: {name.strip()} is given twice")
         found[name.strip()] = _literal(value.strip())
     return found
 

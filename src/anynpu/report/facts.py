@@ -6,7 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from anynpu.measure.stats import quantity, summarize
+from anynpu.measure.threshold import Threshold, sentences
 from anynpu.report.figures import decibel, kib, percent
+from anynpu.schema import from_dict
 
 Record = Mapping[str, Any]
 Row = dict[str, str]
@@ -170,6 +172,11 @@ def together_rows(record: Record) -> list[Row]:
             }
         )
     return rows
+
+
+def gate_lines(record: Record) -> list[str]:
+    """Returns a sentence for every threshold of a record that is not the default."""
+    return sentences(from_dict(Threshold, dict(each), "gate") for each in record.get("gate") or ())
 
 
 def fidelity_rows(outputs: Record) -> list[Row]:

@@ -56,6 +56,12 @@ def chip_row(chip: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def by_gate_only(chip: Mapping[str, Any]) -> list[str]:
+    """Returns a sentence where the default gate would not let a chip's result pass."""
+    missed = chip.get("by_gate_only")
+    return [f"{chip['chip']} is ok by the gate in force only; by the default one: {missed}"] if missed else []
+
+
 def table_notes(chips: list[dict[str, Any]]) -> list[str]:
     """Returns the sentences under the closing table: what the columns are, and where they are estimates."""
     notes = []
@@ -75,6 +81,7 @@ def table_notes(chips: list[dict[str, Any]]) -> list[str]:
     in_dram = [c["chip"] for c in chips if c["chain"] and c["chain"][-1].get("details", {}).get("dram_bytes")]
     if in_dram:
         notes.append(f"no flash is counted for {', '.join(in_dram)}: weights and arena lie in DRAM there")
+    notes += [line for chip in chips for line in by_gate_only(chip)]
     for what in sorted({_executed(c["verification"]) for c in chips if c["verification"]}):
         notes.append(what)
     return notes

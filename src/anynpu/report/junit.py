@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from xml.etree import ElementTree
 
 from anynpu.report import facts
+from anynpu.report.figures import by_gate_only
 
 Record = Mapping[str, Any]
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -41,8 +42,13 @@ def render(record: Record) -> str:
     suites = ElementTree.Element("testsuites", figures)
     about = {"name": _clean(name), **figures, **({"timestamp": _clean(record["at"])} if record.get("at") else {})}
     suite = ElementTree.SubElement(suites, "testsuite", about)
+    changed = facts.gate_lines(record)
+    if changed:
+        properties = ElementTree.SubElement(suite, "properties")
+        for line in changed:
+            ElementTree.SubElement(properties, "property", {"name": "gate", "value": _clean(line)})
     for case in cases:
-        _add(suite, _clean(name), case)
+        _add(suite, _clean(name), replace(case, said="\n".join(filter(None, (case.said, *changed)))))
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
 
@@ -70,7 +76,8 @@ def _build(record: Record) -> tuple[str, list[Case]]:
 def _chip(chip: Record) -> Case:
     error, proof = chip["error"], chip["verification"] or {}
     figures = {"SQNR dB": proof.get("sqnr_db"), proof.get("metric") or "score": proof.get("score")}
-    said = "\n".join(f"{name}: {facts.short(value)}" for name, value in figures.items() if value is not None)
+    told = [f"{name}: {facts.short(value)}" for name, value in figures.items() if value is not None]
+    said = "\n".join([*told, *by_gate_only(chip)])
     name, seconds = chip["chip"], float(chip["seconds"])
     if error:
         result = "failure" if error["kind"] in ("AccuracyError", "Unsupported") else "error"

@@ -1,0 +1,54 @@
+"""A figure that results are judged by, beside its default, and where it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+UNITS = {"_db": "dB", "_points": "points"}
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A threshold in force. `origin` is the flag, the file or the environment variable that set it."""
+
+    name: str
+    value: float
+    default: float
+    unit: str = ""
+    origin: str = ""
+
+    @property
+    def changed(self) -> bool:
+        return self.value != self.default
+
+    def __str__(self) -> str:
+        name, unit = self.name.replace("_", "-"), f" {self.unit}" if self.unit else ""
+        by = f", set by {self.origin}" if self.origin else ""
+        return f"gate in force: {name} {self.value:g}{unit} instead of {self.default:g}{unit}{by}"
+
+
+def setting_of(field: str) -> str:
+    """Returns how a threshold is called on the command line: min_sqnr for min_sqnr_db."""
+    return field.removesuffix(unit_of(field))
+
+
+def unit_of(field: str) -> str:
+    """Returns the ending of a field's name that is its unit, or an empty string."""
+    return next((ending for ending in UNITS if field.endswith(ending)), "")
+
+
+def thresholds(gate: Any, origins: Mapping[str, str]) -> tuple[Threshold, ...]:
+    """Returns every field of a dataclass of thresholds; `origins` says where the settings came from."""
+    found = []
+    for field in fields(gate):
+        name = setting_of(field.name)
+        unit = UNITS.get(unit_of(field.name), "")
+        found.append(Threshold(name, getattr(gate, field.name), field.default, unit, origins.get(name, "")))  # type: ignore[arg-type]
+    return tuple(found)
+
+
+def sentences(gate: Iterable[Threshold]) -> list[str]:
+    """Returns what is to be said of the thresholds that are not the default."""
+    return [str(threshold) for threshold in gate if threshold.changed]
