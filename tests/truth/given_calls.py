@@ -63,7 +63,9 @@ def write_labelled(path: Path, count: int = 60, **labels: np.ndarray) -> np.ndar
     return truth
 
 
-def commands(command: click.Command = root, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+def commands(
+    command: click.Command = root, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
     """Yields every command with the words that call it, groups that do something by themselves too."""
     if isinstance(command, click.Group):
         ctx = click.Context(command)

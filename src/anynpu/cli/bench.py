@@ -13,14 +13,14 @@ import click
 from anynpu.artifact import Artifact
 from anynpu.cli import options
 from anynpu.cli.bench_text import show, show_board
-from anynpu.cli.command import Command
+from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.progress import observer
 from anynpu.cli.run import DEVICE, TIMEOUT, open_on, read_stored
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError
 from anynpu.files import check_free, write_whole
 from anynpu.measure.bench import Sample, board_record, known_sample, time_board
 from anynpu.measure.energy import NOT_HERE, CsvMeter, Meter, find_meter, parse_window
-from anynpu.measure.load import SCENARIOS, SERVER, SINGLE, Runner, Settings, Tell
+from anynpu.measure.load import MULTI, SCENARIOS, SERVER, SINGLE, Runner, Settings, Tell
 from anynpu.measure.outcome import INTERRUPTED, to_record
 from anynpu.measure.subject import INFER, PIPELINE, Http, Infer, Pipeline, Read, Subject, Tally
 from anynpu.measure.together import measure_together
@@ -33,6 +33,7 @@ from anynpu.schema import sealed
 
 BOARD_RUNS, BOARD_WARMUP, MAX_TIME_S = 10, 2, 60.0
 BODY = {"input": ["A sentence of usual length, as people search for it."], "model": "default"}
+HOST_ONLY = ("min_time", "min_count", "max_time", "preprocess", "energy_csv", "energy_window", "energy_idle")
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 
 LOAD = (
@@ -142,6 +143,7 @@ def bench(ctx: click.Context, /, artifact: Path | None, **given: Any) -> int:
         check_free(output, given["overwrite"], (artifact, given["inputs"], given["body"], given["energy_csv"]))
     if (artifact is None) == (given["http"] is None):
         raise ConfigError("name an artifact, or --http URL: one of the two")
+    _refuse_idle(ctx, given)
     told, record, error = _measure(artifact, given)
     record = sealed({"schema_version": 2, "kind": "bench", "anynpu": own_version(), **told, **record})
     if output is not None:
@@ -151,6 +153,22 @@ def bench(ctx: click.Context, /, artifact: Path | None, **given: Any) -> int:
     else:
         (show_board if record.get("board") else show)(record)
     return _status(record, error)
+
+
+def _refuse_idle(ctx: click.Context, given: Mapping[str, Any]) -> None:
+    """Raises for a flag that this measurement has no use for."""
+    if given["http"] is None:
+        refuse_unused(ctx, "there is no --http", "body", "connections")
+    else:
+        refuse_unused(ctx, "a server is measured", "scope", "preprocess")
+    if given["scenario"] != SERVER:
+        refuse_unused(ctx, f"the scenario is {given['scenario']}", "seed", hint="it is for --scenario server")
+    if given["scenario"] != MULTI:
+        refuse_unused(ctx, f"the scenario is {given['scenario']}", "streams", hint="it is for --scenario multi-stream")
+    if given["bound"] is None:
+        refuse_unused(ctx, "there is no --bound", "percentile")
+    if given["runs"] is not None:
+        refuse_unused(ctx, "-n is an exact number of runs", "min_time", "min_count", "max_time")
 
 
 Measured = tuple[dict[str, Any], dict[str, Any], BaseException | None]
@@ -228,6 +246,8 @@ def _opener(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Sample, Calla
         if not pipeline:
             raise ConfigError(f"{path}: an image is an input of --scope pipeline only", "or give an .npy file")
         sample, read = _image(artifact, path, given)
+    elif given["preprocess"]:
+        raise ConfigError("-P has no effect without an image", "give one with -i")
     elif path is not None:
         sample = Sample(str(path), read_stored(path, artifact.manifest.inputs))
     else:
@@ -339,6 +359,7 @@ def _board(subject: Artifact, given: Mapping[str, Any]) -> tuple[dict[str, Any],
     for flag, said in {**asked, "--qps": given["qps"], "--bound": given["bound"], "--post": given["post"]}.items():
         if said:
             raise ConfigError(f"{flag}: a board measures itself, single-stream", "leave it out, or name another --on")
+    refuse_unused(click.get_current_context(), "a board measures itself", *HOST_ONLY)
     sample = known_sample(subject)
     if given["inputs"]:
         sample = Sample(given["inputs"], read_stored(Path(given["inputs"]), subject.manifest.inputs))

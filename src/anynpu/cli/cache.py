@@ -35,7 +35,11 @@ def cache() -> None:
 @click.pass_context
 def dir_(ctx: click.Context, /, **_: Any) -> int:
     """Print the cache folder."""
-    click.echo(str(options.store(ctx.params).cache))
+    folder = str(options.store(ctx.params).cache)
+    if ctx.params["format"] == "json":
+        click.echo(as_json({"schema_version": 1, "kind": "cache-dir", "path": folder}), nl=False)
+    else:
+        click.echo(folder)
     return 0
 
 

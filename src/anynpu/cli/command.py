@@ -6,6 +6,7 @@ click takes the last of two values of one flag and knows nothing of a misspelled
 
 from __future__ import annotations
 
+import math
 import os
 
 import click
@@ -17,12 +18,14 @@ from anynpu.schema import near
 
 
 class Command(click.Command):
-    """A command that refuses a flag given twice with different values."""
+    """A command that refuses a flag given twice with different values, an empty value, and a number that is none."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _require_once(self, ctx, args)
         _tell_unknown_variables(self, ctx)
-        return super().parse_args(ctx, args)
+        rest = super().parse_args(ctx, args)
+        _require_finite(self, ctx)
+        return rest
 
 
 class Group(click.Group):
@@ -51,6 +54,16 @@ def _require_once(command: click.Command, ctx: click.Context, args: list[str]) -
         distinct = list(dict.fromkeys(map(str, values.get(param.name or "") or ())))
         if len(distinct) > 1:
             raise click.UsageError(f"{flag_of(param)} is given more than once: {', '.join(distinct)}", ctx)
+        if "" in distinct:  # what a script's variable that is not set makes of "$DATA"
+            raise click.UsageError(f"{flag_of(param)} is empty", ctx)
+
+
+def _require_finite(command: click.Command, ctx: click.Context) -> None:
+    """Raises for NaN and infinity: every comparison with NaN is false, so that no limit would hold."""
+    for param in command.get_params(ctx):
+        value = ctx.params.get(param.name or "")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise click.UsageError(f"{flag_of(param)} {value}: a finite number was expected", ctx)
 
 
 def _tell_unknown_variables(command: click.Command, ctx: click.Context) -> None:

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.cli import options
-from anynpu.cli.command import Command, threshold
+from anynpu.cli.command import Command, refuse_unused, threshold
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.measure.compare import (
@@ -35,6 +35,11 @@ from anynpu.pipeline.steps import own_version
 from anynpu.report.facts import fidelity_rows
 from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact
+from anynpu.tasks.card import names_of
+
+if TYPE_CHECKING:
+    from anynpu.measure.labels import Labels
+    from anynpu.quantize.calibration import Dataset
 
 LEVEL_SHARE, MARGIN_PERCENT, MIN_SQNR_DB = 0.05, 1.0, 10.0
 LEVEL = click.option(
@@ -100,6 +105,10 @@ def compare(ctx: click.Context, /, reference: Path, candidate: Path, **given: An
     if not math.isfinite(given["min_sqnr"]):
         raise ConfigError(f"--min-sqnr {given['min_sqnr']}: a number of decibels was expected")
     failure: AnyNpuError | None = None
+    if given["data"] is None:
+        refuse_unused(ctx, "there is no --data", "preprocess", "limit", "metric", "min_sqnr")
+    if not given["timed"]:
+        refuse_unused(ctx, "there is no --time", "launches", "seconds", "runs")
     if reference.is_file() and candidate.is_file():
         record = _records(reference, candidate, rules, given)
     elif reference.is_file() or candidate.is_file():
@@ -157,8 +166,8 @@ def _same_network(a: SideInfo, b: SideInfo, given: Mapping[str, Any]) -> list[st
 
 def _records(path_a: Path, path_b: Path, rules: Rules, given: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the comparison of two benches that were recorded."""
-    if given["data"] is not None or given["timed"]:
-        raise ConfigError("--data and --time run artifacts; two records were given")
+    if given["data"] is not None or given["timed"] or given["device"]:
+        raise ConfigError("--data, --time and --on run artifacts; two records were given")
     (a, launches_a, unit_a, note_a), (b, launches_b, unit_b, note_b) = _side(path_a), _side(path_b)
     if unit_a != unit_b:
         raise ConfigError(f"{path_a} counts {unit_a} and {path_b} {unit_b}: nothing to compare")
@@ -245,31 +254,47 @@ def _timed(a: Artifact, b: Artifact, given: Mapping[str, Any]) -> Interleaved:
 def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> tuple[dict[str, Any], tuple[str, str]]:
     """Returns the fidelity of outputs, and the accuracies where there are labels."""
     from anynpu.measure.fidelity import compare_outputs
-    from anynpu.measure.paired import compare_accuracy, default_metric
+    from anynpu.measure.labels import require_metric
+    from anynpu.measure.paired import PAIRED_METRICS, compare_accuracy
     from anynpu.measure.samples import SampleSet
     from anynpu.measure.verify import class_axes, run_all
     from anynpu.quantize.calibration import load_data
     from anynpu.runtime.base import open_session
 
+    require_metric(given["metric"], PAIRED_METRICS)
     data = load_data(given["data"], a.manifest.inputs, options.preprocess(given["preprocess"]), given["limit"])
-    samples = SampleSet(data.inputs, data.labels)
+    metric, labels = _labels(a, data, given)
+    samples = SampleSet(data.inputs, None if labels is None else labels.values)
     trial.require(a), trial.require(b, given["device"])  # raises before A has run
     with closing(open_session(a)) as on_a:
         outputs_a = run_all(on_a, samples, a)
     with closing(open_session(b, given["device"])) as on_b:
         outputs_b = run_all(on_b, samples, a if same else b)
-    notes = [f"{len(samples)} samples" + (" of RANDOM data" * data.random)]
+    notes = [f"{len(samples)} samples" + (" of RANDOM data" * data.random), *(labels.notes if labels else ())]
     found: dict[str, Any] = {"notes": notes}
     if same:
         fidelity = compare_outputs(outputs_a, outputs_b, class_axes(a))
         found["outputs"] = schema.to_dict({name: f.to_json() for name, f in fidelity.items()})
         found["min_sqnr_db"] = given["min_sqnr"]
     if samples.labels is not None:
-        metric = given["metric"] or default_metric(outputs_a, samples.labels)
         found["accuracy"] = compare_accuracy(metric, samples.inputs, outputs_a, outputs_b, samples.labels)
-    elif given["metric"]:
-        raise ConfigError(f"--metric {given['metric']}: the data has no labels")
     return found, (on_a.what, on_b.what)
+
+
+def _labels(a: Artifact, data: Dataset, given: Mapping[str, Any]) -> tuple[str, Labels | None]:
+    """Returns the metric and the labels as it takes them, by the card of A; neither where the data has no labels."""
+    from anynpu.measure.labels import read_labels, require_fit
+    from anynpu.measure.paired import SQUARED_ERROR, metric_of
+
+    if data.labels is None:
+        if given["metric"]:
+            raise ConfigError(f"--metric {given['metric']}: the data has no labels")
+        return "", None
+    outputs = a.manifest.outputs
+    metric = given["metric"] or metric_of(data.labels, outputs)
+    if metric != SQUARED_ERROR:
+        require_fit(metric, a.manifest.inputs, outputs)
+    return metric, read_labels(metric, data.labels, data.folders, outputs, names_of(a), given["data"])
 
 
 def show(record: Mapping[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
-from anynpu.cli.command import Command
+from anynpu.cli.command import Command, refuse_unused
 from anynpu.deploy import probe, volume
 from anynpu.deploy.image import find_image
 from anynpu.errors import ConfigError
@@ -40,6 +40,7 @@ def deploy(ctx: click.Context, /, tree: Path, via: str, image: Path | None, dry_
     anynpu deploy tree --via volume:/media/RPI-RP2 --dry-run
     """
     if via.startswith(VOLUME):
+        refuse_unused(ctx, "a volume takes a copy of the file", "chip", "probe", "address", "timeout")
         done = _to_volume(Path(via.removeprefix(VOLUME)), tree, image, dry_run)
     elif via in probe.PROGRAMMERS:
         done = _through_probe(probe.PROGRAMMERS[via], tree, image, dry_run, given)

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
-from anynpu.cli.command import Command
+from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.task import FLAGS, opened
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole
@@ -48,6 +48,8 @@ def detect(ctx: click.Context, /, artifact: Path, sources: tuple[str, ...], **gi
     anynpu detect out/zhouyi-z3 camera:0 --frames 100 -f json
     """
     items = _distinct(list(_items(sources, given)))
+    if not any(item.moves for item in items):
+        refuse_unused(ctx, "there is no video and no camera", "frames")
     _check_output(given["output"], items, given["overwrite"])
     with opened(artifact, "detect", given) as model:
         wanted = class_numbers(given["classes"], model.card.labels) if given["classes"] is not None else ()

@@ -14,7 +14,7 @@ import numpy as np
 
 from anynpu import schema
 from anynpu.cli import options, task
-from anynpu.cli.command import Command
+from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole
@@ -313,6 +313,8 @@ def classify(
     """
     inputs = gather(files)
     labels = _zero_shot_labels(given)
+    if not labels:
+        refuse_unused(ctx, "there are no --labels", "template")
     with task.opened(artifact, ("embed-image",) if labels else ("classify", "embed-image"), given) as model:
         if labels:
             judge: Callable[[Iterable[tuple[str, Picture]]], Array] = _zero_shot(model, text_model, labels, given)

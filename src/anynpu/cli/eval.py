@@ -15,7 +15,7 @@ import click
 from anynpu import schema
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.cli import options
-from anynpu.cli.command import Command, threshold
+from anynpu.cli.command import Command, refuse_unused, threshold
 from anynpu.cli.compare import LEVEL, LEVEL_SHARE, rules_of
 from anynpu.cli.eval_text import show
 from anynpu.cli.progress import observer
@@ -28,6 +28,7 @@ from anynpu.measure.annotations import Annotations, read_annotations
 from anynpu.measure.calibrated import Calibrated
 from anynpu.measure.compare import WORSE, side_of, verdict_of
 from anynpu.measure.evaluate import Outcome, Progress
+from anynpu.measure.labels import class_numbers, folder_classes, read_labels, require_fit, require_metric
 from anynpu.measure.pairs import read_pairs
 from anynpu.measure.threshold import sentences
 from anynpu.pipeline import disjoint
@@ -97,6 +98,10 @@ def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
     if (output := given["output"]) is not None:
         check_free(output, given["overwrite"], (given["data"], given["annotations"], given["tokenizer"]))
     rules = rules_of({**given, "margin": "0"})
+    if given["against"] is None:
+        refuse_unused(ctx, "there is no --against", "level")
+    if given["text_model"] is None:
+        refuse_unused(ctx, "there is no --text-model", "template")
     subject = _evaluated(artifact, given)
     metric = evaluate.choose_metric(subject.outcome, given["metric"])
     record = _record(subject, metric, given)
@@ -134,6 +139,8 @@ def _evaluated(path: Path, given: Mapping[str, Any]) -> Evaluated:
     artifact = Artifact.open(path)
     task, tokenizer = given["task"] or "", given["tokenizer"] or ""
     kind = cards.of(artifact, task, tokenizer).card.kind if artifact.manifest.task or task else ARRAYS
+    if kind != "detect":
+        refuse_unused(click.get_current_context(), "the model is no detector", "conf", "iou")
     if kind != ARRAYS and given["preprocess"]:
         raise ConfigError("-P: the card says how images become inputs", "change the card, or give one with --task")
     if kind == ARRAYS or (kind == "classify" and _is_arrays(given["data"])):
@@ -170,8 +177,9 @@ def _classes(
     """Returns the accuracy of a classifier on a folder with one sub-folder a class."""
     _refuse(given, "a classifier", "annotations", "text_model", "multi_label")
     judge, folder = Classifier(model), evaluate.Folder.open(Path(given["data"]), given["limit"])
-    numbers, note = evaluate.class_numbers(folder.classes, judge.labels, options.pairs("--rename", given["rename"]))
-    notes = [*([note] if note else []), *_images_apart(artifact, model, folder.files, given)]
+    rename = options.pairs("--rename", given["rename"])
+    numbers, note = folder_classes(folder.classes, judge.labels, rename, named=bool(model.card.labels))
+    notes = [note, *_images_apart(artifact, model, folder.files, given)]
     reader = evaluate.Reader(folder.files, progress)
     found = judge(reader)
     reader.require()
@@ -194,7 +202,7 @@ def _zero_shot(
         raise ConfigError("images are scored zero-shot, which needs the text tower", "give --text-model ARTIFACT")
     folder = evaluate.Folder.open(Path(given["data"]), given["limit"])
     rename = options.pairs("--rename", given["rename"])
-    evaluate.class_numbers(folder.classes, [rename.get(c, c) for c in folder.classes], rename)
+    class_numbers(folder.classes, [rename.get(c, c) for c in folder.classes], rename)
     words = [rename.get(name, name.replace("_", " ")) for name in folder.classes]
     if len(set(words)) < max(len(words), 2):
         raise ConfigError("zero-shot needs at least two classes, all different", "the names of the sub-folders")
@@ -265,19 +273,24 @@ def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: P
     """Returns the score of any model on labelled arrays."""
     import numpy as np
 
-    from anynpu.measure.paired import default_metric
+    from anynpu.measure.paired import SQUARED_ERROR, metric_of
     from anynpu.runtime.base import run_real
     from anynpu.source import zoo
 
+    require_metric(given["metric"], evaluate.ARRAY_METRICS)
     inputs, outputs = _float_specs(artifact)
     data = _dataset(given, inputs)
     if data.labels is None:
         raise ConfigError(f"{given['data']}: has no labels", "an .npz needs an array `labels`, a folder sub-folders")
+    usual = zoo.card(given["data"].removeprefix(ZOO)).metric if given["data"].startswith(ZOO) else ""
+    metric = given["metric"] or usual or ("top1" if kind == "classify" else metric_of(data.labels, outputs))
+    names = cards.of(artifact, given["task"] or "", given["tokenizer"] or "").card.labels if kind != ARRAYS else ()
+    if metric != SQUARED_ERROR:
+        require_fit(metric, inputs, outputs)
+    labels = read_labels(metric, data.labels, data.folders, outputs, names, given["data"])
     known = disjoint.known_of(artifact)
     overlap = disjoint.of_arrays(known, data) if isinstance(known, Calibrated) else known
-    notes = disjoint.require(overlap, given["allow_overlap"], artifact.path)
-    if Path(given["data"]).is_dir():
-        notes.append("the classes are the sub-folders in sorted order")
+    notes = [*labels.notes, *disjoint.require(overlap, given["allow_overlap"], artifact.path)]
     session, _ = open_on(artifact, given)
     like, rows = by_name((*inputs, *outputs)), []
     try:
@@ -287,9 +300,7 @@ def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: P
     finally:
         session.close()
     found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    usual = zoo.card(given["data"].removeprefix(ZOO)).metric if given["data"].startswith(ZOO) else ""
-    metric = given["metric"] or usual or ("top1" if kind == "classify" else default_metric(found, data.labels))
-    outcome = evaluate.scored(metric, data.inputs, found, data.labels)
+    outcome = evaluate.scored(metric, data.inputs, found, labels.values)
     return Evaluated(artifact, session.what, kind, outcome, tuple(notes))
 
 
@@ -299,6 +310,7 @@ def _dataset(given: Mapping[str, Any], inputs: tuple[TensorSpec, ...]) -> Any:
 
     source = given["data"]
     if source.startswith(ZOO):
+        refuse_unused(click.get_current_context(), f"{source} makes arrays", "preprocess")
         samples = zoo.samples(source.removeprefix(ZOO), "test", given["limit"] or ZOO_SAMPLES)
         return Dataset(dict(samples.inputs), samples.labels, source)
     return load_data(source, inputs, options.preprocess(given["preprocess"]), given["limit"])

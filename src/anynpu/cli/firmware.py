@@ -12,7 +12,7 @@ import click
 
 from anynpu.artifact import Artifact
 from anynpu.cli import options
-from anynpu.cli.command import Command
+from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.files import followed, writing
@@ -46,6 +46,11 @@ def firmware(ctx: click.Context, /, artifact: Path | None, board: str | None, **
     anynpu firmware out/hxwe2 -b hxwe2 -o firmware
     """
     if board is None:
+        if artifact is not None:
+            raise ConfigError(
+                f"for which board is {artifact}?", "give -b BOARD; without ARTIFACT all boards are listed"
+            )
+        refuse_unused(ctx, "without -b the boards are listed", "output", "vectors", "count", "compiled", "overwrite")
         return _list_boards(given["format"])
     if artifact is None:
         raise ConfigError("no artifact is named", "name the folder of one chip, such as out/cortex-m4")

@@ -13,7 +13,7 @@ import click
 from anynpu import plugins, schema
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.cli import options
-from anynpu.cli.command import Command
+from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.progress import observer
 from anynpu.cli.show_cix import show_cix
 from anynpu.cli.table import print_table
@@ -30,6 +30,8 @@ from anynpu.platform import Platform
 from anynpu.report.figures import count, kib, said_by
 from anynpu.report.schema import read
 from anynpu.runtime.base import sessions_for
+
+MODEL_FLAGS = ("ckpt", "trust_checkpoint", "arg", "shape", "dtype", "layout", "channels", "output_names", "config")
 
 
 @click.command(cls=Command)
@@ -134,6 +136,10 @@ def show(ctx: click.Context, /, subject: str | None, layers: bool, **_: Any) -> 
     anynpu show out/ethos-u55-128 --layers
     """
     given = options.settings(ctx)
+    if subject and (layers or Path(subject).is_dir() or Path(subject).suffix.lower() == ".cix"):
+        refuse_unused(ctx, f"{subject} is no model to import", *MODEL_FLAGS)
+    if subject:
+        refuse_unused(ctx, f"{subject} is named too", "model")
     if layers:
         return _show_layers(Path(subject or "."), given["format"])
     if subject and Path(subject).suffix.lower() == ".cix" and not Path(subject).is_dir():
@@ -252,6 +258,7 @@ def check(ctx: click.Context, /, **_: Any) -> int:
     anynpu check -m net.onnx -t ethos-u55-128,hxwe2
     """
     given = options.settings(ctx)
+    refuse_unused(ctx, "check executes nothing, it only calibrates", "test")
     if not given.get("data"):
         source = options.model_source(given)
         given["data"] = "" if source.kind == "zoo" else "random:4"

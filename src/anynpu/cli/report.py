@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
-from anynpu.cli.command import Command
+from anynpu.cli.command import Command, refuse_unused
 from anynpu.errors import ConfigError
 from anynpu.files import check_free, write_whole, writing
 from anynpu.pipeline.output import REPORT, as_json
@@ -54,6 +54,7 @@ def report(
     anynpu report --schema bench
     """
     if kind is not None:
+        refuse_unused(ctx, "--schema prints a schema", "record", "output", "form")
         click.echo(as_json(published(kind)), nl=False)
         return 0
     if record is None:

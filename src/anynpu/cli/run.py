@@ -12,7 +12,7 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.cli import options
-from anynpu.cli.command import Command
+from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
@@ -88,6 +88,8 @@ def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
     if device is None and format == "c":
         device = "host"
     if device is None or not firmware.is_board(device):
+        if (ctx := click.get_current_context(silent=True)) is not None:
+            refuse_unused(ctx, "nothing runs on a board", "timeout")
         trial.require(artifact, device)
         return open_session(artifact, device), None
     running = firmware.start(artifact, device, options.store(given), {"anynpu": own_version()}, given["timeout"])

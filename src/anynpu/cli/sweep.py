@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from anynpu.cli import options
-from anynpu.cli.command import Command
+from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.files import write_whole
@@ -66,6 +66,8 @@ def sweep(ctx: click.Context, /, **_: Any) -> int:
     anynpu sweep -c sweep.toml -o sweep --cluster tcp://scheduler:8786
     """
     given = options.settings(ctx, SweepFile)
+    if given["cluster"]:
+        refuse_unused(ctx, "the cluster decides how many builds run at once", "jobs")
     wanted = _wanted(given)
     if given["plan"]:
         return _plan(wanted, given["format"])

@@ -217,6 +217,10 @@ def _run(ctx: click.Context) -> int:
     request, said = _request(given, named, formats, pairs, chosen)
     if "onnx" in formats and given[BIT_WIDTH] != "32" and _is_stated(ctx, BIT_WIDTH):
         said.append(f"--{BIT_WIDTH} {given[BIT_WIDTH]}: onnx stays the float model that the others are made from")
+    if _is_stated(ctx, "target_hardware"):
+        served = {pair.hardware for pair in asked}
+        idle = [name for name in names(given["target_hardware"]) if name not in served]
+        said += [f"--target_hardware {name}: {', '.join(formats)} is the same for all chips" for name in idle]
     store = options.store(given)
     check_output(Path(given["out_dir"]), bool(given["overwrite"]), files_read(request, given), store.cache)
     with observer(given["quiet"]) as watcher:

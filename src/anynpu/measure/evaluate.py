@@ -13,13 +13,14 @@ from anynpu.errors import ConfigError, IntegrityError
 from anynpu.measure import coco
 from anynpu.measure.annotations import Annotated, Annotations
 from anynpu.measure.inference import bca, mcnemar, paired_bootstrap, wilson
+from anynpu.measure.labels import class_numbers, require_metric
 from anynpu.measure.metrics import METRICS, score
 from anynpu.measure.paired import FEW, SQUARED_ERROR, Paired
 from anynpu.measure.pairs import Pairs, pearson, row_cosines, spearman
 from anynpu.schema import near
 from anynpu.tasks.detect import Detections, Detector
 from anynpu.tasks.embed import TextTower
-from anynpu.tasks.images import find_images
+from anynpu.tasks.images import class_folders, evenly, find_images
 from anynpu.tasks.picture import Picture, read_image
 from anynpu.tensors import Array
 
@@ -37,6 +38,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "embed-image": ("top1", "top5"),
 }
 """The figures of every kind of model, the usual score first."""
+ARRAY_METRICS = (*METRICS, "top5", SQUARED_ERROR)
+"""What labelled arrays can be scored by."""
 Progress = Callable[[int, int], None]
 
 
@@ -116,31 +119,10 @@ class Folder:
         """Returns the labelled images of a folder."""
         if not path.is_dir():
             raise ConfigError(f"{path}: no such folder", "give a folder with one sub-folder per class")
-        found = find_images(path)[:limit]
+        found = evenly(find_images(path), limit)
         if found[0][1] is None:
             raise ConfigError(f"{path}: its images have no labels", "put them into one sub-folder per class")
-        names = sorted(e.name for e in path.iterdir() if e.is_dir() and not e.name.startswith("."))
-        return cls(tuple(file for file, _ in found), np.array([label for _, label in found]), tuple(names))
-
-
-def class_numbers(names: Sequence[str], labels: Sequence[str], rename: Mapping[str, str]) -> tuple[list[int], str]:
-    """Returns the model's number of every class of the data, by name or else in order, and what is to be said of it."""
-    for name in rename:
-        if name not in names:
-            raise ConfigError(f"--rename {name}: the data has no such class{near(name, names)}")
-    wanted = [rename.get(name, name) for name in names]
-    unknown = [name for name in wanted if name not in labels]
-    if not unknown:
-        return [list(labels).index(name) for name in wanted], ""
-    if len(unknown) == len(names) == len(labels) and not rename:
-        return list(range(len(names))), (
-            f"no class of the data has the name of a label: taken in order, {names[0]} as {labels[0]} to "
-            f"{names[-1]} as {labels[-1]}"
-        )
-    raise ConfigError(
-        f"the card has no label {unknown[0]}{near(unknown[0], labels)}",
-        "rename the class, or say --rename NAME=LABEL; the labels: " + ", ".join(list(labels)[:12]),
-    )
+        return cls(tuple(file for file, _ in found), np.array([label for _, label in found]), class_folders(path))
 
 
 def classified(probabilities: Array, labels: Array, unit: str = "images") -> Outcome:
@@ -198,9 +180,7 @@ def scored(metric: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array
         errors = ((values.astype(np.float64) - labels) ** 2).reshape(len(labels), -1).mean(axis=1)
         mean = lambda counts: np.array([errors @ counts / counts.sum()])  # noqa: E731
         return Outcome("samples", len(labels), (metric,), mean, cost=len(labels), lower_is_better=True)
-    if metric not in METRICS:
-        known = (*METRICS, "top5", SQUARED_ERROR)
-        raise ConfigError(f"--metric {metric}: no such metric{near(metric, known)}", "known: " + ", ".join(known))
+    require_metric(metric, ARRAY_METRICS)
 
     def scores(counts: Array) -> Array:
         rows = np.repeat(np.arange(len(labels)), counts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +11,13 @@ import numpy as np
 
 from anynpu.errors import ConfigError
 from anynpu.measure.inference import mcnemar, paired_bootstrap, sign_flip_test, wilson
+from anynpu.measure.labels import require_metric
 from anynpu.measure.metrics import METRICS, score
-from anynpu.schema import near
-from anynpu.tensors import Array
+from anynpu.tensors import Array, TensorSpec
 
 PER_SAMPLE = ("top1", "mean_top1")
 SQUARED_ERROR = "mse"
+PAIRED_METRICS = (*METRICS, SQUARED_ERROR)
 REDRAWN = 1000
 FEW = 100
 """Below so many samples an accuracy is hardly more than its interval."""
@@ -44,12 +46,11 @@ class Paired:
         return self.difference[0] if self.higher_is_better else -self.difference[0]
 
 
-def default_metric(outputs: Mapping[str, Array], labels: Array) -> str:
+def metric_of(labels: Array, outputs: Sequence[TensorSpec]) -> str:
     """Returns the metric that labels of this form are for."""
-    first = next(iter(outputs.values()))
-    if labels.ndim == 1 and labels.dtype.kind in "iu" and len(outputs) == 1 and first.size > len(first):
+    if len(outputs) == 1 and labels.ndim == 1 and labels.dtype.kind in "iuUS" and math.prod(outputs[0].shape[1:]) > 1:
         return "top1"
-    if len(outputs) == 1 and labels.shape == first.shape:
+    if len(outputs) == 1 and labels.shape[1:] == outputs[0].shape[1:]:
         return SQUARED_ERROR
     raise ConfigError(
         "the labels do not tell how to score the outputs", "name one with --metric: " + ", ".join(METRICS)
@@ -60,8 +61,7 @@ def compare_accuracy(
     metric: str, inputs: Mapping[str, Array], a: Mapping[str, Array], b: Mapping[str, Array], labels: Array
 ) -> Paired:
     """Returns the accuracy of both sides and the paired test: McNemar where a sample is right or wrong."""
-    if metric not in (*METRICS, SQUARED_ERROR):
-        raise ConfigError(f"--metric {metric}: no such metric{near(metric, METRICS)}", "known: " + ", ".join(METRICS))
+    require_metric(metric, PAIRED_METRICS)
     if metric in PER_SAMPLE:
         return _right_or_wrong(metric, inputs, a, b, labels)
     if metric == SQUARED_ERROR:

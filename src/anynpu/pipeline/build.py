@@ -142,6 +142,7 @@ def _notes(result: BuildResult) -> list[str]:
         if data is not None and data.manifest.details["random"]:
             notes.append(f"RANDOM {what.upper()} DATA: the figures prove the arithmetic, nothing about the task")
     if result.test is not None:
+        notes += result.test.manifest.details["labels"]
         if not result.test.manifest.details["held_out"]:
             notes.append("too few samples to hold any out: verified on the calibration data itself")
         elif count := overlap(result.calibration, result.test):

@@ -48,12 +48,15 @@ def plan(platform: Platform, given: Mapping[str, str]) -> tuple[Link, ...]:
     """Returns the chain for a chip with the options that concern it."""
     links = []
     for target in chain(platform):
-        chosen = {}
+        chosen: dict[str, Any] = {}
         hints = get_type_hints(target.Options)
         for key, text in given.items():
             owner, _, name = key.rpartition(".")
             if name in hints and owner in ("", target.name):
-                chosen[name] = schema.parse_text(hints[name], text, f"-O {key}")
+                value = schema.parse_text(hints[name], text, f"-O {key}")
+                if chosen.get(name, value) != value:
+                    raise ConfigError(f"-O {key}={text}: {name} of {target.name} is given another value too")
+                chosen[name] = value
         links.append(Link(target, schema.from_dict(target.Options, chosen, f"-O for {target.name}")))
     return tuple(links)
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from anynpu.errors import ConfigError
+from anynpu.measure.labels import require_metric
+from anynpu.measure.metrics import METRICS
 from anynpu.measure.threshold import Threshold, thresholds
 from anynpu.measure.verify import Gate
 from anynpu.quantize.calibration import Preprocess
@@ -43,6 +45,7 @@ class Request:
             raise ConfigError("--require-npu takes a share from 0% to 100%")
         if self.limit < 1:
             raise ConfigError(f"a limit of {self.limit} samples leaves none", "give --limit 1 or more")
+        require_metric(self.metric, METRICS)
         for each in self.thresholds:
             if not math.isfinite(each.value):  # every comparison with NaN is false: anything would pass the gate
                 raise ConfigError(f"--{each.name.replace('_', '-')} {each.value}: a finite number was expected")

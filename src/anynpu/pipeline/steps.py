@@ -19,6 +19,7 @@ from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, ToolMissing
 from anynpu.measure import calibrated
+from anynpu.measure.labels import Labels, read_labels, require_fit
 from anynpu.measure.repeat import Repetition
 from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.measure.verify import Verification
@@ -35,7 +36,7 @@ from anynpu.source import load, zoo
 from anynpu.store import Built, Store
 from anynpu.targets.base import Work, platform_tools
 from anynpu.tasks import card
-from anynpu.tasks.fits import require_fit
+from anynpu.tasks.fits import require_fit as require_card_fit
 from anynpu.tasks.images import Preprocess, in_order
 from anynpu.tasks.text import bind, read_lines
 
@@ -106,8 +107,10 @@ class Steps:
             raise ConfigError("-P: the task card says how images become inputs", "change the card")
         return chosen
 
-    def preprocess(self, model: Artifact) -> Preprocess | None:
+    def preprocess(self, source: str, model: Artifact) -> Preprocess | None:
         """Returns how images become inputs: as the user says, or else as the task card does and running will."""
+        if not sources.is_folder(source):
+            return None
         if self.chosen is None or self.chosen.card.preprocess is None:
             return self.request.preprocess
         inputs = model.manifest.inputs
@@ -115,8 +118,14 @@ class Steps:
 
     def import_model(self) -> Built:
         """Returns the float ONNX artifact; samples that are not there are told of before anything long begins."""
-        for samples in filter(None, (self.request.data, self.request.test)):
+        given = [samples for samples in (self.request.data, self.request.test) if samples]
+        for samples in given:
             sources.require(samples)
+        if self.request.preprocess is not None and not any(map(sources.is_folder, given)):
+            what = " and ".join(given) or "this model's own data"
+            raise ConfigError(
+                f"-P has no effect: {what} holds no images", "-P prepares a folder of images; leave it out"
+            )
 
         def make(out: Path, work: Work) -> Manifest:
             task = self.chosen.task() if self.chosen else {}
@@ -130,7 +139,7 @@ class Steps:
         built = self.run("", "import", self.import_step(), make)
         load.check_stated(self.request.source, built.artifact)
         if self.chosen is not None:
-            require_fit(card.of(built.artifact), built.artifact.manifest)
+            require_card_fit(card.of(built.artifact), built.artifact.manifest)
         return built
 
     def data_step(self, role: str, model: Artifact) -> Step | None:
@@ -144,9 +153,14 @@ class Steps:
         else:
             inputs = {"source": source_digest(source)}
             options["holdout"] = not self.request.test
-            options["preprocess"] = schema.to_dict(self.preprocess(model))
+            options["preprocess"] = schema.to_dict(self.preprocess(source, model))
+            if sources.is_random(source):
+                options["index_sizes"] = dict(model.manifest.details.get("index_sizes", {}))
             if source.endswith(TEXTS) and self.chosen is not None:
                 options["tokenizer"] = dict(self.chosen.task().get("assets", {}))
+        if role == "test":
+            options["metric"], options["names"] = self.metric, list(card.names_of(model))
+            options["outputs"] = [list(spec.shape) for spec in model.manifest.outputs]
         inputs["tensors"] = schema.digest([schema.to_dict(s) for s in model.manifest.inputs])
         return Step("data", inputs, options, {"numpy": tool.version_of("numpy"), "anynpu": own_version()})
 
@@ -164,7 +178,8 @@ class Steps:
 
         def make(out: Path, work: Work) -> Manifest:
             dataset, apart = self._load(role, self._source(role), model)
-            write_samples(out, SampleSet(dataset.inputs, dataset.labels))
+            labels = self._labels(dataset, model) if role == "test" else None
+            write_samples(out, SampleSet(dataset.inputs, labels.values if labels and self.metric else None))
             return Manifest(
                 format="dataset",
                 main=FILE,
@@ -175,6 +190,7 @@ class Steps:
                     "samples": len(dataset),
                     "random": dataset.random,
                     "held_out": apart,
+                    "labels": list(labels.notes) if labels else [],
                     "sample_digests": sample_digests(dataset),
                 },
             )
@@ -190,13 +206,26 @@ class Steps:
             dataset = self._sentences(Path(source), model)
         else:
             with contextlib.redirect_stdout(sys.stderr):  # a user's generator may print; stdout is ours
-                dataset = load_data(source, model.manifest.inputs, self.preprocess(model), limit)
+                sizes = model.manifest.details.get("index_sizes", {})
+                dataset = load_data(source, model.manifest.inputs, self.preprocess(source, model), limit, sizes)
         if self.request.test:
             return dataset, True
         if len(dataset) < HOLDOUT_EVERY:
             return dataset, False
         kept, held = split_holdout(dataset, HOLDOUT_EVERY)
         return (held if role == "test" else kept), True
+
+    def _labels(self, data: Dataset, model: Artifact) -> Labels | None:
+        """Returns the labels as the metric takes them; a metric that was asked for and cannot be had raises."""
+        metric, manifest = self.metric, model.manifest
+        if data.labels is None:
+            if self.request.metric:
+                raise ConfigError(f"--metric {metric}: {data.origin} has no labels", sources.LABEL_FORMS)
+            return None
+        if not metric:
+            return Labels(data.labels, (f"{data.origin} has labels, which nothing scores without a --metric",))
+        require_fit(metric, manifest.inputs, manifest.outputs)
+        return read_labels(metric, data.labels, data.folders, manifest.outputs, card.names_of(model), data.origin)
 
     def _sentences(self, path: Path, model: Artifact) -> Dataset:
         """Returns the lines of a text file as the inputs of the model, by the tokenizer of the task."""

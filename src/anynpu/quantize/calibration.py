@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from anynpu.quantize.sources import (
     read_npz,
 )
 from anynpu.schema import near
-from anynpu.tasks.images import Preprocess, find_images
+from anynpu.tasks.images import Preprocess, class_folders, find_images
 from anynpu.tensors import Array, TensorSpec
 
 __all__ = [
@@ -46,6 +47,8 @@ class Dataset:
     labels: Array | None
     origin: str
     random: bool = False
+    folders: tuple[str, ...] = ()
+    """The sub-folders that the labels number, where the samples are images."""
 
     def __post_init__(self) -> None:
         counts = {name: len(array) for name, array in self.inputs.items()}
@@ -76,20 +79,33 @@ class Dataset:
         """Returns the samples at `indices`, in that order."""
         rows = np.asarray(indices, np.int64)
         labels = None if self.labels is None else self.labels[rows]
-        return Dataset({name: array[rows] for name, array in self.inputs.items()}, labels, self.origin, self.random)
+        inputs = {name: array[rows] for name, array in self.inputs.items()}
+        return Dataset(inputs, labels, self.origin, self.random, self.folders)
 
 
 def load_data(
-    source: str, inputs: Sequence[TensorSpec], preprocess: Preprocess | None = None, limit: int | None = None
+    source: str,
+    inputs: Sequence[TensorSpec],
+    preprocess: Preprocess | None = None,
+    limit: int | None = None,
+    index_sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> Dataset:
-    """Returns the samples behind `source`, checked against `inputs`; `limit` keeps the first samples only."""
+    """Returns the samples behind `source`, checked against `inputs`; `limit` keeps the first samples only.
+
+    `index_sizes` bounds the random numbers of integer inputs (`graph.indices`).
+    """
     if limit is not None and limit < 1:
         raise ConfigError(f"a limit of {limit} samples leaves none")
     _check_batch(inputs)
-    arrays, labels = read(source, inputs, preprocess, limit)
+    arrays, labels = read(source, inputs, preprocess, limit, index_sizes)
     _check_names(source, arrays, inputs)
+    first = _with_samples(source, inputs[0], arrays[inputs[0].name])
+    labels = None if labels is None else np.atleast_1d(labels)
+    if labels is not None and len(labels) != len(first):  # before the limit makes both equal
+        raise ConfigError(f"{source}: {len(labels)} labels for {len(first)} samples")
     checked = {spec.name: _fitted(source, spec, arrays[spec.name], limit) for spec in inputs}
-    return Dataset(checked, None if labels is None else labels[:limit], source, is_random(source))
+    folders = class_folders(Path(source)) if labels is not None and Path(source).is_dir() else ()
+    return Dataset(checked, None if labels is None else labels[:limit], source, is_random(source), folders)
 
 
 def read_arrays(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:

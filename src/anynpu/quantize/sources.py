@@ -6,19 +6,22 @@ import importlib.util
 import itertools
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.schema import near
-from anynpu.tasks.images import Preprocess, find_images, load_images
+from anynpu.tasks.images import Preprocess, evenly, find_images, load_images
 from anynpu.tensors import Array, TensorSpec
 
 LABELS = "labels"
 # More than any calibration needs; a generator that never ends stops here instead of filling the memory.
 MAX_BYTES = 4 << 30
+LABEL_FORMS = "an .npz needs an array `labels`, a folder sub-folders, a generator samples with an entry `labels`"
 FORMS = "give x.npy, x.npz, a folder of images, texts.txt, file.py:generator or random:COUNT[:SEED]"
 
 
@@ -27,12 +30,23 @@ def is_random(source: str) -> bool:
     return source.startswith("random:")
 
 
+def is_folder(source: str) -> bool:
+    """Whether the source is a folder of images, which preprocessing turns into inputs."""
+    return not is_random(source) and generator_of(source) is None and Path(source).is_dir()
+
+
 def read(
-    source: str, inputs: Sequence[TensorSpec], preprocess: Preprocess | None, limit: int | None
+    source: str,
+    inputs: Sequence[TensorSpec],
+    preprocess: Preprocess | None,
+    limit: int | None,
+    index_sizes: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[dict[str, Array], Array | None]:
     """Returns the arrays behind `source` by input name, and the labels that come with them."""
+    if preprocess is not None and not is_folder(source):
+        raise ConfigError(f"-P has no effect: {source} holds arrays, which are taken as they are", "leave it out")
     if is_random(source):
-        return _random(source, inputs), None
+        return _random(source, inputs, index_sizes), None
     generator = generator_of(source)
     if generator is not None:
         return _read_generator(source, *generator, inputs, limit)
@@ -124,7 +138,7 @@ def _read_images(
             "state size, resize, channels, scale, mean and std",
         )
     spec = only_input(str(folder), inputs)
-    found = find_images(folder)[:limit]
+    found = evenly(find_images(folder), limit)
     check_size(str(folder), spec.nbytes * len(found))
     images = np.stack(list(load_images([file for file, _ in found], spec, preprocess)))
     labelled = found[0][1] is not None
@@ -137,26 +151,83 @@ def check_size(source: str, nbytes: int) -> None:
         raise ConfigError(f"{source} gives more than {MAX_BYTES >> 20} MiB", "limit the number of samples")
 
 
-def _random(source: str, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """Returns normal numbers for float inputs, 0 or 1 for integer ones (valid as mask and as index)."""
-    count, seed = random_numbers(source)
-    check_size(source, count * sum(spec.nbytes for spec in inputs))
-    rng = np.random.default_rng(seed)
+@dataclass(frozen=True)
+class Random:
+    """What random:COUNT[:SEED][,RANGE...] asks for; a range without a name is for every integer input."""
+
+    count: int
+    seed: int
+    ranges: Mapping[str, tuple[float, float]]
+
+    def range_of(self, spec: TensorSpec, index_sizes: Mapping[str, int]) -> tuple[float, float] | None:
+        """Returns the least and the greatest number for an input, or None for normal numbers."""
+        kind = np.dtype(spec.dtype).kind
+        if spec.name in self.ranges:
+            return self.ranges[spec.name]
+        if kind in "iu" and "" in self.ranges:
+            return self.ranges[""]
+        # 0 and 1 are valid as a mask and as an index of any table.
+        return None if kind == "f" else (0, index_sizes.get(spec.name, 2) - 1)
+
+
+def _random(source: str, inputs: Sequence[TensorSpec], index_sizes: Mapping[str, int]) -> dict[str, Array]:
+    """Returns normal numbers for float inputs and whole ones for integers: 0 to the last row of the table that the
+    model looks them up in, 0 and 1 where it has none; or all in the ranges that the source states."""
+    asked = random_numbers(source)
+    _check_ranges(source, asked, inputs)
+    check_size(source, asked.count * sum(spec.nbytes for spec in inputs))
+    rng = np.random.default_rng(asked.seed)
     arrays: dict[str, Array] = {}
     for spec in inputs:
-        shape = (count, *spec.shape[1:])
-        floating = np.dtype(spec.dtype).kind == "f"
-        arrays[spec.name] = rng.standard_normal(shape, np.float32) if floating else rng.integers(0, 2, shape)
-        arrays[spec.name] = arrays[spec.name].astype(spec.dtype)
+        shape, limits = (asked.count, *spec.shape[1:]), asked.range_of(spec, index_sizes)
+        if limits is None:
+            values: Array = rng.standard_normal(shape, np.float32)
+        elif np.dtype(spec.dtype).kind == "f":
+            values = rng.uniform(*limits, shape)
+        else:
+            values = rng.integers(int(limits[0]), int(limits[1]) + 1, shape)
+        arrays[spec.name] = values.astype(spec.dtype)
     return arrays
 
 
-def random_numbers(source: str) -> tuple[int, int]:
-    """Returns count and seed of random:COUNT[:SEED]."""
-    parts = source.split(":")[1:]
-    if not 1 <= len(parts) <= 2 or not all(part.isdecimal() for part in parts) or int(parts[0]) < 1:
-        raise ConfigError(f"{source}: not of the form random:COUNT[:SEED]", "for example random:64:0")
-    return int(parts[0]), int(parts[1]) if len(parts) == 2 else 0
+def _check_ranges(source: str, asked: Random, inputs: Sequence[TensorSpec]) -> None:
+    """Raises for a range of an input that there is not, or that its type does not hold."""
+    known = {spec.name: np.dtype(spec.dtype) for spec in inputs}
+    for name in asked.ranges:
+        if name and name not in known:
+            raise ConfigError(f"{source}: the model has no input {name}{near(name, known)}")
+    if "" in asked.ranges and not any(kind.kind in "iu" for kind in known.values()):
+        raise ConfigError(
+            f"{source}: a range is for integer inputs, and the model has none", "name=0..1 is for any input"
+        )
+    for spec in inputs:
+        limits, kind = asked.range_of(spec, {}), known[spec.name]
+        if limits is None or kind.kind == "f":
+            continue
+        most = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+        if not most[0] <= limits[0] <= limits[1] <= most[1] or not all(float(end).is_integer() for end in limits):
+            raise ConfigError(f"{source}: input {spec.name} holds {spec.dtype}, not {limits[0]:g} to {limits[1]:g}")
+
+
+def random_numbers(source: str) -> Random:
+    """Returns what random:COUNT[:SEED][,LOW..HIGH][,NAME=LOW..HIGH] asks for."""
+    head, *stated = source.removeprefix("random:").split(",")
+    parts = head.split(":")
+    if len(parts) > 2 or not all(part.isdecimal() for part in parts) or int(parts[0]) < 1:
+        raise ConfigError(
+            f"{source}: not of the form random:COUNT[:SEED][,LOW..HIGH]", "for example random:64, random:64:0,0..999"
+        )
+    ranges: dict[str, tuple[float, float]] = {}
+    for text in stated:
+        name, sign, limits = text.rpartition("=")
+        try:
+            low, high = (float(end) for end in limits.split(".."))
+        except ValueError:
+            low, high = 1.0, 0.0
+        if low > high or not np.isfinite([low, high]).all() or (sign and not name) or name in ranges:
+            raise ConfigError(f"{source}: {text} is no range", "such as 0..999 or ids=0..999, each input once")
+        ranges[name] = (low, high)
+    return Random(int(parts[0]), int(parts[1]) if len(parts) == 2 else 0, ranges)
 
 
 def generator_of(source: str) -> tuple[Path, str] | None:

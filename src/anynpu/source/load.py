@@ -14,11 +14,13 @@ from anynpu.errors import ConfigError
 from anynpu.source import zoo
 from anynpu.source.torch_module import TorchReference, parse_reference, source_files
 from anynpu.tasks.card import Card
-from anynpu.tensors import TensorSpec
+from anynpu.tensors import DTYPES, TensorSpec
 
 if TYPE_CHECKING:
     import onnx
 
+AXES = "NCDHWTLSF"
+COLOURS = ("RGB", "BGR", "GRAY")
 FORMS = "give net.onnx, file.py:Class, package.module:factory or zoo:NAME"
 
 
@@ -35,6 +37,26 @@ class ModelSource:
     layouts: Mapping[str, str] = field(default_factory=dict)
     channels: Mapping[str, str] = field(default_factory=dict)
     output_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, order in self.channels.items():
+            if order not in COLOURS:
+                raise ConfigError(
+                    f"--channels {name}={order}: no such order of channels", f"known: {', '.join(COLOURS)}"
+                )
+        for name, layout in self.layouts.items():
+            if not layout or not {*layout.upper()} <= {*AXES} or len({*layout.upper()}) != len(layout):
+                raise ConfigError(
+                    f"--layout {name}={layout}: no such layout",
+                    f"one letter of {AXES} for each axis, such as NCHW or NF",
+                )
+        for name, dtype in self.dtypes.items():
+            if dtype not in DTYPES:
+                raise ConfigError(f"--dtype {name}={dtype}: no such type", "known: " + ", ".join(DTYPES))
+        if len({*self.output_names}) != len(self.output_names) or not all(self.output_names):
+            raise ConfigError(f"--output-names {','.join(self.output_names)}: names that differ were expected")
+        if self.trust_checkpoint and not self.checkpoint:
+            raise ConfigError("--trust-checkpoint has no effect without --ckpt", "give --ckpt FILE, or leave it out")
 
     @property
     def kind(self) -> str:
@@ -55,6 +77,11 @@ class ModelSource:
 
 def identify(source: ModelSource) -> dict[str, str]:
     """Returns digests of every file the model comes from, without importing or parsing any of it."""
+    if source.kind != "torch":
+        _reject_torch_only(source)
+    elif unknown := [name for name in source.dtypes if name not in source.shapes]:
+        near = schema.near(unknown[0], source.shapes)
+        raise ConfigError(f"--dtype {unknown[0]}=...: no --shape names such an input{near}")
     if source.kind == "zoo":
         files: tuple[Path, ...] = zoo.files(source.zoo_name)
     elif source.kind == "torch":
@@ -62,7 +89,6 @@ def identify(source: ModelSource) -> dict[str, str]:
         if source.checkpoint:
             files += (_existing(Path(source.checkpoint), "checkpoint"),)
     else:
-        _reject_torch_only(source)
         return {"model": _onnx_digest(_existing(Path(source.model), "model"))}
     return {"model": hashlib.sha256("".join(hash_file(f) for f in files).encode()).hexdigest()}
 
@@ -77,8 +103,13 @@ def _existing(path: Path, what: str) -> Path:
 
 
 def _reject_torch_only(source: ModelSource) -> None:
+    """Raises for what only a PyTorch model has a use for: an ONNX file and the zoo bring it themselves."""
+    what = "an ONNX file" if source.kind == "onnx" else "a model of the zoo"
     if source.checkpoint or source.arguments:
-        raise ConfigError("--ckpt and --arg go with a PyTorch model, not with an ONNX file", FORMS)
+        raise ConfigError(f"--ckpt and --arg go with a PyTorch model, not with {what}", FORMS)
+    for flag, stated in (("--dtype", source.dtypes), ("--output-names", source.output_names)):
+        if stated:
+            raise ConfigError(f"{flag} goes with a PyTorch model, not with {what}", FORMS)
 
 
 def _onnx_digest(path: Path) -> str:
@@ -107,6 +138,7 @@ def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None =
     from anynpu.graph.cost import cost
     from anynpu.graph.degenerate import input_dependence
     from anynpu.graph.fingerprint import fingerprint
+    from anynpu.graph.indices import index_sizes
     from anynpu.graph.shapes import make_static
     from anynpu.graph.simplify import simplify
 
@@ -132,7 +164,11 @@ def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None =
             flash_bytes=counted.weight_bytes,
         ),
         notes=(*said, *(str(finding) for finding in findings)),
-        details={"degenerate": [vars(f) for f in findings], "operators": _histogram(model)},
+        details={
+            "degenerate": [vars(f) for f in findings],
+            "operators": _histogram(model),
+            "index_sizes": index_sizes(model),
+        },
         task=schema.to_dict(card) if card else {},
     )
     answer: dict[str, Any] = schema.to_dict(manifest)
@@ -234,3 +270,18 @@ def check_stated(source: ModelSource, model: Artifact) -> None:
         for name in stated:
             if name not in known:
                 raise ConfigError(f"{flag} {name}=...: the model has no tensor {name}{schema.near(name, known)}")
+    for spec in (*model.manifest.inputs, *model.manifest.outputs):
+        _check_colours(spec, source.channels.get(spec.name, ""))
+
+
+def _check_colours(spec: TensorSpec, order: str) -> None:
+    """Raises for an order of colours stated for a tensor that has no such channels."""
+    if not order:
+        return
+    depth = 1 if order == "GRAY" else 3
+    axes = [spec.shape[spec.layout.index("C")]] if "C" in spec.layout else spec.shape[1:]
+    if len(spec.shape) < 3 or depth not in axes:
+        raise ConfigError(
+            f"--channels {spec.name}={order}: {spec.name} is {list(spec.shape)} {spec.layout}".rstrip()
+            + f", which has not {depth} channel{'s' * (depth > 1)}"
+        )

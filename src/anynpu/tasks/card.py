@@ -119,6 +119,8 @@ def of(artifact: Artifact, task: str = "", tokenizer: str = "") -> Chosen:
     """Returns the card of an artifact, or the one that the user names in its place; its files must be unchanged."""
     if task:
         return choose(task, tokenizer)
+    if tokenizer:
+        raise ConfigError("--tokenizer goes with --task: the artifact brings its own", "leave it out, or give --task")
     if not artifact.manifest.task:
         raise ConfigError(
             f"{artifact.path}: its manifest does not say what the model is for",
@@ -137,3 +139,8 @@ def of(artifact: Artifact, task: str = "", tokenizer: str = "") -> Chosen:
     if card.text is not None and card.text.tokenizer not in files:
         raise IntegrityError(f"{artifact.path}: its manifest names no file {card.text.tokenizer}")
     return Chosen(card, files)
+
+
+def names_of(artifact: Artifact) -> tuple[str, ...]:
+    """Returns the names of an artifact's classes by its card, or nothing where it has none."""
+    return of(artifact).card.labels if artifact.manifest.task else ()

@@ -23,6 +23,8 @@ __all__ = [
     "Picture",
     "Preprocess",
     "check_input",
+    "class_folders",
+    "evenly",
     "find_images",
     "fit",
     "images_in",
@@ -98,11 +100,28 @@ def find_images(folder: Path) -> list[tuple[Path, int | None]]:
             f"{folder} holds both images and folders", "put all images in one folder, or one sub-folder per class"
         )
     found: list[tuple[Path, int | None]] = [(file, None) for file in files]
-    for label, sub in enumerate(folders):
+    for label, sub in enumerate(folders):  # as class_folders names them
         found += [(file, label) for file in sorted(sub.iterdir()) if _is_image(file)]
     if not found:
         raise ConfigError(f"{folder} holds no images", "known: " + " ".join(SUFFIXES))
     return found
+
+
+def class_folders(folder: Path) -> tuple[str, ...]:
+    """Returns the names of the sub-folders by the numbers that `find_images` gives their images."""
+    return tuple(e.name for e in sorted(folder.iterdir()) if e.is_dir() and not e.name.startswith("."))
+
+
+def evenly(found: list[tuple[Path, int | None]], limit: int | None) -> list[tuple[Path, int | None]]:
+    """Returns at most `limit` images, from all classes alike: the first ones would all be of the first class."""
+    if limit is None or len(found) <= limit:
+        return found
+    turns: dict[int | None, int] = {}
+    order = []
+    for at, (_, label) in enumerate(found):
+        turns[label] = turns.get(label, -1) + 1
+        order.append((turns[label], at))
+    return [found[at] for at in sorted(at for _, at in sorted(order)[:limit])]
 
 
 def images_in(folder: Path) -> list[Path]:
