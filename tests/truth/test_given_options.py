@@ -219,6 +219,22 @@ def test_a_flag_without_effect_is_refused(capsys, arguments, words):
     refused(call(capsys, *arguments), words)
 
 
+def test_devices_that_there_are_not_and_flags_for_boards_are_refused(capsys):
+    assert call(capsys, *BUILD[:3], "-t", "null", "-o", "out", *DATA, "-q").status == 0
+    for words in (["run", "out/null", "-i", "x.npy"], ["bench", "out/null"], ["eval", "out/null", *DATA]):
+        answer = call(capsys, *words, "--on", "nosuch")
+        assert answer.status in (2, 4) and "nosuch" in answer.err, answer.err
+        np.save("one.npy", np.zeros((1, 3), np.float32))
+        words = [word.replace("x.npy", "one.npy") for word in words]
+        refused(call(capsys, *words, "--timeout", "3"), "--timeout has no effect here: nothing runs on a board")
+    refused(call(capsys, "embed", "out/null", "--tokenizer", "t", "--text", "a"), "--tokenizer goes with --task")
+
+
+def test_samples_that_the_limit_leaves_out_are_said(capsys):
+    answer = call(capsys, *BUILD[:3], "-t", "null", "-o", "out", "--data", "random:600", "-q")
+    assert answer.status == 0 and "512 of 600 samples are taken; --limit is for more" in answer.out
+
+
 def test_a_table_of_the_file_keeps_what_no_flag_names(capsys, folder):
     (folder / "b.toml").write_text('model = "net.onnx"\ntarget = ["cpu"]\n[option]\nmethod = "mse"\nzeal = "9"\n')
     refused(call(capsys, "build", "-c", "b.toml", *DATA, "-o", "out", "-O", "weights=per-tensor"), "-O zeal")

@@ -24,6 +24,7 @@ from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact, open_session, run_stored
 from anynpu.tensors import Array, TensorSpec
 
+ON_BOARD = "anynpu.on_board"
 DEVICE = click.option(
     "--on",
     "device",
@@ -87,11 +88,14 @@ def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
     format, device = artifact.manifest.format, given["device"]
     if device is None and format == "c":
         device = "host"
+    ctx = click.get_current_context(silent=True)  # there is none in the threads of a bench
     if device is None or not firmware.is_board(device):
-        if (ctx := click.get_current_context(silent=True)) is not None:
+        if ctx is not None and not ctx.meta.get(ON_BOARD):
             refuse_unused(ctx, "nothing runs on a board", "timeout")
         trial.require(artifact, device)
         return open_session(artifact, device), None
+    if ctx is not None:
+        ctx.meta[ON_BOARD] = True
     running = firmware.start(artifact, device, options.store(given), {"anynpu": own_version()}, given["timeout"])
     return running.session, running
 

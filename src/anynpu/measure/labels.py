@@ -148,7 +148,7 @@ def folder_classes(
                 f"which of the {len(names)} classes is {folders[0]}? the model's classes have no names",
                 "name the sub-folders by class number, or give a card with labels by --task",
             )
-        numbers, note = class_numbers(folders, names, rename)
+        numbers, note = class_numbers(folders, names, rename, merge=True)
         how = note or "classes by name"
         if note and not named:
             how = "the classes have no names; the sub-folders are taken for them in sorted order"
@@ -170,8 +170,11 @@ def _numbered(folders: Sequence[str], count: int) -> list[int]:
     return numbers
 
 
-def class_numbers(names: Sequence[str], labels: Sequence[str], rename: Mapping[str, str]) -> tuple[list[int], str]:
-    """Returns the model's number of every class of the data, by name or else in order, and what is to be said of it."""
+def class_numbers(
+    names: Sequence[str], labels: Sequence[str], rename: Mapping[str, str], merge: bool = False
+) -> tuple[list[int], str]:
+    """Returns the model's number of every class of the data, by name or else in order, and what is to be said of it;
+    `merge` lets `rename` give two classes of the data one label."""
     for name in rename:
         if name not in names:
             raise ConfigError(f"--rename {name}: the data has no such class{near(name, names)}")
@@ -180,7 +183,7 @@ def class_numbers(names: Sequence[str], labels: Sequence[str], rename: Mapping[s
     unknown = [name for name, number in zip(wanted, numbers, strict=True) if number is None]
     if not unknown:
         known = [number for number in numbers if number is not None]
-        if len(set(known)) != len(known):
+        if len(set(known)) != len(known) and not (merge and rename):
             twice = next(name for name, number in zip(names, known, strict=True) if known.count(number) > 1)
             raise ConfigError(f"{twice} and another class of the data are one label of the card")
         return known, ""

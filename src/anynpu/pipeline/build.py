@@ -141,6 +141,9 @@ def _notes(result: BuildResult) -> list[str]:
     for data, what in ((result.calibration, "calibration"), (result.test, "verification")):
         if data is not None and data.manifest.details["random"]:
             notes.append(f"RANDOM {what.upper()} DATA: the figures prove the arithmetic, nothing about the task")
+    limit = result.request.limit
+    held = {d.manifest.details["available"] for d in (result.calibration, result.test) if d is not None}
+    notes += [f"{limit} of {count} samples are taken; --limit is for more" for count in sorted(held) if count > limit]
     if result.test is not None:
         notes += result.test.manifest.details["labels"]
         if not result.test.manifest.details["held_out"]:

@@ -188,6 +188,7 @@ class Steps:
                 details={
                     "role": role,
                     "samples": len(dataset),
+                    "available": dataset.available,
                     "random": dataset.random,
                     "held_out": apart,
                     "labels": list(labels.notes) if labels else [],

@@ -16,6 +16,7 @@ from anynpu.quantize.sources import (
     check_size,
     existing,
     generator_of,
+    is_folder,
     is_random,
     only_input,
     random_numbers,
@@ -49,6 +50,8 @@ class Dataset:
     random: bool = False
     folders: tuple[str, ...] = ()
     """The sub-folders that the labels number, where the samples are images."""
+    available: int = 0
+    """How many samples the source holds, where that is known."""
 
     def __post_init__(self) -> None:
         counts = {name: len(array) for name, array in self.inputs.items()}
@@ -80,7 +83,7 @@ class Dataset:
         rows = np.asarray(indices, np.int64)
         labels = None if self.labels is None else self.labels[rows]
         inputs = {name: array[rows] for name, array in self.inputs.items()}
-        return Dataset(inputs, labels, self.origin, self.random, self.folders)
+        return Dataset(inputs, labels, self.origin, self.random, self.folders, self.available)
 
 
 def load_data(
@@ -104,8 +107,10 @@ def load_data(
     if labels is not None and len(labels) != len(first):  # before the limit makes both equal
         raise ConfigError(f"{source}: {len(labels)} labels for {len(first)} samples")
     checked = {spec.name: _fitted(source, spec, arrays[spec.name], limit) for spec in inputs}
-    folders = class_folders(Path(source)) if labels is not None and Path(source).is_dir() else ()
-    return Dataset(checked, None if labels is None else labels[:limit], source, is_random(source), folders)
+    images = is_folder(source)
+    folders = class_folders(Path(source)) if labels is not None and images else ()
+    available = len(find_images(Path(source))) if images else len(first)
+    return Dataset(checked, None if labels is None else labels[:limit], source, is_random(source), folders, available)
 
 
 def read_arrays(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
