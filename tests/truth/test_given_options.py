@@ -170,7 +170,7 @@ UNUSED = [
     pytest.param([*BUILD, *DATA, "--channels", "x=RGB"], "has not 3 channels", id="channels-of-a-vector"),
     pytest.param([*BUILD, *DATA, "--channels", "q=RGB"], "the model has no tensor q", id="channels-no-tensor"),
     pytest.param([*BUILD, *DATA, "--layout", "x=XY"], "--layout x=XY: no such layout", id="layout-unknown"),
-    pytest.param([*BUILD, *DATA, "--layout", "x=NN"], "--layout x=NN: no such layout", id="layout-twice"),
+    pytest.param([*BUILD, *DATA, "--layout", "x=NN"], "--layout x=NN: names an axis twice", id="layout-twice"),
     pytest.param([*BUILD, *DATA, "--layout", "x=NCHW"], "2 axes", id="layout-rank"),
     pytest.param([*BUILD, *DATA, "--shape", "q=1,3"], "no input 'q'", id="shape-no-input"),
     pytest.param([*BUILD, *DATA, "--tokenizer", "t"], "--tokenizer goes with --task", id="tokenizer-without-task"),

@@ -54,7 +54,7 @@ def plan(platform: Platform, given: Mapping[str, str]) -> tuple[Link, ...]:
             owner, _, name = key.rpartition(".")
             if name in hints and owner in ("", target.name):
                 value = schema.parse_text(hints[name], text, f"-O {key}")
-                if chosen.get(name, value) != value:
+                if name in chosen and chosen[name] != value:
                     raise ConfigError(f"-O {key}={text}: {name} of {target.name} is given another value too")
                 chosen[name] = value
         links.append(Link(target, schema.from_dict(target.Options, chosen, f"-O for {target.name}")))
