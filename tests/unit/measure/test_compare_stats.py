@@ -131,14 +131,14 @@ def test_paired_accuracy_by_form_of_the_labels() -> None:
     rng = np.random.default_rng(16)
     labels = rng.integers(0, 4, 200)
     a = {"y": np.eye(4)[labels] + rng.normal(0, 0.1, (200, 4))}
-    assert paired.default_metric(a, labels) == "top1"
+    assert paired.metric_of(labels, [TensorSpec("y", (1, 4))]) == "top1"
     same = paired.compare_accuracy("top1", {}, a, a, labels)
     assert (same.a, same.p_value, same.only_a_right) == (1.0, 1.0, 0)
     wrong = {"y": np.where(np.arange(200)[:, None] < 12, 1 - a["y"], a["y"])}
     assert paired.compare_accuracy("top1", {}, a, wrong, labels).p_value == pytest.approx(2 / 4096)
     truth = rng.normal(size=(200, 3))
     near, far = {"y": truth + 0.1}, {"y": truth + rng.normal(0, 0.3, truth.shape)}
-    assert paired.default_metric(near, truth) == "mse"
+    assert paired.metric_of(truth, [TensorSpec("y", (1, 3))]) == "mse"
     worse = paired.compare_accuracy("mse", {}, near, far, truth)
     assert worse.p_value < 0.01 and worse.gain < 0 < worse.difference[1]
     inputs = {"x": rng.normal(size=(200, 5))}
@@ -148,7 +148,7 @@ def test_paired_accuracy_by_form_of_the_labels() -> None:
     found = paired.compare_accuracy("auc_reconstruction", inputs, good, noise, anomalous)
     assert found.p_value < 0.01 and found.gain < 0
     with pytest.raises(ConfigError, match="do not tell how to score"):
-        paired.default_metric(a, truth)
+        paired.metric_of(truth, [TensorSpec("y", (1, 4))])
     with pytest.raises(ConfigError, match="did you mean 'top1'"):
         paired.compare_accuracy("top-1", {}, a, a, labels)
 
