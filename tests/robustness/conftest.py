@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))  # small_net
+sys.path.insert(0, str(Path(__file__).parents[1] / "truth"))  # small_build
 
 Mount = Callable[..., Path]
 

@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from small_build import pristine
 from small_net import left_behind, write_net
 
+from anynpu.cli.main import main
+from anynpu.files import cache_chosen
 from anynpu.store import Store
 
 HIDDEN = 2000  # weights of about 2.8 MB
@@ -81,6 +85,50 @@ def test_a_read_only_cache_still_gives_hits(tmp_path: Path, cli: Callable, mount
     again = cli(*flags, "--overwrite")
     assert again.returncode == 0, again.stderr
     assert again.stderr.count("(cached)") == 2
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The folder of a small build with samples and records of it, which is the working folder."""
+    monkeypatch.chdir(pristine())
+    with cache_chosen(pristine() / "cache"):
+        yield
+
+
+WRITERS = {
+    "run": ("run", "out/cpu", "-i", "one.npy"),
+    "bench": ("bench", "out/cpu", "-n", "300", "-q"),
+    "eval": ("eval", "out/cpu", "--data", "test.npz", "--metric", "top1", "-q"),
+    "report": ("report", "bench.json"),
+}
+
+
+@pytest.mark.parametrize("verb", WRITERS)
+def test_a_full_disk_leaves_the_earlier_file(
+    measured: None, mount: Callable, capfd: pytest.CaptureFixture[str], verb: str
+) -> None:
+    disk = mount("disk", "size=8k")
+    (disk / "old").write_text("mine")
+    (disk / "ballast").write_bytes(bytes(4096))
+    assert main([*WRITERS[verb], "-o", str(disk / "old"), "--overwrite"]) == 2
+    assert f"{disk / 'old'}: no space left on the disk" in capfd.readouterr().err
+    assert (disk / "old").read_text() == "mine" and left_behind(disk) == ["ballast", "old"]
+
+
+def test_a_full_disk_leaves_the_ledger_as_it_was(
+    measured: None, mount: Callable, capfd: pytest.CaptureFixture[str]
+) -> None:
+    disk = mount("disk", "size=64k")
+    ledger = disk / "ledger.jsonl"
+    assert main(["regress", "--add", "out/report.json", "--ledger", str(ledger)]) == 0
+    before = ledger.read_bytes()
+    with suppress(OSError), (disk / "ballast").open("wb") as ballast:
+        while True:
+            ballast.write(bytes(4096))
+            ballast.flush()
+    assert main(["regress", "--add", "bench.json", "--ledger", str(ledger)]) == 2
+    assert "no space left on the disk" in capfd.readouterr().err
+    assert ledger.read_bytes() == before
 
 
 @pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write anywhere")

@@ -77,7 +77,7 @@ def pristine() -> Path:
     with pytest.MonkeyPatch.context() as patch, cache_chosen(folder / "cache"):
         patch.chdir(folder)
         assert main(["build", *BUILD, "-o", "out"]) == 0
-        assert main(["bench", "out/cpu", "-n", "20", "--warmup", "1", "-q", "-o", "bench.json"]) == 0
+        assert main(["bench", "out/cpu", "-n", "600", "--warmup", "1", "-q", "-o", "bench.json"]) == 0
     return folder
 
 
@@ -118,8 +118,7 @@ def reseal(folder: Path, **changes: Any) -> None:
 
     artifact = Artifact.read(folder)
     files = tuple(
-        FileEntry(e.path, hash_file(folder / e.path), (folder / e.path).stat().st_size)
-        for e in artifact.manifest.files
+        FileEntry(e.path, hash_file(folder / e.path), (folder / e.path).stat().st_size) for e in artifact.manifest.files
     )
     manifest = replace(artifact.manifest, files=files, **changes)
     (folder / MANIFEST).write_text(json.dumps(to_dict(replace(manifest, seal=manifest.digest))))

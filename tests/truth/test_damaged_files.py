@@ -222,9 +222,7 @@ def lost(data: bytes) -> bytes:
 
 @pytest.mark.parametrize("device", ["tflm", "litert"])
 @pytest.mark.parametrize("change", [far, cut, lost], ids=["far", "cut", "lost"])
-def test_a_damaged_tflite_file_with_the_right_hash(
-    place: Place, change: Callable[[bytes], bytes], device: str
-) -> None:
+def test_a_damaged_tflite_file_with_the_right_hash(place: Place, change: Callable[[bytes], bytes], device: str) -> None:
     tflite(place.folder / "hand", change)
     done = place.call("run", "hand", "-i", "image.npy", "--on", device)
     done.refused(8, "hand/model.tflite: is a damaged TFLite file")

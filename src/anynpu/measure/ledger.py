@@ -76,14 +76,15 @@ def append(path: Path, rows: Iterable[Row]) -> int:
             known = {row.record for row in earlier if row.record}
             fresh = _chained((row for row in rows if row.record not in known), earlier[-1].seal if earlier else "")
             text = "".join(schema.canonical_json(row) + "\n" for row in fresh)
-            with path.open("a+b") as stream:
+            with path.open("a+b", buffering=0) as stream:
                 if end := stream.seek(0, os.SEEK_END):
                     stream.seek(-1, os.SEEK_END)
                     # A writer that was killed left a torn line: it stays, alone on its line.
                     text = text if stream.read(1) == b"\n" else "\n" + text
                 try:
-                    stream.write(text.encode())
-                    stream.flush()
+                    left = text.encode()
+                    while left:
+                        left = left[stream.write(left) :]
                     os.fsync(stream.fileno())
                 except OSError:
                     os.ftruncate(stream.fileno(), end)  # a full disk: the ledger is as it was
