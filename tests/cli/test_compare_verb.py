@@ -97,7 +97,7 @@ def test_other_requests_that_cannot_be_met(refuse, tmp_path):
     counted = bench_file(tmp_path / "c.json", times(1), unit="instructions")
     other = bench_file(tmp_path / "o.json", times(1), fingerprint="e" * 64)
     null_artifact(tmp_path / "n")
-    null_artifact(tmp_path / "npu", format="tflite-vela")
+    null_artifact(tmp_path / "npu", format="tflite-neutron")
     refuse(2, "counts ms", "compare", good, counted)
     refuse(2, "different networks", "compare", good, other, hint="--different-networks")
     refuse(2, "one is a record", "compare", good, "n")
@@ -105,7 +105,7 @@ def test_other_requests_that_cannot_be_met(refuse, tmp_path):
     refuse(2, "too few for a verdict", "compare", "n", "n", "--time", "--launches", "3", hint="4 launches")
     refuse(2, "--margin 2x", "compare", "n", "n", "--time", "--margin", "2x")
     refuse(2, "level 2", "compare", "n", "n", "--time", "--level", "2")
-    refuse(4, "executes tflite-vela", "compare", "n", "npu", "--time")
+    refuse(4, "executes tflite-neutron", "compare", "n", "npu", "--time")
 
 
 def test_different_networks_are_labelled(cli, tmp_path):

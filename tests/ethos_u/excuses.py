@@ -8,6 +8,8 @@ import numpy as np
 
 from anynpu.targets.flatbuffer import TfliteOperator, operators
 
+TABLES = ("LEAKY_RELU", "LOGISTIC", "TANH", "HARD_SWISH", "RSQRT", "QUANTIZE", "RELU6", "ABS", "SQUARED_DIFFERENCE")
+
 
 def excuse(model: Path, chip: str) -> str:
     """Returns why a graph may differ, or an empty string."""
@@ -29,6 +31,8 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
         return "a matrix product of a slice reads what was not sliced"
     if "u85" in chip and op.kind == "RESIZE_NEAREST_NEIGHBOR" and not op.options.halfPixelCenters:
         return "RESIZE_NEAREST_NEIGHBOR is computed with half pixel centres"
+    if chip in ("ethos-u55-32", "ethos-u55-64") and op.kind == "TRANSPOSE" and any(o.kind in TABLES for o in graph):
+        return "the table of an operator fused with TRANSPOSE is loaded behind the end of the on-chip memory"
     bias = op.inputs[2] if len(op.inputs) > 2 else None
     if "u85" in chip and source and source.dtype == "int16" and bias and bias.dtype == "int32":
         return "16-bit inputs with a 32-bit bias: the scale is cut to 15 bits"
