@@ -3,7 +3,8 @@
     write_cix(path, [TensorSpec("image", (1, 3, 8, 8), "uint8")], [TensorSpec("scores", (1, 4), "float16")])
 
 The program in it does nothing. `payload_extra` is its last section, `.anynpu`, and the last bytes of the file: room for
-what a fake needs in order to compute something.
+what a fake needs in order to compute something. The layouts are those of Arm China's own parser (parser_elf.h and
+parser_base.h of Compass_NPU_Driver), and `make test-noe-real` runs these files on the vendor's library.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ EXTRA = ".anynpu"
 DEVICE = ZHOUYI_V3 << 16 | 1204
 BUILD_VERSION = 6 | 1 << 8 | 3407 << 16
 CODES = {name: code for code, name in DTYPES.items()}
+RODATA_MARK = b"anpu"
+PRIVATE_DATA_BYTES = 256
+"""Room that every task of a subgraph has to itself; without any, the vendor's library crashes in noe_create_job."""
 
 Writer = Callable[[bytearray], int]
 """Appends a part of a FlatBuffer and returns where it begins."""
@@ -159,15 +163,17 @@ def program_bytes(
     extra: bytes = b"",
     device: int = DEVICE,
     build_version: int = BUILD_VERSION,
+    private_data_bytes: int = PRIVATE_DATA_BYTES,
 ) -> bytes:
     """Returns an ELF file for the NPU that has these inputs and outputs and does nothing."""
+    rodata = _rodata(inputs, outputs)
     notes = {
-        "rodata": bytes(64),
+        "rodata": rodata,
         "desc": bytes(64),
         "weight": bytes(64),
         "fmlist": _feature_maps(inputs, outputs),
         "remap": struct.pack("<I", 0),
-        "subgraphs": struct.pack("<I", 1) + struct.pack("<14Iii", 0, 0, 0, 0, 0, 64, 0, 64, *[0] * 6, 0, 0),
+        "subgraphs": _subgraphs(len(rodata), private_data_bytes),
         "compilermsg": struct.pack("<4I8i", 1 << 24 | 1 << 16, build_version, device, 0, *[0] * 8),
     }
     sections = {
@@ -178,16 +184,34 @@ def program_bytes(
     return _elf(sections, extra)
 
 
+def _rodata(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> bytes:
+    """What the program reads: our mark, how many tensors, then size and address of each and the weight's address.
+
+    The addresses are 0 in the file: the library fills them in, where the list of buffers says.
+    """
+    sizes = b"".join(struct.pack("<II", spec.nbytes, 0) for spec in (*inputs, *outputs))
+    return struct.pack("<4sII", RODATA_MARK, len(inputs), len(outputs)) + sizes + bytes(4)
+
+
+def _subgraphs(rodata_size: int, private_data_bytes: int) -> bytes:
+    """One subgraph: number and kind, where its program, buffers and data begin, then the room for what it prints,
+    profiles and keeps to itself, and no subgraphs that must run before it."""
+    places = (0, 0, 0, 0, 0, rodata_size, 0, 64)
+    rooms = (0, 0, private_data_bytes, 0, 0, 0)
+    return struct.pack("<I14Iii", 1, *places, *rooms, 0, 0)
+
+
 def _feature_maps(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> bytes:
     """The list of buffers: one group with a weight, and a buffer for each input and output."""
     weight = struct.pack("<4I", 0, 64, 32, 1) + struct.pack("<5Ifi5I", 0, 64, 4, 0, 3, 1.0, 0, 0, 0, 0, 0xFFFFFFFF, 1)
-    parts = [weight + struct.pack("<I", 0)]
+    weight_slot = 12 + 8 * (len(inputs) + len(outputs))
+    parts = [weight + struct.pack("<I", weight_slot)]
     for kind, specs in ((INPUT, inputs), (OUTPUT, outputs)):
         for id, spec in enumerate(specs):
             scale, zero_point = vendor_quantization(spec)
             parts.append(struct.pack("<4I", -(-spec.nbytes // 4096) * 4096, 4096, 0, 1))
             code = CODES[spec.dtype]
-            part = (0, spec.nbytes, kind, id, code, scale, zero_point, 0, 0, 0, 0xFFFFFFFF, 1, 4 * len(parts))
+            part = (0, spec.nbytes, kind, id, code, scale, zero_point, 0, 0, 0, 0xFFFFFFFF, 1, 8 + 4 * len(parts))
             parts.append(struct.pack("<5Ifi6I", *part))
     count = len(inputs) + len(outputs)
     return struct.pack("<7I", 0, 0, 1, 4096, 4096, 1, count) + b"".join(parts)

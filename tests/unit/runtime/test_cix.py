@@ -220,22 +220,46 @@ def test_a_scale_that_is_none_is_refused(scale):
     assert "scale" in refused(data.replace(packed, struct.pack("<f", scale))).message
 
 
-def test_model_and_program_must_agree():
+def test_what_no_program_can_mean_is_refused():
     inside = program_bytes([FLOAT], [FLOAT])
     for other, sentence in (
-        (TensorSpec("x", (5,), "float32"), "has 20 bytes, its program says 16"),
-        (TensorSpec("x", (4,), "int32"), "data type 0x7 in the model and 0xb in its program"),
+        (TensorSpec("x", (5,), "float32"), "has 20 bytes, its program says 16: they do not fit"),
         (TensorSpec("x", (4, 0), "float32"), "has the shape [4, 0]"),
         (TensorSpec("x", (1,) * 17, "float32"), "a list of 17 numbers"),
     ):
         assert sentence in refused(wrap(inside, [other], [replace(other, name="y")])).message
     assert "names 2 inputs, its program has 1" in refused(wrap(inside, [FLOAT, BOXES], [FLOAT])).message
     assert "same name twice" in refused(wrap(inside, [FLOAT, FLOAT], [FLOAT])).message
-    small = TensorSpec("x", (4,), "int8", quantization=quantized(3.25, 1))
-    for scale, zero_point, what in ((3.5, 1, "scale 3.5"), (3.25, 2, "zero point 2")):
-        told = replace(small, quantization=quantized(scale, zero_point))
-        sentence = refused(wrap(program_bytes([small], [small]), [told], [told])).message
-        assert f"has the {what} in the model" in sentence
+
+
+SMALL = TensorSpec("x", (4,), "int8", quantization=quantized(3.25, 1))
+
+
+@pytest.mark.parametrize(
+    ("container", "sentence"),
+    [
+        (replace(SMALL, dtype="uint8"), "data type 0x2 in the model and 0x3 in its program"),
+        (replace(SMALL, shape=(3,)), "has 3 bytes, its program says 4: the rest is taken for padding"),
+        (replace(SMALL, quantization=quantized(3.5, 1)), "has the scale 3.5 in the model and 3.25 in its program"),
+        (replace(SMALL, quantization=quantized(3.25, 2)), "has the zero point 2 in the model and 1 in its program"),
+    ],
+    ids=["type", "padding", "scale", "zero-point"],
+)
+def test_the_program_counts_where_the_container_disagrees(container, sentence):
+    data = wrap(program_bytes([SMALL], [SMALL]), [container], [container])
+    model = read_cix(data)
+    assert sentence in model.warnings[0] and len(model.warnings) == 2
+    tensor = model.inputs[0]
+    assert (tensor.dtype, tensor.nbytes, tensor.vendor_scale, tensor.vendor_zero_point) == ("int8", 4, 3.25, 1)
+    with pytest.raises(IntegrityError, match="in its program|its program says") as caught:
+        read_cix(data, strict=True)
+    assert "--strict" in caught.value.hint
+
+
+def test_a_strict_environment_refuses_it_too(monkeypatch):
+    other = replace(SMALL, dtype="uint8")
+    monkeypatch.setenv("ANYNPU_NOE_STRICT", "1")
+    assert "data type" in refused(wrap(program_bytes([SMALL], [SMALL]), [other], [other])).message
 
 
 def test_a_type_nobody_knows_is_refused(monkeypatch):
@@ -243,9 +267,36 @@ def test_a_type_nobody_knows_is_refused(monkeypatch):
     assert "data type 0xd, which anynpu does not know" in refused(cix_bytes([FLOAT], [FLOAT])).message
 
 
-def test_a_scale_on_real_numbers_is_refused():
+def test_a_scale_on_real_numbers_is_not_used():
     odd = replace(FLOAT, quantization=quantized(2.0, 0))
-    assert "which means nothing" in refused(cix_bytes([odd], [OTHER])).message
+    model = read_cix(cix_bytes([odd], [OTHER]))
+    assert "the scale 2 in its program is not used" in model.warnings[0] and model.inputs[0].spec.quantization is None
+
+
+def in_note(name: str, offset: int, value: int) -> bytes:
+    """Returns a file with a number of a note changed."""
+    program = bytearray(program_bytes([FLOAT], [OTHER]))
+    note = next(n for n in aipu_elf.read_program(memoryview(bytes(program))).notes if n.name == name)
+    struct.pack_into("<I", program, note.offset + offset, value)
+    return wrap(bytes(program), [FLOAT], [OTHER])
+
+
+@pytest.mark.parametrize(
+    ("note", "offset", "value", "sentence"),
+    [
+        ("subgraphs", 44, 0, "subgraph 0 of its program has no private data (size 0): libnoe crashes"),
+        ("fmlist", 8, 0, "the list of buffers of its program is empty: libnoe crashes"),
+        ("fmlist", 92, 0x10000, "refers to data outside of the 96 bytes it has"),
+        ("fmlist", 160, 0xFFFFFFFF, "refers to data outside"),
+        ("fmlist", 28, 0x7FFFFFFF, "are not among the 64"),
+        ("fmlist", 32, 0x7FFFFFFF, "weights of 2147483647 bytes"),
+        ("remap", 0, 0x10000, "list of remapped addresses of its program is damaged"),
+    ],
+    ids=["no-private-data", "no-buffers", "weight-slot", "input-slot", "weight-place", "weight-size", "remap"],
+)
+def test_what_crashes_the_real_library_is_refused(note, offset, value, sentence):
+    """Each was found by changing a number of a file that the vendor's library (0.6.0) runs, until it crashed."""
+    assert sentence in refused(in_note(note, offset, value)).message
 
 
 def test_a_tensor_outside_of_its_buffer_is_refused():

@@ -16,6 +16,8 @@ ZHOUYI_V3 = 5
 NOTES = ".note.aipu"
 NOBITS, NULL_SECTION = 8, 0
 INPUT, OUTPUT = 0, 1
+PAGE = 4096
+"""The library may read beyond the weights up to the end of a page, and compilers round sizes up."""
 MOST_SECTIONS, MOST_NOTES, MOST_BUFFERS, MOST_TENSORS = 4096, 4096, 1 << 18, 256
 _HEADER = struct.Struct("<16sHHIIIIIHHHHHH")
 _SECTION = struct.Struct("<10I")
@@ -23,6 +25,8 @@ _PROGRAM = struct.Struct("<8I")
 _WORDS3, _WORDS4 = struct.Struct("<3I"), struct.Struct("<4I")
 _TENSOR = struct.Struct("<5Ifi5I")
 _SUBGRAPH = struct.Struct("<14Ii")
+_PRIVATE_DATA_SIZE = 10
+"""Which number of a subgraph's record: ElfSubGraphDesc in parser_elf.h of Arm China's Compass_NPU_Driver."""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,14 @@ def read_program(data: memoryview) -> Program:
     notes = _notes(data, by_name[NOTES])
     first = {n.name: n for n in reversed(notes)}
     file_version, build_version, device, flag = _message(data, first)
-    _check_subgraphs(_note(data, first, "subgraphs"))
-    found_tensors = _Buffers(_note(data, first, "fmlist"))
+    sizes = {note.name: note.size for note in first.values()}
+    data_size = sizes.get("rodata", 0) + sizes.get("desc", 0)
+    _check_subgraphs(_note(data, first, "subgraphs"), data_size)
+    if sizes.get("remap"):
+        remaps = _Reader(_note(data, first, "remap"), "list of remapped addresses")
+        remaps.words(4 * remaps.take(struct.Struct("<I"))[0])
+    weights_size = None if sizes.get("extra_weight_name") else sizes.get("weight", 0)
+    found_tensors = _Buffers(_note(data, first, "fmlist"), data_size, weights_size)
     return Program(
         sections,
         notes,
@@ -184,18 +194,27 @@ class _Reader:
         self.at += form.size
         return record
 
-    def skip_words(self, count: int) -> None:
+    def words(self, count: int) -> memoryview:
         if count < 0 or self.at + 4 * count > len(self.data):
             raise IntegrityError(f"the {self.what} of its program is damaged or cut short")
         self.at += 4 * count
+        return self.data[self.at - 4 * count : self.at]
 
-    def buffers(self, count: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Gives each buffer's parts with the buffer they belong to."""
+    def buffers(self, count: int, data_size: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Gives each buffer's parts with the buffer they belong to.
+
+        The library writes a part's address into the program's read-only data of `data_size` bytes, at every offset that
+        the part lists, without comparing the two.
+        """
         for _ in range(count):
             buffer = self.take(_WORDS4)
             for _ in range(buffer[3]):
                 part = self.take(_TENSOR)
-                self.skip_words(part[-1])
+                offsets = self.words(part[-1])
+                if len(offsets) and max(struct.unpack(f"<{part[-1]}I", offsets)) + 4 > data_size:
+                    raise IntegrityError(
+                        f"the {self.what} of its program refers to data outside of the {data_size} bytes it has"
+                    )
                 yield buffer, part
 
 
@@ -204,19 +223,25 @@ class _Buffers:
     """The inputs and outputs in the list of buffers, by id."""
 
     data: memoryview
+    data_size: int
+    weights_size: int | None
+    """None where the weights lie in a file of their own."""
     inputs: dict[int, BorderTensor] = field(default_factory=dict)
     outputs: dict[int, BorderTensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         reader = _Reader(self.data, "list of buffers")
         _, _, count = reader.take(_WORDS3)
+        if not count:
+            raise IntegrityError("the list of buffers of its program is empty: libnoe crashes on such a program")
         for _ in range(count):
             stack, align, static, reused = reader.take(_WORDS4)
             if not stack or not align or not reused:
                 raise IntegrityError("the list of buffers of its program has a group without stack or buffers")
-            for _ in reader.buffers(static):
-                pass
-            for buffer, part in reader.buffers(reused):
+            for (offset, size, *_), _ in reader.buffers(static, self.data_size):
+                if self.weights_size is not None and offset + size > self.weights_size + PAGE:
+                    raise IntegrityError(f"weights of {size} bytes at {offset} are not among the {self.weights_size}")
+            for buffer, part in reader.buffers(reused, self.data_size):
                 self._add(buffer[0], part)
 
     def _add(self, room: int, part: tuple[int, ...]) -> None:
@@ -237,13 +262,22 @@ def _in_order(tensors: dict[int, BorderTensor], what: str) -> tuple[BorderTensor
     return tuple(tensors[i] for i in range(len(tensors)))
 
 
-def _check_subgraphs(note: memoryview) -> None:
-    """Raises unless every subgraph record is whole."""
+def _check_subgraphs(note: memoryview, data_size: int) -> None:
+    """Raises unless every subgraph record is whole and gives its tasks data of their own.
+
+    The library writes the address of that data into every task without asking whether there is any (job_v3.cpp of
+    Arm China's Compass_NPU_Driver): with a size of 0, noe_create_job of libnoe 0.6.0 crashes.
+    """
     reader = _Reader(note, "list of subgraphs")
     (count,) = reader.take(struct.Struct("<I"))
-    for _ in range(count):
+    for number in range(count):
         record = reader.take(_SUBGRAPH)
-        reader.skip_words(max(0, record[-1]))
+        if not record[_PRIVATE_DATA_SIZE]:
+            raise IntegrityError(
+                f"subgraph {number} of its program has no private data (size 0): libnoe crashes on such a program",
+                "compile the model again; cixbuild gives every subgraph private data",
+            )
+        reader.words(max(0, record[-1]))
         (private,) = reader.take(struct.Struct("<i"))
-        for _ in reader.buffers(max(0, private)):
+        for _ in reader.buffers(max(0, private), data_size):
             pass

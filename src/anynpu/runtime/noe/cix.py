@@ -6,12 +6,14 @@
     CixTensor    0 name  1 shape  2 dtype  3 qtype  4 scale  5 zero_point
 
 Needs no vendor library: the real one crashes on most damaged files, so they are told apart here, on any machine.
-The vendor counts real = (stored + zero_point) / scale; `CixTensor.spec` is in our convention.
+It takes sizes, types and scales from the program and does not look at what the container says of them. So the program
+counts here too, and a container that disagrees is a warning, or with `strict` an error. The vendor counts real = (stored + zero_point) / scale; `CixTensor.spec` is in our convention.
 """
 
 from __future__ import annotations
 
 import math
+import os
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +25,7 @@ from anynpu.runtime.noe import flat
 from anynpu.runtime.noe.aipu_elf import BorderTensor, Program, Section, read_program
 from anynpu.tensors import Quantization, TensorSpec
 
+STRICT = "ANYNPU_NOE_STRICT"
 LFS_POINTER = b"version https://git-lfs"
 LARGEST_FILE = (1 << 31) - 1
 MOST_BORDER_TENSORS, MOST_TENSORS, MOST_SUBGRAPHS, MOST_AXES = 256, 4096, 1024, 16
@@ -51,6 +54,7 @@ class CixTensor:
     shape: tuple[int, ...]
     dtype: str
     nbytes: int
+    """What the library reads or writes; more than the elements need where the compiler pads a tensor."""
     index: int
     vendor_dtype: int
     vendor_scale: float
@@ -64,7 +68,7 @@ class CixTensor:
     def _quantization(self) -> Quantization | None:
         """Small integers stand for real numbers; floats, truth values and plain 32-bit numbers stand for themselves."""
         kind = np.dtype(self.dtype)
-        plain = kind.itemsize >= 4 and self.vendor_scale == 1 and self.vendor_zero_point == 0
+        plain = kind.itemsize >= 4 and self.vendor_scale in (0, 1) and self.vendor_zero_point == 0
         if kind.kind in "fb" or plain:
             return None
         return Quantization((1 / self.vendor_scale,), (-self.vendor_zero_point,))
@@ -97,13 +101,21 @@ class Cix:
     notes: tuple[Section, ...]
     file_size: int
     elf: memoryview = field(repr=False)
+    warnings: tuple[str, ...] = ()
+    """Where the container says other than the program, which is what the library runs."""
 
 
-def read_cix(source: Path | bytes) -> Cix:
-    """Returns what a .cix file, or its bytes, says; IntegrityError says in one sentence why it is none."""
+def read_cix(source: Path | bytes, strict: bool | None = None) -> Cix:
+    """Returns what a .cix file, or its bytes, says; IntegrityError says in one sentence why it is not one.
+
+    With `strict`, or ANYNPU_NOE_STRICT=1, a container that says other than its program is an error too.
+    """
     place = "the model" if isinstance(source, bytes) else str(source)
     try:
-        return _read(memoryview(source if isinstance(source, bytes) else _load(source)))
+        cix = _read(memoryview(source if isinstance(source, bytes) else _load(source)))
+        if cix.warnings and (os.environ.get(STRICT, "0") != "0" if strict is None else strict):
+            raise IntegrityError(cix.warnings[0], "without --strict the program counts, as it does for the library")
+        return cix
     except IntegrityError as error:
         raise IntegrityError(f"{place}: {error.message}", error.hint) from None
 
@@ -130,17 +142,19 @@ def _read(data: memoryview) -> Cix:
     described = _described(graph, {*names[0], *names[1]})
     version = graph.table(0)
     device = program.device
+    warnings: list[str] = []
     return Cix(
         name=graph.text(1),
         version=(version.number(0, "I"), version.number(1, "I"), version.number(2, "I")) if version else (0, 0, 0),
-        inputs=_tensors("input", names[0], described, program.inputs),
-        outputs=_tensors("output", names[1], described, program.outputs),
+        inputs=_tensors("input", names[0], described, program.inputs, warnings),
+        outputs=_tensors("output", names[1], described, program.outputs, warnings),
         target=CixTarget(device >> 20 & 0xFF, device >> 16 & 0xF, device & 0xFFFF, device >> 28),
         build_version=_build_version(program),
         sections=program.sections,
         notes=program.notes,
         file_size=len(data),
         elf=program_bytes,
+        warnings=tuple(warnings),
     )
 
 
@@ -198,48 +212,58 @@ def _described(graph: flat.Table, wanted: set[str]) -> dict[str, flat.Table]:
 
 
 def _tensors(
-    what: str, names: tuple[str, ...], described: dict[str, flat.Table], program: tuple[BorderTensor, ...]
+    what: str,
+    names: tuple[str, ...],
+    described: dict[str, flat.Table],
+    program: tuple[BorderTensor, ...],
+    warnings: list[str],
 ) -> tuple[CixTensor, ...]:
-    """Returns the inputs or outputs; what the file says of them and what its program says must agree."""
+    """Returns the inputs or outputs: names and shapes from the container, all else from the program."""
     if len(names) != len(program):
         raise IntegrityError(f"it names {len(names)} {what}s, its program has {len(program)}")
     for name in names:
         if name not in described:
             raise IntegrityError(f"{what} {name} is not described in it")
-    return tuple(_tensor(what, name, described[name], t) for name, t in zip(names, program, strict=True))
+    pairs = zip(names, program, strict=True)
+    return tuple(_tensor(f"{what} {name}", name, described[name], t, warnings) for name, t in pairs)
 
 
-def _tensor(what: str, name: str, table: flat.Table, program: BorderTensor) -> CixTensor:
-    place = f"{what} {name}"
+def _tensor(place: str, name: str, table: flat.Table, program: BorderTensor, warnings: list[str]) -> CixTensor:
     shape = table.numbers(1, "i", MOST_AXES)
     if not shape or min(shape) < 1:
         raise IntegrityError(f"{place} has the shape {list(shape)}")
     if program.dtype not in DTYPES:
         raise IntegrityError(f"{place} is of data type {program.dtype:#x}, which anynpu does not know")
-    if (said := table.number(2)) != program.dtype:
-        raise IntegrityError(f"{place} is of data type {said:#x} in the model and {program.dtype:#x} in its program")
+    if (container := table.number(2)) != program.dtype:
+        warnings.append(f"{place} is of data type {container:#x} in the model and {program.dtype:#x} in its program")
     dtype = DTYPES[program.dtype]
-    wanted = math.prod(shape) * np.dtype(dtype).itemsize
-    if wanted != program.nbytes:
-        raise IntegrityError(
-            f"{place} of shape {list(shape)} and type {dtype} has {wanted} bytes, its program says {program.nbytes}"
-        )
-    _check_quantization(place, dtype, table, program)
-    return CixTensor(name, shape, dtype, wanted, program.id, program.dtype, program.scale, program.zero_point)
+    needed = math.prod(shape) * np.dtype(dtype).itemsize
+    if needed != program.nbytes:
+        difference = f"{place} of shape {list(shape)} and type {dtype} has {needed} bytes, its program says "
+        if needed > program.nbytes:
+            raise IntegrityError(f"{difference}{program.nbytes}: they do not fit")
+        warnings.append(f"{difference}{program.nbytes}: the rest is taken for padding")
+    _check_quantization(place, dtype, table, program, warnings)
+    return CixTensor(name, shape, dtype, program.nbytes, program.id, program.dtype, program.scale, program.zero_point)
 
 
-def _check_quantization(place: str, dtype: str, table: flat.Table, program: BorderTensor) -> None:
-    if not math.isfinite(program.scale) or program.scale <= 0:
+def _check_quantization(place: str, dtype: str, table: flat.Table, program: BorderTensor, warnings: list[str]) -> None:
+    """Raises for a scale that no stored number can be read with; says where the container has another one."""
+    kind = np.dtype(dtype)
+    if kind.kind in "fb":
+        if program.scale not in (0, 1) or program.zero_point:
+            warnings.append(f"{place} is of type {dtype}: the scale {program.scale:g} in its program is not used")
+        return
+    plain = kind.itemsize >= 4 and program.scale == 0 and not program.zero_point
+    if not plain and (not math.isfinite(program.scale) or program.scale <= 0):
         raise IntegrityError(f"{place} has the scale {program.scale:g}; it must be a finite number above zero")
-    if np.dtype(dtype).kind in "fb" and (program.scale != 1 or program.zero_point):
-        raise IntegrityError(f"{place} is of type {dtype} and has the scale {program.scale:g}, which means nothing")
-    for what, said, told in (
+    for what, container, counts in (
         ("scale", table.numbers(4, "f", 1), program.scale),
         ("zero point", table.numbers(5, "i", 1), program.zero_point),
     ):
-        if said not in ((), (told,)):
-            raise IntegrityError(
-                f"{place} has the {what} {_told(said[0])} in the model and {_told(told)} in its program"
+        if container not in ((), (counts,)):
+            warnings.append(
+                f"{place} has the {what} {_told(container[0])} in the model and {_told(counts)} in its program"
             )
 
 

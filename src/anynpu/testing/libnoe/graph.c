@@ -6,6 +6,8 @@
 #define ELF_MACHINE 0x29au
 #define ISA_V3 5u
 #define PART_BYTES 48u /* of a sub-section in fmlist, without what ro_count adds */
+#define SUBGRAPH_BYTES 60u /* of a subgraph, without its precursors and private buffers */
+#define PRIVATE_DATA_SIZE 40u
 
 typedef struct { const uint8_t *at; uint32_t left; } span_t;
 
@@ -103,6 +105,35 @@ static bool tensors(graph_t *g, span_t list)
     return count > 0;
 }
 
+/* Reads the list of subgraphs as Arm China's parser does (ElfSubGraphDesc in parser_elf.h of Compass_NPU_Driver):
+   60 bytes, so many precursors, a count of private buffers, and those. */
+static bool subgraphs(graph_t *g, span_t list)
+{
+    const uint8_t *head = take(&list, 4);
+    uint32_t count = head ? u32(head) : 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const uint8_t *fixed = take(&list, SUBGRAPH_BYTES);
+        uint32_t precursors = fixed ? u32(fixed + 56) : 0;
+        if (!fixed || precursors > 1024 || !take(&list, 4 * precursors))
+            return false;
+        g->lacks_private_data = g->lacks_private_data || u32(fixed + PRIVATE_DATA_SIZE) == 0;
+        const uint8_t *buffers = take(&list, 4);
+        for (int32_t b = 0; buffers && b < (int32_t)u32(buffers); b++) {
+            const uint8_t *top = take(&list, 16);
+            for (uint32_t p = 0; top && p < u32(top + 12); p++) {
+                const uint8_t *fields = take(&list, PART_BYTES);
+                if (!fields || u32(fields + 44) > 1024 || !take(&list, 4 * u32(fields + 44)))
+                    return false;
+            }
+            if (!top)
+                return false;
+        }
+        if (!buffers)
+            return false;
+    }
+    return count > 0;
+}
+
 uint32_t graph_checksum(const graph_t *g)
 {
     uint32_t sum = 2166136261u, step = g->bytes > 1024 ? g->bytes / 1024 : 1;
@@ -120,10 +151,12 @@ uint32_t graph_read(graph_t *g, const uint8_t *buffer, uint32_t bytes)
         return NOE_INVALID_SIZE;
     if (bytes < 52 || memcmp(buffer, "\x7f" "ELF", 4) != 0)
         return NOE_GVERSION_UNSUPPORTED;
-    span_t text, notes, message, list;
+    span_t text, notes, message, list, parts;
     if (u16(buffer + 18) != ELF_MACHINE || !section(g, ".text", &text) || !section(g, ".note.aipu", &notes))
         return NOE_INVALID_GBIN;
     if (!note(notes, "compilermsg", &message) || message.left < 16 || !note(notes, "fmlist", &list))
+        return NOE_INVALID_GBIN;
+    if (!note(notes, "subgraphs", &parts) || !subgraphs(g, parts))
         return NOE_INVALID_GBIN;
     g->build_version = u32(message.at + 4);
     g->device = u32(message.at + 8);

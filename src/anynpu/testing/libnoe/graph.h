@@ -14,6 +14,7 @@ typedef int (*executor_t)(const graph_t *graph, uint8_t *const *in, uint8_t *con
 struct graph {
     const uint8_t *buffer; /* the caller's: it must stay as it is until the graph is unloaded */
     uint32_t bytes, checksum, build_version, device;
+    bool lacks_private_data; /* a subgraph gives its tasks no data of their own */
     uint32_t counts[2];
     tensor_desc_t tensors[2][MOST_TENSORS];
     executor_t execute;

@@ -116,6 +116,8 @@ uint32_t job_new(const char *call, uint32_t graph, const job_config_t *cfg, uint
     if ((cfg->conf_j_npu->misc >> 8 & 0xf) > 1)
         return NOE_INVALID_QOS;
     check_buffer(call, &fake.graphs[graph]);
+    if (fake.graphs[graph].lacks_private_data)
+        trap(call, "a subgraph has no private data (the real library crashes)");
     long most = switched("MOST_JOBS");
     uint32_t free_one = 0;
     while (free_one < MOST_JOBS && fake.jobs[free_one].state > JOB_CLEANED)
@@ -162,6 +164,15 @@ static bool struck(const char *name)
     return which < 0 || (which > 0 && (uint64_t)which == fake.inferences);
 }
 
+/* Waits as the real library does: other threads may call meanwhile, and even give the context back. */
+static bool wait_unlocked(int64_t ns)
+{
+    pthread_mutex_unlock(&fake_lock);
+    wait_ns(ns);
+    pthread_mutex_lock(&fake_lock);
+    return fake.handle.handle == CONTEXT;
+}
+
 uint32_t job_run(const char *call, job_t *job, int32_t timeout_ms)
 {
     fake.inferences++;
@@ -169,9 +180,10 @@ uint32_t job_run(const char *call, job_t *job, int32_t timeout_ms)
     if (struck("CRASH"))
         raise(SIGSEGV);
     while (struck("STUCK"))
-        wait_ns(1000000000);
+        (void)wait_unlocked(1000000000);
     if (struck("HANG")) {
-        wait_ns(timeout_ms > 0 ? timeout_ms * 1000000ll : INT64_MAX);
+        if (!wait_unlocked(timeout_ms > 0 ? timeout_ms * 1000000ll : INT64_MAX))
+            return NOE_INVALID_CTX;
         job->state = JOB_BROKEN;
         return NOE_TIMEOUT;
     }
@@ -179,7 +191,8 @@ uint32_t job_run(const char *call, job_t *job, int32_t timeout_ms)
         job->state = JOB_READY;
         return NOE_JOB_EXCEPTION;
     }
-    wait_ns(switched("DELAY_US") * 1000ll);
+    if (!wait_unlocked(switched("DELAY_US") * 1000ll))
+        return NOE_INVALID_CTX;
     uint32_t status = compute(job);
     job->state = status == NOE_SUCCESS ? JOB_DONE : JOB_READY;
     return status;
