@@ -137,15 +137,17 @@ def interactive(
     )
 
 
-def attend(module: str, *arguments: str, descriptors: Sequence[int], stdout: int) -> subprocess.Popen[bytes]:
+def attend(module: str, *arguments: str, descriptors: Sequence[int], output: int) -> subprocess.Popen[bytes]:
     """Starts one of our own modules to serve this process through descriptors that it inherits; `end` ends it.
 
-    Its stdin stays open as long as this process lives. The environment is this process's own: it stands in for it.
+    Its stdin stays open as long as this process lives; what it prints goes to the descriptor `output`. The environment
+    is this process's own: it stands in for it.
     """
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.PIPE,
-        stdout=stdout,
+        stdout=output,
+        stderr=output,
         pass_fds=tuple(descriptors),
         start_new_session=True,  # Ctrl-C is for us, and we tell it
     )

@@ -117,7 +117,7 @@ from anynpu.runtime.noe.cix import read_cix
 from anynpu.runtime.noe.device import Device, Graph, Memory
 elf = bytearray(read_cix(Path(sys.argv[2])).elf)
 keep = (ctypes.c_char * len(elf)).from_buffer(elf)
-device = Device(Library(Path(sys.argv[1])))
+device = Device(Library(Path(sys.argv[1]), owns_output=True))
 calls, context = device.library.calls, device.handle
 program = Memory(ctypes.addressof(keep), len(elf))
 """

@@ -9,10 +9,12 @@ import atexit
 import json
 import mmap
 import os
+import re
 import signal
 import socket
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -31,6 +33,33 @@ ASK_S = 120.0
 """Loading a large model takes seconds; nothing that is asked takes longer than this."""
 GRACE_S = 2.0
 """What the library may take beyond the timeout that it was given."""
+INTERRUPTED_S = 0.5
+KEPT_LINES, MOST_WORDS = 40, 200
+FRAME = re.compile(r"\+0x[0-9a-f]+\)?|\(\) ?\[0x|^Stack backtrace")
+"""A line of a backtrace, as the library prints about thirty of when a call fails."""
+
+
+class Printed:
+    """What the other process prints: its last lines are kept, all of it goes to the file that ANYNPU_NOE_LOG names."""
+
+    def __init__(self) -> None:
+        self._from, self.end = os.pipe()
+        self._lines: deque[str] = deque(maxlen=KEPT_LINES)
+        self._reader = threading.Thread(target=self._read, name="anynpu-noe-output", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with os.fdopen(self._from, "rb") as stream, os.fdopen(sink(), "ab") as log:
+            for line in stream:
+                log.write(line)
+                log.flush()
+                self._lines.append(line.decode("utf-8", "replace").strip())
+
+    def last_words(self) -> str:
+        """Returns the last line that is not one of a backtrace, once the other process has ended."""
+        self._reader.join(0.2)
+        told = [line for line in self._lines if line and not FRAME.search(line)]
+        return told[-1][:MOST_WORDS] if told else ""
 
 
 class Client:
@@ -41,14 +70,17 @@ class Client:
         self.lost = ""
         self.pid = os.getpid()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        away = sink()
+        self._printed = Printed()
         try:
             self._process = tool.attend(
-                "anynpu.runtime.noe.worker", str(theirs.fileno()), descriptors=[theirs.fileno()], stdout=away
+                "anynpu.runtime.noe.worker",
+                str(theirs.fileno()),
+                descriptors=[theirs.fileno()],
+                output=self._printed.end,
             )
         finally:
             theirs.close()
-            os.close(away)
+            os.close(self._printed.end)
         self._channel = Channel(ours)
         self._answer = self._channel.packet
         try:
@@ -105,11 +137,13 @@ class Client:
                 why += f" ({signal.Signals(-status).name})"
         self.lost = why
         self.close()
+        last = self._printed.last_words()
         return DeviceError(
             why,
             "libnoe",
             code,
-            "a defect of the vendor's library or driver; it runs in a process of its own, and nothing else is lost",
+            "a defect of the vendor's library or driver; it runs in a process of its own, and nothing else is lost"
+            + (f"; it last printed: {last}" if last else ""),
             "run it again; ANYNPU_NOE_LOG=FILE keeps what the library prints",
         )
 
@@ -119,7 +153,10 @@ class Client:
             self._lose("libnoe refused a model in a way that it does not recover from")
 
     def close(self) -> None:
-        """Lets the other process give the device back and end; one that does not is ended."""
+        """Lets the other process give the device back and end; one that does not is ended.
+
+        Where we were interrupted nobody waits for it: it gives the device back and ends by itself.
+        """
         self.lost = self.lost or "the NPU was closed"
         with suppress(OSError):
             self._channel.socket.close()
@@ -127,10 +164,12 @@ class Client:
             return
         if self._process.stdin:
             self._process.stdin.close()
+        interrupted = "interrupted" in self.lost
         try:
-            self._process.wait(0 if "libnoe" in self.lost or "interrupted" in self.lost else LEAVE_S)
+            self._process.wait(INTERRUPTED_S if interrupted else LEAVE_S + 1)
         except subprocess.TimeoutExpired:
-            tool.end(self._process)
+            if not interrupted:
+                tool.end(self._process)
 
 
 def _error(state: dict[str, Any]) -> AnyNpuError:

@@ -1,4 +1,4 @@
-"""The vendor's library, libnoe.so: where it is, and loading it so that what it prints stays off our stdout."""
+"""The vendor's library, libnoe.so: where it is, and loading it so that what it prints stays off our output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,11 @@ def sink() -> int:
 
 
 class Library:
-    """The loaded library. With `owns_stdout` what it prints goes where it will; else fd 1 is turned away."""
+    """The loaded library. With `owns_output` what it prints goes where it will; else fds 1 and 2 are turned away."""
 
-    def __init__(self, path: Path, owns_stdout: bool = False) -> None:
+    def __init__(self, path: Path, owns_output: bool = False) -> None:
         self.path = path
-        self._turn = nullcontext if owns_stdout else turned_away
+        self._turn = nullcontext if owns_output else turned_away
         try:
             with self.quiet():
                 self.calls: Any = ctypes.CDLL(str(path))
@@ -84,22 +84,23 @@ class Library:
 
 @contextmanager
 def turned_away() -> Iterator[None]:
-    """Turns fd 1 of this process away. Calls that fail print to it, and no setting of the library prevents that."""
+    """Turns fds 1 and 2 away. Calls that fail print to them, and no setting of the library prevents that."""
     with _REDIRECT:
-        try:
-            saved = os.dup(1)
-        except OSError:  # the shell closed it: there is nothing to protect
-            yield
-            return
         # What other native code has left in the buffer of C's stdout is not the library's.
         flush = ctypes.CDLL(None).fflush
         flush(None)
+        saved = {}
+        for descriptor in (1, 2):
+            with suppress(OSError):  # the shell closed it: there is nothing to protect
+                saved[descriptor] = os.dup(descriptor)
         into = sink()
-        os.dup2(into, 1)
+        for descriptor in saved:
+            os.dup2(into, descriptor)
         os.close(into)
         try:
             yield
         finally:
             flush(None)
-            os.dup2(saved, 1)
-            os.close(saved)
+            for descriptor, copy in saved.items():
+                os.dup2(copy, descriptor)
+                os.close(copy)

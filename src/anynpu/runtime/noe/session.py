@@ -141,6 +141,11 @@ class NoeSession:
         """The number of the process that holds the library: our own, or another."""
         return self._ready().worker
 
+    def worker_pids(self) -> tuple[int, ...]:
+        """Returns the processes that work for this session; what they use is the model's own."""
+        worker = self.worker
+        return () if worker == os.getpid() else (worker,)
+
     def info(self) -> Info:
         """Returns what the device says of itself: target, versions, cores."""
         return self._ready().info()
@@ -227,7 +232,7 @@ class InProcess:
     """A model in this process; the library reads and writes the arrays themselves."""
 
     def __init__(self, library: Path, cix: Cix, qos: Qos) -> None:
-        self._library, self._outputs = library, cix.outputs
+        self._library, self._inputs, self._outputs = library, cix.inputs, cix.outputs
         # The library keeps the address of the program until it is unloaded.
         self._program = np.frombuffer(cix.elf, np.uint8)
         self._local: Local = LOCALS.acquire(library)
@@ -252,11 +257,12 @@ class InProcess:
 
     def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Parts]:
         began = clock()
-        given = [np.ascontiguousarray(array) for array in inputs]
-        outputs = [np.empty(t.shape, t.dtype) for t in self._outputs]
+        given = [_padded(array, t) for array, t in zip(inputs, self._inputs, strict=True)]
+        room = [np.empty(t.nbytes, np.uint8) for t in self._outputs]
         asked = clock()
         # Arrays, not addresses: they live as long as the task, even if nobody waits for it any more.
-        times = self._call(_run_arrays, self._graph, given, outputs, timeout_ms, limit_s=timeout_ms / 1000 + GRACE_S)
+        times = self._call(_run_arrays, self._graph, given, room, timeout_ms, limit_s=timeout_ms / 1000 + GRACE_S)
+        outputs = [_view(array, (0, t.nbytes), t) for array, t in zip(room, self._outputs, strict=True)]
         return outputs, (asked - began, clock() - asked, 0, times)
 
     def info(self) -> Info:
@@ -281,6 +287,15 @@ def _run_arrays(graph: Graph, inputs: Sequence[Array], outputs: Sequence[Array],
 
 def _memory(array: Array) -> Memory:
     return Memory(array.__array_interface__["data"][0], array.nbytes)
+
+
+def _padded(array: Array, tensor: CixTensor) -> Array:
+    """Returns the array in memory of as many bytes as the library reads."""
+    if array.nbytes == tensor.nbytes:
+        return np.ascontiguousarray(array)
+    room = np.zeros(tensor.nbytes, np.uint8)
+    _view(room, (0, tensor.nbytes), tensor)[...] = array
+    return room
 
 
 def _places(tensors: Sequence[CixTensor], start: int) -> tuple[list[tuple[int, int]], int]:

@@ -4,6 +4,9 @@
 
 It serves one other process through a socket of packets. Tensors and programs lie in memory that both map. A packet that
 begins with "r" is an inference (handle, timeout) and is answered by three times; all others are JSON objects.
+
+When that process ends, however it does, or this one is asked to (SIGTERM, SIGHUP, SIGINT), the device is given back: by
+the serving thread after the inference that runs, or, if that takes too long, by another thread in its midst.
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ import ctypes
 import json
 import mmap
 import os
+import select
 import signal
 import socket
 import struct
 import sys
 import threading
-import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +36,8 @@ from anynpu.runtime.noe.library import Library
 RUN = struct.Struct("<cIi")
 TIMES = struct.Struct("<qqq")
 HOT = ord("r")
-LEAVE_S = 5.0
+FINISH_S, LEAVE_S = 2.0, 5.0
+"""How long an inference may go on once nobody waits for it, and when this process ends at the latest."""
 
 
 @dataclass
@@ -54,16 +59,33 @@ class Server:
         self._device: Device | None = None
         self._loaded: dict[int, Loaded] = {}
         self._next = 0
+        self._finished = threading.Event()
 
     def serve(self) -> None:
         """Answers until the other side goes away, then gives the device back."""
         packet, receive, send = self._channel.packet, self._channel.receive, self._channel.send
-        while size := receive():
-            send(self._run(packet) if packet[0] == HOT else self._answer(bytes(packet[:size])))
-        for loaded in self._loaded.values():
-            loaded.graph.close()
-        if self._device is not None:
-            self._device.close()
+        try:
+            while size := receive():
+                send(self._run(packet) if packet[0] == HOT else self._answer(bytes(packet[:size])))
+        except OSError:
+            pass  # the other side went away while it was being answered
+        finally:
+            self._finished.set()
+            _fall_silent()
+            for loaded in self._loaded.values():
+                loaded.graph.close()
+            if self._device is not None:
+                self._device.close()
+
+    def leave(self) -> None:
+        """Ends `serve` from another thread. An inference that does not finish loses its context while it runs."""
+        with suppress(OSError):
+            self._channel.socket.shutdown(socket.SHUT_RD)
+        if not self._finished.wait(FINISH_S):
+            _fall_silent()
+            if self._device is not None:
+                self._device.close()
+            os._exit(0)
 
     def _run(self, packet: bytearray) -> bytes:
         _, handle, timeout_ms = RUN.unpack_from(packet)
@@ -92,7 +114,7 @@ class Server:
         return self._device
 
     def _open(self, library: str) -> None:
-        self._device = Device(Library(Path(library), owns_stdout=True))
+        self._device = Device(Library(Path(library), owns_output=True))
 
     def _load(self, inputs: list[list[int]], outputs: list[list[int]], qos: int) -> dict[str, Any]:
         """Loads the program in the first descriptor that follows; tensors lie in the second, each at its offset."""
@@ -108,6 +130,13 @@ class Server:
     def _unload(self, handle: int) -> None:
         loaded = self._loaded.pop(handle)  # held by name: its memory must outlive the graph
         loaded.graph.close()
+
+
+def _fall_silent() -> None:
+    """Sends what the library still prints to nowhere: whoever read it may have gone, and a full pipe would stop us."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):
+        os.dup2(nowhere, descriptor)
 
 
 def _mapped(descriptor: int) -> mmap.mmap:
@@ -126,18 +155,41 @@ def _told(error: AnyNpuError) -> bytes:
     return json.dumps({"error": {"kind": type(error).__name__, **state}}).encode()
 
 
-def _watch() -> None:
-    """Ends this process, if it does not end by itself, once the one it serves has gone: the library may hang."""
-    while os.read(0, 64):  # not sys.stdin: its lock, held here, would keep Python from ending
+def _watch(server: Server, woken: int) -> None:
+    """Waits until the process that is served has gone or a signal comes, and sees to it that this one ends too."""
+    waiting = select.poll()
+    for descriptor in (0, woken, *_parent()):
+        waiting.register(descriptor, select.POLLIN)
+    while not any(_is_the_end(descriptor) for descriptor, _ in waiting.poll()):
         pass
-    time.sleep(LEAVE_S)
-    os.kill(os.getpid(), signal.SIGKILL)
+    last_resort = threading.Timer(LEAVE_S, os.kill, (os.getpid(), signal.SIGKILL))  # the library may hang
+    last_resort.daemon = True
+    last_resort.start()
+    server.leave()
+
+
+def _parent() -> tuple[int, ...]:
+    """Returns a descriptor that tells when the parent ends; a process that it forked may hold the pipe to us open."""
+    try:
+        return (os.pidfd_open(os.getppid()),)
+    except (AttributeError, OSError):
+        return ()
+
+
+def _is_the_end(descriptor: int) -> bool:
+    return descriptor != 0 or not os.read(0, 64)  # not sys.stdin: its lock would keep Python from ending
 
 
 def main(descriptor: str) -> None:
     """Serves the process at the other end of an inherited socket."""
-    threading.Thread(target=_watch, daemon=True).start()
-    Server(socket.socket(fileno=int(descriptor))).serve()
+    server = Server(socket.socket(fileno=int(descriptor)))
+    woken, wakes = os.pipe()
+    os.set_blocking(wakes, False)
+    signal.set_wakeup_fd(wakes)  # written to at once, even while the library holds the main thread
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, lambda number, frame: None)
+    threading.Thread(target=_watch, args=(server, woken), daemon=True).start()
+    server.serve()
 
 
 if __name__ == "__main__":
