@@ -316,3 +316,7 @@ def test_without_hardware_the_build_says_that_nothing_was_executed(cli, tmp_path
     assert done.returncode == 0, done.stderr
     (chip,) = json.loads(done.stdout)["chips"]
     assert "nothing on this machine executes cix" in json.dumps(chip)
+    assert (chip["status"], chip["verification"]) == ("not executed", None)
+    assert "claim" in chip["receipt"]["source"]
+    page = (tmp_path / "out" / "report.md").read_text("utf-8")
+    assert "100.0 % claimed" in page and "| ok |" not in page

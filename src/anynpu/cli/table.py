@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import click
 
-STYLES = {"ok": "green", "ready": "green", "yes": "green"}
+STYLES = {"ok": "green", "ready": "green", "yes": "green", "not executed": "yellow"}
 
 
 def print_table(rows: Sequence[Mapping[str, str]], title: str = "") -> None:

@@ -14,6 +14,7 @@ from anynpu.errors import AccuracyError, DeviceError, IntegrityError
 from anynpu.measure.fidelity import Fidelity, compare_arrays, compare_outputs
 from anynpu.measure.kernels import kernel_notes
 from anynpu.measure.metrics import score
+from anynpu.measure.refusals import refusal, second_opinions
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
 from anynpu.tensors import Array, TensorSpec, by_name
@@ -178,6 +179,7 @@ def verify(
     samples = everything.first(sample_count(len(everything), estimates.macs if estimates else None))
     expected = run_all(choose(truth.manifest.format)(truth), samples, truth)
     kind, session, got, refused = _execute(subject, device, samples, truth, report_progress)
+    refused += second_opinions(kind, subject, samples, truth)
     known, said = _taught(session, samples.first(MIN_SAMPLES), truth, oracle)
     np.savez(answers, **{name: values[:ANSWERS] for name, values in known.items()})  # type: ignore[arg-type]
     result: dict[str, Any] = {
@@ -212,6 +214,8 @@ def _execute(
             session = kind(subject)
             return kind, session, run_all(session, samples, truth, progress), refused
         except (IntegrityError, DeviceError) as error:
+            if wrong := refusal(kind, error):
+                raise wrong from error
             if kind is kinds[-1]:
                 raise
             refused.append(f"{kind.what} does not run this model: {error.message}")

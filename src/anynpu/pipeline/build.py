@@ -20,6 +20,9 @@ from anynpu.platform import Platform
 from anynpu.runtime.base import choose
 from anynpu.store import Store
 
+NOT_EXECUTED = "not executed"
+"""The result of a chip whose file was made and proves nothing yet."""
+
 
 @dataclass(frozen=True)
 class ChipResult:
@@ -46,7 +49,9 @@ class ChipResult:
     def status(self) -> str:
         if self.error is not None:
             return type(self.error).__name__
-        return "fallback" if self.verdict else "ok"
+        if self.verdict:
+            return "fallback"
+        return NOT_EXECUTED if self.verification is None else "ok"
 
     @property
     def by_gate_only(self) -> str:

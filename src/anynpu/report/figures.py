@@ -39,7 +39,6 @@ def said_by(receipt: Mapping[str, Any]) -> str:
 def chip_row(chip: dict[str, Any]) -> dict[str, str]:
     """Returns the line of the closing table for one chip of a build record."""
     proof, estimates = chip["verification"] or {}, chip["estimates"] or {}
-    receipt = chip["receipt"]
     sram = estimates.get("sram_bytes") or proof.get("arena_bytes")
     latency = estimates.get("latency_ms")
     return {
@@ -48,7 +47,7 @@ def chip_row(chip: dict[str, Any]) -> dict[str, str]:
         "SQNR dB": decibel(proof.get("sqnr_db")),
         "float": percent(proof.get("score_float")),
         "here": percent(proof.get("score")),
-        "on NPU": percent(receipt["share"]) if receipt else ("-" if not chip["npu"] else "?"),
+        "on NPU": _share(chip),
         "est. ms": "-" if latency is None else f"{latency:.3f}",
         "SRAM KiB": kib(sram),
         "flash KiB": kib(estimates.get("flash_bytes")),
@@ -60,6 +59,13 @@ def by_gate_only(chip: Mapping[str, Any]) -> list[str]:
     """Returns a sentence where the default gate would not let a chip's result pass."""
     missed = chip.get("by_gate_only")
     return [f"{chip['chip']} is ok by the gate in force only; by the default one: {missed}"] if missed else []
+
+
+def _share(chip: dict[str, Any]) -> str:
+    """Returns the share of a chip's NPU; of a file that was never executed it is a claim."""
+    if not chip["receipt"]:
+        return "?" if chip["npu"] else "-"
+    return percent(chip["receipt"]["share"]) + (" claimed" if chip["status"] == "not executed" else "")
 
 
 def table_notes(chips: list[dict[str, Any]]) -> list[str]:
@@ -82,6 +88,9 @@ def table_notes(chips: list[dict[str, Any]]) -> list[str]:
     if in_dram:
         notes.append(f"no flash is counted for {', '.join(in_dram)}: weights and arena lie in DRAM there")
     notes += [line for chip in chips for line in by_gate_only(chip)]
+    for chip in chips:
+        if chip["status"] == "not executed":
+            notes.append(f"not executed, {chip['chip']}: {chip.get('not_verified') or 'no runtime'}; nothing is proved")
     for what in sorted({_executed(c["verification"]) for c in chips if c["verification"]}):
         notes.append(what)
     return notes

@@ -87,7 +87,7 @@ def _chip(chip: Record) -> Case:
         text = "\n".join(f"{op['kind']} {op['name']}: {op.get('reason') or ''}" for op in elsewhere)
         return Case(name, "failure", chip["verdict"], str(chip["status"]), text, seconds, said)
     if not proof:
-        return Case(name, "skipped", f"built, not verified: {chip.get('not_verified') or '?'}", seconds=seconds)
+        return Case(name, "skipped", f"built, not executed: {chip.get('not_verified') or '?'}", seconds=seconds)
     return Case(name, seconds=seconds, said=said)
 
 
@@ -121,7 +121,13 @@ def _sweep(record: Record) -> tuple[str, list[Case]]:
 def _sweep_row(row: Record) -> Case:
     options = " ".join(f"{name}={value}" for name, value in (row.get("options") or {}).items())
     name = " ".join(part for part in (row["model"], row["chip"], options) if part)
-    result = {"ok": "", "fallback": "failure", "AccuracyError": "failure", "Unsupported": "failure"}
+    result = {
+        "ok": "",
+        "not executed": "skipped",
+        "fallback": "failure",
+        "AccuracyError": "failure",
+        "Unsupported": "failure",
+    }
     seconds = row.get("seconds")
     found = result.get(row["status"], "error")
     return Case(name, found, row.get("error") or row["status"], row["status"], "", float(seconds or 0.0))

@@ -81,7 +81,7 @@ def _finding(finding: dict[str, str]) -> str:
 def _proof(chip: dict[str, Any]) -> list[str]:
     proof = chip["verification"]
     if not proof:
-        return [f"Not verified: {chip['not_verified'] or 'the build did not get that far'}.\n"]
+        return [f"Not executed: {chip['not_verified'] or 'the build did not get that far'}.\n"]
     where = "held-out samples" if proof["held_out"] else "of the calibration samples"
     stands = " (the model before the last compiler)" if proof.get("stands_for") else ""
     rows = fidelity_rows(proof["outputs"])

@@ -11,6 +11,7 @@ import pytest
 from anynpu import plugins
 from anynpu.artifact import Artifact, Manifest, OperatorPlacement, Placement
 from anynpu.errors import ConfigError, Unsupported
+from anynpu.measure.verify import Verification
 from anynpu.pipeline.build import BuildResult, ChipResult, fallback, platforms
 from anynpu.pipeline.planner import chain, check_options, plan
 from anynpu.pipeline.request import Request
@@ -80,4 +81,6 @@ def test_the_status_of_a_build_is_that_of_the_first_failure() -> None:
     assert BuildResult(request, chips=[good]).exit_status == 0
     assert BuildResult(request, chips=[good, fell, failed]).exit_status == 1
     assert BuildResult(request, chips=[failed, fell]).exit_status == 3
-    assert (good.status, fell.status, failed.status) == ("ok", "fallback", "Unsupported")
+    assert (good.status, fell.status, failed.status) == ("not executed", "fallback", "Unsupported")
+    proof = Verification("ORT", "ort", "", 1, True, {})
+    assert replace(good, verification=proof).status == "ok"

@@ -133,12 +133,12 @@ def test_a_fallback_names_each_operator_and_the_reason(tmp_path: Path) -> None:
 def test_a_failure_is_told_with_what_is_known(tmp_path: Path, error: AnyNpuError, words: str) -> None:
     data, text = rendered(tmp_path, chip(tmp_path, artifacts=(), error=error))
     assert data["exit_status"] == error.exit_status and type(error).__name__ in text
-    assert words in text and "Not verified: the build did not get that far." in text
+    assert words in text and "Not executed: the build did not get that far." in text
 
 
 def test_what_could_not_be_verified_says_why(tmp_path: Path) -> None:
     _, text = rendered(tmp_path, chip(tmp_path, not_verified="nothing on this machine executes vela"))
-    assert "Not verified: nothing on this machine executes vela." in text
+    assert "Not executed: nothing on this machine executes vela." in text
 
 
 def test_a_stand_in_is_named(tmp_path: Path) -> None:

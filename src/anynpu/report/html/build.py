@@ -20,7 +20,7 @@ NUMERIC = ("SQNR dB", "float", "here", "on NPU", "est. ms", "SRAM KiB", "flash K
 
 def mood(chip: Record) -> str:
     """Returns how a chip's result looks: good, warn or bad."""
-    return {"ok": "good", "fallback": "warn"}.get(str(chip["status"]), "bad")
+    return {"ok": "good", "fallback": "warn", "not executed": "warn"}.get(str(chip["status"]), "bad")
 
 
 def head(record: Record) -> Head:
@@ -95,7 +95,9 @@ def _figures(chip: Record) -> Iterable[Markup]:
         share = receipt["share"]
         told = f"{receipt.get('on_npu')} of {receipt.get('operators')} operators"
         told += said_by(receipt)
-        yield figure("on the NPU", join((percent(share), meter(share, "good" if share >= 1 else "warn"))), told)
+        yield figure(
+            "on the NPU", join((percent(share), meter(share, "good" if share >= 1 and proof else "warn"))), told
+        )
     if estimates.get("latency_ms") is not None:
         yield figure("latency", f"{estimates['latency_ms']:.3f} ms", estimates.get("source"), "estimate")
     yield from _memory("SRAM", estimates.get("sram_bytes") or proof.get("arena_bytes"), memory.get("sram_kib"))
@@ -213,7 +215,7 @@ def _proof(chip: Record) -> Markup:
     proof = chip.get("verification")
     if not proof:
         why = chip.get("not_verified") or "the build did not get that far"
-        return join((el("h4", "Proof"), el("p", f"Not verified: {why}.", class_="said warn")))
+        return join((el("h4", "Proof"), el("p", f"Not executed: {why}.", class_="said warn")))
     where = "held-out samples" if proof.get("held_out") else "of the calibration samples"
     stands = " (the model before the last compiler)" if proof.get("stands_for") else ""
     said = f"Executed by {proof.get('executed')}{stands} on {proof.get('samples')} {where}."

@@ -1,0 +1,64 @@
+"""Same file, same verdict: what the other runtimes of a format say of a file that one of them runs.
+
+TFLite-Micro divides by zero and adds tensors of shapes that do not fit without a word; LiteRT refuses both.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from anynpu.artifact import Artifact
+from anynpu.errors import AnyNpuError, DeviceError, Finding, IntegrityError, Unsupported
+from anynpu.measure.samples import SampleSet
+from anynpu.runtime.base import Session, run_real, sessions_for
+from anynpu.tensors import by_name
+
+ASKED = ("tflite",)
+"""Formats that have several runtimes, none of which is a device."""
+MACS_BUDGET = 300_000_000
+MIN_SAMPLES = 5
+REASONS = (
+    (r"div\.cc\S* .*zero_point|[Dd]ivision by", "a divisor is zero once it is quantised"),
+    (r"only defined for", "a value is outside what the operator is defined for"),
+    (r"zero_point|scale", "a scale or a zero point is one that the operator is not defined for"),
+    (r"broadcast|num_input_elements", "shapes do not fit together"),
+    (r"out of bounds", "an index is beyond its table"),
+)
+"""What LiteRT says of a model that is wrong, and not of an operator or a type that it lacks."""
+HINT = "clip the tensor in the model to what the operator is defined for, or keep it apart from larger values"
+
+
+def refusal(kind: type[Session], error: AnyNpuError) -> Unsupported | None:
+    """Returns the error for every chip that takes this file, if a runtime refuses the model itself."""
+    words = error.message
+    reason = next((meaning for pattern, meaning in REASONS if re.search(pattern, words)), None)
+    if reason is None:
+        return None
+    return Unsupported(f"{kind.what} refuses the model: {reason}", [Finding("runs", words)], HINT)
+
+
+def second_opinions(kind: type[Session], subject: Artifact, samples: SampleSet, truth: Artifact) -> list[str]:
+    """Returns notes about runtimes that fail on a file which `kind` runs; one that refuses the model raises."""
+    if subject.manifest.format not in ASKED:
+        return []
+    estimates = truth.manifest.estimates
+    count = max(MIN_SAMPLES, MACS_BUDGET // max((estimates.macs if estimates else None) or 1, 1))
+    notes = []
+    for other in sessions_for(subject.manifest.format):
+        if other is not kind and not other.missing():
+            try:
+                _run(other, subject, samples.first(count), truth)
+            except (IntegrityError, DeviceError) as error:
+                if wrong := refusal(other, error):
+                    raise wrong from error
+                if isinstance(error, DeviceError):  # one that does not open it lacks an operator
+                    notes.append(f"{other.what} does not run this model: {error.message}")
+    return notes
+
+
+def _run(kind: Any, subject: Artifact, samples: SampleSet, truth: Artifact) -> None:
+    like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
+    session = kind(subject)
+    for sample in samples:
+        run_real(session, sample, like)
