@@ -101,6 +101,17 @@ def without_zero_point(net: Net) -> onnx.ModelProto:
     return net.model(net.pair(y, 0.71, middle=True), 4, 64)
 
 
+def integer_inputs(net: Net) -> onnx.ModelProto:
+    """Both factors come into the graph as integers, the second one as int8."""
+    scale, zeros = net.constant(np.float32(0.02)), (net.constant(np.uint8(0)), net.constant(np.int8(0)))
+    left, right = (net.node("DequantizeLinear", name, scale, zero) for name, zero in zip("xy", zeros, strict=True))
+    y = net.pair(net.node("MatMul", left, right), 1.31, middle=True)
+    model = net.model(y, 8, 32, more=(("y", (32, 8)),))
+    for value, kind in zip(model.graph.input, (TensorProto.UINT8, TensorProto.INT8), strict=True):
+        value.type.tensor_type.elem_type = kind
+    return model
+
+
 def inside_a_branch(net: Net) -> onnx.ModelProto:
     branches = {}
     for name in ("then_branch", "else_branch"):
@@ -120,6 +131,7 @@ NETS = {
     "weight-used-twice": weight_used_twice,
     "two-activations": two_activations,
     "no-zero-point": without_zero_point,
+    "integer-inputs": integer_inputs,
     "inside-a-branch": inside_a_branch,
 }
 FORMS = {
@@ -133,8 +145,15 @@ FORMS = {
 
 def feed(model: onnx.ModelProto) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(3)
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.input}
-    return {name: np.abs(rng.standard_normal(shape) * 2).astype(np.float32) for name, shape in shapes.items()}
+    values = {}
+    for item in model.graph.input:
+        kind = item.type.tensor_type
+        real = np.abs(rng.standard_normal([d.dim_value for d in kind.shape.dim]) * 2)
+        steps = 1 if kind.elem_type == TensorProto.FLOAT else 100
+        limit = {TensorProto.UINT8: 255, TensorProto.INT8: 127}.get(kind.elem_type, np.inf)
+        dtype = helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        values[item.name] = np.minimum(real * steps, limit).astype(dtype)
+    return values
 
 
 def sqnr_db(reference: np.ndarray, result: np.ndarray) -> float:

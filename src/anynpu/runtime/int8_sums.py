@@ -101,8 +101,11 @@ def _kernels_clip() -> bool:
     return bool(session.run(None, {"x": np.full((4, 32), 255, np.uint8)})[0][0, 0] != 255 * 127 * 32)
 
 
-def exact(model: str | bytes) -> str | bytes:
-    """Returns a model (a path or its bytes) as it is, or with unsigned integers where this host would clip its sums."""
+def exact(model: str | bytes, fused: bool = True) -> str | bytes:
+    """Returns a model (a path or its bytes) as it is, or with unsigned integers where this host would clip its sums.
+
+    Unless it is `fused`, what stands between QuantizeLinear and DequantizeLinear is computed with real numbers.
+    """
     import onnx
 
     if not clipping():
@@ -115,20 +118,21 @@ def exact(model: str | bytes) -> str | bytes:
         return model
     if isinstance(model, str):
         onnx.load_external_data_for_model(parsed, str(Path(model).parent))
-    return parsed.SerializeToString() if unsigned(parsed.graph) else model
+    return parsed.SerializeToString() if unsigned(parsed.graph, fused) else model
 
 
-def unsigned(graph: GraphProto, outer: Mapping[str, TensorProto] | None = None) -> bool:
+def unsigned(graph: GraphProto, fused: bool = True, outer: Mapping[str, TensorProto] | None = None) -> bool:
     """Turns int8 into uint8 wherever the results do not show it, and says whether there was any to turn.
 
     `outer` holds the constants of the graphs around this one.
     """
     constants = {**(outer or {}), **_constants(graph)}
     inner = [a.g for node in graph.node for a in node.attribute if a.HasField("g")]
-    turned = [unsigned(subgraph, constants) for subgraph in inner]
+    turned = [unsigned(subgraph, fused, constants) for subgraph in inner]
     visible = {value.name for value in graph.output} | {name for subgraph in inner for name in _names_in(subgraph)}
     shift = _Shift(graph, constants)
-    return any([*turned, shift.activations(visible), shift.weights()])
+    activations = [shift.activations(visible), shift.borders()] if fused else []
+    return any([*turned, *activations, shift.weights()])
 
 
 def _holds_int8(graph: GraphProto) -> bool:
@@ -166,8 +170,8 @@ class _Shift:
                 readers.setdefault(name, []).append((node, index))
         turned = set()
         for node in self.graph.node:
-            mine = readers.get(node.output[0], []) if node.op_type == "QuantizeLinear" else []
-            hidden = all(reader.op_type == "DequantizeLinear" and index == 0 for reader, index in mine)
+            mine = readers.get(node.output[0], []) if _kind(node) == "QuantizeLinear" else []
+            hidden = all(_kind(reader) == "DequantizeLinear" and index == 0 for reader, index in mine)
             users = [node, *(reader for reader, _ in mine)]
             hidden = hidden and node.output[0] not in visible
             if mine and hidden and self._gives_int8(node) and all(self._can_shift(user, 1, 2) for user in users):
@@ -179,6 +183,26 @@ class _Shift:
         self.graph.value_info.extend(typed)
         return bool(turned)
 
+    def borders(self) -> bool:
+        """Has int8 that is seen from outside (an input of the graph) quantised again, unsigned, where it is read."""
+        from onnx import helper
+
+        nodes = list(self.graph.node)
+        readers = [n for n in nodes if _kind(n) == "DequantizeLinear" and self._gives_int8(n)]
+        for node in readers:
+            real, scale, zero = node.output[0], node.input[1], self._plus_128(node.input[2])
+            node.output[0] = f"{real}/int8"
+            axis = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name in ("axis", "block_size")}
+            parts = {"inputs": [f"{real}/int8", scale, zero], "outputs": [f"{real}/uint8"]}
+            again = helper.make_node("QuantizeLinear", **parts, name=f"{node.name}/again", **axis)
+            back = helper.make_node(
+                "DequantizeLinear", [f"{real}/uint8", scale, zero], [real], f"{node.name}/back", **axis
+            )
+            nodes[(at := nodes.index(node) + 1) : at] = [again, back]
+        del self.graph.node[:]
+        self.graph.node.extend(nodes)
+        return bool(readers)
+
     def _gives_int8(self, node: NodeProto) -> bool:
         zero = self.constants.get(node.input[2]) if len(node.input) > 2 else None
         return zero is not None and _is_int8(zero)
@@ -187,7 +211,7 @@ class _Shift:
         """Turns stored weights; operators that want weights like their activations keep them beside int8."""
         turned = False
         for node in self.graph.node:
-            for data, scale, zero in _WEIGHTS.get(node.op_type, ()):
+            for data, scale, zero in _WEIGHTS.get(_kind(node), ()):
                 stored = self.constants.get(node.input[data]) if len(node.input) > data else None
                 activations = self.constants.get(node.input[_ACTIVATIONS.get(node.op_type, data)])
                 follows = node.op_type in _ACTIVATIONS and (activations is None or _is_int8(activations))
@@ -228,6 +252,11 @@ class _Shift:
             self.shifted[name] = f"{name}/uint8"
             self.graph.initializer.append(numpy_helper.from_array(values, self.shifted[name]))
         return self.shifted[name]
+
+
+def _kind(node: NodeProto) -> str:
+    """Returns the operator of a node, where ONNX or ONNX Runtime defines it."""
+    return str(node.op_type) if node.domain in ("", "ai.onnx", "com.microsoft") else ""
 
 
 def _is_int8(tensor: TensorProto) -> bool:

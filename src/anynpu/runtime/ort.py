@@ -25,7 +25,7 @@ def inference_session(model: str | bytes, threads: int = 0, plain: bool = False,
     Its int8 sums are exact on every CPU, see `int8_sums`. `plain` leaves the graph as it is; `profile` is where a file
     with the time of every kernel goes.
     """
-    return _opened(exact(model), threads, plain, profile)
+    return _opened(exact(model, fused=not plain), threads, plain, profile)
 
 
 def _opened(model: str | bytes, threads: int = 0, plain: bool = False, profile: str = "") -> Any:
