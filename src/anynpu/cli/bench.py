@@ -141,6 +141,8 @@ def bench(ctx: click.Context, /, artifact: Path | None, **given: Any) -> int:
     """
     if (output := given["output"]) is not None:
         check_free(output, given["overwrite"], (artifact, given["inputs"], given["body"], given["energy_csv"]))
+    else:
+        refuse_unused(ctx, "there is no -o", "overwrite")
     if (artifact is None) == (given["http"] is None):
         raise ConfigError("name an artifact, or --http URL: one of the two")
     _refuse_idle(ctx, given)

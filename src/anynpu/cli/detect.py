@@ -50,6 +50,8 @@ def detect(ctx: click.Context, /, artifact: Path, sources: tuple[str, ...], **gi
     items = _distinct(list(_items(sources, given)))
     if not any(item.moves for item in items):
         refuse_unused(ctx, "there is no video and no camera", "frames")
+    if given["output"] is None:
+        refuse_unused(ctx, "there is no -o", "overwrite")
     _check_output(given["output"], items, given["overwrite"])
     with opened(artifact, "detect", given) as model:
         wanted = class_numbers(given["classes"], model.card.labels) if given["classes"] is not None else ()

@@ -146,6 +146,8 @@ def embed(
         raise ConfigError(f"{output}: vectors are written as .npz or .jsonl")
     if output is not None:
         check_free(output, given["overwrite"], (*files, lines, given["tokenizer"]))
+    else:
+        refuse_unused(ctx, "there is no -o", "overwrite")
     inputs = gather(files, texts, lines)
     with ExitStack() as open_models:
         model = open_models.enter_context(task.opened(artifact, TOWERS, given))
@@ -226,6 +228,8 @@ def similar(
         raise ConfigError(f"{output}: the matrix is drawn as .png or .svg")
     if output is not None:
         check_free(output, given["overwrite"], (*files, lines, given["tokenizer"]))
+    else:
+        refuse_unused(ctx, "there is no -o", "overwrite")
     inputs = gather(files, texts, lines)
     if other is None:
         with task.opened(artifact, TOWERS, given) as model:

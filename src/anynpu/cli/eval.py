@@ -97,6 +97,8 @@ def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
     """
     if (output := given["output"]) is not None:
         check_free(output, given["overwrite"], (given["data"], given["annotations"], given["tokenizer"]))
+    else:
+        refuse_unused(ctx, "there is no -o", "overwrite")
     rules = rules_of({**given, "margin": "0"})
     if given["against"] is None:
         refuse_unused(ctx, "there is no --against", "level")

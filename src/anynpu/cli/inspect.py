@@ -138,8 +138,8 @@ def show(ctx: click.Context, /, subject: str | None, layers: bool, **_: Any) -> 
     given = options.settings(ctx)
     if subject and (layers or Path(subject).is_dir() or Path(subject).suffix.lower() == ".cix"):
         refuse_unused(ctx, f"{subject} is no model to import", *MODEL_FLAGS)
-    if subject:
-        refuse_unused(ctx, f"{subject} is named too", "model")
+    if subject or layers:
+        refuse_unused(ctx, f"{subject or '.'} is shown", "model")
     if layers:
         return _show_layers(Path(subject or "."), given["format"])
     if subject and Path(subject).suffix.lower() == ".cix" and not Path(subject).is_dir():

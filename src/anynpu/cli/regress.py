@@ -54,7 +54,7 @@ def regress(ctx: click.Context, /, added: tuple[str, ...], against: str, **given
     worse = any(change.verdict == WORSE for change in found)
     if given["format"] == "json":
         record = {"schema_version": 1, "kind": "regress", "ledger": str(path), "rows": len(rows), "added": count}
-        told = {"damaged": damaged, "gaps": ledger.gaps, "unsealed": ledger.unsealed}
+        told: dict[str, Any] = {"damaged": damaged, "gaps": ledger.gaps, "unsealed": ledger.unsealed}
         told |= {"level": rules.level, "margin": rules.margin, "verdict": WORSE if worse else "ok"}
         told["gate"] = schema.to_dict(gate, whole=True)
         click.echo(as_json({**record, **told, "changes": [asdict(change) for change in found]}), nl=False)

@@ -62,6 +62,8 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     """
     if output is not None:
         check_free(output, given["overwrite"], (inputs, artifact))
+    else:
+        refuse_unused(ctx, "there is no -o", "overwrite")
     subject = open_artifact(artifact)
     stored = read_stored(Path(inputs), subject.manifest.inputs)
     session, running = open_on(subject, given)
