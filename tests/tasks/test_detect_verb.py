@@ -119,6 +119,17 @@ def test_json_and_pictures(call, blocks, tmp_path):
     assert changed[60, 25] and changed[71, 40] and not changed[100:, 100:].any()
 
 
+def test_pictures_that_are_there_are_kept(call, blocks, tmp_path):
+    photo = scene(tmp_path / "one.png", ("red", 32, 48))
+    kept = tmp_path / "found" / "one.png.jpg"
+    kept.parent.mkdir()
+    kept.write_text("mine")
+    status, out, err = call(blocks, photo, "-o", kept.parent)
+    assert (status, out) == (ConfigError.exit_status, "") and "one.png.jpg: is there already" in err
+    assert kept.read_text() == "mine"
+    assert call(blocks, photo, "-o", kept.parent, "--overwrite")[0] == 0 and kept.read_bytes()[:2] == b"\xff\xd8"
+
+
 def test_the_letterbox_is_undone(call, blocks, tmp_path):
     photo = scene(tmp_path / "wide.png", ("blue", 64, 32), size=(64, 128))
     _, out, _ = call(blocks, photo, "--conf", "0.6", "-f", "json")

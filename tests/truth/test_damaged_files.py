@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -188,21 +189,33 @@ def test_a_cell_of_a_sweep_that_was_edited(place: Place) -> None:
     place.call("sweep", *flags).refused(8, "has changed since it was made")
 
 
-def tflite(folder: Path, change: Callable[[bytes], bytes] = bytes) -> Path:
-    """Makes an artifact by hand: one convolution, whose file is changed before it is sealed."""
+def conv(net: Any) -> tuple[int, ...]:
+    net.conv(net.input([1, 4, 4, 2]), "y", [1, 4, 4, 2], 3)
+    return 1, 4, 4, 3
+
+
+def too_small(net: Any) -> tuple[int, ...]:
+    """Writes two MiB to a tensor of two bytes: every offset of the file is right."""
+    net.operator("RELU", [net.input([1, 1024, 1024, 2])], [net.tensor("y", [1, 1, 1, 2])])
+    return 1, 1, 1, 2
+
+
+def tflite(folder: Path, change: Callable[[bytes], bytes] = bytes, make: Callable[[Any], Any] = conv) -> Path:
+    """Makes an artifact by hand; the file is changed before it is sealed."""
     from tflite_builder import Builder
 
     folder.mkdir()
     net = Builder()
-    net.conv(net.input([1, 4, 4, 2]), "y", [1, 4, 4, 2], 3)
+    shape = make(net)
     model = net.write(folder / "model.tflite")
     model.write_bytes(change(model.read_bytes()))
     stored = Quantization((0.05,), (0,))
-    specs = (TensorSpec("input", (1, 4, 4, 2), "int8", "NHWC", quantization=stored),)
-    outputs = (TensorSpec("y", (1, 4, 4, 3), "int8", "NHWC", quantization=stored),)
+    taken = tuple(net.tensors[net.inputs[0]].shape)
+    specs = (TensorSpec("input", taken, "int8", "NHWC", quantization=stored),)
+    outputs = (TensorSpec("y", shape, "int8", "NHWC", quantization=stored),)
     manifest = Manifest("tflite", "model.tflite", specs, outputs, "f" * 64)
     seal(folder, manifest, Step("by hand"), Made("2026-01-01T00:00:00+00:00", 0.0))
-    np.save(folder.parent / "image.npy", np.zeros((1, 4, 4, 2), np.float32))
+    np.save(folder.parent / "image.npy", np.zeros(taken, np.float32))
     return folder
 
 
@@ -220,12 +233,22 @@ def lost(data: bytes) -> bytes:
     return data.replace(b"\x03\0\0\0\0\0\0\0\x01\0\0\0\x02\0\0\0", b"\x03\0\0\0\0\0\0\0\x01\0\0\0\x63\0\0\0")
 
 
-@pytest.mark.parametrize("device", ["tflm", "litert"])
-@pytest.mark.parametrize("change", [far, cut, lost], ids=["far", "cut", "lost"])
+@pytest.mark.parametrize(
+    ("change", "device"),
+    [(far, "tflm"), (cut, "litert"), (lost, "tflm")],
+    ids=["far-tflm", "cut-litert", "lost-tflm"],
+)
 def test_a_damaged_tflite_file_with_the_right_hash(place: Place, change: Callable[[bytes], bytes], device: str) -> None:
     tflite(place.folder / "hand", change)
     done = place.call("run", "hand", "-i", "image.npy", "--on", device)
     done.refused(8, "hand/model.tflite: is a damaged TFLite file")
+
+
+def test_a_file_that_kills_its_runtime(place: Place) -> None:
+    tflite(place.folder / "hand", make=too_small)
+    for _ in range(2):  # it is not remembered as one that was survived
+        done = place.call("run", "hand", "-i", "image.npy", "--on", "tflm")
+        done.refused(8, "hand/model.tflite", "ends with signal SIGSEGV")
 
 
 def test_a_sound_tflite_file_that_was_made_by_hand_runs(place: Place) -> None:

@@ -265,7 +265,8 @@ def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> 
     data = load_data(given["data"], a.manifest.inputs, options.preprocess(given["preprocess"]), given["limit"])
     metric, labels = _labels(a, data, given)
     samples = SampleSet(data.inputs, None if labels is None else labels.values)
-    trial.require(a), trial.require(b, given["device"])  # raises before A has run
+    trial.require(a)
+    trial.require(b, given["device"])  # raises before A has run
     with closing(open_session(a)) as on_a:
         outputs_a = run_all(on_a, samples, a)
     with closing(open_session(b, given["device"])) as on_b:

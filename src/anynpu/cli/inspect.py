@@ -28,7 +28,6 @@ from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.platform import Platform
 from anynpu.report.figures import count, kib, said_by
-from anynpu.report.schema import read
 from anynpu.runtime.base import sessions_for
 
 MODEL_FLAGS = ("ckpt", "trust_checkpoint", "arg", "shape", "dtype", "layout", "channels", "output_names", "config")
@@ -205,8 +204,8 @@ def _show_layers(folder: Path, format: str) -> int:
     report = folder.resolve().parent / REPORT
     if not report.is_file():
         raise ConfigError(f"{folder}: no {REPORT} beside it", "name a chip's folder where `anynpu build` put it")
-    data, note = read(report)
-    if note:
+    data = schema.read_json(report)
+    if note := schema.check_seal(data, str(report)):
         click.echo(f"note: {note}", err=True)
     chips = {chip["chip"]: chip.get("graph") for chip in data.get("chips", ())}
     graph = chips.get(folder.resolve().name)

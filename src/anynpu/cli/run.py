@@ -74,7 +74,7 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     real = {spec.name: spec.to_real(outputs[spec.name]) for spec in session.outputs}
     if output is not None:
         packed = io.BytesIO()
-        np.savez(packed, **real)  # type: ignore[arg-type]  # numpy types the keywords as its own options
+        np.savez(packed, **real)
         write_whole(output, packed.getvalue())
     more = {"memory": running.memory()} if running else {}
     if found := receipt(getattr(session, "placement", None)):

@@ -111,7 +111,7 @@ class _Form:
         if vector is None:
             return []
         start, count, width = vector
-        return np.frombuffer(self.data, f"<i{width}", count, start).tolist()
+        return [int(value) for value in np.frombuffer(self.data, f"<i{width}", count, start)]
 
     def model(self) -> None:
         """Raises unless tables, vectors and the indices that graphs are made of lie inside."""

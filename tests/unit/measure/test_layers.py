@@ -25,6 +25,7 @@ from anynpu.measure.layers import (
 from anynpu.measure.samples import SampleSet
 from anynpu.pipeline.build import BuildResult, _graph
 from anynpu.pipeline.layers import drawable, graph
+from anynpu.schema import sealed
 from anynpu.tensors import TensorSpec
 
 X = TensorSpec("x", (1, 4))
@@ -174,7 +175,7 @@ def built(tmp_path):
     node = {"name": "a", "kind": "ADD", "device": "npu", "reason": "", "macs": 12000, "inputs": ["x"], "outputs": ["a"]}
     graph = {"of": "tflite", "samples": 3, "time_unit": "cycles", "notes": ["few"], "tensors": tensors}
     graph["nodes"] = [{**node, "sqnr_db": 31.04, "time": 4321}]
-    (folder.parent / "report.json").write_text(json.dumps({"chips": [{"chip": "toy", "graph": graph}]}))
+    (folder.parent / "report.json").write_text(json.dumps(sealed({"chips": [{"chip": "toy", "graph": graph}]})))
     return folder
 
 

@@ -22,6 +22,7 @@ from anynpu.report.html.graph import graph_data
 from anynpu.report.html.intervals import ratio_chart
 from anynpu.report.html.latency import _bins, histogram, timeline
 from anynpu.report.html.markup import data_block, el, text
+from anynpu.schema import sealed
 
 VOID = {"meta", "link", "input", "br", "hr", "img", "col"}
 
@@ -345,7 +346,7 @@ def run(*arguments):
 
 def test_the_command_writes_beside_the_record(record, tmp_path):
     path = tmp_path / "mine.json"
-    path.write_text(json.dumps(record))
+    path.write_text(json.dumps(sealed(record)))
     for form, name in (("html", "mine.html"), ("markdown", "mine.md"), ("junit", "mine.junit.xml")):
         done = run(path, "--as", form)
         assert done.exit_code == 0, done.output
