@@ -32,6 +32,8 @@ HINT = "clip the tensor in the model to what the operator is defined for, or kee
 def refusal(kind: type[Session], error: AnyNpuError) -> Unsupported | None:
     """Returns the error for every chip that takes this file, if a runtime refuses the model itself."""
     words = error.message
+    if not words.startswith(("LiteRT refuses", "LiteRT failed")):  # of what our own reader finds, it has judged itself
+        return None
     reason = next((meaning for pattern, meaning in REASONS if re.search(pattern, words)), None)
     if reason is None:
         return None
