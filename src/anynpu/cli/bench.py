@@ -184,6 +184,7 @@ def _measure(artifact: Path | None, given: Mapping[str, Any]) -> Measured:
     told = {"artifact": subject.digest, "path": str(artifact), "fingerprint": subject.manifest.fingerprint}
     if _is_board(subject, given["device"]):
         return told, *_board(subject, given)
+    refuse_unused(click.get_current_context(), "nothing runs on a board", "timeout")
     settings = _settings(given)
     with observer(given["quiet"]) as progress:
         tell: Tell = lambda stage, seconds: progress.finished("bench", stage, seconds, False)  # noqa: E731

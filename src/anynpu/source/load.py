@@ -45,7 +45,9 @@ class ModelSource:
                     f"--channels {name}={order}: no such order of channels", f"known: {', '.join(COLOURS)}"
                 )
         for name, layout in self.layouts.items():
-            if not layout or not {*layout.upper()} <= {*AXES} or len({*layout.upper()}) != len(layout):
+            if len({*layout.upper()}) != len(layout):
+                raise ConfigError(f"--layout {name}={layout}: names an axis twice")
+            if not layout or not {*layout.upper()} <= {*AXES}:
                 raise ConfigError(
                     f"--layout {name}={layout}: no such layout",
                     f"one letter of {AXES} for each axis, such as NCHW or NF",
