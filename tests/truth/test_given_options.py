@@ -247,7 +247,7 @@ def test_a_table_of_the_file_keeps_what_no_flag_names(capsys, folder):
 
 
 def test_unpu_bench_takes_every_format_and_says_what_it_has_no_use_for(capsys):
-    words = ["unpu-bench", "--model", "zoo:kws", "--model_name", "a", "--out_dir", "out"]
+    words = ["unpu-bench", "--model", "net.onnx", "--model_name", "a", "--out_dir", "out", "--data_sample", "x.npz"]
     formats = ["--target_format", "onnx", "--target_format", "vela"]
     answer = call(capsys, *words, *formats, "--target_hardware", "cortex-m4")
     refused(answer, "format vela does not build for cortex-m4")
