@@ -106,11 +106,24 @@ def test_a_build_into_the_folder_of_its_own_model(place: Place, more: tuple[str,
     assert (place.out / "float" / "model.onnx").is_file()
 
 
-def test_a_build_into_the_folder_of_its_samples(place: Place) -> None:
+@pytest.mark.parametrize("what", ["samples", "link", "module", "config"])
+def test_a_build_into_a_folder_that_it_reads_from(place: Place, what: str) -> None:
     (place.folder / "data").mkdir()
-    (place.folder / "x.npz").rename(place.folder / "data" / "x.npz")
-    flags = ("-m", "net.onnx", "-t", "cpu", "--data", "data/x.npz", "-o", "data")
-    place.call("build", *flags).refused(2, "data: holds data/x.npz, which this command reads")
+    name = {"samples": "x.npz", "link": "net.onnx", "module": "net.py", "config": "build.toml"}[what]
+    if what == "link":
+        (place.folder / "data" / name).symlink_to("../net.onnx")
+    elif what == "samples":
+        (place.folder / name).rename(place.folder / "data" / name)
+    else:
+        (place.folder / "data" / name).write_text("")
+    flags = {
+        "samples": ("-m", "net.onnx", "--data", "data/x.npz"),
+        "link": ("-m", "data/net.onnx"),
+        "module": ("-m", "data.net:Net", "--shape", "x=1,3,8,8"),
+        "config": ("-m", "net.onnx", "-c", "data/build.toml"),
+    }[what]
+    done = place.call("build", "-t", "null", *flags, "-o", "data")
+    done.refused(2, f"data: holds data/{name}, which this command reads")
 
 
 @pytest.mark.parametrize("out", ["cache/out", "cache/store/out", "cache"])

@@ -49,7 +49,7 @@ def build(ctx: click.Context, /, **_: Any) -> int:
         return _show_plan(request, store, given["format"])
     if not given["output"]:
         raise ConfigError("no output folder is named", "give -o FOLDER")
-    return build_and_report(request, store, given)
+    return build_and_report(request, store, {**given, "config": ctx.params["config"]})
 
 
 def build_and_report(request: Request, store: Store, given: dict[str, Any]) -> int:

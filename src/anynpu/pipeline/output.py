@@ -42,9 +42,11 @@ def _check_apart(out: Path, whole: Path, reads: Iterable[str], cache: Path | Non
     if store is not None and (whole.is_relative_to(store) or store.is_relative_to(whole)):
         raise ConfigError(f"{out}: the cache {cache} and the output cannot lie in each other", "choose another -o")
     for name in reads:
-        # file.py:Class and package.module:factory name a file or none at all.
-        for path in {Path(name), Path(name.rpartition(":")[0] or name)}:
-            if path.exists() and Path(os.path.realpath(path)).is_relative_to(whole):
+        module = name.rpartition(":")[0] or name  # of file.py:Class or package.module:factory
+        for path in (Path(name), Path(module), Path(module.replace(".", "/") + ".py")):
+            # A link in the folder would go with it, wherever it leads.
+            places = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent), path.name)
+            if path.exists() and any(place.is_relative_to(whole) for place in places):
                 raise ConfigError(f"{out}: holds {path}, which this command reads", "choose another -o")
 
 
