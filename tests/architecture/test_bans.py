@@ -106,6 +106,22 @@ def test_the_ban_sees_it(ban):
     assert len(ban(Module(SOURCE / "runtime" / "x.py", text, ast.parse(text)))) == 1
 
 
+def in_place(module: Module) -> list[str]:
+    """Returns where a module writes to a file in its place: a full disk would destroy what was there."""
+    calls = [n for n in ast.walk(module.tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    named = [n for n in calls if n.func.attr in ("write_text", "write_bytes", "copyfile", "copy2")]
+    opening = [n for n in calls if n.func.attr == "open"]
+    opened = [n for n in opening if any(isinstance(a, ast.Constant) and str(a.value)[:1] in "wax" for a in n.args)]
+    return [module.at(n) for n in named + opened]
+
+
+def test_verbs_write_through_files():
+    scratch = {"cli.firmware", "cli.main"}  # a new folder that is moved in as a whole; /dev/null
+    assert [line for m in modules() if m.top == "cli" and m.name not in scratch for line in in_place(m)] == []
+    text = "path.write_text('x')\npath.open('wb')\npath.open()\npath.open('rb')\n"
+    assert len(in_place(Module(SOURCE / "cli" / "x.py", text, ast.parse(text)))) == 2
+
+
 def test_what_is_allowed_is_not_seen():
     text = "assert x is not None\nassert a is not None and b.c is not None\nnp.load(p, allow_pickle=False)\n"
     text += "try:\n    f()\nexcept SystemExit:\n    pass\nassert isinstance(a, int)\n"
