@@ -14,8 +14,16 @@ Every error carries one sentence for the user and, where there is one, a hint at
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+"""Control characters, marks and overrides of the direction of text, what is not seen, and halves of characters."""
+ENDS = re.compile("[\t\n]")
 
 
 class AnyNpuError(Exception):
@@ -132,3 +140,20 @@ def first_line(error: Exception) -> str:
     """Returns the first line of what another library's error says, or its name where it says nothing."""
     text = str(error).strip()
     return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def visible(text: str) -> str:
+    """Returns text in which what a terminal would obey instead of showing it is written as an escape (\\x1b, \\u202e).
+
+    Ends of lines and tabs stay; `on_one_line` shows them too.
+    """
+    return OBEYED.sub(_escaped, text)
+
+
+def on_one_line(text: str) -> str:
+    """Returns visible text in which a name cannot begin a line of its own either."""
+    return ENDS.sub(_escaped, visible(text))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode("ascii")

@@ -11,7 +11,7 @@ from source_tree import SOURCE, Module, at_import, imported, modules
 ORDER = (
     ("", "errors"),
     ("tensors", "schema", "files"),
-    ("artifact", "tool", "platform"),
+    ("artifact", "arrays", "tool", "platform"),
     ("store", "plugins", "tasks", "capsules"),
     ("runtime", "deploy", "vectors", "drivers"),
     ("measure", "report", "apps"),

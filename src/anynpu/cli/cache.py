@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -152,6 +153,8 @@ def clear(ctx: click.Context, /, yes: bool, npu: bool, **_: Any) -> int:
     compiled = list(cached.entries())
     models = f"{len(compiled)} compiled models"
     what = models if npu else f"{len(entries)} steps" + (f" and {models}" if compiled else "")
+    if not yes and not sys.stdin.isatty():
+        raise ConfigError(f"drop {what} from {store.cache}? nobody can answer here", "give --yes")
     if not yes:
         click.confirm(f"drop {what} from {store.cache}?", abort=True, err=True)
     kept = 0 if npu else store.clear()

@@ -18,7 +18,8 @@ from click.core import ParameterSource
 
 from anynpu import __version__
 from anynpu.cli.command import origin_of
-from anynpu.errors import AnyNpuError, ConfigError, DeviceError, ToolFailed, Unsupported
+from anynpu.cli.terminal import drawn_on, shown_streams
+from anynpu.errors import AnyNpuError, ConfigError, DeviceError, ToolFailed, Unsupported, on_one_line
 
 VERBS = {
     "targets": ("inspect", "List every chip: is its toolchain here, does anything here run it?"),
@@ -114,6 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_streams()
     # `-m package.module:factory` means a module of the working folder too; last, so that it hides nothing.
     sys.path.append(str(Path.cwd()))
+    with shown_streams():
+        return _run(arguments)
+
+
+def _run(arguments: list[str]) -> int:
     try:
         status = root.main(arguments, prog_name="anynpu", standalone_mode=False)
         sys.stdout.flush()
@@ -131,7 +137,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         click.echo("anynpu: interrupted; nothing half-made is left behind", err=True)
         return INTERRUPTED
     except SystemExit as error:
-        if type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):  # click's word for a reader that went away
+        # Click's word for a reader that went away.
+        if type(drawn_on(sys.stdout)).__name__.endswith("PacifyFlushWrapper"):
             _drop_stdout()
             return 0
         return _tell(ConfigError(f"code that anynpu was given called sys.exit({error.code!r})"), arguments)
@@ -171,6 +178,9 @@ def _tell_foreign(error: Exception, arguments: Sequence[str]) -> int:
         return _tell(ConfigError("the output cannot be written: no space left on the disk"), arguments)
     if isinstance(error, OSError) and error.filename and error.strerror:
         return _tell(ConfigError(f"{error.filename}: {error.strerror}"), arguments)
+    if isinstance(error, UnicodeEncodeError) or (isinstance(error, ValueError) and "null byte" in str(error)):
+        odd = repr(error.object)[:200] if isinstance(error, UnicodeEncodeError) else "a name with \\0 in it"
+        return _tell(ConfigError(f"{odd}: no file can have such a name"), arguments)
     told = AnyNpuError(
         f"internal error: {type(error).__name__}: {error}",
         "this is a defect of anynpu; -v shows where, please report it",
@@ -202,19 +212,18 @@ def _tell(error: AnyNpuError, arguments: Sequence[str]) -> int:
         from anynpu.pipeline.record import error_record
 
         click.echo(json.dumps({"error": error_record(error)}))
-    click.echo(f"anynpu: {error.message}", err=True)
+    lines = [f"anynpu: {error.message}"]
     if isinstance(error, Unsupported):
-        for finding in error.findings:
-            click.echo(f"  {finding}", err=True)
+        lines += [f"  {finding}" for finding in error.findings]
     if isinstance(error, ToolFailed):
-        for line in error.last_lines:
-            click.echo(f"  | {line}", err=True)
-        if error.log:
-            click.echo(f"  log: {error.log}", err=True)
+        lines += [f"  | {line}" for line in error.last_lines]
+        lines += [f"  log: {error.log}"] if error.log else []
     if isinstance(error, DeviceError) and error.cause:
-        click.echo(f"  likely cause: {error.cause}", err=True)
+        lines.append(f"  likely cause: {error.cause}")
     if error.hint:
-        click.echo(f"hint: {error.hint}", err=True)
+        lines.append(f"hint: {error.hint}")
+    for line in lines:
+        click.echo(on_one_line(line), err=True)
     if _verbose(arguments):
         traceback.print_exception(error)
     return error.exit_status

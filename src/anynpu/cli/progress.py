@@ -9,6 +9,9 @@ from typing import Any
 
 import click
 
+from anynpu.cli.terminal import drawn_on
+from anynpu.errors import on_one_line
+
 
 class Lines:
     """One line for each finished stage; nothing when quiet."""
@@ -31,7 +34,7 @@ class Lines:
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
         if not self.quiet:
             cached = "  (cached)" if hit else ""
-            click.echo(f"{chip or 'model':<16} {stage:<12} {seconds:6.2f} s{cached}", err=True)
+            click.echo(on_one_line(f"{chip or 'model':<16} {stage:<12} {seconds:6.2f} s{cached}"), err=True)
 
 
 class Bars:
@@ -41,10 +44,10 @@ class Bars:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        self.console = Console(stderr=True)
+        self.console = Console(file=drawn_on(sys.stderr))
         self.bars = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -64,7 +67,7 @@ class Bars:
 
     def started(self, chip: str, stage: str) -> None:
         self._clear()
-        self.task = self.bars.add_task(f"{chip or 'model'}: {stage}", total=None)
+        self.task = self.bars.add_task(on_one_line(f"{chip or 'model'}: {stage}"), total=None)
 
     def progress(self, done: int, total: int) -> None:
         if self.task is not None:
@@ -73,9 +76,8 @@ class Bars:
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
         self._clear()
         cached = "  [dim]cached[/dim]" if hit else ""
-        self.console.print(
-            f"[green]✓[/green] {chip or 'model':<16} {stage:<12} {seconds:6.2f} s{cached}", highlight=False
-        )
+        line = on_one_line(f"{chip or 'model':<16} {stage:<12} {seconds:6.2f} s").replace("[", r"\[")
+        self.console.print(f"[green]✓[/green] {line}{cached}", highlight=False)
 
     def _clear(self) -> None:
         if self.task is not None:

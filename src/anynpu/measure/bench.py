@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from anynpu.arrays import read_npz
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, IntegrityError
 from anynpu.measure.outcome import error_of, figure, latency
@@ -81,10 +81,10 @@ def known_sample(artifact: Artifact) -> Sample:
     if not path.is_file():
         return Sample("random numbers", {spec.name: _random(spec) for spec in artifact.manifest.inputs})
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            inputs = {spec.name: _first(spec, stored[f"input:{spec.name}"]) for spec in artifact.manifest.inputs}
-            outputs = {spec.name: _first(spec, stored[f"output:{spec.name}"]) for spec in artifact.manifest.outputs}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        stored = read_npz(path)
+        inputs = {spec.name: _first(spec, stored[f"input:{spec.name}"]) for spec in artifact.manifest.inputs}
+        outputs = {spec.name: _first(spec, stored[f"output:{spec.name}"]) for spec in artifact.manifest.outputs}
+    except (AnyNpuError, KeyError) as error:
         raise IntegrityError(f"{path}: not the known answers of {artifact.path} ({error})") from error
     return Sample("the first known answer of the build", inputs, outputs)
 

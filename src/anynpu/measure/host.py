@@ -86,7 +86,7 @@ def _cpu_name(root: Path) -> str | None:
 
 
 def _busy_seconds(root: Path) -> tuple[float, float] | None:
-    """Returns the seconds that all cores together have worked, and that a hypervisor kept from them, since the start."""
+    """Returns the seconds that all cores together have worked since the start, and that a hypervisor took away."""
     words = (read_text(root / "proc/stat") or "").split("\n")[0].split()
     if len(words) < 8 or words[0] != "cpu" or not all(word.isdecimal() for word in words[1:]):
         return None

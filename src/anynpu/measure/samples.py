@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from anynpu.errors import IntegrityError
+from anynpu.arrays import read_npz
+from anynpu.errors import AnyNpuError, IntegrityError
 from anynpu.tensors import Array
 
 FILE = "samples.npz"
@@ -49,9 +49,8 @@ def write_samples(folder: Path, samples: SampleSet) -> None:
 def read_samples(folder: Path) -> SampleSet:
     """Returns the set that `write_samples` wrote."""
     try:
-        with np.load(folder / FILE, allow_pickle=False) as stored:
-            arrays = {name: stored[name] for name in stored.files}
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise IntegrityError(f"{folder / FILE}: not a set of samples ({error})") from error
+        arrays = read_npz(folder / FILE)
+    except AnyNpuError as error:
+        raise IntegrityError(f"{folder / FILE}: not a set of samples ({error.message})") from error
     labels = arrays.pop(LABELS, None)
     return SampleSet({name.removeprefix(INPUT): values for name, values in arrays.items()}, labels)

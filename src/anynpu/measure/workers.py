@@ -35,7 +35,7 @@ def _fields(root: Path, pid: str) -> list[str]:
 def _descendants(root: Path) -> dict[int, list[str]]:
     """Returns the fields of every process below this one."""
     try:
-        names = [name for name in os.listdir(root / "proc") if name.isdecimal()]
+        names = [each.name for each in (root / "proc").iterdir() if each.name.isdecimal()]
     except OSError:
         return {}
     processes = {int(name): fields for name in names if len(fields := _fields(root, name)) > 14}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu import arrays as array_files
+from anynpu.arrays import read_npy
+from anynpu.errors import ConfigError
 from anynpu.schema import near
 from anynpu.tasks.images import Preprocess, evenly, find_images, load_images
 from anynpu.tensors import Array, TensorSpec
@@ -85,45 +86,9 @@ def only_input(source: str, inputs: Sequence[TensorSpec]) -> TensorSpec:
     return inputs[0]
 
 
-def read_npy(path: Path) -> Array:
-    """Returns the array of an .npy file, mapped into memory."""
-    with path.open("rb") as file:
-        start = file.read(64)
-    if not start.startswith(b"\x93NUMPY"):
-        raise IntegrityError(f"{path} is not an .npy file", _lfs_hint(start))
-    try:
-        # Mapped, so that a limit reads no more than it keeps.
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
-    except (ValueError, OSError, EOFError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> AnyNpuError:
-    if "object" in str(error).lower():
-        return ConfigError(f"{path} holds Python objects, which are never unpickled", "save plain number arrays")
-    return IntegrityError(f"{path} is damaged: {error}")
-
-
-def _lfs_hint(start: bytes) -> str:
-    if start.startswith(b"version https://git-lfs"):
-        return "it is a git-lfs pointer: git lfs pull"
-    return "the file is empty" if not start else ""
-
-
 def read_npz(path: Path, inputs: Sequence[TensorSpec]) -> tuple[dict[str, Array], Array | None]:
     """Returns the arrays of an .npz file and the labels in it."""
-    if not zipfile.is_zipfile(path):
-        with path.open("rb") as file:
-            raise IntegrityError(f"{path} is not an .npz file", _lfs_hint(file.read(64)))
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > MAX_BYTES:
-            raise ConfigError(f"{path} holds {size >> 20} MiB, at most {MAX_BYTES >> 20} are read")
-        with np.load(path, allow_pickle=False) as archive:
-            arrays = {name: archive[name] for name in archive.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise _unreadable(path, error) from error
+    arrays = array_files.read_npz(path)
     takes_labels = LABELS in {spec.name for spec in inputs}
     labels = None if takes_labels else arrays.pop(LABELS, None)
     return arrays, labels

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from xml.etree import ElementTree
 
+from anynpu.errors import visible
 from anynpu.report import facts
 from anynpu.report.figures import by_gate_only
 
@@ -64,8 +65,8 @@ def _add(suite: ElementTree.Element, name: str, case: Case) -> None:
 
 
 def _clean(text: object) -> str:
-    """Returns text in which every character that XML cannot hold is written as an escape."""
-    return NOT_XML.sub(lambda match: f"\\u{ord(match[0]):04x}", str(text))
+    """Returns text in which what XML cannot hold, and what a terminal would obey, is written as an escape."""
+    return NOT_XML.sub(lambda match: f"\\u{ord(match[0]):04x}", visible(str(text)))
 
 
 def _build(record: Record) -> tuple[str, list[Case]]:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from anynpu.errors import visible
 from anynpu.report.facts import fidelity_rows
 from anynpu.report.figures import chip_row, count, kib, percent, said_by, table_notes
 from anynpu.report.memory import memory
+
+MARKUP = re.compile(r"[\\`|*\[\]<]|&(?=#|\w+;)|__|~~")
+"""What Markdown would take for a sign of its own inside a line."""
 
 
 def render(record: dict[str, Any]) -> str:
     """Returns the report of a build."""
     parts = [
-        f"# {record['request']['source']['model']}",
+        f"# {plain(record['request']['source']['model'])}",
         *_warnings(record["notes"]),
-        _table([chip_row(chip) for chip in record["chips"]]),
-        *(f"- {note}" for note in table_notes(record["chips"])),
+        table([chip_row(chip) for chip in record["chips"]]),
+        *(f"- {plain(note)}" for note in table_notes(record["chips"])),
         *_model(record),
     ]
     for chip in record["chips"]:
@@ -26,15 +31,33 @@ def render(record: dict[str, Any]) -> str:
 
 
 def _warnings(notes: Iterable[str]) -> list[str]:
-    return [f"> **{note}**\n" for note in notes]
+    return [f"> **{plain(note)}**\n" for note in notes]
 
 
-def _table(rows: Sequence[dict[str, str]]) -> str:
+def plain(text: object) -> str:
+    """Returns text that stays on its line and is no markup: no link, image, code, tag, table or escape in it."""
+    return MARKUP.sub(_escaped, " ".join(visible(str(text)).split()))
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return {"<": "&lt;", "&": "&amp;"}.get(match[0], "\\" + match[0])
+
+
+def fenced(lines: Iterable[str]) -> list[str]:
+    """Returns lines as a block that none of them can end."""
+    shown = [visible(line) for line in lines]
+    longest = max((len(run[0]) for line in shown for run in re.finditer("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [fence, *shown, fence]
+
+
+def table(rows: Sequence[Mapping[str, str]]) -> str:
+    """Returns rows of equal keys as a table."""
     if not rows:
         return ""
     head = list(rows[0])
-    lines = [head, ["---"] * len(head), *([row[name] for name in head] for row in rows)]
-    return "\n" + "\n".join("| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |" for cells in lines) + "\n"
+    lines = [[plain(name) for name in head], ["---"] * len(head), *([plain(row[n]) for n in head] for row in rows)]
+    return "\n" + "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
 def _model(record: dict[str, Any]) -> list[str]:
@@ -53,24 +76,25 @@ def _model(record: dict[str, Any]) -> list[str]:
     ]
     return [
         "\n## Model\n",
-        f"Fingerprint `{model['fingerprint']}`, {count(estimates.get('macs'))} MACs, "
+        f"Fingerprint `{plain(model['fingerprint'])}`, {count(estimates.get('macs'))} MACs, "
         f"{count(estimates.get('parameters'))} parameters (counted from the graph).",
-        _table(tensors),
+        table(tensors),
     ]
 
 
 def _chip(chip: dict[str, Any]) -> list[str]:
-    parts = [f"\n## {chip['chip']}: {chip['status']}\n", chip["title"] + ".\n"]
+    parts = [f"\n## {plain(chip['chip'])}: {plain(chip['status'])}\n", plain(chip["title"]) + ".\n"]
     if chip["error"]:
         error = chip["error"]
-        parts.append(f"**{error['message']}**" + (f" ({error['hint']})" if error.get("hint") else "") + "\n")
-        parts += [f"- {_finding(f)}" for f in error.get("findings", ())]
-        parts += ["```", *error["last_lines"], "```"] if error.get("last_lines") else []
+        hint = f" ({plain(error['hint'])})" if error.get("hint") else ""
+        parts.append(f"**{plain(error['message'])}**{hint}\n")
+        parts += [f"- {plain(_finding(f))}" for f in error.get("findings", ())]
+        parts += fenced(error["last_lines"]) if error.get("last_lines") else []
     if chip["verdict"]:
-        parts.append(f"**{chip['verdict']}**\n")
+        parts.append(f"**{plain(chip['verdict'])}**\n")
     parts += _proof(chip) + _receipt(chip) + _candidates(chip) + _sections(chip)
     notes = [note for artifact in chip["chain"] for note in artifact.get("notes", ())]
-    return parts + [f"- {note}" for note in dict.fromkeys(notes)]
+    return parts + [f"- {plain(note)}" for note in dict.fromkeys(notes)]
 
 
 def _finding(finding: dict[str, str]) -> str:
@@ -81,12 +105,12 @@ def _finding(finding: dict[str, str]) -> str:
 def _proof(chip: dict[str, Any]) -> list[str]:
     proof = chip["verification"]
     if not proof:
-        return [f"Not executed: {chip['not_verified'] or 'the build did not get that far'}.\n"]
+        return [f"Not executed: {plain(chip['not_verified'] or 'the build did not get that far')}.\n"]
     where = "held-out samples" if proof["held_out"] else "of the calibration samples"
     stands = " (the model before the last compiler)" if proof.get("stands_for") else ""
     rows = fidelity_rows(proof["outputs"])
-    notes = [f"- {note}" for note in proof.get("notes", ())]
-    return [f"Executed by {proof['executed']}{stands} on {proof['samples']} {where}:", _table(rows), *notes]
+    notes = [f"- {plain(note)}" for note in proof.get("notes", ())]
+    return [f"Executed by {plain(proof['executed'])}{stands} on {proof['samples']} {where}:", table(rows), *notes]
 
 
 def _receipt(chip: dict[str, Any]) -> list[str]:
@@ -94,13 +118,13 @@ def _receipt(chip: dict[str, Any]) -> list[str]:
     if not receipt:
         return []
     lines = [
-        f"Placement receipt: {receipt['on_npu']} of {receipt['operators']} operators on the {receipt['npu']}, "
+        f"Placement receipt: {receipt['on_npu']} of {receipt['operators']} operators on the {plain(receipt['npu'])}, "
         f"{percent(receipt['mac_share'])} of the MACs{said_by(receipt)}.\n"
     ]
     rows = [
         {"operator": op["name"], "kind": op["kind"], "why not": op.get("reason", "")} for op in receipt["elsewhere"]
     ]
-    return [*lines, _table(rows)] if rows else lines
+    return [*lines, table(rows)] if rows else lines
 
 
 def _candidates(chip: dict[str, Any]) -> list[str]:
@@ -115,12 +139,12 @@ def _candidates(chip: dict[str, Any]) -> list[str]:
         }
         for goal, figures in details.get("candidates", {}).items()
     ]
-    return ["Compiled both ways (estimates):", _table(rows)] if len(rows) > 1 else []
+    return ["Compiled both ways (estimates):", table(rows)] if len(rows) > 1 else []
 
 
 def _sections(chip: dict[str, Any]) -> list[str]:
     notes, rows = memory(chip["chain"][-1].get("details", {}) if chip["chain"] else {})
-    return ["", *notes, _table(rows)] if rows else []  # a paragraph of its own, even after a list
+    return ["", *map(plain, notes), table(rows)] if rows else []  # a paragraph of its own, even after a list
 
 
 def _provenance(record: dict[str, Any]) -> list[str]:
@@ -128,8 +152,8 @@ def _provenance(record: dict[str, Any]) -> list[str]:
     for chip in record["chips"]:
         for artifact in chip["chain"]:
             tools |= artifact.get("step", {}).get("tools", {})
-    lines = ["\n## Provenance\n", f"anynpu {record['anynpu']}, {record['at']}.\n"]
-    lines += [f"- {name} {version}" for name, version in sorted(tools.items()) if name != "anynpu"]
+    lines = ["\n## Provenance\n", f"anynpu {plain(record['anynpu'])}, {plain(record['at'])}.\n"]
+    lines += [f"- {plain(name)} {plain(version)}" for name, version in sorted(tools.items()) if name != "anynpu"]
     rows = [
         {
             "chip": stage["chip"] or "all",
@@ -139,4 +163,4 @@ def _provenance(record: dict[str, Any]) -> list[str]:
         }
         for stage in record["timings"]
     ]
-    return [*lines, _table(rows)]
+    return [*lines, table(rows)]

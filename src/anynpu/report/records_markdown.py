@@ -26,14 +26,11 @@ def render(record: Record) -> str:
 
 
 def _line(text: str) -> str:
-    """Returns text that stays on its line and is no markup."""
-    return " ".join(text.split()).replace("<", "&lt;")
+    return markdown.plain(text)
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    head = list(rows[0])
-    lines = [head, ["---"] * len(head), *([row[name] for name in head] for row in rows)]
-    return "\n" + "\n".join("| " + " | ".join(_line(c).replace("|", "\\|") for c in cells) + " |" for cells in lines)
+    return markdown.table(rows).rstrip("\n")
 
 
 def _bench(record: Record) -> tuple[str, str, Iterable[Part]]:

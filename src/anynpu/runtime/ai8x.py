@@ -10,7 +10,6 @@ column.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from anynpu import schema
+from anynpu.arrays import read_npz
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError, DeviceError, IntegrityError
 from anynpu.tensors import Array
@@ -81,12 +81,9 @@ def read_network(folder: Path) -> tuple[Network, dict[str, Array]]:
     """Returns what `write_network` wrote, checked."""
     try:
         network = schema.from_dict(Network, schema.read_json(folder / MODEL), str(folder / MODEL))
-        with np.load(folder / WEIGHTS, allow_pickle=False) as stored:
-            parameters = {name: stored[name] for name in stored.files}
-    except ConfigError as error:
+        parameters = read_npz(folder / WEIGHTS)
+    except (ConfigError, IntegrityError) as error:
         raise IntegrityError(error.message) from None
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        raise IntegrityError(f"{folder / WEIGHTS}: not a network's weights ({error})") from error
     for number, layer in enumerate(network.layers):
         if layer.operation != "passthrough" and f"weight{number}" not in parameters:
             raise IntegrityError(f"{folder / WEIGHTS}: layer {number} ({layer.name}) has no weights")

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from anynpu import schema
+from anynpu.arrays import read_npz
 from anynpu.artifact import Artifact, hash_file
 from anynpu.capsules.capsule import Capsule, find
 from anynpu.capsules.worker import Worker
@@ -158,8 +159,7 @@ class RknnSession:
         source = artifact.path / REBUILD
         try:
             recipe = schema.from_dict(Recipe, schema.read_json(source / RECIPE), RECIPE)
-            with np.load(source / ANSWERS, allow_pickle=False) as stored:
-                known = {name: stored[name] for name in stored.files}
+            known = read_npz(source / ANSWERS)
         except (AnyNpuError, OSError, ValueError) as error:
             raise IntegrityError(f"{source}: cannot be built again ({error})") from None
         made = self._simulator.build(source, recipe, (self.inputs, self.outputs))

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.arrays import read_npz
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolMissing
 
 if TYPE_CHECKING:
     import torch
@@ -72,9 +73,8 @@ def _from_npz(path: Path) -> dict[str, torch.Tensor]:
     import torch
 
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: torch.from_numpy(np.array(arrays[name])) for name in arrays.files}
-    except (OSError, ValueError, TypeError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        return {name: torch.from_numpy(np.array(array)) for name, array in read_npz(path).items()}
+    except (AnyNpuError, TypeError) as error:  # torch has no type for text
         raise _damaged(path, "a .npz file of plain arrays", error) from error
 
 

@@ -223,7 +223,7 @@ def candidates(
 def _every_label(corners: Array, scores: Array, confidence: float) -> Candidates:
     _refuse(bool(np.isnan(scores).any()), "scores")
     _refuse(bool(np.count_nonzero(np.isfinite(corners)) < corners.size), "boxes")
-    box, label = np.nonzero(scores.T > confidence)
+    box, label = np.nonzero(confidence < scores.T)
     peak = scores[label, box]
     if len(peak) > MOST_LABELS:
         first = np.sort(np.argsort(-peak, kind="stable")[:MOST_LABELS])

@@ -130,7 +130,7 @@ def test_hostile_names_are_text_everywhere(record):
 
 
 def test_text_escapes_markup_quotes_zeros_and_lone_surrogates():
-    assert text("<a b=\"'&\0\udc80") == "&lt;a b=&quot;&#x27;&amp;\\0\\udc80"
+    assert text("<a b=\"'&\0\udc80") == "&lt;a b=&quot;&#x27;&amp;\\x00\\udc80"
     assert el("p", "<b>", el("b", "x"), title='"') == '<p title="&quot;">&lt;b&gt;<b>x</b></p>'
     assert el("rect", x=0, y=0.0, hidden=True, id=None, open=False) == '<rect x="0" y="0" hidden></rect>'
     block = data_block("d", {"x": "</script><!--&", "y": float("nan")})

@@ -56,7 +56,7 @@ def test_odd_names_are_valid_xml():
     record = records.build([records.failed(odd, message=odd, last_lines=[odd]), records.chip(odd)], model=odd)
     found = suite(record)
     assert found[0].get("name") == found[1].get("name")
-    assert "\\u0000" in found[0].get("name")
+    assert "\\x00" in found[0].get("name")
     assert "\\u001b[31m" in found[0].get("name")
     assert "\\ud800" in found[0].get("name")
     assert "😀" in found[0].get("name")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from anynpu.arrays import read_npz
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.firmware.generator.source import quoted
@@ -63,12 +63,9 @@ def read_arrays(
 
 def _load(path: Path) -> dict[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such file") from None
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError, AttributeError, TypeError) as error:
-        raise IntegrityError(f"{path}: is not a file of known answers ({error})") from None
+        return read_npz(path)
+    except IntegrityError as error:
+        raise IntegrityError(f"{path}: is not a file of known answers ({error.message})") from None
 
 
 def _check_origin(path: Path, artifact: Artifact, arrays: dict[str, Array]) -> list[str]:

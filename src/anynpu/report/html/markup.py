@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from anynpu.errors import visible
+
 
 class Markup(str):
     """Text that is already markup; every other text is escaped when it becomes a child or an attribute."""
@@ -23,8 +25,7 @@ def text(value: object) -> Markup:
     """Returns `value` as text of a page; a lone surrogate, which a file name may hold, is shown as an escape."""
     if isinstance(value, Markup):
         return value
-    whole = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
-    return Markup(html.escape(whole.replace("\0", "\\0")))
+    return Markup(html.escape(visible(str(value))))
 
 
 def join(parts: Iterable[Child]) -> Markup:

@@ -1,0 +1,54 @@
+"""Where text leaves the command line: what a terminal would obey is shown, not sent.
+
+Names of nodes, tensors, files and labels, what a device calls itself and what a vendor's tool prints are other
+people's text: an escape in it could colour, move, hide or retitle what the user reads. Every stream of the command
+line goes through here, so that no line of it has to think of that.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from anynpu.errors import visible
+
+
+class Shown:
+    """A stream that shows what a terminal would obey; in all else the stream it stands for."""
+
+    encoding, errors = "utf-8", "backslashreplace"
+    """It takes any text, whatever the stream behind it can write."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        encoding = getattr(self.stream, "encoding", None) or "utf-8"
+        plain = visible(text)
+        self.stream.write(plain if plain.isascii() else plain.encode(encoding, "backslashreplace").decode(encoding))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+@contextmanager
+def shown_streams() -> Iterator[None]:
+    """Lets everything that is printed inside the block be shown."""
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (s if isinstance(s, Shown) else Shown(s) for s in before)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+
+
+def drawn_on(stream: TextIO) -> TextIO:
+    """Returns the stream itself, for what draws with escapes of its own and shows names by `visible`."""
+    return stream.stream if isinstance(stream, Shown) else stream
