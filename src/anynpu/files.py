@@ -107,6 +107,11 @@ def followed(path: Path) -> Path:
     return whole
 
 
+def follow_umask(folder: Path) -> None:
+    """Gives a folder that `tempfile` made, which its owner alone may enter, the mode that any new folder has."""
+    folder.chmod(0o777 & ~_umask())
+
+
 def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)

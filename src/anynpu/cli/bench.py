@@ -345,7 +345,7 @@ def _body(path: Path | None) -> bytes:
         json.loads(data)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not valid JSON: {error}") from None
     return data
 

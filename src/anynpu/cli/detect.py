@@ -13,7 +13,7 @@ import click
 from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.task import FLAGS, opened
-from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, on_one_line
 from anynpu.files import check_free, write_whole
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.record import error_record
@@ -182,9 +182,9 @@ def _told(shot: Shot, detector: Detector, given: Mapping[str, Any], tally: _Tall
     """Shows a shot, writes its picture and counts it."""
     if not given["quiet"]:
         for note in shot.picture.notes if shot.picture else ():
-            click.echo(f"{shot.name}: {note}", err=True)
+            click.echo(on_one_line(f"{shot.name}: {note}"), err=True)
     if shot.error is not None:
-        click.echo(f"anynpu: {shot.error.message}", err=True)
+        click.echo(on_one_line(f"anynpu: {shot.error.message}"), err=True)
     elif given["format"] == "text":
         _show(shot, detector)
     if given["output"] is not None and shot.picture is not None and shot.found is not None:
@@ -202,10 +202,10 @@ def _told(shot: Shot, detector: Detector, given: Mapping[str, Any], tally: _Tall
 def _show(shot: Shot, detector: Detector) -> None:
     assert shot.found is not None and shot.timing is not None
     count = len(shot.found)
-    click.echo(f"{shot.name} ({shot.timing.model_ms:.1f}ms): {count} detection{'' if count == 1 else 's'}")
+    click.echo(on_one_line(f"{shot.name} ({shot.timing.model_ms:.1f}ms): {count} detection{'' if count == 1 else 's'}"))
     for box, score, number in zip(shot.found.boxes, shot.found.scores, shot.found.classes, strict=True):
         sides = ", ".join(f"{round(float(side)):4d}" for side in box)
-        click.echo(f"  {detector.name(int(number)):<15} {score:.2f}  [{sides}]")
+        click.echo(on_one_line(f"  {detector.name(int(number)):<15} {score:.2f}  [{sides}]"))
 
 
 def _file(folder: Path, name: str) -> Path:

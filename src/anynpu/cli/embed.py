@@ -16,7 +16,7 @@ from anynpu import schema
 from anynpu.cli import options, task
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
-from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, on_one_line
 from anynpu.files import check_free, write_whole
 from anynpu.pipeline.output import as_json
 from anynpu.tasks.classify import Classifier
@@ -80,9 +80,9 @@ class Given:
     def tell(self, quiet: bool) -> int:
         """Says on stderr what was done to images and which could not be read; returns the exit status."""
         for name, note in () if quiet else ((name, note) for name, notes in self.notes.items() for note in notes):
-            click.echo(f"{name}: {note}", err=True)
+            click.echo(on_one_line(f"{name}: {note}"), err=True)
         for error in self.failed.values():
-            click.echo(f"anynpu: {error.message}", err=True)
+            click.echo(on_one_line(f"anynpu: {error.message}"), err=True)
         return 1 if self.failed else 0
 
     def record(self) -> list[dict[str, str]]:

@@ -21,7 +21,7 @@ from anynpu.cli.eval_text import show
 from anynpu.cli.progress import observer
 from anynpu.cli.run import open_on
 from anynpu.cli.task import FLAGS, opened
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, on_one_line
 from anynpu.files import check_free, write_whole
 from anynpu.measure import evaluate
 from anynpu.measure.annotations import Annotations, read_annotations
@@ -121,7 +121,7 @@ def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
     else:
         show(record)
     for message in subject.outcome.failed.values():
-        click.echo(f"anynpu: {message}", err=True)
+        click.echo(on_one_line(f"anynpu: {message}"), err=True)
     worse = record["against"] is not None and record["against"]["verdict"] == WORSE
     return 1 if worse or subject.outcome.failed else 0
 

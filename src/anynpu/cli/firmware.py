@@ -15,7 +15,7 @@ from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
-from anynpu.files import followed, writing
+from anynpu.files import follow_umask, followed, writing
 from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.tree import VECTORS, Project, make_project
 from anynpu.pipeline.output import as_json, check_output, swap
@@ -72,7 +72,7 @@ def write_tree(files: Mapping[str, bytes], out: Path, overwrite: bool) -> Path |
         out.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
         try:
-            fresh.chmod(0o755)
+            follow_umask(fresh)
             for name, data in files.items():
                 (fresh / name).parent.mkdir(parents=True, exist_ok=True)
                 (fresh / name).write_bytes(data)

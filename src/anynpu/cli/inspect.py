@@ -17,7 +17,7 @@ from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.progress import observer
 from anynpu.cli.show_cix import show_cix
 from anynpu.cli.table import print_table
-from anynpu.errors import AnyNpuError, ConfigError, ToolFailed
+from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, on_one_line
 from anynpu.measure.layers import worst_layers
 from anynpu.pipeline.check import ChipCheck
 from anynpu.pipeline.check import check as run_check
@@ -173,8 +173,8 @@ def _show(artifact: Artifact) -> None:
         for kind, specs in (("input", manifest.inputs), ("output", manifest.outputs))
         for spec in specs
     ]
-    click.echo(f"format       {manifest.format}")
-    click.echo(f"fingerprint  {manifest.fingerprint or '-'}")
+    click.echo(on_one_line(f"format       {manifest.format}"))
+    click.echo(on_one_line(f"fingerprint  {manifest.fingerprint or '-'}"))
     click.echo(f"digest       {artifact.digest}")
     print_table(rows)
     if e := manifest.estimates:
@@ -188,14 +188,14 @@ def _show(artifact: Artifact) -> None:
         where = f"operators on the {data['npu']}{said_by(data)}"
         click.echo(f"receipt      {data['on_npu']} of {data['operators']} {where}")
         for op in data["elsewhere"]:
-            click.echo(f"  on the CPU: {op['kind']} {op['name']}: {op.get('reason', '')}")
+            click.echo(on_one_line(f"  on the CPU: {op['kind']} {op['name']}: {op.get('reason', '')}"))
     if step := manifest.step:
         tools = ", ".join(f"{k} {v}" for k, v in step.tools.items())
         click.echo(
             f"made by      {step.name} ({tools}) from " + ", ".join(f"{k} {v[:12]}" for k, v in step.inputs.items())
         )
     for note in manifest.notes:
-        click.echo(f"note         {note}")
+        click.echo(on_one_line(f"note         {note}"))
 
 
 def _show_layers(folder: Path, format: str) -> int:
@@ -287,4 +287,4 @@ def _print_check(results: list[ChipCheck]) -> None:
         else:
             click.echo(f"{result.chip}: {len(result.findings)} finding{'s' * (len(result.findings) != 1)}")
         for finding in result.findings:
-            click.echo(f"  {finding}")
+            click.echo(on_one_line(f"  {finding}"))

@@ -42,7 +42,7 @@ class Shown:
 def shown_streams() -> Iterator[None]:
     """Lets everything that is printed inside the block be shown."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (s if isinstance(s, Shown) else Shown(s) for s in before)  # type: ignore[assignment]
+    sys.stdout, sys.stderr = (s if isinstance(s, Shown) else Shown(s) for s in before)
     try:
         yield
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.errors import ConfigError
-from anynpu.files import followed, writing
+from anynpu.files import follow_umask, followed, writing
 from anynpu.pipeline.build import BuildResult
 
 REPORT = "report.json"
@@ -57,7 +57,7 @@ def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping
         out.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
         try:
-            fresh.chmod(0o755)
+            follow_umask(fresh)
             _fill(fresh, result)
             for name, data in files.items():
                 (fresh / name).parent.mkdir(parents=True, exist_ok=True)

@@ -193,7 +193,7 @@ def _kept(folder: Path, cell: Cell) -> dict[str, Any] | None:
         failed = "error" in answer or any(chip["error"] for chip in answer["chips"])
     except IntegrityError as error:
         raise IntegrityError(error.message, "remove it to build it again") from None
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, RecursionError, KeyError, TypeError, OSError) as error:
         raise IntegrityError(f"{path}: not a result of a sweep ({error})", "remove it to build it again") from error
     return None if failed else answer
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from anynpu.arrays import read_npy
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.quantize.sources import (
     LABELS,
@@ -21,7 +22,6 @@ from anynpu.quantize.sources import (
     only_input,
     random_numbers,
     read,
-    read_npy,
     read_npz,
 )
 from anynpu.schema import near

@@ -11,7 +11,7 @@ from anynpu.report.facts import fidelity_rows
 from anynpu.report.figures import chip_row, count, kib, percent, said_by, table_notes
 from anynpu.report.memory import memory
 
-MARKUP = re.compile(r"[\\`|*\[\]<]|&(?=#|\w+;)|__|~~")
+MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|[`|*\[\]<]|&(?=#|\w+;)|__|~~")
 """What Markdown would take for a sign of its own inside a line."""
 
 

@@ -169,7 +169,7 @@ def _resume(part: Path, address: str) -> tuple[int, str]:
         state = json.loads(_state(part).read_text("utf-8"))
         if state["address"] == address and state["tag"] and part.is_file():
             return part.stat().st_size, str(state["tag"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         pass
     forget(part)
     return 0, ""

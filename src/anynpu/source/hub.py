@@ -24,7 +24,7 @@ from filelock import FileLock
 from anynpu import schema
 from anynpu.artifact import MANIFEST, Artifact, Made, Manifest, Step, hash_file, seal
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.files import default_cache_dir, followed, replace_file, writing
+from anynpu.files import default_cache_dir, follow_umask, followed, replace_file, writing
 from anynpu.runtime.noe.artifact import manifest_of
 from anynpu.runtime.noe.cix import Cix, CixTensor, read_cix
 from anynpu.source import fetch
@@ -232,7 +232,7 @@ def _artifact(
         out.parent.mkdir(parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
         try:
-            fresh.chmod(0o755)
+            follow_umask(fresh)
             shutil.copyfile(part, fresh / MODEL)
             if task is not None:
                 task.copy_to(fresh)

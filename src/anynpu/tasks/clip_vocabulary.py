@@ -110,9 +110,10 @@ def _merge(place: str, parts: Any, ids: dict[str, int]) -> tuple[str, str]:
 def _from_json(path: Path, data: bytes, size: int | None) -> Vocabulary:
     """Returns the vocabulary of a tokenizer.json."""
     try:
-        model = json.loads(data).get("model")
+        whole = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise IntegrityError(f"{path}: not valid JSON: {error}") from None
+    model = whole.get("model") if isinstance(whole, dict) else None
     if not isinstance(model, dict) or model.get("type") != "BPE" or model.get("end_of_word_suffix") != SUFFIX:
         raise IntegrityError(f"{path}: not the tokenizer of a CLIP model: no byte-pair model with {SUFFIX}")
     ids, listed = model.get("vocab"), model.get("merges")

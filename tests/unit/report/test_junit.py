@@ -57,7 +57,7 @@ def test_odd_names_are_valid_xml():
     found = suite(record)
     assert found[0].get("name") == found[1].get("name")
     assert "\\x00" in found[0].get("name")
-    assert "\\u001b[31m" in found[0].get("name")
+    assert "\\x1b[31m" in found[0].get("name")
     assert "\\ud800" in found[0].get("name")
     assert "😀" in found[0].get("name")
     assert "]]>" in found[0][0].text

@@ -105,5 +105,5 @@ def executed(path: Path) -> str:
     try:
         record = json.loads((path.parent / "verification.json").read_text("utf-8"))
         return str(record["executed"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, RecursionError, KeyError, TypeError):
         return "the file that was named"

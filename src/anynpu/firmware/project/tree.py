@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.artifact import Artifact
+from anynpu.errors import on_one_line
 from anynpu.firmware.generator.source import comment
 from anynpu.firmware.project import answers as known
 from anynpu.firmware.project import cvi_linux, templates
@@ -103,14 +104,14 @@ def values(artifact: Artifact, board: Board, model: Model, answers: known.Answer
     plain: dict[str, object] = {
         "BOARD": board.name,
         "TITLE": board.title,
-        "MODEL": comment(model.name),
+        "MODEL": comment(model.name).replace("`", "'"),
         "MODEL_ID": identifier(model.name),
         "FINGERPRINT": model.fingerprint,
         "ARENA": model.arena_bytes,
         "VECTORS": answers.count,
         "CHIP": artifact.manifest.step.platform if artifact.manifest.step else "",
         "ACCELERATOR": accelerator,
-        "CONVERTER": artifact.manifest.details.get("converter") or "its version is not known here",
+        "CONVERTER": comment(str(artifact.manifest.details.get("converter") or "its version is not known here")),
         "NPU_FAMILY": family or "u55",
         "NPU_MACS": macs or "128",
         "FAST_MEMORY": (estimates.sram_bytes or 0) if dedicated and estimates else 0,
@@ -127,7 +128,8 @@ def _tensor_lines(model: Model) -> list[str]:
             scaled = spec.quantization
             how = f", scale {scaled.scale[0]:.9g}, zero point {scaled.zero_point[0]}" if scaled else ""
             layout = f" {spec.layout}" if spec.layout else ""
-            lines.append(f"- {kind} `{spec.name}`: {spec.dtype} {'x'.join(map(str, spec.shape))}{layout}{how}")
+            name = on_one_line(spec.name).replace("`", "'")  # it stands between two of them
+            lines.append(f"- {kind} `{name}`: {spec.dtype} {'x'.join(map(str, spec.shape))}{layout}{how}")
     return lines
 
 
