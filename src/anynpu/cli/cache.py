@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 import time
@@ -121,6 +122,8 @@ def verify(ctx: click.Context, /, **_: Any) -> int:
 @click.pass_context
 def prune(ctx: click.Context, /, older_than: float | None, max_size: str | None, **_: Any) -> int:
     """Drop what has not been used for long, and what killed builds left."""
+    if older_than is not None and not math.isfinite(older_than):
+        raise ConfigError(f"--older-than {older_than}: a number of days was expected")
     store = options.store(ctx.params)
     entries = sorted(store.entries(), key=lambda e: e.used)
     doomed = [e for e in entries if older_than is not None and e.used < time.time() - 86400 * older_than]

@@ -230,7 +230,10 @@ def distinct(texts: str | Sequence[str]) -> tuple[str, ...]:
 
 def store(given: Mapping[str, Any]) -> Store:
     """Returns the store under the chosen cache folder."""
-    return Store(given.get("cache_dir"))
+    found = Store(given.get("cache_dir"))
+    if found.cache.exists() and not found.cache.is_dir():
+        raise ConfigError(f"{found.cache}: is a file, not a cache folder", "name a folder with --cache-dir")
+    return found
 
 
 def _named(flag: str, value: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import click
 
 from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole, writing
 from anynpu.pipeline.output import REPORT, as_json
 from anynpu.report import html, junit, records_markdown
@@ -67,7 +67,11 @@ def report(
     data, note = read(record)
     if note:
         click.echo(f"note: {note}", err=True)
-    text = render(data)
+    try:
+        text = render(data)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        # Its form is that of a record, and yet no command of ours can have written it.
+        raise IntegrityError(f"{record}: not a whole record ({type(error).__name__}: {error})") from error
     if output == "-":
         click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
         return 0

@@ -95,7 +95,7 @@ def percentile_rows(summary: Record, unit: str) -> list[Row]:
         for name, at in (summary.get("percentiles") or {}).items()
     ]
     if not rows and summary.get("median") is not None:
-        low, high = summary.get("median_interval") or (None, None)
+        low, high = (*(summary.get("median_interval") or ()), None, None)[:2]
         rows = [{"": "median", unit: short(summary["median"]), "95 % interval": interval(low, high)}]
     for name in ("mean", "min", "max"):
         if summary.get(name) is not None:
@@ -122,7 +122,7 @@ def bench_verdict(record: Record) -> tuple[str, str]:
     broken = record.get("complete") is False or bool(record.get("error"))
     if summary.get("median") is None:
         return (f"nothing was measured{_because(record)}" if broken else "no samples", "bad" if broken else "none")
-    low, high = summary.get("median_interval") or (None, None)
+    low, high = (*(summary.get("median_interval") or ()), None, None)[:2]
     said = f"median {short(summary['median'])} {unit}"
     said += f" ({interval(low, high)})" if low is not None else ""
     said += f", {summary.get('count')} samples" if summary.get("count") else ""
