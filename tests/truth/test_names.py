@@ -26,10 +26,10 @@ from anynpu import arrays
 from anynpu.arrays import read_npy, read_npz
 from anynpu.cli.main import main
 from anynpu.errors import ConfigError, IntegrityError, on_one_line, visible
+from anynpu.files import follow_umask
 from anynpu.report import junit, records_markdown
 from anynpu.report.html import render as html_of
 from anynpu.report.markdown import fenced, plain
-from anynpu.store import follow_umask
 
 ODD = "a\x1b[31mred\x1b]0;title\x07\u202egnp\r\x9b2J\x00\udcff\u200b"
 OBEYED = ("\x1b", "\x07", "\u202e", "\r", "\x9b", "\x00", "\u200b")
