@@ -37,7 +37,7 @@ def refusal(kind: type[Session], error: AnyNpuError) -> Unsupported | None:
     reason = next((meaning for pattern, meaning in REASONS if re.search(pattern, words)), None)
     if reason is None:
         return None
-    return Unsupported(f"{kind.what} refuses the model: {reason}", [Finding("runs", words)], HINT)
+    return Unsupported(f"the model is refused by {kind.what}: {reason}", [Finding("runs", words)], HINT)
 
 
 def second_opinions(kind: type[Session], subject: Artifact, samples: SampleSet, truth: Artifact) -> list[str]:
