@@ -25,12 +25,12 @@ def show(record: Mapping[str, Any]) -> None:
         if absent := len(record["classes"]) - len(present):
             click.echo(f"{absent} of {len(record['classes'])} classes of the data have no object in these images")
     click.echo(f"{record['metric']} {_figure(record)} on {record['samples']} {record['unit']} ({record['interval']})")
-    if (other := record["against"]) is not None:
-        _show_against(record, other)
     for note in record["notes"]:
         click.echo(f"note: {note}")
     if failed := record["data"]["failed"]:
         click.echo(f"note: {len(failed)} {record['unit']} could not be scored and are left out")
+    if (other := record["against"]) is not None:
+        _show_against(record, other)
 
 
 def _number(value: float | None) -> str:
