@@ -16,6 +16,7 @@ from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.progress import observer
 from anynpu.cli.show_cix import show_cix
+from anynpu.cli.show_stream import show_stream
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, on_one_line
 from anynpu.measure.layers import worst_layers
@@ -121,9 +122,10 @@ def _target_row(platform: Platform) -> dict[str, str]:
 @click.command(cls=Command)
 @click.argument("subject", required=False)
 @click.option("--layers", is_flag=True, help="The layers of a built chip that are furthest from the float model.")
+@click.option("--stream", is_flag=True, help="The command stream of an Ethos-U artifact, operation by operation.")
 @options.apply(options.MODEL, options.COMMON)
 @click.pass_context
-def show(ctx: click.Context, /, subject: str | None, layers: bool, **_: Any) -> int:
+def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool, **_: Any) -> int:
     """Show a model or an artifact folder: tensors, operators, cost, fingerprint, placement, lineage.
 
     A .cix file is read on any machine: tensors in our convention and the vendor's, target, compiler, sections.
@@ -133,12 +135,17 @@ def show(ctx: click.Context, /, subject: str | None, layers: bool, **_: Any) -> 
     anynpu show model.cix
     anynpu show out/ethos-u55-128
     anynpu show out/ethos-u55-128 --layers
+    anynpu show out/ethos-u55-128 --stream
     """
     given = options.settings(ctx)
-    if subject and (layers or Path(subject).is_dir() or Path(subject).suffix.lower() == ".cix"):
+    if subject and (layers or stream or Path(subject).is_dir() or Path(subject).suffix.lower() == ".cix"):
         refuse_unused(ctx, f"{subject} is no model to import", *MODEL_FLAGS)
-    if subject or layers:
+    if subject or layers or stream:
         refuse_unused(ctx, f"{subject or '.'} is shown", "model")
+    if stream:
+        if layers:
+            raise ConfigError("--layers and --stream are shown one at a time", "leave one of them out")
+        return show_stream(Path(subject or "."), given["format"])
     if layers:
         return _show_layers(Path(subject or "."), given["format"])
     if subject and Path(subject).suffix.lower() == ".cix" and not Path(subject).is_dir():

@@ -91,7 +91,7 @@ def test_nothing_on_the_npu_is_unsupported_with_a_finding_per_kind():
 def compiled(folder: Path, goal: str, latency: float, sram: int, size: int = 1024) -> Compiled:
     file = folder / f"{goal}.tflite"
     file.write_bytes(bytes(size))
-    return Compiled(goal, file, file, Figures(latency, int(latency * 1000), sram, 0, size), "")
+    return Compiled(goal, file, file, file, Figures(latency, int(latency * 1000), sram, 0, size), "")
 
 
 def test_each_goal_gets_its_better_candidate(tmp_path):

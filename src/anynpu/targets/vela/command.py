@@ -96,6 +96,7 @@ class Compiled:
     goal: str
     model: Path
     per_layer: Path
+    database: Path
     figures: Figures
     output: str
 
@@ -142,7 +143,8 @@ def arguments(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, fo
     argv += ["--config", facts.config if own else str(config), "--system-config", system, "--memory-mode", mode]
     argv += ["--optimise", goal.capitalize(), "--output-dir", folder]
     # Not --show-cpu-operations: Vela 5.2 ends with a KeyError over ARG_MAX then, and counts without it as well.
-    argv += ["--verbose-performance"]
+    # The debug database says which layer each operation of the stream comes from.
+    argv += ["--verbose-performance", "--enable-debug-db"]
     for name in PASSED_ON:
         if (value := getattr(options, name)) is not None:
             argv += [f"--{name.replace('_', '-')}", str(value)]
@@ -167,6 +169,7 @@ def run(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, out: Pat
         goal,
         model=_made(folder / f"{name}_vela.tflite", argv, log),
         per_layer=_made(folder / f"{name}_per-layer.csv", argv, log),
+        database=_made(folder / f"{name}_debug.xml", argv, log),
         figures=_figures(_made(folder / f"{name}_summary_{argv[argv.index('--system-config') + 1]}.csv", argv, log)),
         output=output,
     )

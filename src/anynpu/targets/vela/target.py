@@ -15,6 +15,7 @@ from anynpu.targets.base import Work
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela import fit
 from anynpu.targets.vela.command import Compiled, Figures, VelaFacts, VelaOptions, run
+from anynpu.targets.vela.origin import write_origins
 from anynpu.targets.vela.receipt import placement, require_npu
 from anynpu.tool import version_of
 
@@ -77,6 +78,7 @@ class Vela:
         require_npu(receipt, before)
         require_fit(best, platform)
         details = _details(candidates, best, facts, options)
+        write_origins(best.database, before, out)
         _keep(best, candidates, out)
         work.progress(len(goals), len(goals))
         return Manifest(

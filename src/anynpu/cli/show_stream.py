@@ -1,0 +1,44 @@
+"""anynpu show FOLDER --stream: the NPU's command stream, operation by operation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from anynpu.artifact import Artifact
+from anynpu.cli.table import print_table
+from anynpu.errors import ConfigError
+from anynpu.pipeline.output import as_json
+from anynpu.runtime.ethos_u.listing import listing
+
+
+def show_stream(folder: Path, format: str) -> int:
+    """Prints what the NPU is told to do."""
+    artifact = Artifact.open(folder)
+    if artifact.manifest.format != "tflite-vela":
+        raise ConfigError(f"{folder}: --stream is for Ethos-U artifacts; this is {artifact.manifest.format}")
+    record = listing(artifact)
+    if format == "json":
+        click.echo(as_json(record), nl=False)
+        return 0
+    for number, stream in enumerate(record["streams"]):
+        operations = stream["operations"]
+        moved = sum(row["bytes"] for row in operations if row["kind"] == "dma")
+        click.echo(f"stream {number}: {stream['npu']}, {len(operations)} operations, {moved:,} bytes moved by DMA")
+        print_table(
+            [
+                {
+                    "": str(row["operation"]),
+                    "kind": " ".join(filter(None, (row["kind"], row.get("mode", ""), row.get("traversal", "")))),
+                    "output": "x".join(map(str, row.get("ofm", ()))),
+                    "block": "x".join(map(str, row.get("block", ()))),
+                    "from": " and ".join(filter(None, (row["from"], row.get("from 2", "")))),
+                    "to": row["to"],
+                    "bytes": f"{row['bytes']:,}" if row["bytes"] else "",
+                    "layer": row["layer"],
+                }
+                for row in operations
+            ]
+        )
+    return 0

@@ -1,0 +1,92 @@
+"""A command stream as rows for people: what each operation does, where it reads and writes, which layer it serves."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import Any
+
+from anynpu.artifact import Artifact
+from anynpu.runtime.ethos_u.memory import dtype_of
+from anynpu.runtime.ethos_u.model import NpuCall, read_model
+from anynpu.runtime.ethos_u.stream import Operation
+
+ORIGINS = "stream.csv"
+POOLS = ("max", "average", "reduce sum", "sum", "none", "min", "argmax x", "argmax y")
+ELEMENTWISE = dict(
+    enumerate(("mul", "add", "sub", "min", "max", "lrelu", "abs", "clz", "shr", "shl", "lsr", "div"))
+) | {16: "equal", 17: "not equal", 18: "greater equal", 19: "greater", 33: "and", 34: "or", 35: "xor", 36: "not"}
+MEMORIES = ("constants", "arena", "fast memory")
+
+
+def listing(artifact: Artifact) -> dict[str, Any]:
+    """Returns the streams of a Vela artifact as JSON data."""
+    origins = _origins(artifact)
+    streams = [call.stream for call in read_model(artifact.main).calls if isinstance(call, NpuCall)]
+    return {
+        "streams": [
+            {
+                "npu": stream.title,
+                "cores": stream.cores,
+                "operations": [_row(op, stream.product, origins.get((number, op.word))) for op in stream.operations],
+            }
+            for number, stream in enumerate(streams)
+        ]
+    }
+
+
+def _origins(artifact: Artifact) -> dict[tuple[int, int], str]:
+    """Returns the layer of each operation by stream and word, where the artifact has them."""
+    if ORIGINS not in {file.path for file in artifact.manifest.files}:
+        return {}
+    with artifact.file(ORIGINS).open(encoding="utf-8", newline="") as source:
+        return {(int(r["stream"]), int(r["word"])): f"{r['kind']} {r['name']}" for r in csv.DictReader(source)}
+
+
+def _row(op: Operation, product: int, layer: str | None) -> dict[str, Any]:
+    row: dict[str, Any] = {"operation": op.index, "word": op.word, "kind": op.kind, "layer": layer or ""}
+    if op.kind == "dma":
+        target = op.register("DMA0_DST_REGION")
+        return row | {
+            "from": f"{_memory(op.register('DMA0_SRC_REGION'))} {op.address('DMA0_SRC'):#x}",
+            "to": f"{'tables' if target >> 8 & 1 else _memory(target)} {op.address('DMA0_DST'):#x}",
+            "bytes": op.address("DMA0_LEN"),
+        }
+    mode = {"pool": dict(enumerate(POOLS)), "elementwise": ELEMENTWISE}.get(op.kind, {}).get(op.mode, "")
+    maps = {name.lower(): text for name, text in _maps(op)}
+    return row | {
+        "mode": mode,
+        "ofm": [op.register(f"OFM_{axis}_M1") + 1 for axis in ("HEIGHT", "WIDTH", "DEPTH")],
+        "block": [op.register(f"OFM_BLK_{axis}_M1") + 1 for axis in ("HEIGHT", "WIDTH", "DEPTH")],
+        "traversal": _traversal(op),
+        "from": maps["ifm"],
+        "from 2": maps.get("ifm2", ""),
+        "to": maps["ofm"],
+        "bytes": _weight_bytes(op),
+    }
+
+
+def _maps(op: Operation) -> Iterator[tuple[str, str]]:
+    names = ("IFM", "IFM2", "OFM") if op.kind == "elementwise" and "IFM2_BASE0" in op.registers else ("IFM", "OFM")
+    for name in names:
+        precision = op.register(f"{name}_PRECISION")
+        layout = "NHCWB16" if precision >> 6 & 3 else "NHWC"
+        place = f"{_memory(op.register(f'{name}_REGION'))} {op.address(f'{name}_BASE0'):#x}"
+        yield name, f"{place} {dtype_of(precision, 1 if name == 'OFM' else 2)} {layout}"
+
+
+def _memory(region: int) -> str:
+    return MEMORIES[region & 7] if region & 7 < len(MEMORIES) else f"region {region & 7}"
+
+
+def _traversal(op: Operation) -> str:
+    if op.kind != "conv":
+        return ""
+    return "part kernel" if op.register("KERNEL_STRIDE") >> 2 & 1 else "depth first"
+
+
+def _weight_bytes(op: Operation) -> int:
+    """Returns the bytes of weights and scales that the operation reads."""
+    if op.kind not in ("conv", "depthwise"):
+        return 0
+    return sum(op.registers.get(f"{name}_LENGTH", 0) & 0xFFFFFFFF for name in ("WEIGHT", "WEIGHT1", "SCALE"))
