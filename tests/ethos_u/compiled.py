@@ -51,7 +51,7 @@ def compile_model(model: Path, chip: str, folder: Path, goal: str = "Performance
     argv += ["--system-config", facts.system_config, "--memory-mode", mode or facts.memory_mode]
     try:
         with quiet(), contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            vela.main([*argv, "--optimise", goal, "--output-dir", str(folder)])
+            vela.main([*argv, "--optimise", goal, "--enable-debug-db", "--output-dir", str(folder)])
     except (SystemExit, RuntimeError) as error:
         raise Refused(str(error)) from None
     return folder / f"{model.stem}_vela.tflite"

@@ -84,9 +84,15 @@ def repeat(candidate: str, oracle: str, reference: str, data: str) -> dict[str, 
         return asdict(found) | {"refused": error.message}
     pairs = [(value.astype(np.int64), known[f"output:{name}"].astype(np.int64)) for name, value in outputs.items()]
     differing = sum(int((got != wanted).sum()) for got, wanted in pairs)
+    first = ""
+    if differing and hasattr(session, "first_difference"):
+        rows = [(got != wanted).reshape(len(samples), -1).any(axis=1) for got, wanted in pairs]
+        wrong = int(np.flatnonzero(np.logical_or.reduce(rows))[0])
+        first = session.first_difference(source.main.read_bytes(), list(inputs)[wrong])
     return asdict(found) | {
         "samples": len(samples),
         "values": sum(wanted.size for _, wanted in pairs),
         "differing": differing,
+        "first": first,
         "worst": max(int(np.abs(got - wanted).max(initial=0)) for got, wanted in pairs),
     }

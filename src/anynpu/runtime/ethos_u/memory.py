@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,6 +91,8 @@ class Memories:
     def __init__(self, regions: dict[int, Region], table_bytes: int) -> None:
         self._regions = regions
         self.tables = np.zeros(table_bytes, np.uint8)
+        self.on_write: Callable[[Operation, Array], None] | None = None
+        """Hears what each operation stores."""
         self.chains: dict[int, Array] = {}
         """What one operation of the U85 hands to the next without storing it."""
         self.accumulator: Array | None = None
@@ -124,6 +126,8 @@ class Memories:
     def write(self, op: Operation, fm: FeatureMap, values: Array) -> None:
         """Stores (samples, height, width, channels) as a feature map."""
         _, height, width, depth = values.shape
+        if self.on_write is not None:
+            self.on_write(op, values)
         if not self.region(op, fm.region).writable:
             raise IntegrityError(f"{op.title}: it writes into read-only memory")
         for rows, cols, base in fm.tiles(height, width):

@@ -10,6 +10,8 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError
+from anynpu.runtime.ethos_u.difference import Written, first_difference
+from anynpu.runtime.ethos_u.listing import ORIGINS
 from anynpu.runtime.ethos_u.memory import Memories, Region
 from anynpu.runtime.ethos_u.model import CpuCall, Model, NpuCall, Tensor, read_model
 from anynpu.runtime.ethos_u.operations import Machine
@@ -31,6 +33,7 @@ class EthosUSession:
     def __init__(self, artifact: Artifact) -> None:
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
+        self._origins = artifact.path / ORIGINS
         self.twin: Any = Twin(read_model(artifact.main))
 
     @staticmethod
@@ -50,6 +53,12 @@ class EthosUSession:
         values = self.twin.run_batch(stacked)
         return {spec.name: value.reshape(-1, *spec.shape[1:]) for spec, value in zip(self.outputs, values, strict=True)}
 
+    def first_difference(self, source: bytes, inputs: Mapping[str, Array]) -> str:
+        """Returns the first operation that does not compute what TFLite-Micro does with the model before Vela."""
+        if not self._origins.is_file():
+            return ""
+        return first_difference(self.twin, self._origins, source, [inputs[spec.name] for spec in self.inputs])
+
     def close(self) -> None:
         self.twin = None
 
@@ -62,6 +71,7 @@ class Twin:
         self._decoder = decoder or Decoder()
         self._machines: dict[int, Machine] = {}
         self._interpreters: dict[int, Any] = {}
+        self._trace: list[Written] | None = None
 
     def run(self, inputs: list[Array]) -> list[Array]:
         """Returns the outputs of one sample."""
@@ -74,6 +84,15 @@ class Twin:
             self._run([value[first : first + step] for value in inputs]) for first in range(0, len(inputs[0]), step)
         ]
         return [np.concatenate(values) for values in zip(*parts, strict=True)]
+
+    def trace(self, inputs: list[Array]) -> list[Written]:
+        """Runs the model and returns what each operation of the NPU stores, in their order."""
+        self._trace = []
+        try:
+            self.run_batch(inputs)
+            return self._trace
+        finally:
+            self._trace = None
 
     def _run(self, inputs: list[Array]) -> list[Array]:
         samples = len(inputs[0])
@@ -95,6 +114,9 @@ class Twin:
             machine.prefetch(self._memories(machine, call, np.zeros((1, arena.shape[1]), np.uint8)))
             self._machines[id(call)] = machine
         memories = self._memories(machine, call, arena)
+        if self._trace is not None:
+            trace, number = self._trace, [id(c) for c in self.model.calls if isinstance(c, NpuCall)].index(id(call))
+            memories.on_write = lambda op, values: trace.append(Written(number, op, values))
         for op in call.stream.operations:
             machine.execute(op, memories)
 

@@ -1,0 +1,98 @@
+"""Where a compiled model parts from the one it was compiled from: the first operation whose tensor is another one."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu.runtime.ethos_u.stream import Operation
+from anynpu.tensors import Array
+
+
+@dataclass(frozen=True)
+class Written:
+    """What one operation stored: (samples, height, width, channels)."""
+
+    stream: int
+    op: Operation
+    values: Array
+
+
+def first_difference(twin: Any, origins: Path, source: bytes, inputs: Sequence[Array]) -> str:
+    """Returns the first operation whose result is not TFLite-Micro's, or an empty string where none can be named.
+
+    `inputs` is one sample. Only operators whose whole output is found in the stream can be compared.
+    """
+    with origins.open(encoding="utf-8", newline="") as rows:
+        layers = {(int(r["stream"]), int(r["word"])): r for r in csv.DictReader(rows)}
+    parts: dict[int, list[Written]] = {}
+    for written in twin.trace([value[np.newaxis] for value in inputs]):
+        if row := layers.get((written.stream, written.op.word)):
+            parts.setdefault(int(row["operator"]), []).append(written)
+    tensors = _outputs(source, inputs)
+    for index, pieces in parts.items():
+        name, wanted = tensors[index]
+        whole = _assembled([piece.values for piece in pieces], wanted)
+        if whole is None or np.array_equal(whole, wanted):
+            continue
+        first = pieces[0].op
+        row = layers[pieces[0].stream, first.word]
+        count = int((whole != wanted).sum())
+        return f"{first.title} of {row['kind']} {row['name']}: tensor {name}, {count} of {wanted.size} values"
+    return ""
+
+
+def _outputs(source: bytes, inputs: Sequence[Array]) -> list[tuple[str, Array]]:
+    """Returns name and values of the first output of every operator of a TFLite file, as TFLite-Micro computes them."""
+    from ai_edge_litert import schema_py_generated as schema
+    from tflite_micro import runtime
+
+    graph = schema.ModelT.InitFromObj(schema.Model.GetRootAs(source, 0)).subgraphs[0]
+    interpreter = runtime.Interpreter.from_bytes(
+        source,
+        arena_size=max(64 << 20, 4 * len(source)),
+        intrepreter_config=runtime.InterpreterConfig.kPreserveAllTensors,
+    )
+    for number, value in enumerate(inputs):
+        interpreter.set_input(np.ascontiguousarray(value), number)
+    interpreter.invoke()
+    indices = [int(op.outputs[0]) for op in graph.operators]
+    return [
+        (
+            (graph.tensors[i].name or b"").decode("utf-8", "replace"),
+            np.asarray(interpreter.GetTensor(i, 0)["tensor_data"]),
+        )
+        for i in indices
+    ]
+
+
+def _assembled(pieces: list[Array], wanted: Array) -> Array | None:
+    """Returns the last pieces that make a tensor of that size, put together by rows or by channels, whichever fits."""
+    last: list[Array] = []
+    for piece in reversed(pieces):
+        last.insert(0, piece)
+        if sum(p.size for p in last) >= wanted.size:
+            break
+    if sum(p.size for p in last) != wanted.size:
+        return None
+    arrangements = list(_arrangements(last, wanted))
+    return next(
+        (whole for whole in arrangements if np.array_equal(whole, wanted)), arrangements[0] if arrangements else None
+    )
+
+
+def _arrangements(pieces: list[Array], wanted: Array) -> Iterable[Array]:
+    if len(pieces) == 1:
+        yield pieces[0].reshape(wanted.shape)  # element-wise operations see a tensor as one long row
+        return
+    for axis in (1, 3, 2):
+        shapes = {tuple(n for a, n in enumerate(p.shape) if a != axis) for p in pieces}
+        if len(shapes) == 1:
+            whole = np.concatenate(pieces, axis=axis)
+            if [n for n in whole.shape if n > 1] == [n for n in wanted.shape if n > 1]:
+                yield whole.reshape(wanted.shape)
