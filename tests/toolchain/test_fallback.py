@@ -58,6 +58,8 @@ def test_an_operator_that_the_npu_lacks_is_a_negative_verdict_with_its_reason(bu
     assert reasons.get("SQRT")
     assert chip["receipt"]["share"] < 1 and "on the CPU: SQRT" in done.stdout
     assert (tmp_path / "out" / "ethos-u55-128" / "model_vela.tflite").exists()
+    # TFLite-Micro has no int8 SQRT, so the twin's CPU part cannot run: what ran is the model before Vela.
+    assert chip["verification"]["stands_for"] == "tflite-vela" and chip["verification"]["device"] == "litert"
 
 
 def test_the_user_may_accept_a_share(build):
@@ -75,8 +77,9 @@ def test_gelu_at_int16_stays_on_the_cpu_of_a_u55_and_says_so(build):
 def test_gelu_at_int8_runs_on_the_npu(build):
     done, chip = build("Gelu", "1,16", "-t", "ethos-u55-128")
     assert done.returncode == 0 and chip["receipt"]["share"] == 1.0
-    # TFLite-Micro has no GELU: the report says who executed it instead.
-    assert chip["verification"]["device"] == "litert" and chip["verification"]["notes"]
+    # TFLite-Micro has no GELU: the NPU's stream ran, and the report says that it was compared with nothing bit by bit.
+    assert chip["verification"]["device"] == "ethos_u" and chip["verification"]["stands_for"] == ""
+    assert any("not compared bit by bit" in note for note in chip["verification"]["notes"])
 
 
 def test_a_float_model_cannot_go_to_an_npu(build, tmp_path):

@@ -12,8 +12,8 @@ from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.verify import known_answers
-from anynpu.runtime.base import choose, sessions_for
-from anynpu.tensors import Array
+from anynpu.runtime.base import choose, sessions_for, stored_inputs
+from anynpu.tensors import Array, by_name
 
 SAMPLES = 16
 
@@ -70,18 +70,20 @@ def repeat(candidate: str, oracle: str, reference: str, data: str) -> dict[str, 
     samples = read_samples(Path(data)).first(SAMPLES)
     kind, teacher = choose(subject.manifest.format), sessions_for(source.manifest.format)[0]
     found = Repetition(kind.name, kind.what, teacher.what)
+    session = kind(subject)
+    like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
+    stored = [stored_inputs(session, sample, like) for sample in samples]
+    inputs = SampleSet({spec.name: np.concatenate([row[spec.name] for row in stored]) for spec in session.inputs})
+    try:
+        outputs = _run_all(session, inputs)
+    except DeviceError as error:
+        return asdict(found) | {"refused": error.message}
     if reason := teacher.missing():
         return asdict(found) | {"not_compared": reason}
     try:
         known = known_answers(teacher(source), samples, truth)
     except IntegrityError as error:
         return asdict(found) | {"not_compared": error.message}
-    session = kind(subject)
-    inputs = SampleSet({spec.name: known[f"input:{spec.name}"] for spec in session.inputs})
-    try:
-        outputs = _run_all(session, inputs)
-    except DeviceError as error:
-        return asdict(found) | {"refused": error.message}
     pairs = [(value.astype(np.int64), known[f"output:{name}"].astype(np.int64)) for name, value in outputs.items()]
     differing = sum(int((got != wanted).sum()) for got, wanted in pairs)
     first = ""
