@@ -193,8 +193,9 @@ class _Shift:
             real, scale, zero = node.output[0], node.input[1], self._plus_128(node.input[2])
             node.output[0] = f"{real}/int8"
             axis = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name in ("axis", "block_size")}
-            parts = {"inputs": [f"{real}/int8", scale, zero], "outputs": [f"{real}/uint8"]}
-            again = helper.make_node("QuantizeLinear", **parts, name=f"{node.name}/again", **axis)
+            again = helper.make_node(
+                "QuantizeLinear", [f"{real}/int8", scale, zero], [f"{real}/uint8"], f"{node.name}/again", **axis
+            )
             back = helper.make_node(
                 "DequantizeLinear", [f"{real}/uint8", scale, zero], [real], f"{node.name}/back", **axis
             )
