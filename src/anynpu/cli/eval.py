@@ -361,7 +361,7 @@ def _record(subject: Evaluated, metric: str, given: Mapping[str, Any]) -> dict[s
             "failed": [{"input": name, "message": text} for name, text in outcome.failed.items()],
         },
         "against": None,
-        "notes": [note for note in (weak, *subject.notes) if note],
+        "notes": [note for note in (weak, evaluate.no_better(outcome), *subject.notes) if note],
     }
 
 

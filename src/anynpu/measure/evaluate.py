@@ -14,7 +14,7 @@ from anynpu.measure import coco
 from anynpu.measure.annotations import Annotated, Annotations
 from anynpu.measure.inference import bca, mcnemar, paired_bootstrap, wilson
 from anynpu.measure.labels import class_numbers, require_metric
-from anynpu.measure.metrics import METRICS, score
+from anynpu.measure.metrics import METRICS, chance_of, chance_sentence, score, within_first
 from anynpu.measure.paired import FEW, SQUARED_ERROR, Paired
 from anynpu.measure.pairs import Pairs, pearson, row_cosines, spearman
 from anynpu.schema import near
@@ -48,7 +48,8 @@ class Outcome:
     """What a model did with every sample, so that it can be scored on any draw of them.
 
     `scores` takes how often each sample counts and gives the figures `names`, then two a class of `classes` (AP and
-    AP50). `right` says of each sample whether it is right, for the figures that are shares of right samples.
+    AP50). `right` says of each sample whether it is right, for the figures that are shares of right samples. `chance`
+    is what guessing reaches by the first figure, and how.
     """
 
     unit: str
@@ -61,6 +62,7 @@ class Outcome:
     lower_is_better: bool = False
     notes: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
+    chance: tuple[float, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -126,22 +128,21 @@ class Folder:
 
 
 def classified(probabilities: Array, labels: Array, unit: str = "images") -> Outcome:
-    """Returns top-1, and top-5 where there are more than five classes; of equal scores the first class counts."""
+    """Returns top-1, and top-5 where there are more than five classes; a tie for the last place counts as wrong."""
     if len(probabilities) != len(labels) or labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ConfigError(f"{len(probabilities)} rows of scores for labels {list(labels.shape)} {labels.dtype}")
     count = probabilities.shape[1]
     if len(labels) and (labels.min() < 0 or labels.max() >= count):
         raise ConfigError(f"labels from {labels.min()} to {labels.max()} for {count} classes")
-    best = np.argsort(-probabilities, axis=1, kind="stable")
-    right = {"top1": best[:, 0] == labels}
+    right = {"top1": within_first(probabilities, labels, 1)}
     if count > TOP5:
-        right["top5"] = (best[:, :TOP5] == labels[:, None]).any(axis=1)
+        right["top5"] = within_first(probabilities, labels, TOP5)
     names = tuple(right)
 
     def scores(counts: Array) -> Array:
         return np.array([right[name] @ counts / counts.sum() for name in names])
 
-    return Outcome(unit, len(labels), names, scores, right)
+    return Outcome(unit, len(labels), names, scores, right, chance=chance_of("top1", count, labels))
 
 
 def correlated(pairs: Pairs, tower: TextTower, progress: Progress) -> Outcome:
@@ -163,7 +164,8 @@ def correlated(pairs: Pairs, tower: TextTower, progress: Progress) -> Outcome:
         rows = np.repeat(np.arange(len(pairs)), counts)
         return np.array([spearman(cosines[rows], pairs.scores[rows]), pearson(cosines[rows], pairs.scores[rows])])
 
-    return Outcome("pairs", len(pairs), ("spearman", "pearson"), scores, cost=20 * len(pairs))
+    chance = chance_of("spearman", 0, pairs.scores)
+    return Outcome("pairs", len(pairs), ("spearman", "pearson"), scores, cost=20 * len(pairs), chance=chance)
 
 
 def scored(metric: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array], labels: Array) -> Outcome:
@@ -192,7 +194,8 @@ def scored(metric: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array
                 raise
             return np.array([np.nan])  # a draw without both kinds of sample has no such score
 
-    return Outcome("samples", len(labels), (metric,), scores, cost=20 * values.size)
+    chance = chance_of(metric, values[0].size, labels)
+    return Outcome("samples", len(labels), (metric,), scores, cost=20 * values.size, chance=chance)
 
 
 def detected(
@@ -232,6 +235,7 @@ def detected(
         cost=4 * len(coco.OVERLAPS) * 4 * max(matches.detections, 1),
         notes=tuple(filter(None, notes)),
         failed=failed,
+        chance=chance_of(coco.FIGURES[0], len(labels), np.zeros(0)),
     )
 
 
@@ -325,6 +329,13 @@ def weak(outcome: Outcome) -> str:
     if outcome.samples >= FEW:
         return ""
     return f"weak: {outcome.samples} {outcome.unit} are fewer than {FEW}; read the interval, not the score"
+
+
+def no_better(outcome: Outcome) -> str:
+    """Returns the warning that the usual score is no better than chance, or nothing."""
+    value = float(outcome.scores(np.ones(outcome.samples, np.int64))[0])
+    sentence = chance_sentence(outcome.names[0], value, outcome.chance, outcome.samples)
+    return f"warning: {sentence}" if sentence else ""
 
 
 def against(reference: Outcome, candidate: Outcome, metric: str) -> Paired:

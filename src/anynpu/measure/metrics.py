@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from anynpu.errors import ConfigError
 from anynpu.measure.detection import mean_average_precision
+from anynpu.tensors import Array
 
 Tensors = Mapping[str, npt.NDArray[np.generic]]
 Metric = Callable[[Tensors, Tensors, npt.NDArray[np.generic]], float]
@@ -28,13 +29,23 @@ def _same_count(values: npt.NDArray[np.generic], labels: npt.NDArray[np.generic]
         raise ConfigError(f"There are {len(values)} outputs for {len(labels)} labels.")
 
 
+def within_first(scores: Array, labels: Array, count: int) -> Array:
+    """Returns for each sample whether its label is among the `count` highest scores; a tie for the last place is not.
+
+    Integers tie often: all scores equal would be right for every sample of class 0 if the first of them counted.
+    """
+    known = (labels >= 0) & (labels < scores.shape[1])
+    own = np.take_along_axis(scores, np.where(known, labels, 0).astype(np.int64)[:, None], axis=1)
+    return np.asarray(known & (np.count_nonzero(scores >= own, axis=1) <= count))
+
+
 def _share_right(scores: npt.NDArray[np.generic], labels: npt.NDArray[np.generic]) -> float:
     _same_count(scores, labels)
-    return float(np.mean(np.argmax(scores, axis=1) == labels))
+    return float(np.mean(within_first(scores, labels, 1)))
 
 
 def top1(inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np.generic]) -> float:
-    """Returns the share of samples whose highest logit is the label; the first of equal logits counts."""
+    """Returns the share of samples whose highest logit is the label; of equal highest logits none counts."""
     scores = _only(outputs, "output")
     return _share_right(scores.reshape(len(scores), -1), labels)
 
@@ -96,3 +107,49 @@ def score(metric: str, inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np
         hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(METRICS)}"
         raise ConfigError(f"There is no metric '{metric}'.", hint=hint)
     return METRICS[metric](inputs, outputs, labels)
+
+
+ENOUGH_LABELS = 20
+"""From so many labels on, the commonest of them is a guess to be beaten."""
+NO_DETECTOR = 0.01
+
+
+def chance_of(metric: str, classes: int, labels: npt.NDArray[np.generic]) -> tuple[float, str] | None:
+    """Returns what guessing reaches by a metric and how, or None for a metric without such a level."""
+    if metric in ("top1", "mean_top1"):
+        count = MEAN_CLASSES if metric == "mean_top1" else classes
+        found = np.unique(labels, return_counts=True)[1]
+        common = float(found.max() / found.sum()) if len(labels) >= ENOUGH_LABELS and len(found) > 1 else 0.0
+        if common > 1 / count:
+            return common, "the commonest label for every sample"
+        return 1 / count, f"a guess among {count} classes"
+    levels = {
+        "auc_reconstruction": (0.5, "a guess between normal and anomalous"),
+        "map50": (NO_DETECTOR, "next to nothing found"),
+        "map50-95": (NO_DETECTOR, "next to nothing found"),
+        "spearman": (0.0, "similarities drawn at random"),
+        "pearson": (0.0, "similarities drawn at random"),
+    }
+    return levels.get(metric)
+
+
+def at_chance(metric: str, reached: float, outputs: Tensors, labels: npt.NDArray[np.generic]) -> list[str]:
+    """Returns the warning that a float model's score is no better than chance, if it is not."""
+    classes = max(int(np.prod(values.shape[1:])) for values in outputs.values())
+    sentence = chance_sentence(metric, reached, chance_of(metric, classes, labels), len(labels))
+    return [f"the float model itself: {sentence}"] if sentence else []
+
+
+def chance_sentence(metric: str, reached: float, chance: tuple[float, str] | None, samples: int) -> str:
+    """Returns the sentence on a score that chance reaches too, or nothing."""
+    if chance is None or reached >= 1:
+        return ""
+    level, how = chance
+    # One standard deviation of a guesser's score, where there are samples enough for it to be small.
+    spread = (level * (1 - level) / samples) ** 0.5 if samples >= 100 and level > NO_DETECTOR else 0.0
+    if reached > level + spread:
+        return ""
+    return (
+        f"{metric} of {reached:.1%} is no better than chance ({how}: {level:.1%}); check labels, their order and how "
+        "inputs are prepared"
+    )

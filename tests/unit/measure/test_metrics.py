@@ -17,8 +17,8 @@ def test_top1_counts_right_answers():
     assert score("top1", {}, {"y": logits[:, :, None, None]}, np.array([1, 0, 2, 1])) == 1.0
 
 
-def test_top1_tie_goes_to_the_first():
-    assert score("top1", {}, {"y": np.zeros((2, 3))}, np.array([0, 1])) == 0.5
+def test_top1_of_a_tie_is_not_right():
+    assert score("top1", {}, {"y": np.zeros((2, 3))}, np.array([0, 1])) == 0.0
 
 
 def test_mean_top1_ignores_channels_beyond_the_classes():
