@@ -15,7 +15,7 @@ from anynpu.cli.progress import observer
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
-from anynpu.measure.fidelity import MAX_DB
+from anynpu.measure.decibels import MAX_DB
 from anynpu.pipeline.output import as_json, check_output, write_output
 from anynpu.pipeline.record import record as build_record
 

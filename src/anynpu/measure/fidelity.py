@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError
+from anynpu.measure.decibels import ratio_db
+from anynpu.measure.variation import compare_variation
 from anynpu.tensors import Array
-
-# Stands for an infinite ratio (no error at all), and its negative for no signal: JSON has no infinity.
-MAX_DB = 200.0
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,10 @@ class Fidelity:
     """How one output follows its reference over all samples.
 
     `sqnr_db` is 10 log10(sum ref^2 / sum err^2); `sqnr_var_db` puts the variance of the reference above the mean square
-    of the error, so that a large constant offset earns nothing. Both end at +-`MAX_DB`, which an exact match reaches.
-    `argmax_agreement` is None where the axis holds one value.
+    of the error, so that a large constant offset earns nothing; `sqnr_centred_db` does so with what varies over the
+    samples, and `unresolved`, `lost` and `uneven` go with it (`measure.variation.Variation`). All end at +-200 dB,
+    which an exact match reaches. `argmax_agreement` is None where the axis holds one value or nothing is highest; of
+    equal highest values none agrees.
     """
 
     cosine: float
@@ -29,8 +31,12 @@ class Fidelity:
     max_abs_error: float
     argmax_agreement: float | None
     count: int
+    sqnr_centred_db: float | None = None
+    unresolved: str = ""
+    lost: tuple[str, ...] = ()
+    uneven: str = ""
 
-    def to_json(self) -> dict[str, float | int | None]:
+    def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
@@ -54,6 +60,7 @@ def compare_arrays(name: str, reference: Array, candidate: Array, axis: int = -1
     _check_finite(name, ref, cand)
     error = cand - ref
     noise = float(np.sum(error**2))
+    variation = compare_variation(name, np.asarray(reference), np.asarray(candidate))
     return Fidelity(
         cosine=_cosine(ref, cand),
         sqnr_db=ratio_db(float(np.sum(ref**2)), noise),
@@ -61,6 +68,7 @@ def compare_arrays(name: str, reference: Array, candidate: Array, axis: int = -1
         max_abs_error=float(np.max(np.abs(error))),
         argmax_agreement=_argmax_agreement(ref, cand, axis),
         count=ref.shape[0] if ref.ndim else 1,
+        **vars(variation),
     )
 
 
@@ -74,15 +82,6 @@ def _check_finite(name: str, reference: Array, candidate: Array) -> None:
         )
 
 
-def ratio_db(signal: float, noise: float) -> float:
-    """Returns signal over noise in decibels, within +-`MAX_DB`."""
-    if noise == 0.0:
-        return MAX_DB
-    if signal == 0.0:
-        return -MAX_DB
-    return float(np.clip(10.0 * (np.log10(signal) - np.log10(noise)), -MAX_DB, MAX_DB))
-
-
 def _cosine(reference: Array, candidate: Array) -> float:
     a, b = reference.ravel(), candidate.ravel()
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))
@@ -92,6 +91,13 @@ def _cosine(reference: Array, candidate: Array) -> float:
 
 
 def _argmax_agreement(reference: Array, candidate: Array, axis: int) -> float | None:
+    """Returns the share of places with the same highest value. Several that are highest agree with nothing; places
+    where the reference has several are left out."""
     if reference.ndim == 0 or reference.shape[axis] < 2:
         return None
-    return float(np.mean(np.argmax(reference, axis) == np.argmax(candidate, axis)))
+    decided = np.count_nonzero(reference == reference.max(axis, keepdims=True), axis) == 1
+    if not decided.any():
+        return None
+    best = np.expand_dims(np.argmax(reference, axis), axis)
+    alone = np.count_nonzero(candidate >= np.take_along_axis(candidate, best, axis), axis) == 1
+    return float(np.mean(alone[decided]))

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from anynpu.measure.fidelity import ratio_db
+from anynpu.measure.decibels import ratio_db
 from anynpu.measure.samples import SampleSet
 from anynpu.runtime.base import stored_inputs
 from anynpu.tensors import Array, TensorSpec, by_name

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError
-from anynpu.measure.fidelity import MAX_DB, compare_arrays, compare_outputs
+from anynpu.measure.decibels import MAX_DB
+from anynpu.measure.fidelity import compare_arrays, compare_outputs
 
 
 def test_known_error_gives_known_figures():
@@ -27,7 +28,7 @@ def test_offset_flatters_sqnr_but_not_sqnr_against_variance():
 
 
 def test_exact_match_is_json_safe():
-    values = np.ones((2, 3))
+    values = np.arange(6.0).reshape(2, 3)
     result = compare_outputs({"y": values}, {"y": values})["y"]
     assert result.sqnr_db == MAX_DB and result.cosine == 1.0 and result.argmax_agreement == 1.0
     assert json.loads(json.dumps(result.to_json(), allow_nan=False))["sqnr_db"] == MAX_DB
@@ -45,8 +46,17 @@ def test_argmax_runs_along_the_stated_axis():
     candidate = reference.copy()
     candidate[0, 0, 0] = 2.0
     assert compare_arrays("y", reference, candidate, axis=1).argmax_agreement == pytest.approx(2 / 3)
+    reference[0, 1, 2] = candidate[0, 1, 2] = 3.0
     assert compare_arrays("y", reference, candidate, axis=2).argmax_agreement == 1.0
     assert compare_arrays("y", np.zeros((4, 1)), np.zeros((4, 1))).argmax_agreement is None
+
+
+def test_ties_agree_with_nothing():
+    reference = np.array([[3.0, 1.0, 2.0], [1.0, 3.0, 2.0], [5.0, 5.0, 1.0]])
+    candidate = np.array([[2.0, 2.0, 2.0], [1.0, 3.0, 2.0], [5.0, 5.0, 1.0]])
+    # Of the three rows the first has a tie in the candidate, the last one in the reference itself.
+    assert compare_arrays("y", reference, candidate).argmax_agreement == 0.5
+    assert compare_arrays("y", np.ones((4, 3)), np.ones((4, 3))).argmax_agreement is None
 
 
 def test_garbage_is_named():
