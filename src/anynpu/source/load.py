@@ -170,6 +170,7 @@ def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None =
             "degenerate": [vars(f) for f in findings],
             "operators": _histogram(model),
             "index_sizes": index_sizes(model),
+            "output_operators": _last(model),
         },
         task=schema.to_dict(card) if card else {},
     )
@@ -210,6 +211,21 @@ def _with_channels(inputs: tuple[TensorSpec, ...], card: Card | None) -> tuple[T
 def _histogram(model: onnx.ModelProto) -> dict[str, int]:
     kinds = [node.op_type for node in model.graph.node]
     return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+
+_SAME_VALUES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast")
+
+
+def _last(model: onnx.ModelProto) -> dict[str, str]:
+    """Returns the operator that computes the values of each output; those that only move them do not count."""
+    makers = {name: node for node in model.graph.node for name in node.output}
+    found = {}
+    for value in model.graph.output:
+        node = makers.get(value.name)
+        while node is not None and node.op_type in _SAME_VALUES:
+            node = makers.get(node.input[0])
+        found[value.name] = "" if node is None else node.op_type
+    return found
 
 
 def _read(source: ModelSource) -> onnx.ModelProto:
