@@ -253,11 +253,10 @@ def _timed(a: Artifact, b: Artifact, given: Mapping[str, Any]) -> Interleaved:
 
 def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> tuple[dict[str, Any], tuple[str, str]]:
     """Returns the fidelity of outputs, and the accuracies where there are labels."""
-    from anynpu.measure.fidelity import compare_outputs
     from anynpu.measure.labels import require_metric
     from anynpu.measure.paired import PAIRED_METRICS, compare_accuracy
     from anynpu.measure.samples import SampleSet
-    from anynpu.measure.verify import class_axes, run_all
+    from anynpu.measure.verify import cautions, compared, run_all, shortfall
     from anynpu.quantize.calibration import load_data
     from anynpu.runtime.base import open_session
 
@@ -274,9 +273,12 @@ def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> 
     notes = [f"{len(samples)} samples" + (" of RANDOM data" * data.random), *(labels.notes if labels else ())]
     found: dict[str, Any] = {"notes": notes}
     if same:
-        fidelity = compare_outputs(outputs_a, outputs_b, class_axes(a))
+        fidelity = compared(outputs_a, outputs_b, a)
         found["outputs"] = schema.to_dict({name: f.to_json() for name, f in fidelity.items()})
         found["min_sqnr_db"] = given["min_sqnr"]
+        short = shortfall(fidelity, given["min_sqnr"])
+        found["outputs_shortfall"] = short.message if short else ""
+        notes += [f"warning: {text}" for text in cautions(fidelity, data.random)]
     if samples.labels is not None:
         found["accuracy"] = compare_accuracy(metric, samples.inputs, outputs_a, outputs_b, samples.labels)
     return found, (on_a.what, on_b.what)
@@ -305,9 +307,7 @@ def show(record: Mapping[str, Any]) -> None:
         click.echo(f"{letter.upper()}: {side['name']}, {side['executed'] or 'not executed'}")
     if record["outputs"]:
         print_table(fidelity_rows(record["outputs"]))
-        worst = min(f["sqnr_db"] for f in record["outputs"].values())
-        floor = record["min_sqnr_db"]
-        click.echo("outputs: same" if worst >= floor else f"outputs: different: {worst:.1f} dB is under {floor:g} dB")
+        click.echo(f"outputs: {record['outputs_verdict']}" + (f": {short}" if (short := _shortfall(record)) else ""))
     if timed := record["latency"] or record["counts"]:
         _show_latency(timed)
     if record["accuracy"]:
@@ -319,6 +319,12 @@ def show(record: Mapping[str, Any]) -> None:
         told = f"{host['cpus']} CPUs, governor {host['governor'] or 'unknown'}"
         click.echo(f"host: {told}, load {host['load']} before and {host['load_after']} after")
     click.echo(f"verdict: {record['verdict'] or 'none, the measurement broke off'}")
+
+
+def _shortfall(record: Mapping[str, Any]) -> str:
+    """Returns in what the outputs differ; one below the floor in figures that people compare."""
+    worst, floor = min(f["sqnr_db"] for f in record["outputs"].values()), record["min_sqnr_db"]
+    return f"{worst:.1f} dB is under {floor:g} dB" if worst < floor else str(record["outputs_shortfall"])
 
 
 def _show_latency(latency: Mapping[str, Any]) -> None:

@@ -19,6 +19,7 @@ accuracy               null, or {metric, samples, a, b, a_interval, b_interval, 
                        only_a_right, only_b_right, higher_is_better, p_value, p_adjusted, verdict}
 outputs, min_sqnr_db   null, or the fidelity of each output; the floor it was held to
 outputs_verdict        null, "same" or "different"
+outputs_shortfall      in what they differ, as in a build's gate; "" if they do not
 host                   {cpus, governor, load, load_after}
 partial, failure       whether a device failed on the way, and its words; all samples until then are kept
 verdict, notes         over everything; sentences that belong to the figures
@@ -191,6 +192,7 @@ def record_of(
     accuracy: Paired | None = None,
     outputs: Mapping[str, Any] | None = None,
     min_sqnr_db: float | None = None,
+    outputs_shortfall: str = "",
     host: Mapping[str, Any] | None = None,
     failure: str = "",
     notes: Sequence[str] = (),
@@ -199,7 +201,7 @@ def record_of(
     latency = None if measured is None or failure else judge_latency(measured.a, measured.b, rules)
     latency, scores = judge(latency, accuracy, rules)
     same = a.fingerprint == b.fingerprint
-    fidelity = None if outputs is None else _fidelity(outputs, min_sqnr_db)
+    fidelity = None if outputs is None else ("different" if outputs_shortfall else "same")
     said = [*notes, *_notes(measured, latency, accuracy), *_busy(host or {})]
     timed = None if measured is None else _latency_record(measured, latency, rules)
     is_time = measured is None or measured.unit in TIME_UNITS
@@ -224,6 +226,7 @@ def record_of(
         "outputs": outputs,
         "min_sqnr_db": min_sqnr_db,
         "outputs_verdict": fidelity,
+        "outputs_shortfall": outputs_shortfall,
         "host": dict(host or {}),
         "partial": bool(failure),
         "failure": failure,
@@ -245,11 +248,6 @@ def _whole_verdict(
     if fidelity == "different":
         verdicts.append(WORSE)
     return overall(verdicts) if same else NOT_COMPARABLE
-
-
-def _fidelity(outputs: Mapping[str, Any], floor: float | None) -> str:
-    worst = min(float(f["sqnr_db"]) for f in outputs.values())
-    return "same" if floor is None or worst >= floor else "different"
 
 
 def _latency_record(measured: Measured, found: Latency | None, rules: Rules) -> dict[str, Any]:

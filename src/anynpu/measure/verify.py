@@ -13,9 +13,11 @@ from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, DeviceError, IntegrityError
 from anynpu.measure.fidelity import Fidelity, compare_arrays, compare_outputs
 from anynpu.measure.kernels import kernel_notes
-from anynpu.measure.metrics import score
+from anynpu.measure.metrics import at_chance, score
+from anynpu.measure.reference import judge_reference
 from anynpu.measure.refusals import refusal, second_opinions
 from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.measure.variation import ENOUGH_SAMPLES, FLOOR_DB
 from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
 from anynpu.tensors import Array, TensorSpec, by_name
 
@@ -26,7 +28,7 @@ ANSWERS = 5
 
 @dataclass(frozen=True)
 class Gate:
-    """What an executed artifact must reach."""
+    """What an executed artifact must reach; `min_sqnr_db` of 0 or less lets lost parts of an output pass too."""
 
     min_sqnr_db: float = 10.0
     max_drop_points: float = 5.0
@@ -34,7 +36,10 @@ class Gate:
 
 @dataclass(frozen=True)
 class Verification:
-    """What came out of executing an artifact beside the float model on the same samples."""
+    """What came out of executing an artifact beside the float model on the same samples.
+
+    `unfit` says why nothing can be proven with the float model itself; `warnings` are what a user should look into.
+    """
 
     executed: str
     device: str
@@ -48,6 +53,8 @@ class Verification:
     score: float | None = None
     arena_bytes: int | None = None
     notes: tuple[str, ...] = field(default_factory=tuple)
+    unfit: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def sqnr_db(self) -> float:
@@ -165,11 +172,13 @@ def verify(
     oracle: str = "",
     device: str | None = None,
     metric: str = "",
+    random: bool = False,
 ) -> dict[str, Any]:
     """Executes two artifacts on the same samples and returns the comparison as JSON data (runs in a child process).
 
     Stored inputs and outputs of the first samples are written to the file `answers`. They are those of `oracle`, the
-    artifact that the candidate must repeat bit by bit, where there is one.
+    artifact that the candidate must repeat bit by bit, where there is one. `random` says that the samples are random
+    numbers.
     """
     from anynpu.tool import report_progress
 
@@ -177,25 +186,50 @@ def verify(
     everything = read_samples(Path(data))
     estimates = truth.manifest.estimates
     samples = everything.first(sample_count(len(everything), estimates.macs if estimates else None))
-    expected = run_all(choose(truth.manifest.format)(truth), samples, truth)
+    float_session = choose(truth.manifest.format)(truth)
+    expected = run_all(float_session, samples, truth)
+    like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
+    about = judge_reference(truth, samples, expected, lambda sample: run_real(float_session, sample, like))
     kind, session, got, refused = _execute(subject, device, samples, truth, report_progress)
     refused += second_opinions(kind, subject, samples, truth)
     known, said = _taught(session, samples.first(MIN_SAMPLES), truth, oracle)
     np.savez(answers, **{name: values[:ANSWERS] for name, values in known.items()})  # type: ignore[arg-type]
+    fidelities = compared(expected, got, truth)
     result: dict[str, Any] = {
         "executed": session.what,
         "device": kind.name,
         "host": getattr(session, "host", ""),
         "samples": len(samples),
-        "outputs": {name: f.to_json() for name, f in compared(expected, got, truth).items()},
+        "outputs": {name: f.to_json() for name, f in fidelities.items()},
         "arena_bytes": session.arena_bytes() if hasattr(session, "arena_bytes") else None,
         "notes": [*refused, *said, *kernel_notes(session, known)],
+        "unfit": about.unfit,
+        "warnings": [*about.warnings, *cautions(fidelities, random)],
     }
     if metric and samples.labels is not None:
         result["metric"] = metric
         result["score_float"] = score(metric, dict(samples.inputs), expected, samples.labels)
         result["score"] = score(metric, dict(samples.inputs), got, samples.labels)
+        result["warnings"] += at_chance(metric, result["score_float"], expected, samples.labels)
     return result
+
+
+def cautions(outputs: Mapping[str, Fidelity], random: bool = False) -> list[str]:
+    """Returns what is to be said of outputs that pass: parts of very different range, large errors, too few samples.
+
+    Random numbers move a network so little that errors as large as that say nothing of it.
+    """
+    few = min(f.count for f in outputs.values())
+    said = [f.uneven for f in outputs.values() if f.uneven]
+    said += [
+        f"output '{name}': the error is larger than what varies from sample to sample ({f.sqnr_centred_db:.1f} dB)"
+        for name, f in outputs.items()
+        if few >= ENOUGH_SAMPLES and f.sqnr_centred_db is not None and f.sqnr_centred_db < 0 and not random
+    ]
+    if few < ENOUGH_SAMPLES:
+        count = f"{few} samples are" if few > 1 else "1 sample is"
+        said.append(f"{count} too few to judge how outputs vary from sample to sample: only the plain SQNR counts")
+    return said
 
 
 def _execute(
@@ -222,21 +256,63 @@ def _execute(
     raise IntegrityError(f"nothing here executes {format}")
 
 
+@dataclass(frozen=True)
+class Shortfall:
+    """The first thing in which outputs fall short of a floor."""
+
+    message: str
+    metric: str
+    got: float
+    wanted: float
+    hint: str
+
+
+def shortfall(outputs: Mapping[str, Fidelity], floor_db: float) -> Shortfall | None:
+    """Returns in what the outputs fall short of the float model's, or None.
+
+    The SQNR of each must reach the floor. Where there are samples enough, the build must be able to follow what varies
+    over them, in each output as a whole and in every part of it that means something.
+    """
+    name, worst = min(outputs.items(), key=lambda item: item[1].sqnr_db)
+    hint = "try more or better calibration data, another -O method=..., or -O activations=int16"
+    if worst.sqnr_db < floor_db:
+        text = f"the result is {worst.sqnr_db:.1f} dB SQNR from the float model; {floor_db:g} dB is asked for"
+        return Shortfall(text, "sqnr_db", worst.sqnr_db, floor_db, hint)
+    if floor_db <= 0:
+        return None
+    wanted = min(floor_db, FLOOR_DB)
+    for name, f in outputs.items():
+        if f.unresolved and f.sqnr_centred_db is not None and f.sqnr_centred_db < wanted:
+            text = (
+                f"output '{name}' does not follow the float model from sample to sample ({f.sqnr_centred_db:.1f} dB of "
+                f"what varies over {f.count} samples, {wanted:g} dB is asked for): {f.unresolved}"
+            )
+            scale = "let the model give the change and add the constant afterwards, or try -O activations=int16"
+            return Shortfall(text, "sqnr_centred_db", f.sqnr_centred_db, wanted, scale)
+    for name, f in outputs.items():
+        if f.lost:
+            apart = "make parts of different range outputs of their own (a detector: --task), or -O activations=int16"
+            return Shortfall(f.lost[0], f"lost parts of {name}", float(len(f.lost)), 0.0, apart)
+    return None
+
+
 def judge(verification: Verification, gate: Gate) -> None:
     """Raises AccuracyError unless the verification passes the gate."""
+    if verification.unfit:
+        raise AccuracyError(
+            f"the float model itself is no use as a reference: {verification.unfit[0]}",
+            "degenerate-output",
+            0.0,
+            1.0,
+            verification.unfit,
+            "check the export, the checkpoint and how the samples are prepared",
+        )
     worst = sorted(verification.outputs.items(), key=lambda item: item[1].sqnr_db)
     names = [f"{name}: {f.sqnr_db:.1f} dB" for name, f in worst[:3]]
-    hint = "try more or better calibration data, another -O method=..., or -O activations=int16"
-    if verification.sqnr_db < gate.min_sqnr_db:
-        raise AccuracyError(
-            f"the result is {verification.sqnr_db:.1f} dB SQNR from the float model; "
-            f"{gate.min_sqnr_db:g} dB is asked for",
-            "sqnr_db",
-            verification.sqnr_db,
-            gate.min_sqnr_db,
-            names,
-            hint,
-        )
+    if short := shortfall(verification.outputs, gate.min_sqnr_db):
+        lost = [sentence for f in verification.outputs.values() for sentence in f.lost]
+        told = lost if short.message in lost else names
+        raise AccuracyError(short.message, short.metric, short.got, short.wanted, told, short.hint)
     if verification.score is not None and verification.score_float is not None:
         drop = 100 * (verification.score_float - verification.score)
         if drop > gate.max_drop_points:
@@ -247,5 +323,5 @@ def judge(verification: Verification, gate: Gate) -> None:
                 verification.score,
                 verification.score_float - gate.max_drop_points / 100,
                 names,
-                hint,
+                "try more or better calibration data, another -O method=..., or -O activations=int16",
             )

@@ -300,6 +300,7 @@ class Steps:
                 "oracle": str(oracle.path) if oracle else "",
                 "metric": self.metric,
                 "device": device or None,
+                "random": bool(data.manifest.details["random"]),
             }
             answer = tool.call(
                 "anynpu.measure.verify:verify", arguments, scratch=out.parent, log=work.log, progress=work.progress

@@ -186,6 +186,7 @@ def fidelity_rows(outputs: Record) -> list[Row]:
             "output": name,
             "SQNR dB": decibel(f.get("sqnr_db")),
             "SQNR dB (variance)": decibel(f.get("sqnr_var_db")),
+            "SQNR dB (over samples)": decibel(f.get("sqnr_centred_db")),
             "cosine": "-" if f.get("cosine") is None else f"{f['cosine']:.6f}",
             "max error": "-" if f.get("max_abs_error") is None else f"{f['max_abs_error']:.4g}",
             "argmax agrees": percent(f.get("argmax_agreement")),

@@ -93,7 +93,20 @@ def table_notes(chips: list[dict[str, Any]]) -> list[str]:
             notes.append(f"not executed, {chip['chip']}: {chip.get('not_verified') or 'no runtime'}; nothing is proved")
     for what in sorted({_executed(c["verification"]) for c in chips if c["verification"]}):
         notes.append(what)
-    return notes
+    return [*notes, *_warnings(chips)]
+
+
+def _warnings(chips: list[dict[str, Any]]) -> list[str]:
+    """Returns what the proofs warn of, each once; where not every chip is concerned, with the chips' names."""
+    proven = [chip for chip in chips if chip["verification"]]
+    concerned: dict[str, list[str]] = {}
+    for chip in proven:
+        for text in chip["verification"].get("warnings", ()):
+            concerned.setdefault(text, []).append(chip["chip"])
+    return [
+        f"warning: {text}" + (f" ({', '.join(names)})" if len(names) < len(proven) else "")
+        for text, names in concerned.items()
+    ]
 
 
 def _executed(proof: dict[str, Any]) -> str:

@@ -78,7 +78,8 @@ def _chip(chip: Record) -> Case:
     error, proof = chip["error"], chip["verification"] or {}
     figures = {"SQNR dB": proof.get("sqnr_db"), proof.get("metric") or "score": proof.get("score")}
     told = [f"{name}: {facts.short(value)}" for name, value in figures.items() if value is not None]
-    said = "\n".join([*told, *by_gate_only(chip)])
+    warnings = [f"warning: {text}" for text in proof.get("warnings") or ()]
+    said = "\n".join([*told, *by_gate_only(chip), *warnings])
     name, seconds = chip["chip"], float(chip["seconds"])
     if error:
         result = "failure" if error["kind"] in ("AccuracyError", "Unsupported") else "error"

@@ -110,6 +110,8 @@ def _proof(chip: dict[str, Any]) -> list[str]:
     stands = " (the model before the last compiler)" if proof.get("stands_for") else ""
     rows = fidelity_rows(proof["outputs"])
     notes = [f"- {plain(note)}" for note in proof.get("notes", ())]
+    notes += [f"- **warning: {plain(text)}**" for text in proof.get("warnings", ())]
+    notes += [f"- {plain(sentence)}" for f in proof["outputs"].values() for sentence in f.get("lost", ())]
     return [f"Executed by {plain(proof['executed'])}{stands} on {proof['samples']} {where}:", table(rows), *notes]
 
 

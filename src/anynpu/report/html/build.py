@@ -227,6 +227,8 @@ def _proof(chip: Record) -> Markup:
             el("p", said),
             table(rows, "Outputs against the float model", numeric),
             notes(proof.get("notes") or ()),
+            notes([f"warning: {text}" for text in proof.get("warnings") or ()], "notes warn"),
+            notes([sentence for f in (proof.get("outputs") or {}).values() for sentence in f.get("lost") or ()]),
         )
     )
 
