@@ -41,6 +41,10 @@ class AnyNpuError(Exception):
         return (_restore, (type(self), self.args, self.__dict__))
 
 
+class SuspectWarning(UserWarning):
+    """A result was computed and may be wrong; the text is one sentence for the user."""
+
+
 def _restore(kind: type[AnyNpuError], args: tuple[object, ...], state: dict[str, object]) -> AnyNpuError:
     error = kind.__new__(kind)
     error.args = args

@@ -347,6 +347,41 @@ def _no_libnoe_new_python(tree: Tree) -> None:
     tree.remove("/usr/share/cix/lib", "/var/lib/dpkg/status")
 
 
+IN_TREE = "kernel/drivers/misc/armchina-npu"
+
+
+def in_tree(tree: Tree) -> None:
+    """Makes a board whose kernel brings the driver itself, as armchina_npu.ko."""
+    zhouyi(tree)
+    tree.remove(AIPU, "/var/lib/dkms", "/sys/module/aipu")
+    install_module(tree, "armchina_npu", module(), place=IN_TREE)
+    tree.write("/proc/modules", "armchina_npu 139264 0 - Live 0x0000000000000000\n")
+    tree.write("/sys/module/armchina_npu/initstate", "live\n")
+
+
+def _in_tree_stopped(tree: Tree) -> None:
+    tree.remove("/dev/aipu", "/sys/module/armchina_npu", "/sys/bus/platform/drivers/armchina/CIXH4000:00")
+    tree.write("/proc/modules", "")
+
+
+def _in_tree_built_in(tree: Tree) -> None:
+    tree.remove(f"/usr/lib/modules/{KERNEL}/{IN_TREE}", "/sys/module/armchina_npu")
+    tree.write("/proc/modules", "")
+    tree.write(f"/usr/lib/modules/{KERNEL}/modules.dep", "")
+    tree.write(f"/usr/lib/modules/{KERNEL}/modules.builtin", f"{IN_TREE}/armchina_npu.ko\n")
+
+
+def _in_tree_other_build(tree: Tree) -> None:
+    """No import_ns, no ACPI alias in the file's own words, and no headers: and yet it works."""
+    tree.write(f"/usr/lib/modules/{KERNEL}/{IN_TREE}/armchina_npu.ko", module((("license", "GPL"),)))
+    tree.remove(f"/usr/src/linux-headers-{KERNEL}", f"/usr/lib/modules/{KERNEL}/build")
+
+
+def _by_hand(tree: Tree) -> None:
+    """The module was loaded with insmod from somewhere else, and the file of the package is another one."""
+    tree.write(AIPU, module((("license", "GPL v2"),), symbols=("sky1_probe",)))
+
+
 def _truncated_model(tree: Tree) -> None:
     content = tree.path("/models/clip_txt.cix").read_bytes()
     tree.write("/models/clip_txt.cix", content[: len(content) // 2])
@@ -452,6 +487,11 @@ CASES: dict[str, Case] = {
         "fails under Python 3.13, it knows 3.11 and 3.12",
     ),
     "half-configured": Case(zhouyi, _half_configured, "dpkg", "sudo dpkg --configure cix-noe-umd", "half-configured"),
+    "in-tree": Case(in_tree, _nothing),
+    "in-tree-built-in": Case(in_tree, _in_tree_built_in),
+    "in-tree-other-build": Case(in_tree, _in_tree_other_build),
+    "in-tree-not-loaded": Case(in_tree, _in_tree_stopped, "loaded", "sudo modprobe armchina_npu", "/proc/modules"),
+    "works-though-the-file-is-odd": Case(zhouyi, _by_hand),
     "lfs-pointer-model": Case(zhouyi, _with(CLIP, POINTER), "model", "git -C /models lfs pull", "pointer", CLIP),
     "truncated-model": Case(zhouyi, _truncated_model, "model", f"rm {CLIP}", CLIP, CLIP),
     "no-such-model": Case(zhouyi, _without(CLIP), "model", "ls /models", "no such file", CLIP),

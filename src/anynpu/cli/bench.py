@@ -29,6 +29,7 @@ from anynpu.pipeline.record import receipt
 from anynpu.pipeline.steps import own_version
 from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact, open_session
+from anynpu.runtime.versions import versions_of
 from anynpu.schema import sealed
 
 BOARD_RUNS, BOARD_WARMUP, MAX_TIME_S = 10, 2, 60.0
@@ -217,10 +218,12 @@ def _alone(
     runner = Runner(opener, settings, tell)
     try:
         result = runner.run(meter, workers=workers)
-        placed = receipt(getattr(getattr(runner.subject, "session", None), "placement", None))
+        session = getattr(runner.subject, "session", None)
+        placed, versions = receipt(getattr(session, "placement", None)), versions_of(session)
     finally:
         runner.close()
     record = to_record(result, meter) | ({"receipt": placed} if placed else {})
+    record |= {"versions": versions} if versions else {}
     return record, result.error or (result.energy_error if isinstance(meter, CsvMeter) else None)
 
 

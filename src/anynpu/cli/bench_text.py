@@ -12,6 +12,7 @@ from anynpu.cli.table import print_table
 from anynpu.measure import stats
 from anynpu.measure.bench import INSTRUCTIONS
 from anynpu.measure.subject import HTTP
+from anynpu.report.figures import versions_of
 
 Record = Mapping[str, Any]
 
@@ -19,7 +20,7 @@ Record = Mapping[str, Any]
 def show(record: Record) -> None:
     """Prints a measurement of this host."""
     warm, latency, host = record["warm_up"], record["latency"], record["host"]
-    click.echo(f"executed: {record['executed']}")
+    click.echo(f"executed: {record['executed']}{versions_of(record)}")
     click.echo(
         f"{record['scenario']}, {record['scope']}: {record['runs']:,} runs in {host['wall_s']:.1f} s after "
         f"{warm['runs']:,} to warm up ({warm['seconds']:.1f} s), on {record['input']}"
@@ -131,7 +132,7 @@ def _show_break(record: Record) -> None:
 
 def show_board(record: Record) -> None:
     """Prints what a board measured of itself."""
-    click.echo(f"executed: {record['executed']}")
+    click.echo(f"executed: {record['executed']}{versions_of(record)}")
     click.echo(
         f"clock: {record['clock']}; {record['runs']} runs after {record['warmup']} to warm up, on {record['input']}"
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from anynpu.measure.threshold import sentences
 from anynpu.pipeline import disjoint
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.steps import own_version
+from anynpu.runtime.versions import versions_of
 from anynpu.schema import sealed
 from anynpu.tasks import card as cards
 from anynpu.tasks.classify import Classifier
@@ -57,6 +58,7 @@ class Evaluated:
     task: str
     outcome: Outcome
     notes: tuple[str, ...]
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @click.command("eval", cls=Command)
@@ -153,7 +155,7 @@ def _evaluated(path: Path, given: Mapping[str, Any]) -> Evaluated:
     with opened(path, kind, given) as model, _progress(path, given["quiet"]) as progress:
         score = {"classify": _classes, "detect": _boxes, "embed-text": _pairs, "embed-image": _zero_shot}
         outcome, notes = score[kind](artifact, model, given, progress)
-        return Evaluated(artifact, model.what, kind, outcome, tuple(notes))
+        return Evaluated(artifact, model.what, kind, outcome, tuple(notes), model.versions)
 
 
 def _refuse(given: Mapping[str, Any], what: str, *names: str) -> None:
@@ -299,11 +301,12 @@ def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: P
         for at in range(len(data)):
             rows.append(run_real(session, data[at], like))
             progress(at + 1, len(data))
+        versions = versions_of(session)
     finally:
         session.close()
     found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     outcome = evaluate.scored(metric, data.inputs, found, labels.values)
-    return Evaluated(artifact, session.what, kind, outcome, tuple(notes))
+    return Evaluated(artifact, session.what, kind, outcome, tuple(notes), versions)
 
 
 def _dataset(given: Mapping[str, Any], inputs: tuple[TensorSpec, ...]) -> Any:
@@ -342,6 +345,7 @@ def _record(subject: Evaluated, metric: str, given: Mapping[str, Any]) -> dict[s
         "tools": dict(side.tools or {}),
         "options": dict(side.options or {}),
         "executed": subject.executed,
+        "versions": dict(subject.versions),
         "task": subject.task,
         "metric": metric,
         "score": named[metric].value,

@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from anynpu.cli.table import print_table
+from anynpu.report.figures import versions_of
 
 WORST = 20
 
 
 def show(record: Mapping[str, Any]) -> None:
     """Prints the score with its interval, the other figures, and what is to be said of them."""
-    click.echo(f"{record['path']}, {record['executed']}")
+    click.echo(f"{record['path']}, {record['executed']}{versions_of(record)}")
     print_table([{"figure": name, **_cells(figure)} for name, figure in record["metrics"].items()])
     if record["classes"]:
         present = [row for row in record["classes"] if row["ap"]["value"] is not None]

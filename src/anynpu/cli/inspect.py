@@ -15,6 +15,7 @@ from anynpu.artifact import MANIFEST, Artifact
 from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.progress import observer
+from anynpu.cli.run import STRICT
 from anynpu.cli.show_cix import show_cix
 from anynpu.cli.show_stream import show_stream
 from anynpu.cli.table import print_table
@@ -123,9 +124,10 @@ def _target_row(platform: Platform) -> dict[str, str]:
 @click.argument("subject", required=False)
 @click.option("--layers", is_flag=True, help="The layers of a built chip that are furthest from the float model.")
 @click.option("--stream", is_flag=True, help="The command stream of an Ethos-U artifact, operation by operation.")
+@STRICT
 @options.apply(options.MODEL, options.COMMON)
 @click.pass_context
-def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool, **_: Any) -> int:
+def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool, strict: bool, **_: Any) -> int:
     """Show a model or an artifact folder: tensors, operators, cost, fingerprint, placement, lineage.
 
     A .cix file is read on any machine: tensors in our convention and the vendor's, target, compiler, sections.
@@ -138,7 +140,10 @@ def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool,
     anynpu show out/ethos-u55-128 --stream
     """
     given = options.settings(ctx)
-    if subject and (layers or stream or Path(subject).is_dir() or Path(subject).suffix.lower() == ".cix"):
+    is_cix = subject is not None and Path(subject).suffix.lower() == ".cix" and not Path(subject).is_dir()
+    if strict and (layers or stream or not is_cix):
+        raise ConfigError("--strict is for .cix files", "name one, or leave it out")
+    if subject and (layers or stream or is_cix or Path(subject).is_dir()):
         refuse_unused(ctx, f"{subject} is no model to import", *MODEL_FLAGS)
     if subject or layers or stream:
         refuse_unused(ctx, f"{subject or '.'} is shown", "model")
@@ -148,8 +153,8 @@ def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool,
         return show_stream(Path(subject or "."), given["format"])
     if layers:
         return _show_layers(Path(subject or "."), given["format"])
-    if subject and Path(subject).suffix.lower() == ".cix" and not Path(subject).is_dir():
-        return show_cix(Path(subject), given["format"])
+    if subject and is_cix:
+        return show_cix(Path(subject), given["format"], strict)
     if subject and (Path(subject) / MANIFEST).is_file():
         artifact = Artifact.open(Path(subject))
     elif subject and Path(subject).is_dir():

@@ -9,9 +9,11 @@ import os
 import signal
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import click
 from click.core import ParameterSource
@@ -19,7 +21,7 @@ from click.core import ParameterSource
 from anynpu import __version__
 from anynpu.cli.command import origin_of
 from anynpu.cli.terminal import drawn_on, shown_streams
-from anynpu.errors import AnyNpuError, ConfigError, DeviceError, ToolFailed, Unsupported, on_one_line
+from anynpu.errors import AnyNpuError, ConfigError, DeviceError, SuspectWarning, ToolFailed, Unsupported, on_one_line
 
 VERBS = {
     "targets": ("inspect", "List every chip: is its toolchain here, does anything here run it?"),
@@ -121,7 +123,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     try:
-        status = root.main(arguments, prog_name="anynpu", standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", SuspectWarning)
+            warnings.showwarning = _show_warning
+            status = root.main(arguments, prog_name="anynpu", standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except AnyNpuError as error:
@@ -148,6 +153,17 @@ def _run(arguments: list[str]) -> int:
         return 0
     except Exception as error:
         return _tell_foreign(error, arguments)
+
+
+_SHOW_FOREIGN = warnings.showwarning
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """Says on stderr that a result may be wrong; what libraries warn of goes its usual way."""
+    if issubclass(category, SuspectWarning):
+        click.echo(f"warning: {message}", err=True)
+    else:
+        _SHOW_FOREIGN(message, category, *where, **more)
 
 
 def _open_streams() -> None:

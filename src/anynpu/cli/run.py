@@ -20,8 +20,11 @@ from anynpu.files import check_free, write_whole
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.record import receipt
 from anynpu.pipeline.steps import own_version
+from anynpu.report import figures
 from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact, open_session, run_stored
+from anynpu.runtime.versions import versions_of
+from anynpu.runtime.watch import watch
 from anynpu.tensors import Array, TensorSpec
 
 ON_BOARD = "anynpu.on_board"
@@ -38,6 +41,9 @@ TIMEOUT = click.option(
     show_default=True,
     help="Seconds that a board may take for an answer, beside 30 for every inference.",
 )
+STRICT = click.option(
+    "--strict", is_flag=True, help="Refuse a .cix file whose container says other than its program; else a warning."
+)
 
 
 @click.command(cls=Command)
@@ -46,6 +52,7 @@ TIMEOUT = click.option(
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @options.OVERWRITE
 @DEVICE
+@STRICT
 @TIMEOUT
 @options.apply(options.COMMON)
 @click.pass_context
@@ -64,11 +71,12 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
         check_free(output, given["overwrite"], (inputs, artifact))
     else:
         refuse_unused(ctx, "there is no -o", "overwrite")
-    subject = open_artifact(artifact)
+    subject = open_artifact(artifact, given["strict"])
     stored = read_stored(Path(inputs), subject.manifest.inputs)
     session, running = open_on(subject, given)
     try:
         outputs = run_stored(session, stored)
+        versions = versions_of(session)
     finally:
         session.close()
     real = {spec.name: spec.to_real(outputs[spec.name]) for spec in session.outputs}
@@ -76,7 +84,8 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
         packed = io.BytesIO()
         np.savez(packed, **real)
         write_whole(output, packed.getvalue())
-    more = {"memory": running.memory()} if running else {}
+    more: dict[str, Any] = {"versions": versions} if versions else {}
+    more |= {"memory": running.memory()} if running else {}
     if found := receipt(getattr(session, "placement", None)):
         more["receipt"] = found
     _show_outputs(given["format"], session.what, real, more)
@@ -99,6 +108,7 @@ def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
     if ctx is not None:
         ctx.meta[ON_BOARD] = True
     running = firmware.start(artifact, device, options.store(given), {"anynpu": own_version()}, given["timeout"])
+    watch(running.session)
     return running.session, running
 
 
@@ -108,7 +118,7 @@ def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[
         record = {"schema_version": 1, "kind": "run", "executed": what, "outputs": values}
         click.echo(as_json({**record, **more}), nl=False)
         return
-    click.echo(f"executed: {what}")
+    click.echo(f"executed: {what}{figures.versions_of(more)}")
     print_table(
         [
             {

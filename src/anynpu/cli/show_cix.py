@@ -19,9 +19,9 @@ from anynpu.runtime.noe.cix import Cix, CixTensor, read_cix
 from anynpu.tensors import TensorSpec
 
 
-def show_cix(path: Path, format: str) -> int:
+def show_cix(path: Path, format: str, strict: bool = False) -> int:
     """Prints a .cix file: its tensors in both conventions, its target, its compiler and its sections."""
-    cix = read_cix(path)
+    cix = read_cix(path, strict or None)
     manifest = manifest_of(cix, ".")
     if format == "json":
         click.echo(as_json(_record(path, cix, manifest)), nl=False)
@@ -33,6 +33,8 @@ def show_cix(path: Path, format: str) -> int:
     click.echo(f"fingerprint  {manifest.fingerprint}")
     print_table([_row(*each) for each in _tensors(cix, manifest)])
     click.echo("ours: real = (stored - zero point) * scale; vendor's: real = (stored + zero point) / scale")
+    for sentence in cix.warnings:
+        click.echo(f"warning: {sentence}; the program counts")
     parts = [("section", s) for s in cix.sections] + [("note", n) for n in cix.notes]
     print_table([{"": kind, "name": part.name, "bytes": f"{part.size:,}"} for kind, part in parts])
     return 0
@@ -78,6 +80,7 @@ def _record(path: Path, cix: Cix, manifest: Manifest) -> dict[str, Any]:
         **{"size": cix.file_size, "fingerprint": manifest.fingerprint, "build_version": cix.build_version},
         "target": {"name": str(cix.target), **schema.to_dict(cix.target, whole=True)},
         "tensors": tensors,
+        "warnings": list(cix.warnings),
         "sections": schema.to_dict(cix.sections, whole=True),
         "notes": schema.to_dict(cix.notes, whole=True),
     }

@@ -38,6 +38,8 @@ class Device:
     compatible: tuple[str, ...] = ()
     board: tuple[str, ...] = ()
     module: str = ""
+    other_modules: tuple[str, ...] = ()
+    """Names under which other editions of the driver are built, such as the one in a kernel's own tree."""
     nodes: tuple[str, ...] = ()
     firmware: tuple[str, ...] = ()
     source: str = ""

@@ -19,6 +19,7 @@ from anynpu.measure.refusals import refusal, second_opinions
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.variation import ENOUGH_SAMPLES, FLOOR_DB
 from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
+from anynpu.runtime.versions import versions_of
 from anynpu.tensors import Array, TensorSpec, by_name
 
 MACS_BUDGET = 6_000_000_000
@@ -52,6 +53,8 @@ class Verification:
     score_float: float | None = None
     score: float | None = None
     arena_bytes: int | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of the driver, firmware and runtime that executed it, as far as they can be asked."""
     notes: tuple[str, ...] = field(default_factory=tuple)
     unfit: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -202,6 +205,7 @@ def verify(
         "samples": len(samples),
         "outputs": {name: f.to_json() for name, f in fidelities.items()},
         "arena_bytes": session.arena_bytes() if hasattr(session, "arena_bytes") else None,
+        "versions": versions_of(session),
         "notes": [*refused, *said, *kernel_notes(session, known)],
         "unfit": about.unfit,
         "warnings": [*about.warnings, *cautions(fidelities, random)],

@@ -31,6 +31,12 @@ def decibel(value: float | None) -> str:
     return "exact" if value >= 200 else f"{value:.1f}"
 
 
+def versions_of(record: Mapping[str, Any]) -> str:
+    """Returns the versions of driver, firmware and runtime in parentheses, or nothing."""
+    told = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items())
+    return f" ({told})" if told else ""
+
+
 def said_by(receipt: Mapping[str, Any]) -> str:
     """Returns " (predicted: ...)", where something other than the compiler says what runs on the NPU."""
     return f" ({receipt['source']})" if receipt.get("source") else ""

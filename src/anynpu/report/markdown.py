@@ -8,7 +8,7 @@ from typing import Any
 
 from anynpu.errors import visible
 from anynpu.report.facts import fidelity_rows
-from anynpu.report.figures import chip_row, count, kib, percent, said_by, table_notes
+from anynpu.report.figures import chip_row, count, kib, percent, said_by, table_notes, versions_of
 from anynpu.report.memory import memory
 
 MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|[`|*\[\]<]|&(?=#|\w+;)|__|~~")
@@ -112,7 +112,8 @@ def _proof(chip: dict[str, Any]) -> list[str]:
     notes = [f"- {plain(note)}" for note in proof.get("notes", ())]
     notes += [f"- **warning: {plain(text)}**" for text in proof.get("warnings", ())]
     notes += [f"- {plain(sentence)}" for f in proof["outputs"].values() for sentence in f.get("lost", ())]
-    return [f"Executed by {plain(proof['executed'])}{stands} on {proof['samples']} {where}:", table(rows), *notes]
+    by = plain(f"{proof['executed']}{versions_of(proof)}")
+    return [f"Executed by {by}{stands} on {proof['samples']} {where}:", table(rows), *notes]
 
 
 def _receipt(chip: dict[str, Any]) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol
 from anynpu import plugins
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing
+from anynpu.runtime.watch import watch
 from anynpu.schema import near
 from anynpu.tensors import Array, TensorSpec, relayout
 
@@ -47,13 +48,23 @@ class Session(Protocol):
         ...
 
 
-def open_artifact(path: Path) -> Artifact:
-    """Returns the artifact in a folder, or the one that a vendor's model file is by itself."""
+def open_artifact(path: Path, strict: bool = False) -> Artifact:
+    """Returns the artifact in a folder, or the one that a vendor's model file is by itself.
+
+    With `strict` a .cix file whose container says other than its program is an error, not a warning.
+    """
     if path.suffix.lower() == ".cix" and not path.is_dir():
         from anynpu.runtime.noe.artifact import artifact_of
 
-        return artifact_of(path)
-    return Artifact.open(path)
+        return artifact_of(path, strict or None)
+    artifact = Artifact.open(path)
+    if strict:
+        if artifact.manifest.format != "cix":
+            raise ConfigError(f"--strict is for .cix models, {path} holds {artifact.manifest.format}", "leave it out")
+        from anynpu.runtime.noe.cix import read_cix
+
+        read_cix(artifact.main, strict=True)
+    return artifact
 
 
 def sessions_for(format: str) -> tuple[Any, ...]:
@@ -92,6 +103,7 @@ def choose(format: str, device: str | None = None) -> Any:
 def open_session(artifact: Artifact, device: str | None = None) -> Session:
     """Returns a session that runs the artifact."""
     session: Session = choose(artifact.manifest.format, device)(artifact)
+    watch(session)
     return session
 
 

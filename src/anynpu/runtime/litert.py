@@ -43,6 +43,7 @@ class LiteRtSession:
     rank = 1
     package = "ai-edge-litert"
     what = "LiteRT reference kernels on this host's CPU"
+    packages = ("ai-edge-litert",)
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs = artifact.manifest.inputs

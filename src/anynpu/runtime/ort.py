@@ -63,6 +63,7 @@ class OrtSession:
     rank = 0
     package = "onnxruntime"
     what = "ONNX Runtime on this host's CPU"
+    packages = ("onnxruntime",)
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs = artifact.manifest.inputs

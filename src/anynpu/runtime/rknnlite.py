@@ -12,6 +12,7 @@ from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError
 from anynpu.runtime.capsuled import require_sound
 from anynpu.runtime.rknn import shaped
+from anynpu.runtime.versions import module_version
 from anynpu.tensors import Array
 
 
@@ -22,6 +23,9 @@ class RknnLiteSession:
     formats = ("rknn",)
     rank = 0
     what = "this board's Rockchip NPU (RKNN-Toolkit-Lite2)"
+    packages = ("rknn-toolkit-lite2",)
+    hardware = True
+    get = "pip install rknn-toolkit-lite2    # on the board; `anynpu doctor` looks at its driver and runtime"
 
     def __init__(self, artifact: Artifact) -> None:
         from rknnlite.api import RKNNLite  # type: ignore[import-not-found]  # the vendor's
@@ -40,6 +44,11 @@ class RknnLiteSession:
                 "another chip than it was built for, or a driver or librknnrt older than the toolkit",
                 f"it was built for {chip or 'another chip'}: compare with `anynpu doctor`",
             )
+
+    def versions(self) -> dict[str, str]:
+        """Returns the versions that the runtime tells of itself and its driver, as it writes them."""
+        told = self._lite.get_sdk_version() if hasattr(self._lite, "get_sdk_version") else ""
+        return {"runtime": " ".join(str(told or "").split()), "driver": module_version("rknpu")}
 
     @staticmethod
     def missing() -> str:

@@ -28,6 +28,7 @@ class TflmSession:
     rank = 0
     package = "tflite-micro"
     what = "TFLite-Micro interpreter on this host's CPU"
+    packages = ("tflite-micro",)
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs = artifact.manifest.inputs

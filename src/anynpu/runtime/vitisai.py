@@ -25,6 +25,7 @@ from anynpu.drivers.ryzen_facts import VitisFacts
 from anynpu.drivers.ryzen_sdk import GET, VARIABLE, provider_options
 from anynpu.errors import DeviceError, IntegrityError, ToolMissing, Unsupported, first_line
 from anynpu.runtime.ort import inference_session, run_named
+from anynpu.runtime.versions import accelerator_firmware, module_version
 from anynpu.runtime.vitisai_cache import CompileCache
 from anynpu.runtime.vitisai_report import FILE, PROVIDER, receipt
 from anynpu.tensors import Array
@@ -46,6 +47,11 @@ class VitisAiSession:
     rank = 10
     get = GET
     what = "Ryzen AI NPU through ONNX Runtime's VitisAI provider"
+    packages = (
+        "onnxruntime-vitisai",
+        "onnxruntime",
+    )
+    hardware = True
 
     def __init__(self, artifact: Artifact, root: Root | None = None, cache: Path | None = None) -> None:
         if reason := self.missing():
@@ -70,6 +76,10 @@ class VitisAiSession:
         with compiled.entry(self.cache_key, about) as folder:
             self._session: Any
             self._session, self.placement = self._open(artifact, options | {"cache_key": folder.name}, platform.npu)
+
+    def versions(self) -> dict[str, str]:
+        """Returns the versions of the kernel's driver and of the NPU's firmware."""
+        return {"driver": module_version("amdxdna"), "firmware": accelerator_firmware()}
 
     @staticmethod
     def missing() -> str:

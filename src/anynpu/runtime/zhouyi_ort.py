@@ -35,6 +35,9 @@ class ZhouyiOrtSession:
     formats = ("onnx", "onnx-ort")
     rank = 60
     what = "Zhouyi NPU through ONNX Runtime"
+    packages = ("onnxruntime",)
+    hardware = True
+    get = "install CIX's build of ONNX Runtime (the package cix-npu-onnxruntime) in this Python"
 
     def __init__(self, artifact: Artifact) -> None:
         if reason := self.missing():

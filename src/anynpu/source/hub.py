@@ -30,6 +30,7 @@ from anynpu.runtime.noe.cix import Cix, CixTensor, read_cix
 from anynpu.source import fetch
 from anynpu.tasks import card as cards
 from anynpu.tasks.yolo import Head
+from anynpu.tensors import TensorSpec
 
 BASE = "https://modelscope.cn/models/cix/ai_model_hub_25_Q3/resolve/master"
 VARIABLE = "ANYNPU_HUB"
@@ -102,6 +103,25 @@ def model(name: str) -> HubModel:
         raise ConfigError(f"the hub has no model {name}{schema.near(name, names())}", "`anynpu hub list` lists them")
     with resources.as_file(resources.files(PACKAGE) / f"{name}.toml") as file:
         return replace(schema.from_dict(HubModel, schema.read_toml(file), f"{name}.toml"), name=name)
+
+
+def like(manifest: Manifest) -> HubModel | None:
+    """Returns the model of the hub that has the tensors of this .cix file, if exactly one is known to."""
+    fitting = []
+    for name in names():
+        known = model(name)
+        stated, specs = (*known.inputs, *known.outputs), (*manifest.inputs, *manifest.outputs)
+        counts = len(known.inputs) == len(manifest.inputs) and len(stated) == len(specs)
+        if counts and all(_is_like(says, spec) for says, spec in zip(stated, specs, strict=True)):
+            fitting.append(known)
+    return fitting[0] if len(fitting) == 1 else None
+
+
+def _is_like(says: HubTensor, spec: TensorSpec) -> bool:
+    if says.shape != spec.shape or (says.dtypes and spec.dtype not in says.dtypes):
+        return False
+    scale = None if spec.quantization is None else 1 / spec.quantization.scale[0]
+    return says.scale is None or scale is None or math.isclose(scale, says.scale, rel_tol=CLOSE)
 
 
 def base_address(given: str = "") -> str:

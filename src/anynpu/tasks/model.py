@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from anynpu.errors import ConfigError
@@ -23,6 +23,8 @@ class Model:
     run: Callable[[Mapping[str, Array]], dict[str, Array]]
     what: str = ""
     """What executes it, for reports."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    """Of the driver, firmware and runtime that execute it, as far as they can be asked."""
 
     def real(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs the model on real numbers and returns real numbers."""

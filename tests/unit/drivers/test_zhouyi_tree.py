@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_driver import DMA_BUF, FILES, MM, SKY1, by_hand, digests, write_tree
 
-from anynpu.drivers.zhouyi import edits, tree
+from anynpu.drivers.zhouyi import ctext, edits, tree
 from anynpu.errors import ConfigError
 
 KERNELS = ((6, 1), (6, 10), (6, 11), (6, 12), (6, 13), (6, 17), (7, 0), (7, 3))
@@ -258,3 +258,15 @@ def test_whatever_others_did_to_a_file_ours_comes_out_to_the_byte(name, cuts):
         return
     assert edits.strip(changed) == text
     assert edits.is_consistent(changed, changes) and edits.apply(edits.strip(changed), changes) == changed
+
+
+def test_two_declarations_that_share_a_body_are_one_function(tmp_path):
+    """CIX's current tree declares remove() for old and new kernels and writes its body once."""
+    old = "static int sky1_npu_remove(struct platform_device *p_dev)"
+    guarded = f"#if KERNEL_VERSION(6, 11, 0) > LINUX_VERSION_CODE\n{old}\n#else\n{old.replace('int', 'void')}\n#endif"
+    assert SKY1.count(old) == 1
+    text = SKY1.replace(old, guarded)
+    place = edits.remove(text)
+    assert (place.state, place.why) == (edits.DONE, "depends on the kernel's version already")
+    found = ctext.function(text, "sky1_npu_remove")
+    assert found is not None and found.kind == "static void"

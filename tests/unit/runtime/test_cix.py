@@ -251,7 +251,7 @@ def test_the_program_counts_where_the_container_disagrees(container, sentence):
     assert sentence in model.warnings[0] and len(model.warnings) == 2
     tensor = model.inputs[0]
     assert (tensor.dtype, tensor.nbytes, tensor.vendor_scale, tensor.vendor_zero_point) == ("int8", 4, 3.25, 1)
-    with pytest.raises(IntegrityError, match="in its program|its program says") as caught:
+    with pytest.raises(IntegrityError, match=r"its program") as caught:
         read_cix(data, strict=True)
     assert "--strict" in caught.value.hint
 

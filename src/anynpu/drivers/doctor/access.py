@@ -20,7 +20,7 @@ def node(machine: Machine) -> Result:
     if nodes:
         return failed(f"{nodes[0]} is no device", f"sudo rm {nodes[0]} && sudo modprobe -r {machine.module_name}")
     log = f"sudo dmesg | grep -i {machine.module_name}"
-    return failed(f"no {patterns}", fixes.LOG if machine.module_name == "aipu" else log)
+    return failed(f"no {patterns}", fixes.LOG if machine.is_zhouyi else log)
 
 
 def permission(machine: Machine) -> Result:
@@ -66,6 +66,6 @@ def _grant(machine: Machine, path: str) -> str:
         if machine.user_name() in members:
             return f"newgrp {name}    # a member since the last login: log out and in again"
         return f"sudo usermod -aG {name} $USER && newgrp {name}"
-    if machine.module_name == "aipu":
+    if machine.is_zhouyi:
         return fixes.UDEV
     return f"sudo chgrp render {path} && sudo chmod 660 {path} && sudo usermod -aG render $USER && newgrp render"

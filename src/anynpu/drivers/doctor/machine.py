@@ -44,9 +44,37 @@ class Machine:
         told = re.match(r"Linux version (\S+)", self.root.read("/proc/version"))
         return self.root.read("/proc/sys/kernel/osrelease") or (told[1] if told else "")
 
-    @property
+    @functools.cached_property
     def module_name(self) -> str:
-        return self.device.module if self.device else ""
+        """The driver's module: of the names it has, one that is loaded, else one that is installed, else the first."""
+        if self.device is None:
+            return ""
+        names = (self.device.module, *self.device.other_modules)
+        lines = self.root.read("/proc/modules").splitlines()
+        loaded = {line.split()[0] for line in lines if line.strip()}
+        present = [n for n in names if n in loaded or self.root.exists(f"/sys/module/{n}")]
+        present += [n for n in names[1:] if self._is_listed(n) and not self._is_listed(names[0])]
+        return (*present, *names)[0]
+
+    def _is_listed(self, name: str) -> bool:
+        ending = re.compile(rf"(^|/){re.escape(name).replace('_', '[-_]')}\.ko(\.gz|\.xz|\.zst)?(:|$)", re.MULTILINE)
+        lists = (self.root.read(f"{self.modules}/{file}") for file in ("modules.dep", "modules.builtin"))
+        return any(ending.search(line.partition(" ")[0]) for text in lists for line in text.splitlines())
+
+    @functools.cached_property
+    def comes_with_kernel(self) -> bool:
+        """Whether the module is part of the kernel's own package: built into it, or below its folder `kernel`."""
+        return self.built_in or self.module_path.startswith(f"{self.modules}/kernel/")
+
+    @functools.cached_property
+    def works(self) -> str:
+        """The device node that a live driver has made: what is loaded and bound is right, whatever files say."""
+        made = next((path for path in self.nodes() if self.root.is_device(path)), "")
+        return made if made and (self.built_in or self.module_state == "Live") else ""
+
+    @property
+    def is_zhouyi(self) -> bool:
+        return self.device is not None and self.device.family == "zhouyi"
 
     @functools.cached_property
     def modules(self) -> str:
@@ -79,7 +107,7 @@ class Machine:
         try:
             return read_module(self.root.read_bytes(self.module_path))
         except IntegrityError as error:
-            again = fixes.build(self.has_dkms) if self.module_name == "aipu" else ""
+            again = fixes.build(self.has_dkms) if self.is_zhouyi else ""
             raise IntegrityError(f"{self.module_path}: {error.message}", again) from None
 
     @functools.cached_property

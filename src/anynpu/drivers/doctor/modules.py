@@ -53,19 +53,21 @@ def module(machine: Machine) -> Result:
 
 def install_module(machine: Machine) -> str:
     """Returns the command that brings the module of this machine's NPU."""
-    if machine.module_name != "aipu":
+    if not machine.is_zhouyi:
         return {
             "amdxdna": fixes.apt("linux-generic") + "    # amdxdna is part of Linux 6.14 and later",
             "rknpu": "uname -r    # boot a kernel of the board's maker: rknpu is part of those only",
         }.get(machine.module_name, f"sudo modprobe {machine.module_name}")
     if machine.dkms_version:
-        return f"sudo dkms install aipu/{machine.dkms_version} -k {machine.release}"
+        return f"sudo dkms install {machine.module_name}/{machine.dkms_version} -k {machine.release}"
     return fixes.build(machine.has_dkms)
 
 
 def dkms(machine: Machine) -> Result | None:
     """DKMS builds the module again when the kernel is upgraded."""
     version = machine.dkms_version
+    if not version and machine.comes_with_kernel:
+        return ok(f"{machine.module_name} comes with the kernel, and so does the next one's")
     if not version:
         return missing(f"{machine.module_name} is not in DKMS: build it again after every new kernel", fixes.DKMS)
     path = f"/var/lib/dkms/{machine.module_name}/{version}/source/dkms.conf"
@@ -110,7 +112,7 @@ def _rebuild(machine: Machine) -> str:
     version = machine.dkms_version
     if version:
         return f"sudo dkms install --force {machine.module_name}/{version} -k {machine.release}"
-    return fixes.build(machine.has_dkms) if machine.module_name == "aipu" else install_module(machine)
+    return fixes.build(machine.has_dkms) if machine.is_zhouyi else install_module(machine)
 
 
 def _reference_vermagic(machine: Machine) -> str:
@@ -143,7 +145,7 @@ def _sign(machine: Machine) -> str:
     """Returns the command that signs the module: DKMS has a key of its own that the firmware must be told of."""
     if machine.dkms_version:
         return f"sudo mokutil --import {DKMS_KEY} && {_rebuild(machine)} && sudo reboot"
-    return fixes.SIGN if machine.module_name == "aipu" else install_module(machine)
+    return fixes.SIGN if machine.is_zhouyi else install_module(machine)
 
 
 def loaded(machine: Machine) -> Result:

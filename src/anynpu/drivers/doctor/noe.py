@@ -1,10 +1,14 @@
-"""Checks of libnoe, the vendor's library for the Zhouyi NPU. It is read as a file, never loaded into this process."""
+"""Checks of libnoe, the vendor's library for the Zhouyi NPU.
+
+It is never loaded into this process: its file is read, and where a driver works another process asks for its versions.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from anynpu.drivers.doctor import fixes
 from anynpu.drivers.doctor.machine import Machine
@@ -15,6 +19,7 @@ from anynpu.drivers.zhouyi import userspace
 from anynpu.errors import IntegrityError
 from anynpu.runtime.noe.abi import PROTOTYPES
 from anynpu.runtime.noe.cix import LFS_POINTER
+from anynpu.runtime.noe.client import CLIENTS
 
 LIBRARY = "libnoe.so"
 DEFAULT_FOLDERS = ("/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib", "/usr/lib", "/usr/lib64")
@@ -89,6 +94,19 @@ def libnoe_abi(machine: Machine) -> Result:
         return failed(f"{path} is for {elf.machine}, the NPU is in an aarch64 computer", _install(machine))
     more = f" and {len(exported - wanted)} more" if exported - wanted else ""
     return ok(f"{elf.machine}, all {len(wanted)} functions{more}")
+
+
+def answers(machine: Machine) -> Result | None:
+    """The library opens the device and says which versions and which NPU it has; asked in a process of its own."""
+    if not machine.root.is_host or not machine.works:
+        return None
+    path = Path(library_path(machine.root)).resolve()
+    client = CLIENTS.acquire(path)
+    try:
+        info = client.ask("info")
+    finally:
+        CLIENTS.release(path, client)
+    return ok(f"libnoe {info['library']}, driver {info['driver']}, {info['target']}")
 
 
 def linker(machine: Machine) -> Result | None:

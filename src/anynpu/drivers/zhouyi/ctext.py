@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 TOKENS = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.DOTALL)
+BODY = re.compile(r"(?:\s|#[^\n]*\n)*\{")
+"""What follows a definition's arguments: its body, or the #endif of two declarations that share it, then the body."""
 BRACKETS = {"(": ")", "{": "}"}
 DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(if|ifdef|ifndef|elif|else|endif)\b([^\n]*)", re.MULTILINE)
 
@@ -47,7 +49,7 @@ def function(text: str, name: str) -> Function | None:
     blank = code(text)
     for match in re.finditer(rf"\b{re.escape(name)}\s*\(", blank):
         end = closing(blank, match.end() - 1)
-        opened = re.compile(r"\s*\{").match(blank, end + 1) if end > 0 else None
+        opened = BODY.match(blank, end + 1) if end > 0 else None
         close = closing(blank, opened.end() - 1) if opened else -1
         if opened and close > 0:
             start = _declaration(blank, match.start())

@@ -201,7 +201,9 @@ def _refuse_lost(tree: Tree) -> None:
 
 def _changed(tree: Tree, file: str, why: str) -> ConfigError:
     return ConfigError(
-        f"{tree.folder / file}: {why}", f"nothing was written; restore the file (git checkout -- {file})"
+        f"{tree.folder / file}: {why}",
+        f"nothing was written; if it was changed here, restore it (git checkout -- {file}); an edition that is "
+        f"shipped so is newer than this kit: build it with its own Makefile, or use the one that is known ({SOURCE})",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from anynpu.report.facts import fidelity_rows, flat
-from anynpu.report.figures import chip_row, count, decibel, kib, percent, said_by, table_notes
+from anynpu.report.figures import chip_row, count, decibel, kib, percent, said_by, table_notes, versions_of
 from anynpu.report.html.axes import more
 from anynpu.report.html.graph import graph_view, node_table
 from anynpu.report.html.layers import layer_charts
@@ -218,7 +218,7 @@ def _proof(chip: Record) -> Markup:
         return join((el("h4", "Proof"), el("p", f"Not executed: {why}.", class_="said warn")))
     where = "held-out samples" if proof.get("held_out") else "of the calibration samples"
     stands = " (the model before the last compiler)" if proof.get("stands_for") else ""
-    said = f"Executed by {proof.get('executed')}{stands} on {proof.get('samples')} {where}."
+    said = f"Executed by {proof.get('executed')}{versions_of(proof)}{stands} on {proof.get('samples')} {where}."
     rows = fidelity_rows(proof.get("outputs") or {})
     numeric = [name for name in rows[0] if name != "output"] if rows else ()
     return join(

@@ -22,6 +22,8 @@ class BoardSession:
     `fingerprint` is the one that the artifact's code holds, where that is not the network's own.
     """
 
+    hardware = True
+
     def __init__(
         self, artifact: Artifact, line: Transport, timeout_s: float = 10.0, run_s: float = 30.0, fingerprint: str = ""
     ) -> None:
@@ -37,6 +39,10 @@ class BoardSession:
         except BaseException:
             line.close()
             raise
+
+    def versions(self) -> dict[str, str]:
+        """Returns what the firmware says it is: the board, and the model by its fingerprint."""
+        return {"board": self.board, "firmware": self.info.fingerprint[:12]}
 
     def _refuse_another(self, artifact: Artifact, wanted: str) -> None:
         if self.info.fingerprint != wanted:

@@ -15,13 +15,19 @@ COLOURS = (1, 3)
 FEWEST_PIXELS = 8
 
 
-def artifact_of(path: Path) -> Artifact:
+def artifact_of(path: Path, strict: bool | None = None) -> Artifact:
     """Returns a .cix file as an artifact whose only file is the file itself."""
-    cix = read_cix(path)
+    cix = read_cix(path, strict)
     manifest = manifest_of(cix, ".")
     size, digest = cix.file_size, hash_file(path)
     manifest = replace(manifest, files=(FileEntry(".", digest, size),), schema_version=SCHEMA_VERSION)
-    return Artifact(path, replace(manifest, seal=manifest.digest))
+    return sealed(Artifact(path, manifest))
+
+
+def sealed(artifact: Artifact) -> Artifact:
+    """Returns an artifact that is one file, after something was added to what it says."""
+    manifest = replace(artifact.manifest, seal="")
+    return Artifact(artifact.path, replace(manifest, seal=manifest.digest))
 
 
 def manifest_of(cix: Cix, main: str) -> Manifest:
@@ -33,7 +39,10 @@ def manifest_of(cix: Cix, main: str) -> Manifest:
         inputs,
         tuple(tensor.spec for tensor in cix.outputs),
         fingerprint=hashlib.sha256(cix.elf).hexdigest(),
-        notes=tuple(f"layout {t.layout} of input {t.name} follows from its shape" for t in inputs if t.layout),
+        notes=(
+            *(f"layout {t.layout} of input {t.name} follows from its shape" for t in inputs if t.layout),
+            *cix.warnings,
+        ),
         details={"name": cix.name, "target": str(cix.target), "build_version": cix.build_version},
     )
 

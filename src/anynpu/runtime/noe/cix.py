@@ -7,7 +7,8 @@
 
 Needs no vendor library: the real one crashes on most damaged files, so they are told apart here, on any machine.
 It takes sizes, types and scales from the program and does not look at what the container says of them. So the program
-counts here too, and a container that disagrees is a warning, or with `strict` an error. The vendor counts real = (stored + zero_point) / scale; `CixTensor.spec` is in our convention.
+counts here too, and a container that disagrees is a warning, or with `strict` an error. The vendor counts
+real = (stored + zero_point) / scale; `CixTensor.spec` is in our convention.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from anynpu.artifact import Artifact
-from anynpu.errors import ConfigError, DeviceError, IntegrityError, ToolMissing
+from anynpu.errors import ConfigError, DeviceError, IntegrityError, SuspectWarning, ToolMissing
 from anynpu.runtime.base import check_names
 from anynpu.runtime.noe import library as libraries
 from anynpu.runtime.noe.abi import Qos
@@ -62,6 +63,8 @@ class NoeSession:
     formats = ("cix",)
     rank = 0
     what = "Zhouyi NPU through libnoe"
+    hardware = True
+    get = libraries.HINT
 
     def __init__(
         self,
@@ -71,6 +74,8 @@ class NoeSession:
         isolate: bool | None = None,
     ) -> None:
         self._cix = read_cix(artifact.main)
+        for sentence in self._cix.warnings:
+            warnings.warn(f"{artifact.main}: {sentence}; the program counts", SuspectWarning, stacklevel=2)
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
         self._places = _agreed(artifact, "inputs", self.inputs, self._cix.inputs)
         self.timeout_ms = _timeout(os.environ.get(TIMEOUT_MS, "") if timeout_ms is None else str(timeout_ms))
@@ -149,6 +154,11 @@ class NoeSession:
     def info(self) -> Info:
         """Returns what the device says of itself: target, versions, cores."""
         return self._ready().info()
+
+    def versions(self) -> dict[str, str]:
+        """Returns the versions of library and driver, and the NPU that they found."""
+        info = self.info()
+        return {"libnoe": info.library, "driver": info.driver, "device": info.target}
 
     def dynamic_shapes(self) -> Shapes:
         """Returns the least and the most shape of every input whose shape may change; nothing for a fixed model."""

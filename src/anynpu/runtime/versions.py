@@ -1,0 +1,43 @@
+"""Which driver, firmware and runtime a session runs on, as far as they can be asked.
+
+A model that is right on one driver may be wrong on the next: a receipt without versions cannot be repeated. A session
+says it itself, `versions() -> Mapping[str, str]`, or names the Python packages that compute in `packages`.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from anynpu.errors import AnyNpuError
+
+KERNEL_MODULES, ACCELERATORS = Path("/sys/module"), Path("/sys/class/accel")
+
+
+def versions_of(session: Any) -> dict[str, str]:
+    """Returns what runs a session by name, such as {"driver": "5.11.0", "libnoe": "0.6.0"}; never raises."""
+    found: dict[str, str] = {}
+    for package in getattr(session, "packages", ()):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    if callable(ask := getattr(session, "versions", None)):
+        with suppress(AnyNpuError, OSError):
+            found.update({name: str(value) for name, value in ask().items() if value})
+    return found
+
+
+def accelerator_firmware() -> str:
+    """Returns the version of the firmware in the first accelerator that tells it, as amdxdna does."""
+    for path in sorted(ACCELERATORS.glob("accel*/device/fw_version")):
+        with suppress(OSError, UnicodeDecodeError):
+            return path.read_text("utf-8").strip()
+    return ""
+
+
+def module_version(name: str) -> str:
+    """Returns the version of a kernel module that is loaded, or an empty string."""
+    with suppress(OSError, UnicodeDecodeError):
+        return (KERNEL_MODULES / name / "version").read_text("utf-8").strip()
+    return ""
