@@ -1,7 +1,7 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
 VENDORS := ai8x cvi quark rknn qnn
 
-.PHONY: help setup demo test test-models test-driver $(VENDORS:%=test-%) lint format bench clean
+.PHONY: help setup demo test test-models test-driver test-noe-real $(VENDORS:%=test-%) lint format bench clean
 
 BIN := .venv/bin
 
@@ -32,6 +32,10 @@ test-models: setup
 # The Zhouyi driver kit on the vendor's tree: ANYNPU_ZHOUYI_TREE, and ANYNPU_ZHOUYI_HEADERS=folder:folder (docs/driver.md).
 test-driver: setup
 	$(BIN)/python -m pytest -m driver tests/drivers
+
+# The Zhouyi session on the vendor's own libnoe.so: ANYNPU_LIBNOE, and ANYNPU_ARM64_ROOT on an x86 host (docs/zhouyi.md).
+test-noe-real: setup
+	$(BIN)/python -m pytest -m noe -rs tests/zhouyi/test_noe_real.py
 
 # A vendor's real toolchain (0.5 to 2 GB each, licence accepted): every zoo model through its compiler and simulator.
 $(VENDORS:%=test-%): test-%: setup

@@ -61,7 +61,10 @@ def test_there_are_enough_machines_and_every_check_of_a_device_fails_somewhere()
     assert never == {"kernel", "linker", "device", "driver-version", "xrt", "running", "answers"}
 
 
-@pytest.mark.parametrize("name", [name for name, case in roots.CASES.items() if not case.check])
+WHOLE = [name for name, case in roots.CASES.items() if not case.check and name != "in-tree-built-in"]  # has no file
+
+
+@pytest.mark.parametrize("name", WHOLE)
 def test_every_check_of_a_healthy_machine_is_done(name, tmp_path):
     told = examine(name, tmp_path)
     assert told.count("skipped") == told.count("failed") == 0

@@ -148,7 +148,7 @@ def _evaluated(path: Path, given: Mapping[str, Any]) -> Evaluated:
     if kind != ARRAYS and given["preprocess"]:
         raise ConfigError("-P: the card says how images become inputs", "change the card, or give one with --task")
     if kind == ARRAYS or (kind == "classify" and _is_arrays(given["data"])):
-        _refuse(given, "labelled arrays", "annotations", "text_model", "rename", "multi_label")
+        _refuse(given, "labelled arrays", "annotations", "text_model", "rename", "multi_label", "channels", "strict")
         with _progress(path, given["quiet"]) as progress:
             return _arrays(artifact, kind, given, progress)
     evaluate.check_metric(kind, given["metric"])
@@ -251,7 +251,7 @@ def _present(folder: Path, data: Annotations) -> list[Path]:
 
 def _pairs(artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress) -> tuple[Outcome, list[str]]:
     """Returns how well a text model's cosines follow the scores of sentence pairs."""
-    _refuse(given, "sentence pairs", "annotations", "text_model", "rename", "multi_label")
+    _refuse(given, "sentence pairs", "annotations", "text_model", "rename", "multi_label", "channels", "strict")
     pairs = read_pairs(Path(given["data"]), given["limit"])
     known = disjoint.known_of(artifact)
     texts = (*pairs.first, *pairs.second)

@@ -11,6 +11,7 @@ Each switch is an environment variable, ANYNPU_FAKE_NOE_<NAME>:
     EXCEPTION  HANG  STUCK  CRASH      the inference of this number (-1: all) gives 0x11; 0x23 when its time is over;
                                        never returns; dies of SIGSEGV
     CRASH_LOAD=1                       loading dies of SIGSEGV
+    ZERO=1                             every call succeeds and no output is ever written
     SIZE_ADD  ZERO_ADD  DTYPE          the first output is described otherwise than in the file
     ONE_THREAD=1  TRAP_CLEANED=1       a call from another thread, or with a cleaned job, ends the process
     MOST_JOBS  DELAY_US  NOISY=1       so many jobs at a time; so long an inference; every call prints

@@ -85,7 +85,7 @@ class Server:
             _fall_silent()
             if self._device is not None:
                 self._device.close()
-            os._exit(0)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _run(self, packet: bytearray) -> bytes:
         _, handle, timeout_ms = RUN.unpack_from(packet)

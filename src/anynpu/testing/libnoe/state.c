@@ -149,6 +149,8 @@ static uint32_t compute(job_t *job)
     graph_t *graph = &fake.graphs[job->graph];
     if (graph->execute(graph, job->tensors[NOE_INPUT], job->tensors[NOE_OUTPUT]) != 0)
         return NOE_JOB_EXCEPTION;
+    for (uint32_t i = 0; i < graph->counts[NOE_OUTPUT] && switched("ZERO"); i++)
+        memset(job->tensors[NOE_OUTPUT][i], 0, graph->tensors[NOE_OUTPUT][i].size);
     if (!switched("KEEP_INPUTS"))
         for (uint32_t i = 0; i < graph->counts[NOE_INPUT]; i++)
             memset(job->tensors[NOE_INPUT][i], 0xa5, graph->tensors[NOE_INPUT][i].size < 4096
