@@ -5,6 +5,7 @@
     <cache>/locks/abcd....lock held by the one process that builds the step
     <cache>/logs/abcd....log   what the tools of the step printed
     <cache>/leases/.../abcd... the steps that a process uses: nobody removes them while it lives
+    <cache>/reads/abcd....json what the user's own code read in the step
 
 A folder appears under store/ by one rename, after its manifest was written last. The operating system releases the
 lock of a killed process, so nothing needs repair.
@@ -68,6 +69,10 @@ class Store:
     def log(self, address: str) -> Path:
         return self.cache / "logs" / f"{address}.log"
 
+    def reads(self, address: str) -> Path:
+        """Returns where the record of what the user's own code read lies; a step without such code has none."""
+        return self.cache / "reads" / f"{address}.json"
+
     def find(self, address: str) -> Artifact | None:
         """Returns the artifact at `address`, or None; a damaged one counts as absent."""
         try:
@@ -80,12 +85,15 @@ class Store:
         path = self.path(address)
         return _addressed(Artifact.open(path)) if path.exists() else None
 
-    def build(self, step: Step, make: Make) -> Built:
-        """Returns the artifact of `step`, building it only if it is new; of several that want it, one builds."""
+    def build(self, step: Step, make: Make, fresh: Callable[[Artifact], bool] = lambda artifact: True) -> Built:
+        """Returns the artifact of `step`, building it only if it is new; of several that want it, one builds.
+
+        `fresh` says whether a kept artifact is still what the step would make.
+        """
         started = time.monotonic()
         address = step.address
         self._lease(address)
-        if found := self.find(address):
+        if (found := self.find(address)) and fresh(found):
             self._touch(found.path)
             return Built(found, True, time.monotonic() - started)
         damage = ""
@@ -94,7 +102,7 @@ class Store:
                 (self.cache / folder).mkdir(parents=True, exist_ok=True)
             with FileLock(self.cache / "locks" / f"{address}.lock"):
                 try:
-                    if found := self._sound(address):
+                    if (found := self._sound(address)) and fresh(found):
                         return Built(found, True, time.monotonic() - started)
                 except AnyNpuError as error:
                     damage = error.message
@@ -195,6 +203,7 @@ class Store:
                     if self.path(address).exists():
                         self.path(address).replace(aside)
                     self.log(address).unlink(missing_ok=True)
+                    self.reads(address).unlink(missing_ok=True)
             except Timeout:
                 return False
             shutil.rmtree(aside, ignore_errors=True)

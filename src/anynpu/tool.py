@@ -32,8 +32,9 @@ KEPT_ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "USERPROFILE", "LD_LIBRARY_PATH"),
     "ORT_DISABLE_TELEMETRY",
 )
-PROGRESS = "\x1e"
+PROGRESS, QUESTION = "\x1e", "\x1d"
 LAST_LINES = 20
+ANSWER = "answer.json"
 NO_ANSWER_FITS = 74
 """The exit status of a child that could not write its answer to the disk."""
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
@@ -207,7 +208,7 @@ def _drain(
         for line in process.stdout:
             if on_line is not None:
                 on_line(line)
-            if not line.startswith(PROGRESS):
+            if not line.startswith((PROGRESS, QUESTION)):
                 write(line)
                 lines.append(line)
         _wait_unreaped(process)  # a program may close its output and go on
@@ -247,8 +248,13 @@ def call(
     log: Path,
     timeout_s: float = 3600,
     progress: Callable[[int, int], None] | None = None,
+    answer: Callable[[Any], Any] | None = None,
+    whole_environment: bool = False,
 ) -> Any:
-    """Returns what our function "module:name" returns, called in a child process with JSON arguments."""
+    """Returns what our function "module:name" returns, called in a child process with JSON arguments.
+
+    `answer` answers what the function asks by `ask`; `whole_environment` is for a function that runs the user's code.
+    """
     request, reply = scratch / "request.json", scratch / "reply.json"
     request.write_text(json.dumps({"function": function, "arguments": dict(arguments)}), "utf-8")
     # -P: a file of the user's own named json.py or onnx.py in this folder must not take the place of the real one.
@@ -257,6 +263,9 @@ def call(
     # others say where the cache is.
     kept = ("ANYNPU_", "OMP_", "PYTHON", "XDG_CACHE_HOME", "LOCALAPPDATA")
     environment = {k: v for k, v in os.environ.items() if k.startswith(kept) or k.endswith("_PATH")}
+    if whole_environment:
+        # Sets of texts are walked in the same order each time.
+        environment = {"PYTHONHASHSEED": "0", **os.environ}
     try:
         run(
             argv,
@@ -264,7 +273,7 @@ def call(
             log=log,
             timeout_s=timeout_s,
             environment=environment,
-            on_line=_progress(progress),
+            on_line=_listener(progress, answer, scratch / ANSWER),
             keep_stdin=True,
         )
     except ToolFailed as failure:
@@ -275,21 +284,37 @@ def call(
                 failure.message = f"{function} ended without an answer ({status_name(failure.status or 0)})"
             failure.args = (failure.message,)
             raise
-    answer = json.loads(reply.read_text("utf-8"))
+    replied = json.loads(reply.read_text("utf-8"))
     request.unlink()
     reply.unlink()
-    if "error" in answer:
-        raise _error_from(answer["error"], str(log))
-    return answer["result"]
+    if "error" in replied:
+        raise _error_from(replied["error"], str(log))
+    return replied["result"]
 
 
-def _progress(report: Callable[[int, int], None] | None) -> Callable[[str], None]:
+def _listener(
+    report: Callable[[int, int], None] | None, answer: Callable[[Any], Any] | None, place: Path
+) -> Callable[[str], None]:
     def on_line(line: str) -> None:
         if report is not None and line.startswith(PROGRESS):
             done, total = line[1:].split()
             report(int(done), int(total))
+        elif answer is not None and line.startswith(QUESTION):
+            _answer(place, {"answer": answer(json.loads(line[1:]))})
 
     return on_line
+
+
+def ask(question: Any) -> Any:
+    """Returns the parent process's answer to a function run by `call`; both are JSON data."""
+    place = Path(sys.argv[2]).with_name(ANSWER)
+    sys.stdout.write(f"\n{QUESTION}{json.dumps(question)}\n")
+    sys.stdout.flush()
+    while not place.is_file():
+        time.sleep(0.005)
+    answer = json.loads(place.read_text("utf-8"))["answer"]
+    place.unlink()
+    return answer
 
 
 def report_progress(done: int, total: int) -> None:

@@ -129,7 +129,7 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
     if any(link.target.needs_data(link.options) for links in plans.values() for link in links):
         result.calibration = steps.data("calibration", result.model)
     result.test = steps.data("test", result.model)
-    result.notes = _notes(result)
+    result.notes = [*_notes(result), *result.model.manifest.details["frozen"]]
     for chip in chips:
         if chip.name in broken:
             result.chips.append(ChipResult(chip.name, chip, error=broken[chip.name]))

@@ -34,12 +34,12 @@ def preview(request: Request, store: Store) -> list[dict[str, Any]]:
     plans, broken = plan_all(chips, request.options)
     steps = Steps(request, store, Silent())
     first = steps.import_step()
-    model = store.find(first.address)
+    model = steps.find(first)
     rows = [_row("model", first, model)]
     data: dict[str, Artifact | None] = {"calibration": None, "test": None}
     for role in data:
         step = steps.data_step(role, model) if model else None
-        data[role] = store.find(step.address) if step else None
+        data[role] = steps.find(step) if step else None
         if step or not model:
             rows.append(_row(role, step, data[role]))
     for chip in chips:

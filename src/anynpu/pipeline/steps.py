@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import sys
+import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -21,7 +21,7 @@ from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, ToolMissing
 from anynpu.measure import calibrated
 from anynpu.measure.labels import Labels, read_labels, require_fit
 from anynpu.measure.repeat import Repetition
-from anynpu.measure.samples import FILE, SampleSet, write_samples
+from anynpu.measure.samples import FILE, SampleSet, read_samples, write_samples
 from anynpu.measure.verify import Verification
 from anynpu.pipeline.layers import FILE as LAYERS
 from anynpu.pipeline.layers import drawable, float_twin
@@ -29,10 +29,11 @@ from anynpu.pipeline.planner import Link
 from anynpu.pipeline.request import Request
 from anynpu.platform import Platform
 from anynpu.quantize import sources
-from anynpu.quantize.calibration import Dataset, load_data, sample_digests, source_digest, split_holdout
+from anynpu.quantize.calibration import Dataset, checked, load_data, sample_digests, source_digest, split_holdout
 from anynpu.runtime import int8_sums, trial
 from anynpu.runtime.base import choose, sessions_for
-from anynpu.source import load, zoo
+from anynpu.source import dependencies, load, zoo
+from anynpu.source.dependencies import Dependencies
 from anynpu.store import Built, Store
 from anynpu.targets.base import Work, platform_tools
 from anynpu.tasks import card
@@ -43,6 +44,7 @@ from anynpu.tasks.text import bind, read_lines
 ZOO_CALIBRATION, ZOO_TEST = 256, 500
 HOLDOUT_EVERY = 5
 TEXTS = ".txt"
+PROOF = "proof.json"
 
 
 class Observer(Protocol):
@@ -75,15 +77,59 @@ class Steps:
     observer: Observer
     notes: list[str] = field(default_factory=list)
     """What the user should know of the steps themselves."""
+    proofs: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
+    """How the imported graph was compared with the user's model, by the digests of the samples."""
+    samples: dict[str, Built] = field(default_factory=dict)
+    """The sets of samples that this request has come to, by address."""
+    reported: set[str] = field(default_factory=set)
+    datasets: dict[str, Dataset] = field(default_factory=dict)
+    """What the user's generators gave, by source."""
+    generated: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """What they read meanwhile."""
 
     def run(self, chip: str, stage: str, step: Step, make: Callable[[Path, Work], Manifest]) -> Built:
         """Returns the artifact of a step, telling the observer."""
         self.observer.started(chip, stage)
-        built = self.store.build(step, lambda out, log: make(out, Work(log, self.observer.progress)))
+        built = self._built(step, make)
         self.observer.finished(chip, stage, built.seconds, built.hit)
         if built.damage:
             self.notes.append(f"{stage} was built again: the kept one is damaged ({built.damage})")
         return built
+
+    def _built(self, step: Step, make: Callable[[Path, Work], Manifest]) -> Built:
+        return self.store.build(
+            step,
+            lambda out, log: make(out, Work(log, self.observer.progress)),
+            lambda kept: not self._changed(step, kept),
+        )
+
+    def find(self, step: Step) -> Artifact | None:
+        """Returns the artifact of a step where the store has it and nothing that the user's code read has changed."""
+        kept = self.store.find(step.address)
+        return None if kept is None or self._changed(step, kept) else kept
+
+    def _runs_user_code(self, step: Step) -> bool:
+        if step.name == "import":
+            return self.request.source.kind == "torch"
+        return step.name == "data" and sources.generator_of(self._source(step.options["role"])) is not None
+
+    def _changed(self, step: Step, kept: Artifact) -> str:
+        """Returns what is no longer as the user's code found it, or an empty string."""
+        if not self._runs_user_code(step):
+            return ""
+        return dependencies.changed(dependencies.read(self.store.reads(step.address)), kept)
+
+    def _keep(self, step: Step, main: Path, record: Mapping[str, Any] | None) -> None:
+        """Keeps what the user's code read in a step, and says what of it nobody can check later."""
+        if record is None:
+            return
+        read = schema.from_dict(Dependencies, {**record, "result": hash_file(main)}, "what was read")
+        dependencies.write(self.store.reads(step.address), read)
+        what = "the model is imported" if step.name == "import" else "the samples are made"
+        for reason in read.unknown:
+            note = f"the user's code {reason}: that cannot be checked later, so {what} again in every build"
+            if note not in self.notes:
+                self.notes.append(note)
 
     def import_step(self) -> Step:
         source = self.request.source
@@ -127,20 +173,74 @@ class Steps:
                 f"-P has no effect: {what} holds no images", "-P prepares a folder of images; leave it out"
             )
 
-        def make(out: Path, work: Work) -> Manifest:
-            task = self.chosen.task() if self.chosen else {}
-            arguments = {"source": schema.to_dict(self.request.source), "out": str(out), "task": task}
-            answer = tool.call("anynpu.source.load:import_model", arguments, scratch=out.parent, log=work.log)
-            if self.chosen is not None:
-                self.chosen.copy_to(out)
-            manifest: Manifest = schema.from_dict(Manifest, answer, "import")
-            return replace(manifest, task=manifest.task or task)  # a head that is found in the model completes the card
+        step = self.import_step()
 
-        built = self.run("", "import", self.import_step(), make)
+        def make(out: Path, work: Work) -> Manifest:
+            manifest, record = self._imported(out, work)
+            self._keep(step, out / manifest.main, record)
+            if self.chosen is not None:
+                # a head that is found in the model completes the card
+                manifest = replace(manifest, task=manifest.task or self.chosen.task())
+            return manifest
+
+        built = self.run("", "import", step, make)
         load.check_stated(self.request.source, built.artifact)
         if self.chosen is not None:
             require_card_fit(card.of(built.artifact), built.artifact.manifest)
+        self._prove(built.artifact)
         return built
+
+    def _imported(self, out: Path, work: Work) -> tuple[Manifest, dict[str, Any] | None]:
+        """Writes the float model into a folder and returns its manifest and what the user's code read; the proof on
+        samples is kept in `proofs`."""
+        arguments = {
+            "source": schema.to_dict(self.request.source),
+            "out": str(out),
+            "task": self.chosen.task() if self.chosen else {},
+        }
+        if self.chosen is not None:
+            self.chosen.copy_to(out)
+        samples: list[Artifact] = []
+
+        def answer(manifest: dict[str, Any]) -> list[str]:
+            model = Artifact(out, schema.from_dict(Manifest, manifest, "import"))
+            samples.extend(self._all_samples(model, within=True))
+            return [str(artifact.path) for artifact in samples]
+
+        found = tool.call(
+            "anynpu.source.load:import_and_prove",
+            arguments,
+            scratch=out.parent,
+            log=work.log,
+            answer=answer,
+            whole_environment=True,  # what the user's code reads in it counts
+        )
+        self.proofs[tuple(artifact.digest for artifact in samples)] = found["proof"]
+        return schema.from_dict(Manifest, found["manifest"], "import"), found.get("dependencies")
+
+    def _all_samples(self, model: Artifact, within: bool = False) -> list[Artifact]:
+        """Returns the calibration and test samples of the request, as far as there are any."""
+        sets = [self.data(role, model, within) for role in ("calibration", "test")]
+        return [samples for samples in sets if samples is not None]
+
+    def _prove(self, model: Artifact) -> None:
+        """Makes sure that the imported graph computes what the user's model does on these very samples."""
+        samples = self._all_samples(model)
+        if not samples:
+            return
+        digests = tuple(artifact.digest for artifact in samples)
+        inputs = {"model": model.digest, **{f"samples {at}": digest for at, digest in enumerate(digests)}}
+
+        def make(out: Path, work: Work) -> Manifest:
+            if digests not in self.proofs:  # the model was imported with other samples
+                with tempfile.TemporaryDirectory(dir=out.parent) as again:
+                    self._imported(Path(again), work)
+            (out / PROOF).write_text(schema.canonical_json(self.proofs[digests]) + "\n", "utf-8")
+            return Manifest(format="proof", main=PROOF)
+
+        step = Step("prove", inputs, tools={"anynpu": own_version()})
+        proof = schema.read_json(self.run("", "prove", step, make).artifact.main)
+        self.notes.extend(note for note in proof["notes"] if note not in self.notes)
 
     def data_step(self, role: str, model: Artifact) -> Step | None:
         """Returns the step that makes a set of samples, or None where there is no source for it."""
@@ -170,16 +270,18 @@ class Steps:
         given = request.test or request.data if role == "test" else request.data
         return given or (f"zoo:{request.source.zoo_name}" if request.source.kind == "zoo" else "")
 
-    def data(self, role: str, model: Artifact) -> Artifact | None:
-        """Returns the calibration or test samples as an artifact."""
+    def data(self, role: str, model: Artifact, within: bool = False) -> Artifact | None:
+        """Returns the calibration or test samples as an artifact; made `within` another step, they are reported after
+        it, when they are asked for again."""
         step = self.data_step(role, model)
         if step is None:
             return None
 
         def make(out: Path, work: Work) -> Manifest:
-            dataset, apart = self._load(role, self._source(role), model)
+            dataset, apart = self._load(role, self._source(role), model, work)
             labels = self._labels(dataset, model) if role == "test" else None
             write_samples(out, SampleSet(dataset.inputs, labels.values if labels and self.metric else None))
+            self._keep(step, out / FILE, self.generated.get(self._source(role)))
             return Manifest(
                 format="dataset",
                 main=FILE,
@@ -196,19 +298,29 @@ class Steps:
                 },
             )
 
-        return self.run("", role, step, make).artifact
+        if not within and step.address not in self.samples:
+            self.samples[step.address] = self.run("", role, step, make)
+            self.reported.add(step.address)
+        built = self.samples.get(step.address) or self._built(step, make)
+        self.samples[step.address] = built
+        if not within and step.address not in self.reported:
+            self.observer.started("", role)
+            self.observer.finished("", role, built.seconds, built.hit)
+            self.reported.add(step.address)
+        return built.artifact
 
-    def _load(self, role: str, source: str, model: Artifact) -> tuple[Dataset, bool]:
+    def _load(self, role: str, source: str, model: Artifact, work: Work) -> tuple[Dataset, bool]:
         """Returns the samples of a role and whether those of the other role are apart from them."""
         limit = self.request.limit
         if source.startswith("zoo:"):
             return _zoo_samples(source.removeprefix("zoo:"), role, limit), True
         if source.endswith(TEXTS):
             dataset = self._sentences(Path(source), model)
+        elif sources.generator_of(source) is not None:
+            dataset = self._generated(source, model, work)
         else:
-            with contextlib.redirect_stdout(sys.stderr):  # a user's generator may print; stdout is ours
-                sizes = model.manifest.details.get("index_sizes", {})
-                dataset = load_data(source, model.manifest.inputs, self.preprocess(source, model), limit, sizes)
+            sizes = model.manifest.details.get("index_sizes", {})
+            dataset = load_data(source, model.manifest.inputs, self.preprocess(source, model), limit, sizes)
         if self.request.test:
             return dataset, True
         if len(dataset) < HOLDOUT_EVERY:
@@ -227,6 +339,25 @@ class Steps:
             return Labels(data.labels, (f"{data.origin} has labels, which nothing scores without a --metric",))
         require_fit(metric, manifest.inputs, manifest.outputs)
         return read_labels(metric, data.labels, data.folders, manifest.outputs, card.names_of(model), data.origin)
+
+    def _generated(self, source: str, model: Artifact, work: Work) -> Dataset:
+        """Returns what a user's generator gives; it runs once for both roles, in a child that records what it reads."""
+        if source not in self.datasets:
+            inputs = [schema.to_dict(spec) for spec in model.manifest.inputs]
+            with tempfile.TemporaryDirectory(prefix="anynpu-samples-") as folder:
+                arguments = {"source": source, "inputs": inputs, "limit": self.request.limit, "out": folder}
+                self.generated[source] = tool.call(
+                    "anynpu.quantize.sources:run_generator",
+                    arguments,
+                    scratch=Path(folder),
+                    log=work.log,
+                    whole_environment=True,
+                )
+                given = read_samples(Path(folder))
+            self.datasets[source] = checked(
+                source, given.inputs, given.labels, model.manifest.inputs, self.request.limit
+            )
+        return self.datasets[source]
 
     def _sentences(self, path: Path, model: Artifact) -> Dataset:
         """Returns the lines of a text file as the inputs of the model, by the tokenizer of the task."""

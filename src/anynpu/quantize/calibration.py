@@ -31,6 +31,7 @@ from anynpu.tensors import Array, TensorSpec
 __all__ = [
     "Dataset",
     "Preprocess",
+    "checked",
     "content_digest",
     "load_data",
     "read_arrays",
@@ -101,16 +102,24 @@ def load_data(
         raise ConfigError(f"a limit of {limit} samples leaves none")
     _check_batch(inputs)
     arrays, labels = read(source, inputs, preprocess, limit, index_sizes)
+    return checked(source, arrays, labels, inputs, limit)
+
+
+def checked(
+    source: str, arrays: Mapping[str, Array], labels: Array | None, inputs: Sequence[TensorSpec], limit: int | None
+) -> Dataset:
+    """Returns arrays as samples for `inputs`, or raises with what does not fit."""
+    _check_batch(inputs)
     _check_names(source, arrays, inputs)
     first = _with_samples(source, inputs[0], arrays[inputs[0].name])
     labels = None if labels is None else np.atleast_1d(labels)
     if labels is not None and len(labels) != len(first):  # before the limit makes both equal
         raise ConfigError(f"{source}: {len(labels)} labels for {len(first)} samples")
-    checked = {spec.name: _fitted(source, spec, arrays[spec.name], limit) for spec in inputs}
+    fitted = {spec.name: _fitted(source, spec, arrays[spec.name], limit) for spec in inputs}
     images = is_folder(source)
     folders = class_folders(Path(source)) if labels is not None and images else ()
     available = len(find_images(Path(source))) if images else len(first)
-    return Dataset(checked, None if labels is None else labels[:limit], source, is_random(source), folders, available)
+    return Dataset(fitted, None if labels is None else labels[:limit], source, is_random(source), folders, available)
 
 
 def read_arrays(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:

@@ -15,7 +15,8 @@ import numpy as np
 from anynpu import arrays as array_files
 from anynpu.arrays import read_npy
 from anynpu.errors import ConfigError
-from anynpu.schema import near
+from anynpu.measure.samples import SampleSet, write_samples
+from anynpu.schema import from_dict, near, to_dict
 from anynpu.tasks.images import Preprocess, evenly, find_images, load_images
 from anynpu.tensors import Array, TensorSpec
 
@@ -199,6 +200,24 @@ def generator_of(source: str) -> tuple[Path, str] | None:
     """Returns file and function of file.py:generator, or None for any other source."""
     path, colon, name = source.rpartition(":")
     return (Path(path), name) if colon and path.endswith(".py") else None
+
+
+def run_generator(source: str, inputs: list[dict[str, Any]], limit: int | None, out: str) -> dict[str, Any]:
+    """Writes the samples of a user's generator into a folder and returns what it read (runs in a child process)."""
+    from anynpu.source.recorder import Recorder
+
+    generator = generator_of(source)
+    assert generator is not None
+    specs = [from_dict(TensorSpec, spec, "input") for spec in inputs]
+    folder = generator[0].resolve().parent
+    with Recorder(folder).watching() as recorder:
+        arrays, labels = _read_generator(source, *generator, specs, limit)
+    for key, array in arrays.items():
+        if array.dtype.kind not in "biufc":
+            raise ConfigError(f"{source} gives {array.dtype} for {key}, not numbers")
+    write_samples(Path(out), SampleSet(arrays, labels))
+    dependencies: dict[str, Any] = to_dict(recorder.found())
+    return dependencies
 
 
 def _read_generator(

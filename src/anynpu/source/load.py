@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Estimates, Manifest, hash_file
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.measure.samples import read_samples
 from anynpu.source import zoo
+from anynpu.source.dependencies import installed
 from anynpu.source.torch_module import TorchReference, parse_reference, source_files
 from anynpu.tasks.card import Card
-from anynpu.tensors import DTYPES, TensorSpec
+from anynpu.tensors import DTYPES, Array, TensorSpec
 
 if TYPE_CHECKING:
     import onnx
+
+    from anynpu.source.torch_export import Exported
 
 AXES = "NCDHWTLSF"
 COLOURS = ("RGB", "BGR", "GRAY")
@@ -129,33 +135,111 @@ def tools(source: ModelSource) -> dict[str, str]:
 
     found = {"onnx": tool.version_of("onnx"), **tool_versions()}
     if source.kind != "onnx":
-        found |= {name: tool.version_of(name) for name in ("torch", "onnxscript")}
+        found |= {name: tool.version_of(name) for name in ("torch", "onnxscript", "numpy")}
     return found
 
 
+@dataclass(frozen=True)
+class Original:
+    """A model as it was given: a graph to start from, and the way to run what the user has."""
+
+    graph: onnx.ModelProto
+    notes: tuple[str, ...]
+    exported: Exported | None = None
+
+    def prove(self, model: onnx.ModelProto, folders: Sequence[str]) -> dict[str, Any]:
+        """Raises unless `model` computes what the original does, on samples, or on random numbers where there are none.
+
+        Returns how many of how many samples were compared, and notes.
+        """
+        from anynpu.graph.agreement import disagreement, proof_count, random_probes, spread
+        from anynpu.graph.run import Session
+        from anynpu.graph.training import require_repeatable
+
+        sets = [read_samples(Path(folder)) for folder in folders]
+        total = sum(map(len, sets))
+        feeds: Sequence[Mapping[str, Array]] = [sample for each in sets for sample in each]
+        effort = 8 if self.exported is not None and self.exported.reads.places else 1
+        if total:
+            feeds = [feeds[at] for at in spread(total, proof_count(model, total, effort))]
+        else:
+            probes = random_probes(model)
+            feeds = _finite(probes[: max(3, proof_count(model, len(probes), effort))], Session(model).run)
+        run = self.exported.run if self.exported is not None else Session(self.graph).run
+        if self.exported is not None:
+            self.exported.watch(feeds)
+        elif feeds:
+            require_repeatable(self.graph, feeds[0])
+        found = disagreement([v.name for v in model.graph.output], run, Session(model).run, feeds) if feeds else None
+        if found is not None and self.exported is None:
+            raise IntegrityError(f"simplification changed {found}", "export the model again, and report it")
+        if self.exported is not None:
+            self.exported.require_equal(found)
+        notes = self.exported.reads.notes() if self.exported is not None else ()
+        return {"compared": len(feeds) if total else 0, "samples": total, "notes": list(notes)}
+
+
+def _finite(feeds: Sequence[Mapping[str, Array]], run: Callable[[Mapping[str, Array]], Sequence[Array]]) -> list[Any]:
+    """Returns the random inputs on which nothing overflows: far from any sample, that tells nothing."""
+    return [f for f in feeds if all(np.isfinite(o).all() for o in run(f) if o.dtype.kind == "f")]
+
+
 def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Writes the float ONNX model and returns its manifest as JSON data (runs in a child process)."""
+    """Writes the float ONNX model and returns its manifest as JSON data; it is proved on random numbers."""
+    manifest: dict[str, Any] = _imported(source, out, task, lambda manifest: [])["manifest"]
+    return manifest
+
+
+def import_and_prove(source: dict[str, Any], out: str, task: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Does the same on samples that the parent process makes for the inputs, and records what the user's code reads
+    (runs in a child process)."""
+    request = schema.from_dict(ModelSource, source, "model source")
+    if request.kind != "torch":
+        return _imported(source, out, task, tool.ask)
+    import torch  # noqa: F401  # not read by the user's code
+
+    from anynpu.source.recorder import Recorder
+
+    reference = request.reference()
+    files = source_files(reference)
+    folder = Path(reference.location).resolve().parent if reference.is_file else None
+    mentioned = [str(value) for value in request.arguments.values()]
+    with Recorder(folder, own_folders(files), mentioned).watching() as recorder:
+        answer = _imported(source, out, task, tool.ask)
+    found = replace(recorder.found(), result=hash_file(Path(out) / answer["manifest"]["main"]))
+    return {**answer, "dependencies": schema.to_dict(found)}
+
+
+def own_folders(files: Sequence[Path]) -> list[Path]:
+    """Returns the folders of installed packages that a model is taken from: their code counts as the user's."""
+    return [file.parent for file in files if installed(str(file))]
+
+
+def _imported(
+    source: dict[str, Any], out: str, task: dict[str, Any] | None, samples: Callable[[Any], list[str]]
+) -> dict[str, Any]:
+    """Returns manifest and proof; `samples` gives the folders of samples for a model."""
     import onnx
 
     from anynpu.graph.cost import cost
     from anynpu.graph.degenerate import input_dependence
     from anynpu.graph.fingerprint import fingerprint
     from anynpu.graph.indices import index_sizes
-    from anynpu.graph.shapes import make_static
     from anynpu.graph.simplify import simplify
 
     request = schema.from_dict(ModelSource, source, "model source")
     card = schema.from_dict(Card, task, "task") if task else None
-    shapes = {name: list(shape) for name, shape in request.shapes.items()}
-    model = simplify(make_static(_read(request), shapes))
-    model, card, said = _without_decode(model, card)
+    original = _read(request)
+    whole = simplify(original.graph)
+    model, card, said = _without_decode(whole, card)
     onnx.save(model, str(Path(out) / "model.onnx"))
     counted = cost(model)
     findings = input_dependence(model)
+    inputs = _with_channels(_specs(model, request, model.graph.input), card)
     manifest = Manifest(
         format="onnx",
         main="model.onnx",
-        inputs=_with_channels(_specs(model, request, model.graph.input), card),
+        inputs=inputs,
         outputs=_specs(model, request, model.graph.output),
         fingerprint=fingerprint(model),
         estimates=Estimates(
@@ -165,17 +249,18 @@ def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None =
             sram_bytes=4 * counted.peak_activation_elements,
             flash_bytes=counted.weight_bytes,
         ),
-        notes=(*said, *(str(finding) for finding in findings)),
+        notes=(*original.notes, *said, *(str(finding) for finding in findings)),
         details={
             "degenerate": [vars(f) for f in findings],
             "operators": _histogram(model),
+            "frozen": list(original.notes),
             "index_sizes": index_sizes(model),
             "output_operators": _last(model),
         },
         task=schema.to_dict(card) if card else {},
     )
-    answer: dict[str, Any] = schema.to_dict(manifest)
-    return answer
+    described = schema.to_dict(manifest)
+    return {"manifest": described, "proof": original.prove(whole, samples(described))}
 
 
 def _without_decode(model: onnx.ModelProto, card: Card | None) -> tuple[onnx.ModelProto, Card | None, tuple[str, ...]]:
@@ -228,24 +313,40 @@ def _last(model: onnx.ModelProto) -> dict[str, str]:
     return found
 
 
-def _read(source: ModelSource) -> onnx.ModelProto:
-    from anynpu.source.torch_module import export_onnx, load_module
+def _read(source: ModelSource) -> Original:
+    from anynpu.graph.shapes import make_static
+    from anynpu.graph.training import for_inference
 
+    exported = None
     if source.kind == "onnx":
         from anynpu.source.onnx_file import read
 
-        return read(Path(source.model))
+        model = read(Path(source.model))
+    else:
+        exported = _exported(source)
+        model = exported.model
+    frozen, notes = for_inference(model)
+    shapes = {name: list(shape) for name, shape in source.shapes.items()}
+    return Original(make_static(frozen, shapes), (*(exported.notes if exported else ()), *notes), exported)
+
+
+def _exported(source: ModelSource) -> Exported:
+    import torch
+
+    from anynpu.source.torch_export import OPSET, export
+    from anynpu.source.torch_module import load_module
+
+    torch.set_num_threads(1)  # single samples gain nothing by more, and on a busy machine threads wait for each other
     if source.kind == "zoo":
         card = zoo.card(source.zoo_name)
         shapes = {card.input_name: card.input_shape, **source.shapes}
-        module = zoo.model(source.zoo_name)
-        return export_onnx(module, shapes, {card.input_name: "float32"}, card.output_names)
+        return export(zoo.model(source.zoo_name), shapes, {card.input_name: "float32"}, card.output_names, OPSET)
     if not source.shapes:
         raise ConfigError("a PyTorch model does not say what its inputs look like", "give --shape NAME=1,3,224,224")
     checkpoint = Path(source.checkpoint) if source.checkpoint else None
     module = load_module(source.reference(), checkpoint, source.trust_checkpoint)
     dtypes = {name: source.dtypes.get(name, "float32") for name in source.shapes}
-    return export_onnx(module, source.shapes, dtypes, source.output_names or None)
+    return export(module, source.shapes, dtypes, source.output_names or None, OPSET)
 
 
 def _specs(model: onnx.ModelProto, source: ModelSource, values: Any) -> tuple[TensorSpec, ...]:

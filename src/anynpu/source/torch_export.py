@@ -10,20 +10,60 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import onnx
 
-from anynpu.errors import ConfigError, ToolFailed
+from anynpu.errors import ConfigError, Finding, IntegrityError, ToolFailed, Unsupported
+from anynpu.graph.agreement import Disagreement, disagreement
+from anynpu.graph.run import Session
+from anynpu.graph.training import for_inference
+from anynpu.source.torch_forward import ModuleRun, Reads, require_repeatable, set_to_inference
+from anynpu.tensors import Array
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-TOLERANCE = 1e-3
+OPSET = 18
+WATCHED = 4
 DTYPES = ("float32", "float16", "float64", "int8", "int16", "int32", "int64", "uint8", "bool")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """The ONNX model of a module, the module itself to compare with, and what forward does that a graph cannot."""
+
+    model: onnx.ModelProto
+    run: ModuleRun
+    notes: tuple[str, ...]
+    reads: Reads
+
+    def watch(self, feeds: Sequence[Mapping[str, Array]]) -> None:
+        """Runs the module on a few samples and records what values it reads there."""
+        with self.reads.watching(self.run.module):
+            for feed in feeds[:WATCHED]:
+                self.run(feed)
+
+    def require_equal(self, found: Disagreement | None) -> None:
+        """Raises where the graph and the module differ: on the module where it reads values, else on the exporter."""
+        if found is None:
+            return
+        message = f"the exported ONNX model differs from the module: {found}"
+        if self.reads.places:
+            place, what = next(iter(self.reads.places.items()))
+            raise Unsupported(
+                f"{message}; forward reads values of its input in {place} ({what}), and a graph has one fixed path",
+                [Finding("reads-values", note) for note in self.reads.notes()],
+                "write the choice with torch.where, or split the module where it branches",
+            )
+        if self.notes:
+            raise Unsupported(
+                f"{message}; {self.notes[-1]}", hint="give what forward keeps between calls as an input and an output"
+            )
+        raise ToolFailed(message, argv=("torch.onnx.export",), hint="export the model to ONNX yourself and compare it")
 
 
 def export(
@@ -32,25 +72,27 @@ def export(
     input_dtypes: Mapping[str, str],
     output_names: Sequence[str] | None,
     opset: int,
-) -> onnx.ModelProto:
+) -> Exported:
     """Returns the ONNX model of a module after comparing both on random input."""
     names = _ordered(module, list(inputs))
     trace, probe = (_samples(names, inputs, input_dtypes, seed) for seed in (0, 1))
-    training = module.training
-    module.eval()
+    notes = set_to_inference(module)
     hook = module.register_forward_hook(_flat)
+    reads = Reads()
     try:
-        _, keys = _forward(module, trace, inputs)
-        outputs, _ = _forward(module, probe, inputs)
+        with reads.watching(module):
+            _, keys = _forward(module, trace, inputs)
+            outputs, _ = _forward(module, probe, inputs)
+        notes += require_repeatable(module, lambda: _forward(module, probe, inputs)[0])
         outs = _output_names(output_names, keys)
         model = _exported(module, trace, names, outs, opset)
-        _check_repeatable(module, probe, outputs)
     finally:
         hook.remove()
-        module.train(training)
     _fix_output_shapes(model, outputs)
-    _compare(model, dict(zip(names, probe, strict=True)), outputs)
-    return model
+    feeds = {name: tensor.numpy() for name, tensor in zip(names, probe, strict=True)}
+    exported = Exported(model, ModuleRun(module, tuple(names), feeds, _quiet), notes, reads)
+    exported.require_equal(disagreement(outs, exported.run, _session(model), [feeds]))
+    return exported
 
 
 def _ordered(module: torch.nn.Module, names: list[str]) -> list[str]:
@@ -258,19 +300,6 @@ def _silent_stdout() -> Iterator[None]:
         os.close(nowhere)
 
 
-def _check_repeatable(module: torch.nn.Module, samples: tuple[Tensor, ...], before: list[Tensor]) -> None:
-    import torch
-
-    with torch.no_grad(), _quiet():
-        again = module(*samples)
-    module.__dict__.pop("_anynpu_keys", None)
-    results = list(again) if isinstance(again, tuple) else [again]
-    if any(_difference(a.numpy(), b.numpy()) > TOLERANCE for a, b in zip(results, before, strict=True)):
-        raise ConfigError(
-            "the module gives different results for the same input", "take random numbers out of its forward"
-        )
-
-
 def _fix_output_shapes(model: onnx.ModelProto, outputs: list[Tensor]) -> None:
     for item, output in zip(model.graph.output, outputs, strict=True):
         shape = item.type.tensor_type.shape
@@ -279,38 +308,14 @@ def _fix_output_shapes(model: onnx.ModelProto, outputs: list[Tensor]) -> None:
             shape.dim.add().dim_value = size
 
 
-def _compare(model: onnx.ModelProto, feeds: Mapping[str, Tensor], outputs: list[Tensor]) -> None:
-    """Runs the exported model and refuses it if it differs from the module."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
+def _session(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], list[Array]]:
+    """Returns the exported model as a function; inputs that the module does not use are no inputs of it."""
     given = {item.name for item in model.graph.input}
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-        results = session.run(None, {name: feed.numpy() for name, feed in feeds.items() if name in given})
-    except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ToolFailed(f"the exported ONNX model does not run: {reason}", argv=("torch.onnx.export",)) from error
-    for item, got, wanted in zip(model.graph.output, results, outputs, strict=True):
-        worst = _difference(got, wanted.numpy())
-        if worst > TOLERANCE:
-            raise ToolFailed(
-                f"the exported ONNX model differs from the module by {worst:.2g} in output {item.name!r}",
-                argv=("torch.onnx.export",),
-                hint="forward may branch on the values of its input; export needs one fixed path",
-            )
-
-
-def _difference(got: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> float:
-    """Returns the largest difference relative to the largest value, at least one."""
-    if got.shape != wanted.shape:
-        return float("inf")
-    a, b = got.astype(np.float64), wanted.astype(np.float64)
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    if same.all():
-        return 0.0
-    finite = np.abs(b[np.isfinite(b)])
-    gap = np.abs(a - b)[~same]
-    return float(np.where(np.isnan(gap), np.inf, gap).max() / max(1.0, finite.max(initial=0.0)))
+        model, _ = for_inference(model)
+        session = Session(model)
+    except IntegrityError as error:
+        raise ToolFailed(
+            f"the exported ONNX model does not run: {error.message}", argv=("torch.onnx.export",)
+        ) from error
+    return lambda feeds: session.run({name: feed for name, feed in feeds.items() if name in given})

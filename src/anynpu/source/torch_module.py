@@ -10,7 +10,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,9 +18,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from anynpu.errors import AnyNpuError, ConfigError
+from anynpu.source.dependencies import installed
 
 if TYPE_CHECKING:
-    import onnx
     import torch
 
 PRIVATE = "_anynpu_user_"
@@ -62,7 +61,7 @@ def source_files(reference: TorchReference) -> tuple[Path, ...]:
     only the files on its dotted path count: following its imports would read whole frameworks.
     """
     pending, root = _start(reference)
-    if any(root.is_relative_to(place) for place in _installed_places()):
+    if installed(f"{root}/"):
         return tuple(sorted(pending))
     found: set[Path] = set()
     while pending:
@@ -71,10 +70,6 @@ def source_files(reference: TorchReference) -> tuple[Path, ...]:
             found.add(path)
             pending.extend(_imported(path, root))
     return tuple(sorted(found))
-
-
-def _installed_places() -> set[Path]:
-    return {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
 
 
 def _start(reference: TorchReference) -> tuple[list[Path], Path]:
@@ -261,16 +256,3 @@ def _reason(error: BaseException, reference: TorchReference) -> str:
         frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).is_relative_to(folder)
     ]
     return f"{first} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else first
-
-
-def export_onnx(
-    module: torch.nn.Module,
-    inputs: Mapping[str, tuple[int, ...]],
-    input_dtypes: Mapping[str, str],
-    output_names: Sequence[str] | None,
-    opset: int = 18,
-) -> onnx.ModelProto:
-    """Returns a static, self-contained ONNX model of a module, checked against the module on random input."""
-    from anynpu.source.torch_export import export
-
-    return export(module, inputs, input_dtypes, output_names, opset)

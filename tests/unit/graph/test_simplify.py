@@ -108,21 +108,6 @@ def test_lying_onnxsim_is_caught(tmp_path, monkeypatch):
         simplify(net())
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "equal"),
-    [
-        ([1.0, 100.0], [1.005, 100.0], True),
-        ([1.0, 100.0], [1.0, 100.1], False),
-        ([np.nan, 1.0], [np.nan, 1.0], True),
-        ([np.nan, 1.0], [0.0, 1.0], False),
-        ([0.0], [0.0], True),
-        ([1.0], [1.0, 1.0], False),
-    ],
-)
-def test_relative_difference(old, new, equal):
-    assert (module._relative_difference(np.array(old), np.array(new)) <= module.TOLERANCE) is equal
-
-
 def test_versions_do_not_import_onnxsim():
     sys.modules.pop("onnxsim", None)
     versions = tool_versions()

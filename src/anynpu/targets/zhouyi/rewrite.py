@@ -7,13 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
+from anynpu.graph.agreement import disagreement, proof_count, spread
 from anynpu.graph.fold import constant_value, static_shapes
 from anynpu.graph.run import Session, random_feeds
 from anynpu.graph.shapes import infer
@@ -22,7 +23,6 @@ from anynpu.tensors import Array
 
 VERY_NEGATIVE = -1e3
 """No attention score is below this; what is comes from a mask."""
-TOLERANCE = 1e-4
 # What a mask passes through on its way to the Softmax; nothing else may follow it.
 PASSING = {"Add", "Reshape", "Transpose", "Unsqueeze", "Squeeze", "Expand", "Cast", "Identity", "Slice", "Mul"}
 
@@ -93,23 +93,25 @@ class Graph:
 
 
 def rewritten(
-    model: ModelProto, options: ZhouyiOptions, feeds: Iterable[Mapping[str, Array]] = ()
+    model: ModelProto, options: ZhouyiOptions, feeds: Sequence[Mapping[str, Array]] = ()
 ) -> tuple[ModelProto, tuple[str, ...]]:
     """Returns a graph that computes the same and fits better, and what was done to it.
 
-    Each rewrite is executed beside the original on `feeds`, or on random numbers where none are given; one that changes
-    results is not made, and the notes say so.
+    Each rewrite is executed beside the original on `feeds`, all of them up to what `proof_count` allows, or on random
+    numbers where none are given; one that changes results is not made, and the notes say so.
     """
     notes: list[str] = []
-    samples = list(feeds) or [random_feeds(model, seed) for seed in (0, 1)]
+    chosen = spread(len(feeds), proof_count(model, len(feeds)))
+    samples = [feeds[at] for at in chosen] or [random_feeds(model, seed) for seed in (0, 1)]
     current = model
     for what, change in _changes(options):
         graph = Graph(_copy(current))
         if not (count := change(graph)):
             continue
         graph.drop_unused()
-        if worst := difference(current, graph.model, samples):
-            notes.append(f"left alone, it would change results by {worst:.2g}: {what}")
+        names = [value.name for value in current.graph.output]
+        if found := disagreement(names, Session(current).run, Session(graph.model).run, samples):
+            notes.append(f"left alone, it would change {found}: {what}")
         else:
             current = infer(graph.model)
             notes.append(f"{what}: {count}")
@@ -290,23 +292,3 @@ def _convolution(
         helper.make_node("Transpose", [flat], [back], f"{back}_transpose", perm=[0, 2, 1]),
         reshape(back, (*shape[:-1], count), node.output[0]),
     ]
-
-
-def difference(before: ModelProto, after: ModelProto, feeds: Iterable[Mapping[str, Array]]) -> float:
-    """Returns how far the outputs of two graphs are apart in onnxruntime's floats, 0 within rounding."""
-    old, new = Session(before), Session(after)
-    worst = 0.0
-    for feed in feeds:
-        for a, b in zip(old.run(feed), new.run(feed), strict=True):
-            apart = _difference(a, b)
-            worst = max(worst, apart if apart == apart else float("inf"))  # NaN is no agreement
-    return worst if worst > TOLERANCE else 0.0
-
-
-def _difference(a: Array, b: Array) -> float:
-    if a.shape != b.shape or a.dtype != b.dtype:
-        return float("inf")
-    if not a.size:
-        return 0.0
-    x, y = a.astype(np.float64), b.astype(np.float64)
-    return float(np.abs(x - y).max() / (np.abs(x).max() or 1.0))

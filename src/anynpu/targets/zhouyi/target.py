@@ -21,7 +21,6 @@ from anynpu.targets.zhouyi.made import pair, read_made, specs_of
 from anynpu.targets.zhouyi.options import ZhouyiFacts, ZhouyiOptions, check_nodes, check_target
 
 TOOL = "cixbuild"
-PROOF_SAMPLES = 4
 STAGES = ("[Parser]", "[OPT]", "[Optimizer]", "[GB]", "[GBuilder]")
 
 
@@ -64,7 +63,7 @@ class Zhouyi:
         """Writes the .cix file and the .cfg that it was made with, and returns what it is."""
         check_target(options.target, platform.facts_as(ZhouyiFacts).targets)
         samples = read_samples(require_data(data, self.name).path)
-        graph, notes, findings = _prepared(model, options, tuple(samples.first(PROOF_SAMPLES)))
+        graph, notes, findings = _prepared(model, options, tuple(samples))
         if findings and not options.trust_compiler:
             raise Unsupported(
                 f"cixbuild does not compile this model for {platform.name}",
