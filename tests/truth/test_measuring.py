@@ -200,7 +200,8 @@ def test_a_power_sensor_that_shows_no_power(tmp_path, text):
 
 def counter(root, uj, most):
     (root / "name").write_text("package-0")
-    (root / "energy_uj").write_text(str(uj))
+    (root / "next").write_text(str(uj))
+    (root / "next").replace(root / "energy_uj")  # whole at any time, as a file of /sys is
     (root / "max_energy_range_uj").write_text(str(most))
 
 
