@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("ethosu.vela", reason="pip install 'anynpu[build]'")
@@ -15,7 +16,7 @@ sys.path.append(str(Path(__file__).parents[1] / "firmware"))
 
 from compiled import CHIPS, Refused, compare
 from excuses import excuse
-from random_graphs import draw
+from random_graphs import Drawer, draw
 
 from anynpu.errors import IntegrityError
 
@@ -49,6 +50,18 @@ def test_random_graphs_give_the_values_of_tflite_micro(chip, tmp_path):
             wrong[f"seed {seed} {kinds}"] = f"{comparison.differing} of {comparison.values}, by {comparison.worst}"
     assert wrong == {}
     assert executed > GRAPHS // 2
+
+
+@pytest.mark.parametrize("chip", ["ethos-u55-128", "ethos-u85-256"])
+@pytest.mark.parametrize("kind", ["LOGISTIC", "TANH"])
+def test_the_curves_of_the_hardware_for_16_bits(kind, chip, tmp_path):
+    for scale in (1 / 4096, 0.001):
+        d = Drawer(np.random.default_rng(1))
+        x = d.input((1, 4, 4, 16), "int16", scale, 0)
+        out = d.new(x.shape, "int16", 1 / 32768, 0)
+        d.operator(kind, [x.number], [out.number])
+        comparison = compare(d.write(tmp_path / "net.tflite"), chip, tmp_path, count=8)
+        assert comparison.on_npu and comparison.differing == 0, comparison
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +35,20 @@ class Repetition:
     """Why the artifact could not be executed here."""
     not_compared: str = ""
     """Why there is nothing to compare it with."""
+    unwritten: str = ""
+    """The first operation whose result depends on memory that nothing has written."""
 
     @property
     def exact(self) -> bool:
         return self.samples > 0 and self.differing == 0 and not self.refused and not self.not_compared
 
-    def note(self) -> str:
-        """Returns the sentence for people."""
+    def notes(self) -> tuple[str, ...]:
+        """Returns the sentences for people."""
+        if not self.unwritten:
+            return (self._note(),)
+        return self._note(), f"{self.unwritten} reads memory that nothing has written: its result is left to chance"
+
+    def _note(self) -> str:
         if self.refused:
             return f"{self.executed} does not run this model: {self.refused}"
         if self.not_compared:
@@ -78,6 +85,8 @@ def repeat(candidate: str, oracle: str, reference: str, data: str) -> dict[str, 
         outputs = _run_all(session, inputs)
     except DeviceError as error:
         return asdict(found) | {"refused": error.message}
+    if hasattr(session, "reads_unwritten"):
+        found = replace(found, unwritten=session.reads_unwritten(next(iter(inputs))))
     if reason := teacher.missing():
         return asdict(found) | {"not_compared": reason}
     try:

@@ -213,7 +213,7 @@ def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: Bu
     verification = read_verification(evidence, final.manifest.format if repetition.refused else "")
     if repetition.exact:
         verification = replace(verification, executed=repetition.executed, device=repetition.device)
-    notes = (*verification.notes, repetition.note())
+    notes = (*verification.notes, *repetition.notes())
     return {"verification": replace(verification, notes=notes), "evidence": evidence}
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from anynpu.errors import DeviceError, IntegrityError
+from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u.arithmetic import Rounding, leading_zeros, rescale, shift
 from anynpu.runtime.ethos_u.memory import FeatureMap, Memories, feature_map, signed
 from anynpu.runtime.ethos_u.stream import Operation, Stream
@@ -24,6 +25,7 @@ ROUNDINGS = (Rounding.DOUBLE, Rounding.DOWN, Rounding.NATURAL, Rounding.NATURAL)
 MAX_WORK = 1 << 36
 STEP_WORK = 1 << 18
 """What a step costs that numpy does not take off our hands."""
+CURVE_ABOVE = 0x800000000000000000000000000000800011009020440005C0467BAEFA7BD110
 EVERY = slice(None)
 FLOAT32_EXACT = 1 << 24
 
@@ -319,13 +321,13 @@ class Machine:
         if kind == "i":
             low, high = signed(low, 16), signed(high, 16)
         table, force = function & 0xFFF, function >> 12 & 3
+        if table in (TANH, SIGMOID):
+            values = curve(curve_table(), values, table == TANH)
         if ofm.dtype.itemsize < 4 or force:
             bits = 8 if force else 8 * ofm.dtype.itemsize
             limits = np.iinfo(f"{kind}{bits // 8}")
             values = np.clip(values, max(low, limits.min), min(high, limits.max))
-        if table in (TANH, SIGMOID):
-            values = _curve(values, table)
-        elif table >= TABLE:
+        if table >= TABLE:
             values = self._looked_up(op, memories, values, table - TABLE, ofm)
         memories.write(
             op, ofm, np.broadcast_to(values, (len(values), *ofm_size(op), values.shape[3])).astype(ofm.dtype)
@@ -393,5 +395,27 @@ def averages(total: Array, kernel: Kernel, size: tuple[int, int], values: Array)
     return np.asarray(np.sign(total) * ((np.abs(total) + count // 2) // count))
 
 
-def _curve(values: Array, function: int) -> Array:
-    raise DeviceError(f"activation {function} of 16-bit values is not known to the twin", call="activation")
+@functools.cache
+def curve_table() -> Array:
+    """Returns the curve that the hardware has for 16 bits: tanh(x / 48) at whole x, and its slope in the upper half.
+
+    It is TFLite's, whose entries are rounded but for some that are one above.
+    """
+    steps = np.arange(257)
+    above = np.array([CURVE_ABOVE >> step & 1 for step in range(257)])
+    right = np.minimum(np.round(65536 / (1 + np.exp(-steps / 24))) + above, 65535).astype(np.int64) - 32768
+    points = np.concatenate([-right[:0:-1], right])
+    return (np.diff(points) << 16 | points[:-1] & 0xFFFF).astype(np.uint32).view(np.int32)
+
+
+def curve(table: Array, values: Array, tanh: bool) -> Array:
+    """Returns TANH or SIGMOID of values in steps of 1 / 3 of 2^-12, as TFLite computes them at 16 bits."""
+    bits = 8 if tanh else 9
+    inside = np.clip(values, -(255 << bits), (255 << bits) - 1)
+    entry = table[(inside >> bits) + 256].astype(np.int64)
+    slope = entry >> 16
+    whole = (entry.astype(np.int16).astype(np.int64) << bits) + slope * (inside & ((1 << bits) - 1))
+    half = np.where(values < 0, 127, 128) if tanh else np.where(values < 0, 511, 512) + (1 << 24)
+    result = (whole + half) >> (8 if tanh else 10)
+    far = np.abs(values) >> bits >= 255
+    return np.asarray(np.where(far, np.where(values < 0, -32767 if tanh else 1, 32767), result))

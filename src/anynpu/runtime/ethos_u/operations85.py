@@ -8,7 +8,7 @@ from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u import weights85
 from anynpu.runtime.ethos_u.arithmetic import Rounding, leading_zeros, rescale, shift
 from anynpu.runtime.ethos_u.memory import FeatureMap, Memories, dtype_of, feature_map, signed
-from anynpu.runtime.ethos_u.operations import Filters, KernelDepths, Machine, averages, interpolate, ofm_size
+from anynpu.runtime.ethos_u.operations import Filters, KernelDepths, Machine, averages, curve, interpolate, ofm_size
 from anynpu.runtime.ethos_u.stream import Operation
 from anynpu.runtime.ethos_u.windows import Kernel, kernel_of, padded, taps, window_sums
 from anynpu.tensors import Array
@@ -367,6 +367,8 @@ class Machine85(Machine):
     def _activated(self, op: Operation, memories: Memories, values: Array, dtype: np.dtype[np.generic]) -> Array:
         register = op.register("ACTIVATION")
         function, slot = register & 31, register >> 5 & 7
+        if function in CURVES:
+            return curve(memories.tables[:2048].view(np.int32), values, function == CURVES[0])
         if not register >> 12 & 1:
             low, high = op.register("ACTIVATION_MIN"), op.register("ACTIVATION_MAX")
             if op.register("OFM_PRECISION") & 1:

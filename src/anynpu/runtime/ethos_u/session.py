@@ -53,6 +53,11 @@ class EthosUSession:
         values = self.twin.run_batch(stacked)
         return {spec.name: value.reshape(-1, *spec.shape[1:]) for spec, value in zip(self.outputs, values, strict=True)}
 
+    def reads_unwritten(self, inputs: Mapping[str, Array]) -> str:
+        """Returns the first operation whose result depends on memory that nothing has written, or an empty string."""
+        found: str = self.twin.reads_unwritten([inputs[spec.name][np.newaxis] for spec in self.inputs])
+        return found
+
     def first_difference(self, source: bytes, inputs: Mapping[str, Array]) -> str:
         """Returns the first operation that does not compute what TFLite-Micro does with the model before Vela."""
         if not self._origins.is_file():
@@ -72,6 +77,7 @@ class Twin:
         self._machines: dict[int, Machine] = {}
         self._interpreters: dict[int, Any] = {}
         self._trace: list[Written] | None = None
+        self._fill = 0
 
     def run(self, inputs: list[Array]) -> list[Array]:
         """Returns the outputs of one sample."""
@@ -94,9 +100,19 @@ class Twin:
         finally:
             self._trace = None
 
+    def reads_unwritten(self, inputs: list[Array]) -> str:
+        """Returns the first operation whose result depends on memory that nothing has written, or an empty string."""
+        traces: list[list[Written]] = []
+        for self._fill in (0x5A, 0):
+            traces.append(self.trace(inputs))
+        for one, other in zip(traces[0], traces[1], strict=True):
+            if not np.array_equal(one.values, other.values):
+                return one.op.title
+        return ""
+
     def _run(self, inputs: list[Array]) -> list[Array]:
         samples = len(inputs[0])
-        arena = np.zeros((samples, self.model.arena_bytes), np.uint8)
+        arena = np.full((samples, self.model.arena_bytes), self._fill, np.uint8)
         elsewhere: dict[int, Array] = {}
         for index, value in zip(self.model.inputs, inputs, strict=True):
             self._store(arena, elsewhere, self.model.tensors[index], value)
@@ -120,13 +136,12 @@ class Twin:
         for op in call.stream.operations:
             machine.execute(op, memories)
 
-    @staticmethod
-    def _memories(machine: Machine, call: NpuCall, arena: Array) -> Memories:
+    def _memories(self, machine: Machine, call: NpuCall, arena: Array) -> Memories:
         read_only = np.ascontiguousarray(call.read_only)[np.newaxis]
         scratch = Region("the arena", arena, max(call.scratch.offset, 0), call.scratch.nbytes)
         fast = scratch
         if call.scratch_fast.index != call.scratch.index:
-            rows = np.zeros((len(arena), call.scratch_fast.nbytes), np.uint8)
+            rows = np.full((len(arena), call.scratch_fast.nbytes), self._fill, np.uint8)
             fast = Region("the fast memory", rows, 0, call.scratch_fast.nbytes)
         regions = {0: Region("the constants", read_only, 0, len(call.read_only), False), 1: scratch, 2: fast}
         return Memories(regions, machine.table_bytes)
