@@ -209,6 +209,8 @@ def warnings(result: Result, record: Mapping[str, Any]) -> list[str]:
     """Returns every reason to distrust the figures, as sentences."""
     settings, trace = result.settings, result.trace
     found = [*_of_warm_up(result.warm_up), *_of_summary(record["latency"]["summary"])]
+    if " twin of " in result.what:
+        found.append("a twin computes what the NPU does and says nothing of its time: these are times of this host")
     if trace.mean and settings.scenario != OFFLINE:
         found.append(
             f"a call is too short for this clock (steps of {result.timer.resolution_ns:g} ns): "

@@ -207,9 +207,10 @@ def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: Bu
         return {}
     assert result.model is not None
     data = require_samples(result.test)
+    evidence = steps.verify(platform, before, result.model, data)  # what a runtime refuses in the model is told first
     repetition = steps.repeat(platform.name, final, before, result.model, data)
-    proven = before if repetition.exact or repetition.refused else final
-    evidence = steps.verify(platform, proven, result.model, data)
+    if not repetition.exact and not repetition.refused:
+        evidence = steps.verify(platform, final, result.model, data)
     verification = read_verification(evidence, final.manifest.format if repetition.refused else "")
     if repetition.exact:
         verification = replace(verification, executed=repetition.executed, device=repetition.device)

@@ -206,6 +206,14 @@ def test_spikes_are_kept_and_a_collection_is_named_as_cause():
     assert any("outliers" in w for w in found["warnings"]) and any("collector ran" in w for w in found["warnings"])
 
 
+def test_a_twin_claims_no_time_of_the_npu():
+    class Twin(Model):
+        what = "the command stream on a twin of the NPU"
+
+    assert any("says nothing of its time" in w for w in record(Twin(0.001), runs=5)["warnings"])
+    assert not any("twin" in w for w in record(Model(0.001), runs=5)["warnings"])
+
+
 def test_drift_is_reported():
     class Drifts(Model):
         def run(self, inputs):
