@@ -231,6 +231,13 @@ def test_a_float_score_at_chance_is_said(metric, reached, labels, said):
     assert at_chance(metric, 0.93, {"y": np.zeros((200, 10))}, labels) == []
 
 
+def test_luck_on_few_samples_is_no_skill():
+    labels = np.arange(12) % 10
+    (text,) = at_chance("top1", 2 / 12, {"y": np.zeros((12, 10))}, labels)
+    assert "16.7% is no better than chance" in text
+    assert at_chance("top1", 5 / 12, {"y": np.zeros((12, 10))}, labels) == []
+
+
 def test_chance_in_a_build(tmp_path):
     labels = RNG.integers(0, 2, len(SAMPLES))
     labels[:2] = 0, 1

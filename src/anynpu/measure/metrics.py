@@ -111,6 +111,8 @@ def score(metric: str, inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np
 
 ENOUGH_LABELS = 20
 """From so many labels on, the commonest of them is a guess to be beaten."""
+GUESSES = 10
+"""From so many samples on, a guesser's luck is taken into account."""
 NO_DETECTOR = 0.01
 
 
@@ -145,8 +147,8 @@ def chance_sentence(metric: str, reached: float, chance: tuple[float, str] | Non
     if chance is None or reached >= 1:
         return ""
     level, how = chance
-    # One standard deviation of a guesser's score, where there are samples enough for it to be small.
-    spread = (level * (1 - level) / samples) ** 0.5 if samples >= 100 and level > NO_DETECTOR else 0.0
+    # One standard deviation of a guesser's score; of a handful of samples a guesser may have all right.
+    spread = (level * (1 - level) / samples) ** 0.5 if samples >= GUESSES and level > NO_DETECTOR else 0.0
     if reached > level + spread:
         return ""
     return (
