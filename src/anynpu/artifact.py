@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -135,7 +136,7 @@ class Manifest:
     schema_version: int = 0
     seal: str = ""
 
-    @property
+    @functools.cached_property
     def digest(self) -> str:
         """The sha256 of everything but the time of making; `seal` holds it, so that a changed manifest shows."""
         return schema.digest(replace(self, made=None, seal=""))

@@ -60,6 +60,7 @@ def load(kind: str, name: str) -> Any:
         ) from error
 
 
+@functools.cache
 def provider(kind: str, name: str) -> tuple[str, str]:
     """Returns the package that gives a plug-in and its version."""
     package = _point(kind, name).dist

@@ -7,6 +7,7 @@ leaks or crashes cannot touch the command line's stdout or its process.
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import importlib.metadata
 import json
@@ -49,6 +50,7 @@ class Completed:
     seconds: float
 
 
+@functools.cache
 def version_of(package: str, extra: str = "build") -> str:
     """Returns the installed version of a Python package without importing it, or raises ToolMissing."""
     try:

@@ -329,7 +329,7 @@ def test_a_failed_build_leaves_no_artifact_in_the_store(cli: Any, tmp_path: Path
     assert record["exit"] == 5 and record["error"]["kind"] == "ToolFailed"
     assert Path(record["error"]["log"]).is_file()
     manifests = [json.loads(path.read_text()) for path in (tmp_path / "cache").rglob("manifest.json")]
-    assert {m["format"] for m in manifests} == {"onnx", "dataset"}
+    assert {m["format"] for m in manifests} == {"onnx", "dataset", "proof"}
     assert not [p for p in (tmp_path / "cache").rglob("*") if p.name in ("quark", "float.onnx")]
 
 

@@ -210,8 +210,11 @@ def run_generator(source: str, inputs: list[dict[str, Any]], limit: int | None, 
     assert generator is not None
     specs = [from_dict(TensorSpec, spec, "input") for spec in inputs]
     folder = generator[0].resolve().parent
-    with Recorder(folder).watching() as recorder:
-        arrays, labels = _read_generator(source, *generator, specs, limit)
+    try:
+        with Recorder(folder).watching() as recorder:
+            arrays, labels = _read_generator(source, *generator, specs, limit)
+    except SystemExit as error:
+        raise ConfigError(f"{source} called sys.exit({error.code!r})") from None
     for key, array in arrays.items():
         if array.dtype.kind not in "biufc":
             raise ConfigError(f"{source} gives {array.dtype} for {key}, not numbers")

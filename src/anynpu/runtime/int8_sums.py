@@ -194,11 +194,9 @@ class _Shift:
             node.output[0] = f"{real}/int8"
             axis = {a.name: helper.get_attribute_value(a) for a in node.attribute if a.name in ("axis", "block_size")}
             again = helper.make_node(
-                "QuantizeLinear", [f"{real}/int8", scale, zero], [f"{real}/uint8"], f"{node.name}/again", **axis
+                "QuantizeLinear", [f"{real}/int8", scale, zero], [f"{real}/uint8"], f"{real}/again", **axis
             )
-            back = helper.make_node(
-                "DequantizeLinear", [f"{real}/uint8", scale, zero], [real], f"{node.name}/back", **axis
-            )
+            back = helper.make_node("DequantizeLinear", [f"{real}/uint8", scale, zero], [real], f"{real}/back", **axis)
             nodes[(at := nodes.index(node) + 1) : at] = [again, back]
         del self.graph.node[:]
         self.graph.node.extend(nodes)

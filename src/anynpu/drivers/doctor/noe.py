@@ -16,7 +16,7 @@ from anynpu.drivers.doctor.result import Result, failed, missing, ok
 from anynpu.drivers.elf_module import DYNSYM, read_elf
 from anynpu.drivers.root import Root
 from anynpu.drivers.zhouyi import userspace
-from anynpu.errors import IntegrityError
+from anynpu.errors import DeviceError, IntegrityError
 from anynpu.runtime.noe.abi import PROTOTYPES
 from anynpu.runtime.noe.cix import LFS_POINTER
 from anynpu.runtime.noe.client import CLIENTS
@@ -104,6 +104,8 @@ def answers(machine: Machine) -> Result | None:
     client = CLIENTS.acquire(path)
     try:
         info = client.ask("info")
+    except DeviceError as error:
+        return failed(error.message, error.hint or "sudo dmesg | tail")
     finally:
         CLIENTS.release(path, client)
     return ok(f"libnoe {info['library']}, driver {info['driver']}, {info['target']}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anynpu.drivers.doctor.machine import Machine
-from anynpu.errors import AnyNpuError, DeviceError, IntegrityError, ToolMissing
+from anynpu.errors import AnyNpuError, IntegrityError, ToolMissing
 
 Status = Literal["ok", "failed", "unknown", "missing", "skipped"]
 """`missing`: something optional is not installed, which is no problem. `skipped`: an earlier problem comes first."""
@@ -96,8 +96,6 @@ def _look(check: Check, machine: Machine) -> Result | None:
         return failed(error.message, error.hint or "install that file again")
     except ToolMissing as error:
         return unknown(error.message, error.hint)
-    except DeviceError as error:
-        return failed(error.message, error.hint or "sudo dmesg | tail")
     except AnyNpuError as error:
         return unknown(error.message, error.hint or "sudo anynpu doctor")
     except OSError as error:
