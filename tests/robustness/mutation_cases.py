@@ -18,7 +18,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,25 +114,43 @@ def prepare(each: Case, place: Path) -> list[str]:
     return [part.format(file=each.seed.file) for part in each.command]
 
 
-def _forked(argv: Sequence[str], *, cwd: Path, log: Path, timeout_s: float = 600, hint: str = "", **rest: Any) -> Any:
+def _forked(
+    argv: Sequence[str],
+    *,
+    cwd: Path,
+    log: Path,
+    timeout_s: float = 600,
+    hint: str = "",
+    on_line: Callable[[str], None] | None = None,
+    **rest: Any,
+) -> Any:
     """Stands in for tool.run: our own functions run in a fork, programs as ever."""
     if list(argv[1:4]) != ["-P", "-m", "anynpu.tool"]:
-        return REAL_RUN(argv, cwd=cwd, log=log, timeout_s=timeout_s, hint=hint, **rest)
-    reader, writer = os.pipe()
+        return REAL_RUN(argv, cwd=cwd, log=log, timeout_s=timeout_s, hint=hint, on_line=on_line, **rest)
+    stdin, alive = os.pipe()
+    output, sink = os.pipe()
     started = time.monotonic()
     child = os.fork()
     if child == 0:
-        sink = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        for source, to in ((reader, 0), (sink, 1), (sink, 2)):
+        for source, to in ((stdin, 0), (sink, 1), (sink, 2)):
             os.dup2(source, to)
+        os.close(alive), os.close(output), os.close(sink)
+        sys.argv = list(argv[3:])
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         try:
             tool._child(argv[4], argv[5])
         finally:
             os._exit(1)
+    os.close(stdin), os.close(sink)
+    lines = []
+    with os.fdopen(output, encoding="utf-8", errors="replace") as stream, log.open("a", encoding="utf-8") as kept:
+        for line in stream:
+            lines.append(line)
+            kept.write(line)
+            if on_line is not None:
+                on_line(line)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os.close(reader), os.close(writer)
-    lines = log.read_text("utf-8", "replace").splitlines(keepends=True)
+    os.close(alive)
     if status != 0:
         raise tool._failure(f"{argv[0]} failed with {tool.status_name(status)}", argv, status, log, lines, hint)
     return tool.Completed(tuple(argv), "".join(lines), time.monotonic() - started)
