@@ -3,13 +3,14 @@
 Eight bits hold the maps of the last convolutions, but not boxes of 0 to 640 and scores of 0 to 1 under one scale. The
 cut is found by structure, never by names: from the output back through reshaping and arithmetic to the convolutions
 whose maps have a stride. What lies behind the cut is then executed on random maps and must give what the decode of
-version 5 or 8 gives, so that a decode of another kind is refused and not misread.
+version 5 or 8 gives, so that a decode of another kind is refused and not misread. The import proves the same of the
+whole detector on the user's samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, NodeProto, helper
 
 from anynpu.errors import Unsupported
+from anynpu.graph.agreement import Disagreement, Feeds, Run, disagreement
 from anynpu.graph.run import Session
 from anynpu.graph.shapes import infer, inputs_of, shape_of, tensor_shapes
 
@@ -59,16 +61,69 @@ class DetectorHead:
     classes: int
     reg_max: int = 0
     anchors: tuple[tuple[tuple[float, float], ...], ...] = ()
+    corners: bool = False
+    """Whether the model's own decode gives corners of boxes, not centre and size."""
+    of_image: bool = False
+    """Whether it gives them as parts of the image, not in pixels."""
 
     @property
     def strides(self) -> tuple[int, ...]:
         return tuple(sorted({m.stride for m in self.maps}))
+
+    @property
+    def rows(self) -> int:
+        """Rows of the decoded output: the box, its own score in version 5, and the classes."""
+        return self.classes + (5 if self.version == "v5" else 4)
 
 
 def cut_decode(model: ModelProto) -> tuple[ModelProto, DetectorHead]:
     """Returns the detector without its decode, giving the maps of its head, and what these are."""
     head = find_head(model)
     return _cut(model, head), head
+
+
+@dataclass(frozen=True)
+class CutDetector:
+    """A detector without its decode beside the whole one, to be compared on samples."""
+
+    whole: ModelProto
+    cut: ModelProto
+    head: DetectorHead
+
+    def disagreement(self, run: Run, feeds: Sequence[Feeds]) -> Disagreement | None:
+        """Returns where the host's decode of the maps gives other boxes or scores than the whole detector.
+
+        `run` computes the outputs of the whole one. Boxes and scores are compared apart: beside hundreds of pixels no
+        error of a score would show.
+        """
+        output, image = _decoded_output(self.whole), _image_size(self.whole)
+        place = [value.name for value in self.whole.graph.output].index(output)
+        session = Session(self.cut)
+        names = [value.name for value in self.cut.graph.output]
+
+        def by_model(feed: Feeds) -> list[Floats]:
+            rows = np.asarray(run(feed)[place][0], np.float64)
+            rows = rows if rows.shape[0] == self.head.rows else rows.T
+            return [rows[:4], rows[4:]]
+
+        def by_host(feed: Feeds) -> list[Floats]:
+            maps = zip(names, session.run(feed), strict=True)
+            rows = decode(self.head, {name: np.asarray(values, np.float64) for name, values in maps})
+            return [_as_model(self.head, rows, image), rows[4:]]
+
+        return disagreement([f"{output} (boxes)", f"{output} (scores)"], by_model, by_host, feeds)
+
+    def refusal(self, found: Disagreement) -> Unsupported:
+        """Returns the error for a decode that is the host's on random maps and not on these samples."""
+        return _unknown(f"its decode is not the one of {self.head.version}: the host's differs in {found}")
+
+
+def _as_model(head: DetectorHead, rows: Floats, image: tuple[int, int]) -> Floats:
+    """Returns the host's boxes in the form that the model's own decode gives them in."""
+    centre, size = rows[:2], rows[2:4]
+    boxes = np.concatenate([centre - size / 2, centre + size / 2]) if head.corners else rows[:4]
+    sides = np.array([image[1], image[0], image[1], image[0]], np.float64)[:, None]
+    return boxes / sides if head.of_image else boxes
 
 
 def find_head(model: ModelProto) -> DetectorHead:
@@ -204,9 +259,7 @@ def _anchor_free(
     sides, classes = min(widths["boxes"]), base.shape[0] - 4
     if len(widths["boxes"]) > 1 or sides % 4 or widths["classes"] != {classes}:
         raise _unknown(f"its maps have {sorted(widths['boxes'])} box and {sorted(widths['classes'])} class channels")
-    head = DetectorHead("v8", tuple(maps), classes, sides // 4)
-    _prove(tail, head, boxes, image)
-    return head
+    return _proved(tail, DetectorHead("v8", tuple(maps), classes, sides // 4), boxes, image)
 
 
 def _role(tail: _Tail, name: str, base: Floats) -> Role | None:
@@ -233,23 +286,21 @@ def _anchor_based(
         rows = base[2:4, start : start + _ANCHORS * count : count]
         anchors.append(tuple((round(float(w), 4), round(float(h), 4)) for w, h in rows.T))
         start += _ANCHORS * count
-    head = DetectorHead("v5", maps, base.shape[0] - 5, anchors=tuple(anchors))
-    _prove(tail, head, boxes, image)
-    return head
+    return _proved(tail, DetectorHead("v5", maps, base.shape[0] - 5, anchors=tuple(anchors)), boxes, image)
 
 
-def _prove(tail: _Tail, head: DetectorHead, boxes: int, image: tuple[int, int]) -> None:
-    """Raises unless the model's own decode of random maps is the one that the host will do."""
+def _proved(tail: _Tail, head: DetectorHead, boxes: int, image: tuple[int, int]) -> DetectorHead:
+    """Returns the head with the form of its boxes; raises unless the model decodes random maps as the host will."""
     maps = tail.random(2)
     got = tail.run(maps, boxes)
     wanted = decode(head, {m.name: maps[m.tensor] for m in head.maps})
-    sides = np.array([image[1], image[0], image[1], image[0]], np.float64)[:, None]
-    corners = np.concatenate([wanted[:2] - wanted[2:4] / 2, wanted[:2] + wanted[2:4] / 2])
     # Some exports give corners, and some divide by the size of the image: the host's boxes are the same.
-    forms = (wanted[:4], corners, wanted[:4] / sides, corners / sides)
-    error = min(float(np.abs(got[:4] - form).max() / np.abs(form).max()) for form in forms)
-    if max(error, float(np.abs(got[4:] - wanted[4:]).max())) > TOLERANCE:
+    heads = [replace(head, corners=corners, of_image=of_image) for corners in (False, True) for of_image in (False, True)]
+    forms = [_as_model(each, wanted, image) for each in heads]
+    errors = [float(np.abs(got[:4] - form).max() / np.abs(form).max()) for form in forms]
+    if max(min(errors), float(np.abs(got[4:] - wanted[4:]).max())) > TOLERANCE:
         raise _unknown(f"its decode of boxes or scores is not the one of {head.version}")
+    return heads[errors.index(min(errors))]
 
 
 def decode(head: DetectorHead, maps: Mapping[str, Floats]) -> Floats:
@@ -262,7 +313,8 @@ def decode(head: DetectorHead, maps: Mapping[str, Floats]) -> Floats:
 
 
 def _sigmoid(values: Floats) -> Floats:
-    return np.asarray(1.0 / (1.0 + np.exp(-values)))
+    with np.errstate(over="ignore"):  # infinity gives the 0 that it should
+        return np.asarray(1.0 / (1.0 + np.exp(-values)))
 
 
 def _cells(height: int, width: int) -> Floats:

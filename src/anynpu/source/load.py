@@ -23,6 +23,7 @@ from anynpu.tensors import DTYPES, Array, TensorSpec
 if TYPE_CHECKING:
     import onnx
 
+    from anynpu.graph.heads import CutDetector
     from anynpu.source.torch_export import Exported
 
 AXES = "NCDHWTLSF"
@@ -147,10 +148,13 @@ class Original:
     notes: tuple[str, ...]
     exported: Exported | None = None
 
-    def prove(self, model: onnx.ModelProto, folders: Sequence[str]) -> dict[str, Any]:
+    def prove(
+        self, model: onnx.ModelProto, folders: Sequence[str], detector: CutDetector | None = None
+    ) -> dict[str, Any]:
         """Raises unless `model` computes what the original does, on samples, or on random numbers where there are none.
 
-        Returns how many of how many samples were compared, and notes.
+        Of a detector that was cut, the cut one with the host's decode must. Returns how many of how many samples were
+        compared, and notes.
         """
         from anynpu.graph.agreement import disagreement, proof_count, random_probes, spread
         from anynpu.graph.run import Session
@@ -170,7 +174,12 @@ class Original:
             self.exported.watch(feeds)
         elif feeds:
             require_repeatable(self.graph, feeds[0])
-        found = disagreement([v.name for v in model.graph.output], run, Session(model).run, feeds) if feeds else None
+        apart = detector.disagreement(run, feeds) if detector is not None and feeds else None
+        found = None
+        if feeds and (detector is None or apart is not None):
+            found = disagreement([v.name for v in model.graph.output], run, Session(model).run, feeds)
+        if detector is not None and apart is not None and found is None:
+            raise detector.refusal(apart)
         if found is not None and self.exported is None:
             raise IntegrityError(f"simplification changed {found}", "export the model again, and report it")
         if self.exported is not None:
@@ -231,7 +240,7 @@ def _imported(
     card = schema.from_dict(Card, task, "task") if task else None
     original = _read(request)
     whole = simplify(original.graph)
-    model, card, said = _without_decode(whole, card)
+    model, card, said, detector = _without_decode(whole, card)
     onnx.save(model, str(Path(out) / "model.onnx"))
     counted = cost(model)
     findings = input_dependence(model)
@@ -260,18 +269,20 @@ def _imported(
         task=schema.to_dict(card) if card else {},
     )
     described = schema.to_dict(manifest)
-    return {"manifest": described, "proof": original.prove(whole, samples(described))}
+    return {"manifest": described, "proof": original.prove(whole, samples(described), detector)}
 
 
-def _without_decode(model: onnx.ModelProto, card: Card | None) -> tuple[onnx.ModelProto, Card | None, tuple[str, ...]]:
-    """Returns a detector that decodes on the host without its own decode, others unchanged.
+def _without_decode(
+    model: onnx.ModelProto, card: Card | None
+) -> tuple[onnx.ModelProto, Card | None, tuple[str, ...], CutDetector | None]:
+    """Returns a detector that decodes on the host without its own decode, and how to prove that; others unchanged.
 
     The card that comes back says of the head what the model says; the notes tell where that is not what it said.
     """
-    from anynpu.graph.heads import cut_decode
+    from anynpu.graph.heads import CutDetector, cut_decode
 
     if card is None or card.yolo is None or card.yolo.decode != "host":
-        return model, card, ()
+        return model, card, (), None
     cut, head = cut_decode(model)
     if card.yolo.version != head.version:
         raise ConfigError(
@@ -282,7 +293,8 @@ def _without_decode(model: onnx.ModelProto, card: Card | None) -> tuple[onnx.Mod
     names = [name for name in ("strides", "reg_max", "anchors") if getattr(found, name) != getattr(card.yolo, name)]
     notes = [f"the card's {name} of the head are replaced by the model's own: {getattr(found, name)}" for name in names]
     outputs = ", ".join(value.name for value in cut.graph.output)
-    return cut, replace(card, yolo=found), (f"cut before the decode, which the host does: {outputs}", *notes)
+    said = (f"cut before the decode, which the host does: {outputs}", *notes)
+    return cut, replace(card, yolo=found), said, CutDetector(model, cut, head)
 
 
 def _with_channels(inputs: tuple[TensorSpec, ...], card: Card | None) -> tuple[TensorSpec, ...]:
