@@ -20,7 +20,7 @@ from anynpu.errors import ConfigError, Finding, IntegrityError, ToolFailed, Unsu
 from anynpu.graph.agreement import Disagreement, disagreement
 from anynpu.graph.run import Session
 from anynpu.graph.training import for_inference
-from anynpu.source.torch_forward import ModuleRun, Reads, require_repeatable, set_to_inference
+from anynpu.source.torch_forward import ModuleRun, Reads, Unused, require_repeatable, set_to_inference
 from anynpu.tensors import Array
 
 if TYPE_CHECKING:
@@ -52,8 +52,8 @@ class Exported:
         if found is None:
             return
         message = f"the exported ONNX model differs from the module: {found}"
-        if self.reads.places:
-            place, what = next(iter(self.reads.places.items()))
+        if places := {**self.reads.places, **self.reads.sizes}:
+            place, what = next(iter(places.items()))
             raise Unsupported(
                 f"{message}; forward reads values of its input in {place} ({what}), and a graph has one fixed path",
                 [Finding("reads-values", note) for note in self.reads.notes()],
@@ -63,7 +63,12 @@ class Exported:
             raise Unsupported(
                 f"{message}; {self.notes[-1]}", hint="give what forward keeps between calls as an input and an output"
             )
-        raise ToolFailed(message, argv=("torch.onnx.export",), hint="export the model to ONNX yourself and compare it")
+        raise ToolFailed(
+            message,
+            argv=("torch.onnx.export",),
+            hint="a forward that keeps anything between calls has no graph; otherwise export the model to ONNX "
+            "yourself and compare it",
+        )
 
 
 def export(
@@ -78,12 +83,13 @@ def export(
     trace, probe = (_samples(names, inputs, input_dtypes, seed) for seed in (0, 1))
     notes = set_to_inference(module)
     hook = module.register_forward_hook(_flat)
-    reads = Reads()
+    reads, unused = Reads(), Unused.of(module)
     try:
         with reads.watching(module):
             _, keys = _forward(module, trace, inputs)
             outputs, _ = _forward(module, probe, inputs)
         notes += require_repeatable(module, lambda: _forward(module, probe, inputs)[0])
+        unused.require_same(module, lambda each: _forward(each, probe, inputs)[0])
         outs = _output_names(output_names, keys)
         model = _exported(module, trace, names, outs, opset)
     finally:

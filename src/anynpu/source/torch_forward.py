@@ -5,9 +5,9 @@ A graph can do none of that. A trace keeps what it met once, so each is named he
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -82,6 +82,39 @@ def set_to_inference(module: torch.nn.Module) -> tuple[str, ...]:
     # Of a whole module that is stuck, the innermost parts say most.
     names = [f"{name} ({type(part).__name__})" if name else type(part).__name__ for name, part in stuck.items()]
     return (f"left in training mode by eval(), and set to inference: {', '.join(names[::-1][:8])}",)
+
+
+@dataclass(frozen=True)
+class Unused:
+    """A module as it was before its first call: what forward keeps of its first input shows beside it."""
+
+    module: torch.nn.Module | None
+    state: Mapping[str, object]
+
+    @staticmethod
+    def of(module: torch.nn.Module) -> Unused:
+        """Returns a copy that shares the weights; of a module that cannot be copied nothing is known."""
+        memo: dict[int, Any] = {id(weight): weight for weight in module.parameters()}
+        try:
+            return Unused(copy.deepcopy(module, memo), _state(module))
+        except Exception:  # whatever the parts of a user's module raise
+            return Unused(None, _state(module))
+
+    def require_same(self, module: torch.nn.Module, run: Callable[[torch.nn.Module], Sequence[Tensor]]) -> None:
+        """Raises ConfigError where a module that has seen other inputs gives other results than one that has not."""
+        if self.module is None:
+            return
+        try:
+            first = run(self.module)
+        except ConfigError:  # the copy is not fit to run: nothing is known
+            return
+        if not _same(first, run(module)):
+            kept = _changed(self.state, _state(module))
+            raise ConfigError(
+                "the module gives different results for the same input: they depend on inputs that it was given before"
+                + (f", of which forward keeps {', '.join(kept[:3])}" if kept else ""),
+                "give what it keeps between calls as an input and an output, or set it when the module is made",
+            )
 
 
 def require_repeatable(module: torch.nn.Module, run: Callable[[], Sequence[Tensor]]) -> tuple[str, ...]:
@@ -180,15 +213,19 @@ def _state(module: torch.nn.Module) -> dict[str, object]:
     """Returns what a module could keep between calls: tensors by their version, numbers and texts by value."""
     import torch
 
+    own = vars(torch.nn.Module()).keys() - {"training"}
     state: dict[str, object] = {}
     for prefix, part in module.named_modules():
-        for name, value in {**part.__dict__, **part._parameters, **part._buffers}.items():
+        held = {name: value for name, value in vars(part).items() if name not in own}
+        for name, value in {**held, **part._parameters, **part._buffers}.items():
             place = f"{prefix}.{name}" if prefix else name
             if isinstance(value, torch.Tensor):
-                state[place] = (value._version, tuple(value.shape))
+                # A lazy layer's weights have no shape before its first call.
+                lazy = torch.nn.parameter.is_lazy(value)
+                state[place] = "lazy" if lazy else (value._version, tuple(value.shape))
             elif isinstance(value, bool | int | float | str):
                 state[place] = value
-            elif isinstance(value, list | dict) and not name.startswith("_"):
+            elif isinstance(value, list | dict | set):
                 state[place] = len(value)
     return state
 
@@ -202,6 +239,8 @@ class Reads:
     """The places where values of tensors become Python numbers, each with what was read there."""
 
     places: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, str] = field(default_factory=dict)
+    """Where the size of a selection is read, which many graphs have too: to blame only where results differ."""
 
     def notes(self) -> tuple[str, ...]:
         return tuple(
@@ -214,16 +253,24 @@ class Reads:
         """Records what is read while the block runs; weights, and what is made of them alone, do not count."""
         from torch.overrides import TorchFunctionMode
 
-        places = self.places
+        places, sizes = self.places, self.sizes
 
         class Watch(TorchFunctionMode):
             def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                name = getattr(function, "__name__", "")
                 from_input = any(hasattr(each, _MARK) for each in _tensors((args, kwargs or {})))
-                what = _READING.get(getattr(function, "__name__", "")) if from_input else None
+                what = _READING.get(name) if from_input else None
                 if what and (place := _place()):
                     places.setdefault(place, what)
+                if name in _SIZING and any(hasattr(each, _SELECTED) for each in _tensors(args)) and (place := _place()):
+                    sizes.setdefault(place, "the size of a selection by values")
                 result = function(*args, **(kwargs or {}))
-                return _marked(result) if from_input else result
+                if name in _SHAPED_ALIKE or not from_input:
+                    return result
+                if name in _SELECTING or (name == "__getitem__" and _by_mask(args)):
+                    for tensor in _tensors(result):
+                        setattr(tensor, _SELECTED, True)
+                return _marked(result)
 
         hook = module.register_forward_pre_hook(lambda part, arguments: _marked(arguments))
         try:
@@ -233,7 +280,11 @@ class Reads:
             hook.remove()
 
 
-_MARK = "_anynpu_of_input"
+_MARK, _SELECTED = "_anynpu_of_input", "_anynpu_selected"
+_SELECTING = {"nonzero", "argwhere", "unique", "unique_consecutive", "masked_select"}
+_SIZING = {"__len__", "size", "numel", "__get__"}
+_SHAPED_ALIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty"}
+"""What has the shape of the input and none of its values."""
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:
@@ -248,6 +299,11 @@ def _tensors(value: Any) -> Iterator[Tensor]:
             yield from _tensors(each)
 
 
+def _by_mask(arguments: Any) -> bool:
+    """Whether an index picks elements by truth values."""
+    return any(not index.dtype.is_floating_point and index.dtype.itemsize == 1 for index in _tensors(arguments[1:]))
+
+
 def _marked(value: Any) -> Any:
     """Returns a result after marking its tensors as made from the input."""
     for tensor in _tensors(value):
@@ -257,7 +313,9 @@ def _marked(value: Any) -> Any:
 
 def _place() -> str:
     """Returns file and line of the innermost frame that is not torch's, or nothing where that is ours."""
-    torch_folder, ours = str(Path(sysconfig.get_path("platlib")) / "torch"), str(Path(__file__).parents[1])
+    import torch
+
+    torch_folder, ours = str(Path(torch.__file__).parent), str(Path(__file__).parents[1])
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(torch_folder):
         frame = frame.f_back
