@@ -30,6 +30,7 @@ from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.platform import Platform
 from anynpu.report.figures import count, kib, said_by
+from anynpu.report.schema import read as read_record
 from anynpu.runtime.base import sessions_for
 
 MODEL_FLAGS = ("ckpt", "trust_checkpoint", "arg", "shape", "dtype", "layout", "channels", "output_names", "config")
@@ -206,8 +207,24 @@ def _show(artifact: Artifact) -> None:
         click.echo(
             f"made by      {step.name} ({tools}) from " + ", ".join(f"{k} {v[:12]}" for k, v in step.inputs.items())
         )
-    for note in manifest.notes:
+    for note in dict.fromkeys((*manifest.notes, *_notes_of_build(artifact))):
         click.echo(on_one_line(f"note         {note}"))
+
+
+def _notes_of_build(artifact: Artifact) -> list[str]:
+    """Returns what the report beside a chip's folder notes of the build and of the steps that led to it."""
+    report = artifact.path.resolve().parent / REPORT
+    if not report.is_file():
+        return []
+    try:
+        data, _ = read_record(report)
+    except AnyNpuError as error:  # the artifact is whole without it
+        return [error.message]
+    chains = [chip["chain"] for chip in data.get("chips", ()) if chip["chain"]]
+    steps = next((steps for steps in chains if steps[-1]["digest"] == artifact.digest), None)
+    if steps is None:
+        return []
+    return [note for step in (data["model"], *steps) for note in step.get("notes", ())] + list(data["notes"])
 
 
 def _show_layers(folder: Path, format: str) -> int:
