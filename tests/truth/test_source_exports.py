@@ -153,6 +153,7 @@ class Net(nn.Module):
         torch.manual_seed(0)
         self.layer, self.drop, self.calls = nn.Linear(8, 4), nn.Dropout(0.5), 0
         self.register_buffer("memory", torch.zeros(1, 4))
+        self.kept, self.first = {}, None
         self.around = around
 
     def forward(self, x):
@@ -167,6 +168,43 @@ def counting(net, x):
 def remembering(net, x):
     net.memory.mul_(0.9).add_(net.layer(x))
     return net.memory.clone()
+
+
+def first_answer(net, x):
+    if net.first is None:
+        net.first = net.layer(x)
+    return net.layer(x) + net.first
+
+
+def last_answer(net, x):
+    before, net.first = net.first, net.layer(x)
+    return net.layer(x) if before is None else net.layer(x) + before
+
+
+def scaled_by_the_first(net, x):
+    net.kept.setdefault("scale", float(x.abs().max()))
+    return net.layer(x / net.kept["scale"])
+
+
+def in_a_private_attribute(net, x):
+    if not hasattr(net, "_mean"):
+        net._mean = x.mean()
+    return net.layer(x - net._mean)
+
+
+REMEMBERED = {
+    "first-answer": (first_answer, "forward keeps first"),
+    "last-answer": (last_answer, "forward keeps first"),
+    "scale-of-the-first-input": (scaled_by_the_first, "forward keeps kept"),
+    "private-attribute": (in_a_private_attribute, "forward keeps _mean"),
+}
+
+
+@pytest.mark.parametrize("case", REMEMBERED)
+def test_a_module_that_keeps_its_first_input_is_refused_by_name(case):
+    around, words = REMEMBERED[case]
+    with pytest.raises(ConfigError, match=f"inputs that it was given before, of which {words}"):
+        exported(around)
 
 
 def exported(around):
@@ -211,6 +249,15 @@ def proved(around, tmp_path: Path, samples: np.ndarray) -> dict:
     return load.Original(made.model, made.notes, made).prove(made.model, [str(tmp_path)])
 
 
+def in_an_exception(net, x):
+    try:
+        if x.max() > 1.7:
+            raise ValueError("too large")
+        return net.layer(x)
+    except ValueError:
+        return -net.layer(x)
+
+
 SAMPLES = np.random.default_rng(3).normal(0.4, 0.5, (64, 8))
 BRANCHES = {
     "branch": lambda net, x: net.layer(x) * 2 if x.mean() > 0.5 else net.layer(x),
@@ -219,6 +266,15 @@ BRANCHES = {
     "tolist": lambda net, x: net.layer(x) * (1 + sum(v > 1.6 for v in x[0].tolist())),
     "numpy": lambda net, x: net.layer(x) + float(np.maximum(x.numpy() - 1.7, 0).sum()),
     "int": lambda net, x: net.layer(x) * (1 + int(x.max() > 1.7)),
+    "where-with-a-python-bool": lambda net, x: torch.where(torch.tensor(bool(x.max() > 1.7)), net.layer(x), x[:, :4]),
+    "range": lambda net, x: net.layer(x) + sum(0.1 for _ in range(int(x[0, 0].abs() * 2))),
+    "exception": in_an_exception,
+    "dictionary": lambda net, x: net.layer(x) * {0: 1.0, 1: 2.0}.get(int(x.max().round().item()), 3.0),
+    "array-protocol": lambda net, x: net.layer(x) + float(np.asarray(x).max()),
+    "length-of-a-selection": lambda net, x: net.layer(x) * len(x[x > 0.5]),
+    "number-of-distinct-values": lambda net, x: net.layer(x) * len(torch.unique(x.round())),
+    "sorted": lambda net, x: net.layer(torch.tensor([sorted(x[0].tolist())])),
+    "largest-by-python": lambda net, x: net.layer(x) + max(x[0]),
 }
 
 
@@ -251,6 +307,57 @@ def test_shapes_and_weights_that_forward_reads_are_no_matter(tmp_path):
         return net.layer(x.reshape(x.shape[0], -1) if x.shape[-1] > 3 else x) * scale
 
     assert proved(shaped, tmp_path, SAMPLES)["notes"] == []
+
+
+def keeping_the_shape(net, x):
+    return net.layer(x + net.kept.setdefault(tuple(x.shape), torch.ones_like(x)))
+
+
+def keeping_the_answer(net, x):
+    net.first = net.layer(x).softmax(-1)
+    return net.first * 2
+
+
+def in_no_grad(net, x):
+    with torch.no_grad():
+        return net.layer(x)
+
+
+def shown(net, x):
+    print(x)
+    return net.layer(x) if f"{x.mean():.2f}" else x
+
+
+def zeros_of_the_shape(net, x):
+    return net.layer(x) * (2.0 if float(torch.zeros_like(x).sum()) == 0 else 1.0)
+
+
+HARMLESS = {
+    "cache-by-shape": keeping_the_shape,
+    "attention-kept-to-look-at": keeping_the_answer,
+    "no-grad": in_no_grad,
+    "printed": shown,
+    "zeros-like-the-input": zeros_of_the_shape,
+    "selection-by-mask": lambda net, x: net.layer(x) + x[x > 0].sum(),
+    "count-of-a-selection": lambda net, x: net.layer(x) * torch.nonzero(x > 0).shape[0],
+    "index-by-tensor": lambda net, x: net.layer(x) + x[0, x.argmax()],
+}
+
+
+@pytest.mark.parametrize("case", HARMLESS)
+def test_what_a_graph_can_do_too_is_no_matter(case, tmp_path):
+    proof = proved(HARMLESS[case], tmp_path, SAMPLES)
+    assert proof["compared"] == 64 and proof["notes"] == []
+
+
+def test_hooks_and_lazy_parts_are_no_matter(tmp_path):
+    module = Net(lambda net, x: net.layer(x) + net.lazy(x))
+    module.lazy = nn.LazyLinear(4)
+    module.layer.register_forward_hook(lambda part, arguments, result: result * 2)
+    made = export(module, {"x": (1, 8)}, {"x": "float32"}, ["y"], OPSET)
+    write_samples(tmp_path, SampleSet({"x": SAMPLES.astype(np.float32)}))
+    proof = load.Original(made.model, made.notes, made).prove(made.model, [str(tmp_path)])
+    assert proof["compared"] == 64 and not made.notes and not proof["notes"]
 
 
 def test_without_samples_random_inputs_of_many_scales_look_for_branches():
@@ -322,3 +429,8 @@ def test_a_build_says_what_it_froze(tmp_path, cli):
     assert done.returncode == 0, done.stderr
     assert "culprit: Dropout was in training mode" in done.stdout
     assert isinstance(Artifact.open(tmp_path / "out" / "float"), Artifact)
+    shown = cli("show", "out/null")
+    assert "note         culprit: Dropout was in training mode" in shown.stdout, shown.stderr
+    (tmp_path / "out" / "report.json").write_text('{"kind": "build"}')
+    shown = cli("show", "out/null")
+    assert shown.returncode == 0 and "report.json: schema_version: is missing" in shown.stdout, shown.stderr

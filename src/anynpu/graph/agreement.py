@@ -87,8 +87,13 @@ def _scaled(array: Array, scale: float) -> Array:
     return (array * scale).astype(array.dtype) if array.dtype.kind == "f" else array
 
 
-def disagreement(names: Sequence[str], reference: Run, candidate: Run, feeds: Sequence[Feeds]) -> Disagreement | None:
-    """Returns the output that two computations of the same inputs differ in most, or None where they agree."""
+def disagreement(
+    names: Sequence[str], reference: Run, candidate: Run, feeds: Sequence[Feeds], slack: float = 1.0
+) -> Disagreement | None:
+    """Returns the output that two computations of the same inputs differ in most, or None where they agree.
+
+    `slack` times the tolerance is for computations by other kernels.
+    """
     wanted = [list(reference(feed)) for feed in feeds]
     got = [list(candidate(feed)) for feed in feeds]
     movable = any(array.dtype.kind == "f" for feed in feeds[:1] for array in feed.values())
@@ -97,7 +102,8 @@ def disagreement(names: Sequence[str], reference: Run, candidate: Run, feeds: Se
         suspects, scale, errors, allowed = _suspects(
             [outputs[place] for outputs in wanted],
             [outputs[place] for outputs in got],
-            OF_MAGNITUDE if movable else OF_MAGNITUDE_UNMOVED,
+            slack * OF_VARIATION,
+            slack * (OF_MAGNITUDE if movable else OF_MAGNITUDE_UNMOVED),
         )
         differing = {
             at: error
@@ -111,7 +117,7 @@ def disagreement(names: Sequence[str], reference: Run, candidate: Run, feeds: Se
 
 
 def _suspects(
-    wanted: Sequence[Array], got: Sequence[Array], of_magnitude: float
+    wanted: Sequence[Array], got: Sequence[Array], of_variation: float, of_magnitude: float
 ) -> tuple[dict[int, float], float, list[Array], Array]:
     """Returns the samples beyond the tolerance with their largest error, the output's variation, all errors, and what
     is allowed for each element."""
@@ -125,7 +131,7 @@ def _suspects(
     variation = np.abs(values - values.mean(axis=0)).max(axis=0) if len(wanted) > 1 else np.abs(values[0])
     magnitude = float(np.abs(values).max(initial=0.0))
     exact = wanted[0].dtype.kind not in "f"
-    allowed = np.zeros_like(variation) if exact else OF_VARIATION * variation + of_magnitude * magnitude
+    allowed = np.zeros_like(variation) if exact else of_variation * variation + of_magnitude * magnitude
     suspects = {at: float(error.max(initial=0.0)) for at, error in enumerate(errors) if bool((error > allowed).any())}
     scale = float(variation.max(initial=0.0))
     return suspects, scale if scale > of_magnitude * magnitude else magnitude, errors, allowed

@@ -295,7 +295,9 @@ def _proved(tail: _Tail, head: DetectorHead, boxes: int, image: tuple[int, int])
     got = tail.run(maps, boxes)
     wanted = decode(head, {m.name: maps[m.tensor] for m in head.maps})
     # Some exports give corners, and some divide by the size of the image: the host's boxes are the same.
-    heads = [replace(head, corners=corners, of_image=of_image) for corners in (False, True) for of_image in (False, True)]
+    heads = [
+        replace(head, corners=corners, of_image=of_image) for corners in (False, True) for of_image in (False, True)
+    ]
     forms = [_as_model(each, wanted, image) for each in heads]
     errors = [float(np.abs(got[:4] - form).max() / np.abs(form).max()) for form in forms]
     if max(min(errors), float(np.abs(got[4:] - wanted[4:]).max())) > TOLERANCE:
@@ -324,7 +326,8 @@ def _cells(height: int, width: int) -> Floats:
 
 
 def _anchorless(boxes: Floats, classes: Floats, stride: int, reg_max: int) -> Floats:
-    spread = np.exp(boxes[0].reshape(4, reg_max, -1))
+    bins = boxes[0].reshape(4, reg_max, -1)
+    spread = np.exp(bins - bins.max(1, keepdims=True))
     sides = np.einsum("sbn,b->sn", spread / spread.sum(1, keepdims=True), np.arange(reg_max))
     if reg_max == 1:
         sides = boxes[0].reshape(4, -1)

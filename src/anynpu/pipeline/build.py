@@ -12,7 +12,7 @@ from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsupported
 from anynpu.measure.threshold import sentences
 from anynpu.measure.verify import Gate, Verification, judge
-from anynpu.pipeline.layers import empty, graph
+from anynpu.pipeline.layers import empty, float_twin, graph
 from anynpu.pipeline.planner import Link, plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, read_verification, require_samples
@@ -207,10 +207,12 @@ def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: Bu
         return {}
     assert result.model is not None
     data = require_samples(result.test)
-    evidence = steps.verify(platform, before, result.model, data)  # what a runtime refuses in the model is told first
+    floating = float_twin(made)
+    # What a runtime refuses in the model is told first.
+    evidence = steps.verify(platform, before, result.model, data, floating=floating)
     repetition = steps.repeat(platform.name, final, before, result.model, data)
     if not repetition.exact and not repetition.refused:
-        evidence = steps.verify(platform, final, result.model, data)
+        evidence = steps.verify(platform, final, result.model, data, floating=floating)
     verification = read_verification(evidence, final.manifest.format if repetition.refused else "")
     if repetition.exact:
         verification = replace(verification, executed=repetition.executed, device=repetition.device)
@@ -232,7 +234,8 @@ def _proof(
             continue
         assert result.model is not None
         data = require_samples(result.test)
-        evidence = steps.verify(platform, candidate, result.model, data, oracle if candidate is final else None)
+        exact = oracle if candidate is final else None
+        evidence = steps.verify(platform, candidate, result.model, data, exact, float_twin(made))
         stands_for = "" if candidate is final else final.manifest.format
         verification = read_verification(evidence, stands_for)
         if candidate is final and platform.device not in ("", verification.device):

@@ -408,12 +408,23 @@ class Steps:
         return self.run(chip, link.target.name, step, make).artifact
 
     def verify(
-        self, platform: Platform, made: Artifact, model: Artifact, data: Artifact, oracle: Artifact | None = None
+        self,
+        platform: Platform,
+        made: Artifact,
+        model: Artifact,
+        data: Artifact,
+        oracle: Artifact | None = None,
+        floating: Artifact | None = None,
     ) -> Artifact:
-        """Returns the evidence: `made` executed and compared with the float model, and with `oracle` bit by bit."""
+        """Returns the evidence: `made` executed and compared with the float model, and with `oracle` bit by bit.
+
+        `floating` is the float TFLite model that it was quantised from: it must compute what the float model does.
+        """
         inputs = {"candidate": made.digest, "reference": model.digest, "data": data.digest}
         if oracle is not None:
             inputs["oracle"] = oracle.digest
+        if floating is not None:
+            inputs["float"] = floating.digest
         # A shared cache may hold what another CPU gave: its instructions are part of the evidence.
         tools = {"anynpu": own_version(), **_runtime_versions(), "cpu": int8_sums.host()}
         # The reference runtime comes first anyway: chips that ask for it share the evidence with those that do not.
@@ -433,9 +444,10 @@ class Steps:
                 "device": device or None,
                 "random": bool(data.manifest.details["random"]),
             }
-            answer = tool.call(
-                "anynpu.measure.verify:verify", arguments, scratch=out.parent, log=work.log, progress=work.progress
-            )
+            function = "anynpu.measure.verify:verify"
+            if floating is not None:
+                function, arguments["floating"] = "anynpu.pipeline.conversion:verify_converted", str(floating.path)
+            answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
             if answer["device"] == choose(made.manifest.format).name:
                 trial.passed(made, choose(made.manifest.format))
             trial.passed(model, choose(model.manifest.format))

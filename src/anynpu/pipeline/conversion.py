@@ -1,0 +1,82 @@
+"""The float TFLite model of a chain beside the ONNX model it was converted from: the same numbers on the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu.artifact import Artifact
+from anynpu.errors import DeviceError, IntegrityError, ToolFailed
+from anynpu.measure import verify
+from anynpu.measure.refusals import refusal
+from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.runtime.base import Session, choose, run_real
+from anynpu.tensors import Array, by_name
+
+# What the proof may cost: a small part of a conversion, which takes twenty seconds of a core.
+MAX_SAMPLES, MIN_SAMPLES, MAX_MACS = 64, 4, 1_000_000_000
+SLACK = 10.0
+"""How many times the tolerance of a rewrite two runtimes may differ by; sound conversions stay below a tenth of it."""
+OF_INTEGERS = 0.02
+"""The share of class numbers that near ties may turn over."""
+
+
+def verify_converted(floating: str, **arguments: Any) -> dict[str, Any]:
+    """Proves the float TFLite model and then verifies the candidate (runs in a child process)."""
+    truth = Artifact.open(Path(arguments["reference"]))
+    require_converted(Artifact.open(Path(floating)), truth, read_samples(Path(arguments["data"])))
+    return verify.verify(**arguments)
+
+
+def require_converted(floating: Artifact, truth: Artifact, samples: SampleSet) -> None:
+    """Raises ToolFailed where the float TFLite model computes other outputs than the ONNX model on the samples."""
+    from anynpu.graph.agreement import disagreement, spread
+    from anynpu.runtime.litert import LiteRtInner
+
+    macs = truth.manifest.estimates.macs if truth.manifest.estimates else None
+    count = min(len(samples), MAX_SAMPLES, max(MIN_SAMPLES, MAX_MACS // max(macs or 1, 1)))
+    rows = list(samples)
+    feeds = [rows[at] for at in spread(len(rows), count)]
+    like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
+    kernels: Any = LiteRtInner  # the plain ones: the reference kernels take five times as long
+    reference, candidate = choose(truth.manifest.format)(truth), kernels(floating)
+    kinds = {spec.name: np.dtype(spec.dtype).kind for spec in truth.manifest.outputs}
+    floats = [name for name, kind in kinds.items() if kind == "f"]
+    numbers = [name for name in kinds if name not in floats]
+
+    def outputs(session: Session, feed: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
+        answers = run_real(session, feed, like)
+        return [np.asarray(answers[name], np.float64) for name in names]
+
+    def by_onnx(feed: Mapping[str, Array]) -> list[Array]:
+        return outputs(reference, feed, floats)
+
+    def by_tflite(feed: Mapping[str, Array]) -> list[Array]:
+        return outputs(candidate, feed, floats)
+
+    try:
+        where = str(disagreement(floats, by_onnx, by_tflite, feeds, SLACK) or "") if floats else ""
+        if numbers and not where:
+            pairs = [(outputs(reference, feed, numbers), outputs(candidate, feed, numbers)) for feed in feeds]
+            where = _other_numbers(numbers, pairs)
+    except (IntegrityError, DeviceError) as error:
+        raise refusal(kernels, error) or error from error
+    if where:
+        raise ToolFailed(
+            f"the float TFLite model that litert-torch made differs from the ONNX model: {where}",
+            argv=("litert-torch",),
+            hint="whatever is quantised from it is as wrong: write the model with other operators, or report it",
+        )
+
+
+def _other_numbers(names: Sequence[str], pairs: Sequence[tuple[list[Array], list[Array]]]) -> str:
+    """Returns the first output of integers of which more elements differ than near ties can turn over."""
+    for place, name in enumerate(names):
+        differing = sum(int(np.count_nonzero(wanted[place] != got[place])) for wanted, got in pairs)
+        total = sum(wanted[place].size for wanted, _ in pairs)
+        if differing > max(1, OF_INTEGERS * total):
+            return f"output '{name}' in {differing} of {total} numbers on {len(pairs)} samples"
+    return ""
