@@ -18,6 +18,10 @@ ETHOS_U = {
     *(f"ethos-u65-{macs}" for macs in (256, 512)),
     *(f"ethos-u85-{macs}" for macs in (128, 256, 512, 1024, 2048)),
 }
+REAL_ETHOS_U = (
+    *("alif-e3", "alif-e3-he", "alif-e4", "alif-e6", "alif-e7", "alif-e7-he", "alif-e8"),
+    *("hxwe2", "imx93", "m55m1", "psoc-edge-e84", "ra8p1", "sr110"),
+)
 
 
 def load(name: str) -> Platform:
@@ -50,11 +54,27 @@ def test_an_ethos_u_platform_compiles_for_the_accelerator_of_its_name(name):
     assert platform.npu.lower() == name
 
 
-def test_hxwe2_arena_is_the_sram_of_the_platform():
-    platform = load("hxwe2")
+def section(ini: configparser.ConfigParser, name: str) -> dict[str, str]:
+    """A section of a Vela configuration file, with what it inherits."""
+    own = dict(ini[name])
+    return {**section(ini, own["inherit"]), **own} if "inherit" in own else own
+
+
+@pytest.mark.parametrize("name", REAL_ETHOS_U)
+def test_a_real_chip_has_boards_and_says_one_thing_of_its_npu(name):
+    platform = load(name)
+    assert platform.target == "vela" and platform.boards and platform.memory.sram_kib
+    assert platform.facts["accelerator"] == platform.npu.lower() in ETHOS_U
+    assert "seen 2026-" in platform.source
+
+
+@pytest.mark.parametrize("name", sorted(set(REAL_ETHOS_U) - {"imx93"}))
+def test_arena_and_clock_are_those_of_the_platform(name):
+    platform = load(name)
     ini = configparser.ConfigParser()
     ini.read_string((resources.files("anynpu.data.vela") / platform.facts["config"]).read_text("utf-8"))
-    mode = ini[f"Memory_Mode.{platform.facts['memory_mode']}"]
-    assert platform.memory.sram_kib is not None
+    mode = section(ini, f"Memory_Mode.{platform.facts['memory_mode']}")
+    assert platform.memory.sram_kib is not None and platform.clock_mhz is not None
     assert int(mode["arena_cache_size"]) == platform.memory.sram_kib * 1024
-    assert f"System_Config.{platform.facts['system_config']}" in ini
+    system = section(ini, f"System_Config.{platform.facts['system_config']}")
+    assert float(system["core_clock"]) == platform.clock_mhz * 1e6
