@@ -133,6 +133,29 @@ def test_memory_bounds_count_what_no_compiler_can_avoid():
     assert fit.before(model, roomy, facts, VelaOptions()) == ()
 
 
+def test_weights_that_the_memory_mode_keeps_in_sram_count_there(tmp_path):
+    facts = VelaFacts("ethos-u55-64", "hxwe2.ini", "Himax_WE2", "Himax_WE2_Sram_Only")
+    assert fit.memory_areas(facts, VelaOptions()) == fit.MemoryAreas(arena_elsewhere=False, weights_in_sram=True)
+    flash = fit.memory_areas(facts, VelaOptions(memory_mode="Himax_WE2_Shared_Sram"))
+    assert flash == fit.MemoryAreas(arena_elsewhere=False, weights_in_sram=False)
+    inherited = VelaFacts("ethos-u55-256", "ra8p1.ini", "RA8P1", "RA8P1_Sram_Only")
+    assert fit.memory_areas(inherited, VelaOptions()).weights_in_sram
+
+    weights = np.random.default_rng(0).integers(-128, 128, 2000).astype("int8")
+    operands = (tensor("x", (1, 1500)), tensor("w", (2000,), data=weights))
+    model = [TfliteOperator(0, "FULLY_CONNECTED", "y", operands, (tensor("y", (1, 10)),))]
+    chip = dataclasses.replace(CHIP, memory=Memory(sram_kib=2))
+    [finding] = fit.before(model, chip, facts, VelaOptions())
+    assert finding.rule == "fits-sram" and "the weights" in finding.message
+    assert fit.before(model, chip, facts, VelaOptions(memory_mode="Himax_WE2_Shared_Sram")) == ()
+
+    candidate = compiled(tmp_path, "size", 1.0, 1500, 1000)
+    require_fit(candidate, chip)
+    with pytest.raises(Unsupported) as caught:
+        require_fit(candidate, chip, weights_in_sram=True)
+    assert [f.rule for f in caught.value.findings] == ["fits-sram"]
+
+
 def test_vela_is_always_told_the_whole_configuration(tmp_path):
     facts = VelaFacts("ethos-u55-64", "hxwe2.ini", "Himax_WE2", "Himax_WE2_Shared_Sram")
     options = VelaOptions(arena_cache_size=1000, memory_mode="Himax_WE2_Sram_Only", force_symmetric_int_weights=True)

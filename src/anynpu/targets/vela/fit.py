@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +19,29 @@ def before(
     model: Sequence[TfliteOperator], platform: Platform, facts: VelaFacts, options: VelaOptions
 ) -> tuple[Finding, ...]:
     """Returns why the model cannot fit, whatever Vela does."""
-    needed = 0 if _arena_elsewhere(facts, options) else arena_bound(model)
+    areas = memory_areas(facts, options)
+    needed = 0 if areas.arena_elsewhere else arena_bound(model)
     weights = weights_bound(model)
     sram = f"inputs or outputs alone take {_kib(needed)} of SRAM"
+    if areas.weights_in_sram:
+        needed += weights
+        sram = f"inputs or outputs and the weights take at least {_kib(needed)} of SRAM"
     flash = f"weights take at least {_kib(weights)} of flash however well they are compressed"
     return _beyond(sram, needed, platform.memory.sram_kib, "fits-sram", platform.name) + _beyond(
         flash, weights, platform.memory.flash_kib, "fits-flash", platform.name
     )
 
 
-def after(figures: Figures, file: Path, platform: Platform) -> tuple[Finding, ...]:
-    """Returns what of the compiled model is larger than the chip's memory."""
+def after(figures: Figures, file: Path, platform: Platform, weights_in_sram: bool = False) -> tuple[Finding, ...]:
+    """Returns what of the compiled model is larger than the chip's memory.
+
+    Vela counts weights as flash even where the memory mode keeps them in the SRAM.
+    """
     stored = file.stat().st_size
-    sram = f"Vela needs {_kib(figures.sram_bytes)} of SRAM"
+    needed = figures.sram_bytes + stored if weights_in_sram else figures.sram_bytes
+    sram = f"Vela needs {_kib(needed)} of SRAM" + (", the weights among it" if weights_in_sram else "")
     flash = f"the compiled model takes {_kib(stored)} of flash"
-    return _beyond(sram, figures.sram_bytes, platform.memory.sram_kib, "fits-sram", platform.name) + _beyond(
+    return _beyond(sram, needed, platform.memory.sram_kib, "fits-sram", platform.name) + _beyond(
         flash, stored, platform.memory.flash_kib, "fits-flash", platform.name
     )
 
@@ -64,18 +73,27 @@ def _unique(model: Sequence[TfliteOperator]) -> list[TfliteTensor]:
     return list({id(t): t for op in model for t in op.tensors}.values())
 
 
-def _arena_elsewhere(facts: VelaFacts, options: VelaOptions) -> bool:
-    """Whether the memory mode keeps the arena outside the SRAM, which then is a mere cache."""
+@dataclass(frozen=True)
+class MemoryAreas:
+    """What a memory mode keeps where: the arena outside the SRAM, which then is a mere cache; the weights in it."""
+
+    arena_elsewhere: bool
+    weights_in_sram: bool
+
+
+def memory_areas(facts: VelaFacts, options: VelaOptions) -> MemoryAreas:
+    """Returns what the memory mode says, or the modes that it inherits from."""
     parser = configparser.ConfigParser()
     parser.read_string(config_path(facts.config, options.config).read_text("utf-8"))
     section = f"Memory_Mode.{options.memory_mode or facts.memory_mode}"
+    areas: dict[str, str] = {}
     seen: set[str] = set()
     while parser.has_section(section) and section not in seen:
         seen.add(section)
-        if parser.has_option(section, "arena_mem_area"):
-            return parser[section]["arena_mem_area"] != parser[section].get("cache_mem_area", "Axi0")
+        areas = {**parser[section], **areas}
         section = parser[section].get("inherit", "")
-    return False
+    sram = areas.get("cache_mem_area", "Axi0")
+    return MemoryAreas(areas.get("arena_mem_area", sram) != sram, areas.get("const_mem_area") == sram)
 
 
 def _beyond(what: str, needed: int, limit_kib: int | None, rule: str, chip: str) -> tuple[Finding, ...]:

@@ -72,11 +72,12 @@ class Vela:
         for done, goal in enumerate(goals):
             work.progress(done, len(goals))
             candidates.append(run(model.main, facts, options, goal, out, work.log))
-        best = choose(candidates, platform, options.optimise)
+        weights_in_sram = fit.memory_areas(facts, options).weights_in_sram
+        best = choose(candidates, platform, options.optimise, weights_in_sram)
         ignored = (options.ignore_ops or "").split(",")
         receipt = placement(platform.npu or facts.accelerator, before, operators(best.model), best.output, ignored)
         require_npu(receipt, before)
-        require_fit(best, platform)
+        require_fit(best, platform, weights_in_sram)
         details = _details(candidates, best, facts, options)
         write_origins(best.database, before, out)
         _keep(best, candidates, out)
@@ -89,14 +90,14 @@ class Vela:
             fingerprint=model.manifest.fingerprint,
             placement=receipt,
             estimates=_estimates(best.figures, version, sum(op.macs for op in before)),
-            notes=_notes(len(receipt.elsewhere()), options),
+            notes=_notes(len(receipt.elsewhere()), options, weights_in_sram),
             details=details,
         )
 
 
-def choose(candidates: Sequence[Compiled], platform: Platform, goal: str) -> Compiled:
+def choose(candidates: Sequence[Compiled], platform: Platform, goal: str, weights_in_sram: bool = False) -> Compiled:
     """Returns the candidate that is better for the goal, among those that fit the chip if any does."""
-    fitting = [c for c in candidates if not fit.after(c.figures, c.model, platform)]
+    fitting = [c for c in candidates if not fit.after(c.figures, c.model, platform, weights_in_sram)]
 
     def rank(candidate: Compiled) -> tuple[float, ...]:
         f = candidate.figures
@@ -106,9 +107,9 @@ def choose(candidates: Sequence[Compiled], platform: Platform, goal: str) -> Com
     return min(fitting or candidates, key=rank)
 
 
-def require_fit(compiled: Compiled, platform: Platform) -> None:
+def require_fit(compiled: Compiled, platform: Platform, weights_in_sram: bool = False) -> None:
     """Raises Unsupported when the compiled model needs more memory than the chip has."""
-    if findings := fit.after(compiled.figures, compiled.model, platform):
+    if findings := fit.after(compiled.figures, compiled.model, platform, weights_in_sram):
         hint = "try -O optimise=best-size, or a smaller input"
         raise Unsupported(f"the model does not fit {platform.name}", findings, hint)
 
@@ -145,8 +146,10 @@ def _keep(best: Compiled, candidates: Sequence[Compiled], out: Path) -> None:
         shutil.rmtree(candidate.model.parent)
 
 
-def _notes(on_cpu: int, options: VelaOptions) -> tuple[str, ...]:
+def _notes(on_cpu: int, options: VelaOptions, weights_in_sram: bool) -> tuple[str, ...]:
     notes = []
+    if weights_in_sram:
+        notes.append("the memory mode keeps the weights in SRAM, on top of the SRAM that Vela counts")
     if on_cpu:
         notes.append(f"the estimate counts the NPU alone; operators left to the CPU come on top of it: {on_cpu}")
     if options.force_symmetric_int_weights:
