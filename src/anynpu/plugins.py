@@ -43,7 +43,8 @@ def _point(kind: str, name: str) -> EntryPoint:
     if name not in known:
         verb = "anynpu targets" if kind == "platforms" else "anynpu tool list"
         one = {"platforms": "chip", "targets": "target", "sessions": "device"}[kind]
-        raise ConfigError(f"no such {one}: {name}{near(name, known)}", f"`{verb}` lists them")
+        nearest = near(name, (*known, *_aliases()) if kind == "platforms" else known)
+        raise ConfigError(f"no such {one}: {name}{nearest}", f"`{verb}` lists them")
     return known[name]
 
 
@@ -97,3 +98,20 @@ def platform(name: str) -> Platform:
     if wanted not in _registered("platforms"):
         wanted = _aliases().get(wanted, wanted)
     return _read(wanted)
+
+
+def platforms_like(part: str) -> tuple[Platform, ...]:
+    """Returns the chips with `part` in a name, board, vendor or NPU of theirs, whatever its case and punctuation."""
+    wanted = _letters(part)
+    chips = []
+    for name in names("platforms"):
+        with suppress(ConfigError):  # as for aliases
+            chip = _read(name)
+            words = (chip.name, *chip.aliases, *chip.boards, chip.vendor, chip.npu)
+            if wanted and any(wanted in _letters(word) for word in words):
+                chips.append(chip)
+    return tuple(chips)
+
+
+def _letters(word: str) -> str:
+    return "".join(filter(str.isalnum, word.lower()))

@@ -83,6 +83,34 @@ def test_an_unknown_chip_says_the_nearest() -> None:
     assert "anynpu targets" in caught.value.hint
 
 
+def test_an_unknown_board_says_the_nearest_alias() -> None:
+    with pytest.raises(ConfigError, match=r"\(did you mean 'grove-vision-ai-v2'\?\)"):
+        plugins.platform("grove-vision-ai-v3")
+
+
+@pytest.mark.parametrize(
+    ("part", "names"),
+    [
+        ("Ensemble E7", {"alif-e7", "alif-e7-he"}),
+        ("Alif E7 App", {"alif-e7", "alif-e7-he"}),
+        ("Grove Vision", {"hxwe2"}),
+        ("i.MX 93", {"imx93"}),
+        ("RENESAS", {"ra8p1"}),
+        ("pse84", {"psoc-edge-e84"}),
+        ("u65", {"ethos-u65-256", "ethos-u65-512", "imx93"}),
+        ("qqqq", set()),
+        (" - ", set()),
+        ("", set()),
+    ],
+)
+def test_chips_are_found_by_a_part_of_what_they_are_called(part: str, names: set[str]) -> None:
+    assert {platform.name for platform in plugins.platforms_like(part)} == names
+
+
+def test_a_broken_chip_hides_no_other_from_a_search(third_party: Path) -> None:
+    assert {platform.name for platform in plugins.platforms_like("acme")} == {"acme-1", "acme-3"}
+
+
 def test_a_broken_chip_is_named_with_its_place(third_party: Path) -> None:
     with pytest.raises(ConfigError, match=r"acme-2\.toml: titel: no such setting \(did you mean 'title'\?\)"):
         plugins.platform("acme-2")

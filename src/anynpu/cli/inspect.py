@@ -43,21 +43,48 @@ MODEL_FLAGS = ("ckpt", "trust_checkpoint", "arg", "shape", "dtype", "layout", "c
 def targets(ctx: click.Context, /, chip: str | None, **_: Any) -> int:
     """List every chip: how a model gets there, whether the tools are here, and what executes the result here.
 
-    With a chip's name: its memories, quirks, and every option of the compilers that lead to it.
+    With a chip's name: its memories, boards, quirks, and every option of the compilers that lead to it. With part of a
+    name, of a board, a vendor or an NPU: the chips it fits, or the one.
 
     \b
     anynpu targets
     anynpu targets hxwe2
+    anynpu targets alif
     """
     if chip is not None:
-        return _show_chip(plugins.platform(chip), ctx.params["format"])
-    names = sorted(plugins.names("platforms"), key=_natural)
-    rows = [_target_row(plugins.platform(name)) for name in names]
+        chips = _chips_named(chip)
+        if len(chips) == 1:
+            return _show_chip(chips[0], ctx.params["format"])
+        rows = [_name_row(platform) for platform in chips]
+    else:
+        names = sorted(plugins.names("platforms"), key=_natural)
+        rows = [_target_row(plugins.platform(name)) for name in names]
     if ctx.params["format"] == "json":
         click.echo(as_json({"schema_version": 1, "kind": "targets", "chips": rows}), nl=False)
     else:
         print_table(rows)
     return 0
+
+
+def _chips_named(name: str) -> list[Platform]:
+    """Returns the chip of that name or alias, or else those that it is a part of; raises if there are none."""
+    try:
+        return [plugins.platform(name)]
+    except ConfigError:
+        like = plugins.platforms_like(name)
+        if like and name.strip().lower() not in plugins.names("platforms"):  # or else the chip's own file is bad
+            return sorted(like, key=lambda platform: _natural(platform.name))
+        raise
+
+
+def _name_row(platform: Platform) -> dict[str, str]:
+    return {
+        "chip": platform.name,
+        "what": platform.title,
+        "NPU": platform.npu or "-",
+        "boards": ", ".join(platform.boards) or "-",
+        "also called": ", ".join(platform.aliases) or "-",
+    }
 
 
 def _show_chip(platform: Platform, format: str) -> int:
@@ -76,6 +103,10 @@ def _show_chip(platform: Platform, format: str) -> int:
         return 0
     for name, value in _target_row(platform).items():
         click.echo(f"{name:<14} {value}")
+    click.echo(f"{'also called':<14} {', '.join(platform.aliases) or '-'}")
+    click.echo(f"{'boards':<14} {', '.join(platform.boards) or '-'}")
+    if platform.clock_mhz is not None:
+        click.echo(f"{'NPU clock':<14} {platform.clock_mhz:g} MHz")
     memory = platform.memory
     click.echo(f"{'memory':<14} SRAM {_limit(memory.sram_kib)}, flash {_limit(memory.flash_kib)}")
     click.echo(f"{'source':<14} {platform.source or '-'}")
