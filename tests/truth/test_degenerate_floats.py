@@ -87,7 +87,7 @@ def test_a_detector_of_what_is_not_in_the_samples(tmp_path):
     verification = proof(tmp_path / "float", dense("t = Sub(z, c) y = Sigmoid(t)", 1, c=[12.0]))
     (said,) = verification.warnings
     assert "of 0 or 1 for all 60 samples: they do not show what it tells apart" in said
-    assert verification.outputs["y"].sqnr_centred_db is None
+    assert verification.outputs["y"].sqnr_centred_db > 20
 
 
 def test_one_constant_output_among_others(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -13,6 +14,9 @@ from anynpu.measure.decibels import ratio_db
 from anynpu.measure.variation import compare_variation
 from anynpu.tensors import Array
 
+BLOCK = 1 << 13
+"""Values at a time: they stay in the cache, and no product of so few is spread over threads."""
+
 
 @dataclass(frozen=True)
 class Fidelity:
@@ -20,9 +24,9 @@ class Fidelity:
 
     `sqnr_db` is 10 log10(sum ref^2 / sum err^2); `sqnr_var_db` puts the variance of the reference above the mean square
     of the error, so that a large constant offset earns nothing; `sqnr_centred_db` does so with what varies over the
-    samples, and `unresolved`, `lost` and `uneven` go with it (`measure.variation.Variation`). All end at +-200 dB,
-    which an exact match reaches. `argmax_agreement` is None where the axis holds one value or nothing is highest; of
-    equal highest values none agrees.
+    samples, and `unresolved`, `lost`, `uneven` and `strays` go with it (`measure.variation.Variation`). All end at
+    +-200 dB, which an exact match reaches. `argmax_agreement` is None where the axis holds one value or nothing is
+    highest; of equal highest values none agrees.
     """
 
     cosine: float
@@ -35,6 +39,7 @@ class Fidelity:
     unresolved: str = ""
     lost: tuple[str, ...] = ()
     uneven: str = ""
+    strays: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,19 +61,33 @@ def compare_arrays(name: str, reference: Array, candidate: Array, axis: int = -1
         raise ConfigError(f"output {name}: shape {list(candidate.shape)} compared with {list(reference.shape)}")
     if reference.size == 0:
         raise ConfigError(f"output {name}: nothing to compare, the arrays are empty")
-    ref, cand = np.asarray(reference, np.float64), np.asarray(candidate, np.float64)
-    _check_finite(name, ref, cand)
-    error = cand - ref
-    noise = float(np.sum(error**2))
-    variation = compare_variation(name, np.asarray(reference), np.asarray(candidate))
+    reference, candidate = np.asarray(reference), np.asarray(candidate)
+    _check_finite(name, reference, candidate)
+    first = float(reference.flat[0])
+    signal = result = product = noise = moved = squares = largest = 0.0
+
+    for start in range(0, reference.size, BLOCK):
+        ref = reference.reshape(-1)[start : start + BLOCK].astype(np.float64)
+        cand = candidate.reshape(-1)[start : start + BLOCK].astype(np.float64)
+        signal += float(np.dot(ref, ref))
+        result += float(np.dot(cand, cand))
+        product += float(np.dot(ref, cand))
+        cand -= ref
+        noise += float(np.dot(cand, cand))
+        largest = max(largest, float(cand.max()), -float(cand.min()))
+        ref -= first
+        moved += float(ref.sum())
+        squares += float(np.dot(ref, ref))
+    variance = max(squares / reference.size - (moved / reference.size) ** 2, 0.0)
+    norms = math.sqrt(signal) * math.sqrt(result)
     return Fidelity(
-        cosine=_cosine(ref, cand),
-        sqnr_db=ratio_db(float(np.sum(ref**2)), noise),
-        sqnr_var_db=ratio_db(float(np.var(ref)), noise / ref.size),
-        max_abs_error=float(np.max(np.abs(error))),
-        argmax_agreement=_argmax_agreement(ref, cand, axis),
-        count=ref.shape[0] if ref.ndim else 1,
-        **vars(variation),
+        cosine=float(np.clip(product / norms, -1.0, 1.0)) if norms else float(noise == 0.0),
+        sqnr_db=ratio_db(signal, noise),
+        sqnr_var_db=ratio_db(variance, noise / reference.size),
+        max_abs_error=largest,
+        argmax_agreement=_argmax_agreement(reference, candidate, axis),
+        count=reference.shape[0] if reference.ndim else 1,
+        **vars(compare_variation(name, reference, candidate)),
     )
 
 
@@ -82,22 +101,18 @@ def _check_finite(name: str, reference: Array, candidate: Array) -> None:
         )
 
 
-def _cosine(reference: Array, candidate: Array) -> float:
-    a, b = reference.ravel(), candidate.ravel()
-    norms = float(np.linalg.norm(a) * np.linalg.norm(b))
-    if norms == 0.0:
-        return 1.0 if np.array_equal(a, b) else 0.0
-    return float(np.clip(np.dot(a, b) / norms, -1.0, 1.0))
-
-
 def _argmax_agreement(reference: Array, candidate: Array, axis: int) -> float | None:
     """Returns the share of places with the same highest value. Several that are highest agree with nothing; places
     where the reference has several are left out."""
     if reference.ndim == 0 or reference.shape[axis] < 2:
         return None
-    decided = np.count_nonzero(reference == reference.max(axis, keepdims=True), axis) == 1
-    if not decided.any():
-        return None
-    best = np.expand_dims(np.argmax(reference, axis), axis)
-    alone = np.count_nonzero(candidate >= np.take_along_axis(candidate, best, axis), axis) == 1
-    return float(np.mean(alone[decided]))
+    axis %= reference.ndim
+    decided = agreed = 0
+    samples = zip(reference, candidate, strict=True) if axis else ((reference, candidate),)
+    for expected, got in samples:
+        along = max(axis - 1, 0)
+        best = np.expand_dims(np.argmax(expected, along), along)
+        clear = (expected >= np.take_along_axis(expected, best, along)).sum(along, dtype=np.int32) == 1
+        alone = (got >= np.take_along_axis(got, best, along)).sum(along, dtype=np.int32) == 1
+        decided, agreed = decided + int(clear.sum()), agreed + int((alone & clear).sum())
+    return agreed / decided if decided else None

@@ -7,7 +7,7 @@ over the samples is taken away first, so that only what tells one sample from an
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +25,20 @@ FLOAT_NOISE = 1e-6
 """An element that varies by less, relative to its own size, is constant: sums in another order vary as much."""
 FEW_ELEMENTS = 16
 """Of so few elements each has a meaning of its own: a class, a coordinate, a sensor."""
+WRONG_DB = 1.0
+"""A part with less has errors as large as its variation: it is noise, another part or its own mirror image."""
 MAX_PARTS = 4096
+MAX_LOOKED_AT = 512
+MAX_SORTED = 1_000_000
+BLOCK = 4096
 OFFSET = 0.1
+FAR = 10.0
+"""Values that keep this many times their variation away from zero vary around something large."""
+UNFIT = 1e-4
+STANDING = 1e-2
+"""Outputs of many elements that move by less, relative to the largest, are those of untrained networks on noise."""
+SENTINEL = 1000.0
+"""One value that exceeds all others by this factor stands for "none": the -1e9 of a mask."""
 GAP = 30.0
 """Parts of one kind vary alike or shade off; a step this large between them says that they are of two kinds."""
 UNEVEN = 100.0
@@ -35,6 +47,8 @@ KEPT_DB = 20.0
 MARGIN_STEPS = 4
 LEVELS = 256
 NAMED = 3
+COMMON = 0.9
+CUT_SHARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -44,13 +58,15 @@ class Variation:
     `sqnr_centred_db` is the ratio of the variance over the samples to the mean squared error, over all elements that
     vary; None where none does, for one sample and for integers. `unresolved` says why a build with a low ratio cannot
     follow at all: it has too few values for that, or its error buries everything. `lost` names the parts of which that
-    is true; `uneven` says which parts are too different in range for one scale.
+    is true; `uneven` says which parts are too different in range for one scale, `strays` which samples are wrong where
+    the others are right.
     """
 
     sqnr_centred_db: float | None = None
     unresolved: str = ""
     lost: tuple[str, ...] = ()
     uneven: str = ""
+    strays: str = ""
 
 
 def compare_variation(name: str, reference: Array, candidate: Array) -> Variation:
@@ -59,73 +75,139 @@ def compare_variation(name: str, reference: Array, candidate: Array) -> Variatio
         return Variation()
     if reference.dtype.kind in "iub":
         return Variation(lost=_lost_numbers(name, reference, candidate))
+    reference, candidate = _without_sentinels(reference, candidate)
     elements = _Elements(reference, candidate)
     varying = elements.varying
-    if not varying.any() or is_quiet(reference):
+    # A few numbers that are all near 0 may as well be an error or a distance, small and alive.
+    if not varying.any() or (is_quiet(reference) and not (elements.few and reference.max() < 0.5)):
         return Variation()
     centred = ratio_db(float(elements.variance[varying].sum()), float(elements.error[varying].sum()))
     if len(reference) < ENOUGH_SAMPLES:
         return Variation(centred)
     std = float(np.sqrt(elements.variance[varying].mean()))
-    unresolved = _unresolved(elements.candidate[:, varying], std, centred, elements.by_step)
-    return Variation(centred, unresolved, _lost_parts(name, elements, centred), _uneven_parts(name, elements))
+    unresolved = ""
+    if centred < FLOOR_DB:
+        unresolved = _offset(elements) if elements.few else ""
+        unresolved = unresolved or _unresolved(
+            elements.candidate[:, varying], std, centred, elements.by_step, elements.standing
+        )
+    families = tuple(_families(elements))
+    lost, uneven = _lost_parts(name, elements, families, centred), _uneven_parts(name, elements, families)
+    return Variation(centred, unresolved, lost, uneven, _strays(name, elements))
 
 
-def _unresolved(values: Array, std: float, sqnr_db: float, by_step: bool) -> str:
+def _without_sentinels(reference: Array, candidate: Array) -> tuple[Array, Array]:
+    """Returns both without the one huge value that a mask writes: beside it nothing else would count as varying."""
+    for sentinel in {float(reference.min()), float(reference.max())}:
+        if abs(sentinel) < SENTINEL:
+            continue
+        masked = reference == sentinel
+        rest = reference[~masked]
+        if rest.size and np.count_nonzero(masked) > 1 and abs(sentinel) > SENTINEL * float(np.abs(rest).max()) > 0:
+            kept = masked & (np.abs(candidate - sentinel) < 0.5 * abs(sentinel))
+            reference, candidate = np.where(masked, 0, reference), np.where(kept, 0, candidate)
+    return reference, candidate
+
+
+def _unresolved(values: Array, std: float, sqnr_db: float, by_step: bool, standing: bool = False) -> str:
     """Returns why values cannot follow a float model that varies by `std`, or nothing where they can.
 
     `by_step` says that steps larger than the variation settle it. Among many elements they need not: each stands at a
-    place of its own, and untrained networks, which hardly move on noise, are no worse for it.
+    place of its own, and untrained networks, which hardly move on noise (`standing`), are no worse for it.
     """
     if sqnr_db >= FLOOR_DB:
         return ""
     if (values == values[:1]).all():
         return "it gives one value only" if (values == values.flat[0]).all() else "it gives the same for every sample"
-    distinct = np.unique(values)
+    distinct = np.unique(values if values.size < MAX_SORTED else values.ravel()[:MAX_SORTED])
     step = float(np.diff(distinct).min())
     if by_step and 2 * std < step:
         few = f"{len(distinct)} values" if len(distinct) < 10 else "values"
         return f"it gives {few} in steps of {step:.3g} where the float model varies by {std:.3g} (std)"
-    if sqnr_db < BURIED_DB:
+    if sqnr_db < BURIED_DB and not standing:
         return f"its error is {10 ** (-sqnr_db / 20):.3g} times what varies"
     return ""
+
+
+def _offset(elements: _Elements) -> str:
+    """Returns by how much elements that follow the float model are off throughout, or nothing where none is."""
+    error = np.subtract(elements.candidate, elements.reference, dtype=np.float64)[:, elements.varying]
+    variance, offset = elements.variance[elements.varying], error.mean(axis=0)
+    off = np.flatnonzero(
+        (np.abs(offset) > 2 * np.sqrt(variance)) & (ratios_db(variance, error.var(axis=0, ddof=1)) >= FLOOR_DB)
+    )
+    if not off.size:
+        return ""
+    worst = off[np.argmax(np.abs(offset[off]) / np.sqrt(variance[off]))]
+    std = float(np.sqrt(variance[worst]))
+    return f"it is off by {offset[worst]:.3g} throughout where the float model varies by {std:.3g} (std)"
 
 
 def is_quiet(values: Array) -> bool:
     """Returns whether probabilities stay at 0 or 1 throughout: a detector of what is not in the samples."""
     edge = MARGIN_STEPS / LEVELS
+    if float(np.minimum(values[0], 1 - values[0]).max()) >= edge:
+        return False
     if values.min() < -FLOAT_NOISE or values.max() > 1 + FLOAT_NOISE:
         return False
     return float(np.minimum(values, 1 - values).max()) < edge and float(np.ptp(values, axis=0).max()) < edge
 
 
 def _lost_numbers(name: str, reference: Array, candidate: Array) -> tuple[str, ...]:
-    """Returns the sentence for class numbers or flags of which the build gives only one."""
-    if len(reference) < ENOUGH_SAMPLES or not (candidate == candidate.flat[0]).all():
+    """Returns sentences on class numbers or flags of which the build gives only one, or that it does not get right."""
+    if len(reference) < ENOUGH_SAMPLES:
         return ()
-    values, counts = np.unique(reference, return_counts=True)
+    share = _commonest_share(reference)
     # A rare class may be missed by chance; what is common may not.
-    if counts.max() >= 0.9 * reference.size:
-        return ()
-    return (
-        f"output '{name}' takes {len(values)} values in the float model over {len(reference)} samples and only "
-        f"{candidate.flat[0]} in this build",
-    )
+    if (candidate == candidate.flat[0]).all():
+        values = len(np.unique(reference))
+        said = f"takes {values} values in the float model over {len(reference)} samples and only {candidate.flat[0]}"
+        return (f"output '{name}' {said} in this build",) if share < COMMON else ()
+    right = float(np.mean(candidate == reference))
+    error = np.subtract(candidate, reference, dtype=np.float64)
+    if right <= share and share < COMMON and ratio_db(float(reference.var()), float(np.mean(error**2))) < WRONG_DB:
+        return (f"{right:.0%} of the numbers of output '{name}' are those of the float model",)
+    for axis in (axis for axis, size in enumerate(reference.shape) if axis and 1 < size <= MAX_PARTS):
+        rows = np.moveaxis(candidate, axis, 0).reshape(candidate.shape[axis], -1)
+        own = np.moveaxis(reference, axis, 0).reshape(rows.shape)
+        still = np.flatnonzero((rows == rows[:, :1]).all(1))
+        lost = [int(row) for row in still if _commonest_share(own[row]) < COMMON]
+        if lost:
+            which = ", ".join(map(str, lost[:NAMED])) + (" and more" if len(lost) > NAMED else "")
+            told = f"row{'s' * (len(lost) > 1)} {which} of axis {axis} of output '{name}'"
+            return (f"{told} take several values in the float model and one in this build",)
+    return ()
+
+
+def _commonest_share(numbers: Array) -> float:
+    return float(np.unique(numbers, return_counts=True)[1].max()) / numbers.size
 
 
 class _Elements:
     """Figures of every element of an output over all samples."""
 
     def __init__(self, reference: Array, candidate: Array) -> None:
-        self.candidate = candidate
+        self.reference, self.candidate = reference, candidate
         self.samples, self.shape = len(reference), reference.shape[1:]
-        error = np.subtract(candidate, reference, dtype=np.float64)
-        self.error = np.einsum("n...,n...->...", error, error) / self.samples
-        deviation = np.subtract(reference, reference.mean(axis=0, dtype=np.float64), out=error)
-        self.variance = np.einsum("n...,n...->...", deviation, deviation) / (self.samples - 1)
-        self.reach = np.maximum(deviation.max(axis=0), -deviation.min(axis=0))
-        self.still = candidate.max(axis=0) == candidate.min(axis=0)
+        rows = reference.reshape(self.samples, -1), candidate.reshape(self.samples, -1)
+        count = rows[0].shape[1]
         lowest, highest = reference.min(axis=0), reference.max(axis=0)
+        squares, variance, mean = np.empty(count), np.empty(count), np.empty(count)
+        still, self.sample_error = np.empty(count, bool), np.zeros(self.samples)
+        # Some elements at a time stay in the processor's cache.
+        for cut in (slice(start, start + BLOCK) for start in range(0, count, BLOCK)):
+            expected, got = (values[:, cut] for values in rows)
+            error = np.subtract(got, expected, dtype=np.float64)
+            np.multiply(error, error, out=error)
+            squares[cut], still[cut] = error.mean(axis=0), (got == got[:1]).all(axis=0)
+            self.sample_error += error.sum(axis=1)
+            mean[cut] = expected.mean(axis=0, dtype=np.float64)
+            deviation = np.subtract(expected, mean[cut], out=error)
+            variance[cut] = np.multiply(deviation, deviation, out=deviation).sum(axis=0) / (self.samples - 1)
+        self.error, self.variance, self.still, middle = (
+            figures.reshape(self.shape) for figures in (squares, variance, still, mean)
+        )
+        self.reach = np.maximum(highest - middle, middle - lowest)
         low, high = float(lowest.min()), float(highest.max())
         size = np.maximum(highest, -lowest)
         self.size = float(size.max())
@@ -133,8 +215,12 @@ class _Elements:
         self.probabilities = low >= -FLOAT_NOISE and high <= 1 + FLOAT_NOISE
         self.rectified = low == 0.0 and np.count_nonzero(reference) <= 0.95 * reference.size
         self.few = size.size <= FEW_ELEMENTS
-        # Few elements, or many around one large value: there a step larger than the variation leaves nothing of it.
-        self.by_step = self.few or high - low < OFFSET * self.size
+        std = float(np.sqrt(self.variance[self.varying].mean())) if self.varying.any() else 0.0
+        far = not self.probabilities and max(low, -high) > FAR * std
+        # Few elements, or many around large values: there a step larger than the variation leaves nothing of it.
+        self.by_step = self.few or far or high - low < OFFSET * self.size
+        moved = 2 * float(self.reach.max(initial=0))
+        self.standing = not self.by_step and UNFIT * self.size < moved < STANDING * self.size
         # What a scale for 8 bits must span: quantisers keep zero inside.
         self.step = (max(high, 0.0) - min(low, 0.0)) / (LEVELS - 1)
 
@@ -148,6 +234,7 @@ class _Parts:
     index: Array
     std: Array
     sqnr_db: Array
+    error: Array
     reach: Array
     still: Array
 
@@ -165,17 +252,18 @@ class _Parts:
             chosen,
             np.sqrt(variance / count[chosen]),
             ratios_db(variance, error),
+            np.sqrt(error / count[chosen]),
             elements.reach.max(axis=rest, initial=0).ravel()[chosen],
             (elements.still | ~varying).all(axis=rest).ravel()[chosen],
         )
 
-    def values(self, elements: _Elements, part: int) -> Array:
-        """Returns what the build gives for one part."""
+    def values(self, elements: _Elements, part: int) -> tuple[Array, Array]:
+        """Returns what the float model and the build give for one part."""
         where = np.unravel_index(int(self.index[part]), self.shape)
         cut: list[int | slice] = [slice(None)] * (len(elements.shape) + 1)
         for axis, place in zip(self.axes, where, strict=True):
             cut[axis + 1] = int(place)
-        return elements.candidate[tuple(cut)]
+        return elements.reference[tuple(cut)], elements.candidate[tuple(cut)]
 
     def below_gap(self) -> Array:
         """Returns which parts vary so much less than all others that they are of another kind."""
@@ -185,16 +273,16 @@ class _Parts:
             return np.zeros(len(self.std), bool)
         return np.asarray(self.std <= order[int(steps.argmax()) + 1])
 
-    def named(self, parts: Sequence[int], elements: _Elements) -> str:
+    def named(self, parts: Array, elements: _Elements) -> str:
         """Returns the places of some parts as people say them; axes count the batch."""
-        places = [int(self.index[part]) for part in parts]
+        places = self.index[parts]
         if len(self.axes) > 1:
-            texts = [str(list(map(int, np.unravel_index(place, self.shape)))) for place in places[:NAMED]]
+            texts = [str(list(map(int, np.unravel_index(int(place), self.shape)))) for place in places[:NAMED]]
             more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
             axes = ", ".join(str(axis + 1) for axis in self.axes)
             return f"part{'s' * (len(places) > 1)} {', '.join(texts)}{more} (axes {axes})"
-        runs = [list(run) for _, run in itertools.groupby(enumerate(places), lambda pair: pair[1] - pair[0])]
-        texts = [str(r[0][1]) if len(r) == 1 else f"{r[0][1]}..{r[-1][1]}" for r in runs]
+        runs = np.split(places, np.flatnonzero(np.diff(places) != 1)[: NAMED + 1] + 1)
+        texts = [str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
         listed = ", ".join(texts[:NAMED]) + (" and more" if len(texts) > NAMED else "")
         many = "s" * (len(places) > 1)
         if sum(size > 1 for size in elements.shape) == 1:
@@ -208,55 +296,67 @@ def _families(elements: _Elements) -> Iterator[_Parts]:
     choices = [axes for count in range(1, len(long) + 1) for axes in itertools.combinations(long, count)]
     sizes = {axes: int(np.prod([elements.shape[axis] for axis in axes])) for axes in choices}
     for axes in sorted(choices, key=lambda axes: (len(axes), sizes[axes])):
-        if sizes[axes] <= MAX_PARTS:
+        if sizes[axes] <= MAX_PARTS or len(long) == 1:
             yield _Parts.of(elements, axes)
 
 
-def _lost_parts(name: str, elements: _Elements, centred_db: float) -> tuple[str, ...]:
+def _lost_parts(name: str, elements: _Elements, families: Iterable[_Parts], centred_db: float) -> tuple[str, ...]:
     """Returns sentences on the parts that the build loses, along the first axes that show any."""
-    for parts in _families(elements):
+    for parts in families:
         lost = _lost(parts, elements, centred_db)
-        if lost:
+        if lost.any():
             return tuple(_sentences(name, parts, lost, elements))
     return ()
 
 
-def _lost(parts: _Parts, elements: _Elements, centred_db: float) -> list[int]:
-    """Returns the parts whose variation is lost although it means something.
+def _lost(parts: _Parts, elements: _Elements, centred_db: float) -> Array:
+    """Returns which are the parts whose variation is lost although it means something.
 
     A part is lost where the build stands still, has steps larger than the variation, or buries it in errors. Of few
     elements every one counts, unless the output as a whole is no better. Of many, parts count that vary far less than
     all others (boxes and scores in one output), and those that stand still although they vary by more than the build
     is wrong elsewhere. Pixels and anchors of which some hardly ever change shade off instead, and lose nothing that is
-    seen.
+    seen. A part that is wrong by far more than the others are is lost as well.
     """
     harmless = np.zeros(len(parts.std), bool)
     if elements.probabilities:
         harmless = parts.reach < MARGIN_STEPS / LEVELS
     elif elements.rectified and np.prod(parts.shape) > FEW_ELEMENTS:
         harmless = parts.reach < MARGIN_STEPS * elements.step
-    low = np.flatnonzero((parts.sqnr_db < FLOOR_DB) & ~harmless).tolist()
-    weak = [part for part in low if _is_lost(parts, part, elements)]
-    if not weak or (elements.few and centred_db >= FLOOR_DB):
-        return weak
-    apart = parts.below_gap()
-    usual_error = float(np.sqrt(np.mean(elements.error[elements.varying])))
-    large = parts.still & (parts.std > MARGIN_STEPS * usual_error)
-    return [part for part in weak if apart[part] or large[part]]
+    low = (parts.sqnr_db < FLOOR_DB) & ~harmless
+    followed = parts.error[parts.sqnr_db >= FLOOR_DB]
+    usual_error = float(np.median(followed)) if followed.size else float(np.sqrt(np.mean(parts.error**2)))
+    wrong = low & (parts.sqnr_db < WRONG_DB) & (parts.error > MARGIN_STEPS * usual_error)
+    wrong &= 2 * followed.size >= parts.error.size
+    if not elements.few or centred_db < FLOOR_DB:
+        wrong |= low & parts.still & (parts.std > MARGIN_STEPS * usual_error)
+        low &= parts.below_gap()
+    lost = low & parts.still
+    for part in np.flatnonzero(low & ~parts.still)[:MAX_LOOKED_AT].tolist():
+        lost[part] = _is_lost(parts, part, elements)
+    for part in np.flatnonzero(wrong & ~lost)[:MAX_LOOKED_AT].tolist():
+        lost[part] = _is_often_wrong(parts, part, elements)
+    return np.asarray(lost)
 
 
 def _is_lost(parts: _Parts, part: int, elements: _Elements) -> bool:
-    if parts.still[part]:
-        return True
-    values, std, sqnr_db = parts.values(elements, part), float(parts.std[part]), float(parts.sqnr_db[part])
-    return bool(_unresolved(values, std, sqnr_db, by_step=True))
+    _, values = parts.values(elements, part)
+    return bool(_unresolved(values, float(parts.std[part]), float(parts.sqnr_db[part]), by_step=True))
 
 
-def _sentences(name: str, parts: _Parts, lost: list[int], elements: _Elements) -> Iterator[str]:
+def _is_often_wrong(parts: _Parts, part: int, elements: _Elements) -> bool:
+    """Returns whether a part is wrong in so many samples that it is no accident."""
+    expected, got = parts.values(elements, part)
+    error = np.square(np.subtract(got, expected, dtype=np.float64)).reshape(elements.samples, -1).mean(1)
+    often = 3 if elements.few else max(3, elements.samples // 10)
+    return bool(np.count_nonzero(error > 0.25 * error.mean()) >= often)
+
+
+def _sentences(name: str, parts: _Parts, lost: Array, elements: _Elements) -> Iterator[str]:
     """Yields one sentence for the parts that stand still and one for those that are wrong in another way."""
     for still, said in ((True, ("is constant", "are constant")), (False, ("does not follow", "do not follow"))):
-        chosen = [part for part in lost if parts.still[part] == still]
-        if chosen:
+        chosen = np.flatnonzero(lost & (parts.still == still))
+        if chosen.size:
             std = f"std {parts.std[chosen].max():.3g}" + (" at most" if len(chosen) > 1 else "")
             verb, rest = ("varies", said[0]) if len(chosen) == 1 else ("vary", said[1])
             yield (
@@ -265,11 +365,11 @@ def _sentences(name: str, parts: _Parts, lost: list[int], elements: _Elements) -
             )
 
 
-def _uneven_parts(name: str, elements: _Elements) -> str:
+def _uneven_parts(name: str, elements: _Elements, families: Iterable[_Parts]) -> str:
     """Returns the sentence on parts of one output that are too different in range for one scale, or nothing."""
     if elements.probabilities or elements.rectified:
         return ""
-    for parts in _families(elements):
+    for parts in families:
         if len(parts.axes) > 1 or len(parts.std) < 2:
             continue
         small = (parts.sqnr_db < KEPT_DB) & ((LEVELS - 1) * elements.step > UNEVEN * 2 * parts.reach)
@@ -277,11 +377,44 @@ def _uneven_parts(name: str, elements: _Elements) -> str:
         if not elements.few:
             small &= parts.below_gap()
         if small.any() and not small.all():
-            chosen = np.flatnonzero(small).tolist()
+            chosen = np.flatnonzero(small)
             named, within = parts.named(chosen, elements), 2 * float(parts.reach[chosen].max())
             return (
                 f"the values of output '{name}' reach {elements.size:.3g}, those of {named} vary within {within:.3g}: "
                 "with one scale for all, integers keep little of the smaller; make them outputs of their own "
                 "(a detector: --task)"
             )
+    return ""
+
+
+def _strays(name: str, elements: _Elements) -> str:
+    """Returns the sentence on samples that are wrong, or cut off at a limit, unlike the others, or nothing.
+
+    Where half of the samples show no error at all, as of scores that are mostly 0, one that does is no stray.
+    """
+    error, usual = elements.sample_error, float(np.median(elements.sample_error))
+    if not usual or ratio_db(float(elements.variance.sum()), usual) < FLOOR_DB:
+        return ""
+    margin = 0.5 * float(np.sqrt(elements.variance[elements.varying].mean()))
+    for end, sign in ((np.max, 1), (np.min, -1)) if elements.few else ():
+        limit, reached = float(end(elements.candidate)), float(end(elements.reference))
+        if sign * (reached - limit) <= margin:
+            continue
+        beyond = sign * (elements.reference - limit) > margin
+        cut = int(np.count_nonzero((beyond & (elements.candidate == limit)).reshape(elements.samples, -1).any(axis=1)))
+        if cut >= max(3, CUT_SHARE * elements.samples):
+            return (
+                f"output '{name}' stops at {limit:.3g} in {cut} of {elements.samples} samples where the float model "
+                f"reaches {reached:.3g}: calibrate with samples like these, or -O method=minmax"
+            )
+    large = np.flatnonzero(error > MARGIN_STEPS**2 * usual).tolist()
+    mean = elements.reference.mean(axis=0) if large else 0.0
+    deviation = {sample: float(np.square(elements.reference[sample] - mean).sum()) for sample in large}
+    stray = [sample for sample in large if ratio_db(deviation[sample], float(error[sample])) < WRONG_DB]
+    if stray:
+        which = ", ".join(map(str, stray[:NAMED])) + (" and more" if len(stray) > NAMED else "")
+        return (
+            f"output '{name}' is wrong for {len(stray)} of {elements.samples} samples ({which}) and right for the "
+            "others: calibrate with samples like these"
+        )
     return ""

@@ -17,7 +17,7 @@ from anynpu.measure.metrics import at_chance, score
 from anynpu.measure.reference import judge_reference
 from anynpu.measure.refusals import refusal, second_opinions
 from anynpu.measure.samples import SampleSet, read_samples
-from anynpu.measure.variation import ENOUGH_SAMPLES, FLOOR_DB
+from anynpu.measure.variation import BURIED_DB, ENOUGH_SAMPLES, FLOOR_DB
 from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
 from anynpu.runtime.versions import versions_of
 from anynpu.tensors import Array, TensorSpec, by_name
@@ -221,14 +221,14 @@ def verify(
 def cautions(outputs: Mapping[str, Fidelity], random: bool = False) -> list[str]:
     """Returns what is to be said of outputs that pass: parts of very different range, large errors, too few samples.
 
-    Random numbers move a network so little that errors as large as that say nothing of it.
+    Random numbers move a network so little that errors about as large as that say nothing of it.
     """
     few = min(f.count for f in outputs.values())
-    said = [f.uneven for f in outputs.values() if f.uneven]
+    said = [text for f in outputs.values() for text in (f.uneven, f.strays) if text]
     said += [
         f"output '{name}': the error is larger than what varies from sample to sample ({f.sqnr_centred_db:.1f} dB)"
         for name, f in outputs.items()
-        if few >= ENOUGH_SAMPLES and f.sqnr_centred_db is not None and f.sqnr_centred_db < 0 and not random
+        if few >= ENOUGH_SAMPLES and f.sqnr_centred_db is not None and f.sqnr_centred_db < (BURIED_DB if random else 0)
     ]
     if few < ENOUGH_SAMPLES:
         count = f"{few} samples are" if few > 1 else "1 sample is"
