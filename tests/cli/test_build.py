@@ -136,7 +136,9 @@ def test_the_report_holds_the_whole_story(tmp_path: Path, net: Path, cli: Callab
     assert chip["chain"][0]["step"]["options"]["method"]  # resolved, not only what was typed
     assert chip["verification"]["samples"] == 2 and chip["verification"]["sqnr_db"] > 10
     assert chip["receipt"] is None and chip["npu"] == ""
-    assert {t["stage"] for t in data["timings"]} == {"import", "calibration", "test", "cpu", "verify", "layers"}
+    assert {t["stage"] for t in data["timings"]} == {
+        *("import", "calibration", "test", "prove", "cpu", "verify", "layers")
+    }
     text = (tmp_path / "out" / "report.md").read_text()
     assert "RANDOM CALIBRATION DATA" in text and data["model"]["fingerprint"] in text
 
@@ -182,7 +184,7 @@ def test_a_file_and_flags_ask_for_the_same_build(tmp_path: Path, net: Path, cli:
     assert cli("build", "-c", "c.toml").returncode == 0
     flags = ("-m", "net.onnx", "-t", "cpu", "--data", "random:10", "-O", "activations=uint8", "--shape", "x=1,3,8,8")
     second = cli("build", *flags, "-o", "two")
-    assert second.returncode == 0 and second.stderr.count("(cached)") == 6
+    assert second.returncode == 0 and second.stderr.count("(cached)") == 7
     assert report(tmp_path / "one")["request"] == report(tmp_path / "two")["request"]
 
 
