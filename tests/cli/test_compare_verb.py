@@ -81,7 +81,7 @@ def test_records_are_added_all_or_none(cli, tmp_path):
         ("[1, 2]", "not a bench record"),
         ('{"kind": "build"}', "one of kind build"),
         ('{"kind": "bench", "latency": {"samples": []}}', "without samples"),
-        ('{"kind": "bench", "latency": {"samples": [1.0, NaN]}}', "positive, finite"),
+        ('{"kind": "bench", "latency": {"samples": [1.0, -1.0]}}', "positive, finite"),
         ('{"kind": "bench", "latency": 3}', "not a whole bench record"),
         ('{"kind": "bench", "complete": false, "latency": {"samples": [1.0]}}', "broke off"),
     ],
@@ -90,6 +90,12 @@ def test_what_is_no_bench_record_is_refused(refuse, tmp_path, record, words):
     good = bench_file(tmp_path / "a.json", times(1))
     (tmp_path / "b.json").write_text(record)
     refuse(2, words, "compare", good, "b.json")
+
+
+def test_a_record_with_a_number_that_json_lacks_is_damaged(refuse, tmp_path):
+    good = bench_file(tmp_path / "a.json", times(1))
+    (tmp_path / "b.json").write_text('{"kind": "bench", "latency": {"samples": [1.0, NaN]}}')
+    refuse(8, "NaN is no number", "compare", good, "b.json")
 
 
 def test_other_requests_that_cannot_be_met(refuse, tmp_path):

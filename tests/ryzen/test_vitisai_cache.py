@@ -82,5 +82,5 @@ def test_a_limit_that_is_none_removes_nothing(cache, words):
 def test_clear_asks_for_all_that_it_drops(cache):
     compile_one(cache, "a" * 32)
     done = CliRunner().invoke(cache_verbs, ["clear", "--cache-dir", str(cache.cache)], input="n\n")
-    assert "drop 0 steps and 1 compiled models from" in done.output
+    assert "drop 0 steps and 1 compiled models from" in done.exception.message
     assert len(list(cache.entries())) == 1
