@@ -120,4 +120,4 @@ def test_eight_concurrent_builds_make_each_step_once(tmp_path: Path) -> None:
     for n in range(8):
         for stage in json.loads((tmp_path / f"out{n}" / "report.json").read_text())["timings"]:
             made[stage["stage"]] = made.get(stage["stage"], 0) + (not stage["cached"])
-    assert made == {"import": 1, "calibration": 1, "test": 1, "cpu": 1, "verify": 1, "layers": 1}
+    assert made == {"import": 1, "calibration": 1, "test": 1, "prove": 1, "cpu": 1, "verify": 1, "layers": 1}

@@ -130,7 +130,7 @@ def read(path: Path) -> Ledger:
         if not line.strip():
             continue
         try:
-            row = schema.from_dict(Row, json.loads(line), str(path))
+            row = schema.from_dict(Row, schema.parse_json(line.decode("utf-8")), str(path))
         except (ValueError, RecursionError, AnyNpuError):
             damaged += 1
             continue

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -188,7 +187,7 @@ def _kept(folder: Path, cell: Cell) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        answer: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        answer: dict[str, Any] = schema.parse_json(path.read_text("utf-8"))
         schema.check_seal(answer, str(path))
         failed = "error" in answer or any(chip["error"] for chip in answer["chips"])
     except IntegrityError as error:

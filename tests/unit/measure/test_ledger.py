@@ -141,6 +141,13 @@ def test_a_torn_line_is_left_out_and_left_alone(tmp_path: Path) -> None:
     assert len(rows) == 8 and path.read_bytes().startswith(whole) and read(path).gaps == 0
 
 
+def test_a_number_that_json_lacks_makes_a_line_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    append(path, [Row("m", 1.0, "", "f", record="one"), Row("m", 2.0, "", "f", record="two")])
+    path.write_text(path.read_text("utf-8").replace("2.0", "1e999", 1), "utf-8")
+    assert read(path).damaged == 1
+
+
 def test_a_row_that_was_edited_is_named(tmp_path: Path) -> None:
     path = tmp_path / "ledger.jsonl"
     added(path, build_record("3.12.0", 7.0, "2025-01-01"))
