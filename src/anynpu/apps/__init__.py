@@ -1,0 +1,1 @@
+"""Applications on top of models: the server, search, the fleet watcher."""

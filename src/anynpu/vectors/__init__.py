@@ -1,0 +1,1 @@
+"""Vectors with payloads in a store: Qdrant Edge embedded, or a Qdrant server."""
