@@ -1,7 +1,7 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
 VENDORS := ai8x cvi quark rknn qnn
 
-.PHONY: help setup demo test test-models test-driver test-noe-real $(VENDORS:%=test-%) lint format bench clean
+.PHONY: help setup lock demo test test-models test-driver test-noe-real $(VENDORS:%=test-%) lint format bench clean
 
 BIN := .venv/bin
 
@@ -13,9 +13,14 @@ help:
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   measure start-up, builds and stages; count instructions in QEMU; writes bench/results/"
 	@echo "make format  ruff format"
+	@echo "make lock    find the versions to install anew (needs uv): requirements.lock"
 
 setup:
 	@scripts/setup.sh
+
+# The versions to install, found anew: needs uv.
+lock:
+	scripts/lock.sh
 
 demo: setup
 	$(BIN)/anynpu demo --overwrite

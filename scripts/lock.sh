@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Writes requirements.lock: the versions of everything that pyproject.toml asks for, for Python 3.11 and later.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+if ! command -v uv >/dev/null; then
+  echo "uv is not installed: pip install uv" >&2
+  exit 4
+fi
+versions=$(uv pip compile --quiet --universal --python-version 3.11 --extra build --extra dev \
+  --no-annotate --no-header --upgrade pyproject.toml)
+{
+  echo '# The versions that `make setup` installs, for Python 3.11 and later; `make lock` finds them anew.'
+  echo '# Without what only a PyTorch with CUDA brings.'
+  echo "$versions" | grep -v -E '^(nvidia-|cuda-|triton)'
+} > requirements.lock.part
+mv requirements.lock.part requirements.lock
