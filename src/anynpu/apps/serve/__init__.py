@@ -1,0 +1,1 @@
+"""Models behind HTTP: `engine` owns the devices, `app` speaks to clients."""
