@@ -14,6 +14,7 @@ from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
 from anynpu.pipeline.output import as_json
+from anynpu.runtime.noe.hub_cards import HubModel, HubTensor
 from anynpu.source import fetch
 from anynpu.source import hub as models
 
@@ -138,24 +139,24 @@ def _tell(ctx: click.Context, made: models.Fetched) -> None:
         click.echo(note, err=True)
 
 
-def _address(model: models.HubModel, base: str) -> str:
+def _address(model: HubModel, base: str) -> str:
     return fetch.join(models.base_address(base), model.path)
 
 
-def _record(model: models.HubModel, base: str) -> dict[str, Any]:
+def _record(model: HubModel, base: str) -> dict[str, Any]:
     data: dict[str, Any] = schema.to_dict(model, whole=True)
     return {"name": data.pop("name"), "address": _address(model, base), **data}
 
 
-def _task(model: models.HubModel) -> str:
+def _task(model: HubModel) -> str:
     return model.task or (model.card.kind if model.card else "-")
 
 
-def _shapes(model: models.HubModel) -> str:
+def _shapes(model: HubModel) -> str:
     return ", ".join("x".join(map(str, t.shape)) for t in model.inputs)
 
 
-def _row(kind: str, tensor: models.HubTensor) -> dict[str, str]:
+def _row(kind: str, tensor: HubTensor) -> dict[str, str]:
     quantised = "-" if tensor.scale is None else f"{tensor.scale:g}, {tensor.zero_point}"
     return {
         "": kind,

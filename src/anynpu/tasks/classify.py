@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -39,18 +39,22 @@ class Classifier:
             raise ConfigError(f"the card names {len(named)} labels, the model has {count} classes")
         return named or tuple(map(str, range(count)))
 
+    def read(self, outputs: Mapping[str, Array], names: Sequence[str]) -> Array:
+        """Returns a row of probabilities a name from what the model gave; rows past the names are filling."""
+        stored = outputs[self.output.name]
+        logits = self.output.to_real(stored).reshape(len(stored), -1)[: len(names)]
+        finite = np.isfinite(logits).all(axis=1)
+        if not finite.all():
+            name = names[int(np.argmin(finite))]
+            raise AccuracyError(
+                f"{name}: the model gives NaN or infinite numbers", "finite logits", float(finite.mean()), 1.0
+            )
+        return probabilities(logits)
+
     def __call__(self, pictures: Iterable[tuple[str, Picture]]) -> Array:
         """Returns a row of probabilities a picture."""
         prepare, rest = PictureInput.of(self.model), iter(pictures)
         found = [np.zeros((0, len(self.labels)), np.float32)]
         while batch := list(islice(rest, prepare.batch)):
-            outputs = self.model.run(prepare(batch))
-            logits = self.output.to_real(outputs[self.output.name]).reshape(prepare.batch, -1)[: len(batch)]
-            finite = np.isfinite(logits).all(axis=1)
-            if not finite.all():
-                name = batch[int(np.argmin(finite))][0]
-                raise AccuracyError(
-                    f"{name}: the model gives NaN or infinite numbers", "finite logits", float(finite.mean()), 1.0
-                )
-            found.append(probabilities(logits))
+            found.append(self.read(self.model.run(prepare(batch)), [name for name, _ in batch]))
         return np.concatenate(found)

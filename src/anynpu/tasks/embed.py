@@ -42,7 +42,7 @@ class Tower:
     def width(self) -> int:
         return self.output.shape[-1]
 
-    def vectors(self, outputs: dict[str, Array], names: Sequence[str]) -> Array:
+    def vectors(self, outputs: Mapping[str, Array], names: Sequence[str]) -> Array:
         """Returns one vector a name from what the model gave; rows past the names are filling."""
         rows = self.output.to_real(outputs[self.output.name])
         return unit(rows[: len(names)], names, self.space.normalized)
@@ -74,17 +74,14 @@ class TextTower(Tower):
         rest = iter(texts)
         while batch := list(islice(rest, self.tokens.batch)):
             inputs = self.tokens(batch)
-            outputs = self.model.run(inputs)
-            if self.text.pooling != "model":
-                states = self.output.to_real(outputs[self.output.name])
-                outputs = {self.output.name: pool(self.text.pooling, states, inputs)}
-            found.append(self.vectors(outputs, [repr(text[:40]) for text in batch]))
+            rows = self.rows(self.model.run(inputs), inputs)
+            found.append(unit(rows[: len(batch)], [repr(text[:40]) for text in batch], self.space.normalized))
         return np.concatenate(found)
 
-    def vectors(self, outputs: dict[str, Array], names: Sequence[str]) -> Array:
-        if self.text.pooling == "model":
-            return super().vectors(outputs, names)
-        return unit(outputs[self.output.name][: len(names)], names, self.space.normalized)
+    def rows(self, outputs: Mapping[str, Array], inputs: Mapping[str, Array]) -> Array:
+        """Returns a row of real numbers for every row that the model ran on, its tokens' vectors pooled."""
+        real = self.output.to_real(outputs[self.output.name])
+        return real if self.text.pooling == "model" else pool(self.text.pooling, real, inputs)
 
 
 def pool(how: str, states: Array, inputs: Mapping[str, Array]) -> Array:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.tasks.text import cut, frame
 from anynpu.tensors import Array, TensorSpec
 
 if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
+    from tokenizers import Tokenizer
 
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 MOST_BYTES = 64 << 20
@@ -75,25 +77,52 @@ class BertInput:
 
     def count(self, text: str) -> int:
         """Returns how many tokens a text has before it is cut to the model's length."""
-        return len(self._encode(text).ids)
+        return len(self.ids(text))
 
-    def _encode(self, text: str) -> Encoding:
+    def ids(self, text: str, most: int | None = None) -> list[int]:
+        """Returns the tokens of a text with the marks at its ends."""
         # A surrogate on its own is no text; Python keeps them where bytes of a file name were none.
-        return self.tokenizer.encode(text.encode("utf-8", "replace").decode("utf-8"))
+        ids: list[int] = self.tokenizer.encode(text.encode("utf-8", "replace").decode("utf-8")).ids
+        return ids
 
-    def __call__(self, texts: Sequence[str]) -> dict[str, Array]:
-        """Returns the inputs for at most a batch of texts; a longer text keeps its end token."""
-        arrays = {name: np.zeros(spec.shape, spec.dtype) for name, spec in self.specs.items()}
-        # The last text is given again where the model wants more rows than there are texts.
-        for row, text in enumerate([*texts, *[texts[-1]] * (self.batch - len(texts))]):
-            encoded = self._encode(text)
-            ids, types = encoded.ids, encoded.type_ids
-            if len(ids) > self.length:
-                ids = [*ids[: self.length - 1], ids[-1]]
-                types = types[: self.length]
+    @cached_property
+    def _marks(self) -> Marks:
+        return marks(self.tokenizer)
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        """Returns token numbers that somebody else made, with the marks at their ends where they are missing."""
+        size = self.tokenizer.get_vocab_size(with_added_tokens=True)
+        return frame(ids, self._marks.start, self._marks.end, size)
+
+    def arrays(self, rows: Sequence[Sequence[int]], batch: int, length: int) -> dict[str, Array]:
+        """Returns the inputs for texts that are tokens already; the last fills the rows that are left."""
+        arrays = {name: np.zeros((batch, length), spec.dtype) for name, spec in self.specs.items()}
+        for row, ids in enumerate([*rows, *[rows[-1]] * (batch - len(rows))]):
             arrays[IDS][row, : len(ids)] = ids
             if MASK in arrays:
                 arrays[MASK][row, : len(ids)] = 1
-            if TYPES in arrays:
-                arrays[TYPES][row, : len(ids)] = types
+            if TYPES in arrays and self._marks.type:
+                arrays[TYPES][row, : len(ids)] = self._marks.type
         return arrays
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, Array]:
+        """Returns the inputs for at most a batch of texts; a longer text keeps its end token."""
+        return self.arrays([cut(self.ids(text), self.length) for text in texts], self.batch, self.length)
+
+
+@dataclass(frozen=True)
+class Marks:
+    """What a tokenizer puts before and after the tokens of a text, and the type that it gives to all of them."""
+
+    start: tuple[int, ...]
+    end: tuple[int, ...]
+    type: int
+
+
+def marks(tokenizer: Tokenizer) -> Marks:
+    """Returns the marks of a tokenizer, as it puts them around a word."""
+    encoded = tokenizer.encode("a")
+    own = [place for place, special in enumerate(encoded.special_tokens_mask) if not special]
+    if not own:  # the word itself is a mark to it
+        return Marks((), (), encoded.type_ids[0] if encoded.type_ids else 0)
+    return Marks(tuple(encoded.ids[: own[0]]), tuple(encoded.ids[own[-1] + 1 :]), encoded.type_ids[own[0]])

@@ -42,6 +42,10 @@ _DAMAGE = (
 )
 
 
+class TooManyPixels(ConfigError):
+    """The picture is whole, and larger than what is read."""
+
+
 @dataclass(frozen=True)
 class Picture:
     """8-bit RGB pixels [height, width, 3], and what had to be done to get them."""
@@ -50,10 +54,10 @@ class Picture:
     notes: tuple[str, ...] = ()
 
 
-def read_image(source: Path | bytes, name: str = "") -> Picture:
+def read_image(source: Path | bytes, name: str = "", most_pixels: int = MOST_PIXELS) -> Picture:
     """Returns the picture in a file or in bytes, upright and as RGB; of an animation the first frame."""
     where = name or (str(source) if isinstance(source, Path) else "the image")
-    with _opened(source, where) as image:
+    with _opened(source, where, most_pixels) as image:
         with _quiet():
             pixels, notes = _rgb(image, where)
         # Only after the pixels: to look for a second frame moves on in the file.
@@ -73,7 +77,7 @@ def read_frames(path: Path) -> Iterator[Picture]:
 
 
 @contextmanager
-def _opened(source: Path | bytes, where: str) -> Iterator[Image]:
+def _opened(source: Path | bytes, where: str, most_pixels: int = MOST_PIXELS) -> Iterator[Image]:
     """Gives the picture, its pixels not read yet; whatever is wrong with it becomes one sentence."""
     try:
         from PIL import Image, UnidentifiedImageError
@@ -85,11 +89,11 @@ def _opened(source: Path | bytes, where: str) -> Iterator[Image]:
         with _quiet():
             opened = Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=FORMATS)
         with opened as image:
-            if image.width * image.height > MOST_PIXELS:
-                raise ConfigError(*_too_large(where, f"{image.width}x{image.height} pixels are"))
+            if image.width * image.height > most_pixels:
+                raise TooManyPixels(*_too_large(where, f"{image.width}x{image.height} pixels are", most_pixels))
             yield image
     except Image.DecompressionBombError as error:
-        raise ConfigError(*_too_large(where, "its pixels are")) from error
+        raise TooManyPixels(*_too_large(where, "its pixels are", most_pixels)) from error
     except _DAMAGE as error:
         reason = "no image of a known format" if isinstance(error, UnidentifiedImageError) else error
         raise IntegrityError(f"{where} is not a readable image: {reason}") from error
@@ -103,8 +107,8 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _too_large(where: str, size: str) -> tuple[str, str]:
-    return f"{where}: {size} more than the {MOST_PIXELS:,} that are read", "make it smaller first"
+def _too_large(where: str, size: str, most_pixels: int) -> tuple[str, str]:
+    return f"{where}: {size} more than the {most_pixels:,} that are read", "make it smaller first"
 
 
 def _rgb(image: Image, where: str) -> tuple[Array, tuple[str, ...]]:

@@ -37,11 +37,16 @@ class PictureInput:
     def batch(self) -> int:
         return self.spec.shape[0]
 
+    def row(self, pixels: Array, name: str = "the image") -> Array:
+        """Returns 8-bit RGB pixels as one row of the input."""
+        fitted, _ = fit(pixels, self.size, self.preprocess, self.spec.layout, name)
+        return to_input(fitted, self.preprocess, self.spec)
+
+    def stack(self, rows: Sequence[Array], batch: int) -> dict[str, Array]:
+        """Returns the input of so many rows; the last fills those that are left."""
+        filled = [*rows, *[rows[-1]] * (batch - len(rows))]
+        return {self.spec.name: filled[0] if len(filled) == 1 else np.concatenate(filled)}
+
     def __call__(self, pictures: Sequence[tuple[str, Picture]]) -> dict[str, Array]:
         """Returns the input for at most a batch of named pictures; the last fills the rows that are left."""
-        rows = []
-        for name, picture in pictures:
-            pixels, _ = fit(picture.pixels, self.size, self.preprocess, self.spec.layout, name)
-            rows.append(to_input(pixels, self.preprocess, self.spec))
-        rows += rows[-1:] * (self.batch - len(rows))
-        return {self.spec.name: np.concatenate(rows)}
+        return self.stack([self.row(picture.pixels, name) for name, picture in pictures], self.batch)

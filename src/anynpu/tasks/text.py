@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+import numpy as np
+
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.tensors import Array, TensorSpec
 
@@ -44,9 +46,37 @@ class Tokens(Protocol):
         """Returns how many tokens a text has before it is cut to the model's length."""
         ...
 
+    def ids(self, text: str, most: int | None = None) -> list[int]:
+        """Returns the tokens of a text with the marks at its ends; work may stop where there are `most` or more."""
+        ...
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        """Returns token numbers that somebody else made, with the marks at their ends where they are missing."""
+        ...
+
+    def arrays(self, rows: Sequence[Sequence[int]], batch: int, length: int) -> dict[str, Array]:
+        """Returns the model's inputs for texts that are tokens already, at most `batch` of at most `length`."""
+        ...
+
     def __call__(self, texts: Sequence[str]) -> dict[str, Array]:
         """Returns the model's inputs for at most `batch` texts."""
         ...
+
+
+def cut(ids: list[int], length: int) -> list[int]:
+    """Returns at most `length` tokens; a longer text keeps its end mark."""
+    return ids if len(ids) <= length else [*ids[: length - 1], ids[-1]]
+
+
+def frame(ids: Sequence[int], start: Sequence[int], end: Sequence[int], size: int) -> list[int]:
+    """Returns token numbers with the marks at their ends; a number that is no token raises."""
+    wrong = next((number for number in ids if not 0 <= number < size), None)
+    if wrong is not None:
+        raise ConfigError(f"the model has no token {wrong}", f"its tokens are 0 to {size - 1}")
+    count = len(start) + len(end)
+    if len(ids) >= count and [*ids[: len(start)], *ids[len(ids) - len(end) :]] == [*start, *end]:
+        return list(ids)
+    return [*start, *ids, *end]
 
 
 @dataclass(frozen=True)
@@ -65,12 +95,24 @@ class ClipInput:
         return self.spec.shape[1]
 
     def count(self, text: str) -> int:
-        return len(self.tokens.encode(text)) + 2
+        return len(self.ids(text))
+
+    def ids(self, text: str, most: int | None = None) -> list[int]:
+        return [self.tokens.start, *self.tokens.encode(text, most), self.tokens.end]
+
+    def framed(self, ids: Sequence[int]) -> list[int]:
+        return frame(ids, [self.tokens.start], [self.tokens.end], self.tokens.size)
+
+    def arrays(self, rows: Sequence[Sequence[int]], batch: int, length: int) -> dict[str, Array]:
+        array = np.zeros((batch, length), self.spec.dtype)
+        # The last text is given again where the model wants more rows than there are texts.
+        for row, ids in zip(array, [*rows, *[rows[-1]] * (batch - len(rows))], strict=True):
+            row[: len(ids)] = ids
+        return {self.spec.name: array}
 
     def __call__(self, texts: Sequence[str]) -> dict[str, Array]:
-        # The last text is given again where the model wants more rows than there are texts.
-        rows = [*texts, *[texts[-1]] * (self.batch - len(texts))]
-        return {self.spec.name: self.tokens(rows, self.spec.shape[1]).astype(self.spec.dtype)}
+        rows = [cut(self.ids(text, self.length - 2), self.length) for text in texts]
+        return self.arrays(rows, self.batch, self.length)
 
 
 def read_bounded(path: Path, most: int, hint: str = "give it in parts") -> bytes:
@@ -127,6 +169,4 @@ def _tokens_input(inputs: Sequence[TensorSpec]) -> TensorSpec:
 
 
 def _largest(spec: TensorSpec) -> int:
-    import numpy as np
-
     return int(np.iinfo(spec.dtype).max)

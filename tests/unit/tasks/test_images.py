@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
-from anynpu.tasks import picture
 from anynpu.tasks.images import Preprocess, fit, read_image, to_input
 from anynpu.tasks.picture import read_frames
 from anynpu.tensors import Quantization, TensorSpec
@@ -142,15 +141,14 @@ def test_what_is_no_image_is_said(data):
         read_image(data)
 
 
-def test_pictures_without_pixels_and_without_measure_are_refused(monkeypatch, tmp_path):
+def test_pictures_without_pixels_and_without_measure_are_refused(tmp_path):
     with pytest.raises(AnyNpuError):
         read_image(b"P6 0 5 255\n")
     bomb = struct.pack("<HIHHI", 0x4D42, 54, 0, 0, 54) + struct.pack("<IiiHHIIiiII", 40, 30000, 30000, 1, 24, *[0] * 6)
     with pytest.raises(ConfigError, match="89,000,000"):
         read_image(bomb)
-    monkeypatch.setattr(picture, "MOST_PIXELS", 100)
     with pytest.raises(ConfigError, match="14x9 pixels are more than the 100"):
-        read_image(encoded(Image.fromarray(PIXELS)))
+        read_image(encoded(Image.fromarray(PIXELS)), most_pixels=100)
     with pytest.raises(ConfigError, match="no such file"):
         read_image(tmp_path / "gone.png")
     with pytest.raises(ConfigError, match="is no file"):
