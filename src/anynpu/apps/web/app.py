@@ -1,0 +1,257 @@
+"""Routes to functions, and what every answer has in common: token, ids, timing, headers, one line of log."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from itertools import count
+from urllib.parse import unquote_to_bytes
+
+from anynpu.apps.web.accesslog import AccessLog
+from anynpu.apps.web.limits import Limits
+from anynpu.apps.web.message import (
+    CLIENT_GONE,
+    JSON,
+    ClientGone,
+    ErrorForm,
+    Header,
+    HttpAnswer,
+    HttpRequest,
+    Receive,
+    Refusal,
+    Scope,
+    Send,
+    error_body,
+)
+
+Function = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+Observer = Callable[["Route | None", int, float], None]
+REQUEST_ID = re.compile(rb"[A-Za-z0-9_.:@/+=-]{1,128}")
+SAFE: tuple[Header, ...] = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+CORS_HEADERS = b"authorization, content-type, x-request-id, x-request-timeout, inference-header-content-length"
+CORS_SHOWN = b"x-request-id, x-model, x-model-version, server-timing, retry-after, inference-header-content-length"
+_logger = logging.getLogger("anynpu.web")
+
+
+@dataclass(frozen=True)
+class Route:
+    """One method of one path. A `{name}` in the path stands for one segment."""
+
+    method: str
+    path: str
+    function: Function
+    public: bool = False
+    """Served without the token: health, pages."""
+    errors: ErrorForm = "plain"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """Who may call. The tokens are kept as digests, so that comparing them takes the same time for any length."""
+
+    tokens: tuple[bytes, ...] = ()
+    origins: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, tokens: Iterable[str] = (), origins: Iterable[str] = ()) -> Policy:
+        return cls(tuple(hashlib.sha256(token.encode()).digest() for token in tokens), frozenset(origins))
+
+    def lets_in(self, authorization: bytes) -> bool:
+        """Says whether a header carries one of the tokens; every token is compared."""
+        scheme, _, token = authorization.partition(b" ")
+        if scheme.lower() != b"bearer":
+            return False
+        digest = hashlib.sha256(token.strip()).digest()
+        return sum(hmac.compare_digest(digest, known) for known in self.tokens) > 0
+
+    def cors(self, origin: bytes) -> tuple[Header, ...]:
+        """Returns the headers that let a page of an allowed origin read the answer."""
+        if not self.origins:
+            return ()
+        if "*" in self.origins:
+            return ((b"access-control-allow-origin", b"*"), (b"access-control-expose-headers", CORS_SHOWN))
+        vary: Header = (b"vary", b"origin")
+        if origin.decode("latin-1") not in self.origins:
+            return (vary,)
+        return ((b"access-control-allow-origin", origin), (b"access-control-expose-headers", CORS_SHOWN), vary)
+
+
+class App:
+    """An ASGI application: exact paths by dictionary, those with parameters by their segments."""
+
+    def __init__(
+        self,
+        routes: Iterable[Route],
+        limits: Limits | None = None,
+        policy: Policy | None = None,
+        log: AccessLog | None = None,
+        refusal_of: Callable[[Exception], Refusal | None] = lambda error: None,
+        observe: Observer = lambda route, status, seconds: None,
+    ) -> None:
+        self.limits, self.policy, self.log = limits or Limits(), policy or Policy(), log
+        self.refusal_of, self.observe = refusal_of, observe
+        self.in_flight = 0
+        self._exact: dict[str, dict[str, Route]] = {}
+        self._patterns: dict[tuple[str, ...], dict[str, Route]] = {}
+        self._ids, self._prefix = count(1), secrets.token_hex(5)
+        for route in routes:
+            self.add(route)
+
+    def add(self, route: Route) -> None:
+        """Adds a route; GET answers HEAD too."""
+        if "{" in route.path:
+            methods = self._patterns.setdefault(tuple(route.path.split("/")), {})
+        else:
+            methods = self._exact.setdefault(route.path, {})
+        methods[route.method] = route
+        if route.method == "GET":
+            methods["HEAD"] = route
+
+    def routes(self) -> list[Route]:
+        """Returns every route once, in the order they were added."""
+        tables = [*self._exact.values(), *self._patterns.values()]
+        return [route for table in tables for method, route in table.items() if method != "HEAD"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await _no_http(scope, receive, send)
+            return
+        began = time.perf_counter()
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        given = headers.get(b"x-request-id", b"")
+        made = given.decode() if given and REQUEST_ID.fullmatch(given) else f"{self._prefix}-{next(self._ids)}"
+        request = HttpRequest(scope, receive, self.limits, made, headers, began=began)
+        route: Route | None = None
+        self.in_flight += 1
+        try:
+            route = self._find(request)
+            self._check(request, route)
+            answer = await route.function(request)
+        except ClientGone:
+            answer = HttpAnswer(status=CLIENT_GONE)
+        except asyncio.CancelledError:
+            answer = self._refused(Refusal(503, "the server is stopping", headers=_CLOSE), route, request)
+        except Exception as error:
+            answer = self._failed(error, route, request)
+        finally:
+            self.in_flight -= 1
+        await self._send(request, route, answer, send)
+
+    def _find(self, request: HttpRequest) -> Route:
+        path = request.path
+        methods = self._exact.get(path)
+        if methods is None:
+            methods = self._match(request)
+        if methods is None:
+            raise Refusal(404, f"there is nothing at {path[:200]}", "GET /openapi.json lists what is served")
+        route = methods.get(request.method)
+        if route is not None:
+            return route
+        allowed = (b"allow", ", ".join(sorted({*methods, "OPTIONS"})).encode())
+        if request.method == "OPTIONS":
+            raise _Preflight(allowed)
+        raise Refusal(405, f"{path[:200]} takes {', '.join(sorted(methods))}", headers=(allowed,))
+
+    def _match(self, request: HttpRequest) -> dict[str, Route] | None:
+        """Returns the methods of a path with parameters; an encoded slash is part of a segment, not the end of it."""
+        raw = bytes(request.scope.get("raw_path") or request.path.encode()).split(b"/")
+        try:
+            parts = [unquote_to_bytes(part).decode() for part in raw]
+        except UnicodeDecodeError:
+            return None
+        for pattern, methods in self._patterns.items():
+            if len(pattern) != len(parts):
+                continue
+            pairs = list(zip(pattern, parts, strict=True))
+            if all(name == part or (name[:1] == "{" and part) for name, part in pairs):
+                request.parameters = {name[1:-1]: part for name, part in pairs if name[:1] == "{"}
+                return methods
+        return None
+
+    def _check(self, request: HttpRequest, route: Route) -> None:
+        policy = self.policy
+        if not policy.tokens or route.public or policy.lets_in(request.headers.get(b"authorization", b"")):
+            return
+        missing = b"authorization" not in request.headers
+        raise Refusal(
+            401,
+            "this server needs a token" if missing else "the token is not the right one",
+            "send the header Authorization: Bearer TOKEN",
+            headers=((b"www-authenticate", b"Bearer"),),
+        )
+
+    def _failed(self, error: Exception, route: Route | None, request: HttpRequest) -> HttpAnswer:
+        refusal = error if isinstance(error, Refusal) else self.refusal_of(error)
+        if isinstance(refusal, _Preflight):
+            return self._preflight(refusal, request)
+        if refusal is None:
+            _logger.error("request %s: internal error", request.id, exc_info=error)
+            refusal = Refusal(500, "internal error", f"the server's log has more under request {request.id}")
+        return self._refused(refusal, route, request)
+
+    def _refused(self, refusal: Refusal, route: Route | None, request: HttpRequest) -> HttpAnswer:
+        form: ErrorForm = route.errors if route else "openai" if request.path.startswith("/v1/") else "plain"
+        body = error_body(refusal, form, request.id)
+        noted = {"error": refusal.code, "reason": refusal.message}
+        return HttpAnswer(body, refusal.status, JSON, list(refusal.headers), noted=noted)
+
+    def _preflight(self, preflight: _Preflight, request: HttpRequest) -> HttpAnswer:
+        answer = HttpAnswer(b"", 204, b"", list(preflight.headers))
+        if self.policy.origins and b"origin" in request.headers:
+            methods = preflight.headers[0][1]
+            answer.headers += [
+                (b"access-control-allow-methods", methods),
+                (b"access-control-allow-headers", CORS_HEADERS),
+                (b"access-control-max-age", b"600"),
+            ]
+        return answer
+
+    async def _send(self, request: HttpRequest, route: Route | None, answer: HttpAnswer, send: Send) -> None:
+        seconds = time.perf_counter() - request.began
+        if answer.status != CLIENT_GONE:
+            timing = "".join([f"{name};dur={ms:.3f}, " for name, ms in answer.stages_ms.items()])
+            headers = [
+                (b"content-type", answer.kind),
+                (b"content-length", b"%d" % len(answer.body)),
+                (b"x-request-id", request.id.encode()),
+                (b"server-timing", f"{timing}total;dur={seconds * 1e3:.3f}".encode()),
+                *SAFE,
+                *answer.headers,
+            ]
+            if not answer.kind:
+                del headers[:2]
+            if self.policy.origins:
+                headers += self.policy.cors(request.headers.get(b"origin", b""))
+            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+            await send({"type": "http.response.body", "body": answer.body})
+        self.observe(route, answer.status, seconds)
+        if self.log is not None:
+            self.log.add(request, answer, seconds)
+
+
+class _Preflight(Refusal):
+    """A browser asks what a path takes."""
+
+    def __init__(self, allowed: Header) -> None:
+        super().__init__(204, "", headers=(allowed,))
+
+
+_CLOSE: tuple[Header, ...] = ((b"connection", b"close"),)
+
+
+async def _no_http(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers what is no request: the life of the server is managed elsewhere, and there are no web sockets."""
+    if scope["type"] == "lifespan":
+        await receive()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+    elif scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1003})

@@ -1,0 +1,159 @@
+"""Connections that cost too much: too many headers, too slow, too many, or that never take their answer.
+
+uvicorn's httptools protocol has no bound on headers and no time limit before the first request; both are added here.
+One sweep a second looks at all connections, so that a good request pays next to nothing for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from anynpu.apps.web.limits import Limits
+from anynpu.apps.web.message import JSON, Refusal, error_body
+
+if TYPE_CHECKING:
+    from uvicorn.config import Config
+    from uvicorn.server import ServerState
+
+SWEEP_S = 1.0
+HEAD, BODY, BUSY = "head", "body", "busy"
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. `phase` is what it is waited for: headers, a body, or our own answer (busy)."""
+
+    limits = Limits()
+
+    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: Any = None) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self.phase, self.since = HEAD, self.loop.time()
+        self.served = False
+        self.blocked_since: float | None = None
+        self.head_bytes = 0
+        self.refusal: Refusal | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections:
+            make_room(self.connections, self.limits.connections)
+
+    def data_received(self, data: bytes) -> None:
+        if self.phase is HEAD and self.served and not self.head_bytes:
+            self.since = self.loop.time()  # the first byte of the next request ends the idle time
+        super().data_received(data)
+        if self.phase is HEAD and not self.transport.is_closing():
+            self.head_bytes += len(data)
+            if self.head_bytes > self.limits.header_bytes:
+                self.refuse(self._headers_too_large())
+
+    def on_message_begin(self) -> None:
+        self.phase = HEAD
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > self.limits.url_bytes:
+            self._stop(Refusal(414, f"the URL is longer than {self.limits.url_bytes:,} bytes"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.head_bytes += len(name) + len(value)
+        if self.head_bytes > self.limits.header_bytes or len(self.headers) >= self.limits.headers:
+            self._stop(self._headers_too_large())
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self.phase, self.since, self.head_bytes = BODY, self.loop.time(), 0
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self.phase = BUSY
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self.served = True
+        if self.phase is BUSY:
+            self.phase, self.since, self.head_bytes = HEAD, self.loop.time(), 0
+        super().on_response_complete()
+
+    def pause_writing(self) -> None:
+        self.blocked_since = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.blocked_since = None
+        super().resume_writing()
+
+    def _headers_too_large(self) -> Refusal:
+        bounds = f"{self.limits.headers} headers or {self.limits.header_bytes:,} bytes of them"
+        return Refusal(431, f"more than {bounds} were sent")
+
+    def _stop(self, refusal: Refusal) -> None:
+        """Ends parsing; the parser wraps what a callback raises, and uvicorn answers through `send_400_response`."""
+        self.refusal = refusal
+        raise refusal
+
+    def send_400_response(self, msg: str) -> None:
+        refusal = self.refusal or Refusal(400, "this is not a valid HTTP request", "speak HTTP/1.1")
+        self.refuse(refusal)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Answers what never became a request, and closes the connection."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = error_body(refusal, "plain", "")
+            head = b"content-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (JSON, len(body))
+            self.transport.write(STATUS_LINE[refusal.status] + head + body)
+        self.transport.close()
+
+    def overdue(self, now: float) -> Refusal | None:
+        """Returns why the connection has waited too long, if it has."""
+        if self.phase is HEAD and now - self.since > self.limits.header_s and (not self.served or self.head_bytes):
+            return Refusal(408, f"no complete request came within {self.limits.header_s:g} s")
+        if self.phase is BODY and now - self.since > self.limits.body_s:
+            return Refusal(408, f"the body did not come within {self.limits.body_s:g} s")
+        return None
+
+
+def bounded(limits: Limits) -> type[BoundedProtocol]:
+    """Returns the protocol with these limits."""
+    return type("Bounded", (BoundedProtocol,), {"limits": limits})
+
+
+def make_room(connections: Iterable[Any], most: int) -> None:
+    """Closes the connections that have waited longest for a request, one in a hundred at a time."""
+    idle = [c for c in connections if isinstance(c, BoundedProtocol) and c.phase is HEAD]
+    for connection in heapq.nsmallest(max(1, most // 100), idle, key=lambda c: c.since):
+        connection.transport.abort()
+
+
+def sweep(connections: Iterable[Any], now: float) -> int:
+    """Closes what is overdue and returns how many connections that were."""
+    closed = 0
+    for connection in list(connections):
+        if not isinstance(connection, BoundedProtocol) or connection.transport is None:
+            continue
+        blocked = connection.blocked_since
+        if blocked is not None and now - blocked > connection.limits.write_s:
+            connection.transport.abort()
+        elif (refusal := connection.overdue(now)) is not None:
+            connection.refuse(refusal)
+        else:
+            continue
+        closed += 1
+    return closed
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server without signal handlers of its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
