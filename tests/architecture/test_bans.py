@@ -27,10 +27,11 @@ def prints(module: Module) -> list[str]:
 
 
 def exits(module: Module) -> list[str]:
-    """Only the command line ends the process, a child that tool.py starts and a vendor's worker."""
+    """Only the command line ends the process, a child that tool.py starts or a decoder forks, and a vendor's worker."""
     if module.top in ("cli", "__main__") or module.name == "capsules.workers.serve":
         return []
-    child = [f for f in module.functions() if module.name == "tool" and f.name in ("_child", "_answer")]
+    children = {"tool": ("_child", "_answer"), "runtime.ethos_u.weights": ("_decode_all",)}
+    child = [f for f in module.functions() if f.name in children.get(module.name, ())]
     inside = {id(n) for f in child for n in ast.walk(f)}
     ends = [n for n in ast.walk(module.tree) if dotted(n) in ("sys.exit", "os._exit", "exit", "quit")]
     raised = [n for n in ast.walk(module.tree) if isinstance(n, ast.Raise) and "SystemExit" in ast.unparse(n)]

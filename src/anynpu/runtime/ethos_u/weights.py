@@ -1,42 +1,34 @@
 """Weights and scales of convolutions: decoded from Vela's compressed streams and put back into their places.
 
 The decoder that comes with Vela reads outside of its buffer or ends the process when a stream is damaged, so it runs in
-a process of its own, with limits on memory and time.
+a forked child, with limits on memory and time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
+import importlib
+import os
+import resource
+import select
+import signal
 import struct
-import sys
 import tempfile
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
-from anynpu import tool
-from anynpu.errors import IntegrityError, ToolFailed
+from anynpu.errors import IntegrityError
 from anynpu.tensors import Array
 
 DECODE_SECONDS = 60
 DECODE_BYTES = 4 << 30
 SCALE_BYTES = 10
-DECODER = f"""
-import resource, struct, sys
-from array import array
-resource.setrlimit(resource.RLIMIT_AS, ({DECODE_BYTES}, {DECODE_BYTES}))
-from ethosu.mlw_codec import decode
-source, sink = open(sys.argv[1], "rb"), open(sys.argv[2], "wb")
-while head := source.read(4):
-    weights = array("h", decode(bytearray(source.read(struct.unpack("<I", head)[0]))))
-    sink.write(struct.pack("<I", len(weights)) + weights.tobytes())
-    sink.flush()
-"""
-"""Answers each stream of a file with its weights; where it dies, the answers so far say at which."""
 
 
 class Decoder:
@@ -58,14 +50,14 @@ class Decoder:
 
 def _decode(streams: Sequence[bytes]) -> list[Array]:
     """Returns the weights of the streams up to the first that cannot be decoded."""
-    with tempfile.TemporaryDirectory(prefix="anynpu-weights-") as folder:
-        source, sink = Path(folder, "streams"), Path(folder, "weights")
-        source.write_bytes(b"".join(struct.pack("<I", len(s)) + s for s in streams))
-        sink.touch()
-        argv = [sys.executable, "-c", DECODER, str(source), str(sink)]
-        with contextlib.suppress(ToolFailed):  # the answers that are missing say which stream it was
-            tool.run(argv, cwd=Path(folder), log=Path(folder, "log.txt"), timeout_s=DECODE_SECONDS)
-        answers = sink.read_bytes()
+    importlib.import_module("ethosu.mlw_codec")  # here, so that no child has to
+    with tempfile.TemporaryFile() as sink:
+        child = os.fork()
+        if child == 0:
+            _decode_all(streams, sink.fileno())
+        _wait(child)
+        sink.seek(0)
+        answers = sink.read()
     weights, position = [], 0
     while position + 4 <= len(answers):
         (count,) = struct.unpack_from("<I", answers, position)
@@ -74,6 +66,38 @@ def _decode(streams: Sequence[bytes]) -> list[Array]:
         weights.append(np.frombuffer(answers, np.int16, count, position + 4))
         position += 4 + 2 * count
     return weights
+
+
+def _decode_all(streams: Sequence[bytes], sink: int) -> NoReturn:
+    """Answers each stream with its weights, in the child: where it dies, the answers so far say at which."""
+    try:
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        for output in (1, 2):  # the decoder prints why it gives up
+            os.dup2(nothing, output)
+        own = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (own + DECODE_BYTES,) * 2)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (DECODE_BYTES >> 2,) * 2)
+        from ethosu.mlw_codec import decode
+
+        with open(sink, "wb", closefd=False) as answers:
+            for stream in streams:
+                weights = array("h", decode(bytearray(stream)))
+                answers.write(struct.pack("<I", len(weights)) + weights.tobytes())
+                answers.flush()
+    finally:
+        os._exit(0)
+
+
+def _wait(child: int) -> None:
+    """Waits for a child to end and ends it when its time is over."""
+    handle = os.pidfd_open(child)
+    try:
+        if not select.select([handle], [], [], DECODE_SECONDS)[0]:
+            os.kill(child, signal.SIGKILL)
+    finally:
+        os.close(handle)
+        os.waitpid(child, 0)
 
 
 @dataclass(frozen=True)
