@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 from ethosu.vela import vela
 
+from anynpu.errors import IntegrityError
 from anynpu.platform import read_platform
-from anynpu.runtime.ethos_u.model import Model, NpuCall, read_model
+from anynpu.runtime.ethos_u.model import CpuCall, Model, NpuCall, read_model
 from anynpu.runtime.ethos_u.session import Twin
 from anynpu.runtime.tflm import _interpreter
+from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela.command import VelaFacts
 
 PLATFORMS = Path(__file__).parents[2] / "src/anynpu/data/platforms"
@@ -27,6 +29,10 @@ CHIPS = (
 
 class Refused(Exception):
     """Vela does not compile the model."""
+
+
+class NoTeacher(Exception):
+    """Neither TFLite-Micro nor LiteRT runs the model."""
 
 
 @contextlib.contextmanager
@@ -79,11 +85,42 @@ def micro(model: Path, inputs: list[np.ndarray], outputs: int) -> list[np.ndarra
     interpreter = _interpreter(model.read_bytes())
     rows = []
     for sample in range(len(inputs[0])):
+        interpreter.reset()  # a sample knows nothing of the one before
         for number, values in enumerate(inputs):
             interpreter.set_input(np.ascontiguousarray(values[sample]), number)
         interpreter.invoke()
         rows.append([interpreter.get_output(i).copy() for i in range(outputs)])
     return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+def lite(model: Path, inputs: list[np.ndarray], outputs: int) -> list[np.ndarray]:
+    """Returns what LiteRT's reference kernels make of many samples: for operators that TFLite-Micro lacks."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    interpreter = Interpreter(
+        model_content=model.read_bytes(), experimental_op_resolver_type=OpResolverType.BUILTIN_REF, num_threads=1
+    )
+    interpreter.allocate_tensors()
+    rows = []
+    for sample in range(len(inputs[0])):
+        interpreter.reset_all_variables()
+        for detail, values in zip(interpreter.get_input_details(), inputs, strict=True):
+            interpreter.set_tensor(detail["index"], values[sample])
+        interpreter.invoke()
+        rows.append([interpreter.get_tensor(d["index"]).copy() for d in interpreter.get_output_details()[:outputs]])
+    return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+def reference(model: Path, inputs: list[np.ndarray], outputs: int) -> list[np.ndarray]:
+    """Returns TFLite-Micro's values, or LiteRT's where TFLite-Micro lacks an operator."""
+    try:
+        return micro(model, inputs, outputs)
+    except (IntegrityError, RuntimeError):
+        pass
+    try:
+        return lite(model, inputs, outputs)
+    except (RuntimeError, ValueError) as error:
+        raise NoTeacher(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -99,6 +136,11 @@ class Comparison:
     def on_npu(self) -> bool:
         return any(isinstance(call, NpuCall) for call in self.model.calls)
 
+    def npu_kinds(self, source: Path) -> list[str]:
+        """Returns the operators of the source that are not left to the CPU."""
+        left = {self.model.tensors[call.outputs[0]].name for call in self.model.calls if isinstance(call, CpuCall)}
+        return [op.kind for op in operators(source) if op.outputs[0].name not in left] if self.on_npu else []
+
 
 def compare(
     model: Path, chip: str, folder: Path, *, count: int = 3, goal: str = "Performance", mode: str = "", seed: int = 0
@@ -107,7 +149,8 @@ def compare(
     compiled = read_model(compile_model(model, chip, folder, goal, mode))
     inputs = samples(compiled, count, seed)
     got = Twin(compiled).run_batch(inputs)
-    wanted = micro(model, inputs, len(got))
+    with quiet():
+        wanted = reference(model, inputs, len(got))
     pairs = [(g.reshape(w.shape).astype(np.float64), w.astype(np.float64)) for g, w in zip(got, wanted, strict=True)]
     return Comparison(
         sum(int((g != w).sum()) for g, w in pairs),

@@ -9,6 +9,7 @@ import numpy as np
 from anynpu.targets.flatbuffer import TfliteOperator, operators
 
 TABLES = ("LEAKY_RELU", "LOGISTIC", "TANH", "HARD_SWISH", "RSQRT", "QUANTIZE", "RELU6", "ABS", "SQUARED_DIFFERENCE")
+COMPARISONS = ("EQUAL", "NOT_EQUAL", "GREATER", "GREATER_EQUAL", "LESS", "LESS_EQUAL")
 
 
 def excuse(model: Path, chip: str) -> str:
@@ -33,6 +34,8 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
         return "RESIZE_NEAREST_NEIGHBOR is computed with half pixel centres"
     if chip in ("ethos-u55-32", "ethos-u55-64") and op.kind == "TRANSPOSE" and any(o.kind in TABLES for o in graph):
         return "the table of an operator fused with TRANSPOSE is loaded behind the end of the on-chip memory"
+    if op.kind in COMPARISONS and len({(*np.atleast_1d(t.scale), *np.atleast_1d(t.zero_point)) for t in op.inputs}) > 1:
+        return "tensors of different scales are compared without them"
     bias = op.inputs[2] if len(op.inputs) > 2 else None
     if "u85" in chip and source and source.dtype == "int16" and bias and bias.dtype == "int32":
         return "16-bit inputs with a 32-bit bias: the scale is cut to 15 bits"

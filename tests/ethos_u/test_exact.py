@@ -17,8 +17,9 @@ sys.path.append(str(Path(__file__).parents[1] / "firmware"))
 from compiled import CHIPS, Refused, compare
 from excuses import excuse
 from random_graphs import Drawer, draw
+from vela_graphs import MORE, single
 
-from anynpu.errors import IntegrityError
+from anynpu.errors import DeviceError, IntegrityError
 
 pytestmark = pytest.mark.build
 GRAPHS = int(os.environ.get("ANYNPU_TEST_STREAMS", "4"))
@@ -50,6 +51,23 @@ def test_random_graphs_give_the_values_of_tflite_micro(chip, tmp_path):
             wrong[f"seed {seed} {kinds}"] = f"{comparison.differing} of {comparison.values}, by {comparison.worst}"
     assert wrong == {}
     assert executed > GRAPHS // 2
+
+
+@pytest.mark.parametrize("name", dict.fromkeys(MORE))
+@pytest.mark.parametrize("chip", ["ethos-u55-128", "ethos-u85-256"])
+def test_the_other_operators_of_velas_tables(chip, name, tmp_path):
+    """LSTM, comparisons, selections: LiteRT's values where TFLite-Micro lacks the operator."""
+    executed = 0
+    for seed in range(3):
+        model = single(name, seed, tmp_path / f"{seed}.tflite")
+        try:
+            comparison = compare(model, chip, tmp_path, count=4)
+        except (Refused, DeviceError):
+            assert "u55" in chip  # its table lacks the operator
+            continue
+        assert comparison.differing == 0 or excuse(model, chip), (seed, comparison.differing)
+        executed += comparison.on_npu
+    assert executed or "u55" in chip
 
 
 @pytest.mark.parametrize("chip", ["ethos-u55-128", "ethos-u85-256"])

@@ -471,6 +471,8 @@ class Steps:
                 log=work.log,
                 progress=work.progress,
             )
+            if not answer["refused"]:
+                trial.passed(made, choose(made.manifest.format))
             (out / "repetition.json").write_text(schema.canonical_json(answer) + "\n", "utf-8")
             return Manifest(format="evidence", main="repetition.json")
 

@@ -37,6 +37,8 @@ class Tensor:
     shape: tuple[int, ...]
     offset: int
     constant: Array | None
+    initial: int | None = None
+    """What each byte of a variable holds before the first run; none for other tensors."""
 
     @property
     def nbytes(self) -> int:
@@ -89,6 +91,12 @@ def read_model(path: Path) -> Model:
         raise IntegrityError(f"{path}: is a damaged TFLite file ({type(e).__name__}: {e})") from None
 
 
+def _initial(schema: Any, tensor: Any) -> int:
+    """Returns the byte that TFLite-Micro fills a variable with: the zero point of 8 bits, otherwise 0."""
+    points = tensor.quantization.zeroPoint if tensor.quantization is not None else None
+    return int(points[0]) & 0xFF if tensor.type == schema.TensorType.INT8 and points is not None else 0
+
+
 def _model(schema: Any, model: Any) -> Model:
     graph = model.subgraphs[0]
     types = {v: k for k, v in vars(schema.TensorType).items() if isinstance(v, int)}
@@ -101,6 +109,7 @@ def _model(schema: Any, model: Any) -> Model:
             tuple(int(n) for n in tensor.shape) if tensor.shape is not None else (),
             int(offsets[index]) if index < len(offsets) else -1,
             _constant(model.buffers[tensor.buffer]),
+            _initial(schema, tensor) if tensor.isVariable else None,
         )
         for index, tensor in enumerate(graph.tensors)
     )

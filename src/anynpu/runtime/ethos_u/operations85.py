@@ -16,6 +16,8 @@ from anynpu.tensors import Array
 MAX, AVERAGE, REDUCE_SUM, SUM, NONE, MIN, ARGMAX_X, ARGMAX_Y = range(8)
 MUL, ADD, SUB, MINIMUM, MAXIMUM, LRELU, ABS, CLZ, SHR, SHL, LSR, DIV = range(12)
 EQUAL, NOT_EQUAL, GREATER_EQUAL, GREATER, AND, OR, XOR, NOT, AND_NOT = 16, 17, 18, 19, 33, 34, 35, 36, 42
+COMPARISONS = (EQUAL, NOT_EQUAL, GREATER_EQUAL, GREATER)
+"""True is all ones: Vela takes it for a mask, and a smallest value for "all"."""
 BILINEAR, REPLICATE, NEAREST = range(3)
 UNARY = (LRELU, ABS, CLZ, NOT)
 CHAINED, UNUSED = 2, 3
@@ -335,7 +337,8 @@ class Machine85(Machine):
             return first & ~second
         if op.mode not in functions:
             raise IntegrityError(f"{op.title}: {self.stream.title} has no element-wise operation {op.mode}")
-        return np.asarray(functions[op.mode](first, second), np.int64)
+        result = np.asarray(functions[op.mode](first, second), np.int64)
+        return -result if op.mode in COMPARISONS else result
 
     def _output(self, op: Operation, memories: Memories, total: Array, filters: Filters | None) -> None:
         """Scales, adds the zero point, clips, looks up the table, and stores, chains or keeps the result."""
@@ -375,7 +378,7 @@ class Machine85(Machine):
                 low, high = signed(low, 16), signed(high, 16)
             values = np.clip(values, low, high)
         if function == 0:
-            if dtype.itemsize < 4:
+            if dtype.itemsize < 4 and not register >> 12 & 1:  # without clipping the low bits are stored
                 limits = np.iinfo(dtype)  # type: ignore[type-var]  # it is an integer
                 values = np.clip(values, limits.min, limits.max)
             return values

@@ -29,6 +29,8 @@ class EthosUSession:
     formats = ("tflite-vela",)
     rank = 0
     what = "the NPU's command stream on a twin of the Ethos-U on this host's CPU"
+    package = "tflite-micro"
+    """It runs the operators that are left to the CPU, and does not survive every damaged one."""
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs = artifact.manifest.inputs
@@ -114,6 +116,9 @@ class Twin:
         samples = len(inputs[0])
         arena = np.full((samples, self.model.arena_bytes), self._fill, np.uint8)
         elsewhere: dict[int, Array] = {}
+        for tensor in self.model.tensors:
+            if tensor.initial is not None and tensor.offset >= 0:
+                arena[:, tensor.offset : tensor.offset + tensor.nbytes] = tensor.initial
         for index, value in zip(self.model.inputs, inputs, strict=True):
             self._store(arena, elsewhere, self.model.tensors[index], value)
         for call in self.model.calls:
@@ -174,11 +179,17 @@ class Twin:
             elsewhere[tensor.index] = values
             return
         raw = np.ascontiguousarray(values, tensor.dtype).reshape(len(values), -1).view(np.uint8)
+        if raw.shape[1] != tensor.nbytes:
+            raise IntegrityError(
+                f"tensor {tensor.name} has {tensor.nbytes} bytes in the file, its values {raw.shape[1]}"
+            )
         arena[:, tensor.offset : tensor.offset + tensor.nbytes] = raw
 
     @staticmethod
     def _load(arena: Array, elsewhere: dict[int, Array], tensor: Tensor) -> Array:
         if tensor.offset < 0:
+            if tensor.index not in elsewhere:
+                raise IntegrityError(f"tensor {tensor.name} is read, and nothing has written it")
             return elsewhere[tensor.index]
         raw = np.ascontiguousarray(arena[:, tensor.offset : tensor.offset + tensor.nbytes])
         return raw.view(tensor.dtype).reshape(len(arena), *tensor.shape)
