@@ -1,0 +1,92 @@
+"""Random graphs over every operator of Vela's tables, compiled and executed: every value is TFLite-Micro's.
+
+    python tests/ethos_u/run_graphs.py FOLDER [COUNT]
+
+COUNT graphs (2,000 by default), each for the next of the eleven configurations, in turn with both optimisation goals
+and the memory modes that the product has. What came of each is a line of FOLDER/graphs.jsonl; a run that was
+interrupted goes on where it stopped. The status is 1 if a graph differs that `excuses.py` does not explain.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+sys.path.extend((str(Path(__file__).parent), str(Path(__file__).parents[1] / "firmware")))
+
+from compiled import CHIPS, NoTeacher, Refused, compare
+from excuses import excuse
+from vela_graphs import draw_any
+
+from anynpu.errors import DeviceError, IntegrityError
+
+COUNT = 2_000
+MODES = {
+    "ethos-u55": ("Shared_Sram", "Sram_Only"),
+    "ethos-u65": ("Dedicated_Sram_384KB", "Dedicated_Sram_512KB", "Shared_Sram", "Sram_Only"),
+    "ethos-u85": ("Dedicated_Sram_384KB", "Dedicated_Sram_512KB", "Shared_Sram", "Sram_Only"),
+}
+
+
+def outcome_of(seed: int, folder: Path) -> dict[str, Any]:
+    """Returns what came of one graph."""
+    chip = CHIPS[seed % len(CHIPS)]
+    turn = seed // len(CHIPS)
+    modes = MODES[chip[:9]]
+    goal, mode = ("Performance", "Size")[turn % 2], modes[turn // 2 % len(modes)]
+    model, kinds = draw_any(seed, folder / f"{seed}.tflite")
+    row: dict[str, Any] = {"seed": seed, "chip": chip, "goal": goal, "mode": mode, "kinds": kinds}
+    try:
+        comparison = compare(model, chip, folder, goal=goal, mode=mode, seed=seed)
+    except Refused:
+        return row | {"outcome": "refused by Vela"}
+    except NoTeacher as error:
+        return row | {"outcome": "neither TFLite-Micro nor LiteRT runs it", "why": str(error)}
+    except DeviceError as error:
+        return row | {"outcome": "an operator on the CPU that TFLite-Micro lacks", "why": error.message}
+    except IntegrityError as error:
+        return row | {"outcome": "excused" if excuse(model, chip) else "WRONG", "why": error.message}
+    row |= {"values": comparison.values, "on_npu": comparison.on_npu, "npu": comparison.npu_kinds(model)}
+    if not comparison.differing:
+        return row | {"outcome": "equal" if comparison.on_npu else "equal, all on the CPU"}
+    why = excuse(model, chip)
+    share = f"{comparison.differing} of {comparison.values}, by {comparison.worst}"
+    return row | {"outcome": "excused" if why else "WRONG", "why": f"{share}: {why}"}
+
+
+def main() -> int:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    count = int(sys.argv[2]) if len(sys.argv) > 2 else COUNT
+    log = folder / "graphs.jsonl"
+    rows = [json.loads(line) for line in log.read_text("utf-8").splitlines()] if log.exists() else []
+    with log.open("a", encoding="utf-8") as sink:
+        for seed in range(max((row["seed"] + 1 for row in rows), default=0), count):
+            work = Path(tempfile.mkdtemp(dir=folder))
+            try:
+                row = outcome_of(seed, work)
+            except Exception as error:
+                row = {"seed": seed, "outcome": "WRONG", "why": f"{type(error).__name__}: {error}"}
+            shutil.rmtree(work)
+            rows.append(row)
+            sink.write(json.dumps(row) + "\n")
+            sink.flush()
+            if seed % 100 == 99:
+                print(f"{seed + 1:,} of {count:,}", flush=True)
+    outcomes = collections.Counter(row["outcome"] for row in rows)
+    on_npu = collections.Counter(kind for row in rows for kind in row.get("npu", ()))
+    print(f"{len(rows):,} graphs: {dict(outcomes)}; {sum(row.get('values', 0) for row in rows):,} values")
+    print("on the NPU: " + ", ".join(f"{kind} {n}" for kind, n in sorted(on_npu.items())))
+    for row in rows:
+        if row["outcome"] == "WRONG":
+            print(row)
+    return 1 if outcomes["WRONG"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
