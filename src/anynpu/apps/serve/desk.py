@@ -1,0 +1,133 @@
+"""What every route of models shares: which model is meant, until when an answer is of use, and who gave it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anynpu.apps.serve.base import Answer, Deployment, Fleet, Item, Kind, Options, Request
+from anynpu.apps.serve.metrics import Metrics
+from anynpu.apps.web.message import Header, HttpAnswer, HttpRequest, Refusal
+from anynpu.schema import near
+
+LONGEST_DEADLINE_S = 3600.0
+
+
+@dataclass(frozen=True)
+class DeskSettings:
+    """How requests are taken. A client may ask for a shorter deadline, not for a longer one."""
+
+    deadline_s: float = 30.0
+    admin: bool = False
+    """The admin routes are served: reload and canary on demand."""
+
+
+@dataclass
+class Desk:
+    """The counter between HTTP and the models."""
+
+    fleet: Fleet
+    settings: DeskSettings = field(default_factory=DeskSettings)
+    metrics: Metrics = field(default_factory=Metrics)
+    started: bool = False
+    draining: bool = False
+
+    def choose(self, request: HttpRequest, named: str, *kinds: Kind) -> Deployment:
+        """Returns the model that the body, ?model= or X-Model names, or the only one of these kinds."""
+        name = named or (self.model_of_query(request) if request.scope.get("query_string") else "")
+        name = name or request.header(b"x-model")
+        models = self.fleet.models
+        if name:
+            found = models.get(name)
+            if found is None:
+                known = ", ".join(models) or "none"
+                message = f"the model {name[:100]!r} is not served here{near(name, models)}"
+                raise Refusal(404, message, f"served: {known}", "model_not_found", "model")
+            if kinds and found.kind not in kinds:
+                message = f"the model {name!r} is of kind {found.kind}, this needs {' or '.join(kinds)}"
+                raise Refusal(422, message, "GET /v1/models lists every model and its kind", parameter="model")
+            return self.open(found)
+        fitting = [model for model in models.values() if not kinds or model.kind in kinds]
+        if len(fitting) == 1:
+            return self.open(fitting[0])
+        if not fitting:
+            message = f"no model of kind {' or '.join(kinds)} is served here" if kinds else "no model is served here"
+            raise Refusal(404, message, "GET /v1/models lists what is served", "model_not_found")
+        names = ", ".join(model.name for model in fitting)
+        raise Refusal(
+            422, f"several models would do: {names}", "name one with model, ?model= or X-Model", parameter="model"
+        )
+
+    @staticmethod
+    def model_of_query(request: HttpRequest) -> str:
+        return request.query().get("model", "")
+
+    def open(self, model: Deployment) -> Deployment:
+        """Returns a model that may be asked now."""
+        if not self.started:
+            raise Refusal(503, "the models are still being loaded", code="starting", headers=((b"retry-after", b"1"),))
+        return model
+
+    async def ask(
+        self, request: HttpRequest, model: Deployment, items: Sequence[Item], options: Options | None = None
+    ) -> Answer:
+        """Returns what a model says before the request's deadline."""
+        deadline = time.monotonic() + self.deadline_s(request)
+        return await model.answer(Request(tuple(items), options or Options(), deadline, request.gone))
+
+    def deadline_s(self, request: HttpRequest) -> float:
+        """Returns how long a request may take: X-Request-Timeout or ?timeout= in seconds, at most the server's own."""
+        text = request.header(b"x-request-timeout")
+        if not text and request.scope.get("query_string"):
+            text = request.query().get("timeout", "")
+        if not text:
+            return self.settings.deadline_s
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+        if not 0 < seconds < math.inf:
+            raise Refusal(
+                422, f"X-Request-Timeout {text[:40]!r}: seconds above zero were expected", parameter="timeout"
+            )
+        return min(seconds, self.settings.deadline_s)
+
+
+def answered(
+    body: bytes, answer: Answer, kind: bytes = b"application/json", headers: Sequence[Header] = ()
+) -> HttpAnswer:
+    """Returns a body with the version and the device that computed it in the headers."""
+    named: list[Header] = [
+        (b"x-model", header_text(answer.model)),
+        (b"x-model-version", answer.version.encode()),
+        (b"x-device", header_text(answer.device)),
+        *headers,
+    ]
+    if answer.truncated:
+        named.append((b"x-truncated", b"%d" % answer.truncated))
+    if answer.fallback:
+        named.append((b"x-fallback", b"cpu"))
+    noted = {
+        "model": answer.model,
+        "version": answer.version[:12],
+        "device": answer.device,
+        "batch": answer.batch,
+        "tokens": answer.tokens,
+    }
+    return HttpAnswer(body, 200, kind, named, milliseconds(answer.stages), noted)
+
+
+def milliseconds(stages: Mapping[str, float]) -> dict[str, float]:
+    """Returns seconds as milliseconds."""
+    return {name: seconds * 1e3 for name, seconds in stages.items()}
+
+
+def header_text(text: str) -> bytes:
+    """Returns text as a header may hold it; other characters are percent-encoded."""
+    if text.isascii() and text.isprintable():
+        return text.encode()
+    from urllib.parse import quote
+
+    return quote(text, safe=" /:@").encode()

@@ -1,0 +1,87 @@
+"""Raw tensors for any artifact: /infer, as JSON or as the bytes that the model stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+
+from anynpu.apps.serve.base import Answer, Deployment, Options
+from anynpu.apps.serve.desk import Desk, answered
+from anynpu.apps.serve.fields import Fields, described
+from anynpu.apps.serve.tensors import dtype_of, from_lists, joined, split
+from anynpu.apps.web.app import Route
+from anynpu.apps.web.message import BINARY, JSON, HttpAnswer, HttpRequest, Refusal
+from anynpu.schema import near
+from anynpu.tensors import Array
+
+INFER = ("inputs", "outputs", "stored", "model")
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def routes(desk: Desk) -> list[Route]:
+    """Returns the route of raw tensors."""
+
+    async def infer(request: HttpRequest) -> HttpAnswer:
+        if request.kind == BINARY:
+            return await _from_bytes(desk, request)
+        fields = Fields(await request.json(), INFER)
+        stored = bool(fields.flag("stored"))
+        model = desk.choose(request, fields.text("model"))
+        names = fields.data.get("outputs")
+        if names is not None and (not isinstance(names, list) or not all(isinstance(n, str) for n in names)):
+            raise Refusal(422, "outputs: a list of names was expected", parameter="outputs")
+        options = Options(stored=stored, outputs=tuple(dict.fromkeys(names or ())))
+        answer = await desk.ask(request, model, [_arrays(fields.value("inputs"), model, stored)], options)
+        return _as_json(answer)
+
+    return [Route("POST", "/infer", infer)]
+
+
+def _arrays(inputs: Any, model: Deployment, stored: bool) -> dict[str, Array]:
+    """Returns the inputs by name; a model of one input takes the bare lists too."""
+    specs = model.info().inputs
+    if isinstance(inputs, list) and len(specs) == 1:
+        inputs = {specs[0].name: inputs}
+    if not isinstance(inputs, dict):
+        raise Refusal(422, f"inputs: lists by name were expected, not {described(inputs)}", parameter="inputs")
+    known = [spec.name for spec in specs]
+    for name in inputs:
+        if name not in known:
+            message = f"the model has no input {str(name)[:100]!r}{near(str(name), known)}"
+            raise Refusal(422, message, "its inputs: " + ", ".join(known), parameter="inputs")
+    arrays = {}
+    for spec in specs:
+        if spec.name not in inputs:
+            raise Refusal(422, f"inputs: {spec.name} is missing", parameter="inputs")
+        value = inputs[spec.name]
+        flat = isinstance(value, list) and len(spec.shape) > 1 and not any(isinstance(v, list) for v in value)
+        shape = spec.shape if flat or not spec.shape else None
+        arrays[spec.name] = from_lists(spec.name, value, dtype_of(spec, stored), shape)
+    return arrays
+
+
+async def _from_bytes(desk: Desk, request: HttpRequest) -> HttpAnswer:
+    query = Fields(request.query(), ("model", "stored", "timeout", "outputs"), "the query")
+    model = desk.choose(request, query.text("model"))
+    stored = TRUTHS.get(query.text("stored", "true").lower())
+    if stored is None:
+        raise Refusal(422, "stored: true or false was expected", parameter="stored")
+    info = model.info()
+    arrays = split(await request.body(), info.inputs, stored, info.dynamic)
+    names = tuple(filter(None, query.text("outputs").split(",")))
+    answer = await desk.ask(request, model, [arrays], Options(stored=stored, outputs=names))
+    if JSON.decode() in request.header(b"accept"):
+        return _as_json(answer)
+    body, description = joined(answer.tensors[0])
+    return answered(body, answer, BINARY, [(b"x-tensors", description)])
+
+
+def _as_json(answer: Answer) -> HttpAnswer:
+    outputs = {
+        name: {"shape": list(array.shape), "dtype": array.dtype.name, "data": np.ascontiguousarray(array)}
+        for name, array in answer.tensors[0].items()
+    }
+    record = {"model": answer.model, "version": answer.version, "device": answer.device, "outputs": outputs}
+    return answered(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY), answer)

@@ -1,0 +1,82 @@
+"""OpenAI's form: /v1/embeddings and /v1/models."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import orjson
+
+from anynpu.apps.serve.base import Answer, Deployment, Info, Item
+from anynpu.apps.serve.desk import Desk, answered
+from anynpu.apps.serve.fields import Fields, pictures, texts_or_tokens
+from anynpu.apps.web.app import Route
+from anynpu.apps.web.message import HttpAnswer, HttpRequest, Refusal, json_answer
+
+EMBEDDINGS = ("model", "input", "encoding_format", "dimensions", "user")
+
+
+def routes(desk: Desk) -> list[Route]:
+    """Returns the routes of OpenAI's form."""
+
+    async def embeddings(request: HttpRequest) -> HttpAnswer:
+        fields = Fields(await request.json(), EMBEDDINGS)
+        as_base64 = fields.choice("encoding_format", ("float", "base64")) == "base64"
+        fields.text("user")
+        model = desk.choose(request, fields.text("model"), "embed-text", "embed-image")
+        check_dimensions(fields, model)
+        answer = await desk.ask(request, model, items_of(fields, "input", model))
+        return answered(_embeddings(answer, as_base64), answer)
+
+    async def models(request: HttpRequest) -> HttpAnswer:
+        return json_answer({"object": "list", "data": [_model(model.info()) for model in desk.fleet.models.values()]})
+
+    async def model(request: HttpRequest) -> HttpAnswer:
+        return json_answer(_model(desk.choose(request, request.parameters["model"]).info()))
+
+    return [
+        Route("POST", "/v1/embeddings", embeddings, errors="openai"),
+        Route("GET", "/v1/models", models, errors="openai"),
+        Route("GET", "/v1/models/{model}", model, errors="openai"),
+    ]
+
+
+def items_of(fields: Fields, name: str, model: Deployment) -> tuple[Item, ...]:
+    """Returns texts or token ids for a model of texts, pictures in base64 for one of pictures."""
+    value = fields.value(name)
+    if model.kind == "embed-image":
+        return pictures(name, value, model.limits.items)
+    return texts_or_tokens(name, value, model.limits.items)
+
+
+def check_dimensions(fields: Fields, model: Deployment) -> None:
+    """Refuses shorter vectors: cutting makes no vector of the space that the model's card names."""
+    wanted = fields.whole("dimensions", 1, 2**31 - 1)
+    if wanted is not None and wanted != model.info().width:
+        message = f"dimensions: the card of {model.name} allows only {model.info().width}, not {wanted}"
+        raise Refusal(422, message, "leave it out", parameter="dimensions")
+
+
+def _embeddings(answer: Answer, as_base64: bool) -> bytes:
+    rows: Any = answer.vectors
+    if as_base64:
+        rows = [base64.b64encode(row.astype("<f4", copy=False).tobytes()).decode() for row in rows]
+    record = {
+        "object": "list",
+        "data": [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)],
+        "model": answer.model,
+        "usage": {"prompt_tokens": answer.tokens, "total_tokens": answer.tokens},
+    }
+    return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _model(info: Info) -> dict[str, Any]:
+    return {
+        "id": info.name,
+        "object": "model",
+        "created": int(info.loaded_at),
+        "owned_by": "anynpu",
+        "kind": info.kind,
+        "version": info.version,
+        "device": info.device,
+    }

@@ -1,0 +1,1 @@
+"""The page that shows the OpenAPI document: no script or style but its own."""

@@ -1,0 +1,101 @@
+"""Arrays from JSON lists and raw bytes, and back, by the types that a model's tensors have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from anynpu.apps.web.message import Refusal
+from anynpu.tensors import Array, TensorSpec
+
+MOST_AXES = 16
+MOST_ELEMENTS = 2**31
+
+
+def dtype_of(spec: TensorSpec, stored: bool) -> str:
+    """Returns the type of the numbers that cross HTTP: the stored ones, or real numbers where those are quantised."""
+    return "float32" if spec.quantization is not None and not stored else spec.dtype
+
+
+def from_lists(name: str, data: Any, dtype: str, shape: Sequence[int] | None = None) -> Array:
+    """Returns nested or flat lists as an array, if every number fits the type."""
+    try:
+        array = np.array(data)
+    except (ValueError, OverflowError):
+        raise Refusal(422, f"{name}: the lists are of different lengths", parameter=name) from None
+    wanted = np.dtype(dtype)
+    kinds = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}[wanted.kind]
+    if array.size and array.dtype.kind not in kinds:
+        raise Refusal(422, f"{name}: numbers of type {dtype} were expected", parameter=name)
+    if wanted.kind in "iu" and array.size:
+        bounds = np.iinfo(wanted)
+        if int(array.min()) < bounds.min or int(array.max()) > bounds.max:
+            raise Refusal(422, f"{name}: a number does not fit {dtype}", parameter=name)
+    with np.errstate(over="ignore"):
+        return shaped(name, array.astype(wanted), shape)
+
+
+def from_bytes(name: str, data: bytes | memoryview, dtype: str, shape: Sequence[int]) -> Array:
+    """Returns raw little-endian bytes as an array of a shape."""
+    wanted = np.dtype(dtype).newbyteorder("<")
+    if len(data) != math.prod(shape) * wanted.itemsize:
+        size = math.prod(shape) * wanted.itemsize
+        message = f"{name}: {len(data):,} bytes, {dtype} of shape {list(shape)} has {size:,}"
+        raise Refusal(422, message, parameter=name)
+    if wanted.kind == "b" and any(byte > 1 for byte in data):
+        raise Refusal(422, f"{name}: a truth value is one byte, 0 or 1", parameter=name)
+    return shaped(name, np.frombuffer(data, wanted).astype(dtype), shape)
+
+
+def shaped(name: str, array: Array, shape: Sequence[int] | None) -> Array:
+    """Returns finite numbers in a shape that has as many."""
+    if shape is not None:
+        if math.prod(shape) != array.size:
+            message = f"{name}: {array.size:,} numbers, the shape {list(shape)} has {math.prod(shape):,}"
+            raise Refusal(422, message, parameter=name)
+        array = array.reshape(tuple(shape))
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise Refusal(422, f"{name}: holds NaN, or a number beyond {array.dtype}", parameter=name)
+    return array
+
+
+def shape_of(name: str, value: Any) -> tuple[int, ...]:
+    """Returns a shape that a client sent."""
+    if not isinstance(value, list) or len(value) > MOST_AXES:
+        raise Refusal(422, f"{name}: the shape must be a list of at most {MOST_AXES} numbers", parameter=name)
+    for axis in value:
+        if type(axis) is not int or not 0 <= axis < MOST_ELEMENTS:
+            raise Refusal(422, f"{name}: the shape must hold whole numbers", parameter=name)
+    if math.prod(value) >= MOST_ELEMENTS:
+        raise Refusal(413, f"{name}: the shape {value} has too many elements", parameter=name)
+    return tuple(value)
+
+
+def split(body: bytes, specs: Sequence[TensorSpec], stored: bool, dynamic: bool) -> dict[str, Array]:
+    """Returns the inputs of a model from their bytes one after the other; where the number of rows is free, there are
+    as many as the bytes fill."""
+    sizes = [np.dtype(dtype_of(spec, stored)).itemsize * spec.size for spec in specs]
+    whole = sum(sizes)
+    times, rest = divmod(len(body), whole)
+    if rest or not times or (times > 1 and not dynamic):
+        parts = ", ".join(f"{spec.name} {dtype_of(spec, stored)} {list(spec.shape)}" for spec in specs)
+        raise Refusal(422, f"{len(body):,} bytes were sent, the inputs have {whole:,}", f"in this order: {parts}")
+    arrays, at = {}, 0
+    for spec, size in zip(specs, sizes, strict=True):
+        shape = (spec.shape[0] * times, *spec.shape[1:]) if times > 1 else spec.shape
+        part = memoryview(body)[at : at + size * times]
+        arrays[spec.name] = from_bytes(spec.name, part, dtype_of(spec, stored), shape)
+        at += size * times
+    return arrays
+
+
+def joined(tensors: Mapping[str, Array]) -> tuple[bytes, bytes]:
+    """Returns the bytes of all outputs one after the other, and what they are, for a header."""
+    little = {
+        name: np.ascontiguousarray(a).astype(a.dtype.newbyteorder("<"), copy=False) for name, a in tensors.items()
+    }
+    names = ", ".join(f"{name}:{a.dtype.name}:{'x'.join(map(str, a.shape))}" for name, a in tensors.items())
+    return b"".join(array.tobytes() for array in little.values()), names.encode("ascii", "replace")
