@@ -11,7 +11,8 @@ from typing import Any
 import click
 
 from anynpu.artifact import Artifact
-from anynpu.cli import options
+from anynpu.cli import bench_http, options
+from anynpu.cli.bench_http import ArtifactOrUrl, asked_of, measure_server, show_server
 from anynpu.cli.bench_text import show, show_board
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.progress import observer
@@ -113,49 +114,69 @@ MORE = (
 
 
 @click.command(cls=Command)
-@click.argument("artifact", type=click.Path(path_type=Path), required=False)
+@click.argument("artifact", metavar="[ARTIFACT | URL]", type=ArtifactOrUrl(), required=False)
 @DEVICE
 @click.option(
     "-i",
     "--input",
     "inputs",
     metavar="FILE",
-    help="x.npy or x.npz, an image with --scope pipeline; else a known answer.",
+    help="x.npy or x.npz, an image with --scope pipeline; else a known answer. To a server also texts.txt, x.json.",
 )
-@options.apply(LOAD, MORE)
+@options.apply(LOAD, MORE, bench_http.OPTIONS)
 @TIMEOUT
 @options.apply(options.COMMON)
 @click.pass_context
-def bench(ctx: click.Context, /, artifact: Path | None, **given: Any) -> int:
-    """Measure how long an artifact takes; every run's output is compared with the first.
+def bench(ctx: click.Context, /, artifact: Path | str | None, **given: Any) -> int:
+    """Measure how long an artifact or a server takes; every run's output is compared with the first.
 
     Cold start is told apart, warm-up lasts until it is stable, and runs go on until both --min-time and --min-count are
     met. Percentiles are told where the samples support them. What is measured before a device dies or Ctrl-C is kept.
-    Firmware measures itself, stage by stage. An emulator counts instructions, which say nothing of time.
+    Firmware measures itself, stage by stage. An emulator counts instructions, which say nothing of time. A server is
+    measured over HTTP: with --qps requests arrive on their own (open loop), else each connection waits for its answer.
 
     \b
     anynpu bench out/cpu
     anynpu bench out/cpu --scenario server --qps 50 --bound 20
     anynpu bench out/cpu --with other/cpu -o together.json
-    anynpu bench --http http://127.0.0.1:8080/v1/embeddings --min-time 10
+    anynpu bench http://127.0.0.1:8080 --qps 50 --bound 20
+    anynpu bench http://127.0.0.1:8080/detect -i pictures --limit
     anynpu bench out/cortex-m55 --on qemu -n 5
     """
     if (output := given["output"]) is not None:
-        check_free(output, given["overwrite"], (artifact, given["inputs"], given["body"], given["energy_csv"]))
+        folder = artifact if isinstance(artifact, Path) else None
+        check_free(output, given["overwrite"], (folder, given["inputs"], given["body"], given["energy_csv"]))
     else:
         refuse_unused(ctx, "there is no -o", "overwrite")
     if (artifact is None) == (given["http"] is None):
         raise ConfigError("name an artifact, or --http URL: one of the two")
-    _refuse_idle(ctx, given)
-    told, record, error = _measure(artifact, given)
+    if isinstance(artifact, str):
+        told, record, error = _server(ctx, artifact, given)
+    else:
+        refuse_unused(ctx, "it is for the URL of a server", *bench_http.ONLY_SERVERS)
+        _refuse_idle(ctx, given)
+        told, record, error = _measure(artifact, given)
     record = sealed({"schema_version": 2, "kind": "bench", "anynpu": own_version(), **told, **record})
     if output is not None:
         write_whole(output, as_json(record))
     if given["format"] == "json":
         click.echo(as_json(record), nl=False)
     else:
-        (show_board if record.get("board") else show)(record)
+        (show_board if record.get("board") else show_server if record.get("http") else show)(record)
     return _status(record, error)
+
+
+def _server(ctx: click.Context, url: str, given: Mapping[str, Any]) -> Measured:
+    """Measures a server over HTTP; --qps makes it an open loop."""
+    asked = asked_of(ctx, url, given)
+    if asked.limit and given["qps"] is not None:
+        raise ConfigError("--limit finds the rate itself: --qps has no place beside it")
+    if asked.limit:
+        given = {**given, "qps": 1.0}  # every rate that is tried takes its place
+    scenario = SERVER if given["qps"] is not None else given["scenario"]
+    given = {**given, "scenario": scenario}
+    _refuse_without_use(ctx, given)
+    return measure_server(asked, _settings(given))
 
 
 def _refuse_idle(ctx: click.Context, given: Mapping[str, Any]) -> None:
@@ -164,6 +185,11 @@ def _refuse_idle(ctx: click.Context, given: Mapping[str, Any]) -> None:
         refuse_unused(ctx, "there is no --http", "body", "connections")
     else:
         refuse_unused(ctx, "a server is measured", "scope", "preprocess")
+    _refuse_without_use(ctx, given)
+
+
+def _refuse_without_use(ctx: click.Context, given: Mapping[str, Any]) -> None:
+    """Raises for a flag that this scenario has no use for."""
     if given["scenario"] != SERVER:
         refuse_unused(ctx, f"the scenario is {given['scenario']}", "seed", hint="it is for --scenario server")
     if given["scenario"] != MULTI:
@@ -391,4 +417,6 @@ def _status(record: Mapping[str, Any], error: BaseException | None) -> int:
         click.echo("anynpu: interrupted; the samples before are kept", err=True)
         return INTERRUPTED
     verdict = record.get("verdict")
+    if (record.get("http") or {}).get("failed"):
+        return 1
     return 1 if verdict is not None and not verdict["met"] else 0

@@ -27,17 +27,17 @@ def show(record: Record) -> None:
     )
     click.echo(f"cold: load {record['cold']['load_ms']:.4g} ms, first run {record['cold']['first_ms']:.4g} ms")
     if latency["summary"] is not None:
-        print_table(_latency_rows(latency["summary"]))
+        print_table(latency_rows(latency["summary"]))
     if record["together"] is not None:
         print_table(_together_rows(record["together"]), "several models at once")
-        click.echo(f"cores used by all: {_number(record['together']['cores_used'])}")
+        click.echo(f"cores used by all: {number(record['together']['cores_used'])}")
     _show_stages(record)
     _show_rest(record)
     for line in lines(record["receipt"]) if record.get("receipt") else ():
         click.echo(line)
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4g}"
 
 
@@ -45,7 +45,7 @@ def _interval(low: float | None, high: float | None) -> str:
     return "-" if low is None else f"{low:.4g} .. {'?' if high is None else f'{high:.4g}'}"
 
 
-def _latency_rows(summary: Record) -> list[dict[str, str]]:
+def latency_rows(summary: Record, name: str = "latency") -> list[dict[str, str]]:
     """Returns the figures that the samples support, and how many samples the others need."""
     middle = _interval(*(summary["median_interval"] or (None, None)))
     rows = [("min", summary["min"], ""), ("median", summary["median"], middle)]
@@ -54,7 +54,7 @@ def _latency_rows(summary: Record) -> list[dict[str, str]]:
         told = _interval(found["low"], found["high"]) if found else f"needs {stats.needed(p):,} runs"
         rows.append((f"p{100 * p:g}", found["value"] if found else None, told))
     rows += [("max", summary["max"], ""), ("mean", summary["mean"], "")]
-    return [{"latency": name, "ms": _number(value), "95 % interval": told} for name, value, told in rows]
+    return [{name: figure, "ms": number(value), "95 % interval": told} for figure, value, told in rows]
 
 
 def _together_rows(together: Record) -> list[dict[str, str]]:
@@ -65,9 +65,9 @@ def _together_rows(together: Record) -> list[dict[str, str]]:
         rows.append(
             {
                 "model": model["name"],
-                "alone ms": _number(alone and alone["median"]),
-                "together ms": _number(shared and shared["median"]),
-                "slowdown": _number(slow and slow["ratio"]),
+                "alone ms": number(alone and alone["median"]),
+                "together ms": number(shared and shared["median"]),
+                "slowdown": number(slow and slow["ratio"]),
                 "interval": _interval(slow["low"], slow["high"]) if slow else "-",
             }
         )
@@ -112,7 +112,7 @@ def _show_rest(record: Record) -> None:
         click.echo(
             f"spike: {spike['value']:.4g} ms at {spike['at_s']:.3f} s ({', '.join(spike['causes']) or 'cause unknown'})"
         )
-    _show_break(record)
+    show_break(record)
 
 
 def _energy(energy: Record) -> str:
@@ -125,7 +125,7 @@ def _energy(energy: Record) -> str:
     return f"{gross}, {told} ({energy['source']}{rate}; {energy['label']})"
 
 
-def _show_break(record: Record) -> None:
+def show_break(record: Record) -> None:
     if not record["complete"]:
         click.echo(f"INCOMPLETE after {record['runs']} runs: {record['error']['message']}")
 
@@ -147,4 +147,4 @@ def show_board(record: Record) -> None:
         )
         rows = [{name: str(value) for name, value in part.items()} for part in memory["sections"]]
         print_table([{"section": r["name"], "flash": r["flash_bytes"], "RAM": r["ram_bytes"]} for r in rows])
-    _show_break(record)
+    show_break(record)

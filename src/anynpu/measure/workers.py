@@ -23,7 +23,7 @@ class Used:
     workers: tuple[int, ...]
 
 
-def _fields(root: Path, pid: str) -> list[str]:
+def stat_fields(root: Path, pid: str) -> list[str]:
     """Returns the fields of a process's stat from its state on; nothing for one that has ended."""
     try:
         # The name, in brackets, may hold anything, brackets and blanks too.
@@ -32,32 +32,31 @@ def _fields(root: Path, pid: str) -> list[str]:
         return []
 
 
-def _descendants(root: Path) -> dict[int, list[str]]:
-    """Returns the fields of every process below this one."""
+def below(root: Path, parents: set[int]) -> dict[int, list[str]]:
+    """Returns the fields of every process that some processes started, and that those started in turn."""
     try:
         names = [each.name for each in (root / "proc").iterdir() if each.name.isdecimal()]
     except OSError:
         return {}
-    processes = {int(name): fields for name in names if len(fields := _fields(root, name)) > 14}
-    below: dict[int, list[str]] = {}
-    parents = {os.getpid()}
+    processes = {int(name): fields for name in names if len(fields := stat_fields(root, name)) > 14}
+    started: dict[int, list[str]] = {}
     while parents:
-        parents = {pid for pid, fields in processes.items() if int(fields[1]) in parents and pid not in below}
-        below |= {pid: processes[pid] for pid in parents}
-    return below
+        parents = {pid for pid, fields in processes.items() if int(fields[1]) in parents and pid not in started}
+        started |= {pid: processes[pid] for pid in parents}
+    return started
 
 
 def used(root: Path) -> Used:
     """Returns what this process and all it started have used until now."""
     own, ended = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    below, tick = _descendants(root), os.sysconf("SC_CLK_TCK")
+    started, tick = below(root, {os.getpid()}), os.sysconf("SC_CLK_TCK")
     # utime, stime, and those of children that have ended and been waited for
-    times = [[int(fields[at]) / tick for at in (11, 12, 13, 14)] for fields in below.values()]
+    times = [[int(fields[at]) / tick for at in (11, 12, 13, 14)] for fields in started.values()]
     return Used(
         own.ru_utime + ended.ru_utime + sum(t[0] + t[2] for t in times),
         own.ru_stime + ended.ru_stime + sum(t[1] + t[3] for t in times),
         own.ru_utime + own.ru_stime,
-        tuple(below),
+        tuple(started),
     )
 
 

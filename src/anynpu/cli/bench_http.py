@@ -1,0 +1,196 @@
+"""anynpu bench http://HOST:PORT: a server, measured from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu.cli.bench_text import latency_rows, number, show_break
+from anynpu.cli.command import refuse_unused
+from anynpu.cli.progress import observer
+from anynpu.cli.table import print_table
+from anynpu.errors import ConfigError
+from anynpu.measure.load import SERVER, SINGLE, Settings, Tell
+from anynpu.measure.web.address import Address, is_url
+from anynpu.measure.web.bench import OPEN_CONNECTIONS, WebBench, measure_overhead
+from anynpu.measure.web.forms import Inputs, read_body, read_inputs
+from anynpu.measure.web.limit import Step, find_limit
+from anynpu.measure.web.process import find_server
+from anynpu.measure.web.record import record_of
+from anynpu.measure.web.target import open_target
+
+ONLY_ARTIFACTS = (
+    *("device", "scope", "preprocess", "post", "others", "streams"),
+    *("energy_csv", "energy_window", "energy_idle"),
+)
+ONLY_SERVERS = ("model", "token", "batch", "pid", "limit")
+MODEL = click.option("--model", metavar="NAME", help="The server's model, where it has several; its first by default.")
+TOKEN = click.option("--token", metavar="TEXT", help="Bearer token that the server asks for.")
+BATCH = click.option(
+    "--batch", type=click.IntRange(1, 4096), default=1, show_default=True, help="Texts of one request to a server."
+)
+OPTIONS = (
+    MODEL,
+    TOKEN,
+    BATCH,
+    click.option("--pid", type=click.IntRange(1), help="The server's process, where it is here and is not found."),
+    click.option("--limit", is_flag=True, help="Find the highest rate that the server keeps up with."),
+)
+
+
+class ArtifactOrUrl(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
+    """The folder of an artifact, or the URL of a server, which a path would spoil."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path | str:
+        return value if isinstance(value, Path) or is_url(value) else Path(value)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says about a server."""
+
+    address: Address
+    inputs: Inputs
+    model: str
+    token: str
+    batch: int
+    timeout_s: float
+    pid: int | None
+    connections: int | None
+    limit: bool
+    quiet: bool
+
+
+def asked_of(ctx: click.Context, url: str, given: Mapping[str, Any]) -> Asked:
+    """Returns what is to be measured; flags that belong to artifacts raise ConfigError."""
+    refuse_unused(ctx, "a server is measured", *ONLY_ARTIFACTS)
+    if given["http"] is not None:
+        raise ConfigError("name a server once: as the argument, or with --http")
+    if given["inputs"] and given["body"]:
+        raise ConfigError("-i and --body are both what to send: one of the two")
+    chosen = (
+        given["connections"] if ctx.get_parameter_source("connections") != click.core.ParameterSource.DEFAULT else None
+    )
+    body = given["body"]
+    source = Path(given["inputs"]) if given["inputs"] else None
+    return Asked(
+        Address.parse(url),
+        Inputs(str(body), body=read_body(body)) if body else read_inputs(source),
+        given["model"] or "",
+        given["token"] or "",
+        given["batch"],
+        given["timeout"],
+        given["pid"],
+        chosen,
+        given["limit"],
+        given["quiet"],
+    )
+
+
+def measure_server(asked: Asked, settings: Settings) -> tuple[dict[str, Any], dict[str, Any], BaseException | None]:
+    """Returns what was measured, its record, and what broke the measurement off."""
+    if settings.scenario not in (SINGLE, SERVER):
+        raise ConfigError(
+            f"the scenario {settings.scenario} is for artifacts",
+            "a server takes --qps (open loop) or --connections (closed loop)",
+        )
+    target = open_target(
+        asked.address,
+        asked.inputs,
+        model=asked.model,
+        token=asked.token,
+        batch=asked.batch,
+        timeout_s=asked.timeout_s,
+    )
+    process, why = find_server(asked.address, asked.pid)
+    with observer(asked.quiet) as progress:
+        tell: Tell = lambda stage, seconds: progress.finished("bench", stage, seconds, False)  # noqa: E731
+        bench = WebBench(target, process, why, asked.timeout_s, tell)
+        overhead = measure_overhead(size=bench.size)
+        usual = OPEN_CONNECTIONS if settings.scenario == SERVER else 1
+        warm = bench.warm_up(settings, min(asked.connections or 1, 8))
+        limit = None
+        if asked.limit:
+            limit, found = find_limit(bench, settings, asked.connections, warm, lambda step: tell(_step(step), 0.0))
+        else:
+            found = bench.run(settings.for_verdict(), asked.connections or usual, warm)
+    found.overhead = overhead
+    told = {"artifact": None, "path": None, "fingerprint": None, "url": str(target.address)}
+    return told, record_of(found, limit), found.result.error
+
+
+def _step(step: Step) -> str:
+    asked = f"{step.connections} connections" if step.rate_per_s is None else f"{step.rate_per_s:.4g}/s"
+    return f"{asked}: {step.answered_per_s:.4g}/s answered" + (f", not kept: {step.why}" if step.why else "")
+
+
+def show_server(record: Mapping[str, Any]) -> None:
+    """Prints the measurement of a server."""
+    web, latency, warm = record["http"], record["latency"], record["warm_up"]
+    click.echo(f"executed: {record['executed']}, model {web['model']}")
+    loop = f"closed loop, {web['connections']['limit']} connection(s)"
+    if web["loop"] == "open":
+        loop = (
+            f"open loop, {record['queue']['arrived_per_s']:.4g} arrivals/s, {web['connections']['opened']} connections"
+        )
+    click.echo(
+        f"{loop}: {web['requests']:,} requests in {record['host']['wall_s']:.1f} s after {warm['runs']:,} to warm up, "
+        f"on {record['input']}" + (f", {web['batch']} a request" if web["batch"] > 1 else "")
+    )
+    if web["limit"] is not None:
+        _show_limit(web["limit"])
+    if latency["summary"] is not None:
+        print_table(latency_rows(latency["summary"], web["label"]))
+    per_s = (record["throughput"] or {"per_s": 0.0})["per_s"]
+    items = f" ({per_s * web['batch']:,.4g} texts/s)" if web["batch"] > 1 else ""
+    click.echo(f"throughput: {per_s:,.4g} answers/s{items}; failed: {web['failed']:,} of {web['requests']:,}")
+    for name, count in web["outcomes"].items() if web["failed"] else ():
+        click.echo(f"  {count:,} x {name}")
+    _show_use(web)
+    if record["verdict"] is not None:
+        click.echo(f"bound {'kept' if record['verdict']['met'] else 'NOT kept'}: {record['verdict']['why']}")
+    for line in record["warnings"]:
+        click.echo(f"warning: {line}")
+    show_break(record)
+
+
+def _show_limit(limit: Mapping[str, Any]) -> None:
+    rows = [
+        {
+            "loop": "closed" if step["rate_per_s"] is None else "open",
+            "connections": str(step["connections"]) if step["rate_per_s"] is None else "",
+            "arrivals/s": number(step["rate_per_s"]),
+            "answers/s": number(step["answered_per_s"]),
+            "median ms": number(step["median_ms"]),
+            "p99 ms": number(step["p99_ms"]),
+            "": step["why"] or ("" if step["rate_per_s"] is None else "kept"),
+        }
+        for step in limit["steps"]
+    ]
+    print_table(rows)
+    above = f", {limit['not_kept_per_s']:.4g} is too much" if limit["not_kept_per_s"] else ""
+    kept = "no rate was kept" if limit["kept_per_s"] is None else f"{limit['kept_per_s']:.4g} requests/s are kept"
+    click.echo(f"limit: {kept}{above}; the figures below are those of that rate")
+
+
+def _show_use(web: Mapping[str, Any]) -> None:
+    process, client = web["server"]["process"], web["client"]
+    if process is None:
+        click.echo(f"server: CPU and memory not known ({web['server']['why']})")
+    else:
+        each = process["cpu_ms_per_request"]
+        click.echo(
+            f"server: {process['cores_used']:.2f} cores used, {number(each)} ms CPU a request, "
+            f"{process['rss_bytes'] / 2**20:.0f} MiB resident ({process['program']})"
+        )
+    no_op = client["no_op"]
+    own = "" if no_op is None else f"; {no_op['median_ms']:.2g} ms (median) against a server that does nothing"
+    click.echo(f"client: {client['cores_used']:.2f} cores used, {client['cpu_us_per_request']:.0f} us a request{own}")
+    if web["server"]["info_digest"]:
+        click.echo(f"server's /info: {web['server']['info_digest'][:16]}")

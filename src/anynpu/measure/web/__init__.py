@@ -1,0 +1,1 @@
+"""A server measured from outside, over HTTP."""

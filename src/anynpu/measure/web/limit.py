@@ -1,0 +1,131 @@
+"""The highest rate that a server keeps up with: closed loops say where it lies, open loops decide.
+
+A rate is kept if every request got a right answer, as many were answered as came, the latency does not climb while the
+rate stands still (a queue that grows), and the percentile keeps its bound where one is given.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from anynpu.measure import stats
+from anynpu.measure.load import SERVER, SINGLE, Settings, WarmUp
+from anynpu.measure.outcome import verdict
+from anynpu.measure.web.bench import OPEN_CONNECTIONS, WebBench, WebResult
+
+MOST_CONNECTIONS = 64
+GAIN = 1.05
+"""Twice the connections that answer less than 5 % more have reached the limit."""
+ANSWERED = 0.95
+CLIMB = 2.0
+ROUNDS = 5
+START = 0.9
+
+
+@dataclass(frozen=True)
+class Step:
+    """One run on the way: the rate is None in a closed loop."""
+
+    rate_per_s: float | None
+    connections: int
+    answered_per_s: float
+    median_ms: float | None
+    p99_ms: float | None
+    failed: int
+    kept: bool
+    why: str = ""
+    """Why a rate is not kept."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The highest rate that was kept and the lowest that was not; None where there was none."""
+
+    kept_per_s: float | None
+    not_kept_per_s: float | None
+    closed_per_s: float
+    """The throughput of the best closed loop."""
+    steps: tuple[Step, ...]
+
+
+def per_second(found: WebResult) -> float:
+    """Returns the right answers a second of wall time."""
+    seconds = found.result.trace.wall_s()
+    return len(found.checked.good) / seconds if seconds else 0.0
+
+
+def not_kept(found: WebResult) -> str:
+    """Returns why an open loop's rate was too high for the server, or ""."""
+    result, samples = found.result, found.result.trace.samples_ms()
+    if found.checked.failed or result.error is not None:
+        return f"{found.checked.failed} requests failed"
+    if per_second(found) < ANSWERED * result.trace.arrived_per_s:
+        return f"{per_second(found):.4g} a second were answered"
+    bound = verdict(result.settings, samples, result.trace)
+    if bound is not None and not bound["met"]:
+        return str(bound["why"])
+    part = len(samples) // 4
+    if part >= 8:
+        first, last = statistics.median(samples[:part]), statistics.median(samples[-part:])
+        trend = stats.trend(samples)
+        if last > CLIMB * first and trend.tau > 0.3 and trend.p_value < 0.01:
+            return f"the latency climbs from {first:.3g} to {last:.3g} ms"
+    return ""
+
+
+def step_of(found: WebResult, why: str = "") -> Step:
+    samples, settings = found.result.trace.samples_ms(), found.result.settings
+    supported = len(samples) >= stats.needed(0.99)
+    return Step(
+        settings.qps,
+        found.connections,
+        per_second(found),
+        stats.percentile(samples, 0.5) if samples else None,
+        stats.percentile(samples, 0.99) if supported else None,
+        found.checked.failed,
+        not why,
+        why,
+    )
+
+
+def find_limit(
+    bench: WebBench,
+    settings: Settings,
+    connections: int | None,
+    warm: WarmUp,
+    tell: Callable[[Step], None] = lambda step: None,
+) -> tuple[Limit, WebResult]:
+    """Returns the limit, and the run at the highest rate that was kept (or the last run where none was)."""
+    steps: list[Step] = []
+
+    def run(wanted: Settings, count: int, judge: bool) -> tuple[WebResult, Step]:
+        found = bench.run(wanted, count, warm)
+        steps.append(step_of(found, not_kept(found) if judge else ""))
+        tell(steps[-1])
+        if isinstance(found.result.error, KeyboardInterrupt):
+            raise found.result.error
+        return found, steps[-1]
+
+    closed, count, best = replace(settings, scenario=SINGLE, qps=None, bound_ms=None), 1, 0.0
+    while count <= (connections or MOST_CONNECTIONS):
+        last, step = run(closed, count, False)
+        if step.answered_per_s < GAIN * best and count > 2:
+            best = max(best, step.answered_per_s)
+            break
+        best, count = max(best, step.answered_per_s), 2 * count
+    if not best:
+        return Limit(None, None, 0.0, tuple(steps)), last
+    low, high, kept = 0.0, None, None
+    rate = START * best
+    for _ in range(ROUNDS):
+        last, step = run(
+            replace(settings, scenario=SERVER, qps=rate).for_verdict(), connections or OPEN_CONNECTIONS, True
+        )
+        if step.kept:
+            low, kept = rate, last
+        else:
+            high = rate
+        rate = (low + high) / 2 if high is not None else 1.15 * rate
+    return Limit(low or None, high, best, tuple(steps)), kept or last
