@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from anynpu import errors
 from anynpu.errors import AnyNpuError, Finding, ToolFailed, ToolMissing
@@ -48,6 +48,10 @@ class Completed:
     argv: tuple[str, ...]
     output: str
     seconds: float
+
+
+Process: TypeAlias = subprocess.Popen[bytes]
+"""What `attend` and `converse` return, for those who keep it."""
 
 
 @functools.cache

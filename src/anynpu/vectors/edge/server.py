@@ -1,0 +1,454 @@
+"""The store's process: `python -m anynpu.vectors.edge.server FOLDER DESCRIPTOR`, started by a client.
+
+It listens on a socket that it inherits, owns the folder while it lives, and ends when its last client has gone. One
+thread does everything that touches the engine, in small steps: reads are answered as they come, writes go on a few
+points at a time between them. Another thread makes the logs durable once a second.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import selectors
+import shutil
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anynpu import schema
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
+from anynpu.files import write_whole
+from anynpu.vectors.base import CollectionSpec, Row
+from anynpu.vectors.edge.engine import engine_version, sync
+from anynpu.vectors.edge.layers import IDLE_STEP, LAYOUT, SPEC, STEP, Layers
+from anynpu.vectors.edge.wire import PROTOCOL, Frame, decode, encode, read_filter, size_of, stacked
+
+STORE, LOCK = "store.json", "lock"
+FORMAT = 1
+SYNC_S = 1.0
+"""A loss of power costs at most what was written in so long."""
+LOCK_WAIT_S = 30.0
+FIRST_CLIENT_S = 20.0
+BUSY_S = 0.05
+"""Writes go in small steps for so long after the last read."""
+RESERVE_BYTES = 32 << 20
+"""So much of the disk is left free: the engine's process would die on a full one."""
+
+
+@dataclass(frozen=True)
+class StoreRecord:
+    """What a folder says of itself, so that another version does not misread it."""
+
+    kind: str
+    format: int
+    engine: str
+
+
+@dataclass
+class Client:
+    """A connection, and what is not yet read from it or written to it."""
+
+    socket: socket.socket
+    received: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = field(default_factory=bytearray)
+    leaving: bool = False
+
+
+@dataclass
+class Work:
+    """A write under way: its steps, and who waits for it."""
+
+    client: Client
+    steps: Iterator[None]
+
+
+def check_record(folder: Path) -> None:
+    """Makes a new folder a store; raises if it is a store of another kind, or something else."""
+    path = folder / STORE
+    if not path.exists():
+        strangers = sorted(
+            entry.name for entry in folder.iterdir() if entry.name not in (LOCK, "socket", "log", "start")
+        )
+        if strangers:
+            raise ConfigError(f"{folder} is not a store of vectors: it holds {strangers[0]}", "choose an empty folder")
+        write_whole(path, schema.canonical_json(StoreRecord("anynpu-vectors", FORMAT, engine_version())))
+        return
+    record = schema.from_dict(StoreRecord, schema.read_json(path), str(path))
+    if record.kind != "anynpu-vectors":
+        raise IntegrityError(f"{path}: is of kind {record.kind!r}, not a store of vectors")
+    if record.format != FORMAT:
+        raise IntegrityError(
+            f"{folder}: has format {record.format}, this version reads {FORMAT}",
+            "export its collections with the version that made it, and import them here",
+        )
+    if _numbers(record.engine) > _numbers(engine_version()):
+        raise IntegrityError(
+            f"{folder}: was written by Qdrant Edge {record.engine}, here is {engine_version()}",
+            f"pip install 'qdrant-edge-py>={record.engine}', or export and import its collections",
+        )
+    if record.engine != engine_version():
+        write_whole(path, schema.canonical_json(StoreRecord(record.kind, FORMAT, engine_version())))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    parts = version.split(".")[:3]
+    if not all(part.isdigit() for part in parts):
+        raise IntegrityError(f"{version!r} is not a version of Qdrant Edge")
+    return tuple(int(part) for part in parts)
+
+
+class Server:
+    """One folder of collections, and the clients that use it."""
+
+    def __init__(self, folder: Path, listening: socket.socket) -> None:
+        self.folder = folder
+        self._collections: dict[str, Layers] = {}
+        self._clients: dict[int, Client] = {}
+        self._work: deque[Work] = deque()
+        self._waiting: list[tuple[Client, Callable[[], Frame | None]]] = []
+        self._syncing: threading.Thread | None = None
+        self._synced_at = self._read_at = self._started = time.monotonic()
+        self._written = self._served = False
+        self._failure: AnyNpuError | None = None
+        self._selector = selectors.DefaultSelector()
+        listening.setblocking(False)
+        self._listening = listening
+        self._selector.register(listening, selectors.EVENT_READ, None)
+
+    def prepare(self) -> None:
+        """Takes the folder, or keeps the reason why not for those who ask."""
+        try:
+            self._lock = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+            until = time.monotonic() + LOCK_WAIT_S  # another one may be on its way out
+            while True:
+                try:
+                    fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > until:
+                        raise ConfigError(
+                            f"{self.folder}: another process has this store open", "end it, or choose another folder"
+                        ) from None
+                    time.sleep(0.02)
+            check_record(self.folder)
+        except AnyNpuError as error:
+            self._failure = error
+        except OSError as error:
+            self._failure = ConfigError(f"{self.folder}: cannot be used as a store ({error.strerror})")
+
+    def serve(self) -> None:
+        """Serves until the last client has gone."""
+        while not self._over():
+            timeout = 0.0 if self._work else 0.005 if self._waiting else 0.02 if self._building() else 0.2
+            for key, events in self._selector.select(timeout):
+                if key.data is None:
+                    self._accept()
+                else:
+                    self._exchange(key.data, events)
+            self._advance()
+            self._look_at_waiting()
+            for collection in self._collections.values():
+                collection.tend()
+            if self._written and time.monotonic() - self._synced_at > SYNC_S:
+                self._sync()
+
+    def _over(self) -> bool:
+        if self._clients:
+            return all(client.leaving for client in self._clients.values()) and not self._work
+        return self._served or time.monotonic() - self._started > FIRST_CLIENT_S
+
+    def _building(self) -> bool:
+        return any(collection.building for collection in self._collections.values())
+
+    def close(self) -> None:
+        """Puts everything on the disk; clients that wait for that see their connection end."""
+        for collection in self._collections.values():
+            collection.close()
+
+    def _accept(self) -> None:
+        with suppress(BlockingIOError):
+            connection, _ = self._listening.accept()
+            connection.setblocking(False)
+            client = Client(connection)
+            self._clients[connection.fileno()] = client
+            self._selector.register(connection, selectors.EVENT_READ, client)
+            self._served = True
+
+    def _drop(self, client: Client) -> None:
+        self._selector.unregister(client.socket)
+        del self._clients[client.socket.fileno()]
+        client.socket.close()
+        # Writes under way go on: they are wanted, though nobody hears that they are done.
+
+    def _exchange(self, client: Client, events: int) -> None:
+        try:
+            if events & selectors.EVENT_WRITE:
+                self._send(client, b"")
+            if events & selectors.EVENT_READ:
+                data = client.socket.recv(1 << 20)
+                if not data:
+                    self._drop(client)
+                    return
+                client.received += data
+                while (size := size_of(client.received)) and len(client.received) >= size:
+                    frame = decode(bytes(client.received[:size]))
+                    del client.received[:size]
+                    self._answer(client, frame)
+        except (OSError, IntegrityError):
+            self._drop(client)
+
+    def _send(self, client: Client, data: bytes) -> None:
+        if client.socket.fileno() < 0:
+            return
+        if not client.unsent:
+            try:
+                sent = client.socket.send(data) if data else 0
+            except BlockingIOError:
+                sent = 0
+            except OSError:
+                return  # it has gone; reading from it says so
+            data = data[sent:]
+        client.unsent += data
+        if client.unsent and not data:
+            with suppress(BlockingIOError):
+                del client.unsent[: client.socket.send(client.unsent)]
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if client.unsent else 0)
+        if self._selector.get_key(client.socket).events != events:
+            self._selector.modify(client.socket, events, client)
+
+    def _answer(self, client: Client, frame: Frame) -> None:
+        """Answers a read; takes a write in, to be answered when it is done."""
+        try:
+            if self._failure is not None:
+                raise self._failure
+            operation = frame.head.get("op")
+            if operation in READS:
+                self._read_at = time.monotonic()
+                self._send(client, encode(READS[operation](self, frame)))
+            elif operation in WRITES:
+                self._check_room(len(frame.vectors) * 16)
+                self._work.append(Work(client, WRITES[operation](self, frame)))
+            elif operation == "flush":
+                self._wait_for_sync(client)
+            elif operation == "optimize":
+                self._wait_for_index(client, self._opened(frame))
+            elif operation == "bye":
+                client.leaving = True
+            else:
+                raise ConfigError(f"the store knows no operation {operation!r}")
+        except Exception as error:
+            self._send(client, encode(refusal(error)))
+
+    def _check_room(self, size: int) -> None:
+        free = shutil.disk_usage(self.folder).free
+        if free < RESERVE_BYTES + size:
+            raise ConfigError(
+                f"{self.folder}: no space left on the disk ({free >> 20} MiB)", "free some, or choose another folder"
+            )
+
+    def _advance(self) -> None:
+        """Goes one step on with the first write."""
+        if not self._work:
+            return
+        work = self._work[0]
+        try:
+            self._written = True
+            next(work.steps)
+            return
+        except StopIteration:
+            answer = Frame({"ok": True})
+        except Exception as error:
+            answer = refusal(error)
+        self._work.popleft()
+        self._send(work.client, encode(answer))
+
+    def _look_at_waiting(self) -> None:
+        still = []
+        for client, finished in self._waiting:
+            answer = finished()
+            if answer is None:
+                still.append((client, finished))
+            else:
+                self._send(client, encode(answer))
+        self._waiting = still
+
+    def _sync(self) -> threading.Thread:
+        """Starts to make the logs durable, in a thread of its own."""
+        if self._syncing is not None and self._syncing.is_alive():
+            return self._syncing
+        shards = [shard for collection in self._collections.values() for shard in collection.dirty_shards()]
+        self._written, self._synced_at = False, time.monotonic()
+
+        def work() -> None:
+            for shard in shards:
+                shard.sync_log()
+
+        self._syncing = threading.Thread(target=work, daemon=True)
+        self._syncing.start()
+        return self._syncing
+
+    def _wait_for_sync(self, client: Client) -> None:
+        before = self._syncing  # one that began before may have passed what was written since
+        mine: list[threading.Thread] = []
+
+        def finished() -> Frame | None:
+            if not mine and not (before is not None and before.is_alive()):
+                mine.append(self._sync())
+            return Frame({"ok": True}) if mine and not mine[0].is_alive() else None
+
+        self._waiting.append((client, finished))
+
+    def _wait_for_index(self, client: Client, collection: Layers) -> None:
+        collection.want_index()
+
+        def finished() -> Frame | None:
+            if collection.trouble:
+                return refusal(IntegrityError(collection.trouble))
+            return Frame({"ok": True}) if not collection.wanted else None
+
+        self._waiting.append((client, finished))
+
+    def _opened(self, frame: Frame) -> Layers:
+        name = str(frame.head.get("collection"))
+        if name not in self._collections:
+            if name not in self._names():
+                raise ConfigError(
+                    f"{self.folder} holds no collection {name!r}", "there are: " + (", ".join(self._names()) or "none")
+                )
+            self._collections[name] = Layers(self.folder / name, sys.stderr.fileno())
+        return self._collections[name]
+
+    def _names(self) -> list[str]:
+        return sorted(entry.parent.name for entry in self.folder.glob(f"*/{LAYOUT}"))
+
+    # Operations
+
+    def _hello(self, frame: Frame) -> Frame:
+        if frame.head.get("protocol") != PROTOCOL:
+            raise ConfigError(
+                f"{self.folder}: a process of another version has this store open", "end it, or use the same version"
+            )
+        return Frame({"protocol": PROTOCOL, "engine": engine_version(), "process": os.getpid()})
+
+    def _list(self, frame: Frame) -> Frame:
+        return Frame({"names": self._names()})
+
+    def _spec(self, frame: Frame) -> Frame:
+        return Frame({"spec": schema.to_dict(self._opened(frame).spec, whole=True)})
+
+    def _query(self, frame: Frame) -> Frame:
+        head = frame.head
+        where = read_filter(head["where"])
+        pairs = self._opened(frame).query(frame.vectors, head["limit"], where, head["with_vector"], head["exact"])
+        rows = [row for _, row in pairs]
+        scores = [score for score, _ in pairs]
+        return rows_frame(rows, {"scores": scores})
+
+    def _retrieve(self, frame: Frame) -> Frame:
+        return rows_frame(self._opened(frame).retrieve(frame.head["ids"], frame.head["with_vector"]))
+
+    def _scroll(self, frame: Frame) -> Frame:
+        head = frame.head
+        where = read_filter(head["where"])
+        return rows_frame(self._opened(frame).scroll(where, head["after"], head["limit"], head["with_vector"]))
+
+    def _newest(self, frame: Frame) -> Frame:
+        head = frame.head
+        where = read_filter(head["where"])
+        return rows_frame(self._opened(frame).newest(head["key"], head["limit"], where, head["with_vector"]))
+
+    def _count(self, frame: Frame) -> Frame:
+        return Frame({"count": self._opened(frame).count(read_filter(frame.head["where"]))})
+
+    def _info(self, frame: Frame) -> Frame:
+        layers = self._opened(frame)
+        return Frame({"points": layers.count(None), "indexed": layers.indexed(), "indexing": layers.building})
+
+    def _create(self, frame: Frame) -> Iterator[None]:
+        spec = schema.from_dict(CollectionSpec, frame.head["spec"], SPEC)
+        if spec.name not in self._names():
+            Layers.create(self.folder / spec.name, spec)
+            sync(self.folder)
+        yield
+
+    def _remove(self, frame: Frame) -> Iterator[None]:
+        name = self._opened(frame).spec.name
+        self._collections.pop(name).close()
+        (self.folder / name / LAYOUT).unlink()  # without it, it is none
+        sync(self.folder / name)
+        shutil.rmtree(self.folder / name, ignore_errors=True)
+        yield
+
+    def _step(self) -> int:
+        return STEP if time.monotonic() - self._read_at < BUSY_S else IDLE_STEP
+
+    def _upsert(self, frame: Frame) -> Iterator[None]:
+        layers = self._opened(frame)
+        head = frame.head
+        rows = frame.rows(layers.spec.space.width)
+        return layers.upsert(head["ids"], rows, head["payloads"], self._step)
+
+    def _delete(self, frame: Frame) -> Iterator[None]:
+        return self._opened(frame).delete(frame.head["ids"], self._step)
+
+    def _delete_where(self, frame: Frame) -> Iterator[None]:
+        layers = self._opened(frame)
+        where = read_filter(frame.head["where"])
+        if where is not None:
+            yield from layers.delete(layers.ids_where(where), self._step)
+
+
+READS: dict[str, Callable[[Server, Frame], Frame]] = {
+    "hello": Server._hello,
+    "names": Server._list,
+    "spec": Server._spec,
+    "query": Server._query,
+    "retrieve": Server._retrieve,
+    "scroll": Server._scroll,
+    "newest": Server._newest,
+    "count": Server._count,
+    "info": Server._info,
+}
+WRITES: dict[str, Callable[[Server, Frame], Iterator[None]]] = {
+    "create": Server._create,
+    "drop": Server._remove,
+    "upsert": Server._upsert,
+    "delete": Server._delete,
+    "delete_where": Server._delete_where,
+}
+
+
+def rows_frame(rows: list[Row], more: dict[str, Any] | None = None) -> Frame:
+    """Returns points as an answer."""
+    head = {"ids": [row.id for row in rows], "payloads": [row.payload for row in rows], **(more or {})}
+    return Frame(head, stacked([row.vector for row in rows]))
+
+
+def refusal(error: Exception) -> Frame:
+    """Returns an error as an answer."""
+    if isinstance(error, AnyNpuError):
+        return Frame({"error": error.message, "hint": error.hint, "kind": type(error).__name__})
+    return Frame({"error": f"the store failed: {type(error).__name__}: {error}", "hint": "", "kind": "IntegrityError"})
+
+
+def main(folder: str, descriptor: str) -> None:
+    """Serves a folder on a listening socket that the client opened."""
+    server = Server(Path(folder), socket.socket(fileno=int(descriptor)))
+    server.prepare()
+    gc.freeze()
+    try:
+        server.serve()
+    finally:
+        server.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

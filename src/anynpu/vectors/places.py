@@ -1,0 +1,12 @@
+"""Where vectors are kept: a folder here, or a Qdrant server at a URL."""
+
+from __future__ import annotations
+
+from anynpu.vectors.base import Store
+
+
+def open_store(where: str, *, token: str = "") -> Store:
+    """Returns the store in a folder (Qdrant Edge in a process of its own)."""
+    from anynpu.vectors.edge.client import EdgeStore
+
+    return EdgeStore.at(where)
