@@ -34,6 +34,10 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
         return "RESIZE_NEAREST_NEIGHBOR is computed with half pixel centres"
     if chip in ("ethos-u55-32", "ethos-u55-64") and op.kind == "TRANSPOSE" and any(o.kind in TABLES for o in graph):
         return "the table of an operator fused with TRANSPOSE is loaded behind the end of the on-chip memory"
+    if op.kind == "MIRROR_PAD" and _pads_outside_of_pictures(op):
+        return "padding of channels and batches is left out"
+    if op.kind == "TRANSPOSE" and source and source.dtype == "uint8" and "u85" not in chip:
+        return "uint8 is moved as int8 and clipped there"
     if op.kind in COMPARISONS and len({(*np.atleast_1d(t.scale), *np.atleast_1d(t.zero_point)) for t in op.inputs}) > 1:
         return "tensors of different scales are compared without them"
     bias = op.inputs[2] if len(op.inputs) > 2 else None
@@ -42,3 +46,9 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
     if op.kind in ("LOGISTIC", "TANH") and source and np.max(source.scale) > 1:
         return "TFLite-Micro's own range of LOGISTIC and TANH is empty at such a scale"
     return ""
+
+
+def _pads_outside_of_pictures(op: TfliteOperator) -> bool:
+    """Returns whether another axis than the second and the third from the end is padded."""
+    pads = op.inputs[1].data
+    return pads is not None and any(pads[axis].any() for axis in range(len(pads)) if axis - len(pads) not in (-2, -3))

@@ -1,4 +1,5 @@
-"""Random graphs over every operator of Vela's tables, compiled and executed: every value is TFLite-Micro's.
+"""Random graphs over every operator of Vela's tables, compiled and executed: every value is TFLite-Micro's, and no
+operation does with the memories what it must not.
 
     python tests/ethos_u/run_graphs.py FOLDER [COUNT]
 
@@ -19,11 +20,16 @@ from typing import Any
 
 sys.path.extend((str(Path(__file__).parent), str(Path(__file__).parents[1] / "firmware")))
 
-from compiled import CHIPS, NoTeacher, Refused, compare
+from compiled import CHIPS, NoTeacher, Refused, compare, samples
 from excuses import excuse
 from vela_graphs import draw_any
 
 from anynpu.errors import DeviceError, IntegrityError
+from anynpu.runtime.ethos_u.layers import read_layers
+from anynpu.runtime.ethos_u.model import Model
+from anynpu.runtime.ethos_u.session import Twin
+from anynpu.targets.flatbuffer import operators
+from anynpu.targets.vela.origin import FILE, write_origins
 
 COUNT = 2_000
 MODES = {
@@ -52,11 +58,21 @@ def outcome_of(seed: int, folder: Path) -> dict[str, Any]:
     except IntegrityError as error:
         return row | {"outcome": "excused" if excuse(model, chip) else "WRONG", "why": error.message}
     row |= {"values": comparison.values, "on_npu": comparison.on_npu, "npu": comparison.npu_kinds(model)}
+    faults = followed(model, comparison.model, folder)
+    why = excuse(model, chip)
+    if not comparison.differing and faults:
+        return row | {"outcome": "excused" if why else "WRONG", "why": "; ".join(faults[:3])}
     if not comparison.differing:
         return row | {"outcome": "equal" if comparison.on_npu else "equal, all on the CPU"}
-    why = excuse(model, chip)
     share = f"{comparison.differing} of {comparison.values}, by {comparison.worst}"
     return row | {"outcome": "excused" if why else "WRONG", "why": f"{share}: {why}"}
+
+
+def followed(source: Path, compiled: Model, folder: Path) -> list[str]:
+    """Returns what the stream does with the memories that it must not."""
+    write_origins(folder / f"{source.stem}_debug.xml", operators(source), folder)
+    inputs = [value[:1] for value in samples(compiled, 1)]
+    return [str(v) for v in Twin(compiled).audit(inputs, read_layers(folder / FILE)).violations]
 
 
 def main() -> int:

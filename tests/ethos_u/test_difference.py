@@ -72,17 +72,3 @@ def test_a_stream_without_faults_has_no_first_difference(compiled):
     inputs = [value[0] for value in samples(model, 1)]
     assert np.prod(inputs[0].shape) > 0
     assert first_difference(Twin(model), origins, source.read_bytes(), inputs) == ""
-
-
-def test_memory_that_nothing_has_written_is_told(compiled):
-    _, model, _ = compiled
-    inputs = [value[:1] for value in samples(model, 1)]
-    assert Twin(model).reads_unwritten(inputs) == ""
-    (call,) = (c for c in model.calls if isinstance(c, NpuCall))
-    op = next(o for o in call.stream.operations if o.kind == "elementwise")
-    # More memory than the stream knows of, and an addition that reads there.
-    end = call.scratch.nbytes
-    wider = dataclasses.replace(call, scratch=dataclasses.replace(call.scratch, shape=(end + 256,)))
-    larger = dataclasses.replace(model, calls=(wider,), arena_bytes=end + 256)
-    elsewhere = planted(larger, "elementwise", 0, IFM_REGION=1, IFM_BASE0=end)
-    assert Twin(elsewhere).reads_unwritten(inputs) == op.title

@@ -41,4 +41,15 @@ def show_stream(folder: Path, format: str) -> int:
                 for row in operations
             ]
         )
+    audit = record["audit"]
+    if audit["refused"]:
+        click.echo(f"not executed: {audit['refused']}")
+        return 0
+    for violation in audit["violations"]:
+        click.echo(f"{violation['rule']}: {violation['message']}")
+    if not audit["violations"]:
+        click.echo("memory: no read before a write, no live tensor overwritten, transfers and tables in order")
+    for used in audit["used"]:
+        figure = f", {used['figure']:,} in the manifest" if used["figure"] is not None else ""
+        click.echo(f"memory: {used['memory']}: {used['bytes']:,} bytes touched, up to byte {used['end']:,}{figure}")
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from anynpu.errors import DeviceError, IntegrityError
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.verify import known_answers
 from anynpu.runtime.base import choose, sessions_for, stored_inputs
+from anynpu.runtime.ethos_u.audit import Audited
 from anynpu.tensors import Array, by_name
 
 SAMPLES = 16
@@ -35,8 +36,8 @@ class Repetition:
     """Why the artifact could not be executed here."""
     not_compared: str = ""
     """Why there is nothing to compare it with."""
-    unwritten: str = ""
-    """The first operation whose result depends on memory that nothing has written."""
+    audit: Audited = field(default_factory=Audited)
+    """What the operations did with the memories that they must not do."""
 
     @property
     def exact(self) -> bool:
@@ -44,9 +45,7 @@ class Repetition:
 
     def notes(self) -> tuple[str, ...]:
         """Returns the sentences for people."""
-        if not self.unwritten:
-            return (self._note(),)
-        return self._note(), f"{self.unwritten} reads memory that nothing has written: its result is left to chance"
+        return self._note(), *self.audit.notes()
 
     def _note(self) -> str:
         if self.refused:
@@ -85,8 +84,8 @@ def repeat(candidate: str, oracle: str, reference: str, data: str) -> dict[str, 
         outputs = _run_all(session, inputs)
     except DeviceError as error:
         return asdict(found) | {"refused": error.message}
-    if hasattr(session, "reads_unwritten"):
-        found = replace(found, unwritten=session.reads_unwritten(next(iter(inputs))))
+    if hasattr(session, "audit"):
+        found = replace(found, audit=session.audit(next(iter(inputs))))
     if reason := teacher.missing():
         return asdict(found) | {"not_compared": reason}
     try:

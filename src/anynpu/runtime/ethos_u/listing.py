@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from anynpu.artifact import Artifact
+from anynpu.errors import DeviceError, IntegrityError
+from anynpu.runtime.ethos_u.audit import Audited, audited, memory_figures
+from anynpu.runtime.ethos_u.layers import Layer, layers_of
 from anynpu.runtime.ethos_u.memory import dtype_of
-from anynpu.runtime.ethos_u.model import NpuCall, read_model
+from anynpu.runtime.ethos_u.model import Model, NpuCall, read_model
+from anynpu.runtime.ethos_u.session import Twin
 from anynpu.runtime.ethos_u.stream import Operation
 
-ORIGINS = "stream.csv"
 POOLS = ("max", "average", "reduce sum", "sum", "none", "min", "argmax x", "argmax y")
 ELEMENTWISE = dict(
     enumerate(("mul", "add", "sub", "min", "max", "lrelu", "abs", "clz", "shr", "shl", "lsr", "div"))
@@ -21,30 +26,34 @@ MEMORIES = ("constants", "arena", "fast memory")
 
 def listing(artifact: Artifact) -> dict[str, Any]:
     """Returns the streams of a Vela artifact as JSON data."""
-    origins = _origins(artifact)
-    streams = [call.stream for call in read_model(artifact.main).calls if isinstance(call, NpuCall)]
+    layers = layers_of(artifact)
+    model = read_model(artifact.main)
+    streams = [call.stream for call in model.calls if isinstance(call, NpuCall)]
     return {
+        "audit": _audit(artifact, model, layers),
         "streams": [
             {
                 "npu": stream.title,
                 "cores": stream.cores,
-                "operations": [_row(op, stream.product, origins.get((number, op.word))) for op in stream.operations],
+                "operations": [_row(op, stream.product, layers.get((number, op.word))) for op in stream.operations],
             }
             for number, stream in enumerate(streams)
-        ]
+        ],
     }
 
 
-def _origins(artifact: Artifact) -> dict[tuple[int, int], str]:
-    """Returns the layer of each operation by stream and word, where the artifact has them."""
-    if ORIGINS not in {file.path for file in artifact.manifest.files}:
-        return {}
-    with artifact.file(ORIGINS).open(encoding="utf-8", newline="") as source:
-        return {(int(r["stream"]), int(r["word"])): f"{r['kind']} {r['name']}" for r in csv.DictReader(source)}
+def _audit(artifact: Artifact, model: Model, layers: dict[tuple[int, int], Layer]) -> dict[str, Any]:
+    """Returns what one run on zeros does with the memories, or why it could not be followed."""
+    zeros = [np.zeros((1, *model.tensors[i].shape), model.tensors[i].dtype) for i in model.inputs]
+    try:
+        return {"refused": ""} | asdict(audited(Twin(model).audit(zeros, layers), *memory_figures(artifact.manifest)))
+    except (IntegrityError, DeviceError) as error:
+        return {"refused": error.message} | asdict(Audited())
 
 
-def _row(op: Operation, product: int, layer: str | None) -> dict[str, Any]:
-    row: dict[str, Any] = {"operation": op.index, "word": op.word, "kind": op.kind, "layer": layer or ""}
+def _row(op: Operation, product: int, layer: Layer | None) -> dict[str, Any]:
+    title = layer.title if layer else ""
+    row: dict[str, Any] = {"operation": op.index, "word": op.word, "kind": op.kind, "layer": title}
     if op.kind == "dma":
         target = op.register("DMA0_DST_REGION")
         return row | {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -85,12 +86,54 @@ def feature_map(op: Operation, name: str, width_bit: int) -> FeatureMap:
     )
 
 
+@dataclass(frozen=True)
+class Span:
+    """Where a block of values lies in a region: the address of the first, how many, and how far apart."""
+
+    start: int
+    """The region's own start in its memory."""
+    base: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    width: int
+    """Bytes a value."""
+
+    def bounds(self) -> tuple[int, int]:
+        """Returns the lowest address and the one behind the highest."""
+        spans = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        return self.base + sum(s for s in spans if s < 0), self.base + sum(s for s in spans if s > 0) + self.width
+
+    def of(self, labels: Array) -> Array:
+        """Returns what an array with one number a byte has for these bytes."""
+        step = labels.itemsize
+        return np.ndarray(
+            (*self.shape, self.width),
+            labels.dtype,
+            labels,
+            (self.start + self.base) * step,
+            (*(s * step for s in self.strides), step),
+        )
+
+
+class Watcher(Protocol):
+    """Follows what operations do with the memories: `audit.py` has one."""
+
+    def aligned(self, op: Operation, registers: str, value: int, multiple: int) -> None: ...
+    def read_map(self, op: Operation, region: Region, fm: FeatureMap, span: Span) -> None: ...
+    def write_map(self, op: Operation, region: Region, fm: FeatureMap, span: Span) -> None: ...
+    def read_bytes(self, op: Operation, registers: str, region: Region, start: int, length: int) -> None: ...
+    def move(self, op: Operation, source: tuple[Region, int], target: tuple[Region, int], length: int) -> None: ...
+    def load_table(self, op: Operation, start: int, length: int) -> None: ...
+    def use_table(self, op: Operation, start: int, length: int) -> None: ...
+
+
 class Memories:
     """The regions of one stream and the on-chip memory of its tables."""
 
-    def __init__(self, regions: dict[int, Region], table_bytes: int) -> None:
+    def __init__(self, regions: dict[int, Region], table_bytes: int, watcher: Watcher | None = None) -> None:
         self._regions = regions
         self.tables = np.zeros(table_bytes, np.uint8)
+        self.watcher = watcher
         self.on_write: Callable[[Operation, Array], None] | None = None
         """Hears what each operation stores."""
         self.chains: dict[int, Array] = {}
@@ -104,10 +147,12 @@ class Memories:
         except KeyError:
             raise IntegrityError(f"{op.title}: there is no memory region {number}") from None
 
-    def bytes(self, op: Operation, number: int, address: int, length: int) -> Array:
-        """Returns a stretch of memory, one row a sample or one for all."""
+    def bytes(self, op: Operation, number: int, address: int, length: int, registers: str = "") -> Array:
+        """Returns a stretch of memory, one row a sample or one for all; `registers` names the ones that read it."""
         region = self.region(op, number)
         self._check(op, region, address, address + length)
+        if self.watcher is not None and registers:
+            self.watcher.read_bytes(op, registers, region, address, length)
         return region.rows[:, region.start + address : region.start + address + length]
 
     def read(self, op: Operation, fm: FeatureMap, shape: tuple[int, int, int]) -> Array:
@@ -133,14 +178,14 @@ class Memories:
         for rows, cols, base in fm.tiles(height, width):
             part = values[:, rows, cols]
             if not fm.bricks:
-                self._view(op, fm, base, part.shape[1:], fm.strides)[...] = part
+                self._view(op, fm, base, part.shape[1:], fm.strides, writes=True)[...] = part
                 continue
             row, _, brick = fm.strides
             size = fm.dtype.itemsize
             for first in range(0, depth, BRICK):
                 channels = part[..., first : first + BRICK]
                 start = base + first // BRICK * brick
-                self._view(op, fm, start, channels.shape[1:], (row, BRICK * size, size))[...] = channels
+                self._view(op, fm, start, channels.shape[1:], (row, BRICK * size, size), writes=True)[...] = channels
 
     def _tile(self, op: Operation, fm: FeatureMap, base: int, rows: slice, cols: slice, depth: int) -> Array:
         height, width = rows.stop - rows.start, cols.stop - cols.start
@@ -159,22 +204,25 @@ class Memories:
         return np.concatenate(parts, axis=-1)
 
     def _view(
-        self, op: Operation, fm: FeatureMap, base: int, shape: tuple[int, ...], strides: tuple[int, int, int]
+        self,
+        op: Operation,
+        fm: FeatureMap,
+        base: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, int, int],
+        writes: bool = False,
     ) -> Array:
         """Returns the memory itself as (samples, height, width, channels), after checking that all of it is there."""
         region = self.region(op, fm.region)
         row, column, channel = strides
         if not fm.bricks:
             channel = fm.dtype.itemsize  # the hardware does not look at the channel stride of NHWC
-        spans = [(n - 1) * s for n, s in zip(shape, (row, column, channel), strict=True)]
+        span = Span(region.start, base, shape, (row, column, channel), fm.dtype.itemsize)
         if math.prod(shape) * fm.dtype.itemsize > region.size:
             raise IntegrityError(f"{op.title}: {fm.name} has {math.prod(shape)} values: more than {region.name} holds")
-        self._check(
-            op,
-            region,
-            base + sum(s for s in spans if s < 0),
-            base + sum(s for s in spans if s > 0) + fm.dtype.itemsize,
-        )
+        self._check(op, region, *span.bounds())
+        if self.watcher is not None:
+            (self.watcher.write_map if writes else self.watcher.read_map)(op, region, fm, span)
         return np.ndarray(
             (len(region.rows), *shape),
             fm.dtype,

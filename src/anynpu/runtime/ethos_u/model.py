@@ -77,6 +77,13 @@ class Model:
     outputs: tuple[int, ...]
     arena_bytes: int
 
+    def live_across(self, number: int) -> tuple[Tensor, ...]:
+        """Returns the tensors in the arena that a call must leave alone: written before it and read behind it."""
+        before = {*self.inputs, *(i for call in self.calls[:number] for i in call.outputs)}
+        behind = {*self.outputs, *(i for call in self.calls[number + 1 :] for i in call.inputs)}
+        kept = before & behind - set(self.calls[number].outputs)
+        return tuple(self.tensors[i] for i in sorted(kept) if self.tensors[i].offset >= 0)
+
 
 def read_model(path: Path) -> Model:
     """Returns what is in a Vela file; a damaged one raises."""

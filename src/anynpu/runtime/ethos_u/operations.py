@@ -20,6 +20,8 @@ MAX, AVERAGE, REDUCE_SUM = range(3)
 MUL, ADD, SUB, MIN, MAXIMUM, LRELU, ABS, CLZ, SHR, SHL = range(10)
 TANH, SIGMOID, TABLE = 3, 4, 16
 TABLE_BYTES = 2048
+LINE = 16
+"""Weights and scales begin and end at multiples of it, as do the transfers of the U55."""
 SHRAM_BYTES = {32: 16 << 10, 64: 16 << 10, 128: 24 << 10, 256: 48 << 10, 512: 48 << 10}
 ROUNDINGS = (Rounding.DOUBLE, Rounding.DOWN, Rounding.NATURAL, Rounding.NATURAL)
 MAX_WORK = 1 << 36
@@ -84,6 +86,10 @@ class Machine:
     def _dma(self, op: Operation, memories: Memories) -> None:
         source, target = op.register("DMA0_SRC_REGION"), op.register("DMA0_DST_REGION")
         length, start = op.address("DMA0_LEN"), op.address("DMA0_DST")
+        if memories.watcher is not None and (self.stream.product == 0 or target >> 8 & 1):
+            names = ("DMA0_SRC", "DMA0_DST", "DMA0_LEN") if self.stream.product == 0 else ("DMA0_DST", "DMA0_LEN")
+            for name in names:
+                memories.watcher.aligned(op, name, op.address(name), LINE)
         planes, rows, row_step, plane_step = 1, 1, 0, 0
         if dimensions := target >> 9 & 3:
             rows, row_step = op.register("DMA0_SIZE0"), length + op.stride("DMA0_SRC_STRIDE0")
@@ -112,14 +118,21 @@ class Machine:
             raise IntegrityError(f"{op.title}: it reads the memory of tables")
         data = memories.bytes(op, source & 7, start, length)
         data = data[samples] if len(data) > 1 else data
+        watcher = memories.watcher
         if not target >> 8 & 1:
-            if not memories.region(op, target & 7).writable:
+            taken, put = memories.region(op, source & 7), memories.region(op, target & 7)
+            if not put.writable:
                 raise IntegrityError(f"{op.title}: it writes into read-only memory")
-            memories.bytes(op, target & 7, end, length)[samples] = data.copy()
+            place = memories.bytes(op, target & 7, end, length)
+            if watcher is not None:
+                watcher.move(op, (taken, start), (put, end), length)
+            place[samples] = data.copy()
         elif end + length > len(memories.tables) or (data != data[:1]).any():
             raise IntegrityError(f"{op.title}: it writes outside of the memory of tables")
         else:
             memories.tables[end : end + length] = data[0]
+            if watcher is not None:
+                watcher.load_table(op, end, length)
 
     def _conv(self, op: Operation, memories: Memories) -> None:
         self._convolution(op, memories, depthwise=False)
@@ -178,7 +191,10 @@ class Machine:
             region = op.register(f"{kind}_REGION")
             for core in cores:
                 base, length = op.address(f"{kind}{core}_BASE"), op.address(f"{kind}{core}_LENGTH")
-                found.append(memories.bytes(op, region & 7, base, length)[0].tobytes())
+                found.append(memories.bytes(op, region & 7, base, length, f"{kind}{core}")[0].tobytes())
+                if memories.watcher is not None:
+                    memories.watcher.aligned(op, f"{kind}{core}_BASE", base, LINE)
+                    memories.watcher.aligned(op, f"{kind}{core}_LENGTH", length, LINE)
         return tuple(found)
 
     def _compressed(self, op: Operation, raw: tuple[bytes, ...]) -> tuple[bytes, ...]:
@@ -340,6 +356,8 @@ class Machine:
         table = memories.tables[start : start + size]
         if len(table) < size:
             raise IntegrityError(f"{op.title}: its table is outside of the memory of tables")
+        if memories.watcher is not None:
+            memories.watcher.use_table(op, start, size)
         if ofm.dtype.itemsize == 2:
             return interpolate(table.view(np.int32), values)
         return np.asarray(table.view(ofm.dtype)[values + (128 if ofm.dtype.kind == "i" else 0)])

@@ -8,7 +8,16 @@ from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u import weights85
 from anynpu.runtime.ethos_u.arithmetic import Rounding, leading_zeros, rescale, shift
 from anynpu.runtime.ethos_u.memory import FeatureMap, Memories, dtype_of, feature_map, signed
-from anynpu.runtime.ethos_u.operations import Filters, KernelDepths, Machine, averages, curve, interpolate, ofm_size
+from anynpu.runtime.ethos_u.operations import (
+    LINE,
+    Filters,
+    KernelDepths,
+    Machine,
+    averages,
+    curve,
+    interpolate,
+    ofm_size,
+)
 from anynpu.runtime.ethos_u.stream import Operation
 from anynpu.runtime.ethos_u.windows import Kernel, kernel_of, padded, taps, window_sums
 from anynpu.tensors import Array
@@ -54,6 +63,9 @@ class Machine85(Machine):
     def _dma(self, op: Operation, memories: Memories) -> None:
         source, target = op.register("DMA0_SRC_REGION"), op.register("DMA0_DST_REGION")
         length = op.address("DMA0_LEN")
+        if memories.watcher is not None and target >> 8 & 1:
+            for name in ("DMA0_DST", "DMA0_LEN"):
+                memories.watcher.aligned(op, name, op.address(name), LINE)
         dimensions, gathers, scatters = source >> 9 & 3, source >> 11 & 1, target >> 11 & 1
         rows = op.register("DMA0_SIZE0") if dimensions or gathers or scatters else 1
         planes = op.register("DMA0_SIZE1") if dimensions == 2 else 1
@@ -79,7 +91,7 @@ class Machine85(Machine):
 
     def _indices(self, op: Operation, memories: Memories, address: int) -> Array:
         """Returns the index that each sample has at an address, after checking it against the largest allowed."""
-        raw = memories.bytes(op, op.register("DMA0_IDX_REGION") & 7, address, 4)
+        raw = memories.bytes(op, op.register("DMA0_IDX_REGION") & 7, address, 4, "DMA0_IDX")
         chosen = np.ascontiguousarray(raw).view(np.int32)[:, 0].astype(np.int64)
         if chosen.min() < 0 or chosen.max() > op.address("DMA0_IDX_MAX"):
             raise IntegrityError(f"{op.title}: its index {int(chosen.max())} is outside of what it chooses from")
@@ -193,9 +205,11 @@ class Machine85(Machine):
         for name in ("WEIGHT", "WEIGHT1", "SCALE1", "WEIGHT3")[:streams]:
             length = op.address(f"{name}_LENGTH")
             start = op.address(f"{name}_BASE") if length else 0
-            raw.append(memories.bytes(op, op.register("WEIGHT_REGION") & 7, start, length)[0].tobytes())
+            if memories.watcher is not None:
+                memories.watcher.aligned(op, f"{name}_BASE", start, LINE)
+            raw.append(memories.bytes(op, op.register("WEIGHT_REGION") & 7, start, length, name)[0].tobytes())
         scales = memories.bytes(
-            op, op.register("SCALE_REGION") & 7, op.address("SCALE_BASE"), op.address("SCALE_LENGTH")
+            op, op.register("SCALE_REGION") & 7, op.address("SCALE_BASE"), op.address("SCALE_LENGTH"), "SCALE"
         )
         return (*raw, scales[0].tobytes())
 
@@ -371,6 +385,8 @@ class Machine85(Machine):
         register = op.register("ACTIVATION")
         function, slot = register & 31, register >> 5 & 7
         if function in CURVES:
+            if memories.watcher is not None:
+                memories.watcher.use_table(op, 0, 2048)
             return curve(memories.tables[:2048].view(np.int32), values, function == CURVES[0])
         if not register >> 12 & 1:
             low, high = op.register("ACTIVATION_MIN"), op.register("ACTIVATION_MAX")
@@ -387,6 +403,8 @@ class Machine85(Machine):
         raw = memories.tables[slot * size : (slot + 1) * size]
         if len(raw) < size:
             raise IntegrityError(f"{op.title}: its table is outside of the memory of tables")
+        if memories.watcher is not None:
+            memories.watcher.use_table(op, slot * size, size)
         table = raw.view(kind)
         if entries == 256:
             return np.asarray(table[np.clip(values, 0, 255) if function == 1 else np.clip(values, -128, 127) + 128])

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError
+from anynpu.runtime.ethos_u.audit import ARENA, FAST, Audit, Audited, audited, memory_figures
 from anynpu.runtime.ethos_u.difference import Written, first_difference
-from anynpu.runtime.ethos_u.listing import ORIGINS
+from anynpu.runtime.ethos_u.layers import ORIGINS, Layer, layers_of
 from anynpu.runtime.ethos_u.memory import Memories, Region
 from anynpu.runtime.ethos_u.model import CpuCall, Model, NpuCall, Tensor, read_model
 from anynpu.runtime.ethos_u.operations import Machine
@@ -36,6 +37,8 @@ class EthosUSession:
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
         self._origins = artifact.path / ORIGINS
+        self._layers = layers_of(artifact)
+        self._figures = memory_figures(artifact.manifest)
         self.twin: Any = Twin(read_model(artifact.main))
 
     @staticmethod
@@ -55,10 +58,10 @@ class EthosUSession:
         values = self.twin.run_batch(stacked)
         return {spec.name: value.reshape(-1, *spec.shape[1:]) for spec, value in zip(self.outputs, values, strict=True)}
 
-    def reads_unwritten(self, inputs: Mapping[str, Array]) -> str:
-        """Returns the first operation whose result depends on memory that nothing has written, or an empty string."""
-        found: str = self.twin.reads_unwritten([inputs[spec.name][np.newaxis] for spec in self.inputs])
-        return found
+    def audit(self, inputs: Mapping[str, Array]) -> Audited:
+        """Runs one sample and returns what its operations did that they must not do, and how much memory they used."""
+        followed = self.twin.audit([inputs[spec.name][np.newaxis] for spec in self.inputs], self._layers)
+        return audited(followed, *self._figures)
 
     def first_difference(self, source: bytes, inputs: Mapping[str, Array]) -> str:
         """Returns the first operation that does not compute what TFLite-Micro does with the model before Vela."""
@@ -79,6 +82,7 @@ class Twin:
         self._machines: dict[int, Machine] = {}
         self._interpreters: dict[int, Any] = {}
         self._trace: list[Written] | None = None
+        self._audit: Audit | None = None
         self._fill = 0
 
     def run(self, inputs: list[Array]) -> list[Array]:
@@ -102,31 +106,44 @@ class Twin:
         finally:
             self._trace = None
 
-    def reads_unwritten(self, inputs: list[Array]) -> str:
-        """Returns the first operation whose result depends on memory that nothing has written, or an empty string."""
-        traces: list[list[Written]] = []
-        for self._fill in (0x5A, 0):
-            traces.append(self.trace(inputs))
-        for one, other in zip(traces[0], traces[1], strict=True):
-            if not np.array_equal(one.values, other.values):
-                return one.op.title
-        return ""
+    def audit(self, inputs: list[Array], layers: Mapping[tuple[int, int], Layer]) -> Audit:
+        """Runs one sample and returns what the operations did with the memories."""
+        self._audit = Audit(layers)
+        try:
+            self._run(inputs)
+            return self._audit
+        finally:
+            self._audit = None
 
     def _run(self, inputs: list[Array]) -> list[Array]:
         samples = len(inputs[0])
         arena = np.full((samples, self.model.arena_bytes), self._fill, np.uint8)
+        whole = Region(ARENA, arena, 0, arena.shape[1])
         elsewhere: dict[int, Array] = {}
         for tensor in self.model.tensors:
             if tensor.initial is not None and tensor.offset >= 0:
                 arena[:, tensor.offset : tensor.offset + tensor.nbytes] = tensor.initial
+                self._given(whole, [tensor.index])
         for index, value in zip(self.model.inputs, inputs, strict=True):
             self._store(arena, elsewhere, self.model.tensors[index], value)
-        for call in self.model.calls:
+        self._given(whole, self.model.inputs)
+        for number, call in enumerate(self.model.calls):
             if isinstance(call, NpuCall):
                 self._npu(call, arena)
+                if self._audit is not None:
+                    self._audit.end_stream(whole, self.model.live_across(number))
             else:
                 self._cpu(call, arena, elsewhere)
+                self._given(whole, call.outputs)
         return [self._load(arena, elsewhere, self.model.tensors[index]) for index in self.model.outputs]
+
+    def _given(self, arena: Region, tensors: Iterable[int]) -> None:
+        """Notes for an audit that the caller or the CPU has stored tensors."""
+        if self._audit is None:
+            return
+        for tensor in (self.model.tensors[index] for index in tensors):
+            if tensor.offset >= 0:
+                self._audit.give(arena, tensor)
 
     def _npu(self, call: NpuCall, arena: Array) -> None:
         machine = self._machines.get(id(call))
@@ -134,20 +151,29 @@ class Twin:
             machine = (Machine85 if call.stream.product == 2 else Machine)(call.stream, self._decoder)
             machine.prefetch(self._memories(machine, call, np.zeros((1, arena.shape[1]), np.uint8)))
             self._machines[id(call)] = machine
-        memories = self._memories(machine, call, arena)
+        memories, audit = self._memories(machine, call, arena), self._audit
+        number = [id(c) for c in self.model.calls if isinstance(c, NpuCall)].index(id(call))
         if self._trace is not None:
-            trace, number = self._trace, [id(c) for c in self.model.calls if isinstance(c, NpuCall)].index(id(call))
+            trace = self._trace
             memories.on_write = lambda op, values: trace.append(Written(number, op, values))
+        if audit is None:
+            for op in call.stream.operations:
+                machine.execute(op, memories)
+            return
+        memories.watcher = audit
+        audit.begin_stream(number, call.stream.product, machine.table_bytes)
         for op in call.stream.operations:
+            audit.begin(op)
             machine.execute(op, memories)
+            audit.end(op)
 
     def _memories(self, machine: Machine, call: NpuCall, arena: Array) -> Memories:
         read_only = np.ascontiguousarray(call.read_only)[np.newaxis]
-        scratch = Region("the arena", arena, max(call.scratch.offset, 0), call.scratch.nbytes)
+        scratch = Region(ARENA, arena, max(call.scratch.offset, 0), call.scratch.nbytes)
         fast = scratch
         if call.scratch_fast.index != call.scratch.index:
             rows = np.full((len(arena), call.scratch_fast.nbytes), self._fill, np.uint8)
-            fast = Region("the fast memory", rows, 0, call.scratch_fast.nbytes)
+            fast = Region(FAST, rows, 0, call.scratch_fast.nbytes)
         regions = {0: Region("the constants", read_only, 0, len(call.read_only), False), 1: scratch, 2: fast}
         return Memories(regions, machine.table_bytes)
 

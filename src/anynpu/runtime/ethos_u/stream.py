@@ -19,8 +19,10 @@ PRODUCTS = {0: "Ethos-U55", 1: "Ethos-U65", 2: "Ethos-U85"}
 MAX_OPERATIONS = 1_000_000
 
 OPERATIONS = {0x02: "conv", 0x03: "depthwise", 0x05: "pool", 0x06: "elementwise", 0x07: "resize", 0x10: "dma"}
-IGNORED = {0x01, 0x11, 0x12, 0x13}
-"""Interrupts, waits and counters: what is executed in order needs none of them."""
+WAITS = {0x11: "dma", 0x12: "kernel"}
+"""Wait until no more than so many transfers or computations run: what is executed in order need not."""
+IGNORED = {0x01, 0x13}
+"""Interrupts and counters."""
 STOP = 0x00
 
 SHORT_REGISTERS = {
@@ -142,6 +144,9 @@ class Operation:
     kind: str
     mode: int
     registers: Mapping[str, int]
+    dma_wait: int | None = None
+    """How many transfers may still run when it starts; None where nothing waits for them."""
+    kernel_wait: int | None = None
 
     @property
     def title(self) -> str:
@@ -207,6 +212,7 @@ def read_operations(words: tuple[int, ...]) -> tuple[Operation, ...]:
     """Returns the operations that register commands start, each with the registers of its moment."""
     registers: dict[str, int] = {}
     operations: list[Operation] = []
+    waits: dict[str, int] = {}
     position = 0
     while position < len(words):
         word, start = words[position], position
@@ -222,9 +228,13 @@ def read_operations(words: tuple[int, ...]) -> tuple[Operation, ...]:
         elif code in SHORT_REGISTERS:
             registers[SHORT_REGISTERS[code]] = parameter
         elif code in OPERATIONS:
-            operations.append(Operation(len(operations), start, OPERATIONS[code], parameter, dict(registers)))
+            waited = (waits.get("dma"), waits.get("kernel"))
+            operations.append(Operation(len(operations), start, OPERATIONS[code], parameter, dict(registers), *waited))
+            waits = {}
             if len(operations) > MAX_OPERATIONS:
                 raise IntegrityError(f"the command stream has more than {MAX_OPERATIONS} operations")
+        elif code in WAITS:
+            waits[WAITS[code]] = min(parameter, waits.get(WAITS[code], parameter))
         elif code == STOP:
             return tuple(operations)
         elif code not in IGNORED:

@@ -10,16 +10,27 @@ from pathlib import Path
 from anynpu.targets.flatbuffer import TfliteOperator
 
 FILE = "stream.csv"
-COLUMNS = ("stream", "word", "operator", "kind", "name")
+COLUMNS = ("stream", "word", "operator", "kind", "name", "reads")
+GRAPH_INPUT = -1
+MOVERS = frozenset(
+    (
+        *("CONCATENATION", "DEPTH_TO_SPACE", "EXPAND_DIMS", "GATHER", "MIRROR_PAD", "PACK", "PAD", "PADV2", "QUANTIZE"),
+        *("RELU", "RELU6", "RELU_0_TO_1", "RELU_N1_TO_1", "RESHAPE", "REVERSE_V2", "SLICE", "SPACE_TO_DEPTH", "SPLIT"),
+        *("SPLIT_V", "SQUEEZE", "STRIDED_SLICE", "TILE", "TRANSPOSE", "UNPACK"),
+    )
+)
+"""Operators that Vela folds into one neighbour and copies for another: their readers may find either."""
 
 
 def write_origins(database: Path, before: Sequence[TfliteOperator], out: Path) -> None:
-    """Writes one row an operation: the stream, its word in it, and the operator it was compiled from."""
+    """Writes one row an operation: its stream, its word, the operator it comes from, and whose results that reads."""
     text = database.read_text("utf-8")
     tables = {name: _table(text, name) for name in ("queue", "optimised", "source")}
     sources = {row["id"]: int(row["ext_key"]) for row in tables["source"]}
     optimised = {row["id"]: sources.get(row["source_id"]) for row in tables["optimised"]}
     streams = list(dict.fromkeys(row["cmdstream_id"] for row in tables["queue"]))
+    compiled = {optimised.get(row["optimised_id"]) for row in tables["queue"]}
+    reads = reads_of(before, frozenset(index for index in compiled if index is not None))
     with (out / FILE).open("w", encoding="utf-8", newline="") as sink:
         writer = csv.writer(sink, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -28,7 +39,24 @@ def write_origins(database: Path, before: Sequence[TfliteOperator], out: Path) -
             if index is not None and 0 <= index < len(before):
                 op = before[index]
                 number = streams.index(row["cmdstream_id"])
-                writer.writerow([number, int(row["offset"]) // 4, index, op.kind, op.name])
+                sources_read = " ".join(map(str, sorted(reads[index])))
+                writer.writerow([number, int(row["offset"]) // 4, index, op.kind, op.name, sources_read])
+
+
+def reads_of(graph: Sequence[TfliteOperator], compiled: frozenset[int]) -> list[frozenset[int]]:
+    """Returns, for each operator, those of the compiled ones whose results it reads: an operator that the stream has no
+    operation of is looked through, as are movers; what the CPU or the caller writes counts as an input of the graph.
+    """
+    made: dict[str, frozenset[int]] = {}
+    reads = []
+    for number, op in enumerate(graph):
+        inputs = [made.get(t.name, frozenset({GRAPH_INPUT})) for t in op.inputs if t is not None and not t.constant]
+        reads.append(frozenset().union(*inputs))
+        result = frozenset({number}) if number in compiled else reads[-1] | {GRAPH_INPUT}
+        if op.kind in MOVERS:
+            result |= reads[-1]
+        made |= {t.name: result for t in op.outputs if t is not None}
+    return reads
 
 
 def _table(text: str, name: str) -> list[dict[str, str]]:
