@@ -65,7 +65,7 @@ class OrtSession:
     what = "ONNX Runtime on this host's CPU"
     packages = ("onnxruntime",)
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, threads: int = 0) -> None:
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
         self._file = str(artifact.main)
@@ -75,7 +75,7 @@ class OrtSession:
         self.host = f"{host()}, exact int8 sums" if self.exact_sums else host()
         """The instructions of this host's CPU, and what was done about them."""
         self.what = f"{type(self).what} ({self.host})"
-        self._session = _opened(model)
+        self._session = _opened(model, threads)
 
     @staticmethod
     def missing() -> str:

@@ -1,0 +1,518 @@
+"""One named model: what it accepts, which version answers, and what happens when its device fails.
+
+    ready     the device answers
+    failed    its session was lost and is opened again, with growing pauses; what waits keeps waiting for the first try
+    degraded  the known answers are wrong: nothing of the device leaves the server until they are right again
+
+With a CPU twin, requests go to the twin while the device is failed or degraded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from anynpu.apps.serve.base import (
+    Answer,
+    Canary,
+    Expired,
+    FleetSettings,
+    Health,
+    Info,
+    Item,
+    Kind,
+    Observer,
+    Overloaded,
+    Refusal,
+    Request,
+    State,
+    Stopped,
+    TooLarge,
+)
+from anynpu.apps.serve.lane import Lane, Part, Ticket
+from anynpu.apps.serve.program import Program, Row
+from anynpu.apps.serve.version import Loaded
+from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError, IntegrityError, first_line
+
+SMOOTH = 0.1
+"""The weight of the newest run in the mean time of a row."""
+
+
+class Version:
+    """A version in use: its sessions now, and how many requests still need it. Changed in the event loop only."""
+
+    def __init__(self, loaded: Loaded, lane: Lane, info: Info, twin: bool = False) -> None:
+        self.loaded, self.lane, self.info, self.twin = loaded, lane, info, twin
+        self.users = 0
+        self.retired = False
+        self.distrusted = False
+        """Its known answers were wrong: nothing that it computed is to leave."""
+
+
+@dataclass(eq=False)
+class Order:
+    """A request that was accepted, and who waits for it."""
+
+    request: Request
+    future: asyncio.Future[Answer]
+    version: Version
+    began: float
+    prepared: float = 0.0
+    items: int = 0
+
+
+class Served:
+    """The part of a deployment that a lane sees: one version of it."""
+
+    def __init__(self, owner: Deployment, version: Version) -> None:
+        self.owner, self.version = owner, version
+        self.held = False
+
+    def wanted(self, ticket: Ticket) -> bool:
+        order: Order = ticket.order
+        if order.future.done():
+            return False
+        if time.monotonic() > order.request.deadline:
+            self.owner.settle([(order, Expired("the deadline passed before the request was computed"))])
+            return False
+        if order.request.gone():
+            self.owner.settle([(order, Expired("the client left before the request was computed"))])
+            return False
+        return True
+
+    def program(self, row: Row) -> Program:
+        loaded = self.version.loaded
+        return loaded.raw if row.group == "raw" else loaded.program
+
+    def most(self, row: Row) -> int:
+        return self.program(row).most(row.group)
+
+    def run(self, parts: Sequence[Part]) -> None:
+        lane, generation = self.version.lane, self.version.lane.generation
+        now = time.monotonic()
+        for ticket, _ in parts:
+            ticket.taken = ticket.taken or now
+        rows = [ticket.rows[index] for ticket, index in parts]
+        loaded = self.version.loaded
+        try:
+            results = self.program(rows[0]).compute(rows[0].group, rows)
+        except Exception as error:  # of any runtime; the policy decides what it means
+            if lane.generation == generation:
+                self._failed(parts, _device_error(error), loaded, generation)
+            return
+        if lane.generation != generation:  # given up in the meantime: whoever asked was answered
+            return
+        self._fill(parts, results, time.monotonic() - now)
+
+    def _fill(self, parts: Sequence[Part], results: Sequence[Any], took_s: float) -> None:
+        self.owner.ran(self.version, len(parts), took_s)
+        for (ticket, index), result in zip(parts, results, strict=True):
+            ticket.results[index] = result
+            ticket.left -= 1
+        for ticket in dict.fromkeys(ticket for ticket, _ in parts):
+            ticket.run_s += took_s
+            ticket.batch = len(parts)
+        self.owner.complete([ticket for ticket in dict.fromkeys(t for t, _ in parts) if not ticket.left])
+
+    def _failed(self, parts: Sequence[Part], error: AnyNpuError, loaded: Loaded, generation: int) -> None:
+        """Tells a request that the model refuses from a device that is lost, by the known answers."""
+        tickets = list(dict.fromkeys(ticket for ticket, _ in parts))
+        hardware = isinstance(error, DeviceError) and getattr(loaded.sessions[0], "hardware", False)
+        fault = error if hardware else self._probe(loaded)
+        if self.version.lane.generation != generation:
+            return
+        if fault is not None:
+            self.owner.settle([(ticket.order, in_flight(error)) for ticket in tickets])
+            self.owner.device_lost(self.version, error)
+        elif len(tickets) == 1:
+            self.owner.settle([(tickets[0].order, error)])
+        else:
+            for ticket in tickets:
+                self.run([part for part in parts if part[0] is ticket])
+
+    def _probe(self, loaded: Loaded) -> AnyNpuError | None:
+        """Returns what is wrong with the device, or None: then it was the request."""
+        try:
+            loaded.check(1)
+        except Exception as error:
+            return _device_error(error)
+        return None
+
+    def lost(self, parts: Sequence[Part], limit_s: float) -> None:
+        error = DeviceError(f"the device did not return within {limit_s:g} s", "run", cause="it hangs")
+        self.owner.settle([(ticket.order, in_flight(error)) for ticket in dict.fromkeys(t for t, _ in parts)])
+        self.owner.device_lost(self.version, error)
+
+
+def _device_error(error: Exception) -> AnyNpuError:
+    if isinstance(error, AnyNpuError):
+        return error
+    return DeviceError(f"the session failed: {type(error).__name__}: {first_line(error)}", "run")
+
+
+def in_flight(error: AnyNpuError) -> DeviceError:
+    """Returns the error for a request that was on the device when it failed."""
+    return DeviceError(
+        f"the device failed while it computed this: {error.message}",
+        getattr(error, "call", ""),
+        getattr(error, "code", None),
+        getattr(error, "cause", ""),
+        "send it again",
+    )
+
+
+@dataclass
+class Counts:
+    """What happened so far; changed in the event loop only."""
+
+    answered: int = 0
+    since_good: int = 0
+    """Answers of the device since its known answers were last right."""
+    suspect: int = 0
+    restarts: int = 0
+    reloads: int = 0
+    refused: Counter[Refusal] = field(default_factory=Counter)
+
+
+class Deployment:
+    """A model that answers requests. Every method runs in the event loop unless it says otherwise."""
+
+    def __init__(
+        self, name: str, kind: Kind, settings: FleetSettings, observer: Observer, pool: ThreadPoolExecutor
+    ) -> None:
+        self.name, self.kind, self.limits = name, kind, settings.limits
+        self._settings, self._observer, self._pool = settings, observer, pool
+        self._loop: asyncio.AbstractEventLoop
+        self.device: Version | None = None
+        self.twin: Version | None = None
+        self._served: dict[Version, Served] = {}
+        self.state: State = "starting"
+        self.reason = ""
+        self.counts = Counts()
+        self.canary = Canary()
+        self.checked_at: float | None = None
+        self._waiting = 0
+        self._row_s = 0.0
+        self.draining = False
+        self.refusing = ""
+        """Why the device takes no requests now, or an empty string."""
+        self._on_lost: Callable[[Deployment, Version, AnyNpuError], None]
+        self._on_suspect: Callable[[Deployment], None]
+        self.emptied = asyncio.Event()
+        self.emptied.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._orders: set[Order] = set()
+
+    def attach(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        on_lost: Callable[[Deployment, Version, AnyNpuError], None],
+        on_suspect: Callable[[Deployment], None],
+    ) -> None:
+        """Says in which loop it lives, and who is to act when a device is lost or an answer makes no sense."""
+        self._loop, self._on_lost, self._on_suspect = loop, on_lost, on_suspect
+
+    # Requests
+
+    async def answer(self, request: Request) -> Answer:
+        """Returns the answer to a request, computed by one version."""
+        began = time.monotonic()
+        try:
+            version = self._version_for(request)
+            order = Order(request, self._loop.create_future(), version, began, items=len(request.items))
+            version.users += 1
+            self._waiting += order.items
+            self._orders.add(order)
+            self.emptied.clear()
+            try:
+                await self._submit(order)
+                answer = await order.future
+            finally:
+                self._waiting -= order.items
+                self._orders.discard(order)
+                self._release(order.version)
+                if not self._waiting:
+                    self.emptied.set()
+        except AnyNpuError as error:
+            why = _refusal(error, request)
+            self.counts.refused[why] += 1
+            self._observer.refused(self.name, why)
+            if isinstance(error, AccuracyError):
+                self._on_suspect(self)
+            raise
+        self.counts.answered += 1
+        self._observer.answered(self.name, answer.stages, len(request.items), answer.tokens)
+        return answer
+
+    def _version_for(self, request: Request) -> Version:
+        """Returns the version that is to answer, or says why none does."""
+        if self.draining or self.state == "stopped":
+            raise Stopped("the server is shutting down")
+        count, limit = len(request.items), self.limits.items
+        if not count:
+            raise ConfigError("the request holds nothing to compute")
+        if count > limit:
+            raise TooLarge(f"the request holds {count} items, at most {limit} are taken at once", "send it in parts")
+        if self._waiting and self._waiting + count > self._settings.queue:
+            wait_s = max(0.05, self._waiting * self._row_s)
+            raise Overloaded(f"{self._waiting} items wait already, the queue takes {self._settings.queue}", wait_s)
+        if self.device is not None and not self.refusing:
+            return self.device
+        if self.twin is not None:
+            return self.twin
+        raise DeviceError(self.refusing or "the model is not loaded", "queue", hint="try again later")
+
+    async def _submit(self, order: Order) -> None:
+        """Prepares the items of an order and queues them at the device of its version."""
+        request, version = order.request, order.version
+        raw = isinstance(request.items[0], Mapping)
+        program = version.loaded.raw if raw else version.loaded.program
+        began = time.monotonic()
+        if program.is_quick(request.items):
+            rows = self._prepared(program, request)
+        else:
+            rows = await self._loop.run_in_executor(self._pool, self._prepared, program, request)
+        now = time.monotonic()
+        order.prepared += now - began
+        version.lane.submit(Ticket(self._serving(version), order, rows, now))
+
+    def _prepared(self, program: Program, request: Request) -> list[Row]:
+        if time.monotonic() > request.deadline or request.gone():
+            raise Expired("the deadline passed before the request was computed")
+        rows, many = [], len(request.items) > 1
+        for number, item in enumerate(request.items):
+            rows.append(program.prepare(item, request.options, self.limits, f"item {number}" if many else "the item"))
+        return rows
+
+    def _serving(self, version: Version) -> Served:
+        served = self._served.get(version)
+        if served is None:
+            served = self._served[version] = Served(self, version)
+        return served
+
+    def _release(self, version: Version) -> None:
+        version.users -= 1
+        if version.retired and not version.users:
+            self.forget(version)
+
+    def forget(self, version: Version) -> None:
+        """Gives back the sessions of a version that nobody needs any more."""
+        self._served.pop(version, None)
+        self._loop.run_in_executor(None, version.loaded.close)
+
+    async def tokens(self, items: Sequence[Item]) -> tuple[int, ...]:
+        """Returns how many tokens every text has before it is cut."""
+        version = self.device or self.twin
+        tokens = getattr(version.loaded.program, "tokens", None) if version is not None else None
+        if tokens is None:
+            raise ConfigError(f"model {self.name} reads no text")
+        long = next((item for item in items if len(item) > self.limits.characters), None)
+        if long is not None:
+            raise TooLarge(f"a text has {len(long)} characters, at most {self.limits.characters} are taken")
+        return await self._loop.run_in_executor(self._pool, _count, tokens, items)
+
+    # What the device's owner says, from its thread
+
+    def ran(self, version: Version, rows: int, took_s: float) -> None:
+        row_s = took_s / rows
+        self._row_s = row_s if not self._row_s else (1 - SMOOTH) * self._row_s + SMOOTH * row_s
+        self._observer.ran(self.name, version.loaded.device(), rows, took_s)
+
+    def complete(self, tickets: Sequence[Ticket]) -> None:
+        """Answers tickets whose rows are all computed; what is slow to finish goes to the pool."""
+        quick: list[tuple[Order, Answer | AnyNpuError]] = []
+        for ticket in tickets:
+            if self.kind == "detect" and ticket.rows[0].group != "raw":
+                self._pool.submit(self._finish_apart, ticket)
+            else:
+                quick.append((ticket.order, self._finished(ticket)))
+        if quick:
+            self.settle(quick)
+
+    def _finish_apart(self, ticket: Ticket) -> None:
+        self.settle([(ticket.order, self._finished(ticket))])
+
+    def _finished(self, ticket: Ticket) -> Answer | AnyNpuError:
+        order: Order = ticket.order
+        version, began = order.version, time.monotonic()
+        loaded = version.loaded
+        program = loaded.raw if ticket.rows[0].group == "raw" else loaded.program
+        try:
+            rows = program.finish(ticket.rows, ticket.results, order.request.options)
+        except Exception as error:
+            return _device_error(error)
+        stages = {
+            "queue": ticket.taken - ticket.accepted,
+            "prepare": order.prepared,
+            "run": ticket.run_s,
+            "finish": time.monotonic() - began,
+        }
+        answer = Answer(
+            self.name,
+            version.info.version,
+            version.info.device,
+            detections=rows.detections,
+            classes=rows.classes,
+            tensors=rows.tensors,
+            tokens=sum(row.tokens for row in ticket.rows),
+            truncated=sum(row.truncated for row in ticket.rows),
+            sizes=tuple(row.size for row in ticket.rows) if ticket.rows[0].size != (0, 0) else (),
+            batch=ticket.batch,
+            fallback=version.twin,
+            stages=stages,
+        )
+        return answer if rows.vectors is None else replace(answer, vectors=rows.vectors)
+
+    def settle(self, outcomes: Sequence[tuple[Order, Answer | AnyNpuError]]) -> None:
+        """Hands answers and errors to those who wait; called from any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._resolve, outcomes)
+        except RuntimeError:  # the loop has ended, and nobody waits
+            return
+
+    def _resolve(self, outcomes: Sequence[tuple[Order, Answer | AnyNpuError]]) -> None:
+        for order, outcome in outcomes:
+            if order.future.done():
+                continue
+            if isinstance(outcome, Answer) and not order.version.distrusted:
+                self.counts.since_good += not outcome.fallback
+                order.future.set_result(outcome)
+            elif isinstance(outcome, Answer):
+                order.future.set_exception(DeviceError("the device was found to give wrong answers", "canary"))
+            else:
+                order.future.set_exception(outcome)
+
+    def device_lost(self, version: Version, error: AnyNpuError) -> None:
+        """Holds what waits for a version until the fleet has opened its session again; called from any thread."""
+        served = self._served.get(version)
+        if served is not None:
+            served.held = True
+        try:
+            self._loop.call_soon_threadsafe(self._on_lost, self, version, error)
+        except RuntimeError:
+            return
+
+    # Life, as the fleet directs it
+
+    def change(self, state: State, reason: str = "") -> None:
+        if (state, reason) != (self.state, self.reason):
+            self.state, self.reason = state, reason
+            self._observer.changed(self.name, state, reason)
+
+    def use(self, version: Version) -> None:
+        """Has new requests answered by a version; the one before it ends with its last request."""
+        self._serving(version)
+        before, self.device = self.device, version
+        self.refusing = ""
+        if before is not None and before is not version:
+            before.retired = True
+            if not before.users:
+                self.forget(before)
+
+    def renew(self, version: Version, loaded: Loaded) -> None:
+        """Puts fresh sessions in the place of lost ones; what was held goes on."""
+        version.loaded, version.distrusted = loaded, False
+        self.refusing = ""
+        served = self._served.get(version)
+        if served is not None:
+            served.held = False
+        version.lane.wake()
+
+    def hold(self, version: Version) -> None:
+        self._serving(version).held = True
+
+    def distrust(self, version: Version) -> None:
+        """Has nothing more computed by a version whose known answers are wrong; called in its owner's thread."""
+        version.distrusted = True
+        self._serving(version).held = True
+
+    def note_canary(self, canary: Canary) -> None:
+        self.canary, self.checked_at = canary, time.monotonic()
+        self._observer.canary(self.name, self.health().canary)
+
+    def stop(self, error: AnyNpuError) -> None:
+        """Answers everybody who still waits with an error."""
+        self.draining = True
+        self.change("stopped")
+        self._resolve([(order, error) for order in list(self._orders)])
+
+    def turn_away(self, version: Version | None, error: DeviceError, refuse: bool = True) -> None:
+        """Takes no more requests for a device; what waits goes to the twin, or is refused."""
+        if refuse:
+            self.refusing = error.message
+        served = self._served.get(version) if version is not None else None
+        if version is None or served is None:
+            return
+
+        def take_back() -> None:
+            tickets = version.lane.take_back(served)
+            self._loop.call_soon_threadsafe(self._redirect, tickets, error)
+
+        version.lane.call(take_back)
+
+    def _redirect(self, tickets: Sequence[Ticket], error: DeviceError) -> None:
+        twin = self.twin
+        orders = [ticket.order for ticket in tickets if not ticket.order.future.done()]
+        if twin is None:
+            self._resolve([(order, error) for order in orders])
+            return
+        for order in orders:
+            self._release(order.version)
+            order.version = twin
+            twin.users += 1
+            task = self._loop.create_task(self._submit_again(order))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _submit_again(self, order: Order) -> None:
+        try:
+            await self._submit(order)
+        except AnyNpuError as error:
+            self._resolve([(order, error)])
+
+    def info(self) -> Info:
+        """Returns what is served now."""
+        version = self.device or self.twin
+        if version is None:
+            raise DeviceError(self.reason or "the model is not loaded", "info")
+        return version.info
+
+    def health(self) -> Health:
+        age = None if self.checked_at is None else time.monotonic() - self.checked_at
+        return Health(
+            self.state,
+            self.reason,
+            replace(self.canary, age_s=age, suspect_answers=self.counts.suspect),
+            bool(self.twin is not None and self.refusing),
+            self._waiting,
+            self.counts.answered,
+            dict(self.counts.refused),
+            self.counts.restarts,
+            self.counts.reloads,
+        )
+
+
+def _refusal(error: AnyNpuError, request: Request) -> Refusal:
+    if isinstance(error, Expired):
+        return "gone" if request.gone() else "expired"
+    kinds: tuple[tuple[type[AnyNpuError] | tuple[type[AnyNpuError], ...], Refusal], ...] = (
+        (Overloaded, "overloaded"),
+        (TooLarge, "too large"),
+        (Stopped, "stopped"),
+        ((ConfigError, IntegrityError), "invalid"),
+    )
+    return next((why for kind, why in kinds if isinstance(error, kind)), "device")
+
+
+def _count(tokens: Any, items: Sequence[Item]) -> tuple[int, ...]:
+    counts = []
+    for item in items:
+        if not isinstance(item, str | tuple):
+            raise ConfigError("only texts have tokens")
+        counts.append(len(tokens.ids(item) if isinstance(item, str) else tokens.framed(item)))
+    return tuple(counts)

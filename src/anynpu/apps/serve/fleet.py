@@ -1,0 +1,377 @@
+"""Every model of one server: loaded, watched, checked by known answers, rebuilt after failures, reloaded, drained."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from anynpu.apps.serve.base import Canary, FleetSettings, Info, ModelSettings, Observer, Silent, Stopped
+from anynpu.apps.serve.deployment import Deployment, Version
+from anynpu.apps.serve.lane import Lane
+from anynpu.apps.serve.version import Loaded, Opener, Source, card_of, describe, load, open_here, read_source
+from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
+from anynpu.tasks.space import joint
+
+TICK_S = 0.1
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
+OWN_LIMIT_S = 5.0
+"""What a session that ends a hanging job itself may take beyond the limit, before its thread is given up."""
+SETTLE_FACTOR = 20
+"""Warm-up and known answers are so many runs at most, with first runs that take longer."""
+SUSPECT_S = 1.0
+CANARY_CASES = 2
+TWINS = ("cpu", "float")
+Result = TypeVar("Result")
+
+
+def open_fleet(
+    models: Sequence[ModelSettings],
+    settings: FleetSettings | None = None,
+    observer: Observer | None = None,
+    opener: Opener = open_here,
+) -> Fleet:
+    """Returns the models of a server, read and checked but not loaded; what cannot be served together raises."""
+    names = [model.name for model in models]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"two models are called {name}", "give one of them another name: NAME=ARTIFACT")
+    if not models:
+        raise ConfigError("there is nothing to serve", "name an artifact's folder")
+    return Fleet(models, settings or FleetSettings(), observer or Silent(), opener)
+
+
+class Fleet:
+    """Models that are served together. Everything but the constructor runs in one event loop."""
+
+    def __init__(
+        self, models: Sequence[ModelSettings], settings: FleetSettings, observer: Observer, opener: Opener
+    ) -> None:
+        self.settings, self._observer, self._opener = settings, observer, opener
+        self._pool = ThreadPoolExecutor(max(1, settings.decoders), "anynpu-prepare")
+        self._lanes: dict[str, Lane] = {}
+        self._sources = {model.name: read_source(model) for model in models}
+        self._twins = {model.name: _twin_source(model, self._sources[model.name]) for model in models}
+        self.models: dict[str, Deployment] = {
+            name: Deployment(name, source.kind, settings, observer, self._pool)
+            for name, source in self._sources.items()
+        }
+        self._locks = {name: asyncio.Lock() for name in self.models}
+        self._recoveries: dict[str, asyncio.Task[None]] = {}
+        self._checks: set[asyncio.Task[None]] = set()
+        self._due: dict[str, float] = {}
+        self._ticking: asyncio.Task[None] | None = None
+        self._closing = False
+
+    async def start(self) -> None:
+        """Loads, warms up and checks every model; one that cannot be served, by its twin neither, raises."""
+        for deployment in self.models.values():
+            deployment.attach(asyncio.get_running_loop(), self._lost, self._suspect)
+        self._ticking = asyncio.create_task(self._tick())
+        await asyncio.gather(*(self._start(name) for name in self.models))
+
+    async def _start(self, name: str) -> None:
+        deployment, twin = self.models[name], self._twins[name]
+        if twin is not None:
+            deployment.twin = await self._open(name, twin, twin=True)
+        try:
+            version = await self._open(name, self._sources[name])
+        except (DeviceError, AccuracyError) as error:
+            if twin is None:
+                raise
+            self._recover_later(deployment, None, error)
+            return
+        deployment.use(version)
+        self._passed(deployment, version)
+        deployment.change("ready")
+
+    async def _open(self, name: str, source: Source, twin: bool = False) -> Version:
+        """Returns a version that is loaded beside whatever runs, and has given its known answers."""
+        loaded = await asyncio.to_thread(load, source, self._opener, self.settings.run_limit_s)
+        lane = self._lane(name, loaded, twin)
+        try:
+            await self._on_lane(lane, loaded.settle, self._settle_limit(lane))
+            fallback = self._twins[name]
+            path = fallback.artifacts[0].path if fallback is not None and not twin else None
+            info = await asyncio.to_thread(describe, name, loaded, self.settings.limits, time.time(), path)
+        except BaseException:
+            await asyncio.to_thread(loaded.close)
+            raise
+        return Version(loaded, lane, info, twin)
+
+    def _lane(self, name: str, loaded: Loaded, twin: bool) -> Lane:
+        """Returns the owner of a device: one for all models on an NPU, one for each model on this computer's CPU."""
+        session, device = loaded.sessions[0], loaded.source.settings.device or ""
+        key = f"{session.name} {device}".strip() if getattr(session, "hardware", False) else f"{session.name}:{name}"
+        key += ":twin" if twin else ""
+        if key not in self._lanes:
+            own = OWN_LIMIT_S if hasattr(session, "timeout_ms") else 0.0
+            self._lanes[key] = Lane(key, self.settings.run_limit_s + own)
+        return self._lanes[key]
+
+    def _settle_limit(self, lane: Lane) -> float:
+        return lane.run_limit_s * SETTLE_FACTOR
+
+    async def _on_lane(self, lane: Lane, do: Callable[[], Result], limit_s: float, idle: bool = False) -> Result:
+        """Returns what a function returns that the owner of a device calls."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+
+        def resolve(result: Result | None, error: BaseException | None) -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(result)  # type: ignore[arg-type]  # there is one where there is no error
+
+        def call() -> None:
+            generation = lane.generation
+            try:
+                result = do()
+            except Exception as error:
+                if lane.generation == generation:
+                    loop.call_soon_threadsafe(resolve, None, error)
+                return
+            if lane.generation == generation:
+                loop.call_soon_threadsafe(resolve, result, None)
+
+        def hung(after_s: float) -> None:
+            error = DeviceError(f"the device did not return within {after_s:g} s", "run", cause="it hangs")
+            loop.call_soon_threadsafe(resolve, None, error)
+
+        lane.call(lambda: lane.guarded(call, limit_s, hung), idle)
+        return await future
+
+    async def _tick(self) -> None:
+        """Looks after hung devices, passed deadlines and known answers that are due."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            for lane in self._lanes.values():
+                lane.watch(now)
+                lane.call(lane.sweep)
+            if self.settings.canary_s:
+                for name, due in list(self._due.items()):
+                    if now >= due and self.models[name].state == "ready":
+                        self._due[name] = now + self.settings.canary_s
+                        self._check_later(name)
+
+    # Known answers
+
+    async def check(self, name: str) -> Canary:
+        """Runs the known answers of a model now and returns what they said."""
+        deployment = self._named(name)
+        if deployment.device is None or deployment.state != "ready":
+            return deployment.health().canary
+        await self._check(deployment, deployment.device, idle=False, most=None)
+        return deployment.health().canary
+
+    def _check_later(self, name: str) -> None:
+        deployment = self.models[name]
+        if deployment.device is not None:
+            task = asyncio.create_task(self._check(deployment, deployment.device, idle=True, most=CANARY_CASES))
+            self._checks.add(task)
+            task.add_done_callback(self._checks.discard)
+
+    async def _check(self, deployment: Deployment, version: Version, idle: bool, most: int | None) -> None:
+        loaded = version.loaded
+
+        def judge() -> AnyNpuError | None:
+            try:
+                loaded.check(most)
+            except AccuracyError as error:
+                deployment.distrust(version)  # before the owner takes anything else
+                return error
+            return None
+
+        try:
+            drift = await self._on_lane(version.lane, judge, self._settle_limit(version.lane), idle)
+        except AnyNpuError as error:
+            if version is deployment.device and loaded is version.loaded:
+                deployment.hold(version)
+                self._lost(deployment, version, error)
+            return
+        if drift is None:
+            self._passed(deployment, version)
+        elif version is deployment.device:
+            self._drifted(deployment, version, drift)
+
+    def _passed(self, deployment: Deployment, version: Version) -> None:
+        deployment.counts.since_good = 0
+        judge, canary = version.loaded.judges[0], deployment.canary
+        cases = version.loaded.cases()
+        deployment.note_canary(
+            replace(canary, source=judge.source, cases=cases, runs=canary.runs + 1, ok=True, reason="")
+        )
+        self._due[deployment.name] = time.monotonic() + self.settings.canary_s
+
+    def _drifted(self, deployment: Deployment, version: Version, error: AnyNpuError) -> None:
+        counts, canary = deployment.counts, deployment.canary
+        counts.suspect, counts.since_good = counts.suspect + counts.since_good, 0
+        failed = replace(canary, runs=canary.runs + 1, failures=canary.failures + 1, ok=False, reason=error.message)
+        deployment.note_canary(failed)
+        self._recover_later(deployment, version, error)
+
+    def _suspect(self, deployment: Deployment) -> None:
+        """An answer made no sense: the known answers are run soon."""
+        name = deployment.name
+        if deployment.state == "ready" and name in self._due:
+            self._due[name] = min(self._due[name], time.monotonic() + SUSPECT_S)
+
+    # Failures
+
+    def _lost(self, deployment: Deployment, version: Version, error: AnyNpuError) -> None:
+        if version.retired or version.twin:
+            self._give_up(deployment, version, error)
+        elif version is deployment.device:
+            self._recover_later(deployment, version, error)
+
+    def _give_up(self, deployment: Deployment, version: Version, error: AnyNpuError) -> None:
+        """Refuses what waits for a version that is not opened again; a twin is opened again by the next start."""
+        if version.twin and deployment.twin is version:
+            deployment.twin = None
+        deployment.turn_away(version, DeviceError(error.message, "run"), refuse=False)
+
+    def _recover_later(self, deployment: Deployment, version: Version | None, error: AnyNpuError) -> None:
+        running = self._recoveries.get(deployment.name)
+        if self._closing or (running is not None and not running.done()):
+            return
+        deployment.counts.restarts += 1
+        self._observer.restarted(deployment.name, error.message)
+        drift = isinstance(error, AccuracyError)
+        deployment.change("degraded" if drift else "failed", error.message)
+        if drift or version is None or deployment.twin is not None:
+            deployment.turn_away(version, _refusal_of(error))
+        task = asyncio.create_task(self._recover(deployment, version, error))
+        self._recoveries[deployment.name] = task
+
+    async def _recover(self, deployment: Deployment, version: Version | None, error: AnyNpuError) -> None:
+        """Opens a lost device again until it gives its known answers, with growing pauses."""
+        pause_s = FIRST_PAUSE_S
+        name = deployment.name
+        if isinstance(error, AccuracyError):
+            await asyncio.sleep(pause_s)
+        while not self._closing:
+            try:
+                async with self._locks[name]:
+                    if version is not deployment.device:  # a reload was quicker
+                        return
+                    await self._reopen(deployment, version)
+                return
+            except (AnyNpuError, OSError) as again:
+                error = again if isinstance(again, AnyNpuError) else DeviceError(str(again), "open")
+            deployment.change("degraded" if isinstance(error, AccuracyError) else "failed", error.message)
+            deployment.turn_away(version, _refusal_of(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    async def _reopen(self, deployment: Deployment, version: Version | None) -> None:
+        name = deployment.name
+        source = await asyncio.to_thread(read_source, self._sources[name].settings)
+        if version is None or source.digest != version.info.version:
+            fresh = await self._open(name, source)  # the files are others now: another version answers
+            deployment.use(fresh)
+        else:
+            earlier = version.loaded
+            asyncio.get_running_loop().run_in_executor(None, earlier.close)  # may hang, and nobody waits for it
+            loaded = await asyncio.to_thread(load, version.loaded.source, self._opener, self.settings.run_limit_s)
+            try:
+                limit_s = self._settle_limit(version.lane)
+                await self._on_lane(version.lane, lambda: loaded.settle(earlier), limit_s)
+            except BaseException:
+                asyncio.get_running_loop().run_in_executor(None, loaded.close)
+                raise
+            fresh = version
+            deployment.renew(version, loaded)
+        self._passed(deployment, fresh)
+        deployment.change("ready")
+
+    # Life
+
+    async def reload(self, name: str) -> Info:
+        """Loads a model's files again beside the session in use, checks the known answers, then switches."""
+        deployment = self._named(name)
+        async with self._locks[name]:
+            settings = self._sources[name].settings
+            source = await asyncio.to_thread(read_source, settings)
+            if source.kind != deployment.kind:
+                raise ConfigError(
+                    f"{settings.paths[0]}: is of kind {source.kind} now, {name} is served as {deployment.kind}",
+                    "start the server anew",
+                )
+            version = await self._open(name, source)
+            self._sources[name] = source
+            deployment.use(version)
+            self._passed(deployment, version)
+            deployment.change("ready")
+            deployment.counts.reloads += 1
+            self._observer.reloaded(name, version.info.version)
+            return version.info
+
+    def _named(self, name: str) -> Deployment:
+        if name not in self.models:
+            raise ConfigError(f"there is no model {name}", "its models: " + ", ".join(self.models))
+        return self.models[name]
+
+    async def drain(self) -> None:
+        """Takes no more requests and returns once every accepted one is answered."""
+        for deployment in self.models.values():
+            deployment.draining = True
+        for deployment in self.models.values():
+            await deployment.emptied.wait()
+
+    def close(self) -> None:
+        """Gives every device back; what still waits gets `Stopped`."""
+        self._closing = True
+        for task in (self._ticking, *self._recoveries.values(), *self._checks):
+            if task is not None:
+                task.cancel()
+        for deployment in self.models.values():
+            deployment.stop(Stopped("the server is shutting down"))
+        for lane in self._lanes.values():
+            lane.close()
+        for deployment in self.models.values():
+            for version in (deployment.device, deployment.twin):
+                if version is not None:
+                    version.lane.join()
+                    with suppress(AnyNpuError, OSError):
+                        version.loaded.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _refusal_of(error: AnyNpuError) -> DeviceError:
+    if isinstance(error, AccuracyError):
+        return DeviceError(f"the device gives wrong answers: {error.message}", "canary", hint="try again later")
+    return DeviceError(f"the device is being restarted: {error.message}", "open", hint="try again later")
+
+
+def _twin_source(settings: ModelSettings, source: Source) -> Source | None:
+    """Returns the artifact that answers on the CPU while the device cannot, if one was asked for."""
+    if not settings.fallback:
+        return None
+    path = settings.fallback if isinstance(settings.fallback, Path) else _beside(settings.paths[0])
+    twin = read_source(replace(settings, paths=(path,), device=None, fallback=""))
+    if twin.kind != source.kind:
+        raise ConfigError(f"{path}: is of kind {twin.kind}, the model that it stands in for is {source.kind}")
+    first, second = card_of(source), card_of(twin)
+    if first is not None and second is not None:
+        if first.space is not None and second.space is not None:
+            joint(first.space, first.space.width or 0, second.space, second.space.width or 0)
+        if first.labels != second.labels:
+            raise ConfigError(f"{path}: its labels are others than those of {settings.paths[0]}")
+    return twin
+
+
+def _beside(path: Path) -> Path:
+    for name in TWINS:
+        twin = path.parent / name
+        if twin.is_dir() and twin.resolve() != path.resolve():
+            return twin
+    looked = " or ".join(str(path.parent / name) for name in TWINS)
+    raise ConfigError(f"there is no CPU twin of {path} at {looked}", "build it with -t cpu too, or name its folder")

@@ -1,0 +1,260 @@
+"""The owner of one device: a thread that takes what queued up while it was busy, and never waits when it is idle.
+
+Tickets and commands come through one inbox. Of the models that share the device, the one that used it least comes
+first. A thread that a run never returns to is abandoned, and another takes its place: what it held is failed, what
+waited goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+from anynpu.apps.serve.program import Row
+
+IDLE_WAIT_S = 1.0
+"""A command for idle time waits so long for some, and then has its turn."""
+
+
+class Ticket:
+    """The rows of one request on their way through a lane; only its owner's thread changes it after `submit`."""
+
+    __slots__ = ("accepted", "batch", "client", "left", "order", "results", "rows", "run_s", "taken")
+
+    def __init__(self, client: Client, order: Any, rows: list[Row], accepted: float) -> None:
+        self.client, self.order, self.rows, self.accepted = client, order, rows, accepted
+        self.results: list[Any] = [None] * len(rows)
+        self.left = len(rows)
+        self.taken, self.run_s, self.batch = 0.0, 0.0, 0
+
+
+Part = tuple[Ticket, int]
+"""A row of a ticket."""
+
+
+class Client(Protocol):
+    """A model as its lane sees it; every method is called in the lane's thread unless it says otherwise."""
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing of it is to run now: its session is being rebuilt."""
+        ...
+
+    def wanted(self, ticket: Ticket) -> bool:
+        """Returns whether a ticket is still to be computed; one that is not is answered here."""
+        ...
+
+    def most(self, row: Row) -> int: ...
+
+    def run(self, parts: Sequence[Part]) -> None:
+        """Computes rows of one group, fills in their results, and answers the tickets that are complete."""
+        ...
+
+    def lost(self, parts: Sequence[Part], limit_s: float) -> None:
+        """A run did not return; called in the watching thread."""
+        ...
+
+
+@dataclass
+class Queue:
+    """What waits of one model: its parts in the order they came, and the seconds of the device that it has used."""
+
+    parts: deque[Part] = field(default_factory=deque)
+    used_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something else to do in the owner's thread; `idle` ones wait for a moment without work."""
+
+    do: Callable[[], None]
+    idle: bool = False
+    due: float = 0.0
+
+
+class Lane:
+    """A device and its owner."""
+
+    def __init__(self, name: str, run_limit_s: float) -> None:
+        self.name, self.run_limit_s = name, run_limit_s
+        self._inbox: SimpleQueue[Ticket | Command | None] = SimpleQueue()
+        self._queues: dict[Client, Queue] = {}
+        self._idle: deque[Command] = deque()
+        self._lock = threading.Lock()
+        self._generation, self._busy_since, self._limit_s = 0, 0.0, run_limit_s
+        self._on_lost: Callable[[float], None] | None = None
+        self.abandoned = 0
+        self.closed = False
+        self._start()
+
+    def _start(self) -> None:
+        # A daemon: a run that never returns must not keep the program from ending.
+        arguments = (self._generation,)
+        self._thread = threading.Thread(target=self._work, args=arguments, name=f"anynpu-{self.name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, ticket: Ticket) -> None:
+        self._inbox.put(ticket)
+
+    def call(self, do: Callable[[], None], idle: bool = False) -> None:
+        """Has something done in the owner's thread."""
+        self._inbox.put(Command(do, idle, time.monotonic() + IDLE_WAIT_S))
+
+    def wake(self) -> None:
+        """Has the owner look again at what is held."""
+        self._inbox.put(Command(lambda: None))
+
+    def close(self) -> None:
+        """Ends the thread after what it is doing."""
+        self.closed = True
+        self._inbox.put(None)
+
+    def join(self, limit_s: float = 1.0) -> None:
+        """Waits a little for the thread to end; one that hangs is left alone."""
+        self._thread.join(limit_s)
+
+    def depth(self, client: Client) -> int:
+        """Returns how many rows of a model wait; a look from any thread."""
+        queue = self._queues.get(client)
+        return len(queue.parts) if queue is not None else 0
+
+    def take_back(self, client: Client) -> list[Ticket]:
+        """Returns the tickets of a model that wait, and forgets them; called in the owner's thread."""
+        self._absorb()
+        queue = self._queues.pop(client, Queue())
+        return list(dict.fromkeys(ticket for ticket, _ in queue.parts))
+
+    def _work(self, generation: int) -> None:
+        while self._generation == generation:
+            try:
+                self._absorb()
+                if self.closed:
+                    return
+                if (command := self._next_command()) is not None:
+                    command.do()
+                elif (client := self._choose()) is not None:
+                    self._serve(client, generation)
+                else:
+                    wait = None if not self._idle else 0.05
+                    try:
+                        self._accept(self._inbox.get(timeout=wait))
+                    except Empty:
+                        continue
+            except Exception:  # a defect in one answer must not end the owner of the device
+                if self._generation == generation:
+                    self._report()
+
+    def _report(self) -> None:
+        import logging
+
+        logging.getLogger("anynpu.serve").exception("device %s: internal error", self.name)
+
+    def _absorb(self) -> None:
+        while True:
+            try:
+                self._accept(self._inbox.get_nowait())
+            except Empty:
+                return
+
+    def _accept(self, entry: Ticket | Command | None) -> None:
+        if entry is None:
+            self.closed = True
+        elif isinstance(entry, Command):
+            if entry.idle:
+                self._idle.append(entry)
+            else:
+                entry.do()
+        else:
+            queue = self._queues.get(entry.client)
+            if queue is None:
+                queue = self._queues[entry.client] = Queue()
+            if not queue.parts:  # a model that was away has no claim to the time it did not use
+                active = [other.used_s for other in self._queues.values() if other.parts]
+                queue.used_s = max(queue.used_s, min(active, default=0.0))
+            queue.parts.extend((entry, index) for index in range(len(entry.rows)))
+
+    def _next_command(self) -> Command | None:
+        if not self._idle:
+            return None
+        busy = any(queue.parts and not client.held for client, queue in self._queues.items())
+        return self._idle.popleft() if not busy or time.monotonic() >= self._idle[0].due else None
+
+    def _choose(self) -> Client | None:
+        ready = [(queue.used_s, client) for client, queue in self._queues.items() if queue.parts and not client.held]
+        return min(ready, key=lambda pair: pair[0])[1] if ready else None
+
+    def _serve(self, client: Client, generation: int) -> None:
+        queue = self._queues[client]
+        parts = _batch(client, queue.parts)
+        if not parts:
+            return
+        began = time.monotonic()
+        self.guarded(lambda: client.run(parts), self.run_limit_s, lambda limit_s: client.lost(parts, limit_s))
+        if self._generation == generation:
+            queue.used_s += time.monotonic() - began
+
+    def guarded(self, do: Callable[[], None], limit_s: float, on_lost: Callable[[float], None]) -> None:
+        """Does something with the device; called in the owner's thread. If it takes longer than it may, the thread is
+        given up and `on_lost` is called in the watching thread."""
+        generation = self._generation
+        with self._lock:
+            self._on_lost, self._busy_since, self._limit_s = on_lost, time.monotonic(), limit_s
+        try:
+            do()
+        finally:
+            with self._lock:
+                if self._generation == generation:
+                    self._on_lost, self._busy_since = None, 0.0
+
+    @property
+    def generation(self) -> int:
+        """Changes when the thread is given up: what an earlier one still computes is not to be used."""
+        return self._generation
+
+    def sweep(self) -> None:
+        """Answers what waits and is not wanted any more; called in the owner's thread."""
+        for client, queue in self._queues.items():
+            unwanted = {ticket for ticket in dict.fromkeys(t for t, _ in queue.parts) if not client.wanted(ticket)}
+            if unwanted:
+                queue.parts = deque(part for part in queue.parts if part[0] not in unwanted)
+
+    def watch(self, now: float) -> bool:
+        """Gives the thread up if the device has not returned in time, and returns whether it did so."""
+        with self._lock:
+            since = self._busy_since
+            if not since or now - since <= self._limit_s:
+                return False
+            on_lost, limit_s = self._on_lost, self._limit_s
+            self._generation += 1
+            self._on_lost, self._busy_since = None, 0.0
+            self.abandoned += 1
+        if on_lost is not None:
+            on_lost(limit_s)
+        self._start()
+        return True
+
+
+def _batch(client: Client, parts: deque[Part]) -> list[Part]:
+    """Takes the oldest part that is wanted, and those behind it that may run with it."""
+    taken: list[Part] = []
+    passed: list[Part] = []
+    most = 1
+    while parts and len(taken) < most:
+        ticket, index = part = parts.popleft()
+        if not client.wanted(ticket):
+            continue
+        row = ticket.rows[index]
+        if not taken:
+            taken.append(part)
+            most = client.most(row)
+        elif row.group == taken[0][0].rows[taken[0][1]].group:
+            taken.append(part)
+        else:
+            passed.append(part)
+    parts.extendleft(reversed(passed))
+    return taken

@@ -1,0 +1,343 @@
+"""What a kind of model does with items: rows that the device runs together, and what becomes of its outputs.
+
+`prepare` and `finish` are pure and may be slow; `compute` is called by the device's owner only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from anynpu.apps.serve.base import ClassScore, Info, Item, Limits, Options, TooLarge
+from anynpu.errors import ConfigError
+from anynpu.runtime.base import Session, check_names
+from anynpu.tasks.classify import Classifier
+from anynpu.tasks.detect import Detections, Detector
+from anynpu.tasks.embed import ImageTower, TextTower
+from anynpu.tasks.images import Fit
+from anynpu.tasks.model import Model
+from anynpu.tasks.picture import TooManyPixels, read_image
+from anynpu.tasks.pictures import PictureInput
+from anynpu.tasks.space import unit
+from anynpu.tasks.text import cut
+from anynpu.tensors import Array, TensorSpec
+
+RAW = "raw"
+QUICK_CHARACTERS = 2000
+"""Texts of together so many characters become tokens in the event loop: that takes less than handing them over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An item made ready to run; rows of one group may run together."""
+
+    group: int | str
+    ids: list[int] = field(default_factory=list)
+    arrays: Mapping[str, Array] = field(default_factory=dict)
+    place: Fit | None = None
+    tokens: int = 0
+    truncated: bool = False
+    size: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a program says of the items of one request: one of the four is filled."""
+
+    vectors: Array | None = None
+    detections: tuple[Detections, ...] = ()
+    classes: tuple[tuple[ClassScore, ...], ...] = ()
+    tensors: tuple[Mapping[str, Array], ...] = ()
+
+
+class Program(Protocol):
+    """One kind of model over its sessions."""
+
+    sessions: list[Session]
+    run_s: list[float]
+    """Seconds that one run of each session takes, measured when it was warmed up."""
+
+    def is_quick(self, items: Sequence[Item]) -> bool:
+        """Returns whether `prepare` of all items takes no longer than a thread's attention."""
+        ...
+
+    def prepare(self, item: Item, options: Options, limits: Limits, name: str) -> Row: ...
+
+    def most(self, group: int | str) -> int:
+        """Returns how many rows of a group may run together."""
+        ...
+
+    def compute(self, group: int | str, rows: Sequence[Row]) -> list[Any]:
+        """Runs the model and returns what it gave for each row."""
+        ...
+
+    def finish(self, rows: Sequence[Row], results: Sequence[Any], options: Options) -> Rows: ...
+
+    def samples(self, index: int) -> list[dict[str, Array]]:
+        """Returns a few inputs of a session that are always the same."""
+        ...
+
+    def describe(self, info: Info) -> Info:
+        """Returns the description with what is known of this kind."""
+        ...
+
+
+def item_error(item: Item, wanted: str) -> ConfigError:
+    kinds = {str: "a text", tuple: "token numbers", bytes: "a picture"}
+    return ConfigError(f"the model takes {wanted}, not {kinds.get(type(item), 'tensors')}")
+
+
+def free_rows(session: Session) -> bool:
+    """Returns whether a session runs any number of rows."""
+    return "batch" in getattr(session, "free", ())
+
+
+class Tensors:
+    """Every input of a model as arrays, as they are stored or as real numbers."""
+
+    def __init__(self, session: Session, most_batch: int) -> None:
+        self.session, self._free, self._most = session, free_rows(session), most_batch
+        self.sessions, self.run_s = [session], [0.0]
+        self._outputs = {spec.name: spec for spec in session.outputs}
+
+    def is_quick(self, items: Sequence[Item]) -> bool:
+        return all(isinstance(item, Mapping) and sum(a.nbytes for a in item.values()) < 1 << 20 for item in items)
+
+    def prepare(self, item: Item, options: Options, limits: Limits, name: str) -> Row:
+        if not isinstance(item, Mapping):
+            raise item_error(item, "tensors: " + ", ".join(spec.name for spec in self.session.inputs))
+        check_names(item, self.session.inputs)
+        for output in options.outputs:
+            if output not in self._outputs:
+                raise ConfigError(f"the model has no output {output}", "its outputs: " + ", ".join(self._outputs))
+        given = {spec.name: np.asarray(item[spec.name]) for spec in self.session.inputs}
+        rows = {array.shape[0] if array.ndim else 0 for array in given.values()}
+        count = rows.pop() if len(rows) == 1 and self._free else 0
+        if count > limits.items:
+            raise TooLarge(f"{name}: {count} rows, at most {limits.items} are taken at once")
+        return Row(RAW, arrays={s.name: _stored(s, given[s.name], options.stored, count) for s in self.session.inputs})
+
+    def most(self, group: int | str) -> int:
+        return 1
+
+    def compute(self, group: int | str, rows: Sequence[Row]) -> list[Any]:
+        return [self.session.run(row.arrays) for row in rows]
+
+    def finish(self, rows: Sequence[Row], results: Sequence[Any], options: Options) -> Rows:
+        names = options.outputs or tuple(self._outputs)
+        found = [{name: outputs[name] for name in names} for outputs in results]
+        if not options.stored:
+            found = [{name: self._outputs[name].to_real(array) for name, array in each.items()} for each in found]
+        return Rows(tensors=tuple(found))
+
+    def samples(self, index: int) -> list[dict[str, Array]]:
+        draw = np.random.default_rng(7)
+        return [{spec.name: _drawn(draw, spec) for spec in self.session.inputs} for _ in range(2)]
+
+    def describe(self, info: Info) -> Info:
+        return replace(info, dynamic=self._free, batch=self._most if self._free else _rows(self.session))
+
+
+def _rows(session: Session) -> int:
+    shape = session.inputs[0].shape if session.inputs else ()
+    return shape[0] if shape else 1
+
+
+def _stored(spec: TensorSpec, array: Array, stored: bool, count: int) -> Array:
+    """Returns an input as the model stores it, if it has its shape; `count` rows may take the place of its own."""
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ConfigError(f"tensor {spec.name} holds NaN or infinite values")
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"tensor {spec.name} holds {array.dtype}, numbers were expected")
+    wanted = replace(spec, shape=(count, *spec.shape[1:])) if count and spec.shape else spec
+    if tuple(array.shape) != wanted.shape:
+        wanted.check(array)
+    if not stored and (spec.quantization is not None or array.dtype.kind == "f"):
+        array = spec.to_stored(array)
+    elif str(array.dtype) != spec.dtype and not stored:
+        array = _integers(spec, array)
+    wanted.check(array)
+    return array
+
+
+def _integers(spec: TensorSpec, array: Array) -> Array:
+    cast = array.astype(spec.dtype)
+    if not np.array_equal(cast, array):
+        raise ConfigError(f"tensor {spec.name}: the numbers do not fit {spec.dtype}")
+    return cast
+
+
+def _drawn(draw: np.random.Generator, spec: TensorSpec) -> Array:
+    if spec.quantization is not None or spec.dtype.startswith("float"):
+        return spec.to_stored(draw.normal(0, 1, spec.shape))
+    return draw.integers(0, 2, spec.shape).astype(spec.dtype)
+
+
+class Texts:
+    """Texts to vectors, over one model at one or several lengths."""
+
+    def __init__(self, models: Sequence[Model], sessions: Sequence[Session], most_batch: int) -> None:
+        pairs = sorted(zip(models, sessions, strict=True), key=lambda pair: _text_shape(pair[0]))
+        self.towers = [TextTower(model) for model, _ in pairs]
+        self.sessions: list[Session] = [session for _, session in pairs]
+        self.tokens, self._most = self.towers[-1].tokens, most_batch
+        self.length = self.tokens.length
+        self._free = len(pairs) == 1 and free_rows(self.sessions[0])
+        self._free_length = self._free and "length" in getattr(self.sessions[0], "free", ())
+        self.lengths = sorted({tower.tokens.length for tower in self.towers})
+        self.run_s = [1.0] * len(pairs)
+
+    def is_quick(self, items: Sequence[Item]) -> bool:
+        return sum(len(item) for item in items) <= QUICK_CHARACTERS
+
+    def prepare(self, item: Item, options: Options, limits: Limits, name: str) -> Row:
+        if isinstance(item, str):
+            if len(item) > limits.characters:
+                raise TooLarge(f"{name} has {len(item)} characters, at most {limits.characters} are taken")
+            ids = self.tokens.ids(item, None if not options.truncate else self.length)
+        elif isinstance(item, tuple):
+            if len(item) > limits.characters:
+                raise TooLarge(f"{name} has {len(item)} tokens, at most {limits.characters} are taken")
+            ids = self.tokens.framed(item)
+        else:
+            raise item_error(item, "texts")
+        if len(ids) > self.length and not options.truncate:
+            raise TooLarge(f"{name} has {len(ids)} tokens, the model takes {self.length}", "allow it to be truncated")
+        kept = cut(ids, self.length)
+        return Row(self._group(len(kept)), kept, tokens=len(kept), truncated=len(ids) > len(kept))
+
+    def _group(self, count: int) -> int:
+        if self._free_length:  # texts of about one length run together, so that little is padded
+            return 1 << max(4, (count - 1).bit_length())
+        return next(length for length in self.lengths if count <= length)
+
+    def most(self, group: int | str) -> int:
+        return self._most if self._free else max(tower.tokens.batch for tower in self.towers)
+
+    def compute(self, group: int | str, rows: Sequence[Row]) -> list[Any]:
+        if self._free:
+            longest = max(len(row.ids) for row in rows)
+            return self._run(0, rows, len(rows), longest if self._free_length else self.length)
+        fitting = [index for index, tower in enumerate(self.towers) if tower.tokens.length == group]
+        results: list[Any] = []
+        while len(results) < len(rows):
+            left = len(rows) - len(results)
+            batches = {index: self.towers[index].tokens.batch for index in fitting}
+            index = min(fitting, key=lambda i: -(-left // batches[i]) * self.run_s[i])
+            part = rows[len(results) : len(results) + batches[index]]
+            results += self._run(index, part, batches[index], self.towers[index].tokens.length)
+        return results
+
+    def _run(self, index: int, rows: Sequence[Row], batch: int, length: int) -> list[Any]:
+        inputs = self.tokens.arrays([row.ids for row in rows], batch, length)
+        tower = self.towers[index]
+        return list(tower.rows(self.sessions[index].run(inputs), inputs)[: len(rows)])
+
+    def finish(self, rows: Sequence[Row], results: Sequence[Any], options: Options) -> Rows:
+        tower = self.towers[0]
+        names = [f"text {number}" for number in range(len(rows))]
+        normalize = tower.space.normalized if options.normalize is None else options.normalize
+        return Rows(vectors=unit(results[0][None] if len(results) == 1 else np.stack(results), names, normalize))
+
+    def samples(self, index: int) -> list[dict[str, Array]]:
+        tokens = self.towers[index].tokens
+        rows = [cut(tokens.ids(text), tokens.length) for text in ("a cat sits on the mat", "red bus in the rain")]
+        return [tokens.arrays([ids], tokens.batch, tokens.length) for ids in rows]
+
+    def describe(self, info: Info) -> Info:
+        tower = self.towers[0]
+        return replace(
+            info, width=tower.width, space=tower.space.name, length=self.length, batch=self.most(self.lengths[-1])
+        )
+
+
+def _text_shape(model: Model) -> tuple[int, int]:
+    shape = model.inputs[0].shape
+    return (shape[1], shape[0]) if len(shape) == 2 else (0, 0)
+
+
+class Pictures:
+    """Pictures to vectors, classes or detections."""
+
+    def __init__(self, model: Model, session: Session, most_batch: int) -> None:
+        self.model, self.session = model, session
+        self.sessions, self.run_s = [session], [0.0]
+        self.input = PictureInput.of(model)
+        self._free = free_rows(session)
+        self._most = most_batch if self._free else self.input.batch
+        kind = model.card.kind
+        self.tower = ImageTower(model) if kind == "embed-image" else None
+        self.classifier = Classifier(model) if kind == "classify" else None
+        self.detector = Detector(model) if kind == "detect" else None
+        if self.classifier is not None:
+            _ = self.classifier.labels  # what does not fit is said before anything runs
+        if self.detector is not None:
+            _ = self.detector.layout
+            self._most = self._most if self._free else 1
+
+    def is_quick(self, items: Sequence[Item]) -> bool:
+        return False
+
+    def prepare(self, item: Item, options: Options, limits: Limits, name: str) -> Row:
+        if not isinstance(item, bytes):
+            raise item_error(item, "pictures")
+        if len(item) > limits.image_bytes:
+            raise TooLarge(f"{name} has {len(item)} bytes, at most {limits.image_bytes} are taken")
+        try:
+            pixels = read_image(item, name, limits.pixels).pixels
+        except TooManyPixels as error:
+            raise TooLarge(error.message, error.hint) from None
+        size = (int(pixels.shape[1]), int(pixels.shape[0]))
+        if self.detector is not None:
+            arrays, place = self.detector.prepare(pixels)
+            return Row(0, arrays=arrays, place=place, size=size)
+        return Row(0, arrays={self.input.spec.name: self.input.row(pixels, name)}, size=size)
+
+    def most(self, group: int | str) -> int:
+        return self._most
+
+    def compute(self, group: int | str, rows: Sequence[Row]) -> list[Any]:
+        batch = len(rows) if self._free else self.input.batch
+        outputs = self.session.run(self.input.stack([row.arrays[self.input.spec.name] for row in rows], batch))
+        if batch == 1:
+            return [outputs]
+        return [{name: array[i : i + 1] for name, array in outputs.items()} for i in range(len(rows))]
+
+    def finish(self, rows: Sequence[Row], results: Sequence[Any], options: Options) -> Rows:
+        names = [f"picture {number}" for number in range(len(rows))]
+        if self.detector is not None:
+            detector = replace(self.detector, threshold=options.threshold)
+            places = [row.place for row in rows if row.place is not None]
+            return Rows(detections=tuple(detector.read(o, p) for o, p in zip(results, places, strict=True)))
+        if self.tower is not None:
+            real = [self.tower.output.to_real(outputs[self.tower.output.name]) for outputs in results]
+            normalize = self.tower.space.normalized if options.normalize is None else options.normalize
+            return Rows(vectors=unit(np.concatenate(real), names, normalize))
+        assert self.classifier is not None
+        labels = self.classifier.labels
+        scores = np.concatenate(
+            [self.classifier.read(outputs, [name]) for outputs, name in zip(results, names, strict=True)]
+        )
+        return Rows(classes=tuple(_best(row, labels, options.top) for row in scores))
+
+    def samples(self, index: int) -> list[dict[str, Array]]:
+        draw, (height, width) = np.random.default_rng(7), self.input.size
+        found = []
+        for _ in range(2):
+            pixels = draw.integers(0, 256, (height, width, 3)).astype(np.uint8)
+            found.append(self.input.stack([self.input.row(pixels)], self.input.batch))
+        return found
+
+    def describe(self, info: Info) -> Info:
+        described = replace(info, labels=self.model.card.labels, batch=self._most)
+        if self.tower is not None:
+            return replace(described, width=self.tower.width, space=self.tower.space.name)
+        return replace(described, labels=self.classifier.labels) if self.classifier is not None else described
+
+
+def _best(scores: Array, labels: Sequence[str], top: int) -> tuple[ClassScore, ...]:
+    order = np.argsort(-scores, kind="stable")
+    return tuple(ClassScore(int(i), labels[int(i)], float(scores[i])) for i in order[: top or None])

@@ -1,0 +1,195 @@
+"""The serving engine on real sessions: what is answered, refused, queued and drained."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import ClassVar
+
+import numpy as np
+import pytest
+from engine_models import linear, running, settings_of, sync, tensors
+
+from anynpu.apps.serve.base import Expired, FleetSettings, Limits, Options, Overloaded, Request, Stopped, TooLarge
+from anynpu.errors import ConfigError
+
+pytest.importorskip("onnxruntime")
+X = np.arange(8, dtype=np.float32)[None]
+
+
+def test_tensors_are_answered_with_the_version_that_computed_them(tmp_path):
+    artifact = linear(tmp_path / "net")
+
+    async def main():
+        async with running(settings_of(artifact)) as fleet:
+            model = fleet.models["m"]
+            answer = await model.answer(tensors(X, X + 1))
+            return answer, model.info(), model.health()
+
+    answer, info, health = sync(main())
+    assert [np.array_equal(rows["y"], wanted) for rows, wanted in zip(answer.tensors, (2 * X, 2 * X + 2), strict=True)]
+    assert answer.version == info.version == artifact.digest and answer.device == info.device == "ort"
+    assert set(answer.stages) == {"queue", "prepare", "run", "finish"} and not answer.fallback
+    assert (health.state, health.serving, health.answered, health.queue) == ("ready", True, 1, 0)
+    assert health.canary.ok and health.canary.cases
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "words"),
+    [
+        (Request(("a text",)), ConfigError, "takes tensors"),
+        (Request(()), ConfigError, "nothing"),
+        (Request(({"z": X},)), ConfigError, "no input z"),
+        (Request(({"x": X[:, :4]},)), ConfigError, "shape"),
+        (Request(({"x": X * np.nan},)), ConfigError, "NaN"),
+        (Request(({"x": X.astype(np.complex64)},)), ConfigError, "complex64"),
+        (Request(({"x": X.astype(np.float64)},), Options(stored=True)), ConfigError, "float32"),
+        (Request(({"x": X},), Options(outputs=("nope",))), ConfigError, "no output nope"),
+        (Request(({"x": X},) * 9), TooLarge, "9 items"),
+        (Request(({"x": X},), deadline=time.monotonic() - 1), Expired, "deadline"),
+        (Request(({"x": X},), gone=lambda: True), Expired, "deadline|left"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_in_one_sentence(tmp_path, request_, error, words):
+    async def main():
+        async with running(settings_of(linear(tmp_path / "net")), settings=FleetSettings(limits=Limits(8))) as fleet:
+            with pytest.raises(error, match=words):
+                await fleet.models["m"].answer(request_)
+            assert (await fleet.models["m"].answer(tensors(X))).tensors
+
+    sync(main())
+
+
+class Slow:
+    """A session that takes its time, notes what ran, and waits for a gate."""
+
+    name, formats, rank, what = "slow", ("onnx",), 0, "a slow session"
+
+    def __init__(self, artifact, seconds=0.02):
+        self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
+        self.seconds, self.runs = seconds, []
+
+    def run(self, inputs):
+        time.sleep(self.seconds)
+        self.runs.append(inputs["x"].copy())
+        return {"y": inputs["x"] * 2}
+
+    def close(self):
+        self.runs.append("closed")
+
+
+def test_a_full_queue_says_when_to_come_again_and_loses_nothing(tmp_path):
+    async def main():
+        sessions = []
+
+        def opener(artifact, settings):
+            sessions.append(Slow(artifact))
+            return sessions[-1]
+
+        limits = FleetSettings(queue=6, canary_s=0)
+        async with running(settings_of(linear(tmp_path / "net")), settings=limits, opener=opener) as fleet:
+            model = fleet.models["m"]
+            await model.answer(tensors(X))
+            jobs = [asyncio.create_task(model.answer(tensors(X + n))) for n in range(20)]
+            done = await asyncio.gather(*jobs, return_exceptions=True)
+            answered = [n for n, outcome in enumerate(done) if not isinstance(outcome, Exception)]
+            refused = [outcome for outcome in done if isinstance(outcome, Overloaded)]
+            assert len(answered) == 6 and len(refused) == 14
+            assert all(0.02 < error.retry_after_s < 2 for error in refused)
+            assert all(np.array_equal(done[n].tensors[0]["y"], 2 * (X + n)) for n in answered)
+            assert model.health().refused == {"overloaded": 14}
+        assert sessions[0].runs[-1] == "closed"
+
+    sync(main())
+
+
+def test_what_nobody_wants_any_more_is_not_computed(tmp_path):
+    async def main():
+        sessions = []
+
+        def opener(artifact, settings):
+            sessions.append(Slow(artifact, 0.05))
+            return sessions[-1]
+
+        async with running(settings_of(linear(tmp_path / "net")), opener=opener) as fleet:
+            model = fleet.models["m"]
+            before = len(sessions[0].runs)
+            left = {"now": False}
+            first = asyncio.create_task(model.answer(tensors(X)))
+            late = asyncio.create_task(model.answer(tensors(X + 1, deadline=time.monotonic() + 0.02)))
+            gone = asyncio.create_task(model.answer(tensors(X + 2, gone=lambda: left["now"])))
+            cancelled = asyncio.create_task(model.answer(tensors(X + 3)))
+            last = asyncio.create_task(model.answer(tensors(X + 4)))
+            await asyncio.sleep(0.01)
+            left["now"] = True
+            cancelled.cancel()
+            outcomes = await asyncio.gather(first, late, gone, cancelled, last, return_exceptions=True)
+            assert [type(outcome).__name__ for outcome in outcomes] == [
+                *("Answer", "Expired", "Expired", "CancelledError", "Answer")
+            ]
+            ran = [float(x[0, 0]) for x in sessions[0].runs[before:]]
+            assert ran == [0.0, 4.0]
+            assert model.health().refused == {"expired": 1, "gone": 1} and model.health().queue == 0
+
+    sync(main())
+
+
+def test_draining_answers_what_was_accepted_and_takes_no_more(tmp_path):
+    async def main():
+        opener = lambda artifact, settings: Slow(artifact)  # noqa: E731
+        async with running(settings_of(linear(tmp_path / "net")), opener=opener) as fleet:
+            model = fleet.models["m"]
+            jobs = [asyncio.create_task(model.answer(tensors(X + n))) for n in range(5)]
+            await asyncio.sleep(0)
+            drained = asyncio.create_task(fleet.drain())
+            await asyncio.sleep(0)
+            with pytest.raises(Stopped):
+                await model.answer(tensors(X))
+            await drained
+            assert all(job.done() and job.result().tensors for job in jobs)
+
+    sync(main())
+
+
+def test_closing_answers_everybody_who_waits(tmp_path):
+    async def main():
+        opener = lambda artifact, settings: Slow(artifact, 0.2)  # noqa: E731
+        async with running(settings_of(linear(tmp_path / "net")), opener=opener) as fleet:
+            jobs = [asyncio.create_task(fleet.models["m"].answer(tensors(X + n))) for n in range(5)]
+            await asyncio.sleep(0.05)
+            fleet.close()
+            outcomes = await asyncio.gather(*jobs, return_exceptions=True)
+            assert {type(outcome) for outcome in outcomes} == {Stopped}
+
+    sync(main())
+
+
+def test_models_that_share_a_device_take_turns(tmp_path):
+    """One client floods the first model; the second one's requests do not wait for the flood."""
+
+    class Npu(Slow):
+        hardware = True
+        order: ClassVar[list] = []
+
+        def run(self, inputs):
+            Npu.order.append(self.tag)
+            return super().run(inputs)
+
+    def opener(artifact, settings):
+        session = Npu(artifact, 0.005)
+        session.tag = settings.name
+        return session
+
+    async def main():
+        first, second = linear(tmp_path / "a"), linear(tmp_path / "b")
+        models = settings_of(first, name="a"), settings_of(second, name="b")
+        async with running(*models, opener=opener) as fleet:
+            Npu.order.clear()
+            flood = [asyncio.create_task(fleet.models["a"].answer(tensors(X + n))) for n in range(40)]
+            await asyncio.sleep(0.02)
+            await asyncio.gather(*(fleet.models["b"].answer(tensors(X)) for _ in range(5)))
+            at = max(place for place, tag in enumerate(Npu.order) if tag == "b")
+            assert at < 30, Npu.order
+            await asyncio.gather(*flood)
+
+    sync(main())
