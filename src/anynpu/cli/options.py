@@ -10,17 +10,16 @@ from typing import Any
 import click
 
 from anynpu import schema
+from anynpu.cli import flags
 from anynpu.cli.command import origin_of
+from anynpu.cli.flags import Command
 from anynpu.errors import ConfigError
-from anynpu.files import cache_chosen, default_cache_dir
 from anynpu.measure.threshold import setting_of
 from anynpu.measure.verify import Gate
 from anynpu.pipeline.request import Request, parse_share
 from anynpu.quantize.calibration import Preprocess
 from anynpu.source.load import ModelSource
 from anynpu.store import Store
-
-Command = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -55,25 +54,7 @@ def _many(*flags: str, help: str, metavar: str = "NAME=VALUE") -> Callable[[Comm
     return click.option(*flags, multiple=True, metavar=metavar, help=help)
 
 
-def _choose_cache(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Makes --cache-dir the cache of the whole command, of toolchains and sessions too."""
-    if value is None:
-        return None
-    ctx.with_resource(cache_chosen(value))
-    return default_cache_dir()
-
-
-COMMON = (
-    click.option("-f", "--format", type=click.Choice(["text", "json"]), default="text", help="What stdout holds."),
-    click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors."),
-    click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
-    click.option(
-        "--cache-dir",
-        type=click.Path(path_type=Path),
-        callback=_choose_cache,
-        help="Where built steps are kept [ANYNPU_CACHE_DIR].",
-    ),
-)
+COMMON, apply = flags.COMMON, flags.apply
 MODEL = (
     click.option("-m", "--model", metavar="MODEL", help="net.onnx, file.py:Class, package.module:factory or zoo:NAME."),
     click.option(
@@ -123,17 +104,6 @@ GATE = (
     click.option("--max-drop", type=float, metavar="POINTS", help="Most points of task accuracy to lose (5)."),
     click.option("--metric", metavar="NAME", help="Task accuracy when the samples have labels: top1, ..."),
 )
-
-
-def apply(*groups: tuple[Callable[[Command], Command], ...]) -> Callable[[Command], Command]:
-    """Returns a decorator that adds groups of flags."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed([option for group in groups for option in group]):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
