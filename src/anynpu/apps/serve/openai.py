@@ -29,7 +29,8 @@ def routes(desk: Desk) -> list[Route]:
         return answered(_embeddings(answer, as_base64), answer)
 
     async def models(request: HttpRequest) -> HttpAnswer:
-        return json_answer({"object": "list", "data": [_model(model.info()) for model in desk.fleet.models.values()]})
+        served = [desk.open(model) for model in desk.fleet.models.values()]
+        return json_answer({"object": "list", "data": [_model(model.info()) for model in served]})
 
     async def model(request: HttpRequest) -> HttpAnswer:
         return json_answer(_model(desk.choose(request, request.parameters["model"]).info()))

@@ -85,7 +85,7 @@ def _health(health: Health) -> dict[str, Any]:
 
 def _info(desk: Desk) -> dict[str, Any]:
     """Returns TEI's fields of the first text model, and everything known of every model."""
-    models = {name: model.info() for name, model in desk.fleet.models.items()}
+    models = {name: desk.open(model).info() for name, model in desk.fleet.models.items()}
     record: dict[str, Any] = {"version": __version__, "server": "anynpu", "started": desk.started}
     text = next((info for info in models.values() if info.kind == "embed-text"), None)
     if text is not None:

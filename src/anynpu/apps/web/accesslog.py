@@ -3,34 +3,57 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
+import traceback
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import orjson
 
 from anynpu.apps.web.message import HttpAnswer, HttpRequest
+from anynpu.errors import ConfigError, visible
 
 EVERY_S = 0.25
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 MOST_WAITING = 256 * 1024
 """Beyond these bytes lines are written at once."""
 
 
 class AccessLog:
-    """Lines for an open file; `close` writes those that wait."""
+    """Lines for an open file; `reopen` goes on in a new one after somebody has moved a log that has a path."""
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int, path: Path | None = None) -> None:
+        self._descriptor, self._path = descriptor, path
         self._lines: list[bytes] = []
         self._waiting = 0
         self._timer: asyncio.TimerHandle | None = None
+
+    @classmethod
+    def at(cls, path: Path) -> AccessLog:
+        """Returns a log that adds to a file, readable for its owner and group."""
+        try:
+            return cls(os.open(path, APPEND, 0o640), path)
+        except OSError as error:
+            raise ConfigError(f"--access-log {path}: {error.strerror}", "name a file that can be written") from None
+
+    def reopen(self) -> None:
+        """Opens the file again by its name."""
+        self.flush()
+        if self._path is not None:
+            with suppress(OSError):
+                fresh = os.open(self._path, APPEND, 0o640)
+                os.dup2(fresh, self._descriptor)
+                os.close(fresh)
 
     def add(self, request: HttpRequest, answer: HttpAnswer, seconds: float) -> None:
         """Notes one request."""
         client = request.scope.get("client")
         entry: dict[str, Any] = {
-            "time": datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds"),
+            "time": _now(),
             "id": request.id,
             "client": client[0] if client else "unix",
             "method": request.method,
@@ -47,10 +70,7 @@ class AccessLog:
 
     def write(self, entry: dict[str, Any]) -> None:
         """Adds one line."""
-        try:
-            line = orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
-        except TypeError:  # half of a character in a path
-            line = orjson.dumps(_plain(entry), option=orjson.OPT_APPEND_NEWLINE)
+        line = json_line(entry)
         self._lines.append(line)
         self._waiting += len(line)
         if self._waiting > MOST_WAITING:
@@ -77,7 +97,36 @@ class AccessLog:
             return
 
 
-def _plain(value: Any) -> Any:
+class JsonLines(logging.Handler):
+    """What the server itself has to say, as lines of the same log."""
+
+    def __init__(self, log: AccessLog) -> None:
+        super().__init__(logging.WARNING)
+        self.log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        entry = {"time": _now(), "level": record.levelname.lower(), "message": record.getMessage()}
+        if record.exc_info:
+            entry["error"] = "".join(traceback.format_exception(*record.exc_info))
+        self.log.write(entry)
+
+
+def json_line(entry: dict[str, Any]) -> bytes:
+    """Returns a line in which no character steers the terminal that shows it."""
+    try:
+        line = orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)
+        if line.isascii() and b"\x7f" not in line:
+            return line
+    except TypeError:  # half of a character
+        pass
+    return orjson.dumps(_visible(entry), option=orjson.OPT_APPEND_NEWLINE)
+
+
+def _visible(value: Any) -> Any:
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    return ascii(value)[1:-1] if isinstance(value, str) else value
+        return {_visible(str(k)): _visible(v) for k, v in value.items()}
+    return visible(value) if isinstance(value, str) else value
+
+
+def _now() -> str:
+    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
