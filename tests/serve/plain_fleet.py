@@ -72,8 +72,6 @@ class PlainModel:
     def check(self, item: Item, request: Request) -> None:
         if isinstance(item, str) and len(item) > self.limits.characters:
             raise TooLarge(f"a text of {len(item)} characters, at most {self.limits.characters}")
-        if isinstance(item, tuple) and max(item) >= 1000:
-            raise ConfigError(f"token {max(item)} is not in the vocabulary")
         if isinstance(item, str) and not request.options.truncate and len(item.split()) > 20:
             raise TooLarge("the text is longer than the model")
 

@@ -32,7 +32,7 @@ def test_openai_embeddings(server):
 
 
 @pytest.mark.parametrize(
-    ("given", "item"), [("one", ["one"]), ([1, 2], [(1, 2)]), ([[1, 2], [3]], [(1, 2), (3,)]), (["é\n\t"], ["é\n\t"])]
+    ("given", "item"), [("one", ["one"]), ([1, 2], [(1, 2)]), ([[1, 2], [3.0]], [(1, 2), (3,)]), (["é\n\t"], ["é\n\t"])]
 )
 def test_openai_forms_of_input(server, given, item):
     reply = server("POST", "/v1/embeddings", {"model": "text", "input": given, "encoding_format": "base64"})
@@ -46,7 +46,7 @@ def test_openai_forms_of_input(server, given, item):
         ("input", None, 422), ("input", "", 422), ("input", [], 422), ("input", [""], 422), ("input", 5, 422),
         ("input", {}, 422), ("input", [None], 422), ("input", ["a", 1], 422), ("input", [1, "a"], 422),
         ("input", [1.5], 422), ("input", [True], 422), ("input", [[]], 422), ("input", [[1], "a"], 422),
-        ("input", [-1], 422), ("input", [2**40], 422), ("input", [5000], 422), ("input", ["a"] * 9, 413),
+        ("input", [-1], 422), ("input", [2**40], 422), ("input", ["a"] * 9, 413),
         ("input", "a" * 1001, 413), ("encoding_format", "int8", 422), ("encoding_format", 1, 422),
         ("dimensions", 8, 422), ("dimensions", 0, 422), ("dimensions", "16", 422), ("dimensions", True, 422),
         ("model", "nope", 404), ("model", 5, 422), ("model", "judge", 422), ("user", 5, 422), ("inptu", "x", 422),

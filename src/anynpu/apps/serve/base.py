@@ -254,7 +254,8 @@ class Deployment(Protocol):
 class Fleet(Protocol):
     """Every model of one server."""
 
-    models: Mapping[str, Deployment]
+    @property
+    def models(self) -> Mapping[str, Deployment]: ...
 
     async def start(self) -> None:
         """Loads, warms up and checks every model; raises if one cannot be served at all."""

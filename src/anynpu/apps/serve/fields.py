@@ -66,11 +66,9 @@ class Fields:
         return value
 
     def whole(self, name: str, low: int, high: int) -> int | None:
-        value = self.data.get(name)
+        value = whole(self.data.get(name))
         if value is None:
             return None
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)  # JSON has one kind of number: 5.0 is 5
         if type(value) is not int or not low <= value <= high:
             raise wrong(name, f"a whole number from {low} to {high}", value)
         return value
@@ -79,7 +77,7 @@ class Fields:
         value = self.data.get(name)
         if value is None:
             return None
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        if not is_number(value) or not 0 <= value <= 1:
             raise wrong(name, "a number from 0 to 1", value)
         return float(value)
 
@@ -127,7 +125,7 @@ def texts_or_tokens(name: str, value: Any, most: int) -> tuple[str | tuple[int, 
         return (_text(name, value),)
     if not isinstance(value, list):
         raise wrong(name, "a text, texts, or token ids", value)
-    if value and type(value[0]) is int:
+    if value and is_number(value[0]):
         return (_tokens(name, value),)
     items: list[str | tuple[int, ...]] = []
     for i, item in enumerate(bounded(name, value, most)):
@@ -137,13 +135,24 @@ def texts_or_tokens(name: str, value: Any, most: int) -> tuple[str | tuple[int, 
     return tuple(items)
 
 
+def is_number(value: Any) -> bool:
+    """Says whether a JSON value is a number; true and false are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def whole(value: Any) -> Any:
+    """Returns 5 for 5.0: JSON has one kind of number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _tokens(name: str, value: list[Any]) -> tuple[int, ...]:
     if not value:
         raise Refusal(422, f"{name}: the list is empty", parameter=name)
-    for token in value:
+    tokens = tuple(map(whole, value))
+    for token in tokens:
         if type(token) is not int or not 0 <= token <= MOST_TOKEN_ID:
             raise wrong(name, "a list of token ids", token)
-    return tuple(value)
+    return tokens
 
 
 def picture(name: str, value: Any) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anynpu.apps.serve.base import Info
+from anynpu.apps.serve.fields import MOST_TOKEN_ID
 from anynpu.apps.serve.kserve import TYPES
 from anynpu.apps.serve.operation import MODEL_STATUSES, Operation, Schema
 from anynpu.apps.serve.tensors import dtype_of
@@ -35,6 +36,12 @@ def array(items: Schema, least: int = 0, most: int | None = None) -> Schema:
 def maybe(schema: Schema) -> Schema:
     """Returns a schema that null fits too."""
     return {"anyOf": [schema, {"type": "null"}]}
+
+
+def asked(properties: Mapping[str, Schema], required: Iterable[str]) -> Schema:
+    """Returns the schema of a request's object: a field that may be left out may be null."""
+    needed = tuple(required)
+    return obj({name: s if name in needed else maybe(s) for name, s in properties.items()}, needed)
 
 
 NUMBER: Schema = {"type": "number"}
@@ -100,7 +107,7 @@ def _needed(infos: list[Info], *names: str) -> tuple[str, ...]:
 def _texts(infos: list[Info]) -> Schema:
     text: Schema = {"type": "string", "minLength": 1, "maxLength": min(info.limits.characters for info in infos)}
     most = min(info.limits.items for info in infos)
-    tokens = array({"type": "integer", "minimum": 0, "maximum": 100}, 1, 512)
+    tokens = array({"type": "integer", "minimum": 0, "maximum": MOST_TOKEN_ID}, 1)
     return {"anyOf": [text, array(text, 1, most), tokens, array(tokens, 1, most)]}
 
 
@@ -120,18 +127,18 @@ def _embeddings(texts: list[Info], images: list[Info]) -> dict[str, Operation]:
     }
     shared = {"model": _named(every), "truncate": TRUTH, "normalize": TRUTH, "dimensions": widths}
     shared |= {"truncation_direction": {"type": "string", "enum": ["Right", "right"]}}
-    tei = obj({"inputs": inputs, **shared}, _needed(every, "inputs"))
+    tei = asked({"inputs": inputs, **shared}, _needed(every, "inputs"))
     bodies: dict[str, Schema] = {JSON: tei}
     if images:
         bodies |= dict.fromkeys(PICTURES, BYTES)
-    llama = obj({"content": inputs, "model": _named(every)}, _needed(texts, "content"))
+    llama = asked({"content": inputs, "model": _named(every)}, _needed(texts, "content"))
     rows = array(obj({"index": WHOLE, "embedding": VECTORS}, ("index", "embedding")))
     found = {
         "POST /v1/embeddings": Operation(
             "Vectors, in OpenAI's form.",
             "openai",
             data,
-            {JSON: obj(openai, _needed(every, "input"))},
+            {JSON: asked(openai, _needed(every, "input"))},
             statuses=MODEL_STATUSES,
         ),
         "POST /embed": Operation("Vectors, in TEI's form.", "embeddings", VECTORS, bodies, statuses=MODEL_STATUSES),
@@ -160,21 +167,21 @@ def _pairs(texts: list[Info]) -> dict[str, Operation]:
     }
     rank = obj({"index": WHOLE, "score": NUMBER, "text": TEXT}, ("index", "score"))
     pair = obj({"source_sentence": text, "sentences": several}, ("source_sentence", "sentences"))
-    parameters = obj({"truncate": TRUTH})
+    parameters = asked({"truncate": TRUTH}, ())
     similar = {"inputs": pair, "parameters": parameters, "model": _named(texts)}
     return {
         "POST /rerank": Operation(
             "Texts by the cosine of their vectors with the query's, best first.",
             "embeddings",
             array(rank),
-            {JSON: obj(rerank, _needed(texts, "query", "texts"))},
+            {JSON: asked(rerank, _needed(texts, "query", "texts"))},
             statuses=MODEL_STATUSES,
         ),
         "POST /similarity": Operation(
             "The cosine of one sentence with each of the others.",
             "embeddings",
             array(NUMBER),
-            {JSON: obj(similar, _needed(texts, "inputs"))},
+            {JSON: asked(similar, _needed(texts, "inputs"))},
             statuses=MODEL_STATUSES,
         ),
     }
@@ -196,8 +203,8 @@ def _pictures(detectors: list[Info], classifiers: list[Info]) -> dict[str, Opera
 
 def _picture(summary: str, settings: Mapping[str, Schema], infos: list[Info]) -> Operation:
     several = array(PICTURE, 1, min(info.limits.items for info in infos))
-    one = obj({"image": PICTURE, **settings}, _needed(infos, "image"))
-    many = obj({"images": several, **settings}, _needed(infos, "images"))
+    one = asked({"image": PICTURE, **settings}, _needed(infos, "image"))
+    many = asked({"images": several, **settings}, _needed(infos, "images"))
     answer = obj({"model": TEXT, "version": TEXT, "device": TEXT, "images": array({})}, ("images",))
     bodies: dict[str, Schema] = {JSON: {"anyOf": [one, many]}, **dict.fromkeys(PICTURES, BYTES)}
     return Operation(summary, "pictures", answer, bodies, statuses=MODEL_STATUSES)
@@ -261,17 +268,17 @@ def _infer_v2(info: Info) -> Schema:
         )
     tensors: Schema = {"type": "array", "prefixItems": inputs, "minItems": len(inputs), "maxItems": len(inputs)}
     outputs = array(obj({"name": {"enum": [spec.name for spec in info.outputs]}}, ("name",)), 1, 1)
-    return obj({"id": TEXT, "inputs": tensors, "outputs": outputs}, ("inputs",))
+    return asked({"id": TEXT, "inputs": tensors, "outputs": outputs}, ("inputs",))
 
 
 def _infer(info: Info, named: bool) -> Schema:
     inputs = {spec.name: array(_bounds(dtype_of(spec, False)), spec.size, spec.size) for spec in info.inputs}
     fields = {"inputs": obj(inputs, tuple(inputs)), "model": {"const": info.name}}
-    return obj(fields, ("inputs", "model") if named else ("inputs",))
+    return asked(fields, ("inputs", "model") if named else ("inputs",))
 
 
 def _admin(infos: list[Info]) -> dict[str, Operation]:
-    body = {JSON: obj({"model": _named(infos)}, _needed(infos))}
+    body = {JSON: asked({"model": _named(infos)}, _needed(infos))}
     answer = obj({"model": TEXT}, ("model",), False)
     return {
         "POST /admin/reload": Operation("Load a model's files again.", "admin", answer, body, statuses=MODEL_STATUSES),

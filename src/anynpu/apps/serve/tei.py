@@ -37,7 +37,7 @@ def routes(desk: Desk) -> list[Route]:
     """Returns the routes of TEI's form."""
 
     async def embed(request: HttpRequest) -> HttpAnswer:
-        if is_picture(request):
+        if await is_picture(request):
             model = desk.choose(request, "", "embed-image")
             answer = await desk.ask(request, model, [await request.body(model.limits.image_bytes)])
             return answered(_rows(answer), answer)
@@ -66,7 +66,7 @@ def routes(desk: Desk) -> list[Route]:
         return await _similarity(desk, request, await request.json())
 
     async def root(request: HttpRequest) -> HttpAnswer:
-        if is_picture(request):
+        if await is_picture(request):
             return await hugging_face(desk, request, None)
         body = await request.json()
         inputs = body.get("inputs") if isinstance(body, dict) else None

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from anynpu.apps.serve.fields import whole
 from anynpu.apps.web.message import Refusal
 from anynpu.tensors import Array, TensorSpec
 
@@ -24,9 +25,12 @@ def from_lists(name: str, data: Any, dtype: str, shape: Sequence[int] | None = N
     """Returns nested or flat lists as an array, if every number fits the type."""
     try:
         array = np.array(data)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError):  # lists of different lengths, or too deep
         raise Refusal(422, f"{name}: the lists are of different lengths", parameter=name) from None
     wanted = np.dtype(dtype)
+    if wanted.kind in "iu" and array.dtype.kind == "f" and (array == np.rint(array)).all():
+        array = array.astype(object)  # 5.0 is 5 in JSON, and 64 bits fit no double
+        array = np.array([int(number) for number in array.ravel()]).reshape(array.shape)
     kinds = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}[wanted.kind]
     if array.size and array.dtype.kind not in kinds:
         raise Refusal(422, f"{name}: numbers of type {dtype} were expected", parameter=name)
@@ -66,6 +70,7 @@ def shape_of(name: str, value: Any) -> tuple[int, ...]:
     """Returns a shape that a client sent."""
     if not isinstance(value, list) or len(value) > MOST_AXES:
         raise Refusal(422, f"{name}: the shape must be a list of at most {MOST_AXES} numbers", parameter=name)
+    value = [whole(axis) for axis in value]
     for axis in value:
         if type(axis) is not int or not 0 <= axis < MOST_ELEMENTS:
             raise Refusal(422, f"{name}: the shape must hold whole numbers", parameter=name)

@@ -19,11 +19,14 @@ CLASSIFY = ("image", "images", "top", "model")
 HUGGING_FACE = ("inputs", "parameters", "model")
 MOST_DETECTIONS = 3000
 MOST_CLASSES = 100_000
+FIRST_BYTES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\x00", b"MM\x00*")
 NUMBERS = {"confidence": float, "iou": float, "most": int, "top": int}
 
 
-def is_picture(request: HttpRequest) -> bool:
-    """Says whether the body is a picture itself."""
+async def is_picture(request: HttpRequest) -> bool:
+    """Says whether the body is a picture itself; where its type is not stated, its first bytes tell."""
+    if not request.kind:
+        return (await request.body()).startswith(FIRST_BYTES)
     return request.kind.startswith(b"image/") or request.kind == BINARY
 
 
@@ -52,7 +55,7 @@ async def _read(
     desk: Desk, request: HttpRequest, known: tuple[str, ...], kind: Any
 ) -> tuple[Fields, tuple[bytes, ...], Deployment]:
     """Returns the settings, the pictures and the model of a request in either form."""
-    if is_picture(request):
+    if await is_picture(request):
         fields = Fields(_typed(request.query()), tuple(name for name in (*known, "timeout") if name[:5] != "image"))
         model = desk.choose(request, fields.text("model"), kind)
         body = await request.body(model.limits.image_bytes)

@@ -107,6 +107,7 @@ class HttpRequest:
     parameters: dict[str, str] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
     body_bytes: int = 0
+    _whole: bytes | None = None
 
     @property
     def method(self) -> str:
@@ -143,6 +144,13 @@ class HttpRequest:
         """Returns the whole body; one beyond `most` bytes (the server's limit by default) is refused, early if it says
         its length."""
         bound = self.limits.body_bytes if most is None else min(most, self.limits.body_bytes)
+        if self._whole is None:
+            self._whole = await self._read(bound)
+        if len(self._whole) > bound:
+            raise self._too_large(bound)
+        return self._whole
+
+    async def _read(self, bound: int) -> bytes:
         if self.headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
             raise Refusal(415, "bodies are not decompressed", "send it without content-encoding")
         length = self.headers.get(b"content-length")
@@ -155,8 +163,6 @@ class HttpRequest:
         chunk: bytes = message.get("body", b"")
         if not message.get("more_body", False):
             self.body_bytes = len(chunk)
-            if len(chunk) > bound:
-                raise self._too_large(bound)
             return chunk
         return await self._rest(chunk, bound)
 
@@ -174,8 +180,6 @@ class HttpRequest:
             whole += message.get("body", b"")
             more = message.get("more_body", False)
         self.body_bytes = len(whole)
-        if len(whole) > bound:
-            raise self._too_large(bound)
         return bytes(whole)
 
     async def _discard(self) -> None:

@@ -1,0 +1,73 @@
+"""schemathesis over the OpenAPI document: what it allows is taken, what it forbids is refused, and nothing breaks.
+
+`ANYNPU_SCHEMA_EXAMPLES=1000` makes the campaign longer.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+import pytest
+from conftest import desk_of, site
+from plain_fleet import PlainModel
+
+schemathesis = pytest.importorskip("schemathesis")
+from hypothesis import HealthCheck, Phase, given, settings  # noqa: E402
+from hypothesis.errors import Unsatisfiable  # noqa: E402
+from schemathesis import GenerationMode  # noqa: E402
+
+EXAMPLES = int(os.environ.get("ANYNPU_SCHEMA_EXAMPLES", "4"))
+REFUSED = ["400", "401", "403", "404", "405", "413", "415", "422"]
+CONFIG = {
+    "checks": {"negative_data_rejection": {"expected-statuses": REFUSED}},
+    # No schema says which bytes are a picture or the inputs of a model: all others are refused with 422.
+    "operations": [
+        {"include-path": path, "checks": {"positive_data_acceptance": {"enabled": False}}}
+        for path in ("/detect", "/classify", "/infer")
+    ],
+}
+
+
+@pytest.fixture(scope="module")
+def schema():
+    models = (PlainModel("text", "embed-text"), PlainModel("finder", "detect"), PlainModel("judge", "classify"))
+    with site(desk_of(*models)) as client:
+        config = schemathesis.Config.from_dict(CONFIG)
+        yield schemathesis.openapi.from_url(f"http://127.0.0.1:{client.port}/openapi.json", config=config)
+
+
+def operations(schema):
+    return [result.ok() for result in schema.get_all_operations()]
+
+
+def test_the_document_has_every_operation(schema):
+    assert len(operations(schema)) >= 25
+
+
+def judged(operation, mode):
+    """Returns a test of one operation."""
+
+    @given(case=operation.as_strategy(generation_mode=GenerationMode[mode]))
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        derandomize=EXAMPLES < 100,
+        suppress_health_check=list(HealthCheck),
+        phases=[Phase.generate, Phase.shrink],
+    )
+    def holds(case):
+        case.call_and_validate()
+
+    return holds
+
+
+@pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
+def test_nothing_is_found(schema, mode):
+    checked = 0
+    for operation in operations(schema):
+        with suppress(Unsatisfiable):  # nothing can be wrong with a request that has no parts
+            judged(operation, mode)()
+            checked += 1
+    assert checked >= 10
