@@ -13,7 +13,8 @@ import click
 
 from anynpu import schema
 from anynpu.artifact import Artifact
-from anynpu.cli import options
+from anynpu.cli import compare_http, options
+from anynpu.cli.bench_http import ArtifactOrUrl
 from anynpu.cli.command import Command, refuse_unused, threshold
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
@@ -61,9 +62,11 @@ SECONDS = click.option(
 
 
 @click.command(cls=Command)
-@click.argument("reference", metavar="A", type=click.Path(path_type=Path))
-@click.argument("candidate", metavar="B", type=click.Path(path_type=Path))
-@click.option("--data", metavar="SOURCE", help="Samples: .npy, .npz, a folder of images, file.py:generator.")
+@click.argument("reference", metavar="A", type=ArtifactOrUrl())
+@click.argument("candidate", metavar="B", type=ArtifactOrUrl())
+@click.option(
+    "--data", metavar="SOURCE", help="Samples: .npy, .npz, a folder of images, file.py:generator. Servers: texts.txt."
+)
 @click.option("-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="How images become inputs.")
 @click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Most samples to take.")
 @click.option("--metric", default="", help="How labels score: top1, mean_top1, ...; guessed from their form.")
@@ -86,9 +89,9 @@ SECONDS = click.option(
 @LEVEL
 @MARGIN
 @LEDGER
-@options.apply(options.COMMON)
+@options.apply(compare_http.OPTIONS, options.COMMON)
 @click.pass_context
-def compare(ctx: click.Context, /, reference: Path, candidate: Path, **given: Any) -> int:
+def compare(ctx: click.Context, /, reference: Path | str, candidate: Path | str, **given: Any) -> int:
     """Judge B against A: outputs, latency, accuracy; status 1 if B is worse.
 
     A and B are two artifacts, or two records that `anynpu bench -f json` wrote. With --data their outputs are compared
@@ -96,12 +99,21 @@ def compare(ctx: click.Context, /, reference: Path, candidate: Path, **given: An
     each launch in a fresh process: the ratio of medians has a bootstrap interval over launches, and a permutation test
     decides. "No difference" is a verdict too. Different networks (by fingerprint) are refused.
 
+    Two servers (any with OpenAI's embeddings, TEI's, Ollama's or KServe's routes) are measured in turn too: latency,
+    answers a second, CPU time and memory of their processes where they run here, and whether their vectors agree.
+
     \b
     anynpu compare out/float out/tflm --data test.npz
     anynpu compare out/cpu out/tflm --time --launches 10
     anynpu compare before.json after.json --margin 3% -f json
+    anynpu compare http://127.0.0.1:8080 http://127.0.0.1:7997 --connections 8
     """
     rules = rules_of(given)
+    if isinstance(reference, str) and isinstance(candidate, str):
+        return _servers(ctx, (reference, candidate), rules, given)
+    if isinstance(reference, str) or isinstance(candidate, str):
+        raise ConfigError(f"{reference} and {candidate}: one is a server, the other is not", "name two servers")
+    refuse_unused(ctx, "it is for two servers", *compare_http.ONLY_SERVERS)
     if not math.isfinite(given["min_sqnr"]):
         raise ConfigError(f"--min-sqnr {given['min_sqnr']}: a number of decibels was expected")
     failure: AnyNpuError | None = None
@@ -132,6 +144,22 @@ def compare(ctx: click.Context, /, reference: Path, candidate: Path, **given: An
 
         append(given["ledger"], rows_of(schema.to_dict(record), "this comparison"))
     return 1 if record["verdict"] == WORSE or record["outputs_verdict"] == "different" else 0
+
+
+def _servers(ctx: click.Context, urls: tuple[str, str], rules: Rules, given: Mapping[str, Any]) -> int:
+    """Compares two servers, prints the record and returns the status."""
+    record, failure = compare_http.compare_servers(ctx, urls, rules, given)
+    gate = gate_of(ctx, rules)
+    notes = [*record["notes"], *sentences(gate)]
+    record = {**record, "gate": schema.to_dict(gate, whole=True), "notes": notes, "anynpu": own_version()}
+    record = schema.sealed(record)
+    if given["format"] == "json":
+        click.echo(as_json(record), nl=False)
+    else:
+        compare_http.show_servers(record)
+    if failure is not None:
+        raise failure
+    return 1 if record["verdict"] == WORSE else 0
 
 
 def rules_of(given: Mapping[str, Any]) -> Rules:

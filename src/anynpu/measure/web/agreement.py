@@ -1,0 +1,91 @@
+"""Do two servers say the same? Vectors of one width by their cosine, any vectors by who is whose neighbour."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anynpu.measure.inference import paired_bootstrap
+from anynpu.measure.web.checks import row_cosines
+from anynpu.tensors import Array
+
+FEWEST = 4
+"""With fewer texts there are no neighbourhoods to speak of."""
+SAME = 0.99
+"""Vectors at this mean cosine or above come from one model, quantised or not."""
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of the vectors of the same texts; a triple is the mean with its 95 % interval over texts."""
+
+    texts: int
+    width_a: int
+    width_b: int
+    cosine: tuple[float, float, float] | None
+    """None where the widths differ."""
+    least_cosine: float | None
+    neighbours: int
+    """The number of nearest texts that are compared."""
+    overlap: tuple[float, float, float] | None
+    """The share of a text's nearest neighbours that both have; None for too few texts."""
+    rank_correlation: tuple[float, float, float] | None
+    """Spearman's, of the similarities of a text to all others."""
+
+    @property
+    def figure(self) -> float | None:
+        """The one figure to hold to a limit: the mean cosine, or the correlation of ranks where widths differ."""
+        chosen = self.cosine or self.rank_correlation
+        return None if chosen is None else chosen[0]
+
+    @property
+    def same(self) -> bool:
+        return self.cosine is not None and self.cosine[0] >= SAME
+
+
+def agreement(a: Array, b: Array) -> Agreement:
+    """Returns how far two matrices of vectors, one row a text, agree."""
+    cosines = row_cosines(a, b) if a.shape == b.shape else None
+    count = len(a)
+    nearest = min(10, max(1, (count - 1) // 3))
+    overlap = ranks = None
+    if count >= FEWEST:
+        near_a, near_b = similarities(a), similarities(b)
+        overlap = paired_bootstrap(shared_neighbours(near_a, near_b, nearest).tolist())
+        ranks = paired_bootstrap(rank_correlations(near_a, near_b).tolist())
+    return Agreement(
+        count,
+        a.shape[1],
+        b.shape[1],
+        None if cosines is None else paired_bootstrap(cosines.tolist()),
+        None if cosines is None else float(cosines.min()),
+        nearest,
+        overlap,
+        ranks,
+    )
+
+
+def similarities(vectors: Array) -> Array:
+    """Returns the cosine of every text with every other [texts, texts - 1]."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unit = np.divide(vectors, norms, out=np.zeros_like(vectors, dtype=np.float64), where=norms > 0)
+    whole = unit @ unit.T
+    count = len(vectors)
+    return np.asarray(whole[~np.eye(count, dtype=bool)].reshape(count, count - 1))
+
+
+def shared_neighbours(a: Array, b: Array, nearest: int) -> Array:
+    """Returns for every text the share of its nearest neighbours that are the same."""
+    top_a, top_b = (np.argsort(-each, axis=1, kind="stable")[:, :nearest] for each in (a, b))
+    pairs = zip(top_a, top_b, strict=True)
+    return np.asarray([len(set(one) & set(other)) / nearest for one, other in pairs])
+
+
+def rank_correlations(a: Array, b: Array) -> Array:
+    """Returns Spearman's correlation of every row."""
+    ranks_a, ranks_b = (np.argsort(np.argsort(each, axis=1), axis=1).astype(np.float64) for each in (a, b))
+    ranks_a -= ranks_a.mean(axis=1, keepdims=True)
+    ranks_b -= ranks_b.mean(axis=1, keepdims=True)
+    spread = np.sqrt((ranks_a**2).sum(axis=1) * (ranks_b**2).sum(axis=1))
+    return np.asarray(np.divide((ranks_a * ranks_b).sum(axis=1), spread, out=np.ones_like(spread), where=spread > 0))

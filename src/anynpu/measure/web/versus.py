@@ -1,0 +1,215 @@
+"""Two servers measured in turn (ABBA...), so that whatever the machine does hits both; the record "compare" of them.
+
+To the record of measure.compare it adds `http`:
+    a, b             {url, model, software, models, info_digest, width, requests, failed, outcomes, per_s, cores_used,
+                     cpu_ms_per_request, rss_bytes, program, why}; lists have one figure a turn
+    connections      of every turn, in a closed loop
+    throughput, cpu  {ratio, low, high, p_value, p_adjusted, verdict}: of answers a second, and of the server's CPU time
+                     for one answer, B over A; cpu is null where it is not known of both
+    agreement        measure.web.agreement, or null where the answers hold no vectors
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from anynpu.errors import AnyNpuError, DeviceError
+from anynpu.measure.compare import Measured, Rules, SideInfo, judge_latency, overall, record_of, verdict_of
+from anynpu.measure.inference import holm
+from anynpu.measure.launch import order_of
+from anynpu.measure.load import Settings, WarmUp
+from anynpu.measure.web.agreement import Agreement, agreement
+from anynpu.measure.web.bench import WebBench
+from anynpu.measure.web.checks import check
+from anynpu.measure.web.generator import generate
+from anynpu.measure.web.limit import per_second
+from anynpu.measure.web.target import closed_plan
+from anynpu.schema import to_dict
+from anynpu.tensors import Array
+
+LATENCY, THROUGHPUT, CPU = "latency", "throughput", "cpu"
+
+
+@dataclass
+class Side:
+    """One server and what its turns gave."""
+
+    bench: WebBench
+    latencies: list[list[float]] = field(default_factory=list)
+    per_s: list[float] = field(default_factory=list)
+    cores_used: list[float] = field(default_factory=list)
+    cpu_ms_per_request: list[float] = field(default_factory=list)
+    rss_bytes: list[int] = field(default_factory=list)
+    requests: int = 0
+    failed: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    width: int = 0
+    why: str = ""
+
+    def take(self, settings: Settings, connections: int) -> None:
+        """Measures one turn on fresh connections."""
+        found = self.bench.run(settings, connections, WarmUp(0, 0.0, None))
+        if isinstance(found.result.error, KeyboardInterrupt):
+            raise found.result.error
+        self.requests += len(found.samples.samples)
+        self.failed += found.checked.failed
+        self.outcomes += found.checked.outcomes
+        samples = found.result.trace.samples_ms()
+        if samples:
+            self.latencies.append(samples)
+            self.per_s.append(per_second(found))
+        self.why = found.why_no_server
+        if found.server is not None:
+            self.cores_used.append(found.server.cores_used)
+            self.cpu_ms_per_request.append(found.server.cpu_ms_per_request or 0.0)
+            self.rss_bytes.append(found.server.most_rss_bytes)
+        if isinstance(found.result.error, AnyNpuError):
+            raise found.result.error
+
+    def vectors(self, timeout_s: float) -> Array | None:
+        """Returns the vectors of all texts, each asked for once; None where answers hold none."""
+        target = self.bench.target
+        samples = generate(closed_plan(target, len(target.payloads), timeout_s))
+        checked = check(target.form, target.payloads, samples)
+        if checked.failed or samples.error is not None:
+            outcome = next(name for name in checked.outcomes if name != "200")
+            raise DeviceError(f"{target.address}: {outcome} to one of the texts: {checked.example[:100]}", call="POST")
+        if len(checked.first) != len(target.payloads):
+            return None
+        self.width = checked.width
+        return np.concatenate([checked.first[number] for number in range(len(target.payloads))])
+
+    def to_json(self) -> dict[str, Any]:
+        target = self.bench.target
+        return {
+            "url": str(target.address),
+            "model": target.model,
+            "software": target.about.software,
+            "models": list(target.about.models),
+            "info_digest": target.about.info_digest,
+            "width": self.width or None,
+            "requests": self.requests,
+            "failed": self.failed,
+            "outcomes": dict(self.outcomes),
+            "per_s": self.per_s,
+            "cores_used": self.cores_used,
+            "cpu_ms_per_request": self.cpu_ms_per_request,
+            "rss_bytes": self.rss_bytes,
+            "program": self.bench.process.program if self.bench.process else None,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A ratio, B over A, and whether it is a difference."""
+
+    ratio: float
+    low: float
+    high: float
+    p_value: float
+    p_adjusted: float = 1.0
+    verdict: str = ""
+
+
+def versus(
+    a: Side,
+    b: Side,
+    launches: int,
+    settings: Settings,
+    connections: int,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[str, AnyNpuError | None]:
+    """Measures both in turn and returns the order, and what broke it off if something did."""
+    done, order = "", order_of(launches)
+    for letter in order:
+        try:
+            (a if letter == "A" else b).take(settings, connections)
+        except AnyNpuError as failure:
+            return done, failure
+        done += letter
+        progress(len(done), len(order))
+    return done, None
+
+
+def agreed(a: Side, b: Side, timeout_s: float) -> Agreement | None:
+    """Returns how far the vectors of the two agree."""
+    of_a, of_b = a.vectors(timeout_s), b.vectors(timeout_s)
+    return None if of_a is None or of_b is None or len(of_a) != len(of_b) else agreement(of_a, of_b)
+
+
+def compared(
+    a: Side, b: Side, order: str, rules: Rules, alike: Agreement | None, connections: int, failure: str
+) -> dict[str, Any]:
+    """Returns the record of a comparison."""
+    info_a, info_b = (SideInfo(str(s.bench.target.address), executed=_executed(s)) for s in (a, b))
+    notes = _notes(a, b, alike)
+    measured = Measured(a.latencies, b.latencies, "ms", a.bench.target.source, order)
+    record = record_of(info_a, info_b, rules, measured=measured, failure=failure, notes=notes)
+    web: dict[str, Any] = {
+        "a": a.to_json(),
+        "b": b.to_json(),
+        "connections": connections,
+        "agreement": None if alike is None else to_dict(alike, whole=True),
+        **dict.fromkeys((THROUGHPUT, CPU)),
+    }
+    if not failure:
+        figures = _judged(a, b, rules)
+        for name in (THROUGHPUT, CPU):
+            web[name] = None if name not in figures else to_dict(figures[name], whole=True)
+        record["latency"] |= {"p_adjusted": figures[LATENCY].p_adjusted, "verdict": figures[LATENCY].verdict}
+        record["verdict"] = overall([figures[LATENCY].verdict, figures[THROUGHPUT].verdict])
+    return {**record, "http": web}
+
+
+def _executed(side: Side) -> str:
+    target = side.bench.target
+    return f"model {target.model}" + (f" of {target.about.software}" if target.about.software else "")
+
+
+def _judged(a: Side, b: Side, rules: Rules) -> dict[str, Judged]:
+    """Returns the ratios, their p-values corrected for being several (Holm); a gain is less time or more answers."""
+    found = {
+        LATENCY: _ratio(a.latencies, b.latencies, rules),
+        THROUGHPUT: _inverse(_ratio(_each(a.per_s, True), _each(b.per_s, True), rules)),
+    }
+    busy = (*a.cpu_ms_per_request, *b.cpu_ms_per_request)
+    if len(busy) == len(a.per_s) + len(b.per_s) and min(busy) > 0:
+        found[CPU] = _ratio(_each(a.cpu_ms_per_request), _each(b.cpu_ms_per_request), rules)
+    adjusted = holm([each.p_value for each in found.values()])
+    for (name, each), p_value in zip(list(found.items()), adjusted, strict=True):
+        gain = math.log(each.ratio) * (1 if name == THROUGHPUT else -1)
+        verdict = verdict_of(gain, p_value, rules.level, math.log1p(rules.margin))
+        found[name] = replace(each, p_adjusted=p_value, verdict=verdict)
+    return found
+
+
+def _each(figures: Sequence[float], inverse: bool = False) -> list[list[float]]:
+    return [[1 / value if inverse else value] for value in figures]
+
+
+def _ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], rules: Rules) -> Judged:
+    found = judge_latency(a, b, rules)
+    return Judged(found.ratio, found.low, found.high, found.p_value)
+
+
+def _inverse(found: Judged) -> Judged:
+    return replace(found, ratio=1 / found.ratio, low=1 / found.high, high=1 / found.low)
+
+
+def _notes(a: Side, b: Side, alike: Agreement | None) -> list[str]:
+    notes = ["client-side latency, closed loop: with the network and this client's own share"]
+    for letter, side in (("A", a), ("B", b)):
+        if side.failed:
+            notes.append(f"{letter}: {side.failed} of {side.requests} requests failed: {dict(side.outcomes)}")
+        if side.bench.process is None:
+            notes.append(f"{letter}: CPU and memory not known ({side.why})")
+    if alike is not None and not alike.same:
+        notes.append("the vectors are not those of one model: the speeds are of two different models")
+    return notes
