@@ -73,6 +73,7 @@ class Build:
     deleted: set[PointId]
     copying: threading.Thread
     failure: list[BaseException]
+    wanted: bool
     process: tool.Process | None = None
 
 
@@ -234,13 +235,6 @@ class Layers:
         self.wanted = True
         self.trouble, self._retry_at = "", 0.0
 
-    @property
-    def settled(self) -> bool:
-        """Says whether everything is in the base."""
-        if self._build is not None or self.layout.sealed or self.layout.middle:
-            return False
-        return self._shards[self.layout.tail].count(None) == 0
-
     def tend(self) -> None:
         """Goes on with building: begins, looks after the copies, starts the process, takes its result."""
         try:
@@ -259,7 +253,7 @@ class Layers:
         points = self._shards[layout.tail].count(None)
         idle = time.monotonic() - self.written_at > IDLE_S
         due = points >= SLICE or (idle and points >= IDLE_SLICE)
-        if self.wanted and self.settled:
+        if self.wanted and not points and not layout.sealed and not layout.middle:
             self.wanted = False
         if time.monotonic() < self._retry_at or not (due or self.wanted or layout.sealed):
             return
@@ -290,7 +284,7 @@ class Layers:
                 failure.append(error)
 
         thread = threading.Thread(target=copy, daemon=True)
-        self._build = Build(parts, "base" if whole else "middle", folder, set(), thread, failure)
+        self._build = Build(parts, "base" if whole else "middle", folder, set(), thread, failure, self.wanted)
         thread.start()
 
     def _seal(self) -> Layout:
@@ -331,6 +325,7 @@ class Layers:
         self._shards[name] = merged
         self.layout = layout
         self._build, self.trouble = None, ""
+        self.wanted &= not build.wanted  # what came in since is not what was asked for
         for part in build.parts:
             self._shards.pop(part).close()
         folders = [build.folder, *(self.folder / part for part in build.parts)]

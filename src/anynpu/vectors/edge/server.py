@@ -198,7 +198,9 @@ class Server:
                     self._drop(client)
                     return
                 client.received += data
-                while (size := size_of(client.received)) and len(client.received) >= size:
+                while (
+                    (size := size_of(client.received)) and len(client.received) >= size and client.socket.fileno() >= 0
+                ):
                     frame = decode(bytes(client.received[:size]))
                     del client.received[:size]
                     self._answer(client, frame)
@@ -242,6 +244,8 @@ class Server:
                 self._wait_for_index(client, self._opened(frame))
             elif operation == "bye":
                 client.leaving = True
+                if not self._over():  # others stay: it need not wait for the end
+                    self._drop(client)
             else:
                 raise ConfigError(f"the store knows no operation {operation!r}")
         except Exception as error:
