@@ -37,7 +37,7 @@ def points():
     ]
 
 
-@pytest.fixture(params=["edge"])
+@pytest.fixture(params=["edge", "local", "url"])
 def store(request):
     return request.getfixturevalue(f"{request.param}_store")
 

@@ -6,7 +6,11 @@ from anynpu.vectors.base import Store
 
 
 def open_store(where: str, *, token: str = "") -> Store:
-    """Returns the store in a folder (Qdrant Edge in a process of its own)."""
+    """Returns the store at a URL (a Qdrant server or cluster) or in a folder (Qdrant Edge in a process of its own)."""
+    if where.startswith(("http://", "https://")):
+        from anynpu.vectors.server import ServerStore
+
+        return ServerStore.at(where, token)
     from anynpu.vectors.edge.client import EdgeStore
 
     return EdgeStore.at(where)
