@@ -49,7 +49,7 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 RUN python3 -m venv /opt/anynpu && pip install --extra-index-url "$TORCH_INDEX" torch==2.13.0
 COPY --chown=anynpu LICENSE README.md pyproject.toml /tmp/source/
 COPY --chown=anynpu src /tmp/source/src
-RUN pip install --extra-index-url "$TORCH_INDEX" "/tmp/source[build,tasks,device]" && rm -r /tmp/source
+RUN pip install --extra-index-url "$TORCH_INDEX" "/tmp/source[build,tasks,device,serve]" && rm -r /tmp/source
 
 # Vendors' toolchains, by their names in `anynpu tool list`. Building the image accepts their licences.
 ARG TOOLS="ai8x cvi quark"

@@ -43,6 +43,7 @@ VERBS = {
     "embed": ("embed", "Turn texts or images into vectors."),
     "similar": ("embed", "Show how similar texts and images are: the cosine of every pair."),
     "classify": ("embed", "Say what is in images, by a classifier's classes or zero-shot by labels in words."),
+    "serve": ("serve", "Serve models over HTTP: OpenAI's, TEI's and KServe's forms, metrics, canary, a page."),
     "firmware": ("firmware", "Write a firmware project that builds without editing and proves itself."),
     "deploy": ("deploy", "Put a firmware on a board through a probe or a volume."),
     "hub": ("hub", "Fetch compiled models for the Zhouyi NPU, checked against their cards."),

@@ -36,7 +36,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.phase, self.since = HEAD, self.loop.time()
         self.served = False
         self.blocked_since: float | None = None
-        self.head_bytes = 0
+        self.head_bytes = self.begun = 0
         self.refusal: Refusal | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -45,16 +45,20 @@ class BoundedProtocol(HttpToolsProtocol):
             make_room(self.connections, self.limits.connections)
 
     def data_received(self, data: bytes) -> None:
-        if self.phase is HEAD and self.served and not self.head_bytes:
+        waiting = self.phase is HEAD
+        if waiting and self.served and not self.head_bytes:
             self.since = self.loop.time()  # the first byte of the next request ends the idle time
+        self.begun = 0
         super().data_received(data)
-        if self.phase is HEAD and not self.transport.is_closing():
+        # Of several requests in one packet the last one's share is not known; the next packet is all its own.
+        if self.phase is HEAD and (waiting or not self.begun) and self.begun < 2 and not self.transport.is_closing():
             self.head_bytes += len(data)
             if self.head_bytes > self.limits.header_bytes:
                 self.refuse(self._headers_too_large())
 
     def on_message_begin(self) -> None:
         self.phase = HEAD
+        self.begun += 1
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
