@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anynpu.apps.serve import infer, kserve, llama, openai, openapi, state, tei, vision
+from anynpu.apps.serve import infer, kserve, llama, openai, openapi, page, state, tei, vision
 from anynpu.apps.serve.desk import Desk
 from anynpu.apps.serve.statuses import refusal_of
 from anynpu.apps.web.accesslog import AccessLog
@@ -19,6 +19,7 @@ def build_app(
     found = [route for part in parts for route in part.routes(desk)]
     found += state.routes(desk, lambda: app.in_flight)
     found += openapi.routes(desk, app)
+    found += page.routes()
     for route in found:
         app.add(route)
     return app
