@@ -16,6 +16,10 @@ uint32_t anynpu_board_tick_hz(void); /* Ticks per second; 0 says that ticks are 
 void anynpu_board_exit(int status);  /* Returns only where there is nothing to return to. */
 const char *anynpu_board_name(void);
 
+/* Boards of models that define ANYNPU_HAS_NPU. */
+const char *anynpu_npu_name(void); /* What executes the NPU's commands. */
+void anynpu_npu_explain(void);     /* Prints why they could not be executed, where that is known. */
+
 #ifdef __cplusplus
 }
 #endif
