@@ -31,8 +31,11 @@ def spec(name: str, shape: tuple[int, ...], layout: str = "NHWC") -> TensorSpec:
     return TensorSpec(name, shape, "int8", layout, quantization=Quantization((SCALE,), (0,)))
 
 
-def tflite(out: Path, left_over: bool = False) -> Artifact:
-    """Returns the quantised model under out/tflm; with `left_over` its last operator is one that no Ethos-U55 has."""
+def tflite(out: Path, left_over: str = "") -> Artifact:
+    """Returns the quantised model under out/tflm; with `left_over` its last operator is one that no Ethos-U55 has.
+
+    SPACE_TO_DEPTH is one that the C generator has a kernel for, SPACE_TO_BATCH_ND one for TFLite-Micro alone.
+    """
     folder = out / "tflm"
     folder.mkdir(parents=True)
     b = Builder()
@@ -42,9 +45,13 @@ def tflite(out: Path, left_over: bool = False) -> Artifact:
     output = (1, 3, 5, 4)
     if left_over:
         answer = b.operators[-1].outputs[0]
-        output = (1, 3, 5, 16)
+        output = (1, 3, 5, 16) if left_over == "SPACE_TO_DEPTH" else (4, 3, 5, 4)
         deep = b.tensor("deep", output)
-        b.operator("SPACE_TO_DEPTH", [answer], [deep], options="SpaceToDepthOptions", blockSize=2)
+        if left_over == "SPACE_TO_DEPTH":
+            b.operator("SPACE_TO_DEPTH", [answer], [deep], options="SpaceToDepthOptions", blockSize=2)
+        else:
+            block, crops = b.constant("block", [2, 2]), b.constant("crops", [[0, 0], [0, 0]])
+            b.operator(left_over, [answer, block, crops], [deep])
     b.write(folder / "model.tflite")
     outputs = (spec("deep" if left_over else "answer", output),)
     manifest = Manifest("tflite", "model.tflite", (spec("image", SHAPE),), outputs, FINGERPRINT)
@@ -86,9 +93,9 @@ def generated(out: Path, chip: str) -> Artifact:
     return artifact
 
 
-def compiled(out: Path, chip: str) -> Artifact:
+def compiled(out: Path, chip: str, left_over: str = "SPACE_TO_BATCH_ND") -> Artifact:
     """Returns the model as Vela compiles it for a chip, with one operator left to the CPU, under out/CHIP."""
-    model = Artifact.open(out / "tflm") if (out / "tflm").is_dir() else tflite(out, left_over=True)
+    model = Artifact.open(out / "tflm") if (out / "tflm").is_dir() else tflite(out, left_over)
     folder = out / chip
     folder.mkdir()
     work = Work(out / "log", lambda done, total: None)

@@ -106,8 +106,10 @@ def test_three_formats_in_one_command(place, built):
 def test_the_vela_file_is_the_compiled_one(place, built):
     vela, plain = ((place / f"out/models/mynet_{name}.tflite").read_bytes() for name in ("vela_hxwe2", "tflm"))
     assert b"ethos-u" in vela and b"ethos-u" not in plain
-    firmware = (place / "out/firmware/hxwe2/model/anynpu_model_data.c").read_text()
-    assert bytes(map(int, re.findall(r"\d+", firmware.partition("{")[2]))) == vela
+    firmware = (place / "out/firmware/hxwe2/model/anynpu_npu_data.c").read_text()
+    arrays = re.findall(r"= \{\n(.*?)\};", firmware, re.DOTALL)
+    assert len(arrays) == 2, "the command stream, and the weights"
+    assert all(bytes(map(int, re.findall(r"\d+", array))) in vela for array in arrays)
 
 
 def test_source_trees_are_written_for_the_boards(place, built):

@@ -145,6 +145,8 @@ def show_board(record: Record) -> None:
             f"flash {memory['flash_bytes']:,} B (known answers {memory['known_answer_bytes']:,}), "
             f"RAM {memory['ram_bytes']:,} B, arena {memory['arena_bytes']:,} B"
         )
+        if "includes" in memory:
+            click.echo(f"these include {memory['includes']}")
         rows = [{name: str(value) for name, value in part.items()} for part in memory["sections"]]
         print_table([{"section": r["name"], "flash": r["flash_bytes"], "RAM": r["ram_bytes"]} for r in rows])
     show_break(record)

@@ -14,7 +14,7 @@ from anynpu.artifact import Artifact, Manifest, Step
 from anynpu.errors import ConfigError, DeviceError, IntegrityError, ToolMissing, Unsupported
 from anynpu.firmware.compiler import version
 from anynpu.firmware.project.boards import BOARDS
-from anynpu.firmware.project.model import HEADER, defines
+from anynpu.firmware.project.model import HEADER, VELA_FORMAT, defines
 from anynpu.firmware.project.tree import Project, make_project
 from anynpu.runtime import qemu
 from anynpu.runtime.device import elf
@@ -31,6 +31,8 @@ COMPILERS: Mapping[str, tuple[str, str]] = {
     "qemu": ("arm-none-eabi-gcc", "apt install gcc-arm-none-eabi libnewlib-arm-none-eabi"),
 }
 MAKE_S = 900.0
+STAND_IN = "the C that stands in for the NPU and its working memory: a board with the NPU has neither"
+NO_NPU = "simulated: the processor executes the NPU's commands, so this is not the NPU's latency"
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class Running:
         found: dict[str, Any] = {"arena_bytes": self.session.info.arena_bytes}
         if self.footprint is not None:
             found |= {"known_answer_bytes": self.vector_bytes, **self.footprint.to_json()}
+            if self.session.info.has_reference:
+                found["includes"] = STAND_IN
         return found
 
 
@@ -65,7 +69,8 @@ def start(artifact: Artifact, on: str, store: Store, tools: Mapping[str, str], t
         line: Transport = SerialPort(on.removeprefix("serial:"))
         session = BoardSession(artifact, line, timeout_s, fingerprint=fingerprint)
         hz = session.info.tick_hz
-        return Running(session, f"the board's timer at {hz} Hz" if hz else "the board's instruction counter")
+        clock = f"the board's timer at {hz} Hz" if hz else "the board's instruction counter"
+        return Running(session, _labelled(clock, session))
     board = "host" if on == "host" else qemu_board(artifact, on.partition(":")[2])
     built = build(artifact, board, store, tools)
     line = _line(built, board)
@@ -76,7 +81,12 @@ def start(artifact: Artifact, on: str, store: Store, tools: Mapping[str, str], t
         _refuse_clock(session)
     details = built.manifest.details
     sections = elf.footprint(built.main) if elf.is_elf(built.main) else None
-    return Running(session, clock, sections, details["vector_bytes"])
+    return Running(session, _labelled(clock, session), sections, details["vector_bytes"])
+
+
+def _labelled(clock: str, session: BoardSession) -> str:
+    """Returns the clock with what it does not measure: firmware may have no NPU for a model that is made for one."""
+    return f"{clock}; {NO_NPU}" if session.info.has_reference else clock
 
 
 def _refuse_clock(session: BoardSession) -> None:
@@ -102,7 +112,9 @@ def qemu_board(artifact: Artifact, machine: str = "") -> str:
     if machine:
         return f"qemu-{machine}"
     # The board whose processor is the chip's own comes before one that merely runs its code.
-    fits = sorted((len(board.chips), board.name) for board in known.values() if chip in board.chips)
+    compiled = artifact.manifest.format == VELA_FORMAT
+    takes = [board for board in known.values() if (board.reference if compiled else chip in board.chips)]
+    fits = sorted((len(board.chips), board.name) for board in takes)
     if not fits:
         raise Unsupported(
             f"QEMU has no board here that runs code for {chip or 'an unknown chip'}", hint="use --on host"

@@ -155,11 +155,12 @@ class Writer:
             "",
             f"#define ANYNPU_MODEL_NAME {quoted(self.names.model)}",
             f"#define ANYNPU_MODEL_FINGERPRINT {quoted(self.names.fingerprint)}",
-            f"#define ANYNPU_MODEL_MACS {sum(n.macs for n in g.nodes)}",
+            f"#define ANYNPU_MODEL_MACS {self._macs()}",
             f"#define ANYNPU_ARENA_BYTES {self.plan.bytes}",
             f"#define ANYNPU_NUM_INPUTS {len(g.inputs)}",
             f"#define ANYNPU_NUM_OUTPUTS {len(g.outputs)}",
             f"#define ANYNPU_MAX_RANK {MAX_RANK}",
+            *self._features(),
             "",
         ]
         for role, numbers in (("INPUT", g.inputs), ("OUTPUT", g.outputs)):
@@ -168,22 +169,20 @@ class Writer:
         return _guarded("ANYNPU_MODEL_H", self._title("Model"), [*lines, *_API])
 
     def _model(self) -> str:
-        section = self.names.arena_section
-        mark = f' __attribute__((section("{section}")))' if section else ""
         plan = self.plan
-        peak = self.graph.nodes[plan.peak_step].index if self.graph.nodes else 0
         size = max(plan.bytes, 1)
         head = [
             self._title("Model"),
             '#include "anynpu_model.h"',
             '#include "anynpu_kernels.h"',
             '#include "anynpu_weights.h"',
+            *self._more_includes(),
             "",
-            f"/* {plan.bytes} bytes; tensors need {plan.bound} at once, most of them in layer {peak:02d}. */",
+            f"/* {self._arena_note()} */",
             "static union {",
             f"    uint8_t bytes[{size}];",
             "    int64_t alignment;",
-            f"}} arena{mark};",
+            f"}} arena{self._arena_attribute()};",
             "",
             "#define AT(type, offset) ((type *)(void *)(arena.bytes + (offset)))",
             "",
@@ -191,6 +190,26 @@ class Writer:
             "",
         ]
         return "\n".join([*head, *self._parameters(), *self._descriptors(), *self._functions(), ""])
+
+    def _macs(self) -> int:
+        return sum(n.macs for n in self.graph.nodes)
+
+    def _features(self) -> list[str]:
+        """Returns macros that tell the application what else the model has."""
+        return []
+
+    def _more_includes(self) -> list[str]:
+        """Returns further headers that the model needs."""
+        return []
+
+    def _arena_note(self) -> str:
+        plan = self.plan
+        peak = self.graph.nodes[plan.peak_step].index if self.graph.nodes else 0
+        return f"{plan.bytes} bytes; tensors need {plan.bound} at once, most of them in layer {peak:02d}."
+
+    def _arena_attribute(self) -> str:
+        section = self.names.arena_section
+        return f' __attribute__((section("{section}")))' if section else ""
 
     def _parameters(self) -> list[str]:
         lines = []

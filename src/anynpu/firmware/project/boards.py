@@ -30,24 +30,29 @@ class Board:
     main: bool = True
     placed: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, str] = field(default_factory=dict)
+    reference: bool = False
+    """Whether the board takes what Vela compiled without having an NPU: its processor executes the commands."""
 
 
-def _qemu(machine: str, cpu: str, chips: tuple[str, ...], values: Mapping[str, str]) -> Board:
-    values = {"MACHINE": machine, **values}
-    return Board(f"qemu-{machine}", f"QEMU's {machine} ({cpu})", "c", ("qemu", f"qemu-{machine}"), chips, values=values)
+M55 = {"MACHINE": "mps3-an547", "CPU_FLAGS": "-mcpu=cortex-m55 -mfloat-abi=hard"}
+
+
+def _qemu(cpu: str, chips: tuple[str, ...], values: Mapping[str, str], reference: bool = False) -> Board:
+    name = f"qemu-{values['MACHINE']}"
+    title = f"QEMU's {values['MACHINE']} ({cpu})"
+    return Board(name, title, "c", ("qemu", name), chips, values=values, reference=reference)
 
 
 BOARDS: Mapping[str, Board] = {
     board.name: board
     for board in (
-        Board("host", "this computer; the line is stdin and stdout", "c", ("host",)),
+        Board("host", "this computer; the line is stdin and stdout", "c", ("host",), reference=True),
         _qemu(
-            "mps2-an386",
             "Cortex-M4F",
             tuple(chip for chip in ARM if chip != "cortex-m55"),
-            {"CPU_FLAGS": "-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mfloat-abi=hard"},
+            {"MACHINE": "mps2-an386", "CPU_FLAGS": "-mcpu=cortex-m4 -mfpu=fpv4-sp-d16 -mfloat-abi=hard"},
         ),
-        _qemu("mps3-an547", "Cortex-M55", ARM, {"CPU_FLAGS": "-mcpu=cortex-m55 -mfloat-abi=hard"}),
+        _qemu("Cortex-M55", ARM, M55, reference=True),
         Board(
             "cmsis",
             "any Cortex-M with a CMSIS device pack; UART hooks to fill",
@@ -68,16 +73,18 @@ BOARDS: Mapping[str, Board] = {
         Board("zephyr", "Zephyr module and application", "c", ("zephyr",)),
         Board(
             "ethos-u",
-            "any Arm Ethos-U beside a Cortex-M: TFLite-Micro and Arm's driver",
+            "any Arm Ethos-U beside a Cortex-M: Arm's driver, or C in its place",
             "ethos-u",
-            ("systick", "cortex", "ethos-u"),
+            ("systick", "cortex", "npu-check", "ethos-u"),
+            values=M55,
         ),
         Board(
             "hxwe2",
-            "Himax WiseEye2: TFLite-Micro and Ethos-U55",
+            "Himax WiseEye2: Ethos-U55 through the SDK's driver",
             "ethos-u",
-            ("systick", "hxwe2"),
+            ("systick", "npu-check", "hxwe2"),
             accelerator="ethos-u55-64",
+            values=M55,
         ),
         Board(
             "mcxn947",

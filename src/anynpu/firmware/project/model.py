@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from anynpu import schema
 from anynpu.artifact import Artifact, Manifest
 from anynpu.errors import ConfigError, IntegrityError, Unsupported
-from anynpu.firmware.project.boards import Board
+from anynpu.firmware.project.boards import BOARDS, Board
 from anynpu.runtime.device.elf import Footprint, Section
 from anynpu.tensors import TensorSpec
 
 HEADER = "anynpu_model.h"
 C_FORMAT = "c"
+VELA_FORMAT = "tflite-vela"
 DEFINE = re.compile(r"^#define (ANYNPU_\w+) +(.+?)\s*$", re.MULTILINE)
 
 
@@ -30,6 +31,10 @@ class Model:
     files: dict[str, bytes] = field(repr=False)
     memory: Footprint
     notes: tuple[str, ...] = ()
+    npu_files: dict[str, bytes] = field(default_factory=dict, repr=False)
+    """C that executes the NPU's commands where there is no NPU."""
+    npu_fast_bytes: int = 0
+    """Memory that the NPU alone uses, beside the arena."""
 
 
 def read_model(artifact: Artifact, board: Board, compiled: Path | None = None) -> Model:
@@ -38,14 +43,45 @@ def read_model(artifact: Artifact, board: Board, compiled: Path | None = None) -
     if compiled is not None and board.engine != "neutron":
         raise ConfigError(f"board {board.name} takes no --compiled file", "anynpu compiles for it: name that artifact")
     if board.engine == "c":
-        return _generated(artifact, board)
+        return _emulated(artifact, board) if artifact.manifest.format == VELA_FORMAT else _generated(artifact, board)
     if board.engine == "cviruntime":
         from anynpu.firmware.project.cvi_linux import read_cvi
 
         return read_cvi(artifact, board)
     from anynpu.firmware.project.tflm import interpreted
 
-    return interpreted(artifact, board, compiled)
+    return _for_npu(artifact, board) if board.engine == "ethos-u" else interpreted(artifact, board, compiled)
+
+
+def _emulated(artifact: Artifact, board: Board) -> Model:
+    """Returns a Vela file for a board without an NPU: the processor executes the NPU's commands."""
+    from anynpu.firmware.project.direct import direct
+
+    if not board.reference:
+        takes = ", ".join(b.name for b in BOARDS.values() if b.reference or b.engine == "ethos-u")
+        raise Unsupported(f"board {board.name} does not run what Vela compiles", hint=f"boards that do: {takes}")
+    model = direct(artifact)
+    if isinstance(model, Model):
+        return model
+    raise Unsupported(
+        f"{len(model)} operators that are left to the CPU have no C kernel: " + "; ".join(map(str, model[:5])),
+        model,
+        "-b ethos-u writes a tree in which TFLite-Micro runs them; anynpu run without --on executes the file here",
+    )
+
+
+def _for_npu(artifact: Artifact, board: Board) -> Model:
+    """Returns a Vela file for a board with an NPU: plain C, or TFLite-Micro where an operator has no C kernel."""
+    from anynpu.firmware.project.direct import direct
+    from anynpu.firmware.project.tflm import check_compiled, interpreted
+
+    check_compiled(artifact, board)
+    model = direct(artifact)
+    if isinstance(model, Model):
+        return model
+    words = f"TFLite-Micro runs the operators without a C kernel: {'; '.join(map(str, model[:5]))}"
+    whole = interpreted(artifact, board, None)
+    return replace(whole, notes=(*whole.notes, words, "make check has nothing to run them with: check on the board"))
 
 
 def _generated(artifact: Artifact, board: Board) -> Model:

@@ -37,17 +37,13 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
     manifest = artifact.manifest
     file = artifact.main if compiled is None else compiled
     npu_operator = NPU_OPERATOR[board.engine]
-    found = compiled_operators(file, board)
-    made_for = manifest.details.get("accelerator", "")
     # A file that the user had converted does not say for which chip.
-    if board.accelerator and compiled is None and made_for != board.accelerator:
-        made_for = made_for or "an unknown NPU"
-        raise Unsupported(f"board {board.name} has an {board.accelerator}, and {file} is compiled for {made_for}")
+    found = check_compiled(artifact, board) if compiled is None else compiled_operators(file, board)
     order = border(file)
     promised = (manifest.inputs, manifest.outputs)
     if [sorted(names) for names in order] != [sorted(s.name for s in specs) for specs in promised]:
         raise ConfigError(f"{file}: has other inputs or outputs than the artifact: it is another network")
-    _check_tensors(file, found, manifest.inputs, manifest.outputs)
+    check_tensors(file, found, manifest.inputs, manifest.outputs)
     margin = NEUTRON_MARGIN if board.engine == "neutron" else 0
     arena = measure(file, npu_operator) + margin
     planned = manifest.estimates.sram_bytes if manifest.estimates and board.engine == "ethos-u" else None
@@ -62,6 +58,16 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
     taken = memory(file.stat().st_size, found, arena)
     notes = (how, *release_words(board, str(manifest.details.get("converter", ""))))
     return Model(name, manifest.fingerprint, manifest.inputs, manifest.outputs, arena, files, taken, notes)
+
+
+def check_compiled(artifact: Artifact, board: Board) -> Sequence[TfliteOperator]:
+    """Returns the operators of an artifact that is compiled for the board's NPU; any other one raises Unsupported."""
+    found = compiled_operators(artifact.main, board)
+    made_for = artifact.manifest.details.get("accelerator", "") or "an unknown NPU"
+    if board.accelerator and made_for != board.accelerator:
+        what = f"{artifact.main} is compiled for {made_for}"
+        raise Unsupported(f"board {board.name} has an {board.accelerator}, and {what}")
+    return found
 
 
 def release_words(board: Board, converter: str) -> tuple[str, ...]:
@@ -118,7 +124,7 @@ def border(file: Path) -> tuple[list[str], list[str]]:
     return [names[i] for i in graph.inputs], [names[i] for i in graph.outputs]
 
 
-def _check_tensors(
+def check_tensors(
     file: Path, found: Sequence[TfliteOperator], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> None:
     """Raises unless inputs and outputs of the file are those that the artifact promises."""

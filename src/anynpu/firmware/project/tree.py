@@ -21,7 +21,6 @@ from anynpu.firmware.project.model import Model, read_model
 
 REPORT = "report.json"
 VECTORS = 5
-PARTS = ("app", "model", "vectors")
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,10 @@ def make_project(
     answers = known.read_answers(path, artifact, model.inputs, model.outputs, count)
     report = _report(artifact, board, model, answers)
     files = {REPORT: json.dumps(report, indent=1, allow_nan=False) + "\n"}
-    files |= _board_files(board, values(artifact, board, model, answers))
+    filled = values(artifact, board, model, answers)
+    files |= _board_files(board, filled)
+    if board.engine == "ethos-u" and model.npu_files:
+        files |= _checks(filled)
     parts = {
         "app": _application(board),
         "model": {name: data.decode("utf-8") for name, data in model.files.items()},
@@ -55,6 +57,7 @@ def make_project(
             "anynpu_vectors.h": known.header(answers, model.fingerprint),
             "anynpu_vectors.c": known.source(answers),
         },
+        "npu": {name: data.decode("utf-8") for name, data in model.npu_files.items()},
     }
     for part, contents in parts.items():
         files |= {_place(board, part, name): text for name, text in contents.items()}
@@ -94,6 +97,18 @@ def _board_files(board: Board, filled: Mapping[str, object]) -> dict[str, str]:
     return found
 
 
+def _checks(filled: Mapping[str, object]) -> dict[str, str]:
+    """Returns what builds the same tree for this computer and for QEMU, with C in the place of the NPU's driver."""
+    found: dict[str, str] = {}
+    for name, folders in (("host", ("host",)), ("qemu", ("qemu", "qemu-mps3-an547"))):
+        for path, text in ((p, t) for folder in folders for p, t in templates.folder(folder).items()):
+            if path == "Makefile":
+                found[f"check/{name}.mk"] = templates.fill(text, filled)
+            elif path.startswith("board/"):
+                found[f"check/{name}/{path.removeprefix('board/')}"] = templates.fill(text, filled)
+    return found
+
+
 def values(artifact: Artifact, board: Board, model: Model, answers: known.Answers) -> dict[str, object]:
     """Returns what the templates may ask for."""
     accelerator = str(artifact.manifest.details.get("accelerator", ""))
@@ -114,7 +129,7 @@ def values(artifact: Artifact, board: Board, model: Model, answers: known.Answer
         "CONVERTER": comment(str(artifact.manifest.details.get("converter") or "its version is not known here")),
         "NPU_FAMILY": family or "u55",
         "NPU_MACS": macs or "128",
-        "FAST_MEMORY": (estimates.sram_bytes or 0) if dedicated and estimates else 0,
+        "FAST_MEMORY": model.npu_fast_bytes or ((estimates.sram_bytes or 0) if dedicated and estimates else 0),
         "TENSORS": "\n".join(_tensor_lines(model)),
         **board.values,
     }

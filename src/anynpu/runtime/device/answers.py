@@ -44,6 +44,13 @@ class BoardInfo:
     outputs: tuple[BoardTensor, ...]
     vectors: int
     line_limit: int
+    npu: str = ""
+    """What executes the commands of the model's NPU, where it has some."""
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the processor executes what is meant for an NPU: its time is not the NPU's."""
+        return self.npu.startswith("reference")
 
 
 def decode(line: bytes, where: str, call: str) -> str:
@@ -127,6 +134,7 @@ def info(lines: Sequence[str]) -> BoardInfo:
         outputs=_tensors(lines, "output"),
         vectors=number(field(lines, "a-vectors-", "info"), "info"),
         line_limit=number(field(lines, "a-line-max-", "info"), "info"),
+        npu=field(lines, "a-npu-", "info") if any(line.startswith("a-npu-") for line in lines) else "",
     )
 
 

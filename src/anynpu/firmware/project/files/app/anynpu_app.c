@@ -13,6 +13,11 @@ static int start(void)
     anynpu_put(",");
     anynpu_put(ANYNPU_MODEL_NAME);
     anynpu_put_line("]");
+#ifdef ANYNPU_HAS_NPU
+    anynpu_put("a-npu-[");
+    anynpu_put(anynpu_npu_name());
+    anynpu_put_line("]");
+#endif
     const int status = anynpu_init();
     if (status != 0) {
         anynpu_put("e-[The model does not start: anynpu_init returned ");

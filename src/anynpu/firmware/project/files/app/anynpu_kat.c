@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "anynpu_board.h"
 #include "anynpu_text.h"
 #include "anynpu_vectors.h"
 
@@ -99,6 +100,9 @@ static int one(uint32_t vector)
     anynpu_load(kat_inputs[vector]);
     const int status = anynpu_invoke();
     if (status != 0) {
+#ifdef ANYNPU_HAS_NPU
+        anynpu_npu_explain();
+#endif
         put_vector(vector, " FAIL invoke returned ");
         anynpu_put_signed(status);
         anynpu_put_line("");

@@ -297,6 +297,11 @@ static void do_info(void)
 #ifdef ANYNPU_COUNTS_ARENA
     put_number("a-used-arena-", anynpu_arena_used(), "");
 #endif
+#ifdef ANYNPU_HAS_NPU
+    anynpu_put("a-npu-[");
+    anynpu_put(anynpu_npu_name());
+    anynpu_put_line("]");
+#endif
     put_number("a-macs-", ANYNPU_MODEL_MACS, "");
     put_number("a-tick-hz-", anynpu_board_tick_hz(), "");
     put_number("a-line-max-", ANYNPU_LINE_MAX, "");

@@ -1,6 +1,7 @@
 /* The Ethos-U beside the Cortex-M, through Arm's driver. */
 #include <stddef.h>
 
+#include "anynpu_board.h"
 #include "board_hooks.h"
 #include "ethosu_driver.h"
 #include "ticks_systick.h"
@@ -13,6 +14,10 @@
 /* Memory that only the NPU uses; a model compiled with a Dedicated_Sram memory mode needs it. */
 #ifndef ETHOSU_FAST_MEMORY_BYTES
 #define ETHOSU_FAST_MEMORY_BYTES 0
+#endif
+
+#if ETHOSU_FAST_MEMORY_BYTES < @FAST_MEMORY@
+#error "the model needs @FAST_MEMORY@ bytes of fast memory: ETHOSU_FAST_MEMORY_BYTES"
 #endif
 
 #ifndef ETHOSU_SECURE
@@ -41,4 +46,14 @@ int board_npu_init(void)
         &ethosu0_driver, (void *)(ETHOSU_BASE), FAST_MEMORY, ETHOSU_FAST_MEMORY_BYTES, ETHOSU_SECURE, 1);
     NVIC_EnableIRQ((IRQn_Type)ETHOSU_IRQN);
     return status;
+}
+
+const char *anynpu_npu_name(void)
+{
+    return "@ACCELERATOR@ through Arm's driver";
+}
+
+void anynpu_npu_explain(void)
+{
+    /* The driver logs what the NPU reported (ETHOSU_LOG_SEVERITY). */
 }

@@ -78,6 +78,16 @@ void anynpu_board_exit(int status)
     }
 }
 
+const char *anynpu_npu_name(void)
+{
+    return "@ACCELERATOR@ through the SDK's driver";
+}
+
+void anynpu_npu_explain(void)
+{
+    /* The driver logs what the NPU reported. */
+}
+
 const char *anynpu_board_name(void)
 {
     return "@BOARD@";

@@ -11,7 +11,7 @@ template <unsigned int count>
 class MicroMutableOpResolver : public MicroOpResolver {
   public:
     TfLiteStatus AddEthosU() { return add(); }
-    TfLiteStatus AddSpaceToDepth() { return add(); }
+    TfLiteStatus AddSpaceToBatchNd() { return add(); }
     TfLiteStatus AddCustom(const char *, TFLMRegistration *) { return add(); }
 
   private:

@@ -1,0 +1,258 @@
+"""A file of Vela as plain C: each NPU subgraph is a call of the driver, what is left to the CPU is generated C."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from anynpu.artifact import Artifact
+from anynpu.errors import ConfigError, Finding
+from anynpu.firmware.generator.generate import layers_of
+from anynpu.firmware.generator.graph import Graph, read_graph
+from anynpu.firmware.generator.layer import Layer
+from anynpu.firmware.generator.movement import copy, item_of, whole
+from anynpu.firmware.generator.planner import Plan
+from anynpu.firmware.generator.source import Names, Writer, comment
+from anynpu.firmware.project import templates
+from anynpu.firmware.project.carray import byte_rows
+from anynpu.firmware.project.model import Model
+from anynpu.firmware.project.tflm import border, check_tensors, model_name
+from anynpu.firmware.project.working import working_bytes
+from anynpu.runtime.device.elf import Footprint, Section
+from anynpu.runtime.ethos_u.model import Model as VelaModel
+from anynpu.runtime.ethos_u.model import NpuCall, Tensor, read_model
+from anynpu.targets.flatbuffer import operators
+
+NPU = "ethos-u"
+ALIGNMENT = 16
+"""What Vela and the NPU align tensors to."""
+
+
+@dataclass(frozen=True)
+class Payload:
+    """What one NPU call hands to the driver, by the names of the arrays."""
+
+    number: int
+    commands: bytes
+    constants: str
+    constants_bytes: int
+    call: NpuCall
+
+    @property
+    def own_fast_bytes(self) -> int:
+        """The memory that the NPU alone uses, where it is not a part of the arena."""
+        return 0 if self.call.scratch_fast.index == self.call.scratch.index else self.call.scratch_fast.nbytes
+
+
+@dataclass(frozen=True)
+class VelaWriter(Writer):
+    """The C files of a model whose layers are partly calls of the NPU."""
+
+    payloads: dict[int, Payload]
+    """By the index of the operator."""
+    macs: int
+    variables: tuple[Tensor, ...]
+    """What an inference may change for itself alone: each one begins with the same values."""
+
+    def _more_includes(self) -> list[str]:
+        return [
+            '#include "anynpu_npu_data.h"',
+            '#include "ethosu_driver.h"',
+            "",
+            "#include <stddef.h>",
+            "#include <string.h>",
+            "",
+            '/* Where the arena is linked, such as __attribute__((section(".bss.npu"))): in reach of the NPU. */',
+            "#ifndef ANYNPU_ARENA_ATTRIBUTE",
+            "#define ANYNPU_ARENA_ATTRIBUTE",
+            "#endif",
+        ]
+
+    def _arena_note(self) -> str:
+        return f"{self.plan.bytes} bytes as Vela laid them out, and what the CPU needs besides."
+
+    def _arena_attribute(self) -> str:
+        return f" __attribute__((aligned({ALIGNMENT}))) ANYNPU_ARENA_ATTRIBUTE"
+
+    def _parameters(self) -> list[str]:
+        lines = templates.folder("npu-model")["run_npu.c"].splitlines()
+        for payload in self.payloads.values():
+            call, n = payload.call, payload.number
+            lines += [
+                "",
+                f"static const npu_call npu_{n} = {{",
+                f"    anynpu_npu_{n}_commands, {len(payload.commands)},",
+                f"    {payload.constants}, {payload.constants_bytes}u,",
+                f"    {max(call.scratch.offset, 0)}u, {call.scratch.nbytes}u, {payload.own_fast_bytes}u,",
+                "};",
+            ]
+        return [*lines, "", *super()._parameters()]
+
+    def _layer(self, step: int, layer: Layer) -> list[str]:
+        payload = self.payloads.get(layer.node.index)
+        begin = [] if step else [self._reset(variable) for variable in self.variables]
+        if payload is None:
+            return [*begin, *super()._layer(step, layer)]
+        operations = len(payload.call.stream.operations)
+        return [
+            *begin,
+            f"    /* {layer.node.index:02d} NPU: {operations} operations for {comment(payload.call.stream.title)} */",
+            f"    if (run_npu(&npu_{payload.number}) != 0) {{",
+            "        return 1;",
+            "    }",
+            *(
+                f"    TRACE({n}, AT(void, {self.plan.tensors[n]}), {self.graph.tensors[n].bytes});"
+                for n in layer.node.outputs
+            ),
+        ]
+
+    def _reset(self, variable: Tensor) -> str:
+        return f"    memset(AT(void, {self.plan.tensors[variable.index]}), {variable.initial}, {variable.nbytes});"
+
+    def _macs(self) -> int:
+        return self.macs
+
+    def _features(self) -> list[str]:
+        return ["/* The board says what executes the NPU's part. */", "#define ANYNPU_HAS_NPU 1"]
+
+
+def direct(artifact: Artifact) -> Model | list[Finding]:
+    """Returns the model of a Vela file as plain C, or why operators that are left to the CPU have none."""
+    manifest, file = artifact.manifest, artifact.main
+    order = border(file)
+    promised = (manifest.inputs, manifest.outputs)
+    if [sorted(names) for names in order] != [sorted(s.name for s in specs) for specs in promised]:
+        raise ConfigError(f"{file}: has other inputs or outputs than the artifact: it is another network")
+    check_tensors(file, operators(file), manifest.inputs, manifest.outputs)
+    graph, vela = read_graph(file), read_model(file)
+    places = [{graph.tensors[n].name: n for n in numbers} for numbers in (graph.inputs, graph.outputs)]
+    graph = replace(
+        graph,
+        inputs=tuple(places[0][spec.name] for spec in manifest.inputs),
+        outputs=tuple(places[1][spec.name] for spec in manifest.outputs),
+    )
+    left, refused = layers_of(replace(graph, nodes=tuple(n for n in graph.nodes if n.kind != NPU)))
+    if refused:
+        return refused
+    layers = _in_order(graph, left)
+    payloads = _payloads(graph, vela)
+    name = model_name(artifact)
+    macs = (manifest.estimates.macs if manifest.estimates else 0) or 0
+    plan = _plan(graph, layers, vela)
+    variables = tuple(t for t in vela.tensors if t.initial is not None and t.index in plan.tensors)
+    names = Names(name, manifest.fingerprint)
+    writer = VelaWriter(graph, layers, plan, names, _by_index(graph, payloads), macs, variables)
+    files = {**writer.files(), **_data(payloads)}
+    return Model(
+        name,
+        manifest.fingerprint,
+        manifest.inputs,
+        manifest.outputs,
+        writer.plan.bytes,
+        {n: text.encode() for n, text in files.items()},
+        _footprint(payloads, writer),
+        _notes(payloads, left, writer.plan.bytes),
+        {n: text.encode() for n, text in _reference(payloads).items()},
+        max((p.own_fast_bytes for p in payloads), default=0),
+    )
+
+
+def _in_order(graph: Graph, left: Sequence[Layer]) -> list[Layer]:
+    """Returns a layer for every operator; the memory plan is Vela's, so what only renames has to copy."""
+    made = {layer.node.index: layer for layer in left}
+    return [_moved(graph, made[n.index]) if n.index in made else Layer(n) for n in graph.nodes]
+
+
+def _moved(graph: Graph, layer: Layer) -> Layer:
+    if layer.alias is None:
+        return layer
+    tensor = graph.tensors[layer.alias]
+    target = layer.node.outputs[0]
+    box = whole(tensor.shape)
+    return Layer(layer.node, (copy(layer.alias, target, tensor.shape, box, box, item_of(tensor)),), note="same bytes")
+
+
+def _payloads(graph: Graph, vela: VelaModel) -> list[Payload]:
+    nodes = [node for node in graph.nodes if node.kind == NPU]
+    calls = [call for call in vela.calls if isinstance(call, NpuCall)]
+    found = []
+    for number, (node, call) in enumerate(zip(nodes, calls, strict=True)):
+        commands, constants = graph.tensors[node.inputs[0]], graph.tensors[node.inputs[1]]
+        assert commands.data is not None  # read_model has read the stream in it
+        symbol = f"anynpu_npu_constants_{node.inputs[1]}" if constants.data is not None else "NULL"
+        found.append(Payload(number, commands.data.tobytes(), symbol, len(call.read_only), call))
+    return found
+
+
+def _by_index(graph: Graph, payloads: Sequence[Payload]) -> dict[int, Payload]:
+    nodes = [node for node in graph.nodes if node.kind == NPU]
+    return {node.index: payload for node, payload in zip(nodes, payloads, strict=True)}
+
+
+def _plan(graph: Graph, layers: Sequence[Layer], vela: VelaModel) -> Plan:
+    """Returns Vela's memory plan, with what it does not place and the CPU's scratch behind it."""
+    total = _aligned(vela.arena_bytes)
+    tensors = {}
+    memories = {n for node in graph.nodes if node.kind == NPU for n in node.inputs[:4]}
+    for number in graph.tensors.keys() - memories:
+        tensor = vela.tensors[number]
+        if tensor.constant is not None:
+            continue
+        tensors[number] = tensor.offset
+        if tensor.offset < 0:
+            tensors[number], total = total, total + _aligned(tensor.nbytes)
+    scratch = max((layer.scratch for layer in layers), default=0)
+    steps = {step: total for step, layer in enumerate(layers) if layer.scratch}
+    total += _aligned(scratch)
+    return Plan(tensors, steps, total, total, 0, 0)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def _data(payloads: Sequence[Payload]) -> dict[str, str]:
+    """Returns the command streams and constants as arrays that the NPU may read in place."""
+    arrays = {f"anynpu_npu_{p.number}_commands": p.commands for p in payloads}
+    arrays |= {p.constants: p.call.read_only.tobytes() for p in payloads if p.constants != "NULL"}
+    mark = f"__attribute__((aligned({ALIGNMENT})))"
+    definitions = [f"const uint8_t {n}[{len(d)}] {mark} = {{\n{byte_rows(d)}}};\n" for n, d in arrays.items()]
+    lines = [f"extern const uint8_t {name}[{len(data)}];" for name, data in arrays.items()]
+    header = templates.fill(templates.folder("npu-model")["anynpu_npu_data.h"], {"ARRAYS": "\n".join(lines)})
+    return {
+        "anynpu_npu_data.h": header,
+        "anynpu_npu_data.c": '#include "anynpu_npu_data.h"\n\n' + "\n".join(definitions),
+    }
+
+
+def _reference(payloads: Sequence[Payload]) -> dict[str, str]:
+    """Returns the C that executes streams on the processor, with the memory that these streams need."""
+    files = {Path(name).name: text for name, text in templates.folder("ethos-u-reference").items()}
+    sizes = {
+        "WORKING": max(working_bytes(p.call.stream) for p in payloads),
+        "FAST": max(p.own_fast_bytes for p in payloads),
+    }
+    return files | {n: templates.fill(text, sizes) for n, text in files.items() if n == "ethosu_reference_bytes.h"}
+
+
+def _notes(payloads: Sequence[Payload], left: Sequence[Layer], arena: int) -> tuple[str, ...]:
+    kinds = ", ".join(sorted({layer.node.kind for layer in left}))
+    besides = f"; left to the CPU, as generated C: {kinds}" if left else ""
+    streams = "1 command stream" if len(payloads) == 1 else f"{len(payloads)} command streams"
+    return (
+        f"{streams} for the NPU, called through Arm's driver without TFLite-Micro{besides}",
+        f"arena of {arena} bytes: Vela's memory plan" + (" and what the CPU's operators need" if left else ""),
+    )
+
+
+def _footprint(payloads: Sequence[Payload], writer: Writer) -> Footprint:
+    constants = {p.constants: p.constants_bytes for p in payloads}
+    sections = [
+        Section(".rodata NPU command stream", sum(len(p.commands) for p in payloads), 0),
+        Section(".rodata NPU weights", sum(constants.values()), 0),
+        Section(".rodata constants of the CPU's operators", sum(c.bytes for c, _ in writer.constants().values()), 0),
+        Section(".bss arena", 0, writer.plan.bytes),
+        Section(".bss fast memory of the NPU", 0, max((p.own_fast_bytes for p in payloads), default=0)),
+    ]
+    return Footprint(tuple(s for s in sections if s.flash_bytes or s.ram_bytes))
