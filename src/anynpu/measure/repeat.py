@@ -17,6 +17,7 @@ from anynpu.runtime.ethos_u.audit import Audited
 from anynpu.tensors import Array, by_name
 
 SAMPLES = 16
+ANSWERS = "answers.npz"
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,28 @@ def _run_all(session: Any, samples: SampleSet) -> dict[str, Array]:
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
-def repeat(candidate: str, oracle: str, reference: str, data: str) -> dict[str, Any]:
-    """Executes a compiled artifact and the one before it on the first samples and compares every stored value.
+def teach(oracle: str, reference: str, data: str, answers: str) -> dict[str, Any]:
+    """Writes what the model before the compiler gives for the first samples to the file `answers`.
 
-    Returns a `Repetition` as JSON data (runs in a child process).
+    Returns why it could not, as `not_compared` (runs in a child process).
+    """
+    source, truth = (Artifact.open(Path(path)) for path in (oracle, reference))
+    teacher = sessions_for(source.manifest.format)[0]
+    if reason := teacher.missing():
+        return {"not_compared": reason}
+    try:
+        known = known_answers(teacher(source), read_samples(Path(data)).first(SAMPLES), truth)
+    except IntegrityError as error:
+        return {"not_compared": error.message}
+    np.savez(answers, **known)  # type: ignore[arg-type]  # names are no keywords
+    return {"not_compared": ""}
+
+
+def repeat(candidate: str, oracle: str, reference: str, data: str, answers: str) -> dict[str, Any]:
+    """Executes a compiled artifact on the first samples and compares every stored value with the answers that `teach`
+    wrote for the artifact before it.
+
+    Returns a `Repetition` as JSON data (runs in a child process where TFLite-Micro has a part in it).
     """
     subject, source, truth = (Artifact.open(Path(path)) for path in (candidate, oracle, reference))
     samples = read_samples(Path(data)).first(SAMPLES)
@@ -86,13 +105,10 @@ def repeat(candidate: str, oracle: str, reference: str, data: str) -> dict[str, 
         return asdict(found) | {"refused": error.message}
     if hasattr(session, "audit"):
         found = replace(found, audit=session.audit(next(iter(inputs))))
-    if reason := teacher.missing():
-        return asdict(found) | {"not_compared": reason}
-    try:
-        known = known_answers(teacher(source), samples, truth)
-    except IntegrityError as error:
-        return asdict(found) | {"not_compared": error.message}
-    pairs = [(value.astype(np.int64), known[f"output:{name}"].astype(np.int64)) for name, value in outputs.items()]
+    if not Path(answers).is_file():
+        return asdict(found)
+    with np.load(answers) as known:
+        pairs = [(value.astype(np.int64), known[f"output:{name}"].astype(np.int64)) for name, value in outputs.items()]
     differing = sum(int((got != wanted).sum()) for got, wanted in pairs)
     first = ""
     if differing and hasattr(session, "first_difference"):
