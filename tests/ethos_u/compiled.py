@@ -111,14 +111,14 @@ def lite(model: Path, inputs: list[np.ndarray], outputs: int) -> list[np.ndarray
     return [np.stack(column) for column in zip(*rows, strict=True)]
 
 
-def reference(model: Path, inputs: list[np.ndarray], outputs: int) -> list[np.ndarray]:
-    """Returns TFLite-Micro's values, or LiteRT's where TFLite-Micro lacks an operator."""
+def reference(model: Path, inputs: list[np.ndarray], outputs: int) -> tuple[list[np.ndarray], bool]:
+    """Returns TFLite-Micro's values and True, or LiteRT's where TFLite-Micro lacks an operator."""
     try:
-        return micro(model, inputs, outputs)
+        return micro(model, inputs, outputs), True
     except (IntegrityError, RuntimeError):
-        pass
+        pass  # LiteRT may know the operator
     try:
-        return lite(model, inputs, outputs)
+        return lite(model, inputs, outputs), False
     except (RuntimeError, ValueError) as error:
         raise NoTeacher(str(error)) from None
 
@@ -131,6 +131,8 @@ class Comparison:
     values: int
     worst: float
     model: Model
+    by_micro: bool
+    """Whether the other side is TFLite-Micro; otherwise it is LiteRT."""
 
     @property
     def on_npu(self) -> bool:
@@ -150,11 +152,12 @@ def compare(
     inputs = samples(compiled, count, seed)
     got = Twin(compiled).run_batch(inputs)
     with quiet():
-        wanted = reference(model, inputs, len(got))
+        wanted, by_micro = reference(model, inputs, len(got))
     pairs = [(g.reshape(w.shape).astype(np.float64), w.astype(np.float64)) for g, w in zip(got, wanted, strict=True)]
     return Comparison(
         sum(int((g != w).sum()) for g, w in pairs),
         sum(w.size for _, w in pairs),
         max(float(np.abs(g - w).max(initial=0)) for g, w in pairs),
         compiled,
+        by_micro,
     )
