@@ -65,10 +65,10 @@ class OrtSession:
     what = "ONNX Runtime on this host's CPU"
     packages = ("onnxruntime",)
 
-    def __init__(self, artifact: Artifact, threads: int = 0) -> None:
+    def __init__(self, artifact: Artifact, threads: int = 0, file: Path | None = None) -> None:
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
-        self._file = str(artifact.main)
+        self._file = str(file or artifact.main)
         model = exact(self._file)
         self.exact_sums = model is not self._file
         """Whether the model was rewritten so that this host adds its int8 products exactly."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from anynpu import schema
 from anynpu.apps.serve.base import Info, Kind, Limits, ModelSettings
@@ -17,6 +18,7 @@ from anynpu.artifact import Artifact, Placement
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError, first_line
 from anynpu.runtime import trial
 from anynpu.runtime.base import Session, choose, open_artifact
+from anynpu.runtime.loose import open_loose
 from anynpu.runtime.ort import OrtSession
 from anynpu.runtime.task import Subject, model_of, read_subject
 from anynpu.runtime.versions import versions_of
@@ -30,13 +32,20 @@ WARM_RUNS = 3
 
 
 def open_here(artifact: Artifact, settings: ModelSettings) -> Session:
-    """Returns a session of this machine for an artifact, after a child process has survived it once."""
+    """Returns a session of this machine for an artifact, after a child process has survived it once.
+
+    On this computer's CPU it takes any number of rows where the model allows that.
+    """
     trial.require(artifact, settings.device)
-    kind = choose(artifact.manifest.format, settings.device)
-    threads = (settings.threads or own_threads(),) if kind is OrtSession else ()
-    session: Session = kind(artifact, *threads)
+    kind, threads = choose(artifact.manifest.format, settings.device), settings.threads or own_threads()
+    session: Any
+    if kind is OrtSession:
+        session = open_loose(artifact, threads) if settings.most_batch > 1 else OrtSession(artifact, threads)
+    else:
+        session = kind(artifact)
     watch(session)
-    return session
+    opened: Session = session
+    return opened
 
 
 def own_threads() -> int:
