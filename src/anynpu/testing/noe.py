@@ -12,6 +12,7 @@ Each switch is an environment variable, ANYNPU_FAKE_NOE_<NAME>:
                                        never returns; dies of SIGSEGV
     CRASH_LOAD=1                       loading dies of SIGSEGV
     ZERO=1                             every call succeeds and no output is ever written
+    SPOILED=FILE  HUNG=FILE            while the file exists, one bit of every output is wrong; every inference hangs
     SIZE_ADD  ZERO_ADD  DTYPE          the first output is described otherwise than in the file
     ONE_THREAD=1  TRAP_CLEANED=1       a call from another thread, or with a cleaned job, ends the process
     MOST_JOBS  DELAY_US  NOISY=1       so many jobs at a time; so long an inference; every call prints

@@ -143,6 +143,13 @@ void job_drop(job_t *job)
     job->state = JOB_CLEANED;
 }
 
+/* True while the file that a switch names is there: for what is to happen to a library that is loaded already. */
+static bool present(const char *name)
+{
+    const char *path = switched_text(name, 0);
+    return path && access(path, F_OK) == 0;
+}
+
 /* Computes; the inputs are overwritten afterwards, as a device does whose buffers share memory. */
 static uint32_t compute(job_t *job)
 {
@@ -151,6 +158,8 @@ static uint32_t compute(job_t *job)
         return NOE_JOB_EXCEPTION;
     for (uint32_t i = 0; i < graph->counts[NOE_OUTPUT] && switched("ZERO"); i++)
         memset(job->tensors[NOE_OUTPUT][i], 0, graph->tensors[NOE_OUTPUT][i].size);
+    for (uint32_t i = 0; i < graph->counts[NOE_OUTPUT] && present("SPOILED"); i++)
+        job->tensors[NOE_OUTPUT][i][graph->tensors[NOE_OUTPUT][i].size / 2] ^= 1;
     if (!switched("KEEP_INPUTS"))
         for (uint32_t i = 0; i < graph->counts[NOE_INPUT]; i++)
             memset(job->tensors[NOE_INPUT][i], 0xa5, graph->tensors[NOE_INPUT][i].size < 4096
@@ -183,7 +192,7 @@ uint32_t job_run(const char *call, job_t *job, int32_t timeout_ms)
         raise(SIGSEGV);
     while (struck("STUCK"))
         (void)wait_unlocked(1000000000);
-    if (struck("HANG")) {
+    if (struck("HANG") || present("HUNG")) {
         if (!wait_unlocked(timeout_ms > 0 ? timeout_ms * 1000000ll : INT64_MAX))
             return NOE_INVALID_CTX;
         job->state = JOB_BROKEN;

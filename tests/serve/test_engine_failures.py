@@ -1,0 +1,300 @@
+"""Devices that die, hang, refuse and lie: who gets an error, what goes on, and that nothing wrong leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from engine_models import linear, running, settings_of, sync, tensors
+from npu_model import expected, npu_model, stored, write_evidence
+
+from anynpu.apps.serve.base import FleetSettings, Options, Request, Silent
+from anynpu.apps.serve.known import evidence_of, similarity_db
+from anynpu.errors import AccuracyError, DeviceError
+from anynpu.testing import noe
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (package gcc)")
+STORED = Options(stored=True)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    return noe.build_fake(tmp_path_factory.mktemp("fake"))
+
+
+@pytest.fixture
+def library(built, tmp_path):
+    return Path(shutil.copy(built, tmp_path / "libnoe.so"))
+
+
+def asked(number: int) -> Request:
+    return Request(({"x": stored(number)},), STORED)
+
+
+async def settled(model, state: str, limit_s: float = 30.0) -> None:
+    """Waits until a model is in a state; under load that may take a while."""
+    end = time.monotonic() + limit_s
+    while model.health().state != state:
+        assert time.monotonic() < end, model.health()
+        await asyncio.sleep(0.02)
+
+
+async def right(model, number: int) -> bool:
+    answer = await model.answer(asked(number))
+    assert np.array_equal(answer.tensors[0]["y"], expected(number))
+    return answer.fallback
+
+
+class Noted(Silent):
+    def __init__(self):
+        self.states, self.restarts, self.canaries = [], [], []
+
+    def changed(self, model, state, reason):
+        self.states.append((model, state))
+
+    def restarted(self, model, reason):
+        self.restarts.append((model, reason))
+
+    def canary(self, model, result):
+        self.canaries.append((model, result.ok))
+
+
+def test_a_killed_worker_costs_what_was_in_flight_and_nothing_else(tmp_path, library):
+    async def main():
+        note = Noted()
+        models = settings_of(npu_model(tmp_path / "npu")), settings_of(linear(tmp_path / "net"), name="cpu")
+        async with running(*models, observer=note) as fleet:
+            model = fleet.models["m"]
+            assert not await right(model, 1)
+            jobs = [asyncio.create_task(model.answer(asked(n))) for n in range(20)]
+            await asyncio.sleep(0.05)
+            os.kill(model.device.loaded.sessions[0].worker, signal.SIGKILL)
+            others = [await fleet.models["cpu"].answer(tensors(np.ones((1, 8), np.float32))) for _ in range(5)]
+            outcomes = await asyncio.gather(*jobs, return_exceptions=True)
+            lost = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
+            assert len(lost) <= 1 and all(isinstance(error, DeviceError) for error in lost)
+            for n, outcome in enumerate(outcomes):
+                if not isinstance(outcome, Exception):
+                    assert np.array_equal(outcome.tensors[0]["y"], expected(n))
+            await settled(model, "ready")
+            assert not await right(model, 7) and len(others) == 5
+            assert model.health().restarts == len(note.restarts) == 1
+            assert model.health().canary.source.startswith("verification")
+
+    with noe.switches(library, DELAY_US=20_000):
+        sync(main())
+
+
+def test_a_hung_device_is_given_up_and_opened_again(tmp_path, library):
+    hung = tmp_path / "hung"
+
+    async def main():
+        limits = FleetSettings(canary_s=0, run_limit_s=0.3)
+        async with running(settings_of(npu_model(tmp_path / "npu")), settings=limits) as fleet:
+            model = fleet.models["m"]
+            await right(model, 1)
+            hung.touch()
+            jobs = [asyncio.create_task(model.answer(asked(n))) for n in range(4)]
+            await asyncio.sleep(0.1)
+            hung.unlink()
+            outcomes = await asyncio.gather(*jobs, return_exceptions=True)
+            assert sum(isinstance(outcome, DeviceError) for outcome in outcomes) == 1, outcomes
+            await settled(model, "ready")
+            assert not await right(model, 2) and model.health().restarts == 1
+
+    with noe.switches(library, HUNG=hung):
+        sync(main())
+
+
+def test_a_thread_that_never_returns_is_abandoned(tmp_path):
+    """A session of this process that hangs: its thread is left behind, a new one serves."""
+    stuck = {"now": False}
+
+    class Sticking:
+        name, formats, rank, what = "sticking", ("onnx",), 0, "a session that hangs"
+
+        def __init__(self, artifact):
+            self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
+
+        def run(self, inputs):
+            while stuck["now"]:
+                time.sleep(0.01)
+            return {"y": inputs["x"] * 2}
+
+        def close(self):
+            pass
+
+    async def main():
+        limits = FleetSettings(canary_s=0, run_limit_s=0.3)
+        opener = lambda artifact, settings: Sticking(artifact)  # noqa: E731
+        async with running(settings_of(linear(tmp_path / "net")), settings=limits, opener=opener) as fleet:
+            model, one = fleet.models["m"], np.ones((1, 8), np.float32)
+            stuck["now"] = True
+            jobs = [asyncio.create_task(model.answer(tensors(one * n))) for n in range(3)]
+            with pytest.raises(DeviceError, match=r"did not return within 0\.3 s"):
+                await jobs[0]
+            stuck["now"] = False
+            rest = await asyncio.gather(*jobs[1:])
+            assert [float(answer.tensors[0]["y"][0, 0]) for answer in rest] == [2.0, 4.0]
+            assert (await model.answer(tensors(one))).tensors and model.health().restarts == 1
+
+    sync(main())
+
+
+def test_a_device_that_does_not_come_back_is_refused_at_once_and_tried_again(tmp_path, library):
+    async def main():
+        note = Noted()
+        async with running(settings_of(npu_model(tmp_path / "npu")), observer=note) as fleet:
+            model = fleet.models["m"]
+            os.environ["ANYNPU_FAKE_NOE_INIT_STATUS"] = "0x3"
+            os.kill(model.device.loaded.sessions[0].worker, signal.SIGKILL)
+            outcomes = await asyncio.gather(*(model.answer(asked(n)) for n in range(5)), return_exceptions=True)
+            assert all(isinstance(outcome, DeviceError) for outcome in outcomes)
+            await settled(model, "failed")
+            with pytest.raises(DeviceError, match="restarted"):
+                await model.answer(asked(1))
+            del os.environ["ANYNPU_FAKE_NOE_INIT_STATUS"]
+            await settled(model, "ready")
+            await right(model, 3)
+            states = [state for _, state in note.states]
+            assert [s for s, before in zip(states, ["", *states], strict=False) if s != before] == [
+                *("ready", "failed", "ready")
+            ]
+
+    with noe.switches(library):
+        sync(main())
+
+
+def test_a_request_that_the_model_refuses_does_not_cost_others_theirs(tmp_path):
+    class Picky:
+        name, formats, rank, what = "picky", ("onnx",), 0, "a session that refuses"
+        free = frozenset({"batch"})
+
+        def __init__(self, artifact):
+            self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
+
+        def run(self, inputs):
+            if (inputs["x"] == 666).any():
+                raise DeviceError("index out of range", "run")
+            return {"y": inputs["x"] * 2}
+
+        def close(self):
+            pass
+
+    async def main():
+        opener = lambda artifact, settings: Picky(artifact)  # noqa: E731
+        async with running(settings_of(linear(tmp_path / "net")), opener=opener) as fleet:
+            model, one = fleet.models["m"], np.ones((1, 8), np.float32)
+            jobs = [model.answer(tensors(one * (666 if n == 3 else n))) for n in range(8)]
+            outcomes = await asyncio.gather(*jobs, return_exceptions=True)
+            assert [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Exception)] == [3]
+            assert model.health().state == "ready" and model.health().restarts == 0
+
+    sync(main())
+
+
+@pytest.mark.parametrize("twin", [False, True], ids=["alone", "with a twin"])
+def test_silent_corruption_is_found_counted_and_kept_in(tmp_path, library, twin):
+    """One wrong bit in every answer: the known answers find it, and nothing of the device leaves after that."""
+    spoiled = tmp_path / "spoiled"
+
+    async def main():
+        note = Noted()
+        artifact = npu_model(tmp_path / "npu")
+        settings = settings_of(artifact, fallback=npu_twin(tmp_path / "twin", artifact) if twin else "")
+        limits = FleetSettings(canary_s=0.5)
+        async with running(settings, settings=limits, observer=note, opener=with_twin) as fleet:
+            model = fleet.models["m"]
+            await right(model, 1)
+            spoiled.touch()
+            wrong, after = 0, 0
+            end = time.monotonic() + 30
+            while time.monotonic() < end and after < 20:
+                found = model.health().state == "degraded"
+                try:
+                    answer = await model.answer(asked(5))
+                except DeviceError as error:
+                    assert "wrong answers" in error.message
+                    after += 1
+                    await asyncio.sleep(0.01)
+                    continue
+                good = np.array_equal(answer.tensors[0]["y"], expected(5))
+                wrong += not good
+                after += found
+                assert good or not found
+                assert answer.fallback == (good and twin)
+            health = model.health()
+            assert health.state == "degraded" and "output y" in health.reason and health.serving == twin
+            assert wrong <= health.canary.suspect_answers <= wrong + 1
+            assert not health.canary.ok and health.canary.failures == 1
+            spoiled.unlink()
+            await settled(model, "ready")
+            assert not await right(model, 9)
+            assert ("m", False) in note.canaries and note.canaries[-1] == ("m", True)
+
+    with noe.switches(library, SPOILED=spoiled):
+        sync(main())
+
+
+def npu_twin(folder: Path, artifact) -> Path:
+    """The same model for a session that computes here."""
+    shutil.copytree(artifact.path, folder)
+    return folder
+
+
+def with_twin(artifact, settings):
+    from anynpu.apps.serve.version import open_here
+
+    return Here(artifact) if artifact.path.name == "twin" else open_here(artifact, settings)
+
+
+class Here:
+    """Computes what the fake NPU does."""
+
+    name, formats, rank, what = "here", ("cix",), 9, "numpy"
+
+    def __init__(self, artifact):
+        self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
+
+    def run(self, inputs):
+        return {"y": noe.expect_mix([inputs["x"]], list(self.outputs))[0]}
+
+    def close(self):
+        pass
+
+
+def test_an_artifact_that_is_wrong_from_the_start_is_not_served(tmp_path, library):
+    artifact = npu_model(tmp_path / "npu", evidence=False)
+    rows = [stored(n) for n in range(3)]
+    write_evidence(artifact, rows, [np.flip(expected(n)) for n in range(3)])
+
+    async def main():
+        with pytest.raises(AccuracyError, match="output y"):
+            async with running(settings_of(artifact)):
+                pass
+
+    with noe.switches(library):
+        sync(main())
+
+
+def test_evidence_of_another_artifact_does_not_count(tmp_path):
+    first, second = npu_model(tmp_path / "a"), npu_model(tmp_path / "b", evidence=False)
+    assert evidence_of(first).cases and evidence_of(second) is None
+    other = noe.model(tmp_path / "c", [first.manifest.inputs[0]], [first.manifest.outputs[0]], "clip-text")
+    shutil.copytree(first.path / "evidence", other.path / "evidence")
+    assert evidence_of(other) is None
+    vectors = first.path / "evidence" / "vectors.npz"
+    vectors.write_bytes(vectors.read_bytes()[:-20] + b"x" * 20)
+    assert evidence_of(first) is None
+
+
+def test_the_judge_holds_integers_to_the_bit_and_real_numbers_to_60_db():
+    assert similarity_db(np.ones(4), np.ones(4)) == np.inf
+    assert similarity_db(np.ones(4), np.array([1, 1, 1, np.nan])) == -np.inf
+    assert similarity_db(np.ones(100), np.ones(100) * 1.001) == pytest.approx(60, abs=0.1)
