@@ -1,0 +1,349 @@
+"""What `anynpu serve` costs beside the raw loop on the same cores, paired in one run; infinity_emb beside both.
+
+    python bench/serve.py --one out1/cpu --many out32/cpu
+    python bench/serve.py --one out1/cpu --many out32/cpu --beside http://127.0.0.1:7997/embeddings -o serve.json
+
+`--one` is MiniLM built for one text of 12 tokens, `--many` the same for 32 (scripts/models.sh fetches the weights):
+
+    anynpu build -m anynpu.source.bert:minilm --ckpt .models/minilm.safetensors --task minilm -t cpu \\
+        --tokenizer .models/minilm-tokenizer.json -O activations=float32 --data random:4 -o out1 \\
+        --shape input_ids=1,12 --dtype input_ids=int64 --shape attention_mask=1,12 --dtype attention_mask=int64
+
+The raw loop is tokenizers, onnxruntime with one thread, and the mean of the states: none of our code. Rounds of raw,
+server, raw batch and server follow each other, so that what the machine does hits all of them; a ratio is the median of
+those of the rounds. On a busy machine look at the processor time for one text, which others do not change.
+
+The server's own work is seen with a model that does next to nothing; the pipeline of an NPU with the fake libnoe and a
+job of 15 ms.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serve"))
+
+TEXTS = (
+    "how do i reset the old password of my account",
+    "the river rose two metres in just one single night",
+    "cheap flights from lisbon to oslo in very late october",
+    "the big pump has lost pressure twice since last monday",
+)
+"""Twelve tokens each, with the two at the ends (checked)."""
+JOB_MS = 15
+
+
+def raw_loop(folder: Path, rows: int) -> None:
+    """The child: reads seconds from stdin, loops so long, and prints what it did as a line of JSON."""
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, ["CPUExecutionProvider"])
+    tokenizer = Tokenizer.from_file(str(next((folder / "assets").glob("*tokenizer.json"))))
+    tokenizer.no_padding()
+    lengths = {len(tokenizer.encode(text).ids) for text in TEXTS}
+    assert lengths == {session.get_inputs()[0].shape[1]}, f"texts of {lengths} tokens"
+    name = session.get_outputs()[0].name
+    turn = 0
+
+    def embed() -> np.ndarray:
+        nonlocal turn
+        turn += 1
+        encoded = tokenizer.encode_batch([TEXTS[(turn + at) % len(TEXTS)] for at in range(rows)])
+        ids = np.array([each.ids for each in encoded], np.int64)
+        mask = np.array([each.attention_mask for each in encoded], np.int64)
+        (states,) = session.run([name], {"input_ids": ids, "attention_mask": mask})
+        weights = mask[..., None].astype(np.float32)
+        pooled = (states * weights).sum(1) / weights.sum(1)
+        return pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
+
+    loop(embed, rows)
+
+
+def loop(call: Callable[[], object], rows: int) -> None:
+    for _ in range(20):
+        call()
+    print(json.dumps({"rss": resident(os.getpid())}), flush=True)
+    for line in sys.stdin:
+        times, began, cpu = [], time.perf_counter(), time.process_time()
+        while time.perf_counter() - began < float(line):
+            start = time.perf_counter_ns()
+            call()
+            times.append(time.perf_counter_ns() - start)
+        wall, spent = time.perf_counter() - began, time.process_time() - cpu
+        done = len(times) * rows
+        record = {"per_s": done / wall, "cpu_us": 1e6 * spent / done, "p50_ms": statistics.median(times) / 1e6}
+        print(json.dumps(record), flush=True)
+
+
+def resident(pid: int) -> int:
+    """Bytes of a process that are in memory."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+class Child:
+    """A program that is told seconds and answers with a line of JSON."""
+
+    def __init__(self, *arguments: str, **environment: str) -> None:
+        argv = [sys.executable, __file__, *arguments]
+        self.process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+        )
+        self.first = self.answer()
+
+    def answer(self) -> dict[str, float]:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{self.process.args} ended")
+        return json.loads(line)
+
+    def run(self, seconds: float) -> dict[str, float]:
+        self.process.stdin.write(f"{seconds}\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@contextmanager
+def serving(*arguments: str, **environment: str):
+    """Gives the URL of `anynpu serve`, its process, and the seconds until it was ready."""
+    argv = [sys.executable, "-m", "anynpu", "serve", *arguments, "--port", "0", "--access-log", "none", "-f", "json"]
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    began = time.perf_counter()
+    process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env={**clean, **environment})
+    try:
+        if not select.select([process.stdout], [], [], 120)[0]:
+            raise SystemExit("the server was not ready in 120 s")
+        url = json.loads(process.stdout.readline())["url"]
+        yield url, process, time.perf_counter() - began
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+class Client:
+    """The load generator on one route, in a closed loop."""
+
+    def __init__(self, url: str, source: Path, pid: int | None = None) -> None:
+        from anynpu.measure.web.address import Address
+        from anynpu.measure.web.bench import WebBench
+        from anynpu.measure.web.forms import read_inputs
+        from anynpu.measure.web.process import find_server
+        from anynpu.measure.web.target import open_target
+
+        address = Address.parse(url)
+        target = open_target(address, read_inputs(source), timeout_s=60)
+        self.bench = WebBench(target, *find_server(address, pid), 60)
+
+    def run(self, connections: int, seconds: float) -> dict[str, float]:
+        from anynpu.measure.load import Settings, WarmUp
+
+        settings = Settings(min_time_s=seconds, min_count=1, max_time_s=max(60.0, seconds))
+        found = self.bench.run(settings, connections, WarmUp(0, 0.0, None))
+        if found.checked.failed:
+            raise SystemExit(f"failed: {found.checked.outcomes}")
+        trace = found.result.trace
+        return {
+            "per_s": len(found.checked.good) / trace.wall_s(),
+            "cpu_us": 1000 * found.server.cpu_ms_per_request,
+            "p50_ms": statistics.median(trace.samples_ms()),
+            "rss": found.server.rss_bytes,
+        }
+
+
+def middle(rounds: list[dict[str, dict[str, float]]], name: str, figure: str) -> float:
+    return statistics.median(each[name][figure] for each in rounds)
+
+
+def ratio(rounds: list[dict[str, dict[str, float]]], over: str, under: str, figure: str) -> dict[str, float]:
+    """The median of the rounds' ratios, with the least and the greatest."""
+    values = [each[over][figure] / each[under][figure] for each in rounds]
+    return {"median": statistics.median(values), "min": min(values), "max": max(values)}
+
+
+def minilm(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """The server on MiniLM beside the raw loops, in rounds."""
+    texts = folder / "texts.txt"
+    texts.write_text("\n".join(TEXTS) + "\n")
+    with ExitStack() as stack:
+        url, process, ready_s = stack.enter_context(serving(f"minilm={options.one}", "--threads", "1"))
+        fresh = resident(process.pid)
+        raw, batch = (
+            stack.enter_context(Child("--raw", str(path), "--rows", rows))
+            for path, rows in ((options.one, "1"), (options.many, "32"))
+        )
+        server = Client(f"{url}/v1/embeddings", texts)
+        beside = Client(options.beside, texts) if options.beside else None
+        for connections in (1, 8, 64):
+            server.run(connections, 1.0)
+        rounds = []
+        for number in range(options.rounds):
+            found = {"raw": raw.run(options.seconds), "one": server.run(1, options.seconds)}
+            found |= {"eight": server.run(8, options.seconds), "raw again": raw.run(options.seconds)}
+            found |= {"raw 32": batch.run(options.seconds), "sixty-four": server.run(64, options.seconds)}
+            if beside is not None:
+                found |= {f"beside {n}": beside.run(n, options.seconds) for n in (1, 8, 64)}
+            rounds.append(found)
+            print(f"round {number + 1} of {options.rounds}", file=sys.stderr)
+        record = {
+            "ready_s": ready_s,
+            "resident_bytes": {"fresh": fresh, "loaded": resident(process.pid), "bare session": raw.first["rss"]},
+            "throughput at 8 over raw": ratio(rounds, "eight", "raw", "per_s"),
+            "throughput at 64 over raw batch 32": ratio(rounds, "sixty-four", "raw 32", "per_s"),
+            "CPU of raw over that at 8": ratio(rounds, "raw", "eight", "cpu_us"),
+            "CPU of raw batch 32 over that at 64": ratio(rounds, "raw 32", "sixty-four", "cpu_us"),
+            "p50 at 1 minus raw, ms": statistics.median(r["one"]["p50_ms"] - r["raw"]["p50_ms"] for r in rounds),
+            "rounds": rounds,
+        }
+        for connections, name in ((1, "one"), (8, "eight"), (64, "sixty-four")) if beside else ():
+            record[f"throughput at {connections} over {options.beside}"] = ratio(
+                rounds, name, f"beside {connections}", "per_s"
+            )
+    return record
+
+
+def http_work(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """The processor time of a request to a model that does next to nothing, and of its raw loop."""
+    import text_model
+
+    text_model.WIDTH = 384
+    artifact = text_model.text_artifact(folder / "small" / "text")
+    texts = folder / "small.txt"
+    texts.write_text("\n".join(" ".join(text_model.WORDS[at : at + 6]) for at in range(4)) + "\n")
+    with ExitStack() as stack:
+        url, _, _ = stack.enter_context(serving(f"small={artifact.path}", "--threads", "1"))
+        raw = stack.enter_context(Child("--small", str(artifact.path), "--texts", str(texts)))
+        server = Client(f"{url}/v1/embeddings", texts)
+        server.run(8, 1.0)
+        rounds = [
+            {
+                "raw": raw.run(1.0),
+                "eight": server.run(8, options.seconds),
+                "sixty-four": server.run(64, options.seconds),
+            }
+            for _ in range(options.rounds)
+        ]
+    return {
+        f"CPU us at {n}": middle(rounds, name, "cpu_us") - middle(rounds, "raw", "cpu_us")
+        for n, name in ((8, "eight"), (64, "sixty-four"))
+    } | {"CPU us of the model itself": middle(rounds, "raw", "cpu_us"), "rounds": rounds}
+
+
+def small_loop(folder: Path, texts: Path) -> None:
+    """The child: the small model by tokenizers and onnxruntime alone."""
+    import onnxruntime
+    from tokenizers import Tokenizer
+
+    settings = onnxruntime.SessionOptions()
+    settings.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), settings, ["CPUExecutionProvider"])
+    tokenizer = Tokenizer.from_file(str(next((folder / "assets").glob("*tokenizer.json"))))
+    tokenizer.enable_padding(length=session.get_inputs()[0].shape[1])
+    lines = texts.read_text().splitlines()
+
+    def embed() -> np.ndarray:
+        encoded = tokenizer.encode(lines[0])
+        ids, mask = np.array([encoded.ids], np.int64), np.array([encoded.attention_mask], np.int64)
+        (states,) = session.run(None, {"input_ids": ids, "attention_mask": mask})
+        pooled = (states * mask[..., None]).sum(1) / mask.sum()
+        return pooled / np.linalg.norm(pooled)
+
+    loop(embed, 1)
+
+
+def npu(options: argparse.Namespace, folder: Path) -> dict[str, object]:
+    """The server over the fake libnoe, whose job takes 15 ms, beside the pipeline alone."""
+    from anynpu.tensors import Quantization, TensorSpec
+    from anynpu.testing import noe
+
+    spec_in = TensorSpec("x", (1, 308), "int8", quantization=Quantization((0.5,), (3,)))
+    spec_out = TensorSpec("y", (1, 512), "int8", quantization=Quantization((0.25,), (-2,)))
+    artifact = noe.model(folder / "noe", [spec_in], [spec_out])
+    library = noe.build_fake(folder)
+    environment = noe.environment(library, DELAY_US=1000 * JOB_MS)
+    sample = folder / "x.npy"
+    np.save(sample, np.arange(308, dtype=np.int8).reshape(1, 308))
+    with ExitStack() as stack:
+        url, _, _ = stack.enter_context(serving(f"npu={artifact.path}", **environment))
+        raw = stack.enter_context(Child("--pipeline", str(artifact.path), **environment))
+        server = Client(f"{url}/infer", sample)
+        server.run(1, 0.5)
+        rounds = [
+            {"pipeline": raw.run(options.seconds), "server": server.run(1, options.seconds)}
+            for _ in range(options.rounds)
+        ]
+    apart = [each["server"]["p50_ms"] - each["pipeline"]["p50_ms"] for each in rounds]
+    return {
+        "p50 of the pipeline, ms": middle(rounds, "pipeline", "p50_ms"),
+        "p50 end to end, ms": middle(rounds, "server", "p50_ms"),
+        "end to end minus pipeline, ms": {"median": statistics.median(apart), "min": min(apart), "max": max(apart)},
+        "rounds": rounds,
+    }
+
+
+def pipeline_loop(folder: Path) -> None:
+    """The child: quantise, run, dequantise, in one process."""
+    from anynpu.measure.subject import Pipeline
+    from anynpu.runtime.base import open_artifact, open_session
+
+    session = open_session(open_artifact(folder))
+    inputs = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in session.inputs}
+    loop(Pipeline(session, inputs).call, 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--one", type=Path, help="the artifact for one text")
+    parser.add_argument("--many", type=Path, help="the same for 32 texts")
+    parser.add_argument("--beside", help="URL of another server's OpenAI embeddings, measured in the same rounds")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--only", choices=("minilm", "http", "npu"))
+    parser.add_argument("-o", "--output", type=Path)
+    for name in ("raw", "small", "texts", "pipeline"):
+        parser.add_argument(f"--{name}", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.raw:
+        return raw_loop(options.raw, options.rows)
+    if options.small:
+        return small_loop(options.small, options.texts)
+    if options.pipeline:
+        return pipeline_loop(options.pipeline)
+    record = {}
+    with tempfile.TemporaryDirectory(prefix="anynpu-serve-") as scratch:
+        for name, part in (("minilm", minilm), ("http", http_work), ("npu", npu)):
+            if options.only in (None, name):
+                record[name] = part(options, Path(scratch))
+    text = json.dumps(record, indent=1)
+    if options.output:
+        options.output.write_text(text + "\n")
+    shown = {name: {k: v for k, v in part.items() if k != "rounds"} for name, part in record.items()}
+    print(json.dumps(shown, indent=1))
+    return None
+
+
+if __name__ == "__main__":
+    main()
