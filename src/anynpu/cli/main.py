@@ -42,6 +42,7 @@ VERBS = {
     "detect": ("detect", "Find objects in images, folders, videos and a camera's pictures."),
     "embed": ("embed", "Turn texts or images into vectors."),
     "similar": ("embed", "Show how similar texts and images are: the cosine of every pair."),
+    "search": ("search", "Search your own pictures and documents: by words, by a picture, by a text."),
     "classify": ("embed", "Say what is in images, by a classifier's classes or zero-shot by labels in words."),
     "serve": ("serve", "Serve models over HTTP: OpenAI's, TEI's and KServe's forms, metrics, canary, a page."),
     "firmware": ("firmware", "Write a firmware project that builds without editing and proves itself."),

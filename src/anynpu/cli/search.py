@@ -1,0 +1,406 @@
+"""anynpu search: the user's own pictures and documents."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from anynpu import schema
+from anynpu.apps.search.index import Index, Progress, Summary, read_record
+from anynpu.apps.search.models import Models, PictureModel, TextModel, picture_model, text_model
+from anynpu.apps.search.query import Answer, Result, Search, Where
+from anynpu.cli import options
+from anynpu.cli.command import Group
+from anynpu.cli.run import open_on
+from anynpu.cli.table import print_table
+from anynpu.errors import ConfigError, on_one_line
+from anynpu.pipeline.output import as_json
+from anynpu.runtime import task
+from anynpu.tasks.embed import ImageTower, TextTower
+from anynpu.tasks.images import read_image
+
+TELL_S = 2.0
+MOST_LISTED = 20
+MOST_TEXT_BYTES = 32 << 20
+OPENED = {"device": None, "timeout": 10.0}
+"""Every model runs on its format's reference device."""
+INDEX = click.option(
+    "--index",
+    "folder",
+    type=click.Path(path_type=Path),
+    help="Folder of the index [ANYNPU_SEARCH_INDEX]. By default anynpu/search in the user's data folder.",
+)
+MODELS = (
+    click.option("--image-model", metavar="ARTIFACT", type=click.Path(path_type=Path), help="Pictures to vectors."),
+    click.option(
+        "--question-model",
+        metavar="ARTIFACT",
+        type=click.Path(path_type=Path),
+        help="Words to vectors of the pictures' space: the text tower that was trained with the image model.",
+    ),
+    click.option(
+        "--text-model", metavar="ARTIFACT", type=click.Path(path_type=Path), help="Sentences to vectors, for documents."
+    ),
+)
+WHERE = (
+    click.option("--folder", "below", metavar="FOLDER", default="", help="Only files below this folder."),
+    click.option("--since", metavar="DATE", help="Only files taken or written on this day or later: 2024-05-01."),
+    click.option("--until", metavar="DATE", help="Only files taken or written on this day or earlier."),
+)
+
+
+class Questions(Group):
+    """A group whose first argument is a question unless it is one of its commands."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in self.commands:
+            return super().resolve_command(ctx, ["find", *args])
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # `anynpu search --image x.jpg`: flags of `find`, which the group does not know.
+        if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
+            args = ["find", *args]
+        return super().parse_args(ctx, args)
+
+
+def default_index() -> Path:
+    """Returns where the index is if nobody says otherwise."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "anynpu" / "search"
+
+
+def folder_of(given: Mapping[str, Any]) -> Path:
+    chosen = given.get("folder") or os.environ.get("ANYNPU_SEARCH_INDEX")
+    return Path(chosen).expanduser().absolute() if chosen else default_index()
+
+
+@contextmanager
+def opened_index(given: Mapping[str, Any], wanted: Sequence[str], new: bool = False) -> Iterator[Index]:
+    """Gives the index with those of its models that a command needs: the ones given, or else the ones it remembers."""
+    folder = folder_of(given)
+    paths = {name: given.get(f"{name}_model") for name in ("image", "question", "text")}
+    if not new or (folder / "index.json").exists():
+        record = read_record(folder)
+        for name in paths:
+            kept = getattr(record, f"{name}_model")
+            paths[name] = paths[name] or (Path(kept) if kept else None)
+    with ExitStack() as stack:
+        pictures: PictureModel | None = None
+        texts: dict[str, TextModel] = {}
+        for name in wanted:
+            path = paths[name]
+            if path is None:
+                continue
+            subject = task.read_subject(path.absolute(), ("embed-image" if name == "image" else "embed-text",))
+            session, _ = open_on(subject.artifact, OPENED)
+            stack.callback(session.close)
+            model = task.model_of(subject, session)
+            if name == "image":
+                pictures = picture_model(subject.artifact, ImageTower(model))
+            else:
+                texts[name] = text_model(subject.artifact, TextTower(model))
+        models = Models(pictures, texts.get("question"), texts.get("text"))
+        index = stack.enter_context(Index(folder, models, given.get("store") or "", given.get("token") or ""))
+        yield index
+
+
+@click.group(cls=Questions)
+def search() -> None:
+    """Search your own pictures and documents: by words, by a picture, by a text.
+
+    \b
+    anynpu search index ~/Pictures --image-model clip/image --question-model clip/text
+    anynpu search "a dog on a beach"
+    anynpu search --image x.jpg --folder ~/Pictures/2024
+    anynpu search page
+
+    Everything stays on this computer. An index follows its folders: run `index` again after changes.
+    """
+
+
+@search.command()
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path))
+@INDEX
+@options.apply(MODELS)
+@click.option("--store", metavar="URL", help="Keep the vectors in this Qdrant server, not in the index's folder.")
+@click.option("--token", metavar="TOKEN", envvar="ANYNPU_SEARCH_TOKEN", help="API key of --store.")
+@options.apply(options.COMMON)
+def index(folders: tuple[Path, ...], **given: Any) -> int:
+    """Index folders, or bring their index up to date.
+
+    Every content is computed once, whatever it is called and wherever it lies; a run that is interrupted goes on where
+    it was. Files that are gone leave the index. Pictures: BMP, GIF, JPEG, PNG, PPM, TIFF, WebP; documents: .txt, .md,
+    .rst and their like, paragraph by paragraph. Files that cannot be read are listed, and the status is 1.
+    The models are remembered; later runs need no flags.
+
+    \b
+    anynpu search index ~/Pictures --image-model clip/image --question-model clip/text
+    anynpu search index ~/notes --text-model minilm/cpu
+    anynpu search index ~/Pictures ~/notes
+    """
+    status = 0
+    summaries: list[tuple[Path, Summary]] = []
+    with opened_index(given, ("image", "question", "text"), new=True) as opened:
+        if opened.models.pictures is None and opened.models.documents is None:
+            raise ConfigError(
+                "an index needs a model", "give --image-model for pictures, --text-model for documents, or both"
+            )
+        for folder in folders:
+            summary = opened.update(folder, teller(given["quiet"]))
+            summaries.append((folder, summary))
+            status = max(status, 1 if summary.problems else 0)
+    if given["format"] == "json":
+        records = [{"folder": str(folder), **schema.to_dict(summary, whole=True)} for folder, summary in summaries]
+        click.echo(as_json({"schema_version": 1, "kind": "search-index", "folders": records}), nl=False)
+        return status
+    for folder, summary in summaries:
+        show_summary(folder, summary)
+    return status
+
+
+def teller(quiet: bool) -> Callable[[Progress], None]:
+    """Returns what shows how far a run is: one line every two seconds, in place on a terminal."""
+    last = [0.0]
+
+    def tell(progress: Progress) -> None:
+        finished = progress.done == progress.total
+        if quiet or (time.monotonic() - last[0] < TELL_S and not finished):
+            return
+        last[0] = time.monotonic()
+        left = (progress.total - progress.done) / progress.per_second if progress.per_second else 0.0
+        share = progress.model_s / progress.seconds if progress.seconds else 0.0
+        line = (
+            f"{progress.done:,} of {progress.total:,} files, {progress.per_second:.1f} a second, "
+            f"{share:.0%} of the time in the model, {timedelta(seconds=round(left))} to go"
+        )
+        place = sys.stderr.isatty()
+        click.echo(f"\r{line}\x1b[K" if place else line, err=True, nl=not place or finished)
+
+    return tell
+
+
+def show_summary(folder: Path, summary: Summary) -> None:
+    rate = summary.computed / summary.seconds if summary.seconds else 0.0
+    share = summary.model_s / summary.seconds if summary.seconds else 0.0
+    click.echo(
+        on_one_line(
+            f"{folder}: {summary.files:,} files; {summary.computed:,} computed, {summary.known:,} known contents, "
+            f"{summary.unchanged:,} unchanged, {summary.removed:,} gone; {summary.seconds:.1f} s, {rate:.1f} a second, "
+            f"{share:.0%} of the time in the model"
+        )
+    )
+    if summary.skipped:
+        click.echo(f"{summary.skipped:,} files of a kind without a model: --image-model, --text-model")
+    for _, reason in summary.problems[:MOST_LISTED]:
+        click.echo(on_one_line(f"anynpu: {reason}"), err=True)
+    if len(summary.problems) > MOST_LISTED:
+        more = len(summary.problems) - MOST_LISTED
+        click.echo(f"anynpu: {more:,} more cannot be read: `anynpu search state --problems` lists all", err=True)
+
+
+@search.command()
+@click.argument("words", nargs=-1)
+@click.option("--image", type=click.Path(path_type=Path), help="Search by a picture.")
+@click.option("--text-file", type=click.Path(path_type=Path), help="Search by what a text is about.")
+@click.option("--like", metavar="ID", help="Search by something of the index: an id that a result shows.")
+@click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Results of each kind.")
+@options.apply(WHERE)
+@INDEX
+@options.apply(options.COMMON)
+@click.pass_context
+def find(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> int:
+    """Find pictures and documents. `anynpu search "words"` is short for it.
+
+    Scores are cosines. Those of pictures and of documents come from different models: compare them within a list only.
+    A content that several files hold is one result with several paths.
+
+    \b
+    anynpu search "a dog on a beach"
+    anynpu search --image x.jpg --top 5
+    anynpu search --text-file letter.txt --since 2024-01-01
+    """
+    ways = [bool(words), given["image"] is not None, given["text_file"] is not None, given["like"] is not None]
+    if sum(ways) != 1:
+        raise ConfigError(
+            "one question at a time: words, --image, --text-file or --like" if sum(ways) else "no question is given",
+            'such as: anynpu search "a dog on a beach"',
+        )
+    where = where_of(given)
+    needed: tuple[str, ...] = ("question", "text")
+    if given["image"] is not None:
+        needed = ("image",)
+    if given["like"] is not None:
+        needed = ()
+    probe = read_image(given["image"]) if given["image"] is not None else None
+    text = _read_text_file(given["text_file"]) if given["text_file"] is not None else ""
+    with opened_index(given, needed) as opened:
+        ask, top = Search(opened), given["top"]
+        if probe is not None:
+            answer = ask.by_picture(str(given["image"]), probe, top, where)
+        elif given["text_file"] is not None:
+            answer = ask.by_text(text, top, where)
+        elif given["like"] is not None:
+            answer = ask.like(given["like"], top, where)
+        else:
+            answer = ask.by_words(" ".join(words), top, where)
+    show_answer(answer, given["format"])
+    return 0 if answer.pictures or answer.documents else 1
+
+
+def _read_text_file(path: Path) -> str:
+    from anynpu.apps.search.documents import read_text
+
+    try:
+        with path.open("rb") as stream:
+            return read_text(stream.read(MOST_TEXT_BYTES), str(path))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def where_of(given: Mapping[str, Any]) -> Where:
+    """Returns the filter that the flags make; --until includes its day."""
+    since, until = (_day(given[name], name) for name in ("since", "until"))
+    if since is not None and until is not None and until < since:
+        raise ConfigError("--until is before --since")
+    end = None if until is None else (until + timedelta(days=1)).timestamp()
+    return Where(given["below"], None if since is None else since.timestamp(), end)
+
+
+def _day(text: str | None, flag: str) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+    except ValueError:
+        raise ConfigError(f"--{flag} {text}: a day was expected", "such as 2024-05-01") from None
+
+
+def show_answer(answer: Answer, format: str) -> None:
+    """Prints what was found."""
+    if format == "json":
+        record = {"schema_version": 1, "kind": "search", **schema.to_dict(answer, whole=True)}
+        click.echo(as_json(record), nl=False)
+        return
+    print_table([_row(each) for each in answer.pictures], "pictures" if answer.documents else "")
+    print_table([_row(each) for each in answer.documents], "documents" if answer.pictures else "")
+    for note in answer.notes:
+        click.echo(note, err=True)
+    if not answer.pictures and not answer.documents:
+        click.echo("nothing was found", err=True)
+
+
+def _row(result: Result) -> dict[str, str]:
+    where = result.paths[0] if result.paths else "?"
+    where += f":{result.line}" if result.kind == "document" else ""
+    more = f" and {len(result.paths) - 1} more" if len(result.paths) > 1 else ""
+    gone = " (gone: index again)" if result.gone else ""
+    row = {
+        "score": f"{result.score:.4f}",
+        "taken": datetime.fromtimestamp(result.taken, UTC).strftime("%Y-%m-%d"),
+        "file": f"{where}{more}{gone}",
+    }
+    if result.kind == "document":
+        row["text"] = result.text if len(result.text) <= 60 else result.text[:57] + "..."
+    return row
+
+
+@search.command()
+@INDEX
+@click.option("--problems", is_flag=True, help="List every file that could not be read, and why.")
+@options.apply(options.COMMON)
+def state(**given: Any) -> int:
+    """Show what is indexed: folders, files, vectors, models, and what could not be read."""
+    with opened_index(given, ()) as opened:
+        roots = [{"folder": root, "files": count, "unreadable": bad} for root, count, bad in opened.ledger.roots()]
+        bad_rows = [row for row in opened.ledger.rows().values() if row.problem]
+        collections = {}
+        for name in ("images", "documents"):
+            collection = opened.collection(name)
+            if collection is not None:
+                info, space = collection.info(), collection.spec.space
+                collections[name] = {**vars(info), "space": space.name, "precision": space.precision}
+        record = schema.to_dict(opened.record, whole=True)
+    if given["format"] == "json":
+        listed = [{"path": row.path, "problem": row.problem} for row in bad_rows]
+        whole = {"roots": roots, "collections": collections, "index": record, "unreadable": listed}
+        click.echo(as_json({"schema_version": 1, "kind": "search-state", **whole}), nl=False)
+        return 0
+    print_table([{key: str(value) for key, value in row.items()} for row in roots])
+    print_table(
+        [
+            {"vectors": name, **{key: str(value) for key, value in collection.items()}}
+            for name, collection in collections.items()
+        ]
+    )
+    for row in bad_rows if given["problems"] else ():
+        click.echo(on_one_line(row.problem))
+    return 0
+
+
+@search.command()
+@click.argument("folder_gone", metavar="FOLDER", type=click.Path(path_type=Path))
+@INDEX
+@options.apply(options.COMMON)
+def forget(folder_gone: Path, **given: Any) -> int:
+    """Drop what was indexed of a folder, whether it is still there or not. No file is touched."""
+    with opened_index(given, ()) as opened:
+        count = opened.forget(folder_gone)
+    if given["format"] == "json":
+        record = {"schema_version": 1, "kind": "search-forget", "folder": str(folder_gone), "files": count}
+        click.echo(as_json(record), nl=False)
+    else:
+        click.echo(on_one_line(f"{folder_gone}: {count:,} files forgotten"))
+    return 0
+
+
+@search.command()
+@click.option(
+    "--with",
+    "other",
+    required=True,
+    metavar="ARTIFACT",
+    type=click.Path(path_type=Path),
+    help="The same image model in the other form: the float one of an index made with 8 bits, or the reverse.",
+)
+@click.option("--samples", type=click.IntRange(20, 20_000), default=500, show_default=True, help="Pictures to draw.")
+@INDEX
+@options.apply(options.COMMON)
+@click.pass_context
+def recall(ctx: click.Context, /, other: Path, **given: Any) -> int:
+    """Measure what 8 bits cost on your own pictures: how many of the 10 nearest neighbours stay the same.
+
+    \b
+    anynpu search recall --with clip/float
+    """
+    from anynpu.apps.search.recall import recall as measure
+
+    with ExitStack() as stack:
+        opened = stack.enter_context(opened_index(given, ()))
+        subject = task.read_subject(other, ("embed-image",))
+        session, _ = open_on(subject.artifact, OPENED)
+        stack.callback(session.close)
+        model = picture_model(subject.artifact, ImageTower(task.model_of(subject, session)))
+        result = measure(opened, model, given["samples"])
+    if given["format"] == "json":
+        record = {"schema_version": 1, "kind": "search-recall", **schema.to_dict(result, whole=True)}
+        click.echo(as_json(record), nl=False)
+        return 0
+    click.echo(
+        f"recall@{result.neighbours}: {result.recall:.4f} (95 %: {result.low:.4f} to {result.high:.4f}) over "
+        f"{result.pictures:,} pictures; chance {result.chance:.4f}; mean cosine of the two vectors of a picture "
+        f"{result.cosine:.4f}"
+    )
+    if result.unreadable:
+        click.echo(f"{result.unreadable:,} drawn pictures could not be read any more", err=True)
+    return 0
