@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ from anynpu.runtime import task
 from anynpu.tasks.embed import ImageTower, TextTower
 from anynpu.tasks.images import read_image
 
+INTERRUPTED = 130
 TELL_S = 2.0
 MOST_LISTED = 20
 MOST_TEXT_BYTES = 32 << 20
@@ -404,3 +406,61 @@ def recall(ctx: click.Context, /, other: Path, **given: Any) -> int:
     if result.unreadable:
         click.echo(f"{result.unreadable:,} drawn pictures could not be read any more", err=True)
     return 0
+
+
+@search.command()
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8091, show_default=True, help="Port; 0 takes a free one."
+)
+@click.option("--token-file", type=click.Path(path_type=Path), help="Ask for the token in this file; one a line.")
+@INDEX
+@options.apply(options.COMMON)
+def page(host: str, port: int, token_file: Path | None, **given: Any) -> int:
+    """Serve a page to search on: results as you type, a picture dropped on it, folder and dates, what is like this.
+
+    Only this computer reaches it unless --host says otherwise; then it needs --token-file, since whoever reaches it
+    sees the pictures.
+
+    \b
+    anynpu search page
+    anynpu search page --host 0.0.0.0 --port 8091 --token-file token
+    """
+    from anynpu.apps.search.page.routes import Page
+    from anynpu.apps.web.app import Policy
+    from anynpu.apps.web.server import Life, bind, is_loopback, run, url_of
+
+    tokens = _tokens(token_file) if token_file is not None else ()
+    listener = bind(host, port)
+    with listener:
+        local = is_loopback(listener)
+        if not local and not tokens:
+            raise ConfigError(
+                f"--host {host}: whoever reaches this computer would see the pictures", "give --token-file"
+            )
+        with opened_index(given, ("image", "question", "text")) as opened:
+            shown = Page(Search(opened), local)
+
+            def ready() -> None:
+                url = url_of(listener)
+                if given["format"] == "json":
+                    click.echo(as_json({"schema_version": 1, "kind": "search-page", "url": url}), nl=False)
+                else:
+                    click.echo(f"ready: {url}")
+                sys.stdout.flush()
+
+            try:
+                ended_by = run(shown.app(Policy.of(tokens)), [listener], Life(ready=ready))
+            finally:
+                shown.close()
+    return INTERRUPTED if ended_by == signal.SIGINT else 0
+
+
+def _tokens(path: Path) -> tuple[str, ...]:
+    try:
+        found = tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read ({error})") from None
+    if not found:
+        raise ConfigError(f"{path}: holds no token")
+    return found

@@ -1,0 +1,1 @@
+"""The page of search: its files, and the routes behind it."""
