@@ -17,6 +17,7 @@ ORDER = (
     ("measure", "report", "apps"),
     ("source", "graph"),
     ("quantize",),
+    ("lowering",),
     ("targets", "firmware"),
     ("pipeline",),
     ("testing",),
@@ -110,7 +111,7 @@ def test_onnx_is_imported_at_the_top_only_where_graphs_are_the_subject():
     found = [
         m.at(node)
         for m in modules()
-        if m.top not in ("source", "graph", "quantize", "targets")
+        if m.top not in ("source", "graph", "quantize", "lowering", "targets")
         for node in at_import(m.tree.body)
         for name in imported(node)
         if name.partition(".")[0] == "onnx"

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["convert_float", "convert_module", "in_layout", "inline_buffers", "quantize_file", "read_specs"]
 
 Figures = dict[str, Any]
+Writer = Callable[[bytes, Mapping[str, Range], QuantPlan], bytes]
 
 
 def convert_float(
@@ -157,9 +158,16 @@ def _whole(array: Array, spec: TensorSpec) -> Array:
 
 
 def quantize_file(
-    float_path: Path, data: Dataset, plan: QuantPlan, out: Path, progress: Progress | None = None
+    float_path: Path,
+    data: Dataset,
+    plan: QuantPlan,
+    out: Path,
+    progress: Progress | None = None,
+    write: Writer | None = None,
 ) -> Figures:
     """Writes the quantised .tflite of a float one and returns its figures; `data` is in the layout of the file.
+
+    `write` makes the integers of a float file, ranges and plan; by default ai-edge-quantizer does.
 
     Operators that ai-edge-quantizer leaves in floating point are named in the figures, and the factors of the channels
     that were equalised, by the tensor of the float file: inner values of the two files differ by them.
@@ -181,11 +189,16 @@ def quantize_file(
         means = channel_means(_runner(original), data, weighted_inputs(model), ranges, plan)
         correct_biases(model, means, plan.weights == "per-channel")
     calibrated = time.perf_counter()
-    borders = border_names(model)
-    quantised = read_model(_quantized(pack_model(model), ranges, plan))
-    name_tensors(quantised, *borders)
+    content = (write or _named)(pack_model(model), ranges, plan)
     seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
-    return _written(pack_model(quantised), quantised, out, plan, data, seconds) | {"equalized": factors}
+    return _written(content, read_model(content), out, plan, data, seconds) | {"equalized": factors}
+
+
+def _named(content: bytes, ranges: Mapping[str, Range], plan: QuantPlan) -> bytes:
+    """Returns what ai-edge-quantizer makes of a float file, with borders named as there and short names inside."""
+    quantised = read_model(_quantized(content, ranges, plan))
+    name_tensors(quantised, *border_names(read_model(content)))
+    return pack_model(quantised)
 
 
 def _equalized(content: bytes, data: Dataset, factors: dict[str, list[float]] | None = None) -> bytes:

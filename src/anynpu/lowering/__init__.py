@@ -1,0 +1,1 @@
+"""ONNX graphs as TFLite operators: lowered, quantised and written here, without anyone else's converter."""

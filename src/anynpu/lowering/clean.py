@@ -1,0 +1,170 @@
+"""Makes a lowered graph smaller without changing what it computes: activations fused, moves joined and cancelled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
+from anynpu.lowering.options import Activation, Fused
+
+_ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
+_APPLIES = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "SUB", "MUL", "AVERAGE_POOL_2D", "MAX_POOL_2D")
+_WEIGHT_AXIS = {"CONV_2D": 0, "FULLY_CONNECTED": 0, "DEPTHWISE_CONV_2D": 3}
+Pass = Callable[[Graph], Graph]
+
+
+def cleaned(graph: Graph) -> Graph:
+    """Returns the graph after all passes, repeated until none of them changes anything."""
+    while True:
+        before = graph
+        for change in (joined_moves, folded_channels, activations_first, fused_activations):
+            graph = change(graph)
+        if graph.operators == before.operators:
+            return graph
+
+
+def _rebuilt(graph: Graph, operators: list[Operator], tensors: dict[str, Tensor]) -> Graph:
+    return pruned(operators, tensors, graph.inputs, graph.outputs)
+
+
+def _sole(graph: Graph) -> Callable[[str], bool]:
+    """Returns a function that tells whether a tensor is read once and is no result."""
+    readers = graph.readers()
+    return lambda name: len(readers.get(name, [])) == 1 and name not in graph.outputs
+
+
+def joined_moves(graph: Graph) -> Graph:
+    """RESHAPE of RESHAPE is one; TRANSPOSE of TRANSPOSE is one or none; a move that moves nothing goes."""
+    makers, tensors = graph.makers(), dict(graph.tensors)
+    same: dict[str, str] = {}
+    operators: list[Operator] = []
+    for operator in graph.operators:
+        operator = replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
+        before = makers.get(operator.inputs[0])
+        if operator.kind in ("RESHAPE", "TRANSPOSE") and before is not None and before.kind == operator.kind:
+            operator = _joined(operator, before, tensors)
+        if operator.kind in ("RESHAPE", "TRANSPOSE") and operator.outputs[0] not in graph.outputs:
+            order = tensors[operator.inputs[1]].data
+            shape = tensors[operator.inputs[0]].shape
+            idle = operator.kind == "RESHAPE" and shape == tensors[operator.outputs[0]].shape
+            if idle or (operator.kind == "TRANSPOSE" and order is not None and list(order) == sorted(order)):
+                same[operator.outputs[0]] = operator.inputs[0]
+                continue
+        makers[operator.outputs[0]] = operator
+        operators.append(operator)
+    return _rebuilt(graph, operators, tensors)
+
+
+def _joined(operator: Operator, before: Operator, tensors: dict[str, Tensor]) -> Operator:
+    if operator.kind == "RESHAPE":
+        return replace(operator, inputs=(before.inputs[0], operator.inputs[1]))
+    first, second = tensors[before.inputs[1]].data, tensors[operator.inputs[1]].data
+    if first is None or second is None:
+        return operator
+    name = f"{operator.outputs[0]}/order"
+    tensors[name] = Tensor(name, second.shape, "int32", int32(first[second]))
+    return replace(operator, inputs=(before.inputs[0], name))
+
+
+def activations_first(graph: Graph) -> Graph:
+    """An activation behind a RESHAPE or TRANSPOSE that nothing else reads goes before it, where it can be fused."""
+    makers, sole, tensors = graph.makers(), _sole(graph), dict(graph.tensors)
+    operators = list(graph.operators)
+    for place, operator in enumerate(graph.operators):
+        move = makers.get(operator.inputs[0])
+        if operator.kind not in _ACTIVATIONS or move is None or move.kind not in ("RESHAPE", "TRANSPOSE"):
+            continue
+        behind = makers.get(move.inputs[0])
+        if not sole(operator.inputs[0]) or not sole(move.inputs[0]) or behind is None or behind.kind not in _APPLIES:
+            continue
+        middle = f"{operator.outputs[0]}/moved"
+        tensors[middle] = replace(tensors[move.inputs[0]], name=middle)
+        operators[operators.index(move)] = replace(operator, inputs=(move.inputs[0],), outputs=(middle,))
+        operators[place] = replace(move, inputs=(middle, *move.inputs[1:]), outputs=operator.outputs)
+        return _rebuilt(graph, operators, tensors)
+    return graph
+
+
+def fused_activations(graph: Graph) -> Graph:
+    """An activation behind an operator that can apply it, and that nothing else reads, becomes its setting."""
+    sole, dropped = _sole(graph), dict[str, Operator]()
+    makers = graph.makers()
+    for operator in graph.operators:
+        maker = makers.get(operator.inputs[0])
+        if operator.kind not in _ACTIVATIONS or maker is None or maker.kind not in _APPLIES:
+            continue
+        if sole(operator.inputs[0]) and maker.activation == "NONE" and maker.outputs[0] not in dropped:
+            dropped[maker.outputs[0]] = operator
+    operators = []
+    for operator in graph.operators:
+        follower = dropped.get(operator.outputs[0])
+        if follower is not None and isinstance(operator.options, Fused):
+            options = replace(operator.options, fused_activation_function=cast(Activation, follower.kind))
+            operators.append(replace(operator, outputs=follower.outputs, options=options))
+        elif operator not in dropped.values():
+            operators.append(operator)
+    return _rebuilt(graph, operators, dict(graph.tensors))
+
+
+def folded_channels(graph: Graph) -> Graph:
+    """A MUL or ADD of one number per channel behind stored weights goes into weights and bias."""
+    sole, makers, tensors = _sole(graph), graph.makers(), dict(graph.tensors)
+    users = graph.readers()
+    same: dict[str, str] = {}
+    operators: list[Operator] = []
+    for operator in graph.operators:
+        operator = replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
+        folded = _folded(operator, graph, makers, sole, users, tensors)
+        if folded is not None and operator.outputs[0] not in graph.outputs:
+            same[operator.outputs[0]] = folded
+            continue
+        operators.append(operator)
+    return _rebuilt(graph, operators, tensors)
+
+
+def _folded(
+    operator: Operator,
+    graph: Graph,
+    makers: dict[str, Operator],
+    sole: Callable[[str], bool],
+    users: dict[str, list[Operator]],
+    tensors: dict[str, Tensor],
+) -> str | None:
+    """Changes the weights that an operator can go into, and returns what stands for its result."""
+    if operator.kind not in ("MUL", "ADD") or operator.activation != "NONE":
+        return None
+    sides = [name for name in operator.inputs if tensors[name].data is None]
+    if len(sides) != 1 or not sole(sides[0]) or len(operator.inputs) != 2:
+        return None
+    array = next(np.asarray(t) for n in operator.inputs if (t := tensors[n].data) is not None)
+    below = sides[0]
+    while makers.get(below) is not None and makers[below].kind == "RESHAPE" and sole(makers[below].inputs[0]):
+        if tensors[below].shape[-1] != tensors[makers[below].inputs[0]].shape[-1]:
+            return None
+        below = makers[below].inputs[0]
+    maker = makers.get(below)
+    channels = tensors[sides[0]].shape[-1]
+    fits = array.size == 1 or (array.shape[-1:] == (channels,) and array.size == channels)
+    if maker is None or maker.kind not in _WEIGHT_AXIS or maker.activation != "NONE" or not fits:
+        return None
+    if tensors[sides[0]].shape != tensors[operator.outputs[0]].shape:
+        return None
+    if any(len(users[name]) > 1 or tensors[name].data is None for name in maker.inputs[1:3]):
+        return None
+    along = np.broadcast_to(array.reshape(-1), (channels,))
+    weights, bias = tensors[maker.inputs[1]], tensors[maker.inputs[2]]
+    if operator.kind == "MUL":
+        shape = [-1 if a == _WEIGHT_AXIS[maker.kind] else 1 for a in range(len(weights.shape))]
+        tensors[weights.name] = _with(weights, weights.data * along.reshape(shape))
+        tensors[bias.name] = _with(bias, bias.data * along)
+    else:
+        tensors[bias.name] = _with(bias, bias.data + along)
+    return sides[0]
+
+
+def _with(tensor: Tensor, data: np.ndarray) -> Tensor:
+    return replace(tensor, data=np.ascontiguousarray(data, np.float32))

@@ -1,0 +1,121 @@
+"""Activations: as one TFLite operator where there is one, otherwise as few as give the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anynpu.lowering.lower import Lowering
+from anynpu.lowering.operators.arithmetic import function
+from anynpu.lowering.options import Add, Gelu, LeakyRelu, Mul, Options, Softmax, Sub
+from anynpu.lowering.table import Node, Refused, operator
+
+
+@operator("Relu", "Sigmoid", "Tanh", "HardSwish")
+def activation(at: Lowering, node: Node) -> None:
+    """RELU, LOGISTIC, TANH or HARD_SWISH; an activation behind an operator that can apply it is fused later."""
+    function(at, node, {"Sigmoid": "LOGISTIC", "HardSwish": "HARD_SWISH"}.get(node.op, node.op.upper()))
+
+
+@operator("Elu")
+def elu(at: Lowering, node: Node) -> None:
+    """The rectified input plus alpha * (exp(min(x, 0)) - 1): LiteRT's reference kernels lack ELU."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    below = at.emit("MINIMUM", (tensor, at.value("zero", 0.0)), shape, stem=node.output)
+    power = at.emit("EXP", (below,), shape, stem=node.output)
+    part = at.emit("SUB", (power, at.value("one", 1.0)), shape, Sub(), node.output)
+    alpha = float(node.get("alpha", 1.0))
+    if alpha != 1.0:
+        part = at.emit("MUL", (part, at.value("alpha", alpha)), shape, Mul(), node.output)
+    above = at.emit("RELU", (tensor,), shape, stem=node.output)
+    at.give(node.output, at.emit("ADD", (above, part), shape, Add(), node.output), axes)
+
+
+@operator("Clip")
+def clip(at: Lowering, node: Node) -> None:
+    """RELU6 or RELU where the limits are theirs, otherwise MAXIMUM and MINIMUM."""
+    low, high = (_limit(at, node, place, name) for place, name in ((1, "min"), (2, "max")))
+    kinds: dict[tuple[float | None, float | None], str] = {(0.0, 6.0): "RELU6", (0.0, None): "RELU"}
+    kind = kinds.get((low, high))
+    if kind:
+        function(at, node, kind)
+        return
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    if low is not None:
+        tensor = at.emit("MAXIMUM", (tensor, at.value("low", low)), shape, stem=node.output)
+    if high is not None:
+        tensor = at.emit("MINIMUM", (tensor, at.value("high", high)), shape, stem=node.output)
+    at.give(node.output, tensor, axes)
+
+
+def _limit(at: Lowering, node: Node, place: int, name: str) -> float | None:
+    if name in node.attributes:
+        value = float(node.attributes[name])
+    elif not node.input(place):
+        return None
+    else:
+        array = at.constant(node.input(place))
+        if array is None:
+            raise Refused("the limits are computed at run time")
+        value = float(array.reshape(-1)[0])
+    return None if abs(value) >= 3e38 else value
+
+
+@operator("LeakyRelu")
+def leaky_relu(at: Lowering, node: Node) -> None:
+    """LEAKY_RELU."""
+    function(at, node, "LEAKY_RELU", LeakyRelu(float(node.get("alpha", 0.01))))
+
+
+@operator("PRelu")
+def prelu(at: Lowering, node: Node) -> None:
+    """LEAKY_RELU where all slopes are one number, otherwise PRELU with the slopes along the channels."""
+    slope = at.constant(node.input(1))
+    if slope is None:
+        raise Refused("the slopes are computed at run time")
+    if np.all(slope == slope.reshape(-1)[0]):
+        function(at, node, "LEAKY_RELU", LeakyRelu(float(slope.reshape(-1)[0])))
+        return
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    missing = len(axes) - slope.ndim
+    whole = slope.reshape((1,) * missing + slope.shape)
+    slopes = np.transpose(whole, axes)[0]
+    at.give(node.output, at.emit("PRELU", (tensor, at.store(slopes, node.input(1))), shape, stem=node.output), axes)
+
+
+@operator("HardSigmoid")
+def hard_sigmoid(at: Lowering, node: Node) -> None:
+    """RELU6 of a scaled and shifted input, scaled by a sixth: max(0, min(1, alpha * x + beta))."""
+    alpha, beta = float(node.get("alpha", 0.2)), float(node.get("beta", 0.5))
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    if not np.isclose(6 * alpha, 1.0, rtol=1e-6):
+        tensor = at.emit("MUL", (tensor, at.value("slope", 6 * alpha)), shape, Mul(), node.output)
+    moved = at.emit("ADD", (tensor, at.value("offset", 6 * beta)), shape, Add("RELU6"), node.output)
+    at.give(node.output, at.emit("MUL", (moved, at.value("sixth", 1 / 6)), shape, Mul(), node.output), axes)
+
+
+@operator("Gelu")
+def gelu(at: Lowering, node: Node) -> None:
+    """GELU, exact or by tanh as the model has it."""
+    function(at, node, "GELU", Gelu(node.get("approximate", "none") == "tanh"))
+
+
+@operator("Softmax", "LogSoftmax")
+def softmax(at: Lowering, node: Node) -> None:
+    """SOFTMAX or LOG_SOFTMAX with its axis stored last."""
+    name = node.input(0)
+    rank = at.rank(name)
+    axis = int(node.get("axis", -1)) % rank
+    axes = (*(each for each in at.axes(name) if each != axis), axis)
+    tensor = at.stored(name, axes)
+    shape = at.tensors[tensor].shape
+    options: Options | None = Softmax() if node.op == "Softmax" else None
+    kind = "SOFTMAX" if node.op == "Softmax" else "LOG_SOFTMAX"
+    at.give(node.output, at.emit(kind, (tensor,), shape, options, node.output), axes)

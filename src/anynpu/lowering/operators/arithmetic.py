@@ -1,0 +1,166 @@
+"""Arithmetic element by element, in whatever order of axes the operands have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from anynpu.lowering.lower import Axes, Lowering, plain
+from anynpu.lowering.options import Add, Cast, Div, Mul, Options, Sub
+from anynpu.lowering.table import Node, Refused, operator
+
+_OPTIONS: dict[str, Options | None] = {
+    "ADD": Add(), "SUB": Sub(), "MUL": Mul(), "DIV": Div(), "MAXIMUM": None, "MINIMUM": None,
+}  # fmt: skip
+_KINDS = {"Add": "ADD", "Sub": "SUB", "Mul": "MUL", "Div": "DIV", "Max": "MAXIMUM", "Min": "MINIMUM", "Sum": "ADD"}
+
+
+def common_axes(at: Lowering, names: Sequence[str], rank: int) -> Axes:
+    """Returns the order of the largest computed operand that has every axis; the order of ONNX where there is none."""
+    whole = [name for name in names if at.constant(name) is None and at.rank(name) == rank]
+    largest = max(whole, key=lambda name: math.prod(at.shape(name)), default="")
+    return at.axes(largest) if largest else plain(rank)
+
+
+def combined(at: Lowering, kind: str, names: Sequence[str], output: str) -> None:
+    """Emits one operator over two operands that broadcast."""
+    shape = at.shape(output)
+    axes = common_axes(at, names, len(shape))
+    tensors = [at.operand(name, axes) for name in names]
+    stored = tuple(shape[axis] for axis in axes)
+    result = at.emit(kind, tensors, stored, _OPTIONS[kind], output)
+    at.give(output, result, axes)
+
+
+@operator("Add", "Sub", "Mul", "Div")
+def binary(at: Lowering, node: Node) -> None:
+    """ADD, SUB, MUL or DIV; division by constants is multiplication by their reciprocals."""
+    kind, names = _KINDS[node.op], list(node.inputs)
+    divisor = at.constant(names[1])
+    if kind == "DIV" and at.dtypes[names[0]].startswith("int"):
+        raise Refused("division of integers has no exact TFLite operator")
+    if kind == "DIV" and divisor is not None and np.all(divisor != 0):
+        at.constants[f"1/{names[1]}"] = np.asarray(1.0 / divisor.astype(np.float64), np.float32)
+        at.shapes[f"1/{names[1]}"], at.dtypes[f"1/{names[1]}"] = divisor.shape, "float32"
+        kind, names[1] = "MUL", f"1/{names[1]}"
+    combined(at, kind, names, node.output)
+
+
+@operator("Max", "Min", "Sum")
+def several(at: Lowering, node: Node) -> None:
+    """MAXIMUM, MINIMUM or ADD, one operand after the other."""
+    names = list(node.inputs)
+    if len(names) == 1:
+        at.give(node.output, at.stored(names[0], at.axes(names[0])), at.axes(names[0]))
+        return
+    total = names[0]
+    for number, name in enumerate(names[1:], 2):
+        last = number == len(names)
+        result = node.output if last else f"{node.output}/{number}"
+        if not last:
+            at.shapes[result] = tuple(np.broadcast_shapes(at.shape(total), at.shape(name)))
+            at.dtypes[result] = at.dtypes[name]
+        combined(at, _KINDS[node.op], (total, name), result)
+        total = result
+
+
+@operator("Pow")
+def power(at: Lowering, node: Node) -> None:
+    """MUL by itself for a square, SQRT, RSQRT or DIV for a root or reciprocal, otherwise POW."""
+    exponent = at.constant(node.input(1))
+    name = node.input(0)
+    axes = at.axes(name)
+    if exponent is None or exponent.size != 1:
+        shape = at.shape(node.output)
+        axes = common_axes(at, node.inputs, len(shape))
+        tensors = [at.operand(each, axes) for each in node.inputs]
+        at.give(node.output, at.emit("POW", tensors, tuple(shape[a] for a in axes), stem=node.output), axes)
+        return
+    tensor = at.stored(name, axes)
+    shape = at.tensors[tensor].shape
+    match float(exponent.reshape(-1)[0]):
+        case 1.0:
+            result = tensor
+        case 2.0:
+            result = at.emit("MUL", (tensor, tensor), shape, Mul(), node.output)
+        case 3.0:
+            square = at.emit("MUL", (tensor, tensor), shape, Mul(), node.output)
+            result = at.emit("MUL", (square, tensor), shape, Mul(), node.output)
+        case 0.5:
+            result = at.emit("SQRT", (tensor,), shape, stem=node.output)
+        case -0.5:
+            result = at.emit("RSQRT", (tensor,), shape, stem=node.output)
+        case -1.0:
+            result = at.emit("DIV", (at.value("one", 1.0), tensor), shape, Div(), node.output)
+        case other:
+            result = at.emit("POW", (tensor, at.value("exponent", other)), shape, stem=node.output)
+    at.give(node.output, result, axes)
+
+
+def function(at: Lowering, node: Node, kind: str, options: Options | None = None) -> None:
+    """Emits an operator of one operand, in the order that the operand has."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    at.give(node.output, at.emit(kind, (tensor,), at.tensors[tensor].shape, options, node.output), axes)
+
+
+@operator("Exp", "Log", "Sqrt", "Abs", "Sin", "Cos", "Floor", "Ceil", "Round")
+def unary(at: Lowering, node: Node) -> None:
+    """The TFLite operator of the same name."""
+    function(at, node, node.op.upper())
+
+
+@operator("Neg")
+def negative(at: Lowering, node: Node) -> None:
+    """MUL by -1: LiteRT's NEG turns integers around without regard to their zero point."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    at.give(node.output, at.emit("MUL", (tensor, at.value("minus", -1.0)), shape, Mul(), node.output), axes)
+
+
+@operator("Reciprocal")
+def reciprocal(at: Lowering, node: Node) -> None:
+    """DIV of one; RSQRT where what it divides is a square root that nothing else reads."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    at.give(node.output, at.emit("DIV", (at.value("one", 1.0), tensor), shape, Div(), node.output), axes)
+
+
+@operator("Identity", "Dropout")
+def identity(at: Lowering, node: Node) -> None:
+    """Nothing: the result is the input."""
+    name = node.input(0)
+    if at.constant(name) is not None:
+        at.constants[node.output] = at.constants[name]
+    else:
+        at.views[node.output] = at.views[name]
+
+
+@operator("Cast")
+def cast(at: Lowering, node: Node) -> None:
+    """CAST between number types; between kinds of floating point, and of integers, nothing."""
+    name = node.input(0)
+    axes = at.axes(name)
+    tensor = at.stored(name, axes)
+    have = at.tensors[tensor].dtype
+    wanted = at.dtypes[node.output]
+    wanted = "float32" if wanted.startswith("float") else "int32" if wanted in ("int64", "int32") else wanted
+    if have == wanted:
+        at.views[node.output] = at.views[name]
+        return
+    shape = at.tensors[tensor].shape
+    at.give(node.output, at.emit("CAST", (tensor,), shape, Cast(have, wanted), node.output, dtype=wanted), axes)
+
+
+@operator("BatchNormalization")
+def batch_norm(at: Lowering, node: Node) -> None:
+    """A depthwise convolution of one element with the statistics in weights and bias; MUL and ADD without an image."""
+    from anynpu.lowering.operators.normalization import scaled_channels
+
+    scale, bias, mean, variance = (np.asarray(at.constants[name], np.float64) for name in node.inputs[1:5])
+    factor = scale / np.sqrt(variance + float(node.get("epsilon", 1e-5)))
+    scaled_channels(at, node.input(0), factor, bias - mean * factor, node.output)

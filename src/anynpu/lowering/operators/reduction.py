@@ -1,0 +1,82 @@
+"""Reductions over axes, wherever these are stored."""
+
+from __future__ import annotations
+
+import math
+
+from anynpu.lowering.graph import int32
+from anynpu.lowering.lower import Lowering
+from anynpu.lowering.options import ArgMax, ArgMin, Mul, Reducer
+from anynpu.lowering.table import Node, operator, required
+
+_KINDS = {"ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_MIN"}
+_SUMS = ("ReduceSum", "ReduceL2", "ReduceSumSquare")
+
+
+def reduced(at: Lowering, kind: str, tensor: str, places: list[int], stem: str) -> str:
+    """Returns a reduction over stored axes, which stay with size one."""
+    shape = tuple(1 if place in places else size for place, size in enumerate(at.tensors[tensor].shape))
+    return at.emit(kind, (tensor, at.store(int32(places), "axes")), shape, Reducer(True), stem)
+
+
+def summed(at: Lowering, tensor: str, places: list[int], stem: str) -> str:
+    """Returns the sum over stored axes as the mean times their size: LiteRT's integer SUM does not rescale."""
+    mean = reduced(at, "MEAN", tensor, places, stem)
+    count = math.prod(at.tensors[tensor].shape[place] for place in places)
+    return at.emit("MUL", (mean, at.value("count", count)), at.tensors[mean].shape, Mul(), stem)
+
+
+def reduced_axes(at: Lowering, node: Node) -> list[int]:
+    """Returns the axes of a reduction, an attribute in older opsets and an input in newer ones."""
+    rank = at.rank(node.input(0))
+    if "axes" in node.attributes:
+        axes = node.integers("axes", [])
+    elif node.input(1):
+        axes = [int(axis) for axis in required(at.constant(node.input(1)), "the axes").reshape(-1)]
+    else:
+        axes = [] if int(node.get("noop_with_empty_axes", 0)) else list(range(rank))
+    return sorted({axis % rank for axis in axes})
+
+
+@operator("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSumSquare")
+def reduce(at: Lowering, node: Node) -> None:
+    """MEAN, REDUCE_MAX or REDUCE_MIN over the axes where they are stored; a sum is the mean times their size."""
+    name = node.input(0)
+    axes, over = at.axes(name), reduced_axes(at, node)
+    tensor = at.stored(name, axes)
+    places = sorted(axes.index(axis) for axis in over)
+    if node.op in ("ReduceL2", "ReduceSumSquare"):
+        tensor = at.emit("MUL", (tensor, tensor), at.tensors[tensor].shape, Mul(), node.output)
+    if node.op in _SUMS:
+        tensor = summed(at, tensor, places, node.output)
+    else:
+        tensor = reduced(at, _KINDS.get(node.op, "MEAN"), tensor, places, node.output)
+    if node.op == "ReduceL2":
+        tensor = at.emit("SQRT", (tensor,), at.tensors[tensor].shape, stem=node.output)
+    give_reduced(at, node.output, tensor, axes, over, bool(node.get("keepdims", 1)))
+
+
+def give_reduced(at: Lowering, output: str, tensor: str, axes: tuple[int, ...], over: list[int], keep: bool) -> None:
+    """Gives a reduction with its axes kept as an ONNX result that keeps or drops them."""
+    if keep:
+        at.give(output, tensor, axes)
+        return
+    left = [axis for axis in axes if axis not in over]
+    numbers = {axis: number for number, axis in enumerate(sorted(left))}
+    shape = [size for size, axis in zip(at.tensors[tensor].shape, axes, strict=True) if axis not in over]
+    at.give(output, at.reshape(tensor, shape), tuple(numbers[axis] for axis in left))
+
+
+@operator("ArgMax", "ArgMin")
+def arg(at: Lowering, node: Node) -> None:
+    """ARG_MAX or ARG_MIN along the axis where it is stored, as 32-bit numbers."""
+    name = node.input(0)
+    axes = at.axes(name)
+    axis = int(node.get("axis", 0)) % len(axes)
+    tensor, place = at.stored(name, axes), axes.index(axis)
+    shape = tuple(size for number, size in enumerate(at.tensors[tensor].shape) if number != place)
+    kind, options = ("ARG_MAX", ArgMax()) if node.op == "ArgMax" else ("ARG_MIN", ArgMin())
+    inputs = (tensor, at.store(int32([place]).reshape(()), "axis"))
+    result = at.emit(kind, inputs, shape, options, node.output, dtype="int32")
+    kept = tuple(1 if number == place else size for number, size in enumerate(at.tensors[tensor].shape))
+    give_reduced(at, node.output, at.reshape(result, kept), axes, [axis], bool(node.get("keepdims", 1)))

@@ -1,0 +1,115 @@
+"""Resizing of images, and moves between depth and space."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anynpu.lowering.graph import int32
+from anynpu.lowering.lower import CHANNELS_LAST, Lowering
+from anynpu.lowering.options import DepthToSpace, Gather, Options, ResizeBilinear, ResizeNearestNeighbor, SpaceToDepth
+from anynpu.lowering.table import Node, Refused, operator
+
+
+@operator("Resize", "Upsample")
+def resize(at: Lowering, node: Node) -> None:
+    """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR, where TFLite takes its samples at the same places as ONNX."""
+    name = node.input(0)
+    before, after = at.shape(name), at.shape(node.output)
+    if len(before) != 4 or before[:2] != after[:2]:
+        raise Refused("only the two spatial axes of an image can be resized")
+    tensor = at.stored(name, CHANNELS_LAST[4])
+    if before == after:
+        at.give(node.output, tensor, CHANNELS_LAST[4])
+        return
+    mode = node.get("mode", "nearest")
+    where = node.get("coordinate_transformation_mode", "half_pixel" if node.op == "Resize" else "asymmetric")
+    if mode == "nearest":
+        kind, options = "RESIZE_NEAREST_NEIGHBOR", _nearest(before[2:], after[2:], where, node)
+    elif mode == "linear":
+        kind, options = "RESIZE_BILINEAR", _bilinear(before[2:], after[2:], where, node)
+    else:
+        raise Refused(f"mode {mode} has no TFLite operator")
+    size = at.store(int32(after[2:]), "size")
+    shape = (after[0], *after[2:], after[1])
+    at.give(node.output, at.emit(kind, (tensor, size), shape, options, node.output), CHANNELS_LAST[4])
+
+
+def _nearest(before: tuple[int, ...], after: tuple[int, ...], where: str, node: Node) -> Options:
+    rounding = node.get("nearest_mode", "round_prefer_floor" if node.op == "Resize" else "floor")
+    wanted = [_onnx_places(a, b, where, rounding) for a, b in zip(before, after, strict=True)]
+    for align, half in ((False, False), (False, True), (True, False)):
+        found = [_tflite_places(a, b, align, half) for a, b in zip(before, after, strict=True)]
+        if all(np.array_equal(a, b) for a, b in zip(wanted, found, strict=True)):
+            return ResizeNearestNeighbor(align, half)
+    raise Refused(f"nearest with {where} and {rounding} takes other elements than TFLite")
+
+
+def _onnx_places(before: int, after: int, where: str, rounding: str) -> np.ndarray:
+    """Returns the element that ONNX takes for each of the result."""
+    at = np.arange(after, dtype=np.float64)
+    scale = after / before
+    if where in ("half_pixel", "pytorch_half_pixel"):
+        at = (at + 0.5) / scale - 0.5 if after > 1 or where == "half_pixel" else at * 0
+    elif where == "align_corners":
+        at = at * (before - 1) / max(after - 1, 1)
+    elif where == "asymmetric":
+        at = at / scale
+    else:
+        raise Refused(f"{where} has no TFLite operator")
+    rounded = {
+        "floor": np.floor(at),
+        "ceil": np.ceil(at),
+        "round_prefer_floor": np.ceil(at - 0.5),
+        "round_prefer_ceil": np.floor(at + 0.5),
+    }[rounding]
+    return np.asarray(np.clip(rounded, 0, before - 1), np.int64)
+
+
+def _tflite_places(before: int, after: int, align: bool, half: bool) -> np.ndarray:
+    at = np.arange(after, dtype=np.float32)
+    scale = np.float32((before - 1) / (after - 1)) if align and after > 1 else np.float32(before / after)
+    at = (at + np.float32(0.5 if half else 0.0)) * scale
+    chosen = np.floor(at + 0.5) if align else np.floor(at)
+    return np.asarray(np.clip(chosen, 0, before - 1), np.int64)
+
+
+def _bilinear(before: tuple[int, ...], after: tuple[int, ...], where: str, node: Node) -> Options:
+    if int(node.get("antialias", 0)) and any(b < a for a, b in zip(before, after, strict=True)):
+        raise Refused("antialiasing has no TFLite operator")
+    if where == "pytorch_half_pixel" and 1 in after:
+        raise Refused(f"{where} to one element has no TFLite operator")
+    options = {
+        "half_pixel": ResizeBilinear(False, True),
+        "pytorch_half_pixel": ResizeBilinear(False, True),
+        "align_corners": ResizeBilinear(True, False),
+        "asymmetric": ResizeBilinear(False, False),
+    }.get(where)
+    if options is None:
+        raise Refused(f"{where} has no TFLite operator")
+    return options
+
+
+@operator("DepthToSpace")
+def depth_to_space(at: Lowering, node: Node) -> None:
+    """DEPTH_TO_SPACE; ONNX's CRD order first brings the channels into TFLite's."""
+    tensor = at.stored(node.input(0), CHANNELS_LAST[4])
+    block = int(node.attributes["blocksize"])
+    batch, height, width, channels = at.tensors[tensor].shape
+    if node.get("mode", "DCR") == "CRD":
+        order = np.arange(channels).reshape(-1, block * block).T.reshape(-1)
+        tensor = at.emit("GATHER", (tensor, at.store(int32(order), "order")), (batch, height, width, channels),
+                         Gather(3), node.input(0))  # fmt: skip
+    shape = (batch, height * block, width * block, channels // block**2)
+    result = at.emit("DEPTH_TO_SPACE", (tensor,), shape, DepthToSpace(block), node.output)
+    at.give(node.output, result, CHANNELS_LAST[4])
+
+
+@operator("SpaceToDepth")
+def space_to_depth(at: Lowering, node: Node) -> None:
+    """SPACE_TO_DEPTH: ONNX and TFLite number the channels alike."""
+    tensor = at.stored(node.input(0), CHANNELS_LAST[4])
+    block = int(node.attributes["blocksize"])
+    batch, height, width, channels = at.tensors[tensor].shape
+    shape = (batch, height // block, width // block, channels * block**2)
+    result = at.emit("SPACE_TO_DEPTH", (tensor,), shape, SpaceToDepth(block), node.output)
+    at.give(node.output, result, CHANNELS_LAST[4])

@@ -1,0 +1,90 @@
+"""Reads a .tflite file into a graph, as far as the writer knows its operators."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, get_type_hints
+
+import numpy as np
+
+from anynpu.errors import Finding, IntegrityError, Unsupported
+from anynpu.lowering import options as tables
+from anynpu.lowering.graph import Graph, Operator, Tensor
+from anynpu.lowering.options import EMPTY_TABLES, Options
+from anynpu.lowering.write import _ENUMS, camel, schema
+from anynpu.quantize.tflite_file import operator_names, read_model, text
+from anynpu.tensors import Array, Quantization
+
+
+def from_bytes(content: bytes, name: str = "model") -> Graph:
+    """Returns the main graph of a .tflite file; an operator with settings unknown here raises Unsupported."""
+    model = read_model(content, name)
+    subgraph = model.subgraphs[0]
+    tensors = [_tensor(tensor, model.buffers) for tensor in subgraph.tensors]
+    names = [tensor.name for tensor in tensors]
+    if len({*names}) != len(names):
+        raise IntegrityError(f"{name}: two tensors have one name")
+    operators, findings = [], []
+    for kind, operator in zip(operator_names(model), subgraph.operators, strict=True):
+        inputs = tuple(names[i] if i >= 0 else "" for i in operator.inputs)
+        outputs = tuple(names[i] for i in operator.outputs)
+        try:
+            operators.append(Operator(kind, inputs, outputs, _settings(kind, operator.builtinOptions)))
+        except (KeyError, AttributeError):
+            findings.append(Finding("tflite-operator", f"settings of {kind} are not known here", outputs[0]))
+    if findings:
+        raise Unsupported(f"{name} cannot be read: {findings[0]}", findings)
+    borders = (tuple(names[i] for i in part) for part in (subgraph.inputs, subgraph.outputs))
+    return Graph(tuple(operators), {t.name: t for t in tensors}, *borders)
+
+
+@functools.cache
+def _enum(name: str) -> dict[int, str]:
+    return {value: key for key, value in vars(getattr(schema(), name)).items() if isinstance(value, int)}
+
+
+def _tensor(tensor: Any, buffers: Sequence[Any]) -> Tensor:
+    dtype = _enum("TensorType")[tensor.type].lower()
+    shape = tuple(int(size) for size in (tensor.shape if tensor.shape is not None else ()))
+    content = buffers[tensor.buffer].data
+    data: Array | None = None
+    if content is not None and len(content):
+        data = np.frombuffer(np.asarray(content, np.uint8).tobytes(), np.dtype(dtype)).reshape(shape)
+    return Tensor(text(tensor.name), shape, dtype, data, _quantization(tensor.quantization))
+
+
+def _quantization(parameters: Any) -> Quantization | None:
+    if parameters is None or parameters.scale is None or not len(parameters.scale):
+        return None
+    scales = tuple(float(scale) for scale in parameters.scale)
+    axis = int(parameters.quantizedDimension) if len(scales) > 1 else None
+    return Quantization(scales, tuple(int(point) for point in parameters.zeroPoint), axis)
+
+
+def _settings(kind: str, settings: Any) -> Options | None:
+    if settings is None:
+        return None
+    table = type(settings).__name__.removesuffix("OptionsT")
+    if table in EMPTY_TABLES.values():
+        return None
+    found: type[Options] | None = getattr(tables, table, None)
+    if found is None:
+        if all(not getattr(settings, field) for field in vars(settings)):
+            return None
+        raise KeyError(table)
+    hints = get_type_hints(found)
+    values: dict[str, Any] = {}
+    for item in dataclasses.fields(found):
+        value = getattr(settings, camel(item.name))
+        if item.name in _ENUMS:
+            value = _enum(_ENUMS[item.name])[int(value)]
+        elif item.name in ("output_type", "in_data_type", "out_data_type"):
+            value = _enum("TensorType")[int(value)].lower()
+        elif hints[item.name] == tuple[int, ...]:
+            value = () if value is None else tuple(int(each) for each in value)
+        else:
+            value = hints[item.name](value)
+        values[item.name] = value
+    return found(**values)

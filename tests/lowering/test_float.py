@@ -1,0 +1,255 @@
+"""Every lowered operator computes what ONNX Runtime does, executed from the written file by LiteRT."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lowered_nets import agrees, by_litert, by_onnx, net, one, samples
+from onnx import helper
+
+from anynpu.errors import Unsupported
+from anynpu.lowering.lower import lower, nodes_by_family
+from anynpu.lowering.write import to_bytes
+
+RNG = np.random.default_rng(7)
+
+
+def f(*shape: int) -> np.ndarray:
+    return RNG.normal(0, 1, shape).astype(np.float32)
+
+
+def i(*values: int) -> np.ndarray:
+    return np.asarray(values, np.int64)
+
+
+IMAGE, ROWS, TOKENS = (1, 6, 8, 9), (1, 12), (1, 5, 12)
+ONE_NODE = {
+    "relu": one("Relu", IMAGE),
+    "relu6": one("Clip", IMAGE, {"low": np.float32(0), "high": np.float32(6)}),
+    "clip": one("Clip", IMAGE, {"low": np.float32(-0.5), "high": np.float32(1.5)}),
+    "leaky": one("LeakyRelu", IMAGE, alpha=0.2),
+    "prelu": one("PRelu", IMAGE, {"slope": np.abs(f(6, 1, 1))}),
+    "prelu of one slope": one("PRelu", IMAGE, {"slope": np.full((1, 1, 1), 0.3, np.float32)}),
+    "hard swish": one("HardSwish", IMAGE),
+    "hard sigmoid": one("HardSigmoid", IMAGE, alpha=0.2, beta=0.5),
+    "hard sigmoid of a sixth": one("HardSigmoid", IMAGE, alpha=1 / 6, beta=0.5),
+    "sigmoid": one("Sigmoid", IMAGE),
+    "tanh": one("Tanh", IMAGE),
+    "elu": one("Elu", IMAGE, alpha=1.0),
+    "elu of another slope": one("Elu", IMAGE, alpha=0.4),
+    "gelu": one("Gelu", IMAGE, opset=20),
+    "gelu by tanh": one("Gelu", IMAGE, opset=20, approximate="tanh"),
+    "softmax": one("Softmax", TOKENS, axis=-1),
+    "softmax over channels": one("Softmax", IMAGE, axis=1),
+    "log softmax": one("LogSoftmax", ROWS, axis=1),
+    "exp": one("Exp", ROWS),
+    "sin": one("Sin", ROWS),
+    "cos": one("Cos", ROWS),
+    "neg": one("Neg", ROWS),
+    "abs": one("Abs", ROWS),
+    "square": one("Pow", ROWS, {"e": np.float32(2)}),
+    "divided by constants": one("Div", IMAGE, {"c": np.abs(f(6, 1, 1)) + 1}),
+    "add of channels": one("Add", IMAGE, {"c": f(6, 1, 1)}),
+    "mul of columns": one("Mul", IMAGE, {"c": f(9)}),
+    "maximum": one("Max", IMAGE, {"c": np.float32(0.25)}),
+    "gemm": one("Gemm", ROWS, {"w": f(12, 4), "b": f(4)}),
+    "gemm turned": one("Gemm", ROWS, {"w": f(4, 12), "b": f(1)}, transB=1, alpha=0.5, beta=2.0),
+    "matmul": one("MatMul", TOKENS, {"w": f(12, 7)}),
+    "matmul of stored matrices": one("MatMul", (1, 3, 5, 4), {"w": f(1, 3, 4, 6)}),
+    "global average": one("GlobalAveragePool", IMAGE),
+    "global maximum": one("GlobalMaxPool", IMAGE),
+    "mean over the image": one("ReduceMean", IMAGE, {"axes": i(2, 3)}, keepdims=0),
+    "mean of tokens": one("ReduceMean", TOKENS, {"axes": i(-1)}),
+    "sum": one("ReduceSum", IMAGE, {"axes": i(1)}),
+    "maximum of all": one("ReduceMax", TOKENS, {"axes": i(1)}, keepdims=0),
+    "minimum": one("ReduceMin", TOKENS, {"axes": i(2)}),
+    "norm": one("ReduceL2", TOKENS, {"axes": i(2)}),
+    "transpose": one("Transpose", IMAGE, perm=[0, 2, 3, 1]),
+    "reshape": one("Reshape", IMAGE, {"s": i(1, 2, 3, 72)}),
+    "flatten": one("Flatten", IMAGE, axis=1),
+    "squeeze": one("Squeeze", (1, 6, 1, 5), {"a": i(2)}),
+    "unsqueeze": one("Unsqueeze", TOKENS, {"a": i(1)}),
+    "slice": one("Slice", IMAGE, {"s": i(1, -3), "e": i(5, 2**31), "a": i(1, 3)}),
+    "slice in steps": one("Slice", IMAGE, {"s": i(0, 1), "e": i(8, 9), "a": i(2, 3), "t": i(2, 3)}),
+    "slice backwards": one("Slice", TOKENS, {"s": i(-1), "e": i(-(2**31)), "a": i(1), "t": i(-1)}),
+    "pad": one("Pad", IMAGE, {"p": i(0, 0, 1, 2, 0, 0, 3, 0)}),
+    "pad with ones": one("Pad", IMAGE, {"p": i(0, 0, 1, 2, 0, 0, 3, 0), "v": np.float32(1)}),
+    "pad below zero": one("Pad", IMAGE, {"p": i(0, 0, -1, 2, 0, 0, 3, -2)}),
+    "pad by reflection": one("Pad", IMAGE, {"p": i(0, 0, 1, 2, 0, 0, 1, 2)}, mode="reflect"),
+    "expand": one("Expand", (1, 6, 1, 1), {"s": i(1, 6, 3, 4)}),
+    "tile": one("Tile", TOKENS, {"r": i(1, 2, 3)}),
+    "gather in a row": one("Gather", IMAGE, {"n": i(2, 3, 4)}, axis=1),
+    "gather": one("Gather", IMAGE, {"n": i(4, 0, -1)}, axis=1),
+    "gather one": one("Gather", TOKENS, {"n": np.asarray(2, np.int64)}, axis=1),
+    "nearest": one("Resize", IMAGE, {"roi": f(0), "s": np.asarray([1, 1, 2, 2], np.float32)}, mode="nearest",
+                   coordinate_transformation_mode="asymmetric", nearest_mode="floor"),
+    "bilinear": one("Resize", IMAGE, {"roi": f(0), "s": np.asarray([1, 1, 2, 3], np.float32)}, mode="linear",
+                    coordinate_transformation_mode="half_pixel"),
+    "bilinear to corners": one("Resize", IMAGE, {"roi": f(0), "s": np.asarray([1, 1, 2, 2], np.float32)}, mode="linear",
+                               coordinate_transformation_mode="align_corners"),
+    "depth to space": one("DepthToSpace", (1, 8, 3, 4), blocksize=2),
+    "pixel shuffle": one("DepthToSpace", (1, 8, 3, 4), blocksize=2, mode="CRD"),
+    "space to depth": one("SpaceToDepth", (1, 3, 4, 6), blocksize=2),
+    "layer norm": one("LayerNormalization", TOKENS, {"s": f(12), "b": f(12)}),
+    "instance norm": one("InstanceNormalization", IMAGE, {"s": f(6), "b": f(6)}),
+    "group norm": one("GroupNormalization", IMAGE, {"s": f(6), "b": f(6)}, num_groups=3, opset=21),
+    "batch norm": one("BatchNormalization", IMAGE, {"s": f(6), "b": f(6), "m": f(6), "v": np.abs(f(6)) + 0.5}),
+    "batch norm of rows": one("BatchNormalization", ROWS, {"s": f(12), "b": f(12), "m": f(12), "v": np.abs(f(12)) + 1}),
+    "convolution over time": one("Conv", (1, 6, 20), {"w": f(4, 6, 3), "b": f(4)}, pads=[1, 1], strides=[2]),
+    "grouped": one("Conv", IMAGE, {"w": f(4, 3, 3, 3)}, group=2),
+    "depthwise with two each": one("Conv", IMAGE, {"w": f(12, 1, 3, 3)}, group=6, pads=[1, 1, 1, 1]),
+    "transposed": one("ConvTranspose", IMAGE, {"w": f(6, 4, 3, 3), "b": f(4)}, strides=[2, 2], pads=[1, 1, 1, 1],
+                      output_padding=[1, 1]),
+    "transposed in groups": one("ConvTranspose", IMAGE, {"w": f(6, 2, 2, 2)}, strides=[2, 2], group=3),
+    "transposed and dilated": one("ConvTranspose", IMAGE, {"w": f(6, 2, 3, 2)}, strides=[2, 1], dilations=[2, 3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE_NODE)
+def test_an_operator_agrees_with_onnx_runtime(name):
+    agrees(ONE_NODE[name])
+
+
+@pytest.mark.parametrize("op", ["Log", "Sqrt", "Reciprocal"])
+def test_functions_of_positive_numbers(op):
+    model = one(op, ROWS)
+    agrees(model, {name: np.abs(array) + 0.1 for name, array in samples(model).items()})
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    size=st.tuples(st.integers(5, 12), st.integers(5, 12)),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    dilations=st.sampled_from([(1, 1), (2, 1), (1, 2)]),
+    pads=st.lists(st.integers(0, 2), min_size=4, max_size=4),
+    group=st.sampled_from([1, 2, 4]),
+)
+def test_convolution_windows(size, kernel, strides, dilations, pads, group):
+    if any((k - 1) * d + 1 > s for k, d, s in zip(kernel, dilations, size, strict=True)):
+        return
+    weights = {"w": f(4, 4 // group, *kernel), "b": f(4)}
+    agrees(one("Conv", (1, 4, *size), weights, strides=strides, dilations=dilations, pads=pads, group=group))
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    op=st.sampled_from(["MaxPool", "AveragePool"]),
+    size=st.tuples(st.integers(4, 11), st.integers(4, 11)),
+    kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    strides=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padded=st.tuples(*[st.booleans()] * 4),
+    ceil=st.booleans(),
+    counted=st.booleans(),
+)
+def test_pool_windows(op, size, kernel, strides, padded, ceil, counted):
+    pads = [min(1, kernel[number % 2] - 1) * flag for number, flag in enumerate(padded)]
+    extra = {"count_include_pad": int(counted)} if op == "AveragePool" else {}
+    shape, settings = (1, 3, *size), {"kernel_shape": kernel, "strides": strides, "pads": pads, "ceil_mode": int(ceil)}
+    model = one(op, shape, opset=19, **settings, **extra)
+    inferred = [dim.dim_value for dim in model.graph.output[0].type.tensor_type.shape.dim]
+    if ceil and list(by_onnx(model, samples(model, count=1)).shape[1:]) != inferred:
+        return  # onnx infers a last window that ONNX Runtime drops
+    agrees(model)
+
+
+@pytest.mark.parametrize("automatic", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_automatic_pads(automatic):
+    agrees(one("Conv", (1, 3, 9, 8), {"w": f(4, 3, 4, 3)}, auto_pad=automatic, strides=[2, 2]))
+    agrees(one("MaxPool", (1, 3, 9, 8), kernel_shape=[3, 2], auto_pad=automatic, strides=[2, 2]))
+
+
+def test_attention_reads_keys_turned_and_needs_no_other_transpose():
+    nodes = [
+        helper.make_node("MatMul", ["x", "wq"], ["q0"]),
+        helper.make_node("Reshape", ["q0", "heads"], ["q1"]),
+        helper.make_node("Transpose", ["q1"], ["q"], perm=[0, 2, 1, 3]),
+        helper.make_node("MatMul", ["x", "wk"], ["k0"]),
+        helper.make_node("Reshape", ["k0", "heads"], ["k1"]),
+        helper.make_node("Transpose", ["k1"], ["k"], perm=[0, 2, 3, 1]),
+        helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        helper.make_node("Add", ["scores", "mask"], ["masked"]),
+        helper.make_node("Softmax", ["masked"], ["weights"], axis=-1),
+        helper.make_node("MatMul", ["weights", "q"], ["mixed"]),
+        helper.make_node("Transpose", ["mixed"], ["back"], perm=[0, 2, 1, 3]),
+        helper.make_node("Reshape", ["back", "whole"], ["y"]),
+    ]
+    mask = np.where(np.tri(6), 0.0, -np.inf).astype(np.float32)
+    constants = {"wq": f(8, 8), "wk": f(8, 8), "heads": i(1, 6, 2, 4), "whole": i(1, 6, 8), "mask": mask}
+    agrees(net(nodes, {"x": (1, 6, 8)}, constants))
+
+
+def test_transposes_move_through_arithmetic_and_cancel():
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 3, 1]),
+        helper.make_node("LayerNormalization", ["b", "s", "o"], ["c"]),
+        helper.make_node("Add", ["c", "o"], ["d"]),
+        helper.make_node("Transpose", ["d"], ["e"], perm=[0, 3, 1, 2]),
+        helper.make_node("Add", ["a", "e"], ["g"]),
+        helper.make_node("Conv", ["g", "w2"], ["y"]),
+    ]
+    constants = {"w1": f(5, 3, 3, 3), "w2": f(4, 5, 1, 1), "s": f(5), "o": f(5)}
+    model = net(nodes, {"x": (1, 3, 6, 7)}, constants)
+    agrees(model)
+    assert "TRANSPOSE" not in lower(model, ["x"], ["y"]).counts()
+
+
+def test_shuffled_channels_stay_channels_last():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Reshape", ["a", "split"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["c"], perm=[0, 2, 1, 3, 4]),
+        helper.make_node("Reshape", ["c", "join"], ["d"]),
+        helper.make_node("Conv", ["d", "v"], ["y"]),
+    ]
+    constants = {"w": f(6, 3, 1, 1), "v": f(2, 6, 3, 3), "split": i(1, 2, 3, 5, 6), "join": i(1, 6, 5, 6)}
+    model = net(nodes, {"x": (1, 3, 5, 6)}, constants)
+    agrees(model)
+    assert lower(model, ["x"], ["y"]).counts()["TRANSPOSE"] == 1
+
+
+def test_activations_and_stored_factors_go_into_the_operator_before():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Mul", ["a", "m"], ["b"]),
+        helper.make_node("Add", ["b", "o"], ["c"]),
+        helper.make_node("Relu", ["c"], ["d"]),
+        helper.make_node("MatMul", ["d", "v"], ["e"]),
+        helper.make_node("Add", ["e", "p"], ["g"]),
+        helper.make_node("Relu", ["g"], ["y"]),
+    ]
+    constants = {"w": f(4, 3, 1, 1), "m": f(4, 1, 1), "o": f(4, 1, 1), "v": f(6, 5), "p": f(5)}
+    model = net(nodes, {"x": (1, 3, 5, 6)}, constants)
+    agrees(model)
+    assert not {"MUL", "ADD", "RELU"} & {*lower(model).counts()}
+
+
+def test_channels_last_borders_hold_the_same_values():
+    model = one("Conv", (1, 3, 6, 5), {"w": f(4, 3, 3, 3)})
+    data = samples(model)
+    last = {name: np.ascontiguousarray(np.moveaxis(array, 1, -1)) for name, array in data.items()}
+    graph = lower(model, ["x"], ["y"])
+    assert list(graph.counts()) == ["CONV_2D"]
+    found = by_litert(to_bytes(graph), last)
+    np.testing.assert_allclose(np.moveaxis(found, -1, 2), by_onnx(model, data), atol=1e-4)
+
+
+def test_what_cannot_be_lowered_is_named_all_together():
+    nodes = [
+        helper.make_node("Det", ["x"], ["a"], name="first"),
+        helper.make_node("Unsqueeze", ["a", "axes"], ["b"], name="lost"),
+        helper.make_node("MaxPool", ["z"], ["c"], name="second", kernel_shape=[2, 2], dilations=[2, 2]),
+    ]
+    model = net(nodes, {"x": (1, 2, 2), "z": (1, 1, 6, 6)}, {"axes": i(0)}, outputs=("b", "c"))
+    with pytest.raises(Unsupported) as raised:
+        lower(model)
+    assert [finding.where for finding in raised.value.findings] == ["first", "second"]
+    assert "Det" in str(raised.value.findings[0])
+
+
+def test_every_rule_is_a_sentence():
+    assert len(nodes_by_family()) > 60
+    assert [name for name, rule in nodes_by_family().items() if not rule.endswith(".") or "\n" in rule] == []

@@ -1,0 +1,123 @@
+"""The written integers, executed: LiteRT's reference kernels and TFLite-Micro stay close to the float model."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net, one, quantised, samples
+from onnx import helper
+from test_float import IMAGE, ONE_NODE, f, i
+
+from anynpu.lowering.emit import quantising
+from anynpu.lowering.lower import lower
+from anynpu.lowering.quantise import weight_scales
+from anynpu.lowering.read import from_bytes
+from anynpu.lowering.write import to_bytes
+from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.tflite import quantize_file
+
+# Operators that TFLite-Micro has no integer kernel for, and those that LiteRT has none for: they stay in float.
+NOT_ON_MICRO = ("gelu", "gelu by tanh", "exp", "neg", "elu", "elu of another slope", "norm")
+FLOAT = ("sin", "cos")
+
+
+@pytest.mark.parametrize("name", ONE_NODE)
+def test_8_bits(name, tmp_path):
+    model = ONE_NODE[name]
+    data = samples(model, scale=1.0)
+    content, truth = quantised(model, data, tmp_path), by_onnx(model, data)
+    kinds = {op.kind for op in from_bytes(content).operators}
+    assert ("DEQUANTIZE" in kinds) == (name in FLOAT)
+    assert decibels(truth, by_litert(content, data)) > 24
+    if name not in NOT_ON_MICRO:
+        assert decibels(truth, by_tflm(content, data)) > 24
+
+
+WIDE = ("relu", "grouped", "transposed", "gemm", "matmul", "add of channels", "softmax", "sigmoid", "mean of tokens",
+        "pad", "slice", "layer norm", "batch norm", "bilinear", "gather")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_16_bits(name, tmp_path):
+    model = ONE_NODE[name]
+    data = samples(model, scale=1.0)
+    content = quantised(model, data, tmp_path, activations="int16")
+    assert decibels(by_onnx(model, data), by_litert(content, data)) > 38
+
+
+def test_a_padded_maximum_below_zero_is_exact_to_a_step(tmp_path):
+    model = one("MaxPool", (1, 3, 8, 8), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    data = {name: array - 20 for name, array in samples(model).items()}
+    content = quantised(model, data, tmp_path)
+    step = from_bytes(content).tensors["y"].quantization.scale[0]
+    assert "PADV2" in lower(model).counts()
+    assert np.abs(by_onnx(model, data) - by_tflm(content, data)).max() <= step
+    assert np.abs(by_onnx(model, data) - by_litert(content, data)).max() <= step
+
+
+def test_joined_tensors_share_one_scale_and_are_rounded_once(tmp_path):
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"]),
+        helper.make_node("Conv", ["x", "v"], ["b"]),
+        helper.make_node("Concat", ["a", "b", "x"], ["y"], axis=1),
+    ]
+    model = net(nodes, {"x": IMAGE}, {"w": f(4, 6, 1, 1), "v": 5 * f(3, 6, 1, 1)})
+    data = samples(model)
+    content = quantised(model, data, tmp_path)
+    graph = from_bytes(content)
+    (join,) = (op for op in graph.operators if op.kind == "CONCATENATION")
+    assert len({graph.tensors[name].quantization for name in (*join.inputs, *join.outputs)}) == 1
+    # Only the input, which the convolutions read too, is converted.
+    assert graph.counts()["QUANTIZE"] == 1
+    assert decibels(by_onnx(model, data), by_tflm(content, data)) > 30
+
+
+def test_float_borders(tmp_path):
+    model = one("Conv", IMAGE, {"w": f(4, 6, 3, 3), "b": f(4)})
+    data = samples(model)
+    content = quantised(model, data, tmp_path, io="float")
+    assert {d["dtype"] for d in interpreter(content).get_input_details()} == {np.float32}
+    assert {d["dtype"] for d in interpreter(content).get_output_details()} == {np.float32}
+    assert decibels(by_onnx(model, data), by_litert(content, data)) > 30
+
+
+def test_the_quantisation_is_kept_beside_the_file(tmp_path):
+    model = one("Gemm", (1, 12), {"w": f(12, 4), "b": f(4)})
+    floating, result, record = (tmp_path / name for name in ("f.tflite", "i.tflite", "quantisation.json"))
+    floating.write_bytes(to_bytes(lower(model)))
+    data = Dataset(samples(model), None, "test")
+    quantize_file(floating, data, QuantPlan(), result, write=quantising(record))
+    tensors = json.loads(record.read_text())["tensors"]
+    graph = from_bytes(result.read_bytes())
+    for name, form in tensors.items():
+        written = graph.tensors[name]
+        assert written.dtype == form["dtype"]
+        assert list(written.quantization.scale) == pytest.approx(form["scale"])
+        assert list(written.quantization.zero_point) == form["zero_point"]
+    assert {form["dtype"] for form in tensors.values()} == {"int8", "int32"}
+
+
+def test_a_file_that_is_written_is_read_the_same():
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], strides=[2, 1], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["c"], perm=[0, 3, 1, 2]),
+        helper.make_node("Split", ["c"], ["y", "z"], axis=3, num_outputs=2),
+        helper.make_node("Slice", ["z", "s", "e", "a1", "t"], ["u"]),
+    ]
+    constants = {"w": f(4, 6, 3, 3), "s": i(0), "e": i(9), "a1": i(1), "t": i(2)}
+    graph = lower(net(nodes, {"x": IMAGE}, constants, outputs=("y", "u")))
+    again = from_bytes(to_bytes(graph))
+    assert (again.operators, again.inputs, again.outputs) == (graph.operators, graph.inputs, graph.outputs)
+    assert again.tensors == graph.tensors
+    for name, tensor in graph.tensors.items():
+        np.testing.assert_array_equal(again.tensors[name].data, tensor.data)
+
+
+def test_weights_leave_room_for_their_bias():
+    scales = weight_scales(np.asarray([[1e-9, 0], [0, 0], [1, 2]]), 0, np.asarray([1e3, 1.0, 0.0]), source=0.1)
+    assert np.all(np.abs([1e3, 1.0, 0.0]) / (0.1 * scales) <= 2**30 * 1.001)
+    assert scales[2] == pytest.approx(2 / 127)
