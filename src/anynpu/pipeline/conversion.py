@@ -65,9 +65,11 @@ def require_converted(floating: Artifact, truth: Artifact, samples: SampleSet) -
     except (IntegrityError, DeviceError) as error:
         raise refusal(kernels, error) or error from error
     if where:
+        step = floating.manifest.step
+        maker = "anynpu's own writer" if step and step.options.get("converter") == "own" else "litert-torch"
         raise ToolFailed(
-            f"the float TFLite model that litert-torch made differs from the ONNX model: {where}",
-            argv=("litert-torch",),
+            f"the float TFLite model that {maker} made differs from the ONNX model: {where}",
+            argv=(maker,),
             hint="whatever is quantised from it is as wrong: write the model with other operators, or report it",
         )
 

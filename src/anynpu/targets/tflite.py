@@ -22,6 +22,14 @@ EQUALIZATION = "equalization.json"
 """The factors by which inner channels of the quantised file are louder than those of the float file, by its tensors."""
 
 
+Converter = Literal["litert-torch", "own"]
+CONVERTER = "who lowers and quantises: litert-torch and ai-edge-quantizer, or anynpu's own writer (experimental)"
+
+
+QUANTISATION = "quantisation.json"
+"""The form of every tensor of a file that anynpu wrote itself: type, scales, zero points."""
+
+
 @dataclass(frozen=True)
 class LiteRtOptions:
     """How the float model is converted."""
@@ -30,6 +38,14 @@ class LiteRtOptions:
         "channels-last",
         "image inputs and outputs: channels last (what microcontrollers feed), or as the model has them",
     )
+    converter: Converter = option("litert-torch", CONVERTER)
+
+
+@dataclass(frozen=True)
+class TfLiteOptions(QuantPlan):
+    """How the float file is quantised, and by whom."""
+
+    converter: Converter = option("litert-torch", CONVERTER)
 
 
 class LiteRt:
@@ -48,10 +64,11 @@ class LiteRt:
         return False
 
     def check(self, model: Artifact, platform: Platform, options: LiteRtOptions) -> tuple[Finding, ...]:
+        from anynpu.lowering.lower import nodes_by_family
         from anynpu.source.onnx_file import read
         from anynpu.source.onnx_torch import supported_operators
 
-        known = supported_operators()
+        known = tuple(nodes_by_family()) if options.converter == "own" else supported_operators()
         return tuple(
             Finding("onnx-operator", f"operator {node.op_type} is not one that the TFLite path converts", node.name)
             for node in read(model.main).graph.node
@@ -63,13 +80,16 @@ class LiteRt:
     ) -> Manifest:
         source = model.manifest
         last = options.border == "channels-last"
-        arguments = {
+        arguments: dict[str, Any] = {
             "model": str(model.main),
             "out": str(out / "model.tflite"),
             "inputs": [s.name for s in source.inputs if last and s.layout == "NCHW"],
             "outputs": [s.name for s in source.outputs if last and s.layout == "NCHW"],
         }
-        specs = tool.call("anynpu.targets.tflite:convert", arguments, scratch=out.parent, log=work.log)
+        if options.converter == "own":
+            specs = lower(**arguments)
+        else:
+            specs = tool.call("anynpu.targets.tflite:convert", arguments, scratch=out.parent, log=work.log)
         inputs = _specs(specs["inputs"], source.inputs, arguments["inputs"])
         outputs = _specs(specs["outputs"], source.outputs, arguments["outputs"])
         return replace(
@@ -86,20 +106,20 @@ class TfLite:
     name = "tflite"
     accepts = "tflite-float"
     produces = "tflite"
-    Options = QuantPlan
+    Options = TfLiteOptions
     Facts = NoFacts
 
     def tools(self) -> Mapping[str, str]:
         return {name: tool.version_of(name) for name in ("ai-edge-quantizer", "ai-edge-litert", "numpy")}
 
-    def needs_data(self, options: QuantPlan) -> bool:
+    def needs_data(self, options: TfLiteOptions) -> bool:
         return needs_samples(options)
 
-    def check(self, model: Artifact, platform: Platform, options: QuantPlan) -> tuple[Finding, ...]:
+    def check(self, model: Artifact, platform: Platform, options: TfLiteOptions) -> tuple[Finding, ...]:
         return ()
 
     def compile(
-        self, model: Artifact, data: Artifact | None, platform: Platform, options: QuantPlan, out: Path, work: Work
+        self, model: Artifact, data: Artifact | None, platform: Platform, options: TfLiteOptions, out: Path, work: Work
     ) -> Manifest:
         source = model.manifest
         result = out / "model.tflite"
@@ -144,16 +164,28 @@ def convert(model: str, out: str, inputs: list[str], outputs: list[str]) -> dict
     return _described(Path(out))
 
 
+def lower(model: str, out: str, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
+    """Lowers to float TensorFlow Lite with our own writer."""
+    from anynpu.lowering.lower import lower as lowered
+    from anynpu.lowering.write import to_bytes
+    from anynpu.source.onnx_file import read
+
+    Path(out).write_bytes(to_bytes(lowered(read(Path(model)), inputs, outputs)))
+    return _described(Path(out))
+
+
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
+    from anynpu.lowering.emit import quantising
     from anynpu.quantize.tflite import in_layout, quantize_file
     from anynpu.targets.data import dataset
 
     source = Artifact.open(Path(model))
-    options = schema.from_dict(QuantPlan, plan, "plan")
+    options = schema.from_dict(TfLiteOptions, plan, "plan")
     given = Artifact.open(Path(data))
     turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
-    figures = quantize_file(source.main, turned, options, Path(out), progress=tool.report_progress)
+    write = quantising(Path(out).with_name(QUANTISATION)) if options.converter == "own" else None
+    figures = quantize_file(source.main, turned, options, Path(out), progress=tool.report_progress, write=write)
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
     if factors := figures.pop("equalized", None):
         Path(out).with_name(EQUALIZATION).write_text(schema.canonical_json(factors) + "\n", "utf-8")

@@ -1,0 +1,68 @@
+"""A build through our own writer: proved as any other, without the packages it replaces."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+from lowered_nets import net
+from onnx import helper
+
+CHECK = """
+import sys
+import onnx
+from anynpu.lowering.emit import quantising
+from anynpu.lowering.lower import lower
+from anynpu.lowering.write import to_bytes
+
+to_bytes(lower(onnx.load(sys.argv[1]), ["x"]))
+heavy = {"torch", "jax", "litert_torch", "ai_edge_quantizer", "tensorflow", "onnxruntime"} & {*sys.modules}
+assert not heavy, heavy
+"""
+
+
+def residual(folder):
+    """Writes a small residual net with the stem of a ResNet, whose pool has pads."""
+    rng = np.random.default_rng(3)
+    constants = {
+        "w1": rng.normal(0, 0.3, (8, 3, 3, 3)).astype(np.float32),
+        "w2": rng.normal(0, 0.2, (8, 8, 3, 3)).astype(np.float32),
+        "w3": rng.normal(0, 0.3, (8, 5)).astype(np.float32),
+        "b3": rng.normal(0, 0.3, 5).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["a"], pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MaxPool", ["b"], ["c"], kernel_shape=[3, 3], pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Conv", ["c", "w2"], ["d"], pads=[1] * 4),
+        helper.make_node("Add", ["c", "d"], ["e"]),
+        helper.make_node("Relu", ["e"], ["g"]),
+        helper.make_node("GlobalAveragePool", ["g"], ["h"]),
+        helper.make_node("Flatten", ["h"], ["i"]),
+        helper.make_node("Gemm", ["i", "w3", "b3"], ["y"]),
+    ]
+    path = folder / "net.onnx"
+    onnx.save(net(nodes, {"x": (1, 3, 16, 16)}, constants), path)
+    return path
+
+
+def test_a_build_for_micro_and_an_npu(tmp_path, monkeypatch):
+    monkeypatch.setenv("ANYNPU_CACHE_DIR", str(tmp_path / "cache"))
+    model, out = residual(tmp_path), tmp_path / "out"
+    flags = ["--data", "random:24", "-O", "converter=own", "-o", str(out), "-f", "json", "-q"]
+    command = [sys.executable, "-m", "anynpu", "build", "-m", str(model), "-t", "tflm,ethos-u55-128", *flags]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    chips = {chip["chip"]: chip for chip in json.loads(result.stdout)["chips"]}
+    assert chips["tflm"]["verification"]["sqnr_db"] > 30
+    assert chips["ethos-u55-128"]["status"] == "ok"
+    tensors = json.loads((out / "tflm" / "quantisation.json").read_text())["tensors"]
+    assert {form["dtype"] for form in tensors.values()} == {"int8", "int32"}
+
+
+def test_nothing_heavy_is_imported(tmp_path):
+    command = [sys.executable, "-c", CHECK, str(residual(tmp_path))]
+    subprocess.run(command, check=True)
