@@ -12,7 +12,7 @@ typedef struct {
 static int run_npu(const npu_call *call)
 {
     uint8_t *scratch = arena.bytes + call->scratch;
-    uint64_t bases[3] = {(uint64_t)(uintptr_t)call->constants, (uint64_t)(uintptr_t)scratch, (uint64_t)(uintptr_t)scratch};
+    uint64_t bases[3] = {(uintptr_t)call->constants, (uintptr_t)scratch, (uintptr_t)scratch};
     size_t bytes[3] = {call->constants_bytes, call->scratch_bytes, call->scratch_bytes};
     struct ethosu_driver *driver = ethosu_reserve_driver();
     if (driver == NULL) {

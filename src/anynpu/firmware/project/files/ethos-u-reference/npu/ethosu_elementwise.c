@@ -1,11 +1,10 @@
-/* Element-wise operations, and the resizing of the U85. */
+/* Element-wise operations. */
 #include "ethosu_reference.h"
 
 #include <string.h>
 
 enum { MUL, ADD, SUB, MINIMUM, MAXIMUM, LRELU, ABS, CLZ, SHR, SHL, LSR, DIV };
 enum { EQUAL = 16, NOT_EQUAL, GREATER_EQUAL, GREATER, AND = 33, OR, XOR, NOT, AND_NOT = 42 };
-enum { BILINEAR, REPLICATE, NEAREST };
 
 static int64_t magnitude(int64_t value)
 {
@@ -125,9 +124,10 @@ static int64_t combined(ref_machine *m, const arithmetic *op, int64_t first, int
 
 static int broadcasts(ref_machine *m, ref_shape given, ref_shape whole)
 {
-    const int fits = (given.height == 1 || given.height == whole.height) && (given.width == 1 || given.width == whole.width) &&
-                     (given.depth == 1 || given.depth == whole.depth);
-    return fits ? 1 : ref_fail(m, "an input has another shape than the output");
+    const int high = given.height == 1 || given.height == whole.height;
+    const int wide = given.width == 1 || given.width == whole.width;
+    const int deep = given.depth == 1 || given.depth == whole.depth;
+    return high && wide && deep ? 1 : ref_fail(m, "an input has another shape than the output");
 }
 
 static int operand85(ref_machine *m, int which, ref_shape ofm, ref_source *source)
@@ -241,7 +241,8 @@ static void elementwise85(ref_machine *m, int mode)
     if (m->fault != NULL || !operand85(m, 0, ofm, &first) || (!unary && !operand85(m, 1, ofm, &second))) {
         return;
     }
-    const ref_shape shape = {ofm.height, ofm.width, unary ? first.shape.depth : larger(first.shape.depth, second.shape.depth)};
+    const int32_t depth = unary ? first.shape.depth : larger(first.shape.depth, second.shape.depth);
+    const ref_shape shape = {ofm.height, ofm.width, depth};
     operand_scale(ref_wide(m, IFM_SCALE), &op.a, &op.a_places, &op.a_up, &op.a_rounding);
     if (!unary || mode == LRELU) {
         operand_scale(ref_wide(m, IFM2_SCALE), &op.b, &op.b_places, &op.b_up, &op.b_rounding);
@@ -261,7 +262,8 @@ static void elementwise85(ref_machine *m, int mode)
 }
 
 /* Finishes one value of the U55: some results are not scaled. */
-static void put55(ref_machine *m, const arithmetic *op, const ref_output *out, const ref_shape *at_, int64_t first, int64_t second)
+static void put55(ref_machine *m, const arithmetic *op, const ref_output *out, const ref_shape *place, int64_t first,
+                  int64_t second)
 {
     int64_t value = 0;
     int plain = op->mode == CLZ || op->mode == MINIMUM || op->mode == MAXIMUM || op->mode == SHL || op->mode == SHR;
@@ -276,7 +278,7 @@ static void put55(ref_machine *m, const arithmetic *op, const ref_output *out, c
         value = combined(m, op, first, second);
     }
     const int64_t scale = op->mode == MUL && op->bytes == 4 ? 1 : out->scale;
-    ref_put(m, out, at_->height, at_->width, at_->depth, value, plain ? 1 : scale, plain ? 0 : out->places);
+    ref_put(m, out, place->height, place->width, place->depth, value, plain ? 1 : scale, plain ? 0 : out->places);
 }
 
 static void elementwise55(ref_machine *m, int mode)
@@ -330,76 +332,5 @@ void ref_elementwise(ref_machine *m, int mode)
         elementwise85(m, mode);
     } else {
         elementwise55(m, mode);
-    }
-}
-
-/* Where along an axis a resize looks: the element before, and how far behind it out of `whole`. */
-typedef struct {
-    int64_t step;
-    int64_t offset;
-    int64_t whole;
-    int32_t size;
-} axis;
-
-static axis axis_of(ref_machine *m, int is_y, int32_t size)
-{
-    const int64_t whole = (int64_t)ref_brief(m, is_y ? RESIZE_Y_SCALE_N_M1 : RESIZE_X_SCALE_N_M1) + 1;
-    const uint64_t reg = ref_wide(m, is_y ? RESIZE_Y : RESIZE_X);
-    const axis found = {(int64_t)(reg >> 32 & 15u) * whole + (int64_t)(reg & 0x7FFu),
-                        ref_signed(ref_brief(m, is_y ? RESIZE_Y_OFFSET : RESIZE_X_OFFSET), 12), whole, size};
-    return found;
-}
-
-static int32_t inside(const axis *a, int64_t place)
-{
-    return place < 0 ? 0 : place >= a->size ? a->size - 1 : (int32_t)place;
-}
-
-static int64_t behind(const axis *a, int32_t position, int64_t *part)
-{
-    const int64_t place = position * a->step + a->offset;
-    const int64_t rest = place % a->whole;
-    *part = rest < 0 ? rest + a->whole : rest;
-    return (place - *part) / a->whole;
-}
-
-void ref_resize(ref_machine *m, int mode)
-{
-    ref_source source;
-    ref_output out;
-    const ref_shape ofm = ref_ofm_shape(m);
-    const ref_shape ifm = {(int32_t)ref_brief(m, KERNEL_HEIGHT_M1) + 1, (int32_t)ref_brief(m, KERNEL_WIDTH_M1) + 1,
-                           (int32_t)ref_brief(m, IFM_DEPTH_M1) + 1};
-    const ref_shape shape = {ofm.height, ofm.width, ifm.depth};
-    const axis rows = axis_of(m, 1, ifm.height);
-    const axis columns = axis_of(m, 0, ifm.width);
-    if (m->product != REF_U85) {
-        (void)ref_fail(m, "only the U85 resizes");
-    }
-    if (m->fault != NULL || !ref_source_of(m, 0, ifm, &source) || !ref_output_of(m, REF_RESIZE, mode, shape, &out)) {
-        return;
-    }
-    for (int32_t y = 0; y < shape.height; ++y) {
-        for (int32_t x = 0; x < shape.width; ++x) {
-            int64_t down = 0;
-            int64_t across = 0;
-            const int64_t row = behind(&rows, y, &down);
-            const int64_t column = behind(&columns, x, &across);
-            for (int32_t c = 0; c < shape.depth && m->fault == NULL; ++c) {
-                int64_t total = 0;
-                if (mode != BILINEAR) {
-                    total = ref_source_value(&source, inside(&rows, row + (mode == NEAREST && 2 * down >= rows.whole)),
-                                             inside(&columns, column + (mode == NEAREST && 2 * across >= columns.whole)), c);
-                }
-                for (int corner = 0; mode == BILINEAR && corner < 4; ++corner) {
-                    const int lower = corner >> 1;
-                    const int right = corner & 1;
-                    const int64_t weight = (lower ? down : rows.whole - down) * (right ? across : columns.whole - across);
-                    total = ref_plus(total, ref_times(weight, ref_source_value(&source, inside(&rows, row + lower),
-                                                                               inside(&columns, column + right), c)));
-                }
-                ref_put(m, &out, y, x, c, ref_shift_left(total, 16), out.scale, out.places);
-            }
-        }
     }
 }

@@ -54,7 +54,8 @@ typedef struct {
 } part;
 
 /* One kernel element of one micro-block of outputs, and of the micro-blocks of inputs from `from` up to `to`. */
-static int element55(ref_machine *m, const block *b, const part *p, int32_t element, int32_t ofm, int32_t from, int32_t to)
+static int element55(ref_machine *m, const block *b, const part *p, int32_t element, int32_t ofm, int32_t from,
+                     int32_t to)
 {
     const ref_order *order = b->order;
     const int32_t row = element / p->width;
@@ -126,7 +127,8 @@ int ref_block55(ref_machine *m, ref_weights *w, const ref_order *order, int32_t 
 }
 
 /* One kernel element of one pair of micro-blocks, as far as stream `number` holds it. */
-static int element85(ref_machine *m, const block *b, int32_t number, int32_t row, int32_t column, int32_t ifm, int32_t ofm)
+static int element85(ref_machine *m, const block *b, int32_t number, int32_t row, int32_t column, int32_t ifm,
+                     int32_t ofm)
 {
     const ref_order *order = b->order;
     const int32_t step = order->depthwise ? 1 : order->sparse ? 16 : 8;

@@ -176,7 +176,8 @@ void ref_put(ref_machine *m, const ref_output *out, int32_t y, int32_t x, int32_
         out->chain->data[flat] = (int32_t)ref_load(raw, out->map.bytes, out->map.is_signed);
         return;
     }
-    const int32_t place[3] = {out->flip == 1 ? out->shape.height - 1 - y : y, out->flip == 2 ? out->shape.width - 1 - x : x,
+    const int32_t place[3] = {out->flip == 1 ? out->shape.height - 1 - y : y,
+                              out->flip == 2 ? out->shape.width - 1 - x : x,
                               out->flip == 3 ? out->shape.depth - 1 - c : c};
     const int64_t pixel = ref_map_pixel(&out->map, place[out->turn[0]], place[out->turn[1]]);
     ref_store(out->map.memory + pixel + ref_map_channel(&out->map, place[out->turn[2]]), out->map.bytes, value);
@@ -223,7 +224,8 @@ static int activation85(ref_machine *m, ref_output *out)
     static const struct {
         uint8_t kind;
         uint8_t bytes;
-    } tables[10] = {{0, 0}, {TABLE_U8, 1}, {0, 0}, {0, 0}, {TABLE_S8, 1}, {TABLE_S16, 2}, {0, 0}, {TABLE_S32, 4}, {0, 0}, {0, 0}};
+    } tables[10] = {{0, 0},         {TABLE_U8, 1}, {0, 0},         {0, 0}, {TABLE_S8, 1},
+                    {TABLE_S16, 2}, {0, 0},        {TABLE_S32, 4}, {0, 0}, {0, 0}};
     const uint32_t activation = ref_brief(m, ACTIVATION);
     const uint32_t function = activation & 31u;
     const int64_t slot = activation >> 5 & 7u;
@@ -300,7 +302,8 @@ static int chain85(ref_machine *m, ref_output *out)
 /* Where the value at a place goes when rows, columns and channels change their roles. */
 static void turn85(ref_output *out, uint32_t precision)
 {
-    static const uint8_t turns[8][3] = {{0, 1, 2}, {1, 0, 2}, {0, 2, 1}, {1, 2, 0}, {0, 1, 2}, {0, 1, 2}, {2, 0, 1}, {2, 1, 0}};
+    static const uint8_t turns[8][3] = {{0, 1, 2}, {1, 0, 2}, {0, 2, 1}, {1, 2, 0},
+                                        {0, 1, 2}, {0, 1, 2}, {2, 0, 1}, {2, 1, 0}};
     out->flip = (int32_t)(precision >> 9 & 3u);
     for (int i = 0; i < 3; ++i) {
         out->turn[i] = turns[precision >> 11 & 7u][i];
@@ -351,7 +354,8 @@ int ref_output_of(ref_machine *m, int kind, int mode, ref_shape shape, ref_outpu
     out->turn[1] = 1;
     out->turn[2] = 2;
     const int is_signed = (precision & 1u) != 0u;
-    const uint32_t zero = m->product == REF_U85 || ref_is_written(m, OFM_ZERO_POINT) ? ref_brief(m, OFM_ZERO_POINT) : 0u;
+    const int has_zero = m->product == REF_U85 || ref_is_written(m, OFM_ZERO_POINT);
+    const uint32_t zero = has_zero ? ref_brief(m, OFM_ZERO_POINT) : 0u;
     out->zero_point = is_signed ? ref_signed(zero, 16) : (int64_t)zero;
     if (m->product != REF_U85 || ref_is_written(m, ACTIVATION_MIN)) {
         const uint32_t low = ref_brief(m, ACTIVATION_MIN);

@@ -69,7 +69,8 @@ void ethosu_release_driver(struct ethosu_driver *drv)
 
 static int is_register(uint32_t code)
 {
-    static const uint16_t gaps[] = {0x106, 0x10E, 0x110, 0x119, 0x11D, 0x11E, 0x182, 0x183, 0x184, 0x186, 0x187, 0x188, 0x18E};
+    static const uint16_t gaps[] = {0x106, 0x10E, 0x110, 0x119, 0x11D, 0x11E, 0x182,
+                                    0x183, 0x184, 0x186, 0x187, 0x188, 0x18E};
     for (size_t i = 0; i < sizeof gaps / sizeof *gaps; ++i) {
         if (code == gaps[i]) {
             return 0;

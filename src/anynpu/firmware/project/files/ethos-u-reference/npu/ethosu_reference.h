@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Memory for decoded weights, patches and what operations hand on; the generated header knows how much a model needs. */
+/* Memory for decoded weights, windows and what operations hand on; the generated header knows how much is needed. */
 #ifndef ETHOSU_REFERENCE_BYTES
 #include "ethosu_reference_bytes.h"
 #endif
@@ -27,13 +27,16 @@
 #define REF_STREAMS 4
 
 enum { REF_U55 = 0, REF_U65 = 1, REF_U85 = 2 };
-enum { REF_CONV = 0x02, REF_DEPTHWISE = 0x03, REF_POOL = 0x05, REF_ELEMENTWISE = 0x06, REF_RESIZE = 0x07, REF_DMA = 0x10 };
+enum {
+    REF_CONV = 0x02, REF_DEPTHWISE = 0x03, REF_POOL = 0x05, REF_ELEMENTWISE = 0x06, REF_RESIZE = 0x07, REF_DMA = 0x10
+};
 enum { REF_DOUBLE, REF_NATURAL, REF_AWAY, REF_DOWN, REF_TO_ZERO };
 
 /* Registers of 16 bits by their command. */
 enum {
     IFM_PAD_TOP = 0x100, IFM_PAD_LEFT, IFM_PAD_RIGHT, IFM_PAD_BOTTOM, IFM_DEPTH_M1, IFM_PRECISION,
-    IFM_UPSCALE = 0x107, IFM_BROADCAST, IFM_ZERO_POINT, IFM_WIDTH0_M1, IFM_HEIGHT0_M1, IFM_HEIGHT1_M1, IFM_REGION = 0x10F,
+    IFM_UPSCALE = 0x107, IFM_BROADCAST, IFM_ZERO_POINT, IFM_WIDTH0_M1, IFM_HEIGHT0_M1, IFM_HEIGHT1_M1,
+    IFM_REGION = 0x10F,
     OFM_WIDTH_M1 = 0x111, OFM_HEIGHT_M1, OFM_DEPTH_M1, OFM_PRECISION, OFM_BLK_DEPTH_M1 = 0x117, OFM_ZERO_POINT,
     OFM_WIDTH0_M1 = 0x11A, OFM_HEIGHT0_M1, OFM_HEIGHT1_M1, OFM_REGION = 0x11F,
     KERNEL_WIDTH_M1 = 0x120, KERNEL_HEIGHT_M1, KERNEL_STRIDE, PARALLEL_MODE, ACC_FORMAT, ACTIVATION, ACTIVATION_MIN,
@@ -182,7 +185,8 @@ int64_t ref_plus(int64_t a, int64_t b);
 
 int ref_output_of(ref_machine *m, int kind, int mode, ref_shape shape, ref_output *out);
 /* Finishes one value; per-channel scales come with it. */
-void ref_put(ref_machine *m, const ref_output *out, int32_t y, int32_t x, int32_t c, int64_t total, int64_t scale, int32_t places);
+void ref_put(ref_machine *m, const ref_output *out, int32_t y, int32_t x, int32_t c, int64_t total, int64_t scale,
+             int32_t places);
 
 /* Compressed weights, one after the other. */
 typedef struct {
@@ -258,7 +262,7 @@ typedef struct {
     int32_t streams;
 } ref_order;
 
-/* Decodes the weights of the block of outputs that begins at `first` into [output][row][column][input]; 1 on success. */
+/* Decodes the weights of the block of outputs from `first` on into [output][row][column][input]; 1 on success. */
 int ref_block55(ref_machine *m, ref_weights *w, const ref_order *order, int32_t first, int16_t *to);
 int ref_block85(ref_machine *m, ref_weights *w, const ref_order *order, int32_t first, int16_t *to);
 int ref_weights_end(ref_machine *m, ref_weights *w); /* 1 if nothing but zeros is left. */
@@ -291,5 +295,8 @@ int ref_window_of(ref_machine *m, ref_shape ofm, ref_window *window);
 /* The input of a window operation, which may be chained; registers do not hold its size. */
 int ref_window_source(ref_machine *m, const ref_window *window, int32_t depth, ref_source *source);
 ref_shape ref_ofm_shape(ref_machine *m);
+/* Which row or column of the input stands at a place of the padded one: -1 padding, -2 a zero of the upscaling. */
+int32_t ref_place_of(int64_t padded, int32_t before, int32_t size, int upscale);
+int ref_too_much(ref_machine *m, ref_shape ofm, const ref_window *w, int32_t depth); /* 1 and a fault, or 0. */
 
 #endif
