@@ -11,12 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from anynpu.apps.serve.known import FOLDER as EVIDENCE
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.errors import ConfigError
 from anynpu.files import follow_umask, followed, writing
 from anynpu.pipeline.build import BuildResult
 
 REPORT = "report.json"
+MOST_CARRIED_BYTES = 8 << 20
+"""An artifact carries evidence of at most this size; larger known answers lie beside it only."""
 
 
 def check_output(out: Path, overwrite: bool, reads: Iterable[str] = (), cache: Path | None = None) -> None:
@@ -82,7 +85,10 @@ def _fill(folder: Path, result: BuildResult) -> None:
         if chip.artifact is not None and chip.error is None:
             _copy(chip.artifact, folder / chip.chip)
         if chip.evidence is not None and chip.error is None:
-            _copy(chip.evidence, folder / "evidence" / chip.chip)
+            _copy(chip.evidence, folder / EVIDENCE / chip.chip)
+            if sum(entry.size for entry in chip.evidence.manifest.files) <= MOST_CARRIED_BYTES:
+                # In the artifact too: a machine that gets this folder alone can still run its known answers.
+                _copy(chip.evidence, folder / chip.chip / EVIDENCE)
 
 
 def _copy(artifact: Artifact, folder: Path) -> None:
