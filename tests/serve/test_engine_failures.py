@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from engine_models import linear, running, settings_of, sync, tensors
-from npu_model import expected, npu_model, stored, write_evidence
+from npu_model import INPUT, OUTPUT, expected, npu_model, stored, write_evidence
 
-from anynpu.apps.serve.base import FleetSettings, Options, Request, Silent
-from anynpu.apps.serve.known import evidence_of, similarity_db
+from anynpu.apps.serve.base import Figures, FleetSettings, Options, Request, Silent
+from anynpu.apps.serve.known import Case, Judge, evidence_of, similarity_db
 from anynpu.errors import AccuracyError, DeviceError
 from anynpu.testing import noe
 
@@ -298,3 +298,51 @@ def test_the_judge_holds_integers_to_the_bit_and_real_numbers_to_60_db():
     assert similarity_db(np.ones(4), np.ones(4)) == np.inf
     assert similarity_db(np.ones(4), np.array([1, 1, 1, np.nan])) == -np.inf
     assert similarity_db(np.ones(100), np.ones(100) * 1.001) == pytest.approx(60, abs=0.1)
+
+
+class Answers:
+    """A session that gives what it is told to, one after the other, and the last from then on."""
+
+    name, formats, rank, what = "answers", ("cix",), 0, "a list of answers"
+
+    def __init__(self, *answers):
+        self.inputs, self.outputs = (INPUT,), (OUTPUT,)
+        self.answers = list(answers)
+
+    def run(self, inputs):
+        return {"y": self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]}
+
+
+def test_a_device_that_is_wrong_while_it_is_opened_again_is_not_its_own_measure():
+    """Corruption that begins or ends during a check must not pass for a device whose answers vary."""
+    good, bad = expected(1), expected(1).copy()
+    bad[0, 7] ^= 1
+    case = (Case({"x": stored(1)}, {"y": good}),)
+    figures = {"y": Figures(31.0, 0.999)}
+    first = Judge(Answers(good), case, figures, "verification")
+    first.settle()
+    for answers in ((bad,), (bad, good), (bad, bad, good)):
+        again = Judge(Answers(*answers), case, figures, "verification")
+        with pytest.raises(AccuracyError, match="output y"):
+            again.settle(first)
+    with pytest.raises(AccuracyError, match="output y"):
+        Judge(Answers(good, bad, good), case, figures, "verification").settle()
+    exact = Judge(Answers(bad), case, figures, "verification", same_hardware=True)
+    with pytest.raises(AccuracyError, match="bit by bit"):
+        exact.settle()
+
+
+def test_answers_that_vary_from_the_start_are_held_to_the_recorded_tolerance():
+    good = expected(1)
+    near, far = good.copy(), np.flip(good).copy()
+    near[0, 7] ^= 1
+    other = good.copy()
+    other[0, 9] ^= 1
+    judge = Judge(
+        Answers(near, other, good), (Case({"x": stored(1)}, {"y": good}),), {"y": Figures(31.0, 0.99)}, "verification"
+    )
+    judge.settle()
+    judge.check()
+    judge.session.answers = [far]
+    with pytest.raises(AccuracyError, match="to 31 dB"):
+        judge.check()

@@ -92,10 +92,12 @@ class Fleet:
 
     async def _open(self, name: str, source: Source, twin: bool = False) -> Version:
         """Returns a version that is loaded beside whatever runs, and has given its known answers."""
+        before = self.models[name].device
+        earlier = before.loaded if before is not None and before.info.version == source.digest and not twin else None
         loaded = await asyncio.to_thread(load, source, self._opener, self.settings.run_limit_s)
         lane = self._lane(name, loaded, twin)
         try:
-            await self._on_lane(lane, loaded.settle, self._settle_limit(lane))
+            await self._on_lane(lane, lambda: loaded.settle(earlier), self._settle_limit(lane))
             fallback = self._twins[name]
             path = fallback.artifacts[0].path if fallback is not None and not twin else None
             info = await asyncio.to_thread(describe, name, loaded, self.settings.limits, time.time(), path)

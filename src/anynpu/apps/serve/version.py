@@ -28,7 +28,7 @@ from anynpu.tasks.embed import Buckets
 
 Opener = Callable[[Artifact, ModelSettings], Session]
 KINDS = ("embed-text", "embed-image", "detect", "classify")
-WARM_RUNS = 3
+WARM_RUNS = 2
 
 
 def open_here(artifact: Artifact, settings: ModelSettings) -> Session:
