@@ -1,12 +1,12 @@
 """What `anynpu serve` costs beside the raw loop on the same cores, paired in one run; infinity_emb beside both.
 
-    python bench/serve.py --one out1/cpu --many out32/cpu
-    python bench/serve.py --one out1/cpu --many out32/cpu --beside http://127.0.0.1:7997/embeddings -o serve.json
+    python bench/serve.py --one out/cpu
+    python bench/serve.py --one out/cpu --beside http://127.0.0.1:7997/embeddings -o serve.json
 
-`--one` is MiniLM built for one text of 12 tokens, `--many` the same for 32 (scripts/models.sh fetches the weights):
+`--one` is MiniLM built for one text of 12 tokens (scripts/models.sh fetches the weights):
 
     anynpu build -m anynpu.source.bert:minilm --ckpt .models/minilm.safetensors --task minilm -t cpu \\
-        --tokenizer .models/minilm-tokenizer.json -O activations=float32 --data random:4 -o out1 \\
+        --tokenizer .models/minilm-tokenizer.json -O activations=float32 --data random:4 -o out \\
         --shape input_ids=1,12 --dtype input_ids=int64 --shape attention_mask=1,12 --dtype attention_mask=int64
 
 The raw loop is tokenizers, onnxruntime with one thread, and the mean of the states: none of our code. Rounds of raw,
@@ -43,7 +43,7 @@ TEXTS = (
     "the big pump has lost pressure twice since last monday",
 )
 """Twelve tokens each, with the two at the ends (checked)."""
-JOB_MS = 15
+LENGTH, JOB_MS = 12, 15
 
 
 def raw_loop(folder: Path, rows: int) -> None:
@@ -68,6 +68,8 @@ def raw_loop(folder: Path, rows: int) -> None:
         ids = np.array([each.ids for each in encoded], np.int64)
         mask = np.array([each.attention_mask for each in encoded], np.int64)
         (states,) = session.run([name], {"input_ids": ids, "attention_mask": mask})
+        if states.ndim == 2:  # the model pools and normalises by itself
+            return states
         weights = mask[..., None].astype(np.float32)
         pooled = (states * weights).sum(1) / weights.sum(1)
         return pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
@@ -95,6 +97,11 @@ def resident(pid: int) -> int:
     """Bytes of a process that are in memory."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))
+
+
+def thread_ns(pid: int) -> int:
+    """The processor time of a process's first thread, which is the one of the event loop."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0])
 
 
 class Child:
@@ -161,11 +168,14 @@ class Client:
         from anynpu.measure.load import Settings, WarmUp
 
         settings = Settings(min_time_s=seconds, min_count=1, max_time_s=max(60.0, seconds))
+        pid = self.bench.process.pids[0]
+        before = thread_ns(pid)
         found = self.bench.run(settings, connections, WarmUp(0, 0.0, None))
         if found.checked.failed:
             raise SystemExit(f"failed: {found.checked.outcomes}")
         trace = found.result.trace
         return {
+            "loop_us": (thread_ns(pid) - before) / 1000 / len(found.checked.good),
             "per_s": len(found.checked.good) / trace.wall_s(),
             "cpu_us": 1000 * found.server.cpu_ms_per_request,
             "p50_ms": statistics.median(trace.samples_ms()),
@@ -183,6 +193,27 @@ def ratio(rounds: list[dict[str, dict[str, float]]], over: str, under: str, figu
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
+def batched(options: argparse.Namespace, folder: Path) -> Path:
+    """The same model for 32 texts at once, exported by torch: what the raw loop runs in batches."""
+    import shutil
+
+    import torch
+    from safetensors.torch import load_file
+
+    from anynpu.source.bert import minilm as network
+
+    if options.many:
+        return options.many
+    place = folder / "many"
+    shutil.copytree(options.one / "assets", place / "assets")
+    model = network()
+    model.load_state_dict(load_file(options.weights), strict=False)
+    sample = torch.ones((32, LENGTH), dtype=torch.int64)
+    names = ["input_ids", "attention_mask"]
+    torch.onnx.export(model.eval(), (sample, sample), str(place / "model.onnx"), input_names=names, dynamo=True)
+    return place
+
+
 def minilm(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     """The server on MiniLM beside the raw loops, in rounds."""
     texts = folder / "texts.txt"
@@ -192,7 +223,7 @@ def minilm(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         fresh = resident(process.pid)
         raw, batch = (
             stack.enter_context(Child("--raw", str(path), "--rows", rows))
-            for path, rows in ((options.one, "1"), (options.many, "32"))
+            for path, rows in ((options.one, "1"), (batched(options, folder), "32"))
         )
         server = Client(f"{url}/v1/embeddings", texts)
         beside = Client(options.beside, texts) if options.beside else None
@@ -225,7 +256,7 @@ def minilm(options: argparse.Namespace, folder: Path) -> dict[str, object]:
 
 
 def http_work(options: argparse.Namespace, folder: Path) -> dict[str, object]:
-    """The processor time of a request to a model that does next to nothing, and of its raw loop."""
+    """The processor time of a request to a model that does next to nothing, of its raw loop, and of bare ASGI."""
     import text_model
 
     text_model.WIDTH = 384
@@ -235,20 +266,48 @@ def http_work(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     with ExitStack() as stack:
         url, _, _ = stack.enter_context(serving(f"small={artifact.path}", "--threads", "1"))
         raw = stack.enter_context(Child("--small", str(artifact.path), "--texts", str(texts)))
+        child = stack.enter_context(Child("--bare"))
         server = Client(f"{url}/v1/embeddings", texts)
+        bare = Client(f"http://127.0.0.1:{child.first['port']}/v1/embeddings", texts)
         server.run(8, 1.0)
-        rounds = [
-            {
-                "raw": raw.run(1.0),
-                "eight": server.run(8, options.seconds),
-                "sixty-four": server.run(64, options.seconds),
-            }
-            for _ in range(options.rounds)
-        ]
-    return {
-        f"CPU us at {n}": middle(rounds, name, "cpu_us") - middle(rounds, "raw", "cpu_us")
-        for n, name in ((8, "eight"), (64, "sixty-four"))
-    } | {"CPU us of the model itself": middle(rounds, "raw", "cpu_us"), "rounds": rounds}
+        bare.run(8, 0.5)
+        rounds = []
+        for _ in range(options.rounds):
+            found = {"raw": raw.run(1.0), "bare 8": bare.run(8, options.seconds)}
+            found |= {"eight": server.run(8, options.seconds), "sixty-four": server.run(64, options.seconds)}
+            rounds.append(found | {"bare 64": bare.run(64, options.seconds)})
+    record: dict[str, object] = {"CPU us of the model itself": middle(rounds, "raw", "cpu_us")}
+    for count, name in ((8, "eight"), (64, "sixty-four")):
+        record |= {
+            f"event loop, CPU us at {count}": middle(rounds, name, "loop_us"),
+            f"bare ASGI, CPU us at {count}": middle(rounds, f"bare {count}", "loop_us"),
+            f"event loop over bare ASGI at {count}": ratio(rounds, name, f"bare {count}", "loop_us"),
+            f"all threads, CPU us at {count}": middle(rounds, name, "cpu_us"),
+        }
+    return record | {"rounds": rounds}
+
+
+def bare_server() -> None:
+    """The child: one fixed answer of 384 floats from plain ASGI on uvicorn."""
+    import socket
+
+    import orjson
+    import uvicorn
+
+    vector = np.random.default_rng(0).normal(size=384).astype(np.float32)
+    data = {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": vector}], "model": "m"}
+
+    async def app(scope: dict, receive: Callable, send: Callable) -> None:
+        orjson.loads((await receive())["body"] or b"{}")
+        body = orjson.dumps(data, option=orjson.OPT_SERIALIZE_NUMPY)
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+    config = uvicorn.Config(app, log_level="error", http="httptools", loop="uvloop", access_log=False, lifespan="off")
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 def small_loop(folder: Path, texts: Path) -> None:
@@ -316,7 +375,8 @@ def pipeline_loop(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--one", type=Path, help="the artifact for one text")
-    parser.add_argument("--many", type=Path, help="the same for 32 texts")
+    parser.add_argument("--many", type=Path, help="a folder with the same model for 32 texts; exported if not given")
+    parser.add_argument("--weights", type=Path, default=Path(".models/minilm.safetensors"))
     parser.add_argument("--beside", help="URL of another server's OpenAI embeddings, measured in the same rounds")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
@@ -325,6 +385,7 @@ def main() -> None:
     for name in ("raw", "small", "texts", "pipeline"):
         parser.add_argument(f"--{name}", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.raw:
         return raw_loop(options.raw, options.rows)
@@ -332,6 +393,8 @@ def main() -> None:
         return small_loop(options.small, options.texts)
     if options.pipeline:
         return pipeline_loop(options.pipeline)
+    if options.bare:
+        return bare_server()
     record = {}
     with tempfile.TemporaryDirectory(prefix="anynpu-serve-") as scratch:
         for name, part in (("minilm", minilm), ("http", http_work), ("npu", npu)):
