@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import socket
@@ -18,13 +19,14 @@ import openai_form
 import pytest
 
 from anynpu.cli.main import main
+from anynpu.measure.web.exchange import NotHttpError, Parser
 from anynpu.report.schema import check, published
 
 QUICK = ("--min-time", "0.2", "--min-count", "20", "--warmup", "3", "-q", "-f", "json")
 
 
 @pytest.fixture(scope="module")
-def server():
+def foreign():
     with openai_form.running() as found:
         yield found
 
@@ -44,9 +46,9 @@ def measured(bench, *words, status=0):
     return json.loads(out)
 
 
-def test_the_server_speaks_openais_form(server):
+def test_the_server_speaks_openais_form(foreign):
     """The judge of the form is the client that OpenAI publishes."""
-    with openai.OpenAI(api_key="x", base_url=f"{server.url}/ok/v1") as client:
+    with openai.OpenAI(api_key="x", base_url=f"{foreign.url}/ok/v1") as client:
         answer = client.embeddings.create(model="points", input=["a", "b"])
         plain = client.embeddings.create(model="points", input=["a", "b"], encoding_format="float")
     rows = [each.embedding for each in sorted(answer.data, key=lambda each: each.index)]
@@ -54,8 +56,8 @@ def test_the_server_speaks_openais_form(server):
     assert len(plain.data) == 2
 
 
-def test_a_closed_loop_and_its_record(bench, server, tmp_path):
-    record = measured(bench, f"{server.url}/slow/v1/embeddings", *QUICK, "--connections", 4, "-o", tmp_path / "r.json")
+def test_a_closed_loop_and_its_record(bench, foreign, tmp_path):
+    record = measured(bench, f"{foreign.url}/slow/v1/embeddings", *QUICK, "--connections", 4, "-o", tmp_path / "r.json")
     assert record == json.loads((tmp_path / "r.json").read_text())
     check(record, "the record")
     jsonschema.validate(record, published("bench"))
@@ -66,42 +68,44 @@ def test_a_closed_loop_and_its_record(bench, server, tmp_path):
     assert web["outcomes"] == {"200": record["runs"]} and web["failed"] == 0
     assert record["outputs"]["checked"] == record["runs"] and record["outputs"]["width"] == openai_form.WIDTH
     process = web["server"]["process"]
-    assert server.process.pid in process["pids"] and process["rss_bytes"] > 1e6
+    assert foreign.process.pid in process["pids"] and process["rss_bytes"] > 1e6
     assert web["client"]["no_op"]["median_ms"] > 0 and web["server"]["software"] == "uvicorn"
 
 
-def test_an_open_loop_counts_from_the_arrival(bench, server):
-    record = measured(bench, f"{server.url}/slow/v1/embeddings", *QUICK, "--qps", 80, "--connections", 1)
+def test_an_open_loop_counts_from_the_arrival(bench, foreign):
+    record = measured(bench, f"{foreign.url}/slow/v1/embeddings", *QUICK, "--qps", 80, "--connections", 1)
     # one connection answers less than 100 a second: what arrives meanwhile waits, and the waiting is latency
     assert record["http"]["loop"] == "open" and record["queue"]["unanswered"] == 0
     assert list(record["stages"]) == ["queue", "wait", "receive"] and record["stages"]["queue"]["max"] > 5
     assert abs(record["reconciled"]["unexplained"]) < 1e-6
 
 
-def test_a_stall_is_seen_by_all_that_arrive_meanwhile(bench, server):
+def test_a_stall_is_seen_by_all_that_arrive_meanwhile(bench, foreign):
     words = ("--min-time", 2, "--min-count", 100, "--warmup", 0, "-q", "-f", "json")
-    route = f"{server.url}/stall-{uuid.uuid4().hex}/v1/embeddings"
+    route = f"{foreign.url}/stall-{uuid.uuid4().hex}/v1/embeddings"
     opened = measured(bench, route, "--qps", 100, *words)
-    closed = measured(bench, f"{server.url}/stall-{uuid.uuid4().hex}/v1/embeddings", *words)
+    closed = measured(bench, f"{foreign.url}/stall-{uuid.uuid4().hex}/v1/embeddings", *words)
     stalled = [sum(ms > 150 for ms in each["latency"]["samples"]) for each in (opened, closed)]
     # 0.6 s at 100 a second: some 45 requests met more than 150 ms of it; a closed loop has one request under way
     assert stalled[0] >= 20 and stalled[0] > 5 * stalled[1]
     assert max(opened["latency"]["samples"]) > 500 and max(closed["latency"]["samples"]) > 500
 
 
-def test_failures_are_counted_by_status(bench, server):
+def test_failures_are_counted_by_status(bench, foreign):
     record = measured(
-        bench, f"{server.url}/errors/v1/embeddings", "-n", 60, "--warmup", 0, "-q", "-f", "json", status=1
+        bench, f"{foreign.url}/errors/v1/embeddings", "-n", 60, "--warmup", 0, "-q", "-f", "json", status=1
     )
     web = record["http"]
     assert web["outcomes"]["503"] == web["failed"] == 20 and web["outcomes"]["200"] == record["runs"] == 40
     assert "the device is busy" in web["example"] and any("20 of 60 requests failed" in w for w in record["warnings"])
-    status, out, _ = bench(f"{server.url}/errors/v1/embeddings", "-n", 60, "--warmup", 0, "-q")
+    status, out, _ = bench(f"{foreign.url}/errors/v1/embeddings", "-n", 60, "--warmup", 0, "-q")
     assert status == 1 and "20 x 503" in out
 
 
-def test_a_width_that_changes_is_a_failure(bench, server):
-    record = measured(bench, f"{server.url}/width/v1/embeddings", "-n", 20, "--warmup", 0, "-q", "-f", "json", status=1)
+def test_a_width_that_changes_is_a_failure(bench, foreign):
+    record = measured(
+        bench, f"{foreign.url}/width/v1/embeddings", "-n", 20, "--warmup", 0, "-q", "-f", "json", status=1
+    )
     assert record["http"]["failed"] == 10 and any(", width " in name for name in record["http"]["outcomes"])
 
 
@@ -116,22 +120,22 @@ def test_a_width_that_changes_is_a_failure(bench, server):
         ("/ok/embeddings/../none/embed/x/embeddings2", "do not go there", "a JSON file"),
     ],
 )
-def test_what_cannot_be_measured_is_said_at_the_first_request(bench, server, route, said, hint):
-    status, out, err = bench(server.url + route, *QUICK[:-2])
+def test_what_cannot_be_measured_is_said_at_the_first_request(bench, foreign, route, said, hint):
+    status, out, err = bench(foreign.url + route, *QUICK[:-2])
     assert status in (2, 6) and said in err and hint in err and "latency" not in out, err
 
 
-def test_too_few_vectors(bench, server):
-    status, _, err = bench(f"{server.url}/short/v1/embeddings", "--batch", 2, *QUICK)
+def test_too_few_vectors(bench, foreign):
+    status, _, err = bench(f"{foreign.url}/short/v1/embeddings", "--batch", 2, *QUICK)
     assert status == 6 and "1 vectors for 2 texts" in err
 
 
-def test_a_token_opens_the_door(bench, server):
-    measured(bench, f"{server.url}/secret/v1/embeddings", "--token", "open sesame", *QUICK)
+def test_a_token_opens_the_door(bench, foreign):
+    measured(bench, f"{foreign.url}/secret/v1/embeddings", "--token", "open sesame", *QUICK)
 
 
-def test_no_answer_in_time(bench, server):
-    status, _, err = bench(f"{server.url}/never/v1/embeddings", "--timeout", 0.3, *QUICK)
+def test_no_answer_in_time(bench, foreign):
+    status, _, err = bench(f"{foreign.url}/never/v1/embeddings", "--timeout", 0.3, *QUICK)
     assert status == 6 and "timed out" in err and "--timeout" in err
 
 
@@ -160,36 +164,37 @@ def test_something_else_listens(bench):
     assert status == 6 and ("not HTTP" in err or "connection closed" in err)
 
 
-def test_connections_that_are_closed_after_each_answer(bench, server):
-    record = measured(bench, f"{server.url}/closing/v1/embeddings", "-n", 30, "--warmup", 0, "-q", "-f", "json")
+def test_connections_that_are_closed_after_each_answer(bench, foreign):
+    record = measured(bench, f"{foreign.url}/closing/v1/embeddings", "-n", 30, "--warmup", 0, "-q", "-f", "json")
     assert record["http"]["connections"]["opened"] >= 30 and record["http"]["failed"] == 0
 
 
-def test_base64_and_the_other_forms(bench, server, tmp_path):
-    assert measured(bench, f"{server.url}/base64/v1/embeddings", *QUICK)["outputs"]["width"] == openai_form.WIDTH
-    record = measured(bench, f"{server.url}/ok/embed", "--batch", 5, *QUICK)
+def test_base64_and_the_other_forms(bench, foreign, tmp_path):
+    assert measured(bench, f"{foreign.url}/base64/v1/embeddings", *QUICK)["outputs"]["width"] == openai_form.WIDTH
+    record = measured(bench, f"{foreign.url}/ok/embed", "--batch", 5, *QUICK)
     assert (record["http"]["route"], record["http"]["batch"]) == ("tei", 5)
     np.save(tmp_path / "x.npy", np.arange(6, dtype=np.float32))
     assert (
-        measured(bench, f"{server.url}/v2/models/points/infer", "-i", tmp_path / "x.npy", *QUICK)["http"]["failed"] == 0
+        measured(bench, f"{foreign.url}/v2/models/points/infer", "-i", tmp_path / "x.npy", *QUICK)["http"]["failed"]
+        == 0
     )
-    record = measured(bench, f"{server.url}/infer", "-i", tmp_path / "x.npy", *QUICK)
+    record = measured(bench, f"{foreign.url}/infer", "-i", tmp_path / "x.npy", *QUICK)
     assert record["http"]["route"] == "infer"
     (tmp_path / "p.png").write_bytes(b"\x89PNG not really")
-    assert measured(bench, server.url, "-i", tmp_path / "p.png", *QUICK)["http"]["url"].endswith("/detect")
+    assert measured(bench, foreign.url, "-i", tmp_path / "p.png", *QUICK)["http"]["url"].endswith("/detect")
     (tmp_path / "b.json").write_text('{"input": "x", "model": "y"}')
-    assert measured(bench, f"{server.url}/ok/v1/embeddings", "--body", tmp_path / "b.json", *QUICK)["runs"] >= 20
+    assert measured(bench, f"{foreign.url}/ok/v1/embeddings", "--body", tmp_path / "b.json", *QUICK)["runs"] >= 20
 
 
-def test_texts_of_the_user_are_sent(bench, server, tmp_path):
+def test_texts_of_the_user_are_sent(bench, foreign, tmp_path):
     (tmp_path / "texts.txt").write_text("één\n\ntwee\n")
-    record = measured(bench, f"{server.url}/ok/v1/embeddings", "-i", tmp_path / "texts.txt", *QUICK)
+    record = measured(bench, f"{foreign.url}/ok/v1/embeddings", "-i", tmp_path / "texts.txt", *QUICK)
     assert record["input"] == f"2 texts of {tmp_path / 'texts.txt'}" and record["outputs"]["distinct"] == 2
 
 
-def test_the_limit_lies_where_the_server_saturates(bench, server):
+def test_the_limit_lies_where_the_server_saturates(bench, foreign):
     words = ("--limit", "--min-time", "0.3", "--min-count", "10", "--connections", 2, "--warmup", 3, "-q", "-f", "json")
-    record = measured(bench, f"{server.url}/slow/v1/embeddings", *words)
+    record = measured(bench, f"{foreign.url}/slow/v1/embeddings", *words)
     limit = record["http"]["limit"]
     jsonschema.validate(record, published("bench"))
     assert 20 < limit["closed_per_s"] <= 200  # two connections, 10 ms an answer
@@ -207,8 +212,18 @@ def test_a_server_that_dies_leaves_what_was_measured(bench):
     assert record["http"]["server"]["why"] == "its process ended while it was measured"
 
 
-def test_an_interruption_leaves_what_was_measured(server):
-    argv = [sys.executable, "-m", "anynpu", "bench", f"{server.url}/ok/v1/embeddings", "--min-time", "60", "-f", "json"]
+def test_an_interruption_leaves_what_was_measured(foreign):
+    argv = [
+        sys.executable,
+        "-m",
+        "anynpu",
+        "bench",
+        f"{foreign.url}/ok/v1/embeddings",
+        "--min-time",
+        "60",
+        "-f",
+        "json",
+    ]
     process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     for line in process.stderr:
         if "warm-up" in line:
@@ -242,11 +257,59 @@ def test_urls_that_are_none(bench, url):
         (["--token", "ü"], "printable ASCII"),
     ],
 )
-def test_flags_that_have_no_use(bench, server, words, said):
-    status, out, err = bench(f"{server.url}/ok/v1/embeddings", *words, "-q")
+def test_flags_that_have_no_use(bench, foreign, words, said):
+    status, out, err = bench(f"{foreign.url}/ok/v1/embeddings", *words, "-q")
     assert status == 2 and out == "" and said in err, err
 
 
 def test_flags_of_servers_have_no_use_for_artifacts(bench):
     status, _, err = bench("out/cpu", "--batch", 3)
     assert status == 2 and "--batch has no effect here" in err
+
+
+def test_our_own_server_with_several_models(bench, server, png, tmp_path):
+    """A bare URL finds the model and the route that fit what is sent; `server` is ours, with five models."""
+    url = f"http://127.0.0.1:{server.port}"
+    record = measured(bench, url, *QUICK)
+    assert record["http"]["model"] == "text" and record["outputs"]["width"] == 16
+    assert record["http"]["server"]["info"]["server"] == "anynpu" and record["http"]["server"]["info_digest"]
+    (tmp_path / "p.png").write_bytes(png)
+    record = measured(bench, url, "-i", tmp_path / "p.png", *QUICK)
+    assert (record["http"]["model"], record["http"]["route"]) == ("finder", "detect")
+    assert measured(bench, f"{url}/classify", "-i", tmp_path / "p.png", *QUICK)["http"]["model"] == "judge"
+    assert measured(bench, url, "-i", tmp_path / "p.png", "--model", "judge", *QUICK)["http"]["route"] == "classify"
+    status, _, err = bench(url, "--model", "nobody", *QUICK)
+    assert status == 6 and "HTTP 404" in err and "nobody" in err
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 10**6])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3;x=y\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\nTrailer: x\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 503 No\r\ncontent-length:5\r\nConnection: close\r\n\r\nhello",
+        b"HTTP/1.0 200 OK\r\nServer: old\r\n\r\nhello",
+        b"HTTP/1.1 204 No Content\r\nX: y\r\n\r\n",
+    ],
+)
+def test_answers_are_read_as_pythons_own_client_reads_them(answer, size):
+    parser, found = Parser(), None
+    for at in range(0, len(answer), size):
+        found = parser.feed(answer[at : at + size]) or found
+    found = found or parser.end()
+    left, right = socket.socketpair()
+    with left, right:
+        right.sendall(answer)
+        right.shutdown(socket.SHUT_WR)
+        judge = http.client.HTTPResponse(left, method="POST")
+        judge.begin()
+        assert found is not None and (found[0], found[2]) == (judge.status, judge.read())
+        assert parser.keeps == (not judge.will_close)
+
+
+@pytest.mark.parametrize("data", [b"SSH-2.0-x\r\n\r\n", b"HTTP/2 200\r\n\r\n", b"x" * 100_000, b"HTTP/1.1 abc\r\n\r\n"])
+def test_what_is_not_http(data):
+    with pytest.raises(NotHttpError):
+        Parser().feed(data)

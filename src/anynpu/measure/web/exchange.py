@@ -45,12 +45,12 @@ class NotHttpError(ValueError):
     """The bytes that came are not an answer in HTTP/1.1."""
 
 
-def request_bytes(address: Address, body: bytes, content_type: str, token: str = "", method: str = "POST") -> bytes:
-    """Returns a whole request as it goes over the line."""
-    lines = [f"{method} {address.path or '/'} HTTP/1.1", f"Host: {address.authority}", "Accept: */*"]
-    lines += ["User-Agent: anynpu-bench"] + ([f"Authorization: Bearer {token}"] if token else [])
-    if method == "POST":
-        lines += [f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
+def request_bytes(address: Address, body: bytes, content_type: str, token: str = "", model: str = "") -> bytes:
+    """Returns a whole request as it goes over the line; `model` goes into the header that anynpu serve reads."""
+    lines = [f"POST {address.path or '/'} HTTP/1.1", f"Host: {address.authority}", "Accept: */*"]
+    lines += ["User-Agent: anynpu-bench", f"Content-Type: {content_type}", f"Content-Length: {len(body)}"]
+    lines += [f"Authorization: Bearer {token}"] if token else []
+    lines += [f"X-Model: {model}"] if model.isascii() and model.isprintable() and model else []
     return "\r\n".join((*lines, "\r\n")).encode("latin-1") + body
 
 
@@ -84,7 +84,7 @@ class Parser:
         while True:
             end = self._data.find(b"\r\n\r\n")
             if (end < 0 and len(self._data) > MAX_HEAD) or (
-                len(self._data) >= 12 and STATUS.match(bytes(self._data[:16])) is None
+                len(self._data) >= 13 and STATUS.match(bytes(self._data[:16])) is None
             ):
                 raise NotHttpError("not HTTP/1.1")
             if end < 0:

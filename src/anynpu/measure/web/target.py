@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import urllib.parse
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,6 @@ from anynpu.measure.web.generator import Plan, Samples, generate
 from anynpu.schema import digest
 
 MOST_INFO = 1 << 20
-KINDS = {"embed-text": forms.EMBEDDINGS, "detect": forms.DETECT, "classify": forms.CLASSIFY}
 
 
 @dataclass(frozen=True)
@@ -81,28 +81,35 @@ def about(address: Address, token: str, timeout_s: float) -> About:
     return About(software or more, models, info if isinstance(info, Mapping) else {})
 
 
-def choose_route(address: Address, inputs: Inputs, known: About, model: str) -> Address:
-    """Returns the address with its route: as given, or the one that the inputs and the server's models suggest."""
-    if address.path.rstrip("/"):
-        return address
-    base = address.path.rstrip("/")
-    if inputs.kind == "tensors":
-        if not (name := model or next(iter(known.models), "")):
-            raise ConfigError(f"{address}: which model?", "name it with --model, or the whole route")
-        return address.at(f"{base}/v2/models/{name}/infer")
-    if inputs.kind == "pictures":
-        return address.at(f"{base}/{KINDS.get(_kind(known, model), forms.DETECT)}")
-    return address.at(f"{base}/v1/embeddings")
-
-
-def _kind(known: About, model: str) -> str:
-    """Returns the kind of a model as our /info says it, of the first where none is named."""
+def choose_model(inputs: Inputs, known: About, path: str) -> str:
+    """Returns the first model that takes such inputs, as our /info tells; else the first that the server lists."""
     models = known.info.get("models")
-    entries = list(models.values()) if isinstance(models, Mapping) else models if isinstance(models, list) else []
-    for entry in entries:
-        if isinstance(entry, Mapping) and model in ("", entry.get("name")):
-            return str(entry.get("kind", ""))
-    return ""
+    kinds = {name: each.get("kind") for name, each in models.items()} if _is_table(models) else {}
+    route = path.partition("?")[0].rstrip("/").rpartition("/")[2]
+    wanted = {"texts": ("embed-text",), "pictures": ("detect", "classify"), "tensors": ("tensors",)}
+    fitting = (route,) if route in wanted["pictures"] else wanted.get(inputs.kind, ())
+    first = next((name for name, kind in kinds.items() if kind in fitting), "")
+    return first or next(iter(known.models), "")
+
+
+def _is_table(models: Any) -> bool:
+    return isinstance(models, Mapping) and all(isinstance(each, Mapping) for each in models.values())
+
+
+def choose_route(address: Address, inputs: Inputs, known: About, model: str) -> Address:
+    """Returns the address with its route: as given, or the one that the inputs and the model suggest."""
+    base = address.path.rstrip("/")
+    if base:
+        return address
+    if inputs.kind == "tensors":
+        if not model:
+            raise ConfigError(f"{address}: which model?", "name it with --model, or the whole route")
+        return address.at(f"/v2/models/{urllib.parse.quote(model, safe='')}/infer")
+    if inputs.kind == "pictures":
+        models = known.info.get("models")
+        kind = models.get(model, {}).get("kind") if _is_table(models) else ""
+        return address.at("/classify" if kind == "classify" else "/detect")
+    return address.at("/v1/embeddings")
 
 
 def open_target(
@@ -113,11 +120,13 @@ def open_target(
         raise ConfigError("--token: printable ASCII characters were expected")
     address.resolved()
     known = about(address, token, timeout_s)
-    routed = choose_route(address, inputs, known, model)
+    named = model or choose_model(inputs, known, address.path)
+    routed = choose_route(address, inputs, known, named)
     form = forms.form_of(routed.path)
-    named = model or next(iter(known.models), "default")
-    payloads = tuple(forms.payloads(form, routed.path, inputs, named, batch))
-    requests = tuple(request_bytes(routed, each.body, each.content_type, token) for each in payloads)
+    payloads = tuple(forms.payloads(form, routed.path, inputs, named or "default", batch))
+    said = named if model or known.info.get("server") == "anynpu" else ""  # others may not know the header
+    requests = tuple(request_bytes(routed, each.body, each.content_type, token, model=said) for each in payloads)
+    named = named or "default"
     return Target(routed, form, named, inputs.source, payloads, requests, known)
 
 
