@@ -1,0 +1,135 @@
+"""How unusual is too unusual: thresholds with a stated rate of false alarms.
+
+Time is cut into blocks of six hours. Of every block the highest score of each test of each series is kept. A series'
+own blocks say what its scores usually reach (their median and spread); scores are divided by that. What is left over
+is calibrated over the same metric of all hosts, by split conformal prediction on blocks: the threshold of a test is the
+order statistic of past blocks that a new block exceeds with at most the stated probability, if hosts and blocks are
+exchangeable. Blocks, because scores of neighbouring samples depend on each other and those of blocks hardly do. The
+rate of false alarms per host-week is shared out evenly among tests and metrics.
+
+A block whose score is more than twice what the body of blocks (their 50 and 90 % quantiles) leads to expect of the
+tail is taken for a real fault and left out. Lesser alarms count: were they left out as well, every false alarm would
+lower the threshold and bring the next.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from anynpu.apps.watch.registry import Doubles, Flags, Floats, Indices
+
+BLOCK_S = 6 * 3600
+BLOCKS_A_WEEK = 28
+KEPT = 112
+"""Blocks of four weeks."""
+FEWEST = 8
+"""Blocks that a series needs before its tests can alarm: two days."""
+SETTLED = 56
+"""Blocks after which the scores of a series are good enough to calibrate with: two weeks, for only then the course of
+the week is known. Earlier blocks are forgotten a week later."""
+SPREADS = 3.0
+GROSS = 2.0
+
+
+class Calibration:
+    """The blocks of every test of every series, and what follows from them."""
+
+    def __init__(self, tests: int, rate: float, least: float, prior: float) -> None:
+        self.tests, self.rate, self.least, self.prior = tests, rate, least, prior
+        self.now = np.zeros((0, tests), np.float32)
+        self.ring = np.full((0, tests, KEPT), np.nan, np.float32)
+        self.count = np.zeros(0, np.int64)
+        self.usual = np.full((0, tests), np.inf, np.float32)
+        """What the scores of a series usually reach, by its own blocks."""
+        self.kind = np.zeros(0, np.int64)
+        self.pool: list[tuple[Floats, Indices]] = []
+        """Of every closed block the scores of settled series, over what they usually reach, and their kinds."""
+        self.pooled = 0
+        self.expected, self.threshold = np.zeros((0, tests)), np.zeros((0, tests))
+        """By kind: what the body of all blocks leads to expect of the tail, and the threshold."""
+
+    def grow(self, kinds: Indices) -> None:
+        """Makes room for more series; series of the same kind have the same metric."""
+        more = len(kinds)
+        self.now = np.concatenate([self.now, np.zeros((more, self.tests), np.float32)])
+        self.ring = np.concatenate([self.ring, np.full((more, self.tests, KEPT), np.nan, np.float32)])
+        self.count = np.concatenate([self.count, np.zeros(more, np.int64)])
+        self.usual = np.concatenate([self.usual, np.full((more, self.tests), np.inf, np.float32)])
+        self.kind = np.concatenate([self.kind, kinds])
+        new = np.full((max(int(self.kind.max()) + 1 - len(self.threshold), 0), self.tests), self.prior)
+        self.expected, self.threshold = np.concatenate([self.expected, new]), np.concatenate([self.threshold, new])
+
+    def note(self, series: Indices, test: int, scores: Floats) -> None:
+        """Takes scores of one test."""
+        self.now[series, test] = np.maximum(self.now[series, test], scores)
+
+    def limits(self, series: Indices) -> Doubles:
+        """Returns the scores above which there is an alarm, a column for every test."""
+        return np.asarray(self.usual[series] * self.threshold[self.kind[series]], np.float64)
+
+    def close(self, series: Indices, left_out: Flags) -> None:
+        """Ends a block of some series; `left_out` were anomalous all the while."""
+        scores, kinds = self.now[series], self.kind[series]
+        ratios = scores / self.usual[series]
+        kept = ~(left_out | (ratios > GROSS * self.expected[kinds]).any(1))
+        chosen = series[kept]
+        self.ring[chosen, :, self.count[chosen] % KEPT] = scores[kept]
+        settled = kept & (self.count[series] >= SETTLED)
+        if settled.any():
+            self.pool.append((ratios[settled], kinds[settled]))
+            self.pooled += int(settled.sum())
+        self.count[chosen] += 1
+        self.ring[chosen[self.count[chosen] == SETTLED + BLOCKS_A_WEEK], :, :SETTLED] = np.nan
+        self.now[series] = 0
+
+    def refresh(self, series: Indices) -> None:
+        """Works out anew what the scores of some series usually reach, and the thresholds."""
+        ordered = np.sort(self.ring[series], axis=2)
+        count = np.count_nonzero(~np.isnan(ordered[:, 0]), axis=1)
+        shape = (len(series), self.tests, 1)
+        half = np.broadcast_to(np.clip((count - 1) // 2, 0, None)[:, None, None], shape)
+        most = np.broadcast_to(np.clip(np.ceil(0.9 * count).astype(np.int64) - 1, 0, None)[:, None, None], shape)
+        median, upper = (np.take_along_axis(ordered, place, 2)[..., 0] for place in (half, most))
+        usual = np.maximum(median + SPREADS * np.maximum(upper - median, 0.1 * median), self.least)
+        self.usual[series] = np.where((count >= FEWEST)[:, None], usual, np.inf)
+        self._thresholds()
+
+    def _thresholds(self) -> None:
+        while self.pool and self.pooled - len(self.pool[0][0]) >= len(self.kind) * KEPT:
+            self.pooled -= len(self.pool.pop(0)[0])
+        if not self.pool:
+            return
+        ratios, kinds = (np.concatenate([part[index] for part in self.pool]) for index in (0, 1))
+        share = self.rate / BLOCKS_A_WEEK / self.tests / len(np.unique(kinds))
+        for kind in range(len(self.threshold)):
+            blocks = ratios[kinds == kind]
+            if len(blocks) < BLOCKS_A_WEEK:
+                continue
+            half, most = np.quantile(blocks, 0.5, axis=0), np.quantile(blocks, 0.9, axis=0)
+            tail = half + (most - half) * math.log(0.5 / share) / math.log(0.5 / 0.1)
+            self.expected[kind] = np.maximum(tail, 1.0)
+            for test in range(self.tests):
+                normal = blocks[:, test][blocks[:, test] <= GROSS * self.expected[kind, test]]
+                self.threshold[kind, test] = max(conformal(normal, share), _least(len(normal)))
+
+
+def _least(blocks: int) -> float:
+    """Returns the lowest threshold that so many blocks can justify: a tail that is guessed from few is too short."""
+    return float(np.clip(1 - 0.5 * math.log(max(blocks, 1) / 200) / math.log(5), 0.5, 1.0))
+
+
+def conformal(scores: Floats, share: float) -> float:
+    """Returns what a new score exceeds with at most the given probability.
+
+    With enough scores that is one of them. With fewer, the tail above their 90 % quantile is continued as an
+    exponential one: a guess, and the more so the fewer there are.
+    """
+    ordered = np.sort(scores.astype(np.float64))
+    rank = math.ceil((len(ordered) + 1) * (1 - share))
+    if rank <= len(ordered):
+        return float(ordered[rank - 1])
+    edge = float(ordered[max(0, math.ceil(0.9 * len(ordered)) - 1)])
+    tail = float(np.mean(ordered[ordered >= edge] - edge))
+    return max(float(ordered[-1]), edge + tail * math.log(0.1 / share))
