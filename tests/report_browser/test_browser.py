@@ -156,6 +156,29 @@ def test_colours_by_error_and_a_bar_opens_its_node(show):
     assert page.complaints() == []
 
 
+def test_colours_by_the_streams_own_error_and_by_velas_cycles(show):
+    graph = records.deep_graph(40)
+    graph["time_unit"] = "cycles (Vela estimate)"
+    for node in graph["nodes"]:  # a third is fused into a neighbour
+        hidden = node["sqnr_db"] is None or node["name"].endswith(("3", "6", "9"))
+        node["stream_sqnr_db"] = None if hidden else node["sqnr_db"] + 0.5
+    page = show(records.build([records.chip("u55", graph=graph)]))
+    options = page.ask("[...document.querySelectorAll('.g-mode option')].map((o) => o.textContent)")
+    assert options[1:4] == ["Error", "Error in the NPU's stream", "NPU cycles (Vela estimate)"]
+    mode = "(() => { const m = document.querySelector('.g-mode'); m.value = '%s'; "
+    choose = mode + "m.dispatchEvent(new Event('change')); })()"
+    page.ask(choose % "stream")
+    known = sum(node["stream_sqnr_db"] is not None for node in graph["nodes"])
+    assert page.ask("document.querySelectorAll('.g-canvas .n.heat').length") == known
+    legend = page.ask("document.querySelector('.g-legend').textContent")
+    assert "dB SQNR of what the NPU's operations store" in legend and "furthest from the float model" in legend
+    page.ask(choose % "time")
+    assert "cycles (Vela estimate)" in page.ask("document.querySelector('.g-legend').textContent")
+    page.ask("document.querySelector('.bar[data-node=\"1\"]').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    assert "SQNR in the stream" in page.ask(DETAILS)
+    assert page.complaints() == []
+
+
 def test_tabs_change_the_chip_and_paper_shows_all(show):
     chips = [records.chip("cpu"), records.chip("u55", "fallback", records.deep_graph(30)), records.failed("hxwe2")]
     page = show(records.build(chips))

@@ -50,7 +50,9 @@ class LayerError:
     max_error: float
 
 
-class _Sums:
+class Sums:
+    """Signal and noise of one tensor, sample by sample."""
+
     def __init__(self) -> None:
         self.signal = self.noise = self.worst = 0.0
 
@@ -87,7 +89,7 @@ def compare_layers(
 ) -> dict[str, LayerError]:
     """Returns the error of every matched tensor that both models have; samples are in the layouts of `like`."""
     pairs, specs = list(matches), by_name(like)
-    sums: dict[str, _Sums] = {}
+    sums: dict[str, Sums] = {}
     for index, sample in enumerate(samples):
         got = _tensors(subject, sample, specs, [m.subject for m in pairs])
         wanted = _tensors(reference, sample, specs, [m.reference for m in pairs])
@@ -96,7 +98,7 @@ def compare_layers(
             if ours is None or theirs is None or ours.shape != theirs.shape or theirs.dtype.kind not in "fiu":
                 continue
             lifted = ours if match.factors is None else ours / match.factors
-            sums.setdefault(match.name, _Sums()).add(theirs, lifted)
+            sums.setdefault(match.name, Sums()).add(theirs, lifted)
         if progress is not None:
             progress(index + 1, len(samples))
     return {name: found for name, total in sums.items() if (found := total.result) is not None}

@@ -16,6 +16,8 @@ from anynpu.pipeline.layers import empty, float_twin, graph
 from anynpu.pipeline.planner import Link, plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, read_verification, require_samples
+from anynpu.pipeline.stream_error import FILE as INNER
+from anynpu.pipeline.stream_error import add_stream_errors, stream_errors
 from anynpu.platform import Platform
 from anynpu.runtime.base import choose
 from anynpu.store import Store
@@ -251,7 +253,15 @@ def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: Build
         return None
     try:
         found = steps.layers(platform.name, (result.model, *made), result.test)
-        return None if found is None else graph(found, made[-1])
+        if found is None:
+            return None
+        record = graph(schema.read_json(found.main), made[-1])
+        inner = found.path / INNER
+        placed = made[-1].manifest.placement
+        # TFLite-Micro, which runs what is left to the CPU, has no place in this process.
+        if made[-1].manifest.format == "tflite-vela" and inner.is_file() and placed and not placed.elsewhere():
+            add_stream_errors(record, stream_errors(made[-1], made[-2], result.model, result.test, inner))
+        return record
     except (AnyNpuError, OSError, KeyError, ValueError) as error:
         return empty(made[-1].manifest.format, f"no figures per layer: {error}")
 

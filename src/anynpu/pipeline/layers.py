@@ -17,6 +17,7 @@ from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.layers import Inner, LayerError, Match, compare_layers, sample_count
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.verify import run_all
+from anynpu.pipeline.stream_error import keep_inner
 from anynpu.runtime.base import choose
 
 if TYPE_CHECKING:
@@ -59,8 +60,11 @@ def empty(of: str, note: str) -> dict[str, Any]:
     return {"nodes": [], "time_unit": None, "tensors": {}, "of": of, "samples": 0, "notes": [note]}
 
 
-def inspect(candidate: str, reference: str, floating: str, data: str) -> dict[str, Any]:
-    """Returns nodes and tensors of an artifact with errors and times as JSON data (runs in a child process)."""
+def inspect(candidate: str, reference: str, floating: str, data: str, inner: str) -> dict[str, Any]:
+    """Returns nodes and tensors of an artifact with errors and times as JSON data (runs in a child process).
+
+    The float model's tensors for the first samples are written to the file `inner`: streams are compared with them.
+    """
     subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
     twin = Artifact.open(Path(floating)) if floating else None
     view = _onnx_view(subject, truth) if subject.manifest.format in _ONNX else _tflite_view(subject, twin)
@@ -74,6 +78,8 @@ def inspect(candidate: str, reference: str, floating: str, data: str) -> dict[st
         notes.append(f"no error and time per layer: {macs / 1e9:.1f} GMACs are beyond the budget for one sample")
     else:
         errors = _tried(notes, "error per layer", lambda: _errors(view, truth, samples, notes))
+        if view.twin is not None and errors:
+            keep_inner(view.reference(), view.matches, samples, truth, Path(inner))
         if subject.manifest.format == "onnx-ort":
             times = _tried(notes, "time per layer", lambda: _times(view.outline, subject, samples, notes))
     result = _record(view.outline, errors, times)

@@ -27,6 +27,7 @@ from anynpu.pipeline.layers import FILE as LAYERS
 from anynpu.pipeline.layers import drawable, float_twin
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.request import Request
+from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.platform import Platform
 from anynpu.quantize import sources
 from anynpu.quantize.calibration import Dataset, checked, load_data, sample_digests, source_digest, split_holdout
@@ -483,9 +484,7 @@ class Steps:
             arguments = {name: str(artifact.path) for name, artifact in artifacts.items()}
             arguments["answers"] = str(taught.path / ANSWERS)
             if made.manifest.placement is not None and not made.manifest.placement.elsewhere():
-                answer = repeat(
-                    **arguments
-                )  # our own code alone: another Python takes longer to start
+                answer = repeat(**arguments)  # our own code alone: another Python takes longer to start
             else:
                 answer = tool.call("anynpu.measure.repeat:repeat", arguments, scratch=out.parent, log=work.log)
             if not answer["refused"]:
@@ -498,9 +497,9 @@ class Steps:
         found: Repetition = schema.from_dict(Repetition, schema.read_json(evidence.main), str(evidence.main))
         return found
 
-    def layers(self, chip: str, chain: Sequence[Artifact], data: Artifact) -> dict[str, Any] | None:
+    def layers(self, chip: str, chain: Sequence[Artifact], data: Artifact) -> Artifact | None:
         """Returns nodes and tensors of the last artifact of a chain that can be read, beside the float model it begins
-        with: error and cost of every layer."""
+        with: error and cost of every layer, and the float model's inner tensors for the first samples."""
         subject, twin = drawable(chain), float_twin(chain)
         if subject is None:
             return None
@@ -515,6 +514,7 @@ class Steps:
                 "reference": str(chain[0].path),
                 "floating": str(twin.path) if twin else "",
                 "data": str(data.path),
+                "inner": str(out / INNER),
             }
             answer = tool.call(
                 "anynpu.pipeline.layers:inspect", arguments, scratch=out.parent, log=work.log, progress=work.progress
@@ -522,8 +522,7 @@ class Steps:
             (out / LAYERS).write_text(schema.canonical_json(answer) + "\n", "utf-8")
             return Manifest(format="layers", main=LAYERS)
 
-        found: dict[str, Any] = schema.read_json(self.run(chip, "layers", step, make).artifact.main)
-        return found
+        return self.run(chip, "layers", step, make).artifact
 
     @property
     def metric(self) -> str:

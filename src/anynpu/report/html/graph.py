@@ -10,6 +10,7 @@ from anynpu.report.html.layout import draw
 from anynpu.report.html.markup import Markup, data_block, el, table
 
 Nodes = Sequence[Mapping[str, Any]]
+STREAM = "SQNR dB in the stream"
 BORDER = "io"
 """What is drawn for an input or an output of the model, which runs nowhere."""
 
@@ -67,6 +68,7 @@ def _node(node: Mapping[str, Any], place: tuple[float, float], index: Mapping[st
         _short(node.get("time")),
         round(place[0]),
         round(place[1]),
+        _short(node.get("stream_sqnr_db")),
     ]
 
 
@@ -104,17 +106,24 @@ def _flat(points: Sequence[tuple[float, float]]) -> list[int]:
     return [round(part) for point in points for part in point]
 
 
+def _modes(data: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns what the nodes of this graph can be coloured by, with the words for it."""
+    cost = "NPU cycles (Vela estimate)" if data["unit"] == "cycles (Vela estimate)" else "Cost"
+    figures = {
+        "error": ("Error", 7),
+        "stream": ("Error in the NPU's stream", 11),
+        "time": (cost, 8),
+        "macs": ("MACs", 4),
+    }
+    rows = data["nodes"]
+    known = [(mode, title) for mode, (title, at) in figures.items() if any(row[at] not in (None, 0) for row in rows)]
+    return [("placement", "Placement"), *known]
+
+
 def graph_view(chip: Mapping[str, Any], number: int) -> Markup:
     """Returns the frame of the graph, its data, and the same nodes as a table."""
     data = graph_data(chip)
-    modes = [("placement", "Placement"), ("error", "Error"), ("time", "Cost"), ("macs", "MACs")]
-    has = {
-        "placement": True,
-        "error": any(node[7] is not None for node in data["nodes"]),
-        "time": any(node[8] is not None for node in data["nodes"]),
-        "macs": any(node[4] for node in data["nodes"]),
-    }
-    chosen = [el("option", title, value=mode) for mode, title in modes if has[mode]]
+    chosen = [el("option", title, value=mode) for mode, title in _modes(data)]
     tools = el(
         "div",
         el("label", "Colour by ", el("select", *chosen, class_="g-mode")),
@@ -182,6 +191,7 @@ def node_table(chip: Mapping[str, Any]) -> Markup:
             "MACs": count(node.get("macs")),
             unit: "-" if node.get("time") is None else f"{node['time']:,.4g}",
             "SQNR dB": decibel(node.get("sqnr_db")),
+            STREAM: decibel(node.get("stream_sqnr_db")),
             "why not on the NPU": node.get("reason") or "",
         }
         for i, node in enumerate(graph["nodes"], 1)
@@ -189,5 +199,8 @@ def node_table(chip: Mapping[str, Any]) -> Markup:
     if not any(row["why not on the NPU"] for row in rows):
         for row in rows:
             del row["why not on the NPU"]
-    body = table(rows, f"Nodes of {chip['chip']}", ("#", "MACs", unit, "SQNR dB"), class_="sortable")
+    if not any(node.get("stream_sqnr_db") is not None for node in graph["nodes"]):
+        for row in rows:
+            del row[STREAM]
+    body = table(rows, f"Nodes of {chip['chip']}", ("#", "MACs", unit, "SQNR dB", STREAM), class_="sortable")
     return el("details", el("summary", f"All {len(rows)} nodes as a table"), body, class_="more")

@@ -86,13 +86,15 @@
     return RAMP[i].map((c, k) => Math.round(c + (RAMP[i + 1][k] - c) * f));
   };
 
+  const ERRORS = ["error", "stream"];
+
   class Graph {
     constructor(frame) {
       this.frame = frame;
       this.canvas = $(".g-canvas", frame);
       this.details = $(".g-details", frame);
       this.data = JSON.parse(document.getElementById(frame.dataset.graph).textContent);
-      const names = ["name", "kind", "device", "reason", "macs", "inputs", "outputs", "error", "time", "x", "y"];
+      const names = ["name", "kind", "device", "reason", "macs", "inputs", "outputs", "error", "time", "x", "y", "stream"];
       this.nodes = this.data.nodes.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])));
       this.first = this.nodes.findIndex((node) => node.device !== "io");
       this.mode = "placement";
@@ -141,7 +143,7 @@
     paint() {
       if (!this.drawn) return;
       const key = this.mode, figures = this.nodes.map((node) => node[key]);
-      const known = figures.filter((x) => x != null && (key !== "error" || x < 200));
+      const known = figures.filter((x) => x != null && (!ERRORS.includes(key) || x < 200));
       const low = Math.min(...known), high = Math.max(...known);
       this.nodes.forEach((node, i) => {
         const g = this.marks[i], x = figures[i], rect = g.firstChild;
@@ -166,12 +168,12 @@
         const other = counts((n) => n.device !== "npu" && n.device !== "io");
         if (other || !this.data.npu) item(this.data.npu ? "cpu" : "", this.data.npu ? `CPU: ${other} (dashed)` : `on the processor: ${other}`);
       } else {
-        const unit = { error: "dB SQNR", time: this.data.unit, macs: "MACs" }[this.mode];
+        const unit = { error: "dB SQNR", stream: "dB SQNR of what the NPU's operations store", time: this.data.unit, macs: "MACs" }[this.mode];
         const bar = html("i", null, "ramp");
         bar.style.background = `linear-gradient(90deg, ${RAMP.map((c) => `rgb(${c})`).join(",")})`;
-        const ends = this.mode === "error" ? [low, high] : [high, 0], span = html("span");
+        const off = ERRORS.includes(this.mode), ends = off ? [low, high] : [high, 0], span = html("span");
         span.append(`${number(ends[0], 3)} `, bar, `${number(ends[1], 3)} ${unit}`);
-        parts.push(span, html("span", this.mode === "error" ? "dark: furthest from the float model" : "dark: costs most"));
+        parts.push(span, html("span", off ? "dark: furthest from the float model" : "dark: costs most"));
       }
       parts.push(html("span", "drag to pan, Ctrl + wheel or + − to zoom, arrow keys to walk", "hint"));
       box.replaceChildren(...parts);
@@ -240,7 +242,7 @@
       const where = { npu: this.data.npu || "NPU", io: "" }[node.device] ?? "CPU";
       const parts = [html("h5", node.kind), html("p", node.name, "muted")];
       if (node.reason) { const p = html("p", `Not on the NPU: ${node.reason}`, "said warn"); parts.push(p); }
-      parts.push(list([["runs on", where], ["MACs", node.macs ? number(node.macs, 12) : "-"], [this.data.unit || "time", number(node.time)], ["SQNR", decibel(node.error)]]));
+      parts.push(list([["runs on", where], ["MACs", node.macs ? number(node.macs, 12) : "-"], [this.data.unit || "time", number(node.time)], ["SQNR", decibel(node.error)], ...(node.stream == null ? [] : [["SQNR in the stream", decibel(node.stream)]])]));
       for (const [title, side] of [["Inputs", node.inputs], ["Outputs", node.outputs]]) {
         if (side.length) parts.push(html("h6", title));
         side.forEach((index) => {

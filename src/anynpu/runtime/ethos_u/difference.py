@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from anynpu.runtime.ethos_u.layers import read_layers
 from anynpu.runtime.ethos_u.stream import Operation
 from anynpu.tensors import Array
 
@@ -71,19 +72,30 @@ def _outputs(source: bytes, inputs: Sequence[Array]) -> list[tuple[str, Array]]:
     ]
 
 
-def _assembled(pieces: list[Array], wanted: Array) -> Array | None:
-    """Returns the last pieces that make a tensor of that size, put together by rows or by channels, whichever fits."""
+def layer_values(twin: Any, origins: Path, inputs: Sequence[Array]) -> dict[int, list[Array]]:
+    """Returns what the operations of each operator of the source store for one sample, in their order."""
+    layers = read_layers(origins)
+    pieces: dict[int, list[Array]] = {}
+    for written in twin.trace([value[np.newaxis] for value in inputs]):
+        if layer := layers.get((written.stream, written.op.word)):
+            pieces.setdefault(layer.operator, []).append(written.values)
+    return pieces
+
+
+def arranged(pieces: Sequence[Array], wanted: Array) -> list[Array]:
+    """Returns the ways in which the last pieces make a tensor of the shape that is wanted; none where they do not."""
     last: list[Array] = []
     for piece in reversed(pieces):
         last.insert(0, piece)
         if sum(p.size for p in last) >= wanted.size:
             break
-    if sum(p.size for p in last) != wanted.size:
-        return None
-    arrangements = list(_arrangements(last, wanted))
-    return next(
-        (whole for whole in arrangements if np.array_equal(whole, wanted)), arrangements[0] if arrangements else None
-    )
+    return list(_arrangements(last, wanted)) if sum(p.size for p in last) == wanted.size else []
+
+
+def _assembled(pieces: list[Array], wanted: Array) -> Array | None:
+    """Returns the last pieces put together by rows or by channels, whichever fits."""
+    whole = arranged(pieces, wanted)
+    return next((tensor for tensor in whole if np.array_equal(tensor, wanted)), whole[0] if whole else None)
 
 
 def _arrangements(pieces: list[Array], wanted: Array) -> Iterable[Array]:
