@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,10 +9,11 @@ import numpy as np
 
 from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u.arithmetic import Rounding, leading_zeros, rescale, shift
+from anynpu.runtime.ethos_u.curves import curve, curve_table, interpolate
 from anynpu.runtime.ethos_u.memory import FeatureMap, Memories, feature_map, signed
 from anynpu.runtime.ethos_u.stream import Operation, Stream
 from anynpu.runtime.ethos_u.weights import Decoder, Order, arrange, scales
-from anynpu.runtime.ethos_u.windows import Kernel, convolve, kernel_of, padded, taps, window_sums
+from anynpu.runtime.ethos_u.windows import Kernel, averages, convolve, kernel_of, padded, taps, window_sums
 from anynpu.tensors import Array
 
 MAX, AVERAGE, REDUCE_SUM = range(3)
@@ -27,7 +27,6 @@ ROUNDINGS = (Rounding.DOUBLE, Rounding.DOWN, Rounding.NATURAL, Rounding.NATURAL)
 MAX_WORK = 1 << 36
 STEP_WORK = 1 << 18
 """What a step costs that numpy does not take off our hands."""
-CURVE_ABOVE = 0x800000000000000000000000000000800011009020440005C0467BAEFA7BD110
 EVERY = slice(None)
 FLOAT32_EXACT = 1 << 24
 
@@ -396,44 +395,3 @@ def ofm_size(op: Operation) -> tuple[int, int]:
 def _ofm_scale(op: Operation) -> tuple[int, int]:
     value = op.register("OFM_SCALE")
     return value & 0xFFFFFFFF, value >> 32 & 63
-
-
-def interpolate(table: Array, values: Array) -> Array:
-    """Returns what a table of 512 entries gives for 16-bit values: a value in 16 bits, and above it the slope."""
-    entry = table[(values >> 7) + 256].astype(np.int64)
-    return np.asarray(entry.astype(np.int16) + (((entry >> 16) * (values & 127) + 64) >> 7))
-
-
-def averages(total: Array, kernel: Kernel, size: tuple[int, int], values: Array) -> Array:
-    """Returns sums divided by how many elements of each window are not padding, half rounded away from zero."""
-    height, width = values.shape[1:3]
-    inside = np.zeros((1, height, width, 1), np.int64)
-    inside[:, kernel.before[0] : height - kernel.after[0], kernel.before[1] : width - kernel.after[1]] = 1
-    count = np.maximum(window_sums(inside, kernel, size), 1)
-    return np.asarray(np.sign(total) * ((np.abs(total) + count // 2) // count))
-
-
-@functools.cache
-def curve_table() -> Array:
-    """Returns the curve that the hardware has for 16 bits: tanh(x / 48) at whole x, and its slope in the upper half.
-
-    It is TFLite's, whose entries are rounded but for some that are one above.
-    """
-    steps = np.arange(257)
-    above = np.array([CURVE_ABOVE >> step & 1 for step in range(257)])
-    right = np.minimum(np.round(65536 / (1 + np.exp(-steps / 24))) + above, 65535).astype(np.int64) - 32768
-    points = np.concatenate([-right[:0:-1], right])
-    return (np.diff(points) << 16 | points[:-1] & 0xFFFF).astype(np.uint32).view(np.int32)
-
-
-def curve(table: Array, values: Array, tanh: bool) -> Array:
-    """Returns TANH or SIGMOID of values in steps of 1 / 3 of 2^-12, as TFLite computes them at 16 bits."""
-    bits = 8 if tanh else 9
-    inside = np.clip(values, -(255 << bits), (255 << bits) - 1)
-    entry = table[(inside >> bits) + 256].astype(np.int64)
-    slope = entry >> 16
-    whole = (entry.astype(np.int16).astype(np.int64) << bits) + slope * (inside & ((1 << bits) - 1))
-    half = np.where(values < 0, 127, 128) if tanh else np.where(values < 0, 511, 512) + (1 << 24)
-    result = (whole + half) >> (8 if tanh else 10)
-    far = np.abs(values) >> bits >= 255
-    return np.asarray(np.where(far, np.where(values < 0, -32767 if tanh else 1, 32767), result))

@@ -6,27 +6,23 @@ import numpy as np
 
 from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u import weights85
-from anynpu.runtime.ethos_u.arithmetic import Rounding, leading_zeros, rescale, shift
+from anynpu.runtime.ethos_u.arithmetic import Rounding, leading_zeros, rescale
+from anynpu.runtime.ethos_u.curves import curve, interpolate
+from anynpu.runtime.ethos_u.elementwise85 import NOT, combined
 from anynpu.runtime.ethos_u.memory import FeatureMap, Memories, dtype_of, feature_map, signed
 from anynpu.runtime.ethos_u.operations import (
     LINE,
     Filters,
     KernelDepths,
     Machine,
-    averages,
-    curve,
-    interpolate,
     ofm_size,
 )
 from anynpu.runtime.ethos_u.stream import Operation
-from anynpu.runtime.ethos_u.windows import Kernel, kernel_of, padded, taps, window_sums
+from anynpu.runtime.ethos_u.windows import Kernel, averages, kernel_of, padded, taps, window_sums
 from anynpu.tensors import Array
 
 MAX, AVERAGE, REDUCE_SUM, SUM, NONE, MIN, ARGMAX_X, ARGMAX_Y = range(8)
 MUL, ADD, SUB, MINIMUM, MAXIMUM, LRELU, ABS, CLZ, SHR, SHL, LSR, DIV = range(12)
-EQUAL, NOT_EQUAL, GREATER_EQUAL, GREATER, AND, OR, XOR, NOT, AND_NOT = 16, 17, 18, 19, 33, 34, 35, 36, 42
-COMPARISONS = (EQUAL, NOT_EQUAL, GREATER_EQUAL, GREATER)
-"""True is all ones: Vela takes it for a mask, and a smallest value for "all"."""
 BILINEAR, REPLICATE, NEAREST = range(3)
 UNARY = (LRELU, ABS, CLZ, NOT)
 CHAINED, UNUSED = 2, 3
@@ -304,7 +300,7 @@ class Machine85(Machine):
         else:
             second = self._operand(op, memories, "IFM2", shape)
             first, second = self._scaled_operand(op, "IFM", first), self._scaled_operand(op, "IFM2", second)
-            scaled = self._combined(op, first, second)
+            scaled = combined(op, first, second, _ofm_scale(op)[2])
         self._output(op, memories, scaled, None)
 
     @staticmethod
@@ -316,43 +312,6 @@ class Machine85(Machine):
         if scale == 1 and places == 0:
             return values
         return rescale(values << up, scale, places + up, rounding)
-
-    def _combined(self, op: Operation, first: Array, second: Array) -> Array:
-        match op.mode:
-            case 0:
-                return first * second
-            case 1:
-                return first + second
-            case 2:
-                return first - second
-            case 3:
-                return np.minimum(first, second)
-            case 4:
-                return np.maximum(first, second)
-            case 8:
-                return shift(first, np.clip(second, 0, 62), _ofm_scale(op)[2])
-            case 9:
-                return np.asarray((first << np.clip(second, 0, 62)).astype(np.int32), np.int64)
-            case 10:
-                return np.asarray((first & 0xFFFFFFFF) >> np.clip(second, 0, 62), np.int64)
-            case 11:
-                safe = np.where(second == 0, 1, second)
-                return np.where(second == 0, 0, np.sign(first) * np.sign(safe) * (np.abs(first) // np.abs(safe)))
-        functions = {
-            EQUAL: np.equal,
-            NOT_EQUAL: np.not_equal,
-            GREATER_EQUAL: np.greater_equal,
-            GREATER: np.greater,
-            AND: np.bitwise_and,
-            OR: np.bitwise_or,
-            XOR: np.bitwise_xor,
-        }
-        if op.mode == AND_NOT:
-            return first & ~second
-        if op.mode not in functions:
-            raise IntegrityError(f"{op.title}: {self.stream.title} has no element-wise operation {op.mode}")
-        result = np.asarray(functions[op.mode](first, second), np.int64)
-        return -result if op.mode in COMPARISONS else result
 
     def _output(self, op: Operation, memories: Memories, total: Array, filters: Filters | None) -> None:
         """Scales, adds the zero point, clips, looks up the table, and stores, chains or keeps the result."""

@@ -117,3 +117,12 @@ def convolve(values: Array, weights: Array, kernel: Kernel, ofm: tuple[int, int]
             patches[:, :, :, y * kernel.size[1] + x] = seen
         sums[first : first + step] = (patches.reshape(-1, columns) @ flat).reshape(len(chunk), -1, outs)
     return sums
+
+
+def averages(total: Array, kernel: Kernel, size: tuple[int, int], values: Array) -> Array:
+    """Returns sums divided by how many elements of each window are not padding, half rounded away from zero."""
+    height, width = values.shape[1:3]
+    inside = np.zeros((1, height, width, 1), np.int64)
+    inside[:, kernel.before[0] : height - kernel.after[0], kernel.before[1] : width - kernel.after[1]] = 1
+    count = np.maximum(window_sums(inside, kernel, size), 1)
+    return np.asarray(np.sign(total) * ((np.abs(total) + count // 2) // count))
