@@ -8,6 +8,7 @@ import signal
 import stat
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from anynpu.apps.serve.service import serve as serve_models
 from anynpu.apps.serve.units import Deployment, compose_file, systemd_unit
 from anynpu.apps.web.limits import Limits as WebLimits
 from anynpu.apps.web.server import is_loopback, url_of
+from anynpu.artifact import Artifact
 from anynpu.cli import flags
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.errors import ConfigError, ToolMissing, on_one_line
@@ -28,6 +30,8 @@ from anynpu.files import check_free, write_whole
 
 INTERRUPTED = 130
 MIB = 1024 * 1024
+BOARDS = ("host", "qemu", "serial")
+"""What --on begins with where our firmware runs the model."""
 PACKAGES = ("httptools", "orjson", "uvicorn", "uvloop")
 MODEL_FLAGS = (
     click.option("--on", "device", multiple=True, metavar="DEVICE", help="ort, litert, noe, ...; or NAME=DEVICE."),
@@ -37,7 +41,7 @@ MODEL_FLAGS = (
     click.option("--strict", is_flag=True, help="Refuse a .cix file whose container says other than its program."),
     click.option("--fallback", multiple=True, metavar="cpu|PATH", help="Answer from this CPU twin while the device is "
                  "wrong or gone; cpu finds it beside the artifact. Or NAME=PATH."),
-    click.option("--threads", type=click.IntRange(0), default=0, help="Of a session on the CPU; 0: the runtime's own."),
+    click.option("--threads", type=click.IntRange(0), default=0, help="Of a session on the CPU; 0: half of the cores."),
 )  # fmt: skip
 ADDRESS_FLAGS = (
     click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
@@ -124,6 +128,20 @@ def require_packages() -> None:
         raise ToolMissing(f"{', '.join(missing)}: not installed", "pip install 'anynpu[serve]'")
 
 
+def _open_anywhere(artifact: Artifact, settings: ModelSettings) -> Any:
+    """Returns a session for an artifact: of this machine, or of our firmware on a board that --on names."""
+    from anynpu.apps.serve.version import open_here
+
+    on = settings.device or ("host" if artifact.manifest.format == "c" else "")
+    if on.partition(":")[0] not in BOARDS:
+        return open_here(artifact, settings)
+    from anynpu.firmware import run as firmware
+    from anynpu.pipeline.steps import own_version
+    from anynpu.store import Store
+
+    return firmware.start(artifact, on, Store(), {"anynpu": own_version()}).session
+
+
 def _serve(settings: ServiceSettings, given: Mapping[str, Any]) -> int:
     from anynpu.apps.serve.fleet import open_fleet
 
@@ -136,7 +154,7 @@ def _serve(settings: ServiceSettings, given: Mapping[str, Any]) -> int:
         _tell_ready(url, desk, given)
 
     with listener:
-        ended_by = serve_models(settings, listener, open_fleet, ready)
+        ended_by = serve_models(settings, listener, partial(open_fleet, opener=_open_anywhere), ready)
     return INTERRUPTED if ended_by == signal.SIGINT else 0
 
 

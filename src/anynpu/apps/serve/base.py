@@ -293,7 +293,7 @@ class ModelSettings:
     channels: str = ""
     strict: bool = False
     threads: int = 0
-    """Of a session on this computer's CPU; 0 leaves it to the runtime."""
+    """Of a session on this computer's CPU; 0 takes half of the cores."""
     fallback: Literal["", "cpu"] | Path = ""
     """The CPU twin: an artifact's folder, or "cpu" for `cpu` or `float` beside this artifact."""
     most_batch: int = 32

@@ -77,14 +77,15 @@ def _read(evidence: Artifact, artifact: Artifact) -> Evidence | None:
     data = schema.read_json(evidence.main)
     figures = {
         name: Figures(float(f["sqnr_db"]), float(f["cosine"]))
-        for name, f in data["outputs"].items()
+        for name, f in data.get("outputs", {}).items()
         if math.isfinite(float(f["sqnr_db"]))
     }
     cases = tuple(Case(i, o) for i, o in zip(inputs, outputs, strict=True))[:MOST_CASES]
     source = f"verification {evidence.digest[:12]}"
     if not cases:
         return None
-    return Evidence(cases, figures, source, str(data["executed"]), int(data["samples"]), str(data.get("device", "")))
+    executed, samples, device = data.get("executed", ""), data.get("samples", len(cases)), data.get("device", "")
+    return Evidence(cases, figures, source, str(executed), int(samples), str(device))
 
 
 def _split(arrays: Mapping[str, Array], kind: str, specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:

@@ -22,6 +22,7 @@ class BoardSession:
     `fingerprint` is the one that the artifact's code holds, where that is not the network's own.
     """
 
+    name = "board"
     hardware = True
 
     def __init__(
