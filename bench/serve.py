@@ -9,7 +9,7 @@
         --tokenizer .models/minilm-tokenizer.json -O activations=float32 --data random:4 -o out \\
         --shape input_ids=1,12 --dtype input_ids=int64 --shape attention_mask=1,12 --dtype attention_mask=int64
 
-The raw loop is tokenizers, onnxruntime with one thread, and the mean of the states: none of our code. Rounds of raw,
+The raw loop is tokenizers and onnxruntime with as many threads as the server (one): none of our code. Rounds of raw,
 server, raw batch and server follow each other, so that what the machine does hits all of them; a ratio is the median of
 those of the rounds. On a busy machine look at the processor time for one text, which others do not change.
 
@@ -46,13 +46,13 @@ TEXTS = (
 LENGTH, JOB_MS = 12, 15
 
 
-def raw_loop(folder: Path, rows: int) -> None:
+def raw_loop(folder: Path, rows: int, threads: int) -> None:
     """The child: reads seconds from stdin, loops so long, and prints what it did as a line of JSON."""
     import onnxruntime
     from tokenizers import Tokenizer
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
+    options.intra_op_num_threads = threads
     session = onnxruntime.InferenceSession(str(folder / "model.onnx"), options, ["CPUExecutionProvider"])
     tokenizer = Tokenizer.from_file(str(next((folder / "assets").glob("*tokenizer.json"))))
     tokenizer.no_padding()
@@ -219,10 +219,10 @@ def minilm(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     texts = folder / "texts.txt"
     texts.write_text("\n".join(TEXTS) + "\n")
     with ExitStack() as stack:
-        url, process, ready_s = stack.enter_context(serving(f"minilm={options.one}", "--threads", "1"))
+        url, process, ready_s = stack.enter_context(serving(f"minilm={options.one}", "--threads", str(options.threads)))
         fresh = resident(process.pid)
         raw, batch = (
-            stack.enter_context(Child("--raw", str(path), "--rows", rows))
+            stack.enter_context(Child("--raw", str(path), "--rows", rows, "--threads", str(options.threads)))
             for path, rows in ((options.one, "1"), (batched(options, folder), "32"))
         )
         server = Client(f"{url}/v1/embeddings", texts)
@@ -380,6 +380,7 @@ def main() -> None:
     parser.add_argument("--beside", help="URL of another server's OpenAI embeddings, measured in the same rounds")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--threads", type=int, default=1, help="of the server and of the raw loops")
     parser.add_argument("--only", choices=("minilm", "http", "npu"))
     parser.add_argument("-o", "--output", type=Path)
     for name in ("raw", "small", "texts", "pipeline"):
@@ -388,7 +389,7 @@ def main() -> None:
     parser.add_argument("--bare", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.raw:
-        return raw_loop(options.raw, options.rows)
+        return raw_loop(options.raw, options.rows, options.threads)
     if options.small:
         return small_loop(options.small, options.texts)
     if options.pipeline:

@@ -17,6 +17,8 @@ import numpy as np
 import openai
 import openai_form
 import pytest
+from conftest import desk_of, site
+from plain_fleet import PlainModel
 
 from anynpu.cli.main import main
 from anynpu.measure.web.exchange import NotHttpError, Parser
@@ -265,6 +267,14 @@ def test_flags_that_have_no_use(bench, foreign, words, said):
 def test_flags_of_servers_have_no_use_for_artifacts(bench):
     status, _, err = bench("out/cpu", "--batch", 3)
     assert status == 2 and "--batch has no effect here" in err
+
+
+def test_a_server_that_is_still_loading(bench):
+    desk = desk_of(PlainModel("text", "embed-text"))
+    desk.started = False
+    with site(desk) as client:
+        status, _, err = bench(f"http://127.0.0.1:{client.port}", *QUICK)
+    assert status == 6 and "not ready" in err
 
 
 def test_our_own_server_with_several_models(bench, server, png, tmp_path):

@@ -26,7 +26,7 @@ START = 0.9
 
 @dataclass(frozen=True)
 class Step:
-    """One run on the way: the rate is None in a closed loop."""
+    """One run on the way. The rate is that of the requests that arrived; None in a closed loop."""
 
     rate_per_s: float | None
     connections: int
@@ -79,7 +79,7 @@ def step_of(found: WebResult, why: str = "") -> Step:
     samples, settings = found.result.trace.samples_ms(), found.result.settings
     supported = len(samples) >= stats.needed(0.99)
     return Step(
-        settings.qps,
+        None if settings.qps is None else found.result.trace.arrived_per_s,
         found.connections,
         per_second(found),
         stats.percentile(samples, 0.5) if samples else None,
@@ -128,4 +128,7 @@ def find_limit(
         else:
             high = rate
         rate = (low + high) / 2 if high is not None else 1.15 * rate
-    return Limit(low or None, high, best, tuple(steps)), kept or last
+    tried = [each for each in steps if each.rate_per_s is not None]
+    within = max((each.rate_per_s or 0.0 for each in tried if each.kept), default=None)
+    beyond = min((each.rate_per_s or 0.0 for each in tried if not each.kept), default=None)
+    return Limit(within, beyond, best, tuple(steps)), kept or last

@@ -53,7 +53,10 @@ class Target:
 
 
 def get_json(address: Address, path: str, token: str, timeout_s: float) -> tuple[Any, str]:
-    """Returns the JSON behind a path, None where there is none, and the name that the server gives itself."""
+    """Returns the JSON behind a path, None where there is none, and the name that the server gives itself.
+
+    A server that says it is not ready (503) raises DeviceError: what it lists now is not what it will serve.
+    """
     made: http.client.HTTPConnection
     if address.scheme == "https":
         made = http.client.HTTPSConnection(address.host, address.port, timeout=timeout_s, context=address.tls)
@@ -63,6 +66,8 @@ def get_json(address: Address, path: str, token: str, timeout_s: float) -> tuple
         made.request("GET", path, headers={"Authorization": f"Bearer {token}"} if token else {})
         answer = made.getresponse()
         data = answer.read(MOST_INFO + 1)
+        if answer.status == 503:
+            raise DeviceError(f"{address.at(path)}: HTTP 503, it is not ready", "GET", 503, hint="wait until it is")
         parsed = json.loads(data) if answer.status == 200 and len(data) <= MOST_INFO else None
         return parsed, on_one_line(answer.headers.get("Server", ""))[:100]
     except (OSError, http.client.HTTPException, ValueError, RecursionError):
@@ -83,17 +88,18 @@ def about(address: Address, token: str, timeout_s: float) -> About:
 
 def choose_model(inputs: Inputs, known: About, path: str) -> str:
     """Returns the first model that takes such inputs, as our /info tells; else the first that the server lists."""
-    models = known.info.get("models")
-    kinds = {name: each.get("kind") for name, each in models.items()} if _is_table(models) else {}
     route = path.partition("?")[0].rstrip("/").rpartition("/")[2]
     wanted = {"texts": ("embed-text",), "pictures": ("detect", "classify"), "tensors": ("tensors",)}
     fitting = (route,) if route in wanted["pictures"] else wanted.get(inputs.kind, ())
-    first = next((name for name, kind in kinds.items() if kind in fitting), "")
+    first = next((name for name, kind in kinds(known).items() if kind in fitting), "")
     return first or next(iter(known.models), "")
 
 
-def _is_table(models: Any) -> bool:
-    return isinstance(models, Mapping) and all(isinstance(each, Mapping) for each in models.values())
+def kinds(known: About) -> dict[str, str]:
+    """Returns the kind of every model, as our /info has it; nothing of other servers."""
+    models = known.info.get("models")
+    entries = models.items() if isinstance(models, Mapping) else ()
+    return {name: str(each.get("kind", "")) for name, each in entries if isinstance(each, Mapping)}
 
 
 def choose_route(address: Address, inputs: Inputs, known: About, model: str) -> Address:
@@ -106,9 +112,7 @@ def choose_route(address: Address, inputs: Inputs, known: About, model: str) -> 
             raise ConfigError(f"{address}: which model?", "name it with --model, or the whole route")
         return address.at(f"/v2/models/{urllib.parse.quote(model, safe='')}/infer")
     if inputs.kind == "pictures":
-        models = known.info.get("models")
-        kind = models.get(model, {}).get("kind") if _is_table(models) else ""
-        return address.at("/classify" if kind == "classify" else "/detect")
+        return address.at("/classify" if kinds(known).get(model) == "classify" else "/detect")
     return address.at("/v1/embeddings")
 
 
