@@ -42,14 +42,14 @@ class LooseSession(OrtSession):
     """Runs an ONNX model at any number of rows; `free` names the axes that may differ from the model's."""
 
     def __init__(self, artifact: Artifact, file: Path, free: frozenset[str], threads: int = 0) -> None:
-        super().__init__(artifact, threads, file)
+        super().__init__(artifact, threads, file, spin=False)
         self.free = free
 
 
 def open_loose(artifact: Artifact, threads: int = 0) -> OrtSession:
     """Returns a session that takes any number of rows where the model allows it, and the plain one elsewhere."""
     file, free = loosened(artifact)
-    return LooseSession(artifact, file, free, threads) if free else OrtSession(artifact, threads)
+    return LooseSession(artifact, file, free, threads) if free else OrtSession(artifact, threads, spin=False)
 
 
 def loosened(artifact: Artifact) -> tuple[Path, frozenset[str]]:

@@ -28,12 +28,14 @@ def inference_session(model: str | bytes, threads: int = 0, plain: bool = False,
     return _opened(exact(model, fused=not plain), threads, plain, profile)
 
 
-def _opened(model: str | bytes, threads: int = 0, plain: bool = False, profile: str = "") -> Any:
+def _opened(model: str | bytes, threads: int = 0, plain: bool = False, profile: str = "", spin: bool = True) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads
+    if not spin:
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if plain:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if profile:
@@ -65,7 +67,8 @@ class OrtSession:
     what = "ONNX Runtime on this host's CPU"
     packages = ("onnxruntime",)
 
-    def __init__(self, artifact: Artifact, threads: int = 0, file: Path | None = None) -> None:
+    def __init__(self, artifact: Artifact, threads: int = 0, file: Path | None = None, spin: bool = True) -> None:
+        """`spin` lets idle threads burn their cores while they wait for work, which only a session alone gains by."""
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
         self._file = str(file or artifact.main)
@@ -75,7 +78,7 @@ class OrtSession:
         self.host = f"{host()}, exact int8 sums" if self.exact_sums else host()
         """The instructions of this host's CPU, and what was done about them."""
         self.what = f"{type(self).what} ({self.host})"
-        self._session = _opened(model, threads)
+        self._session = _opened(model, threads, spin=spin)
 
     @staticmethod
     def missing() -> str:

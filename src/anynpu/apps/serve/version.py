@@ -40,7 +40,9 @@ def open_here(artifact: Artifact, settings: ModelSettings) -> Session:
     kind, threads = choose(artifact.manifest.format, settings.device), settings.threads or own_threads()
     session: Any
     if kind is OrtSession:
-        session = open_loose(artifact, threads) if settings.most_batch > 1 else OrtSession(artifact, threads)
+        session = (
+            open_loose(artifact, threads) if settings.most_batch > 1 else OrtSession(artifact, threads, spin=False)
+        )
     else:
         session = kind(artifact)
     watch(session)
