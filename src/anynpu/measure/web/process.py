@@ -19,6 +19,7 @@ from anynpu.measure.web.address import Address, is_local
 from anynpu.measure.workers import below, memory, stat_fields
 
 LISTENING = "0A"
+ELSEWHERE = "it runs on another machine"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ def find_server(address: Address, pid: int | None = None, root: Path = ROOT) -> 
             raise ConfigError(f"--pid {pid}: no such process on this machine")
         return ServerProcess((pid,), _program(root, pid), root), ""
     if not is_local(address):
-        return None, "it runs on another machine"
+        return None, ELSEWHERE
     holders = _holders(root, _inodes(root, address))
     if not holders:
         return None, "its process was not found (another user's, or in a container); name it with --pid"

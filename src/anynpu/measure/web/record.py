@@ -19,18 +19,22 @@ from __future__ import annotations
 
 from typing import Any
 
+from anynpu.measure import host
 from anynpu.measure.energy import NOT_HERE
 from anynpu.measure.load import SERVER
 from anynpu.measure.outcome import to_record
 from anynpu.measure.web.bench import WebResult
 from anynpu.measure.web.checks import ALIKE
 from anynpu.measure.web.limit import Limit
+from anynpu.measure.web.process import ELSEWHERE
 from anynpu.schema import to_dict
 
 LABEL = "client-side latency"
 OWN_SHARE = 0.2
 """A client whose own share is more than this part of the median measures itself."""
 BUSY_CLIENT = 0.8
+OF_A_CLIENT = ("other programs used", "the machine's host took")
+"""Warnings that measure others by what this process used: a client uses little, and the server is one of the others."""
 
 
 def record_of(found: WebResult, limit: Limit | None = None) -> dict[str, Any]:
@@ -39,7 +43,8 @@ def record_of(found: WebResult, limit: Limit | None = None) -> dict[str, Any]:
     record["energy"] = {"source": None, "why": NOT_HERE}
     record["input"] = found.target.source
     record["http"] = web = _web(found, limit)
-    record["warnings"] = [*_warnings(found, web, record), *record["warnings"]]
+    usual = [line for line in record["warnings"] if not line.startswith(OF_A_CLIENT)]
+    record["warnings"] = [*_warnings(found, web, record), *usual]
     return record
 
 
@@ -96,6 +101,9 @@ def _warnings(found: WebResult, web: dict[str, Any], record: dict[str, Any]) -> 
         )
     if web["client"]["cores_used"] > BUSY_CLIENT:
         said.append("this client used a whole core: the server may be quicker than it can send")
+    others = (found.result.used["other_cores_used"] or 0.0) - (found.server.cores_used if found.server else 0.0)
+    if others > host.BUSY_CORES and (found.server is not None or found.why_no_server != ELSEWHERE):
+        said.append(f"other programs used {others:.1f} cores meanwhile" + ("" if found.server else ", or the server"))
     if web["loop"] == "closed":
         said.append("closed loop: a stall is one slow request; --qps sends requests that wait for nothing")
     return said
