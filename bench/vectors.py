@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import tempfile
 import threading
@@ -42,6 +43,24 @@ def timed(call, arguments) -> list[float]:
         call(argument)
         found.append((time.perf_counter() - start) * 1e3)
     return found
+
+
+def cpu_us(store: EdgeStore, call, arguments) -> dict[str, float]:
+    """Returns what a call costs on both sides of the border, which a busy machine changes little."""
+    stat = Path(f"/proc/{store.process_id()}/stat")
+
+    def spent() -> float:
+        fields = stat.read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    there, here = spent(), time.process_time()
+    for argument in arguments:
+        call(argument)
+    count = len(arguments)
+    return {
+        "store_us": round((spent() - there) / count * 1e6),
+        "client_us": round((time.process_time() - here) / count * 1e6),
+    }
 
 
 def recall(things, rows: np.ndarray, queries: np.ndarray) -> float:
@@ -116,6 +135,8 @@ def main() -> None:
         timed(things.query, queries[:100])
         record["border"] = spread(timed(lambda _: store.process_id(), queries))
         record["at_rest"] = spread(timed(things.query, queries))
+        record["border_cpu"] = cpu_us(store, lambda _: store.process_id(), queries)
+        record["query_cpu"] = cpu_us(store, things.query, queries)
         record["recall_at_10"] = recall(things, rows, queries[:500])
         if given.more:
             more = drawn(given.more, given.width, 3)
