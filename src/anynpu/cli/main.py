@@ -45,6 +45,7 @@ VERBS = {
     "search": ("search", "Search your own pictures and documents: by words, by a picture, by a text."),
     "classify": ("embed", "Say what is in images, by a classifier's classes or zero-shot by labels in words."),
     "serve": ("serve", "Serve models over HTTP: OpenAI's, TEI's and KServe's forms, metrics, canary, a page."),
+    "watch": ("watch", "Watch a fleet: an agent on every machine, one collector that knows what is normal for each."),
     "firmware": ("firmware", "Write a firmware project that builds without editing and proves itself."),
     "deploy": ("deploy", "Put a firmware on a board through a probe or a volume."),
     "hub": ("hub", "Fetch compiled models for the Zhouyi NPU, checked against their cards."),

@@ -1,0 +1,186 @@
+"""Alerts: what people are told, once, when it begins and when it is over.
+
+Anomalies of one host that begin within the hold-off of each other are one alert; the first is what is told, the others
+are listed with it. One that comes back within the hold-off of its end goes on as the same alert. When the same metric
+goes wrong on a large part of the fleet, that is told once instead of for every host.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal
+
+from anynpu.apps.watch.detector import Anomaly, Detector
+from anynpu.apps.watch.explain import NAMES, explained
+from anynpu.apps.watch.store import Mute, SampleStore
+
+State = Literal["firing", "resolved"]
+FLEET = "(fleet)"
+TOGETHER_S = 600.0
+FEWEST_OF_A_FLEET = 4
+PART_OF_A_FLEET = 0.25
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One anomaly of an alert."""
+
+    metric: str
+    kind: str
+    test: str
+    text: str
+    began_s: float
+    since_s: float
+    ended_s: float | None = None
+    ending: str = ""
+    value: float | None = None
+    usual: float | None = None
+
+
+@dataclass(frozen=True)
+class Alert:
+    """What is wrong with a host. The first cause gives it its name."""
+
+    id: str
+    host: str
+    began_s: float
+    causes: tuple[Cause, ...]
+    ended_s: float | None = None
+    silent: str = ""
+    """Why nobody was told: muted, part of a fleet-wide alert."""
+
+    @property
+    def state(self) -> State:
+        return "firing" if self.ended_s is None else "resolved"
+
+    @property
+    def title(self) -> str:
+        cause = self.causes[0]
+        what = f"{NAMES.get(cause.kind, cause.kind)}: {cause.metric}" if cause.metric else NAMES[cause.kind]
+        more = f" and {len(self.causes) - 1} more" if len(self.causes) > 1 else ""
+        return f"{self.host}: {what}{more}"
+
+    def body(self) -> str:
+        """Returns the alert as JSON."""
+        return json.dumps({**asdict(self), "state": self.state, "title": self.title})
+
+
+def read_alert(body: str) -> Alert:
+    """Returns an alert from what `body` gave."""
+    raw = json.loads(body)
+    causes = tuple(Cause(**cause) for cause in raw["causes"])
+    return Alert(raw["id"], raw["host"], raw["began_s"], causes, raw["ended_s"], raw["silent"])
+
+
+@dataclass
+class Alerts:
+    """The alerts of a fleet. `tell` is called for what somebody should hear of."""
+
+    store: SampleStore
+    tell: Callable[[Alert], None]
+    hold_off_s: float = 3600.0
+    open: dict[str, Alert] = field(default_factory=dict)
+    """By host, the alert that is open or whose hold-off has not passed."""
+    changed_s: dict[str, float] = field(default_factory=dict)
+    recent: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
+    """By metric, which hosts it went wrong on in the last minutes."""
+    fleet_until_s: dict[str, float] = field(default_factory=dict)
+    told: int = 0
+
+    def restore(self) -> None:
+        """Takes up the alerts that were open when the last process ended."""
+        for body, *_ in self.store.alerts(10_000, open_only=True):
+            alert = read_alert(body)
+            self.open[alert.host], self.changed_s[alert.host] = alert, alert.began_s
+
+    def take(self, detector: Detector, changes: Sequence[Anomaly], now_s: float) -> None:
+        """Turns what the detector found into alerts."""
+        for anomaly in changes:
+            host = detector.registry.hosts[anomaly.host]
+            metric = "" if anomaly.series is None else detector.registry.metrics[anomaly.series]
+            if anomaly.ended_s is None:
+                self._begin(detector, anomaly, host, metric, now_s)
+            else:
+                self._end(host, metric, anomaly, now_s)
+
+    def _begin(self, detector: Detector, anomaly: Anomaly, host: str, metric: str, now_s: float) -> None:
+        told = explained(detector, anomaly)
+        cause = Cause(
+            metric,
+            told.kind,
+            anomaly.test,
+            told.text,
+            anomaly.opened_s,
+            anomaly.since_s,
+            value=told.value,
+            usual=told.usual,
+        )
+        before = self.open.get(host)
+        if before is not None and (before.ended_s is None or now_s - before.ended_s < self.hold_off_s):
+            again = [each for each in before.causes if (each.metric, each.test) != (metric, anomaly.test)]
+            alert = replace(before, causes=(*again, cause)[:50], ended_s=None)
+            self._keep(alert, now_s)
+            return
+        silent = self._silent(host, metric, now_s) or self._fleet(detector, cause, host, now_s)
+        alert = Alert(secrets.token_hex(8), host, anomaly.opened_s, (cause,), None, silent)
+        self._keep(alert, now_s)
+        if not silent:
+            self._tell(alert)
+
+    def _end(self, host: str, metric: str, anomaly: Anomaly, now_s: float) -> None:
+        alert = self.open.get(host)
+        if alert is None:
+            return
+        causes = tuple(
+            replace(each, ended_s=anomaly.ended_s, ending=anomaly.ending)
+            if (each.metric, each.test) == (metric, anomaly.test) and each.ended_s is None
+            else each
+            for each in alert.causes
+        )
+        over = all(each.ended_s is not None for each in causes)
+        alert = replace(alert, causes=causes, ended_s=anomaly.ended_s if over else None)
+        self._keep(alert, now_s)
+        if over and not alert.silent:
+            self._tell(alert)
+
+    def _keep(self, alert: Alert, now_s: float) -> None:
+        self.open[alert.host], self.changed_s[alert.host] = alert, now_s
+        self.store.keep_alert(alert.id, alert.host, alert.began_s, alert.ended_s, alert.body())
+
+    def _tell(self, alert: Alert) -> None:
+        self.told += 1
+        self.tell(alert)
+
+    def _silent(self, host: str, metric: str, now_s: float) -> str:
+        for mute in self.store.mutes(now_s):
+            if mute.host in (host, "*") and mute.metric in (metric, "*"):
+                return f"muted: {mute.note}" if mute.note else "muted"
+        return ""
+
+    def _fleet(self, detector: Detector, cause: Cause, host: str, now_s: float) -> str:
+        """Tells once of a metric that goes wrong on many hosts, and returns why nothing is told of this one."""
+        name = cause.metric or cause.kind
+        recent = [(when, who) for when, who in self.recent.get(name, []) if now_s - when < TOGETHER_S]
+        recent.append((now_s, host))
+        self.recent[name] = recent
+        if now_s < self.fleet_until_s.get(name, 0.0):
+            return f"part of a fleet-wide alert of {name}"
+        hosts = sorted({who for _, who in recent})
+        if len(hosts) < max(FEWEST_OF_A_FLEET, PART_OF_A_FLEET * len(detector.registry.hosts)):
+            return ""
+        self.fleet_until_s[name] = now_s + self.hold_off_s
+        text = (
+            f"{name} went wrong on {len(hosts)} of {len(detector.registry.hosts)} hosts within 10 minutes; {cause.text}"
+        )
+        fleet = replace(cause, text=text, ended_s=now_s, ending="told once for the fleet")
+        alert = Alert(secrets.token_hex(8), FLEET, now_s, (fleet,), None)
+        self.store.keep_alert(alert.id, FLEET, now_s, now_s, replace(alert, ended_s=now_s).body())
+        self._tell(alert)
+        return f"part of a fleet-wide alert of {name}"
+
+    def mute(self, mute: Mute) -> None:
+        """Keeps silent about a host or one of its metrics."""
+        self.store.mute(mute)
