@@ -123,11 +123,15 @@ def decibels(truth: np.ndarray, found: np.ndarray) -> float:
     return float(10 * np.log10(np.sum(truth.astype(np.float64) ** 2) / noise)) if noise else 200.0
 
 
-def quantised(model: onnx.ModelProto, data: Mapping[str, np.ndarray], folder: Path, **plan) -> bytes:
+def quantised(
+    model: onnx.ModelProto, data: Mapping[str, np.ndarray], folder: Path, tables: bool = False, **plan
+) -> bytes:
     """Returns the file of integers that our own route makes of a model."""
     floating, result = folder / "float.tflite", folder / "integers.tflite"
     floating.write_bytes(to_bytes(lower(model)))
-    quantize_file(floating, Dataset(dict(data), None, "test"), QuantPlan(**plan), result, write=quantising())
+    quantize_file(
+        floating, Dataset(dict(data), None, "test"), QuantPlan(**plan), result, write=quantising(tables=tables)
+    )
     return result.read_bytes()
 
 

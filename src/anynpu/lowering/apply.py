@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
-from anynpu.lowering.integers import ONE_SCALE
 from anynpu.lowering.quantise import Form, Quantised
 
 
@@ -19,7 +18,8 @@ class _Applied:
     """The graph of integers as it grows."""
 
     def __init__(self, source: Graph, quantised: Quantised, integer_borders: bool) -> None:
-        self.source, self.forms, self.floats = source, quantised.forms, quantised.floats
+        self.source, self.floats = source, quantised.floats
+        self.forms, self.reads = quantised.forms, quantised.reads
         self.integer_borders = integer_borders
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
@@ -62,9 +62,7 @@ class _Applied:
     def _input(self, operator: Operator, name: str, is_float: bool) -> str:
         if not name:
             return ""
-        wanted = None if is_float else self.forms.get(name)
-        if operator.kind in ONE_SCALE and not is_float and name in self.forms:
-            wanted = self.forms[operator.outputs[0]]
+        wanted = self.reads.get((operator.outputs[0], name)) if not is_float else None
         tensor = self.source.tensors[name]
         if tensor.data is not None:
             return self._constant(tensor, wanted)

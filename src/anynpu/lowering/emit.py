@@ -9,20 +9,24 @@ from anynpu import schema
 from anynpu.lowering.apply import applied
 from anynpu.lowering.quantise import quantised
 from anynpu.lowering.read import from_bytes
+from anynpu.lowering.tables import tabled
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range
 from anynpu.quantize.tflite import Writer
 
 
-def quantising(record: Path | None = None) -> Writer:
-    """Returns a function that makes the quantised file of a float one, and writes the quantisation beside it."""
+def quantising(record: Path | None = None, tables: bool = False) -> Writer:
+    """Returns a function that makes the quantised file of a float one, and writes the quantisation beside it.
+
+    With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables.
+    """
 
     def write(content: bytes, ranges: Mapping[str, Range], plan: QuantPlan) -> bytes:
         graph = from_bytes(content)
         quantisation = quantised(graph, ranges, plan)
         if record is not None:
             record.write_text(schema.canonical_json(quantisation.to_json()) + "\n", "utf-8")
-        return to_bytes(applied(graph, quantisation, plan.io == "integer"))
+        return to_bytes(tabled(applied(graph, quantisation, plan.io == "integer"), tables))
 
     return write

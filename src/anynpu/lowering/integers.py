@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anynpu.lowering.graph import Graph, Operator
+from anynpu.lowering.tables import ALWAYS
 from anynpu.tensors import Quantization
 
 # The axis of the output channels of stored weights.
@@ -68,7 +69,9 @@ _BOTH = frozenset(
         "MINIMUM",
     )
 )
-BYTE_KINDS = _BOTH | KEEPS_SCALE | frozenset(("HARD_SWISH", "SQUARED_DIFFERENCE", "PRELU", "LOG_SOFTMAX", "ARG_MAX"))
+BYTE_KINDS = (
+    _BOTH | KEEPS_SCALE | frozenset(("HARD_SWISH", "SQUARED_DIFFERENCE", "PRELU", "LOG_SOFTMAX", "ARG_MAX")) | ALWAYS
+)
 WIDE_KINDS = (_BOTH | KEEPS_SCALE) - {"DEPTH_TO_SPACE", "SPACE_TO_DEPTH"}
 INTEGER_KINDS: Mapping[str, frozenset[str]] = {"int8": BYTE_KINDS, "int16": WIDE_KINDS}
 

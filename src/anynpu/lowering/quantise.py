@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anynpu.lowering.graph import Graph, Operator
 from anynpu.lowering.integers import FIXED, KEEPS_SCALE, ONE_SCALE, WEIGHT_AXES, data_input, real_inputs, runs_on
+from anynpu.lowering.widen import wide_operators
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import SMALLEST_SCALE, Range, quantization_for
 from anynpu.tensors import Array, Quantization
@@ -36,15 +38,29 @@ class Form:
 
 @dataclass(frozen=True)
 class Quantised:
-    """The quantisation of a graph: the form of every tensor that is integer, and the operators that are not."""
+    """The quantisation of a graph.
+
+    `forms` says how each fed or computed tensor is stored, `reads` in which form an operator, named by its first
+    result, takes each of its inputs: constants, and tensors that are converted on the way. `floats` are the operators
+    that stay in floating point.
+    """
 
     forms: Mapping[str, Form]
+    reads: Mapping[tuple[str, str], Form]
     floats: frozenset[str]
-    """The first result of each operator that stays in floating point."""
 
     def to_json(self) -> dict[str, object]:
-        """Returns the quantisation as plain data, by tensor."""
-        return {"tensors": {n: f.to_json() for n, f in sorted(self.forms.items())}, "float": sorted(self.floats)}
+        """Returns the quantisation as plain data: tensors, what is read in another form, and what stays float."""
+        tensors = dict(self.forms)
+        converted = []
+        for (operator, name), form in sorted(self.reads.items()):
+            if tensors.setdefault(name, form) != form:
+                converted.append({"operator": operator, "tensor": name} | form.to_json())
+        return {
+            "tensors": {name: form.to_json() for name, form in sorted(tensors.items())},
+            "converted": converted,
+            "float": sorted(self.floats),
+        }
 
 
 def quantised(graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan) -> Quantised:
@@ -52,13 +68,13 @@ def quantised(graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan) -> Qua
     work = _Quantiser(graph, ranges, plan)
     for name in graph.inputs:
         if graph.tensors[name].dtype == "float32":
-            work.forms[name] = work.measured(name)
-    work.adopt_concatenations()
+            work.forms[name] = work.measured(name, plan.activations)
+    work.adopt_joined()
     for operator in graph.operators:
         work.result(operator)
     for operator in graph.operators:
-        work.constants(operator)
-    return Quantised(work.forms, frozenset(work.floats))
+        work.operands(operator)
+    return Quantised(work.forms, work.reads, frozenset(work.floats))
 
 
 class _Quantiser:
@@ -66,28 +82,38 @@ class _Quantiser:
 
     def __init__(self, graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan) -> None:
         self.graph, self.ranges, self.plan = graph, ranges, plan
-        self.dtype = plan.activations
+        self.wide = wide_operators(graph, ranges) if plan.activations == "int8" else frozenset()
         self.forms: dict[str, Form] = {}
+        self.reads: dict[tuple[str, str], Form] = {}
         self.floats: set[str] = set()
         self.adopted: dict[str, str] = {}
         self.readers = graph.readers()
 
-    def measured(self, name: str) -> Form:
-        """Returns the form that covers the range of a tensor."""
-        found = self.ranges.get(name, Range(0.0, 0.0))
-        return Form(self.dtype, quantization_for(found, self.dtype, self.plan.symmetric))
+    def dtype(self, operator: Operator) -> str:
+        """Returns the type of an operator's activations."""
+        return "int16" if operator.outputs[0] in self.wide else self.plan.activations
 
-    def adopt_concatenations(self) -> None:
-        """Lets a tensor that only a concatenation reads have its scale at once: it is not rounded twice."""
+    def runs(self, operator: Operator) -> bool:
+        """Tells whether an operator can be integer."""
+        return runs_on(operator, self.dtype(operator), self.graph)
+
+    def measured(self, name: str, dtype: str) -> Form:
+        """Returns the form that covers the range of a tensor."""
+        return Form(dtype, quantization_for(self.ranges.get(name, Range(0.0, 0.0)), dtype, dtype == "int16"))
+
+    def adopt_joined(self) -> None:
+        """Lets a tensor that only a join reads have the scale of the joined at once: it is not rounded twice."""
         makers = self.graph.makers()
         for operator in reversed(self.graph.operators):
-            if operator.kind not in ONE_SCALE or not runs_on(operator, self.dtype, self.graph):
+            if operator.kind not in ONE_SCALE or not self.runs(operator):
                 continue
             for name in operator.inputs:
                 while self._alone(name) and name in makers and makers[name].kind in KEEPS_SCALE:
                     name = data_input(makers[name])
                 maker = makers.get(name)
-                if maker is not None and self._alone(name) and (maker.kind, self.dtype) not in FIXED:
+                if maker is None or not self._alone(name) or (maker.kind, self.dtype(maker)) in FIXED:
+                    continue
+                if self.dtype(maker) == self.dtype(operator):
                     self.adopted[name] = operator.outputs[0]
 
     def _alone(self, name: str) -> bool:
@@ -97,68 +123,65 @@ class _Quantiser:
     def result(self, operator: Operator) -> None:
         """Finds the form of what an operator gives."""
         real = [name for name in operator.outputs if self.graph.tensors[name].dtype == "float32"]
-        if not runs_on(operator, self.dtype, self.graph) and (real or real_inputs(operator, self.graph)):
+        if not self.runs(operator) and (real or real_inputs(operator, self.graph)):
             self.floats.add(operator.outputs[0])
         for name in real:
             self.forms[name] = self._form(operator, name)
 
     def _form(self, operator: Operator, name: str) -> Form:
-        fixed = FIXED.get((operator.kind, self.dtype))
+        dtype = self.dtype(operator)
         if operator.outputs[0] in self.floats:
-            return self.measured(name)
+            return self.measured(name, dtype)
+        fixed = FIXED.get((operator.kind, dtype))
         if fixed is not None:
-            return Form(self.dtype, fixed)
+            return Form(dtype, fixed)
         if operator.kind in KEEPS_SCALE:
-            return self._kept(operator)
+            return self._taken(data_input(operator), dtype)
         root = name
         while root in self.adopted:
             root = self.adopted[root]
-        return self.measured(root)
+        return self.measured(root, dtype)
 
-    def _kept(self, operator: Operator) -> Form:
-        source = data_input(operator)
-        array = self.graph.constant(source)
-        if source not in self.forms and array is not None:
-            self.forms[source] = self._constant_form(array)
-        return self.forms[source]
+    def _taken(self, name: str, dtype: str) -> Form:
+        """Returns the form in which an operator of that type reads a tensor."""
+        array = self.graph.constant(name)
+        if array is not None:
+            limits = Range(float(array.min()), float(array.max())) if array.size else Range(0.0, 0.0)
+            return Form(dtype, quantization_for(limits, dtype, dtype == "int16"))
+        form = self.forms[name]
+        return form if form.dtype == dtype else self.measured(name, dtype)
 
-    def _constant_form(self, array: Array) -> Form:
-        limits = Range(float(array.min()), float(array.max())) if array.size else Range(0.0, 0.0)
-        return Form(self.dtype, quantization_for(limits, self.dtype, self.plan.symmetric))
-
-    def constants(self, operator: Operator) -> None:
-        """Finds the forms of the constants that an operator reads."""
-        if operator.outputs[0] in self.floats:
+    def operands(self, operator: Operator) -> None:
+        """Finds the forms in which an operator reads its inputs."""
+        key, dtype = operator.outputs[0], self.dtype(operator)
+        if key in self.floats:
             return
         if operator.kind in WEIGHT_AXES:
             self._weights(operator)
             return
         for name in real_inputs(operator, self.graph):
-            array = self.graph.constant(name)
-            if array is None:
-                continue
-            if operator.kind in ONE_SCALE or (operator.kind in KEEPS_SCALE and name != data_input(operator)):
-                self.forms[name] = self.forms[operator.outputs[0]]
-            else:
-                self.forms.setdefault(name, self._constant_form(array))
+            kept = operator.kind in KEEPS_SCALE and name != data_input(operator)
+            one = operator.kind in ONE_SCALE or kept
+            self.reads[key, name] = self.forms[key] if one else self._taken(name, dtype)
 
     def _weights(self, operator: Operator) -> None:
+        key, dtype, source = operator.outputs[0], self.dtype(operator), data_input(operator)
         stored, bias = operator.inputs[1], operator.inputs[3 if operator.kind == "TRANSPOSE_CONV" else 2]
-        weights, axis = self.graph.constant(stored), WEIGHT_AXES[operator.kind]
-        source = self.forms[data_input(operator)].quantization.scale[0]
-        if weights is None:
-            return
+        self.reads[key, source] = self._taken(source, dtype)
+        scale = self.reads[key, source].quantization.scale[0]
+        weights, axis = np.asarray(self.graph.constant(stored)), WEIGHT_AXES[operator.kind]
         offsets = self.graph.constant(bias) if bias else None
-        scales = weight_scales(weights, axis if self.plan.weights == "per-channel" else None, offsets, source)
-        per_axis = axis if len(scales) > 1 else None
-        self.forms[stored] = Form("int8", Quantization(tuple(scales.tolist()), (0,) * len(scales), per_axis))
+        scales = weight_scales(weights, axis if self.plan.weights == "per-channel" else None, offsets, scale)
+        one = len(scales) == 1
+        points = (0,) * len(scales)
+        self.reads[key, stored] = Form("int8", Quantization(tuple(scales.tolist()), points, None if one else axis))
         if offsets is not None:
-            products = tuple(float(np.float32(source) * np.float32(scale)) for scale in scales)
-            kind = "int64" if self.dtype == "int16" else "int32"
-            self.forms[bias] = Form(kind, Quantization(products, (0,) * len(scales), None if per_axis is None else 0))
+            products = tuple((np.float32(scale) * scales).tolist())
+            kind = "int64" if dtype == "int16" else "int32"
+            self.reads[key, bias] = Form(kind, Quantization(products, points, None if one else 0))
 
 
-def weight_scales(weights: Array, axis: int | None, bias: Array | None, source: float) -> np.ndarray:
+def weight_scales(weights: Array, axis: int | None, bias: Array | None, source: float) -> NDArray[np.float32]:
     """Returns the scales of symmetric 8-bit weights, large enough for the bias to fit 32 bits beside the products.
 
     A channel of zeros has the finest scale of the others: its bias is all it gives.

@@ -46,6 +46,7 @@ class TfLiteOptions(QuantPlan):
     """How the float file is quantised, and by whom."""
 
     converter: Converter = option("litert-torch", CONVERTER)
+    tables: bool = option(False, "converter=own: functions that TFLite-Micro lacks (GELU, EXP, LOG, SQRT) as tables")
 
 
 class LiteRt:
@@ -184,7 +185,8 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     options = schema.from_dict(TfLiteOptions, plan, "plan")
     given = Artifact.open(Path(data))
     turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
-    write = quantising(Path(out).with_name(QUANTISATION)) if options.converter == "own" else None
+    own = options.converter == "own"
+    write = quantising(Path(out).with_name(QUANTISATION), options.tables) if own else None
     figures = quantize_file(source.main, turned, options, Path(out), progress=tool.report_progress, write=write)
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
     if factors := figures.pop("equalized", None):

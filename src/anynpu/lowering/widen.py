@@ -1,0 +1,79 @@
+"""Which operators of an 8-bit graph compute in 16 bits; what goes in and what comes out has 8.
+
+The squares of a normalisation span twice as many bits as what they are squares of, and its divisor must not round to
+zero. The sums that it normalises carry what is small beside what is large through the whole net. A softmax that spreads
+over hundreds of places has nothing but zeros and ones at its built-in scale of 1/256.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from anynpu.lowering.graph import Graph, Operator
+from anynpu.quantize.ranges import Range
+
+_CARRY = ("ADD", "CONCATENATION", "RESHAPE", "TRANSPOSE")
+_INSIDE = ("MEAN", "SUB", "MUL", "ADD")
+
+
+# Below this the built-in scale of an 8-bit softmax wastes two bits and more.
+_SPREAD = 0.25
+
+
+def wide_operators(graph: Graph, ranges: Mapping[str, Range]) -> frozenset[str]:
+    """Returns the first result of each operator that computes in 16 bits."""
+    makers, readers = graph.makers(), graph.readers()
+    wide: set[str] = set()
+    for operator in graph.operators:
+        if operator.kind == "SOFTMAX" and ranges.get(operator.outputs[0], Range(0.0, 1.0)).max < _SPREAD:
+            wide.add(operator.outputs[0])
+        if operator.kind == "RSQRT":
+            wide |= _before(operator, graph, makers) | _behind(operator, graph, readers)
+    return frozenset(wide | _sums(wide, graph, makers))
+
+
+def _sums(wide: set[str], graph: Graph, makers: dict[str, Operator]) -> set[str]:
+    """Returns the sums that a normalisation reads, and those that they are sums of."""
+    found: set[str] = set()
+    waiting = [makers[name].inputs[0] for name in wide if makers[name].kind in ("SUB", "MEAN")]
+    while waiting:
+        operator = makers.get(waiting.pop())
+        if operator is None or operator.kind not in _CARRY or operator.outputs[0] in found | wide:
+            continue
+        found.add(operator.outputs[0])
+        waiting += [name for name in operator.inputs if graph.constant(name) is None]
+    return found
+
+
+def _before(root: Operator, graph: Graph, makers: dict[str, Operator]) -> set[str]:
+    """Returns what computes the divisor: offset, mean, squares, and the difference from the mean that is squared."""
+    wide, operator = {root.outputs[0]}, makers.get(root.inputs[0])
+    for _ in range(8):
+        if operator is None or operator.kind not in _INSIDE:
+            break
+        wide.add(operator.outputs[0])
+        if operator.kind == "SUB":
+            mean = makers.get(operator.inputs[1])
+            if mean is not None and mean.kind == "MEAN":
+                wide.add(mean.outputs[0])
+            break
+        following = makers.get(operator.inputs[0])
+        if operator.kind == "MUL" and (following is None or following.kind != "SUB"):
+            break  # squares of the input itself
+        operator = following
+    return wide
+
+
+def _behind(root: Operator, graph: Graph, readers: dict[str, list[Operator]]) -> set[str]:
+    """Returns the product with the inverse deviation, and the scale and bias behind it."""
+    wide: set[str] = set()
+    for product in readers.get(root.outputs[0], []):
+        operator = product
+        while operator.kind in ("MUL", "ADD"):
+            wide.add(operator.outputs[0])
+            following = readers.get(operator.outputs[0], [])
+            stored = len(following) == 1 and any(graph.constant(name) is not None for name in following[0].inputs)
+            if not stored or operator.outputs[0] in graph.outputs:
+                break
+            operator = following[0]
+    return wide
