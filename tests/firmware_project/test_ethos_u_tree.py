@@ -16,6 +16,8 @@ from anynpu import plugins
 from anynpu.artifact import Artifact, Manifest, Step, seal
 from anynpu.errors import Unsupported
 from anynpu.firmware import run
+from anynpu.firmware.project.boards import find
+from anynpu.firmware.project.model import read_model
 from anynpu.firmware.project.tree import make_project
 from anynpu.runtime.tflm import TflmSession
 from anynpu.store import Store
@@ -176,13 +178,36 @@ def test_an_artifact_for_an_npu_runs_on_a_board_without_one(mixed, tmp_path):
 
 def test_what_has_no_c_kernel_is_refused_without_an_npu(npu_out, tree):
     artifact = Artifact.open(npu_out / "hxwe2")
-    with pytest.raises(Unsupported, match=r"left to the CPU have no C kernel: .*SPACE_TO_BATCH_ND"):
+    with pytest.raises(Unsupported, match=r"board host has no TFLite-Micro, .*SPACE_TO_BATCH_ND"):
         make_project(artifact, "host")
     need("make")
     folder = tree(artifact, "hxwe2")
     assert "SPACE_TO_BATCH_ND" in (folder / "report.json").read_text()
     done = sh("make", "-s", "check", cwd=folder)
-    assert done.returncode != 0 and "TFLite-Micro runs them on the board alone" in done.stderr
+    assert done.returncode != 0 and "this model needs TFLite-Micro, which runs on the board alone" in done.stderr
+
+
+def test_an_input_that_nothing_reads_is_left_to_tflite_micro(tmp_path):
+    folder = tmp_path / "tflm"
+    folder.mkdir()
+    b = rect_model.Builder()
+    image = b.input(rect_model.SHAPE, name="image")
+    b.input((1, 2, 2, 3), name="unused")
+    b.conv(image, "answer", rect_model.SHAPE, 4, padding="VALID")
+    b.write(folder / "model.tflite")
+    inputs = (rect_model.spec("image", rect_model.SHAPE), rect_model.spec("unused", (1, 2, 2, 3)))
+    outputs = (rect_model.spec("answer", (1, 8, 12, 4)),)
+    manifest = Manifest("tflite", "model.tflite", inputs, outputs, rect_model.FINGERPRINT)
+    source = seal(folder, manifest, Step("tflite", platform="tflm"), rect_model.MADE)
+    (tmp_path / "npu").mkdir()
+    work = Work(tmp_path / "log", lambda done, total: None)
+    compiled = Vela().compile(source, None, plugins.platform("hxwe2"), VelaOptions(), tmp_path / "npu", work)
+    artifact = seal(
+        tmp_path / "npu", compiled, Step("vela", {"model": source.digest}, platform="hxwe2"), rect_model.MADE
+    )
+    assert "anynpu_model.cc" in read_model(artifact, find("hxwe2")).files
+    with pytest.raises(Unsupported, match="unused: an input or output that no operator touches"):
+        read_model(artifact, find("host"))
 
 
 def test_a_board_with_another_core_refuses_what_vela_compiled(mixed):

@@ -124,7 +124,11 @@ def direct(artifact: Artifact) -> Model | list[Finding]:
     promised = (manifest.inputs, manifest.outputs)
     if [sorted(names) for names in order] != [sorted(s.name for s in specs) for specs in promised]:
         raise ConfigError(f"{file}: has other inputs or outputs than the artifact: it is another network")
-    check_tensors(file, operators(file), manifest.inputs, manifest.outputs)
+    found = operators(file)
+    check_tensors(file, found, manifest.inputs, manifest.outputs)
+    touched = {tensor.name for op in found for tensor in op.tensors}
+    if untouched := [s.name for s in (*manifest.inputs, *manifest.outputs) if s.name not in touched]:
+        return [Finding("border", "an input or output that no operator touches", name) for name in untouched]
     graph, vela = read_graph(file), read_model(file)
     places = [{graph.tensors[n].name: n for n in numbers} for numbers in (graph.inputs, graph.outputs)]
     graph = replace(

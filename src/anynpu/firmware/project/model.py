@@ -64,9 +64,9 @@ def _emulated(artifact: Artifact, board: Board) -> Model:
     if isinstance(model, Model):
         return model
     raise Unsupported(
-        f"{len(model)} operators that are left to the CPU have no C kernel: " + "; ".join(map(str, model[:5])),
+        f"board {board.name} has no TFLite-Micro, which the model needs: " + "; ".join(map(str, model[:5])),
         model,
-        "-b ethos-u writes a tree in which TFLite-Micro runs them; anynpu run without --on executes the file here",
+        "-b ethos-u writes a tree for TFLite-Micro; anynpu run without --on executes the file here",
     )
 
 
@@ -79,9 +79,9 @@ def _for_npu(artifact: Artifact, board: Board) -> Model:
     model = direct(artifact)
     if isinstance(model, Model):
         return model
-    words = f"TFLite-Micro runs the operators without a C kernel: {'; '.join(map(str, model[:5]))}"
+    words = f"TFLite-Micro runs the model: {'; '.join(map(str, model[:5]))}"
     whole = interpreted(artifact, board, None)
-    return replace(whole, notes=(*whole.notes, words, "make check has nothing to run them with: check on the board"))
+    return replace(whole, notes=(*whole.notes, words, "make check has no TFLite-Micro: check on the board"))
 
 
 def _generated(artifact: Artifact, board: Board) -> Model:

@@ -12,7 +12,7 @@ run-qemu:
 	@$(MAKE) -f check/qemu.mk BOARD=check/qemu BUILD=$(BUILD)/qemu CFLAGS="$(CFLAGS)" run
 else
 $(CHECKS):
-	@echo "make $@: operators of this model have no C kernel, TFLite-Micro runs them on the board alone (report.json has which)" >&2; exit 3
+	@echo "make $@: this model needs TFLite-Micro, which runs on the board alone (report.json says why)" >&2; exit 3
 endif
 HOST_CC ?= cc
 .PHONY: $(CHECKS)
