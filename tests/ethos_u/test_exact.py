@@ -18,6 +18,7 @@ from compiled import CHIPS, Refused, compare
 from excuses import excuse
 from random_graphs import Drawer, draw
 from vela_graphs import MORE, single
+from yolo_graph import draw_yolo
 
 from anynpu.errors import DeviceError, IntegrityError
 
@@ -80,6 +81,14 @@ def test_the_curves_of_the_hardware_for_16_bits(kind, chip, tmp_path):
         d.operator(kind, [x.number], [out.number])
         comparison = compare(d.write(tmp_path / "net.tflite"), chip, tmp_path, count=8)
         assert comparison.on_npu and comparison.differing == 0, comparison
+
+
+@pytest.mark.parametrize(
+    ("chip", "dtype"), [("ethos-u55-128", "int8"), ("ethos-u65-512", "int16"), ("ethos-u85-512", "int8")]
+)
+def test_a_detector_of_yolos_structure_runs_whole_on_the_npu(chip, dtype, tmp_path):
+    comparison = compare(draw_yolo(tmp_path / "yolo.tflite", dtype), chip, tmp_path, count=2)
+    assert len(comparison.model.calls) == 1 and comparison.on_npu and comparison.differing == 0, comparison.differing
 
 
 @pytest.mark.parametrize("name", MODELS)
