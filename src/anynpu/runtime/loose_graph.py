@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+
+if TYPE_CHECKING:
+    from onnx import ModelProto, NodeProto
 
 Atom = int | str
 Axis = tuple[Atom, ...]
@@ -58,6 +59,12 @@ REDUCE = frozenset(
 )
 
 
+def make_node(kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> NodeProto:
+    from onnx import helper
+
+    return helper.make_node(kind, inputs, outputs, **attributes)
+
+
 def loosen(model: ModelProto, inputs: Sequence[str], axes: Sequence[str]) -> ModelProto:
     """Returns the model with the axes free, or raises NotLoose."""
     return _Walk(model, inputs, [LETTERS[axis] for axis in axes]).model()
@@ -67,7 +74,9 @@ class _Walk:
     """One walk through a graph."""
 
     def __init__(self, model: ModelProto, inputs: Sequence[str], letters: Sequence[str]) -> None:
-        self._model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        from onnx import numpy_helper, shape_inference
+
+        self._model = shape_inference.infer_shapes(model, data_prop=True)
         graph = self._model.graph
         self.constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
         known = [*graph.value_info, *graph.input, *graph.output]
@@ -84,6 +93,8 @@ class _Walk:
         self._made: dict[Any, str] = {}
 
     def model(self) -> ModelProto:
+        from onnx import numpy_helper
+
         graph = self._model.graph
         for node in graph.node:
             self._visit(node)
@@ -109,13 +120,15 @@ class _Walk:
         """Returns the nodes that tell the numbers of rows and tokens, where something asks for them."""
         if not any(key[0] == "shape" for key in self._made if isinstance(key, tuple)):
             return []
-        nodes = [helper.make_node("Shape", [self.first], ["loose_shape"])]
+        nodes = [make_node("Shape", [self.first], ["loose_shape"])]
         for place, letter in enumerate(self.letters):
             at = self._constant(np.array([place], np.int64))
-            nodes.append(helper.make_node("Gather", ["loose_shape", at], [f"loose_{letter}"]))
+            nodes.append(make_node("Gather", ["loose_shape", at], [f"loose_{letter}"]))
         return nodes
 
     def _visit(self, node: NodeProto) -> None:
+        from onnx import numpy_helper
+
         if node.op_type == "Constant" and node.attribute[0].name == "value":
             self.constants[node.output[0]] = numpy_helper.to_array(node.attribute[0].t)
             self.static[node.output[0]] = list(self.constants[node.output[0]].shape)
@@ -126,7 +139,7 @@ class _Walk:
         rule = RULES.get(node.op_type)
         if rule is None or any(attribute.type == 5 for attribute in node.attribute):
             raise NotLoose(f"{node.op_type} is not known")
-        fresh = NodeProto()
+        fresh = type(node)()
         fresh.CopyFrom(node)
         shapes = rule(self, fresh)
         self.nodes.append(fresh)
@@ -171,7 +184,7 @@ class _Walk:
         if key not in self._made:
             self._made[key] = name = f"loose_d{len(self._made)}"
             parts = [self._size(axis) for axis in shape]
-            self.nodes.append(helper.make_node("Concat", parts, [name], axis=0))
+            self.nodes.append(make_node("Concat", parts, [name], axis=0))
         return self._made[key]
 
     def _size(self, axis: Axis) -> str:
@@ -186,7 +199,7 @@ class _Walk:
             factors += [self._constant(np.array([number], np.int64))] if number != 1 else []
             for factor in factors:
                 product = f"loose_p{len(self.nodes)}_{len(self._made)}"
-                self.nodes.append(helper.make_node("Mul", [name, factor], [product]))
+                self.nodes.append(make_node("Mul", [name, factor], [product]))
                 name = product
             self._made[key] = name
         return self._made[key]
@@ -197,7 +210,7 @@ class _Walk:
         if key not in self._made:
             self._made[key] = fresh = f"loose_s{len(self._made)}"
             zero, at = self._constant(np.array([0], np.int64)), self._constant(np.array([axis], np.int64))
-            self.nodes.append(helper.make_node("Slice", [name, zero, self._size((letter,)), at], [fresh]))
+            self.nodes.append(make_node("Slice", [name, zero, self._size((letter,)), at], [fresh]))
         return self._made[key]
 
 
@@ -208,10 +221,12 @@ def alike(one: Axis, other: Axis) -> bool:
     return letters[0] == letters[1] and sizes[0] == sizes[1]
 
 
-Rule = Callable[[_Walk, NodeProto], list[Shape]]
+Rule = Callable[[_Walk, "NodeProto"], list[Shape]]
 
 
 def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
+    from onnx import helper
+
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
@@ -377,7 +392,7 @@ def _gather_nd(walk: _Walk, node: NodeProto) -> list[Shape]:
         out[along] = axis
         taken.add(along)
     turned = f"loose_g{len(walk.nodes)}"
-    walk.nodes.append(helper.make_node("Reshape", [node.input[0], _target(walk, data, out)], [turned]))
+    walk.nodes.append(make_node("Reshape", [node.input[0], _target(walk, data, out)], [turned]))
     tokens = walk.values.get("L")
     spread: Shape = [
         axis if place in taken else ("L",) if size == tokens else (size,)
@@ -417,7 +432,7 @@ def _concat(walk: _Walk, node: NodeProto) -> list[Shape]:
             if any(x != y and walk.value(x) != 1 for x, y in zip(shape, wanted, strict=True)):
                 raise NotLoose(f"Concat {node.name}")
             spread = f"loose_e{len(walk.nodes)}_{number}"
-            walk.nodes.append(helper.make_node("Expand", [name, walk.dims(wanted)], [spread]))
+            walk.nodes.append(make_node("Expand", [name, walk.dims(wanted)], [spread]))
             node.input[number] = spread
     return [out]
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from anynpu.apps.serve.base import Canary, FleetSettings, Info, ModelSettings, Observer, Silent, Stopped
 from anynpu.apps.serve.deployment import Deployment, Version
-from anynpu.apps.serve.lane import Lane
+from anynpu.apps.serve.lane import IDLE_WAIT_S, Lane
 from anynpu.apps.serve.version import Loaded, Opener, Source, card_of, describe, load, open_here, read_source
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
 from anynpu.tasks.space import joint
@@ -211,7 +211,9 @@ class Fleet:
         deployment.note_canary(
             replace(canary, source=judge.source, cases=cases, runs=canary.runs + 1, ok=True, reason="")
         )
-        self._due[deployment.name] = time.monotonic() + self.settings.canary_s
+        # A moment before the period is over: the check may wait for idle time, and is to be done by then.
+        period_s = self.settings.canary_s
+        self._due[deployment.name] = time.monotonic() + max(period_s / 2, period_s - IDLE_WAIT_S - 2 * TICK_S)
 
     def _drifted(self, deployment: Deployment, version: Version, error: AnyNpuError) -> None:
         counts, canary = deployment.counts, deployment.canary
