@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from anynpu.apps.serve.base import (
+    NO_VECTORS,
     Answer,
     Canary,
     Expired,
@@ -107,17 +108,21 @@ class Served:
             return
         if lane.generation != generation:  # given up in the meantime: whoever asked was answered
             return
-        self._fill(parts, results, time.monotonic() - now)
+        self._fill(parts, results, now)
 
-    def _fill(self, parts: Sequence[Part], results: Sequence[Any], took_s: float) -> None:
+    def _fill(self, parts: Sequence[Part], results: Sequence[Any], now: float) -> None:
+        took_s = time.monotonic() - now
         self.owner.ran(self.version, len(parts), took_s)
+        complete = []
         for (ticket, index), result in zip(parts, results, strict=True):
             ticket.results[index] = result
             ticket.left -= 1
-        for ticket in dict.fromkeys(ticket for ticket, _ in parts):
-            ticket.run_s += took_s
-            ticket.batch = len(parts)
-        self.owner.complete([ticket for ticket in dict.fromkeys(t for t, _ in parts) if not ticket.left])
+            if ticket.batch_at != now:
+                ticket.batch_at, ticket.batch = now, len(parts)
+                ticket.run_s += took_s
+            if not ticket.left:
+                complete.append(ticket)
+        self.owner.complete(complete)
 
     def _failed(self, parts: Sequence[Part], error: AnyNpuError, loaded: Loaded, generation: int) -> None:
         """Tells a request that the model refuses from a device that is lost, by the known answers."""
@@ -352,10 +357,11 @@ class Deployment:
             "run": ticket.run_s,
             "finish": time.monotonic() - began,
         }
-        answer = Answer(
+        return Answer(
             self.name,
             version.info.version,
             version.info.device,
+            NO_VECTORS if rows.vectors is None else rows.vectors,
             detections=rows.detections,
             classes=rows.classes,
             tensors=rows.tensors,
@@ -366,7 +372,6 @@ class Deployment:
             fallback=version.twin,
             stages=stages,
         )
-        return answer if rows.vectors is None else replace(answer, vectors=rows.vectors)
 
     def settle(self, outcomes: Sequence[tuple[Order, Answer | AnyNpuError]]) -> None:
         """Hands answers and errors to those who wait; called from any thread."""

@@ -24,13 +24,13 @@ IDLE_WAIT_S = 1.0
 class Ticket:
     """The rows of one request on their way through a lane; only its owner's thread changes it after `submit`."""
 
-    __slots__ = ("accepted", "batch", "client", "left", "order", "results", "rows", "run_s", "taken")
+    __slots__ = ("accepted", "batch", "batch_at", "client", "left", "order", "results", "rows", "run_s", "taken")
 
     def __init__(self, client: Client, order: Any, rows: list[Row], accepted: float) -> None:
         self.client, self.order, self.rows, self.accepted = client, order, rows, accepted
         self.results: list[Any] = [None] * len(rows)
         self.left = len(rows)
-        self.taken, self.run_s, self.batch = 0.0, 0.0, 0
+        self.taken, self.run_s, self.batch, self.batch_at = 0.0, 0.0, 0, 0.0
 
 
 Part = tuple[Ticket, int]
