@@ -36,7 +36,7 @@ async def size(request: HttpRequest) -> HttpAnswer:
 
 async def vector(request: HttpRequest) -> HttpAnswer:
     answer = json_answer({"vector": np.arange(3, dtype=np.float32) / 3})
-    answer.stages_ms = {"queue": 0.5, "run": 1.25}
+    answer.stages_s = {"queue": 0.0005, "run": 0.00125}
     answer.noted = {"model": "m"}
     return answer
 
@@ -208,13 +208,10 @@ def test_idle_connections_make_room_for_new_ones(client):
         assert client("GET", "/vector").status == 200
         closed = 0
         for connection in idle[:12]:
-            connection.settimeout(0.2)
             try:
-                closed += connection.recv(1) == b""
+                closed += connection.recv(1) == b""  # those that were only slow are told so: 408
             except ConnectionResetError:
                 closed += 1
-            except TimeoutError:
-                continue
         assert closed >= 9
     finally:
         for connection in idle:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from anynpu.apps.serve.base import Answer, Deployment, Fleet, Item, Kind, Options, Request
@@ -12,7 +13,7 @@ from anynpu.apps.serve.metrics import Metrics
 from anynpu.apps.web.message import Header, HttpAnswer, HttpRequest, Refusal
 from anynpu.schema import near
 
-LONGEST_DEADLINE_S = 3600.0
+USUAL = Options()
 
 
 @dataclass(frozen=True)
@@ -75,11 +76,11 @@ class Desk:
     ) -> Answer:
         """Returns what a model says before the request's deadline."""
         deadline = time.monotonic() + self.deadline_s(request)
-        return await model.answer(Request(tuple(items), options or Options(), deadline, request.gone))
+        return await model.answer(Request(tuple(items), options or USUAL, deadline, request.gone))
 
     def deadline_s(self, request: HttpRequest) -> float:
         """Returns how long a request may take: X-Request-Timeout or ?timeout= in seconds, at most the server's own."""
-        text = request.header(b"x-request-timeout")
+        text = request.header(b"x-request-timeout") if b"x-request-timeout" in request.headers else ""
         if not text and request.scope.get("query_string"):
             text = request.query().get("timeout", "")
         if not text:
@@ -99,16 +100,11 @@ def answered(
     body: bytes, answer: Answer, kind: bytes = b"application/json", headers: Sequence[Header] = ()
 ) -> HttpAnswer:
     """Returns a body with the version and the device that computed it in the headers."""
-    named: list[Header] = [
-        (b"x-model", header_text(answer.model)),
-        (b"x-model-version", answer.version.encode()),
-        (b"x-device", header_text(answer.device)),
-        *headers,
-    ]
+    more = list(headers)
     if answer.truncated:
-        named.append((b"x-truncated", b"%d" % answer.truncated))
+        more.append((b"x-truncated", b"%d" % answer.truncated))
     if answer.fallback:
-        named.append((b"x-fallback", b"cpu"))
+        more.append((b"x-fallback", b"cpu"))
     noted = {
         "model": answer.model,
         "version": answer.version[:12],
@@ -116,12 +112,14 @@ def answered(
         "batch": answer.batch,
         "tokens": answer.tokens,
     }
-    return HttpAnswer(body, 200, kind, named, milliseconds(answer.stages), noted)
+    lines = _lines(answer.model, answer.version, answer.device)
+    return HttpAnswer(body, 200, kind, more, lines, answer.stages, noted)
 
 
-def milliseconds(stages: Mapping[str, float]) -> dict[str, float]:
-    """Returns seconds as milliseconds."""
-    return {name: seconds * 1e3 for name, seconds in stages.items()}
+@functools.lru_cache(256)
+def _lines(model: str, version: str, device: str) -> bytes:
+    named = ((b"x-model", model), (b"x-model-version", version), (b"x-device", device))
+    return b"".join([b"%s: %s\r\n" % (name, header_text(text)) for name, text in named])
 
 
 def header_text(text: str) -> bytes:

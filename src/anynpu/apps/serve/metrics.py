@@ -12,6 +12,7 @@ from anynpu.apps.web.metrics import Counter, Histogram, gauge
 
 Values = dict[tuple[str, ...], float]
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+STATUS = {status: str(status) for status in range(100, 600)}
 CANARY = {True: 1.0, False: 0.0, None: float("nan")}
 
 
@@ -20,8 +21,7 @@ class Metrics:
 
     def __init__(self) -> None:
         model, route = ("model",), ("method", "route", "status")
-        self.requests = Counter("anynpu_http_requests_total", "HTTP requests by route and status.", route)
-        self.http = Histogram("anynpu_http_request_seconds", "Time from headers to answer.", ("method", "route"))
+        self.http = Histogram("anynpu_http_request_seconds", "Time from headers to answer; _count: requests.", route)
         self.stages = Histogram("anynpu_stage_seconds", "Time of a request in each stage.", ("model", "stage"))
         self.items = Counter("anynpu_items_total", "Texts, pictures and tensors answered.", model)
         self.tokens = Counter("anynpu_tokens_total", "Tokens computed.", model)
@@ -33,10 +33,8 @@ class Metrics:
         self.reloads = Counter("anynpu_reloads_total", "Versions switched in.", model)
 
     def http_done(self, route: Route | None, status: int, seconds: float) -> None:
-        method, path = (route.method, route.path) if route else ("", "none")
-        self.requests.add(method, path, str(status))
-        if route is not None:
-            self.http.add(seconds, method, path)
+        """Is called in the event loop only."""
+        self.http.note(seconds, (route.method, route.path, STATUS[status]) if route else ("", "none", STATUS[status]))
 
     def answered(self, model: str, stages: Mapping[str, float], items: int, tokens: int) -> None:
         for name, seconds in stages.items():
@@ -69,7 +67,7 @@ class Metrics:
         parts: list[Iterable[str]] = [
             metric.text()
             for metric in (
-                *(self.requests, self.http, self.stages, self.items, self.tokens, self.refusals, self.batches),
+                *(self.http, self.stages, self.items, self.tokens, self.refusals, self.batches),
                 *(self.runs, self.canaries, self.restarts, self.reloads),
             )
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import socket
 from collections.abc import Callable
@@ -73,6 +74,8 @@ def serve(
 def _life(desk: Desk, log: AccessLog, ready: Callable[[Desk], None]) -> Life:
     async def start() -> None:
         await desk.fleet.start()
+        gc.collect()
+        gc.freeze()  # what is there now stays: looking through all of it again would hold up requests
         desk.started = True
 
     async def reload() -> None:

@@ -103,4 +103,6 @@ def joined(tensors: Mapping[str, Array]) -> tuple[bytes, bytes]:
         name: np.ascontiguousarray(a).astype(a.dtype.newbyteorder("<"), copy=False) for name, a in tensors.items()
     }
     names = ", ".join(f"{name}:{a.dtype.name}:{'x'.join(map(str, a.shape))}" for name, a in tensors.items())
-    return b"".join(array.tobytes() for array in little.values()), names.encode("ascii", "replace")
+    return b"".join(array.tobytes() for array in little.values()), "".join(
+        c if c.isprintable() else "?" for c in names
+    ).encode("ascii", "replace")

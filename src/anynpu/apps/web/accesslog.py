@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import time
 import traceback
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,8 +21,8 @@ from anynpu.errors import ConfigError, visible
 
 EVERY_S = 0.25
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-MOST_WAITING = 256 * 1024
-"""Beyond these bytes lines are written at once."""
+MOST_WAITING = 1000
+"""Beyond so many lines they are written at once."""
 
 
 class AccessLog:
@@ -28,8 +30,7 @@ class AccessLog:
 
     def __init__(self, descriptor: int, path: Path | None = None) -> None:
         self._descriptor, self._path = descriptor, path
-        self._lines: list[bytes] = []
-        self._waiting = 0
+        self._waiting: list[Any] = []
         self._timer: asyncio.TimerHandle | None = None
 
     @classmethod
@@ -50,30 +51,32 @@ class AccessLog:
                 os.close(fresh)
 
     def add(self, request: HttpRequest, answer: HttpAnswer, seconds: float) -> None:
-        """Notes one request."""
+        """Notes one request; its line is made when lines are written."""
         client = request.scope.get("client")
-        entry: dict[str, Any] = {
-            "time": _now(),
-            "id": request.id,
-            "client": client[0] if client else "unix",
-            "method": request.method,
-            "path": request.path,
-            "status": answer.status,
-            "bytes_in": request.body_bytes,
-            "bytes_out": len(answer.body),
-            "ms": round(seconds * 1e3, 3),
-            **answer.noted,
-        }
-        if answer.stages_ms:
-            entry["stages_ms"] = {name: round(ms, 3) for name, ms in answer.stages_ms.items()}
-        self.write(entry)
+        self._waiting.append(
+            (
+                time.time(),
+                request.id,
+                client[0] if client else "unix",
+                request.method,
+                request.path,
+                answer.status,
+                request.body_bytes,
+                len(answer.body),
+                seconds,
+                answer.noted,
+                answer.stages_s,
+            )
+        )
+        self._wake()
 
     def write(self, entry: dict[str, Any]) -> None:
         """Adds one line."""
-        line = json_line(entry)
-        self._lines.append(line)
-        self._waiting += len(line)
-        if self._waiting > MOST_WAITING:
+        self._waiting.append(json_line(entry))
+        self._wake()
+
+    def _wake(self) -> None:
+        if len(self._waiting) > MOST_WAITING:
             self.flush()
         elif self._timer is None:
             try:
@@ -86,15 +89,47 @@ class AccessLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._lines:
-            return
-        data, self._lines, self._waiting = b"".join(self._lines), [], 0
-        try:
-            view = memoryview(data)
+        waiting, self._waiting = self._waiting, []
+        view = memoryview(b"".join([note if isinstance(note, bytes) else _line(*note) for note in waiting]))
+        with suppress(OSError):
             while view:
                 view = view[os.write(self._descriptor, view) :]
-        except OSError:
-            return
+
+
+def _line(
+    at: float,
+    id: str,
+    client: str,
+    method: str,
+    path: str,
+    status: int,
+    bytes_in: int,
+    bytes_out: int,
+    seconds: float,
+    noted: dict[str, Any],
+    stages_s: Mapping[str, float],
+) -> bytes:
+    """Returns the line of one request."""
+    entry: dict[str, Any] = {
+        "time": _second(int(at)) + f".{int(at % 1 * 1000):03d}Z",
+        "id": id,
+        "client": client,
+        "method": method,
+        "path": path,
+        "status": status,
+        "bytes_in": bytes_in,
+        "bytes_out": bytes_out,
+        "ms": round(seconds * 1e3, 3),
+        **noted,
+    }
+    if stages_s:
+        entry["stages_ms"] = {name: round(each * 1e3, 3) for name, each in stages_s.items()}
+    return json_line(entry)
+
+
+@functools.lru_cache(4)
+def _second(second: int) -> str:
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 class JsonLines(logging.Handler):
@@ -129,4 +164,4 @@ def _visible(value: Any) -> Any:
 
 
 def _now() -> str:
-    return datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="milliseconds")
+    return _second(int(now := time.time())) + f".{int(now % 1 * 1000):03d}Z"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import hmac
 import logging
@@ -12,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from anynpu.apps.web.accesslog import AccessLog
@@ -215,25 +217,51 @@ class App:
 
     async def _send(self, request: HttpRequest, route: Route | None, answer: HttpAnswer, send: Send) -> None:
         seconds = time.perf_counter() - request.began
-        if answer.status != CLIENT_GONE:
-            timing = "".join([f"{name};dur={ms:.3f}, " for name, ms in answer.stages_ms.items()])
-            headers = [
-                (b"content-type", answer.kind),
-                (b"content-length", b"%d" % len(answer.body)),
-                (b"x-request-id", request.id.encode()),
-                (b"server-timing", f"{timing}total;dur={seconds * 1e3:.3f}".encode()),
-                *SAFE,
-                *answer.headers,
-            ]
-            if not answer.kind:
-                del headers[:2]
-            if self.policy.origins:
-                headers += self.policy.cors(request.headers.get(b"origin", b""))
-            await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-            await send({"type": "http.response.body", "body": answer.body})
-        self.observe(route, answer.status, seconds)
+        status = answer.status
+        if status != CLIENT_GONE:
+            head = self._head(request, answer, seconds)
+            write = request.scope.get("extensions", _NONE).get(WRITE_ANSWER)
+            cycle = getattr(request.receive, "__self__", None)
+            if (
+                write is None
+                or not answer.kind
+                or _CLOSE[0] in answer.headers
+                or not write(cycle, status, head, answer.body)
+            ):
+                headers = [tuple(line.split(b": ", 1)) for line in head[:-2].split(b"\r\n")]
+                await send({"type": "http.response.start", "status": status, "headers": headers})
+                await send({"type": "http.response.body", "body": answer.body})
+        self.observe(route, status, seconds)
         if self.log is not None:
             self.log.add(request, answer, seconds)
+
+    def _head(self, request: HttpRequest, answer: HttpAnswer, seconds: float) -> bytes:
+        """Returns the headers as they are sent, every line with its end."""
+        stages = answer.stages_s
+        head = _template(tuple(stages), bool(answer.kind)) % (
+            *((answer.kind, len(answer.body)) if answer.kind else ()),
+            request.id.encode(),
+            *[each * 1e3 for each in stages.values()],
+            seconds * 1e3,
+        )
+        more = answer.headers
+        if self.policy.origins:
+            more = [*more, *self.policy.cors(request.headers.get(b"origin", b""))]
+        if not more:
+            return head + answer.lines
+        rest = b"".join([b"%s: %s\r\n" % header for header in more])
+        if rest.count(b"\n") != len(more) or rest.count(b"\r") != len(more):
+            raise ValueError("a header holds the end of a line")
+        return head + answer.lines + rest
+
+
+@functools.lru_cache(64)
+def _template(stages: tuple[str, ...], has_body: bool) -> bytes:
+    """Returns the headers of every answer, to be filled in."""
+    timing = "".join([f"{name};dur=%.3f, " for name in stages])
+    body = b"content-type: %s\r\ncontent-length: %d\r\n" if has_body else b""
+    safe = b"".join([b"%s: %s\r\n" % header for header in SAFE])
+    return body + b"x-request-id: %s\r\nserver-timing: " + timing.encode() + b"total;dur=%.3f\r\n" + safe
 
 
 class _Preflight(Refusal):
@@ -243,6 +271,9 @@ class _Preflight(Refusal):
         super().__init__(204, "", headers=(allowed,))
 
 
+WRITE_ANSWER = "anynpu.write_answer"
+"""What `protocol.py` offers for an answer of one piece."""
+_NONE: dict[str, Any] = {}
 _CLOSE: tuple[Header, ...] = ((b"connection", b"close"),)
 
 

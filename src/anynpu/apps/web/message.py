@@ -84,7 +84,9 @@ class HttpAnswer:
     status: int = 200
     kind: bytes = JSON
     headers: list[Header] = field(default_factory=list)
-    stages_ms: Mapping[str, float] = field(default_factory=dict)
+    lines: bytes = b""
+    """Headers that many answers share, each with its end of line."""
+    stages_s: Mapping[str, float] = field(default_factory=dict)
     """For Server-Timing, in the order they happened."""
     noted: dict[str, Any] = field(default_factory=dict)
     """More for the access log: the model, its version, the batch."""
@@ -144,27 +146,28 @@ class HttpRequest:
         """Returns the whole body; one beyond `most` bytes (the server's limit by default) is refused, early if it says
         its length."""
         bound = self.limits.body_bytes if most is None else min(most, self.limits.body_bytes)
-        if self._whole is None:
-            self._whole = await self._read(bound)
-        if len(self._whole) > bound:
+        whole = self._whole
+        if whole is None:
+            if b"content-encoding" in self.headers:
+                self._check_coding()
+            length = self.headers.get(b"content-length", b"0")
+            if not length.isdigit() or len(length) > 18 or int(length) > bound:
+                await self._discard()
+                raise self._too_large(bound)
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            whole = message.get("body", b"")
+            if message.get("more_body", False):
+                whole = await self._rest(whole, bound)
+            self._whole, self.body_bytes = whole, len(whole)
+        if len(whole) > bound:
             raise self._too_large(bound)
-        return self._whole
+        return whole
 
-    async def _read(self, bound: int) -> bytes:
-        if self.headers.get(b"content-encoding", b"identity").strip().lower() not in (b"identity", b""):
+    def _check_coding(self) -> None:
+        if self.headers[b"content-encoding"].strip().lower() not in (b"identity", b""):
             raise Refusal(415, "bodies are not decompressed", "send it without content-encoding")
-        length = self.headers.get(b"content-length")
-        if length is not None and (not length.isdigit() or len(length) > 18 or int(length) > bound):
-            await self._discard()
-            raise self._too_large(bound)
-        message = await self.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunk: bytes = message.get("body", b"")
-        if not message.get("more_body", False):
-            self.body_bytes = len(chunk)
-            return chunk
-        return await self._rest(chunk, bound)
 
     async def _rest(self, first: bytes, bound: int) -> bytes:
         whole = bytearray(first)
@@ -179,7 +182,6 @@ class HttpRequest:
                 raise ClientGone
             whole += message.get("body", b"")
             more = message.get("more_body", False)
-        self.body_bytes = len(whole)
         return bytes(whole)
 
     async def _discard(self) -> None:
@@ -204,11 +206,10 @@ class HttpRequest:
 
     async def json(self, most: int | None = None) -> Any:
         """Returns the body as JSON; NaN, infinities and text that is not UTF-8 are refused."""
-        if self.kind not in (JSON, b"") and not self.kind.endswith(b"+json"):
-            kind = self.kind.decode("latin-1")[:100]
-            raise Refusal(
-                415, f"a body of type {kind} was sent, JSON was expected", "set content-type: application/json"
-            )
+        kind = JSON if self.headers.get(b"content-type") == JSON else self.kind
+        if kind not in (JSON, b"") and not kind.endswith(b"+json"):
+            shown = kind.decode("latin-1")[:100]
+            raise Refusal(415, f"JSON was expected, not a body of type {shown}", "set content-type: application/json")
         raw = await self.body(most)
         try:
             return orjson.loads(raw)

@@ -63,19 +63,24 @@ class Histogram:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, value: float, *labels: str) -> None:
+        """Notes a value; may be called from any thread."""
         with self.lock:
-            counts = self.counts.get(labels)
-            if counts is None:
-                counts = self.counts[labels] = [0] * (len(self.bounds) + 1)
-                self.sums[labels] = 0.0
-            counts[bisect_left(self.bounds, value)] += 1
-            self.sums[labels] += value
+            self.note(value, labels)
+
+    def note(self, value: float, labels: Labels) -> None:
+        """Notes a value of a histogram that one thread alone adds to."""
+        counts = self.counts.get(labels)
+        if counts is None:
+            self.sums[labels] = 0.0
+            counts = self.counts[labels] = [0] * (len(self.bounds) + 1)
+        counts[bisect_left(self.bounds, value)] += 1
+        self.sums[labels] += value
 
     def text(self) -> Iterable[str]:
         yield f"# HELP {self.name} {self.help}"
         yield f"# TYPE {self.name} histogram"
         with self.lock:
-            rows = [(labels, list(counts), self.sums[labels]) for labels, counts in self.counts.items()]
+            rows = [(labels, list(counts), self.sums[labels]) for labels, counts in list(self.counts.items())]
         for labels, counts, total in rows:
             so_far = 0
             for bound, count in zip((*self.bounds, math.inf), counts, strict=True):

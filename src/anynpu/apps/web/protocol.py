@@ -13,8 +13,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
+from anynpu.apps.web.app import WRITE_ANSWER
 from anynpu.apps.web.limits import Limits
 from anynpu.apps.web.message import JSON, Refusal, error_body
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 SWEEP_S = 1.0
 HEAD, BODY, BUSY = "head", "body", "busy"
+IDLE = Refusal(408, "no other request came")
+"""Between two requests: the connection is closed without a word."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -34,7 +37,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: Any = None) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self.phase, self.since = HEAD, self.loop.time()
-        self.served = False
+        self.served = self.large = False
         self.blocked_since: float | None = None
         self.head_bytes = self.begun = 0
         self.refusal: Refusal | None = None
@@ -49,6 +52,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if waiting and self.served and not self.head_bytes:
             self.since = self.loop.time()  # the first byte of the next request ends the idle time
         self.begun = 0
+        self.large = len(data) > self.limits.header_bytes or self.head_bytes > 0
         super().data_received(data)
         # Of several requests in one packet the last one's share is not known; the next packet is all its own.
         if self.phase is HEAD and (waiting or not self.begun) and self.begun < 2 and not self.transport.is_closing():
@@ -60,19 +64,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self.phase = HEAD
         self.begun += 1
         super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        super().on_url(url)
-        if len(self.url) > self.limits.url_bytes:
-            self._stop(Refusal(414, f"the URL is longer than {self.limits.url_bytes:,} bytes"))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self.head_bytes += len(name) + len(value)
-        if self.head_bytes > self.limits.header_bytes or len(self.headers) >= self.limits.headers:
-            self._stop(self._headers_too_large())
-        super().on_header(name, value)
+        self.scope["extensions"] = EXTENSIONS
 
     def on_headers_complete(self) -> None:
+        limits = self.limits
+        if len(self.url) > limits.url_bytes:
+            self._stop(Refusal(414, f"the URL is longer than {limits.url_bytes:,} bytes"))
+        size = sum([len(name) + len(value) for name, value in self.headers]) if self.large else 0
+        if len(self.headers) > limits.headers or size > limits.header_bytes:
+            self._stop(self._headers_too_large())
         self.phase, self.since, self.head_bytes = BODY, self.loop.time(), 0
         super().on_headers_complete()
 
@@ -84,7 +84,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.served = True
         if self.phase is BUSY:
             self.phase, self.since, self.head_bytes = HEAD, self.loop.time(), 0
-        super().on_response_complete()
+        if self.pipeline or self.flow.read_paused:
+            super().on_response_complete()
+        else:  # the sweep ends idle connections: no timer has to be set and cancelled for every answer
+            self.server_state.total_requests += 1
 
     def pause_writing(self) -> None:
         self.blocked_since = self.loop.time()
@@ -121,9 +124,42 @@ class BoundedProtocol(HttpToolsProtocol):
         """Returns why the connection has waited too long, if it has."""
         if self.phase is HEAD and now - self.since > self.limits.header_s and (not self.served or self.head_bytes):
             return Refusal(408, f"no complete request came within {self.limits.header_s:g} s")
+        if self.phase is HEAD and now - self.since > self.limits.idle_s:
+            return IDLE
         if self.phase is BODY and now - self.since > self.limits.body_s:
             return Refusal(408, f"the body did not come within {self.limits.body_s:g} s")
         return None
+
+
+def write_answer(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes) -> bool:
+    """Writes an answer of one piece at once and returns True, or False where uvicorn's own way is needed.
+
+    uvicorn looks at every header with two patterns, at 1 us each; the application has checked these as a whole.
+    """
+    transport = cycle.transport
+    if cycle.response_started or cycle.flow.write_paused or cycle.disconnected or cycle.scope["method"] == "HEAD":
+        return False
+    cycle.waiting_for_100_continue = False
+    cycle.response_started = cycle.response_complete = True
+    end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
+    transport.write(b"".join((STATUS_LINE[status], _defaults(cycle), head, end, body)))
+    cycle.message_event.set()
+    if not cycle.keep_alive:
+        transport.close()
+    cycle.on_response()
+    return True
+
+
+def _defaults(cycle: RequestResponseCycle) -> bytes:
+    """Returns the headers of every answer, of which uvicorn makes new ones once a second (the date)."""
+    global _last
+    if _last[0] is not cycle.default_headers:
+        _last = (cycle.default_headers, b"".join([b"%s: %s\r\n" % header for header in cycle.default_headers]))
+    return _last[1]
+
+
+_last: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
+EXTENSIONS: dict[str, Any] = {WRITE_ANSWER: write_answer}
 
 
 def bounded(limits: Limits) -> type[BoundedProtocol]:
@@ -147,7 +183,9 @@ def sweep(connections: Iterable[Any], now: float) -> int:
         blocked = connection.blocked_since
         if blocked is not None and now - blocked > connection.limits.write_s:
             connection.transport.abort()
-        elif (refusal := connection.overdue(now)) is not None:
+        elif (refusal := connection.overdue(now)) is IDLE:
+            connection.transport.close()
+        elif refusal is not None:
             connection.refuse(refusal)
         else:
             continue
