@@ -136,6 +136,8 @@ def test_similarity(server):
     )
     assert server("POST", "/", body).json()[0] == pytest.approx(1)
     assert server("POST", "/similarity", {"inputs": {"sentences": ["a"]}}).status == 422
+    for wrong in ("", 0, [], False, "x"):
+        assert server("POST", "/similarity", {**body, "parameters": wrong}).status == 422
 
 
 def test_detect(server, png):

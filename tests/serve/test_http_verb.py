@@ -85,6 +85,11 @@ def test_tensors(server):
     assert server.client("POST", "/v2/models/net/infer", body).json()["outputs"][0]["data"][3] == 6
 
 
+def test_a_page_of_another_site_cannot_reach_it(server):
+    assert server.client("GET", "/v1/models", host="evil.example").status == 421
+    assert server.client("GET", "/v1/models", host="localhost:8000").status == 200
+
+
 def test_state_and_metrics(server):
     assert server.client("GET", "/health").json()["status"] == "ok"
     assert server.client("GET", "/ready").status == 200

@@ -52,6 +52,8 @@ ADDRESS_FLAGS = (
                  "use --token-file, or ANYNPU_SERVE_TOKEN."),
     click.option("--token-file", type=click.Path(path_type=Path), help="File with the token; one a line for several."),
     click.option("--cors", multiple=True, metavar="ORIGIN", help="Let pages of this origin call; * for all."),
+    click.option("--allow-host", multiple=True, metavar="NAME", help="Another name of this server, as a proxy sends "
+                 "it; without a token, names other than localhost are refused."),
     click.option("--admin", is_flag=True, help="Serve /admin/reload and /admin/check; needs a token or --socket."),
 )  # fmt: skip
 LIMIT_FLAGS = (
@@ -200,6 +202,7 @@ def settings_of(models: tuple[ModelSettings, ...], given: Mapping[str, Any]) -> 
         web,
         tokens,
         given["cors"],
+        (given["host"], *given["allow_host"]),
         given["host"],
         given["port"],
         given["socket"],

@@ -93,6 +93,11 @@ class Fields:
             raise wrong(name, "a list of texts", value)
         return [_text(f"{name}[{i}]", text) for i, text in enumerate(bounded(name, value, most))]
 
+    def inner(self, name: str, known: Sequence[str]) -> Fields:
+        """Returns the fields of an object inside this one; one that is left out or null has none."""
+        value = self.data.get(name)
+        return Fields({} if value is None else value, known, name)
+
     def unsupported(self, name: str, *allowed: Any) -> None:
         """Refuses a field of another server's form that means nothing here, unless it asks for what is done anyway."""
         value = self.data.get(name)

@@ -106,7 +106,7 @@ def _described(spec: TensorSpec, dynamic: bool) -> dict[str, Any]:
 async def _infer(desk: Desk, request: HttpRequest, model: Deployment) -> HttpAnswer:
     head, binary = await _parts(request)
     fields = Fields(head, REQUEST)
-    parameters = _parameters(fields, "parameters", ("stored", "binary_data_output", "timeout"))
+    parameters = fields.inner("parameters", ("stored", "binary_data_output", "timeout"))
     stored = bool(parameters.flag("stored"))
     specs = by_name(model.info().inputs)
     arrays: dict[str, Array] = {}
@@ -154,7 +154,7 @@ def _input(
             422, f"{name}: datatype {TYPES[dtype]} was expected, not {described(fields.value('datatype'))}", hint
         )
     shape = shape_of(name, fields.value("shape"))
-    size = _parameters(fields, "parameters", ("binary_data_size",)).whole("binary_data_size", 0, 2**40)
+    size = fields.inner("parameters", ("binary_data_size",)).whole("binary_data_size", 0, 2**40)
     if size is None:
         data = fields.value("data")
         if not isinstance(data, list):
@@ -172,7 +172,7 @@ def _outputs(fields: Fields, default: bool) -> dict[str, bool]:
     wanted: dict[str, bool] = {}
     for entry in bounded("outputs", _list(fields.data["outputs"], "outputs"), MOST_TENSORS):
         output = Fields(entry, ("name", "parameters"), "outputs")
-        binary = _parameters(output, "parameters", ("binary_data",)).flag("binary_data")
+        binary = output.inner("parameters", ("binary_data",)).flag("binary_data")
         name = output.value("name")
         if not isinstance(name, str) or name in wanted:
             raise Refusal(422, f"outputs: {described(name)} is no name, or given twice", parameter="outputs")
@@ -195,10 +195,6 @@ def _answer(answer: Answer, id: str, as_binary: Mapping[str, bool]) -> HttpAnswe
     text = orjson.dumps(head, option=orjson.OPT_SERIALIZE_NUMPY)
     lengths: list[Header] = [(LENGTH, b"%d" % len(text))] if raw else []
     return answered(text + b"".join(raw), answer, BINARY if raw else JSON, lengths)
-
-
-def _parameters(fields: Fields, name: str, known: tuple[str, ...]) -> Fields:
-    return Fields(fields.data.get(name) or {}, known, name)
 
 
 def _list(value: Any, name: str) -> list[Any]:

@@ -16,7 +16,7 @@ from anynpu.apps.serve.site import build_app
 from anynpu.apps.web.accesslog import AccessLog, JsonLines
 from anynpu.apps.web.app import Policy
 from anynpu.apps.web.limits import Limits
-from anynpu.apps.web.server import Life, bind, bind_unix, fit_files, run
+from anynpu.apps.web.server import Life, bind, bind_unix, fit_files, is_loopback, run
 from anynpu.errors import AnyNpuError
 
 STDERR = 2
@@ -34,6 +34,8 @@ class ServiceSettings:
     limits: Limits = field(default_factory=Limits)
     tokens: tuple[str, ...] = field(default=(), repr=False)
     origins: tuple[str, ...] = ()
+    hosts: tuple[str, ...] = ()
+    """More names that clients may call this server by, where it is for this computer only and has no token."""
     host: str = "127.0.0.1"
     port: int = 8000
     socket: Path | None = None
@@ -59,7 +61,8 @@ def serve(
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of every request that is not HTTP
     metrics = Metrics()
     desk = Desk(open_fleet(settings.models, settings.fleet, metrics), settings.desk, metrics)
-    policy = Policy.of(settings.tokens, settings.origins)
+    guarded = listener.family != socket.AF_UNIX and is_loopback(listener) and not settings.tokens
+    policy = Policy.of(settings.tokens, settings.origins, settings.hosts if guarded else None)
     app = build_app(desk, fit_files(settings.limits), policy, log if settings.log_requests else None)
     try:
         return run(app, [listener], _life(desk, log, ready))

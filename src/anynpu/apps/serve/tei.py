@@ -108,7 +108,7 @@ async def _embed(desk: Desk, request: HttpRequest, body: Any) -> HttpAnswer:
 async def _similarity(desk: Desk, request: HttpRequest, body: Any) -> HttpAnswer:
     fields = Fields(body, SIMILARITY)
     inputs = Fields(fields.value("inputs"), ("source_sentence", "sentences"), "inputs")
-    options = _options(Fields(fields.data.get("parameters") or {}, ("truncate", "truncation_direction", "prompt_name")))
+    options = _options(fields.inner("parameters", ("truncate", "truncation_direction", "prompt_name")))
     model = desk.choose(request, fields.text("model"), "embed-text")
     source = texts_or_tokens("source_sentence", inputs.value("source_sentence"), 1)
     answer = await desk.ask(request, model, [*source, *inputs.texts("sentences", model.limits.items - 1)], options)

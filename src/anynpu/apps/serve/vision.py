@@ -142,7 +142,7 @@ async def hugging_face(desk: Desk, request: HttpRequest, body: Any) -> HttpAnswe
     else:
         images = pictures("inputs", fields.value("inputs"), 1)
     known = ("threshold",) if model.kind == "detect" else ("top_k", "function_to_apply")
-    given = Fields(fields.data.get("parameters") or {}, known, "parameters")
+    given = fields.inner("parameters", known)
     if model.kind == "detect":
         confidence = given.share("threshold")
         usual = Threshold() if confidence is None else Threshold(confidence=confidence)

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import hashlib
 import hmac
+import ipaddress
 import logging
 import re
 import secrets
@@ -60,10 +61,20 @@ class Policy:
 
     tokens: tuple[bytes, ...] = ()
     origins: frozenset[str] = frozenset()
+    hosts: frozenset[str] | None = None
+    """Names that a request may be addressed to, besides this computer's own; None for any."""
 
     @classmethod
-    def of(cls, tokens: Iterable[str] = (), origins: Iterable[str] = ()) -> Policy:
-        return cls(tuple(hashlib.sha256(token.encode()).digest() for token in tokens), frozenset(origins))
+    def of(cls, tokens: Iterable[str] = (), origins: Iterable[str] = (), hosts: Iterable[str] | None = None) -> Policy:
+        digests = tuple(hashlib.sha256(token.encode()).digest() for token in tokens)
+        return cls(digests, frozenset(origins), None if hosts is None else frozenset(map(str.lower, hosts)))
+
+    def addressed(self, host: bytes) -> bool:
+        """Says whether a Host header names this server.
+
+        A page of another site whose name was made to lead to 127.0.0.1 (DNS rebinding) still sends its own name here.
+        """
+        return self.hosts is None or _is_named(host, self.hosts)
 
     def lets_in(self, authorization: bytes) -> bool:
         """Says whether a header carries one of the tokens; every token is compared."""
@@ -179,6 +190,9 @@ class App:
 
     def _check(self, request: HttpRequest, route: Route) -> None:
         policy = self.policy
+        if policy.hosts is not None and not policy.addressed(request.headers.get(b"host", b"")):
+            name = request.header(b"host")[:100]
+            raise Refusal(421, f"this server is not called {name}", "allow the name with --allow-host")
         if not policy.tokens or route.public or policy.lets_in(request.headers.get(b"authorization", b"")):
             return
         missing = b"authorization" not in request.headers
@@ -253,6 +267,19 @@ class App:
         if rest.count(b"\n") != len(more) or rest.count(b"\r") != len(more):
             raise ValueError("a header holds the end of a line")
         return head + answer.lines + rest
+
+
+@functools.lru_cache(256)
+def _is_named(header: bytes, names: frozenset[str]) -> bool:
+    """Says whether a Host header is one of the names, this computer, or missing as with clients that are no browser."""
+    host = header.decode("latin-1").strip().lower()
+    name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    if name in names or name in ("", "localhost") or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 @functools.lru_cache(64)
