@@ -167,10 +167,11 @@ class Client:
         target = open_target(address, read_inputs(source), timeout_s=60)
         self.bench = WebBench(target, *find_server(address, pid), 60)
 
-    def run(self, connections: int, seconds: float) -> dict[str, float]:
-        from anynpu.measure.load import Settings, WarmUp
+    def run(self, connections: int, seconds: float, qps: float | None = None) -> dict[str, float]:
+        from anynpu.measure.load import SERVER, SINGLE, Settings, WarmUp
 
-        settings = Settings(min_time_s=seconds, min_count=1, max_time_s=max(60.0, seconds))
+        scenario = SINGLE if qps is None else SERVER
+        settings = Settings(scenario, min_time_s=seconds, min_count=1, max_time_s=max(60.0, seconds), qps=qps)
         pid = self.bench.process.pids[0]
         before = processor_ns(pid)
         found = self.bench.run(settings, connections, WarmUp(0, 0.0, None))
@@ -359,16 +360,25 @@ def npu(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     with ExitStack() as stack:
         url, _, _ = stack.enter_context(serving(f"npu={artifact.path}", **environment))
         raw = stack.enter_context(Child("--pipeline", str(artifact.path), **environment))
+        child = stack.enter_context(Child("--bare"))
         server = Client(f"{url}/infer", sample)
+        texts = folder / "any.txt"
+        texts.write_text("any\n")
+        bare = Client(f"http://127.0.0.1:{child.first['port']}/v1/embeddings", texts)
         server.run(1, 0.5)
         rounds = [
-            {"pipeline": raw.run(options.seconds), "server": server.run(1, options.seconds)}
+            {
+                "pipeline": raw.run(options.seconds),
+                "server": server.run(1, options.seconds),
+                "bare": bare.run(8, options.seconds, 1000 / JOB_MS),
+            }
             for _ in range(options.rounds)
         ]
     apart = [each["server"]["p50_ms"] - each["pipeline"]["p50_ms"] for each in rounds]
     return {
         "p50 of the pipeline, ms": middle(rounds, "pipeline", "p50_ms"),
         "p50 end to end, ms": middle(rounds, "server", "p50_ms"),
+        "bare ASGI that does nothing, at this rate, p50 ms": middle(rounds, "bare", "p50_ms"),
         "end to end minus pipeline, ms": {"median": statistics.median(apart), "min": min(apart), "max": max(apart)},
         "rounds": rounds,
     }
