@@ -1,7 +1,7 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
 VENDORS := ai8x cvi quark rknn qnn
 
-.PHONY: help setup lock demo test test-models test-driver test-noe-real $(VENDORS:%=test-%) lint format bench clean
+.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills $(VENDORS:%=test-%) lint format bench clean
 
 BIN := .venv/bin
 
@@ -33,6 +33,10 @@ test: setup
 test-models: setup
 	@scripts/models.sh
 	$(BIN)/python -m pytest -m models tests/models
+
+# The embedded store and its client, killed at 100 random moments: nothing acknowledged may be lost.
+test-kills: setup
+	$(BIN)/python tests/vectors/kills.py 100
 
 # The Zhouyi driver kit on the vendor's tree: ANYNPU_ZHOUYI_TREE, and ANYNPU_ZHOUYI_HEADERS=folder:folder (docs/driver.md).
 test-driver: setup

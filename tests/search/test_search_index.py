@@ -41,6 +41,14 @@ def test_words_find_pictures_and_paragraphs(index, photos, counted):
     assert Search(index).by_words("dog rain").documents[0].line == 4
 
 
+def test_a_long_document_does_not_crowd_out_the_others(index, photos):
+    (photos / "long.txt").write_text("dog\n\n" * 60)
+    (photos / "last.txt").write_text("a dog and the sun and rain")
+    index.update(photos)
+    found = Search(index).by_words("dog", 3).documents
+    assert [Path(each.paths[0]).name for each in found] == ["long.txt", "notes.txt", "last.txt"]
+
+
 def test_a_picture_finds_pictures_and_one_of_the_index_its_like(index, photos, tmp_path):
     index.update(photos)
     probe = read_image(picture(tmp_path / "probe.png", "#ee1111"))

@@ -62,12 +62,13 @@ WHERE = (
 class Questions(Group):
     """A group whose first argument is a question unless it is one of its commands."""
 
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, cmd_name if cmd_name in self.commands else "find")
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in self.commands:
-            return super().resolve_command(ctx, ["find", *args])
-        return super().resolve_command(ctx, args)
+        return super().resolve_command(ctx, args if args and args[0] in self.commands else ["find", *args])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # `anynpu search --image x.jpg`: flags of `find`, which the group does not know.

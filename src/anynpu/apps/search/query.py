@@ -13,7 +13,7 @@ from anynpu.apps.search.index import DOCUMENTS, IMAGES, Index
 from anynpu.errors import ConfigError
 from anynpu.tasks.picture import Picture
 from anynpu.tensors import Array
-from anynpu.vectors.base import Condition, Filter, Hit, Match, Range
+from anynpu.vectors.base import MOST_LIMIT, Condition, Filter, Hit, Match, Range
 
 MOST_PARAGRAPHS = 64
 """Of a text that is searched by; more say no more of what it is about."""
@@ -126,12 +126,17 @@ class Search:
         collection = self.index.collection(name)
         if collection is None:
             return ()
-        # Of a document one paragraph is shown, the best: ask for more, so that enough documents come together.
+        # Of a document one paragraph is shown, the best: more are asked for until enough documents come together.
         wanted = limit if name == IMAGES else limit * 5
         best: dict[str, Result] = {}
-        for hit in collection.query(vector, min(wanted, 10_000), where=where.filter()):
-            result = _result(hit)
-            best.setdefault(result.hash, result)
+        while True:
+            hits = collection.query(vector, min(wanted, MOST_LIMIT), where=where.filter())
+            for hit in hits:
+                result = _result(hit)
+                best.setdefault(result.hash, result)
+            if len(best) >= limit or len(hits) < wanted or wanted >= MOST_LIMIT:
+                break
+            wanted *= 4
         return tuple(best.values())[:limit]
 
 

@@ -51,12 +51,12 @@ def build(folder: Path) -> None:
 
 
 def main(folder: str, parent: str) -> None:
-    """Builds at the lowest priority, as long as the parent lives."""
+    """Builds at a lower priority than queries have, as long as the parent lives."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):
         return  # it died before we were listening
     with suppress(OSError):
-        os.nice(15)
+        os.nice(5)
     build(Path(folder))
 
 
