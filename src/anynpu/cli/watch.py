@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from anynpu.cli import flags
 from anynpu.cli.command import Group, refuse_unused
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError, ToolMissing, on_one_line
@@ -34,9 +35,6 @@ PACKAGES = ("httptools", "orjson", "uvicorn", "uvloop")
 SYSTEMD = click.option("--systemd", metavar="FILE", help="Write a hardened unit with these flags, and stop; - prints.")
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace the file that is written if it is there.")
 TOKEN_FILE = click.option("--token-file", type=click.Path(path_type=Path), help="File with the token of the fleet.")
-FORMAT = click.option("-f", "--format", type=click.Choice(["text", "json"]), default="text", help="What stdout holds.")
-VERBOSE = click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors.")
-QUIET = click.option("-q", "--quiet", is_flag=True, help="Nothing on stderr but errors.")
 RATE = click.option(
     "--false-alarms",
     type=click.FloatRange(0.01, 100),
@@ -120,9 +118,7 @@ def _given_flags(ctx: click.Context, leave_out: tuple[str, ...]) -> list[str]:
 @TOKEN_FILE
 @SYSTEMD
 @OVERWRITE
-@FORMAT
-@VERBOSE
-@QUIET
+@flags.apply(flags.COMMON)
 @click.pass_context
 def agent(ctx: click.Context, /, **given: Any) -> int:
     """Measure this machine and send a sample to the collector every 30 seconds.
@@ -150,8 +146,8 @@ def agent(ctx: click.Context, /, **given: Any) -> int:
         given["collector"], token=read_token(given["token_file"]), interval_s=given["interval"], **name
     )
     if given["systemd"] is not None:
-        flags = _given_flags(ctx, ("systemd", "overwrite", "token_file"))
-        return _write_unit("agent", given["systemd"], given["overwrite"], flags, given["token_file"])
+        words = _given_flags(ctx, ("systemd", "overwrite", "token_file"))
+        return _write_unit("agent", given["systemd"], given["overwrite"], words, given["token_file"])
     refuse_unused(ctx, "no file is written", "overwrite")
     spool = Spool(given["spool"] or state_dir() / "watch-spool", given["spool_size"] << 20)
     runner = Agent(settings, spool, Sensors().read, _say(given["quiet"]))
@@ -221,9 +217,7 @@ def require_packages() -> None:
 @click.option("--vectors", metavar="PLACE", help="Vector store of --method seed: a folder, or a Qdrant server's URL.")
 @SYSTEMD
 @OVERWRITE
-@FORMAT
-@VERBOSE
-@QUIET
+@flags.apply(flags.COMMON)
 @click.pass_context
 def detect(ctx: click.Context, /, **given: Any) -> int:
     """Collect the samples of a fleet, say what is not normal, and show it on a page.
@@ -231,7 +225,7 @@ def detect(ctx: click.Context, /, **given: Any) -> int:
     A sample is acknowledged once it is committed and synced. Every metric of every host has a baseline of its own
     (median and quantiles of four weeks, by the hour of the week); thresholds are conformal, for the false-alarm rate
     that is asked for. Alerts go to stdout and wherever the flags say; the page at / shows hosts, time lines and causes.
-    The first alarms are possible after two days, good ones after three weeks.
+    The first alarms are possible after four days, good ones after three weeks.
 
     \b
     anynpu watch detect
@@ -241,8 +235,8 @@ def detect(ctx: click.Context, /, **given: Any) -> int:
     require_packages()
     token = read_token(given["token_file"])
     if given["systemd"] is not None:
-        flags = _given_flags(ctx, ("systemd", "overwrite", "token_file"))
-        return _write_unit("detect", given["systemd"], given["overwrite"], flags, given["token_file"])
+        words = _given_flags(ctx, ("systemd", "overwrite", "token_file"))
+        return _write_unit("detect", given["systemd"], given["overwrite"], words, given["token_file"])
     refuse_unused(ctx, "no file is written", "overwrite")
     if given["method"] != "seed":
         refuse_unused(ctx, "only --method seed has a model", "model", "limit", "vectors")
@@ -351,9 +345,7 @@ def _seed_detector(given: dict[str, Any]) -> Iterator[Any]:
 @click.option("--model", type=click.Path(path_type=Path), help="Text model of --method seed: an artifact.")
 @click.option("--limit", type=click.FloatRange(0, 1), default=0.97, show_default=True,
               help="Mean cosine of --method seed below which there is an alarm.")  # fmt: skip
-@FORMAT
-@VERBOSE
-@QUIET
+@flags.apply(flags.COMMON)
 @click.pass_context
 def replay(ctx: click.Context, /, trace: Path, labels: Path | None, **given: Any) -> int:
     """Replay a trace and score a method by its labels: recall, false alarms per host-week, delay; with intervals.
@@ -454,8 +446,7 @@ def _fault_row(fault: FaultScore) -> dict[str, str]:
 @click.option("--interval", type=click.FloatRange(1, 3600), default=60.0, show_default=True, metavar="SECONDS")
 @click.option("--seed", type=click.IntRange(0, 1_000_000), default=0, show_default=True)
 @OVERWRITE
-@VERBOSE
-@QUIET
+@flags.apply(flags.COMMON)
 def simulate(
     output: Path, hosts: int, weeks: float, clean: float, interval: float, seed: int, overwrite: bool, **_: Any
 ) -> int:

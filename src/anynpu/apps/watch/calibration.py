@@ -24,8 +24,10 @@ BLOCK_S = 6 * 3600
 BLOCKS_A_WEEK = 28
 KEPT = 112
 """Blocks of four weeks."""
+UNKNOWN = 8
+"""Blocks at the beginning that count for nothing: two days, in which the course of the day is not known yet."""
 FEWEST = 8
-"""Blocks that a series needs before its tests can alarm: two days."""
+"""Blocks that a series then needs before its tests can alarm: two days more."""
 SETTLED = 56
 """Blocks after which the scores of a series are good enough to calibrate with: two weeks, for only then the course of
 the week is known. Earlier blocks are forgotten a week later."""
@@ -55,7 +57,7 @@ class Calibration:
         more = len(kinds)
         self.now = np.concatenate([self.now, np.zeros((more, self.tests), np.float32)])
         self.ring = np.concatenate([self.ring, np.full((more, self.tests, KEPT), np.nan, np.float32)])
-        self.count = np.concatenate([self.count, np.zeros(more, np.int64)])
+        self.count = np.concatenate([self.count, np.full(more, -UNKNOWN, np.int64)])
         self.usual = np.concatenate([self.usual, np.full((more, self.tests), np.inf, np.float32)])
         self.kind = np.concatenate([self.kind, kinds])
         new = np.full((max(int(self.kind.max()) + 1 - len(self.threshold), 0), self.tests), self.prior)
@@ -75,7 +77,8 @@ class Calibration:
         ratios = scores / self.usual[series]
         kept = ~(left_out | (ratios > GROSS * self.expected[kinds]).any(1))
         chosen = series[kept]
-        self.ring[chosen, :, self.count[chosen] % KEPT] = scores[kept]
+        counted = kept & (self.count[series] >= 0)
+        self.ring[series[counted], :, self.count[series[counted]] % KEPT] = scores[counted]
         settled = kept & (self.count[series] >= SETTLED)
         if settled.any():
             self.pool.append((ratios[settled], kinds[settled]))
