@@ -78,9 +78,25 @@ def concat(at: Lowering, node: Node) -> None:
     axes = common_axes(at, node.inputs, len(shape))
     axis = int(node.get("axis", 0)) % len(shape)
     tensors = [at.stored(name, axes) for name in node.inputs]
-    options = Concatenation(axis=axes.index(axis))
-    result = at.emit("CONCATENATION", tensors, tuple(shape[a] for a in axes), options, node.output)
-    at.give(node.output, result, axes)
+    at.give(node.output, joined(at, tensors, axes.index(axis), node.output), axes)
+
+
+MOST_JOINED = 10
+"""How many tensors TFLite-Micro joins at once."""
+
+
+def joined(at: Lowering, tensors: list[str], place: int, stem: str) -> str:
+    """Returns a CONCATENATION along a stored axis; of more tensors than TFLite-Micro takes, one of several."""
+    while len(tensors) > 1:
+        parts = [tensors[start : start + MOST_JOINED] for start in range(0, len(tensors), MOST_JOINED)]
+        tensors = [part[0] if len(part) == 1 else _joined(at, part, place, stem) for part in parts]
+    return tensors[0]
+
+
+def _joined(at: Lowering, tensors: list[str], place: int, stem: str) -> str:
+    shape = list(at.tensors[tensors[0]].shape)
+    shape[place] = sum(at.tensors[name].shape[place] for name in tensors)
+    return at.emit("CONCATENATION", tensors, shape, Concatenation(axis=place), stem)
 
 
 @operator("Split")
@@ -229,7 +245,5 @@ def tile(at: Lowering, node: Node) -> None:
     tensor = at.stored(name, axes)
     for place, axis in enumerate(axes):
         count = int(repeats[axis])
-        if count > 1:
-            shape = [size * (count if number == place else 1) for number, size in enumerate(at.tensors[tensor].shape)]
-            tensor = at.emit("CONCATENATION", [tensor] * count, shape, Concatenation(axis=place), node.output)
+        tensor = joined(at, [tensor] * count, place, node.output)
     at.give(node.output, tensor, axes)
