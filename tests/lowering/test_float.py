@@ -93,6 +93,7 @@ ONE_NODE = {
     "pixel shuffle": one("DepthToSpace", (1, 8, 3, 4), blocksize=2, mode="CRD"),
     "space to depth": one("SpaceToDepth", (1, 3, 4, 6), blocksize=2),
     "layer norm": one("LayerNormalization", TOKENS, {"s": f(12), "b": f(12)}),
+    "layer norm of an image": one("LayerNormalization", (1, 4, 5, 6), {"s": f(6), "b": f(6)}),
     "instance norm": one("InstanceNormalization", IMAGE, {"s": f(6), "b": f(6)}),
     "group norm": one("GroupNormalization", IMAGE, {"s": f(6), "b": f(6)}, num_groups=3, opset=21),
     "batch norm": one("BatchNormalization", IMAGE, {"s": f(6), "b": f(6), "m": f(6), "v": np.abs(f(6)) + 0.5}),

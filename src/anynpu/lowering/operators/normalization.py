@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from anynpu.lowering.lower import CHANNELS_LAST, Axes, Lowering, plain
@@ -65,7 +67,7 @@ def _ordered(at: Lowering, name: str, axes: Axes, what: str) -> Array | None:
 
 @operator("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 def layer_norm(at: Lowering, node: Node) -> None:
-    """MEAN, SUB, MUL, MEAN, RSQRT and MUL over the axes from `axis` on, then scale and bias."""
+    """MEAN, SUB, MUL, MEAN, RSQRT and MUL over the axes from `axis` on, then scale and bias; an image as rows."""
     if any(at.reads[name] for name in node.outputs[1:] if name):
         raise Refused("mean or deviation are read as results")
     name = node.input(0)
@@ -73,10 +75,15 @@ def layer_norm(at: Lowering, node: Node) -> None:
     first = int(node.get("axis", -1)) % rank
     tensor = at.stored(name, axes)
     places = [place for place, axis in enumerate(axes) if axis >= first]
+    scale, bias = _ordered(at, node.input(1), axes, "the scale"), _ordered(at, node.input(2), axes, "the bias")
+    shape = at.tensors[tensor].shape
+    if rank > 3 and places == [rank - 1]:
+        # Vela reduces over the depth of rows, not over that of an image.
+        tensor, places = at.reshape(tensor, (shape[0], math.prod(shape[1:-1]), shape[-1])), [2]
+        scale, bias = (None if array is None else array.reshape(-1) for array in (scale, bias))
     centred = node.op == "LayerNormalization"
     result = normalised(at, tensor, places, float(node.get("epsilon", 1e-5)), node.output, centred)
-    scale = _ordered(at, node.input(1), axes, "the scale")
-    at.give(node.output, _affine(at, result, scale, _ordered(at, node.input(2), axes, "the bias"), node.output), axes)
+    at.give(node.output, at.reshape(_affine(at, result, scale, bias, node.output), shape), axes)
 
 
 @operator("InstanceNormalization")
