@@ -237,6 +237,14 @@ def test_what_cannot_be_served_ends_with_a_sentence(place, monkeypatch, capfd, a
     assert words in errors and "a b" not in errors
 
 
+def test_an_artifact_that_has_changed_is_not_served(place, tmp_path, capfd):
+    shutil.copytree(place / "net", tmp_path / "net")
+    model = tmp_path / "net" / "model.onnx"
+    model.write_bytes(model.read_bytes()[:-1] + b"x")
+    assert main(["serve", str(tmp_path / "net"), "--port", "0"]) == 8
+    assert "has changed since it was made" in capfd.readouterr().err
+
+
 def test_a_port_in_use_is_found_before_any_model_is_loaded(place, capfd):
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
