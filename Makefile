@@ -1,7 +1,7 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
 VENDORS := ai8x cvi quark rknn qnn
 
-.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills $(VENDORS:%=test-%) lint format bench clean
+.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills test-serve-chaos $(VENDORS:%=test-%) lint format bench clean
 
 BIN := .venv/bin
 
@@ -9,6 +9,7 @@ help:
 	@echo "make demo    set up, then build a model that ships with anynpu for six chips"
 	@echo "make test    set up, then run the tests"
 	@echo "make test-models   fetch real models (YOLOv8n, MiniLM, CLIP's vocabulary) and run the tests on them"
+	@echo "make test-serve-chaos   kill, hang and corrupt a served device for ten minutes, and reload it 100 times"
 	@echo "make test-ai8x, test-cvi, test-quark, test-rknn, test-qnn   install a vendor's toolchain and run the tests on it"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   measure start-up, builds and stages; count instructions in QEMU; writes bench/results/"
@@ -43,6 +44,10 @@ test-driver: setup
 	$(BIN)/python -m pytest -m driver tests/drivers
 
 # The Zhouyi session on the vendor's own libnoe.so: ANYNPU_LIBNOE, and ANYNPU_ARM64_ROOT on an x86 host (docs/zhouyi.md).
+test-serve-chaos: setup
+	.venv/bin/python tests/robustness/serve_chaos.py --seconds 600
+	ANYNPU_RELOADS=100 .venv/bin/python -m pytest tests/serve/test_engine_reload.py
+
 test-noe-real: setup
 	$(BIN)/python -m pytest -m noe -rs tests/zhouyi/test_noe_real.py
 

@@ -193,3 +193,15 @@ def test_models_that_share_a_device_take_turns(tmp_path):
             await asyncio.gather(*flood)
 
     sync(main())
+
+
+def test_tensors_of_several_clients_run_together_and_come_apart_again(tmp_path):
+    async def main():
+        async with running(settings_of(linear(tmp_path / "net"))) as fleet:
+            model = fleet.models["m"]
+            rows = [np.full((1 + n % 3, 8), n, np.float32) for n in range(40)]
+            answers = await asyncio.gather(*(model.answer(tensors(row)) for row in rows))
+            assert all(np.array_equal(a.tensors[0]["y"], 2 * row) for a, row in zip(answers, rows, strict=True))
+            assert max(answer.batch for answer in answers) > 1 and model.info().dynamic
+
+    sync(main())

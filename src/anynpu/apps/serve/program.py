@@ -122,10 +122,16 @@ class Tensors:
         return Row(RAW, arrays={s.name: _stored(s, given[s.name], options.stored, count) for s in self.session.inputs})
 
     def most(self, group: int | str) -> int:
-        return 1
+        return self._most if self._free else 1
 
     def compute(self, group: int | str, rows: Sequence[Row]) -> list[Any]:
-        return [self.session.run(row.arrays) for row in rows]
+        if len(rows) == 1:
+            return [self.session.run(rows[0].arrays)]
+        together = {s.name: np.concatenate([row.arrays[s.name] for row in rows]) for s in self.session.inputs}
+        ends = np.cumsum([len(row.arrays[self.session.inputs[0].name]) for row in rows])
+        outputs = self.session.run(together)
+        parts = {name: np.split(array, ends[:-1]) for name, array in outputs.items()}
+        return [{name: arrays[place] for name, arrays in parts.items()} for place in range(len(rows))]
 
     def finish(self, rows: Sequence[Row], results: Sequence[Any], options: Options) -> Rows:
         names = options.outputs or tuple(self._outputs)
