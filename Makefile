@@ -43,11 +43,12 @@ test-kills: setup
 test-driver: setup
 	$(BIN)/python -m pytest -m driver tests/drivers
 
-# The Zhouyi session on the vendor's own libnoe.so: ANYNPU_LIBNOE, and ANYNPU_ARM64_ROOT on an x86 host (docs/zhouyi.md).
+# A served device (the fake libnoe) killed, hung and corrupted at random, and reloads under load.
 test-serve-chaos: setup
-	.venv/bin/python tests/robustness/serve_chaos.py --seconds 600
-	ANYNPU_RELOADS=100 .venv/bin/python -m pytest tests/serve/test_engine_reload.py
+	$(BIN)/python tests/robustness/serve_chaos.py --seconds 600
+	ANYNPU_RELOADS=100 $(BIN)/python -m pytest tests/serve/test_engine_reload.py
 
+# The Zhouyi session on the vendor's own libnoe.so: ANYNPU_LIBNOE, and ANYNPU_ARM64_ROOT on an x86 host (docs/zhouyi.md).
 test-noe-real: setup
 	$(BIN)/python -m pytest -m noe -rs tests/zhouyi/test_noe_real.py
 
