@@ -60,16 +60,21 @@ def idle(port: int, many: int, set_up: Event) -> None:
 
 
 def loris(port: int, many: int, set_up: Event) -> None:
-    """Sends headers a few bytes at a time."""
-    held = [connect(port) for _ in range(min(many, 500))]
+    """Keeps 500 requests open by sending one header of each a second; those that are closed are opened again."""
+    begun = b"POST /embed HTTP/1.1\r\nhost: x\r\n"
+    held: list[socket.socket] = []
+    for _ in range(min(many, 500)):
+        held.append(connect(port))
+        held[-1].sendall(begun)
     set_up.set()
     while True:
         for number, connection in enumerate(held):
             try:
-                connection.sendall(b"X-a: b\r\n" if connection.fileno() % 2 else b"G")
+                connection.sendall(b"x-a: b\r\n")
             except OSError:
                 held[number] = connect(port)
-        time.sleep(0.2)
+                held[number].sendall(begun)
+            time.sleep(0.002)
 
 
 def sent(port: int, data: bytes) -> None:
@@ -119,6 +124,7 @@ def main() -> None:
     parser.add_argument("artifact")
     parser.add_argument("--idle", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--only", choices=[attack.__name__ for attack in ATTACKS])
     given = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -134,7 +140,7 @@ def main() -> None:
         path = "/v1/embeddings" if text else "/v2/health/live"
         body = json.dumps({"input": "a sentence"}).encode() if text else None
         good(port, path, body, 2)
-        for attack in ATTACKS:
+        for attack in (a for a in ATTACKS if given.only in (None, a.__name__)):
             before = good(port, path, body, given.seconds)
             set_up = multiprocessing.Event()
             process = multiprocessing.Process(target=attack, args=(port, given.idle, set_up), daemon=True)
