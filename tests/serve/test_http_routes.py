@@ -50,6 +50,7 @@ def test_openai_forms_of_input(server, given, item):
         ("input", [-1], 422), ("input", [2**40], 422), ("input", ["a"] * 9, 413),
         ("input", "a" * 1001, 413), ("encoding_format", "int8", 422), ("encoding_format", 1, 422),
         ("dimensions", 8, 422), ("dimensions", 0, 422), ("dimensions", "16", 422), ("dimensions", True, 422),
+        ("model", "", 404),
         ("model", "nope", 404), ("model", 5, 422), ("model", "judge", 422), ("user", 5, 422), ("inptu", "x", 422),
     ],
 )  # fmt: skip

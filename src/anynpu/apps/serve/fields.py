@@ -59,6 +59,13 @@ class Fields:
             raise wrong(name, "text", value)
         return value
 
+    def model(self) -> str:
+        """Returns the name of the model that is asked for; an empty string where it is left to the server."""
+        name = self.text("model")
+        if not name and self.data.get("model") is not None:
+            raise Refusal(404, "the model '' is not served here", "leave model out", "model_not_found", "model")
+        return name
+
     def flag(self, name: str) -> bool | None:
         value = self.data.get(name)
         if value is not None and not isinstance(value, bool):

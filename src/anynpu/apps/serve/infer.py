@@ -28,7 +28,7 @@ def routes(desk: Desk) -> list[Route]:
             return await _from_bytes(desk, request)
         fields = Fields(await request.json(), INFER)
         stored = bool(fields.flag("stored"))
-        model = desk.choose(request, fields.text("model"))
+        model = desk.choose(request, fields.model())
         names = fields.data.get("outputs")
         if names is not None and (not isinstance(names, list) or not all(isinstance(n, str) for n in names)):
             raise Refusal(422, "outputs: a list of names was expected", parameter="outputs")
@@ -64,7 +64,7 @@ def _arrays(inputs: Any, model: Deployment, stored: bool) -> dict[str, Array]:
 
 async def _from_bytes(desk: Desk, request: HttpRequest) -> HttpAnswer:
     query = Fields(request.query(), ("model", "stored", "timeout", "outputs"), "the query")
-    model = desk.choose(request, query.text("model"))
+    model = desk.choose(request, query.model())
     stored = TRUTHS.get(query.text("stored", "true").lower())
     if stored is None:
         raise Refusal(422, "stored: true or false was expected", parameter="stored")

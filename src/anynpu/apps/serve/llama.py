@@ -17,7 +17,7 @@ def routes(desk: Desk) -> list[Route]:
 
     async def embedding(request: HttpRequest) -> HttpAnswer:
         fields = Fields(await request.json(), EMBEDDING)
-        model = desk.choose(request, fields.text("model"), "embed-text")
+        model = desk.choose(request, fields.model(), "embed-text")
         answer = await desk.ask(request, model, texts_or_tokens("content", fields.value("content"), model.limits.items))
         rows = [{"index": i, "embedding": [row]} for i, row in enumerate(answer.vectors)]
         return answered(orjson.dumps(rows, option=orjson.OPT_SERIALIZE_NUMPY), answer)

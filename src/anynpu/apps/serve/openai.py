@@ -23,7 +23,7 @@ def routes(desk: Desk) -> list[Route]:
         fields = Fields(await request.json(), EMBEDDINGS)
         as_base64 = fields.choice("encoding_format", ("float", "base64")) == "base64"
         fields.text("user")
-        model = desk.choose(request, fields.text("model"), "embed-text", "embed-image")
+        model = desk.choose(request, fields.model(), "embed-text", "embed-image")
         check_dimensions(fields, model)
         answer = await desk.ask(request, model, items_of(fields, "input", model))
         return answered(_embeddings(answer, as_base64), answer)

@@ -51,7 +51,7 @@ def routes(desk: Desk) -> list[Route]:
                 422, "raw_scores: true is not supported: the scores are cosines", "leave it out", parameter="raw_scores"
             )
         with_text = fields.flag("return_text")
-        model = desk.choose(request, fields.text("model"), "embed-text")
+        model = desk.choose(request, fields.model(), "embed-text")
         texts = fields.texts("texts", model.limits.items - 1)
         query = texts_or_tokens("query", fields.value("query"), 1)
         answer = await desk.ask(request, model, [*query, *texts], options)
@@ -92,7 +92,7 @@ async def _embed(desk: Desk, request: HttpRequest, body: Any) -> HttpAnswer:
     names = [name for name in ("inputs", "text", "texts") if name in fields.data]
     if len(names) != 1:
         raise Refusal(422, "one of inputs, text and texts was expected", parameter="inputs")
-    model = desk.choose(request, fields.text("model"), "embed-text", "embed-image")
+    model = desk.choose(request, fields.model(), "embed-text", "embed-image")
     check_dimensions(fields, model)
     items: tuple[Item, ...] = items_of(fields, names[0], model)
     if names[0] == "text" and not isinstance(fields.data["text"], str):
@@ -109,7 +109,7 @@ async def _similarity(desk: Desk, request: HttpRequest, body: Any) -> HttpAnswer
     fields = Fields(body, SIMILARITY)
     inputs = Fields(fields.value("inputs"), ("source_sentence", "sentences"), "inputs")
     options = _options(fields.inner("parameters", ("truncate", "truncation_direction", "prompt_name")))
-    model = desk.choose(request, fields.text("model"), "embed-text")
+    model = desk.choose(request, fields.model(), "embed-text")
     source = texts_or_tokens("source_sentence", inputs.value("source_sentence"), 1)
     answer = await desk.ask(request, model, [*source, *inputs.texts("sentences", model.limits.items - 1)], options)
     return answered(orjson.dumps([float(score) for score in _cosines(answer.vectors)]), answer, headers=COSINE)

@@ -57,13 +57,13 @@ async def _read(
     """Returns the settings, the pictures and the model of a request in either form."""
     if await is_picture(request):
         fields = Fields(_typed(request.query()), tuple(name for name in (*known, "timeout") if name[:5] != "image"))
-        model = desk.choose(request, fields.text("model"), kind)
+        model = desk.choose(request, fields.model(), kind)
         body = await request.body(model.limits.image_bytes)
         if not body:
             raise Refusal(422, "the body is empty, a picture was expected")
         return fields, (body,), model
     fields = Fields(await request.json(), known)
-    model = desk.choose(request, fields.text("model"), kind)
+    model = desk.choose(request, fields.model(), kind)
     names = [name for name in ("image", "images") if name in fields.data]
     if len(names) != 1:
         raise Refusal(422, "one of image and images was expected", "or send the picture itself as image/jpeg")
@@ -136,7 +136,7 @@ def _named(answer: Answer, model: Deployment, rows: list[dict[str, Any]]) -> byt
 async def hugging_face(desk: Desk, request: HttpRequest, body: Any) -> HttpAnswer:
     """Answers object_detection and image_classification of huggingface_hub's InferenceClient."""
     fields = Fields(body if body is not None else {}, HUGGING_FACE)
-    model = desk.choose(request, fields.text("model"), "detect", "classify")
+    model = desk.choose(request, fields.model(), "detect", "classify")
     if body is None:
         images: tuple[bytes, ...] = (await request.body(model.limits.image_bytes),)
     else:
