@@ -35,7 +35,8 @@ class Served:
 def served(folder: Path, *arguments: str, ready: bool = True, **environment: str) -> Iterator[Served]:
     """Gives a server on a free port once it says that it is ready."""
     errors = folder / "stderr"
-    where = () if "--socket" in arguments or "--port" in arguments else ("--port", "0")
+    placed = "PORT" in environment or "--socket" in arguments
+    where = () if placed else ("--port", "0")
     with errors.open("w") as stream:
         process = subprocess.Popen(
             [sys.executable, "-m", "anynpu", "serve", *arguments, *where, "-f", "json"],

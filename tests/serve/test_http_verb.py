@@ -289,8 +289,9 @@ def test_the_names_of_the_guides_server_count(place):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with served(place, "--port", str(port), MODEL_PATH=str(place / "net")) as running:
+    with served(place, PORT=str(port), MODEL_PATH=str(place / "net")) as running:
         assert running.record["models"][0]["name"] == "net"
+        assert running.record["url"] == f"http://127.0.0.1:{port}"
 
 
 def test_help_teaches(cli):
