@@ -133,7 +133,9 @@ def values(artifact: Artifact, board: Board, model: Model, answers: known.Answer
         "TENSORS": "\n".join(_tensor_lines(model)),
         **board.values,
     }
-    return {**plain, "COMMON": templates.fill(templates.folder("readme")["common.md"], plain)}
+    readme = "npu.md" if model.npu_files and board.reference else "common.md"
+    common = templates.fill(templates.folder("readme")["common.md"], plain)
+    return {**plain, "COMMON": templates.fill(templates.folder("readme")[readme], {**plain, "COMMON": common})}
 
 
 def _tensor_lines(model: Model) -> list[str]:
