@@ -51,6 +51,8 @@ class Shard:
         self.path, self._shard = path, shard
         self.dirty = False
         self.log_bytes = 0
+        self.empty = self.count(None) == 0
+        """Nothing was ever written: queries need not ask it."""
 
     @classmethod
     def create(cls, path: Path, spec: CollectionSpec) -> Shard:
@@ -83,6 +85,7 @@ class Shard:
                 edge.Point(id, row, payload) for id, row, payload in zip(ids, vectors.tolist(), payloads, strict=True)
             ]
             self._update(edge.UpdateOperation.upsert_points(points))
+        self.empty = self.empty and not points
         self.log_bytes += vectors.nbytes * 2
 
     def delete(self, ids: Sequence[PointId]) -> None:

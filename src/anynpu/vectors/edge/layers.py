@@ -194,7 +194,7 @@ class Layers:
     ) -> list[tuple[float, Row]]:
         """Returns the nearest points of all layers, best first."""
         request = nearest(vector, limit, where, with_vector, exact)
-        shards = self.shards
+        shards = [shard for shard in self.shards if not shard.empty]
         if len(shards) == 1:
             return shards[0].query(request)
         found = [pair for shard in shards for pair in shard.query(request)]

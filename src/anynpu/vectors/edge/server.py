@@ -35,6 +35,8 @@ STORE, LOCK = "store.json", "lock"
 FORMAT = 1
 SYNC_S = 1.0
 """A loss of power costs at most what was written in so long."""
+TEND_S = 0.02
+"""How often builds are looked after: to ask for the size of a tail costs as much as a query."""
 LOCK_WAIT_S = 30.0
 FIRST_CLIENT_S = 20.0
 BUSY_S = 0.05
@@ -115,7 +117,7 @@ class Server:
         self._work: deque[Work] = deque()
         self._waiting: list[tuple[Client, Callable[[], Frame | None]]] = []
         self._syncing: threading.Thread | None = None
-        self._synced_at = self._read_at = self._started = time.monotonic()
+        self._synced_at = self._read_at = self._tended_at = self._started = time.monotonic()
         self._written = self._served = False
         self._failure: AnyNpuError | None = None
         self._selector = selectors.DefaultSelector()
@@ -155,8 +157,10 @@ class Server:
                     self._exchange(key.data, events)
             self._advance()
             self._look_at_waiting()
-            for collection in self._collections.values():
-                collection.tend()
+            if time.monotonic() - self._tended_at > TEND_S:
+                self._tended_at = time.monotonic()
+                for collection in self._collections.values():
+                    collection.tend()
             if self._written and time.monotonic() - self._synced_at > SYNC_S:
                 self._sync()
 
