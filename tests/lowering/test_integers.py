@@ -83,6 +83,27 @@ def test_a_residual_token_that_is_small_survives_beside_large_ones(tmp_path):
     assert decibels(by_onnx(model, data), by_tflm(content, data)) > 18
 
 
+def test_a_layer_norm_that_is_written_out_has_no_division(tmp_path):
+    nodes = [
+        helper.make_node("ReduceMean", ["x", "last"], ["m"]),
+        helper.make_node("Sub", ["x", "m"], ["d"]),
+        helper.make_node("Pow", ["d", "two"], ["q"]),
+        helper.make_node("ReduceMean", ["q", "last"], ["v"]),
+        helper.make_node("Add", ["v", "epsilon"], ["e"]),
+        helper.make_node("Sqrt", ["e"], ["r"]),
+        helper.make_node("Div", ["d", "r"], ["n"]),
+        helper.make_node("Mul", ["n", "s"], ["t"]),
+        helper.make_node("Add", ["t", "b"], ["y"]),
+    ]
+    numbers = {"last": i(-1), "two": np.float32(2), "epsilon": np.float32(1e-5)}
+    model = net(nodes, {"x": (1, 6, 16)}, numbers | {"s": f(16), "b": f(16)})
+    data = samples(model)
+    content = quantised(model, data, tmp_path)
+    assert not {"DIV", "SQRT"} & {*from_bytes(content).counts()}
+    assert decibels(by_onnx(model, data), by_litert(content, data)) > 30
+    assert decibels(by_onnx(model, data), by_tflm(content, data)) > 30
+
+
 WIDE = ("relu", "grouped", "transposed", "gemm", "matmul", "add of channels", "softmax", "sigmoid", "mean of tokens",
         "pad", "slice", "layer norm", "batch norm", "bilinear", "gather")  # fmt: skip
 

@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
-from anynpu.lowering.options import Activation, Fused
+from anynpu.lowering.options import Activation, Fused, Mul
 
 _ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
 _APPLIES = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "SUB", "MUL", "AVERAGE_POOL_2D", "MAX_POOL_2D")
@@ -21,7 +21,7 @@ def cleaned(graph: Graph) -> Graph:
     """Returns the graph after all passes, repeated until none of them changes anything."""
     while True:
         before = graph
-        for change in (joined_moves, folded_channels, activations_first, fused_activations):
+        for change in (joined_moves, inverse_roots, folded_channels, activations_first, fused_activations):
             graph = change(graph)
         if graph.operators == before.operators:
             return graph
@@ -68,6 +68,30 @@ def _joined(operator: Operator, before: Operator, tensors: dict[str, Tensor]) ->
     name = f"{operator.outputs[0]}/order"
     tensors[name] = Tensor(name, second.shape, "int32", int32(first[second]))
     return replace(operator, inputs=(before.inputs[0], name))
+
+
+def inverse_roots(graph: Graph) -> Graph:
+    """A division by a square root that nothing else reads is a product with RSQRT, which has integer kernels."""
+    sole, makers, tensors = _sole(graph), graph.makers(), dict(graph.tensors)
+    roots = {
+        operator.inputs[1]: operator
+        for operator in graph.operators
+        if operator.kind == "DIV" and sole(operator.inputs[1])
+        if operator.inputs[1] in makers and makers[operator.inputs[1]].kind == "SQRT"
+    }
+    operators: list[Operator] = []
+    for operator in graph.operators:
+        root = operator.outputs[0] if operator.kind == "SQRT" else operator.inputs[1] if operator.kind == "DIV" else ""
+        if root in roots and operator.kind == "SQRT":
+            inverse = f"{root}/inverse"
+            tensors[inverse] = replace(tensors[root], name=inverse)
+            operators.append(Operator("RSQRT", operator.inputs, (inverse,)))
+        elif root in roots:
+            factors = (operator.inputs[0], f"{root}/inverse")
+            operators.append(Operator("MUL", factors, operator.outputs, Mul(cast(Activation, operator.activation))))
+        else:
+            operators.append(operator)
+    return _rebuilt(graph, operators, tensors)
 
 
 def activations_first(graph: Graph) -> Graph:
