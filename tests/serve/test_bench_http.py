@@ -214,6 +214,16 @@ def test_a_server_that_dies_leaves_what_was_measured(bench):
     assert record["http"]["server"]["why"] == "its process ended while it was measured"
 
 
+def test_a_server_that_dies_ends_the_search_for_its_limit(bench):
+    with openai_form.running() as mortal:
+        threading.Timer(4.0, mortal.process.kill).start()
+        words = ("--limit", "--min-time", 1, "--timeout", 1, "--warmup", 0, "-q", "-f", "json")
+        status, out, _ = bench(f"{mortal.url}/slow/v1/embeddings", *words)
+    record = json.loads(out)
+    assert status == 6 and not record["complete"] and record["http"]["limit"]["steps"]
+    jsonschema.validate(record, published("bench"))
+
+
 def test_an_interruption_leaves_what_was_measured(foreign):
     argv = [
         sys.executable,

@@ -7,7 +7,7 @@ rate stands still (a queue that grows), and the percentile keeps its bound where
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from anynpu.measure import stats
@@ -97,38 +97,44 @@ def find_limit(
     warm: WarmUp,
     tell: Callable[[Step], None] = lambda step: None,
 ) -> tuple[Limit, WebResult]:
-    """Returns the limit, and the run at the highest rate that was kept (or the last run where none was)."""
+    """Returns the limit, and the run at the highest rate that was kept (or the last run where none was).
+
+    A server that dies, or Ctrl-C, ends the search: the steps so far are kept, with the run that broke off.
+    """
     steps: list[Step] = []
 
     def run(wanted: Settings, count: int, judge: bool) -> tuple[WebResult, Step]:
         found = bench.run(wanted, count, warm)
         steps.append(step_of(found, not_kept(found) if judge else ""))
         tell(steps[-1])
-        if isinstance(found.result.error, KeyboardInterrupt):
-            raise found.result.error
         return found, steps[-1]
 
     closed, count, best = replace(settings, scenario=SINGLE, qps=None, bound_ms=None), 1, 0.0
     while count <= (connections or MOST_CONNECTIONS):
         last, step = run(closed, count, False)
+        if last.result.error is not None:
+            return limit_of(steps, best), last
         if step.answered_per_s < GAIN * best and count > 2:
             best = max(best, step.answered_per_s)
             break
         best, count = max(best, step.answered_per_s), 2 * count
-    if not best:
-        return Limit(None, None, 0.0, tuple(steps)), last
-    low, high, kept = 0.0, None, None
-    rate = START * best
+    low, high, kept, rate = 0.0, None, None, START * best
     for _ in range(ROUNDS):
-        last, step = run(
-            replace(settings, scenario=SERVER, qps=rate).for_verdict(), connections or OPEN_CONNECTIONS, True
-        )
+        open_loop = replace(settings, scenario=SERVER, qps=rate).for_verdict()
+        last, step = run(open_loop, connections or OPEN_CONNECTIONS, True)
+        if last.result.error is not None:
+            return limit_of(steps, best), last
         if step.kept:
             low, kept = rate, last
         else:
             high = rate
         rate = (low + high) / 2 if high is not None else 1.15 * rate
-    tried = [each for each in steps if each.rate_per_s is not None]
-    within = max((each.rate_per_s or 0.0 for each in tried if each.kept), default=None)
-    beyond = min((each.rate_per_s or 0.0 for each in tried if not each.kept), default=None)
-    return Limit(within, beyond, best, tuple(steps)), kept or last
+    return limit_of(steps, best), kept or last
+
+
+def limit_of(steps: Sequence[Step], closed_per_s: float) -> Limit:
+    """Returns the limit that the steps show."""
+    tried = [(each.rate_per_s, each.kept) for each in steps if each.rate_per_s is not None]
+    within = max((rate for rate, kept in tried if kept), default=None)
+    beyond = min((rate for rate, kept in tried if not kept), default=None)
+    return Limit(within, beyond, closed_per_s, tuple(steps))
