@@ -250,11 +250,12 @@ static void convolution55(ref_machine *m, convolution *v)
         for (int32_t first = 0; first < order.ofm_depth && m->fault == NULL; first += order.block) {
             v->first = core + first * cores;
             v->count = order.block < order.ofm_depth - first ? order.block : order.ofm_depth - first;
-            if (ref_block55(m, &weights, &order, first, to)) {
+            /* The output may lie where the weights were: the last of them are read before the first value is stored. */
+            const int is_last = first + v->count == order.ofm_depth;
+            if (ref_block55(m, &weights, &order, first, to) && (!is_last || ref_weights_end(m, &weights))) {
                 compute_block(m, v);
             }
         }
-        (void)ref_weights_end(m, &weights);
     }
 }
 
@@ -326,12 +327,16 @@ static void convolution85(ref_machine *m, convolution *v)
     for (int32_t first = 0; first < order.ofm_depth && m->fault == NULL; first += order.block) {
         v->first = first;
         v->count = order.block < order.ofm_depth - first ? order.block : order.ofm_depth - first;
-        if (ref_block85(m, weights, &order, first, to)) {
+        if (!ref_block85(m, weights, &order, first, to)) {
+            return;
+        }
+        /* The output may lie where the weights were: the last of them are read before the first value is stored. */
+        for (int32_t i = 0; i < order.streams && first + v->count == order.ofm_depth; ++i) {
+            (void)ref_weights_end(m, &weights[i]);
+        }
+        if (m->fault == NULL) {
             compute_block(m, v);
         }
-    }
-    for (int32_t i = 0; i < order.streams && m->fault == NULL; ++i) {
-        (void)ref_weights_end(m, &weights[i]);
     }
 }
 
