@@ -53,6 +53,7 @@ def test_the_configuration_names_the_npu():
         (payload(0x4000), "word 0 of the commands"),
         (payload(STOP, config=0x70000008), "driver action"),
         (payload(STOP)[:-4], "cut off"),
+        (payload(STOP, config=0x20000003), "an Ethos-U85 of 8 MACs"),
         (b"COP1" + struct.pack("<2I", 5, 5), "no commands"),
         (b"COP1" + struct.pack("<I", 9), "driver action 9"),
     ],

@@ -128,6 +128,9 @@ def _model(schema: Any, model: Any) -> Model:
         else _cpu_call(schema, model, op, tensors)
         for op in graph.operators
     )
+    used = (*_numbers(graph.inputs), *_numbers(graph.outputs), *(i for c in calls for i in (*c.inputs, *c.outputs)))
+    if any(not 0 <= index < len(tensors) for index in used):
+        raise IntegrityError(f"the graph names a tensor that is not among its {len(tensors)}")
     own = {call.scratch_fast.index for call in calls if isinstance(call, NpuCall)}
     own -= {call.scratch.index for call in calls if isinstance(call, NpuCall)}
     ends = [t.offset + t.nbytes for t in tensors if t.offset >= 0 and t.index not in own]

@@ -205,7 +205,7 @@ class Twin:
             elsewhere[tensor.index] = values
             return
         raw = np.ascontiguousarray(values, tensor.dtype).reshape(len(values), -1).view(np.uint8)
-        if raw.shape[1] != tensor.nbytes:
+        if raw.shape[1] != tensor.nbytes or tensor.offset + tensor.nbytes > arena.shape[1]:
             raise IntegrityError(
                 f"tensor {tensor.name} has {tensor.nbytes} bytes in the file, its values {raw.shape[1]}"
             )
@@ -217,5 +217,7 @@ class Twin:
             if tensor.index not in elsewhere:
                 raise IntegrityError(f"tensor {tensor.name} is read, and nothing has written it")
             return elsewhere[tensor.index]
+        if tensor.offset + tensor.nbytes > arena.shape[1]:
+            raise IntegrityError(f"tensor {tensor.name} ends behind the arena of {arena.shape[1]} bytes")
         raw = np.ascontiguousarray(arena[:, tensor.offset : tensor.offset + tensor.nbytes])
         return raw.view(tensor.dtype).reshape(len(arena), *tensor.shape)

@@ -16,6 +16,8 @@ MAGIC = b"COP1"
 CONFIGURE, COMMANDS, NOTHING = 1, 2, 5
 """Driver actions: what the stream was compiled for, the commands themselves, padding."""
 PRODUCTS = {0: "Ethos-U55", 1: "Ethos-U65", 2: "Ethos-U85"}
+MACS = {0: (32, 64, 128, 256), 1: (256, 512), 2: (128, 256, 512, 1024, 2048)}
+"""Multiply-accumulates per cycle that each product is built with."""
 MAX_OPERATIONS = 1_000_000
 
 OPERATIONS = {0x02: "conv", 0x03: "depthwise", 0x05: "pool", 0x06: "elementwise", 0x07: "resize", 0x10: "dma"}
@@ -200,6 +202,10 @@ def read_stream(payload: bytes) -> Stream:
         elif action == COMMANDS and product in PRODUCTS:
             if position + 1 + length > len(words):
                 raise IntegrityError(f"the command stream is cut off: {length} words promised")
+            if macs not in MACS[product]:
+                raise IntegrityError(
+                    f"the command stream is for an {PRODUCTS[product]} of {macs} MACs: there is none"
+                )
             operations = read_operations(words[position + 1 : position + 1 + length])
             parallel = any(op.registers.get("PARALLEL_MODE") for op in operations[:1])
             return Stream(product, macs, operations, 2 if parallel and product == 1 else 1)
