@@ -100,6 +100,16 @@ def test_copies_are_computed_once_and_shown_once(index, photos, counted):
     assert len(counted.pictures) == 3
 
 
+def test_copies_that_are_read_at_the_same_time_are_computed_once(index, tmp_path, counted, monkeypatch):
+    monkeypatch.setattr(module, "BATCH", 1)
+    first = picture(tmp_path / "photos" / "0.png", "red")
+    for at in range(1, 6):
+        shutil.copy(first, tmp_path / "photos" / f"{at}.png")
+    summary = index.update(tmp_path / "photos")
+    assert (summary.computed, summary.known, len(counted.pictures)) == (1, 5, 1)
+    assert len(Search(index).by_words("red", 1).pictures[0].paths) == 6
+
+
 def test_what_is_removed_moved_and_changed_is_followed(index, photos, counted):
     index.update(photos)
     (photos / "a" / "b" / "green.png").rename(photos / "moved.png")

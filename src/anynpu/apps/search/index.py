@@ -132,6 +132,7 @@ class Index:
         self.ledger = Ledger(folder / LEDGER)
         self.store: Store = open_store(place or str(folder / STORE), token=token)
         self._collections: dict[str, Collection] = {}
+        self._computed: set[str] = set()
         try:
             for name, model in ((IMAGES, models.pictures), (DOCUMENTS, models.documents)):
                 if model is not None:
@@ -284,17 +285,25 @@ class Index:
             rows.append(FileRow(job.path, root, job.content.state, job.content.hash, job.kind, job.taken, job.problem))
             if job.problem:
                 summary.problems.append((job.path, job.problem))
-            elif job.known or job.content.hash in fresh:
+            elif job.known or job.content.hash in fresh or self._computed_since(job):
                 summary.known += 1
             else:
                 fresh[job.content.hash] = job
         refused = self._compute(fresh, rows, summary)
+        self._computed.update(fresh.keys() - refused.keys())
         rows = [replace(row, problem=refused[row.hash]) if row.hash in refused else row for row in rows]
         for hash in {row.hash for row in rows if not row.problem} - set(fresh):
             self._rename(hash, rows)
         self._replace(rows)
         thumbs = [(hash, reading.thumbnail(job.picture)) for hash, job in fresh.items() if job.picture is not None]
         self.ledger.write(rows, [thumb for thumb in thumbs if thumb[0] not in refused])
+
+    def _computed_since(self, job: Job) -> bool:
+        """Says whether a copy that was read at the same time has been computed while this one waited."""
+        if job.content is None or job.content.hash not in self._computed:
+            return False
+        name, last = (IMAGES, 0) if job.kind == "image" else (DOCUMENTS, len(job.pieces) - 1)
+        return self._has(name, point_id(job.content.hash, last))
 
     def _replace(self, rows: Sequence[FileRow]) -> None:
         """Takes files that have another content now away from what they held before."""
