@@ -162,7 +162,9 @@ def _delays(trace: Trace, alarms: Sequence[Alarm], fault: str, from_s: float) ->
 
     found = []
     for label in trace.labels:
-        hits = [a.time_s for a in alarms if label.fault == fault and belongs(a, label, trace.interval_s)]
+        if label.fault != fault or label.start_s < from_s:
+            continue
+        hits = [a.time_s for a in alarms if a.host == label.host and belongs(a, label, trace.interval_s)]
         found += [max(0.0, min(hits) - label.start_s)] if hits else []
     return found
 

@@ -295,7 +295,7 @@ def _leak(
 ) -> Fault:
     """A process loses memory until it is killed."""
     rng, span = world.rng, _span(world, begin, room, 6 * 3600, 48 * 3600)
-    top = 97 - float(np.quantile(values[:begin, MEMORY], 0.99))
+    top = max(97 - float(np.quantile(values[:begin, MEMORY], 0.99)), 8.0)
     ramp = np.linspace(0, rng.uniform(0.5, 1.0) * top, span.stop - span.start) ** rng.uniform(0.9, 1.1)
     values[span, MEMORY] = np.clip(values[span, MEMORY] + ramp, 0, 99.5)
     return _label(world, "leak", MEMORY, span)

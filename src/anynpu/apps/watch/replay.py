@@ -103,12 +103,15 @@ def score(trace: Trace, alarms: Sequence[Alarm], from_s: float = 0.0) -> Score:
     interval = trace.interval_s
     alarms = [alarm for alarm in alarms if alarm.time_s >= from_s]
     labels = [label for label in trace.labels if label.start_s >= from_s]
+    of_host: dict[str, list[Alarm]] = {}
+    for alarm in alarms:
+        of_host.setdefault(alarm.host, []).append(alarm)
     faults = []
     for fault in dict.fromkeys(label.fault for label in labels):
         of_kind = [label for label in labels if label.fault == fault]
         delays = []
         for label in of_kind:
-            hits = [alarm.time_s for alarm in alarms if belongs(alarm, label, interval)]
+            hits = [alarm.time_s for alarm in of_host.get(label.host, ()) if belongs(alarm, label, interval)]
             delays += [max(0.0, min(hits) - label.start_s)] if hits else []
         low, high = _median_interval(delays)
         faults.append(
