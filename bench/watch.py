@@ -150,8 +150,9 @@ def fleet(first: int, last: int, rate: float, model: Path | None) -> None:
 
 def _false_by_host(trace: Trace, alarms: Sequence[Alarm], from_s: float) -> list[int]:
     windows: dict[str, list[tuple[float, float]]] = {}
+    interval_s = trace.interval_s
     for label in trace.labels:
-        windows.setdefault(label.host, []).append((label.start_s - trace.interval_s, label.end_s + AFTER_S))
+        windows.setdefault(label.host, []).append((label.start_s - interval_s, label.end_s + AFTER_S))
     late = [a for a in incidents([a for a in alarms if a.time_s >= from_s])
             if not any(s <= a.time_s <= e for s, e in windows.get(a.host, ()))]  # fmt: skip
     return [sum(a.host == host.name for a in late) for host in trace.hosts]
@@ -160,11 +161,11 @@ def _false_by_host(trace: Trace, alarms: Sequence[Alarm], from_s: float) -> list
 def _delays(trace: Trace, alarms: Sequence[Alarm], fault: str, from_s: float) -> list[float]:
     from anynpu.apps.watch.replay import belongs
 
-    found = []
+    found, interval_s = [], trace.interval_s
     for label in trace.labels:
         if label.fault != fault or label.start_s < from_s:
             continue
-        hits = [a.time_s for a in alarms if a.host == label.host and belongs(a, label, trace.interval_s)]
+        hits = [a.time_s for a in alarms if a.host == label.host and belongs(a, label, interval_s)]
         found += [max(0.0, min(hits) - label.start_s)] if hits else []
     return found
 

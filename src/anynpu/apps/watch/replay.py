@@ -145,8 +145,9 @@ def _false(
     number = {host.name: n for n, host in enumerate(trace.hosts)}
     false, weeks = np.zeros(len(number)), np.zeros(len(number))
     windows: dict[str, list[tuple[float, float]]] = {}
+    interval_s = trace.interval_s
     for label in labels:
-        windows.setdefault(label.host, []).append((label.start_s - trace.interval_s, label.end_s + AFTER_S))
+        windows.setdefault(label.host, []).append((label.start_s - interval_s, label.end_s + AFTER_S))
     for host in trace.hosts:
         seconds = max(0.0, float(host.received_s[-1]) - max(from_s, float(host.received_s[0])))
         weeks[number[host.name]] = (
