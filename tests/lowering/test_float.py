@@ -251,6 +251,34 @@ def test_what_cannot_be_lowered_is_named_all_together():
     assert "Det" in str(raised.value.findings[0])
 
 
+REFUSED = {
+    "the last of equal values": one("ArgMax", ROWS, axis=1, select_last_index=1),
+    "a scale without a whole size": one(
+        "Resize", IMAGE, {"roi": f(0), "s": np.asarray([1, 1, 0.6, 0.6], np.float32)}, mode="linear"
+    ),
+    "training": net(
+        [helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y", "n", "w"], training_mode=1)],
+        {"x": IMAGE},
+        {"s": f(6), "b": f(6), "m": f(6), "v": np.abs(f(6))},
+        outputs=("y", "n", "w"),
+    ),
+    "a mask that is read": net([helper.make_node("Dropout", ["x"], ["z", "y"])], {"x": ROWS}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_would_be_wrong_is_refused(name):
+    with pytest.raises(Unsupported):
+        lower(REFUSED[name])
+
+
+def test_zeros_are_normalised_to_zeros():
+    model = one("LpNormalization", TOKENS, axis=-1, p=2)
+    data = samples(model)
+    data["x"][:, 0] = 0
+    agrees(model, data)
+
+
 def test_every_rule_is_a_sentence():
     assert len(nodes_by_family()) > 60
     assert [name for name, rule in nodes_by_family().items() if not rule.endswith(".") or "\n" in rule] == []

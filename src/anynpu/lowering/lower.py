@@ -254,7 +254,8 @@ def _lowered(at: Lowering, node: Node, domain: str) -> str:
         return f"{node.op}: {refusal}" if not str(refusal).startswith(node.op) else str(refusal)
     except _MISFITS as error:
         return f"{node.op} cannot be lowered: {(str(error).splitlines() or [type(error).__name__])[0]}"
-    return ""
+    missing = [name for name in node.outputs if at.reads[name] and name not in {*at.views, *at.constants}]
+    return f"{node.op}: its result {missing[0]} is read, which has no TFLite form" if missing else ""
 
 
 def _types(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:

@@ -84,7 +84,8 @@ def prelu(at: Lowering, node: Node) -> None:
     shape = at.tensors[tensor].shape
     missing = len(axes) - slope.ndim
     whole = slope.reshape((1,) * missing + slope.shape)
-    slopes = np.transpose(whole, axes)[0]
+    slopes = np.transpose(whole, axes)
+    slopes = slopes[0] if slopes.shape[0] == 1 else slopes
     at.give(node.output, at.emit("PRELU", (tensor, at.store(slopes, node.input(1))), shape, stem=node.output), axes)
 
 

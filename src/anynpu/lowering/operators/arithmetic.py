@@ -71,6 +71,12 @@ def power(at: Lowering, node: Node) -> None:
     """MUL by itself for a square, SQRT, RSQRT or DIV for a root or reciprocal, otherwise POW."""
     exponent = at.constant(node.input(1))
     name = node.input(0)
+    if at.dtypes[name] not in ("float32", "float16", "float64"):
+        raise Refused("powers of whole numbers have no exact TFLite operator")
+    if exponent is not None:
+        at.constants[node.input(1)] = exponent = exponent.astype(np.float32)
+    elif at.dtypes[node.input(1)] != at.dtypes[name]:
+        raise Refused("base and exponent have different types")
     axes = at.axes(name)
     if exponent is None or exponent.size != 1:
         shape = at.shape(node.output)
@@ -161,6 +167,8 @@ def batch_norm(at: Lowering, node: Node) -> None:
     """A depthwise convolution of one element with the statistics in weights and bias; MUL and ADD without an image."""
     from anynpu.lowering.operators.normalization import scaled_channels
 
+    if int(node.get("training_mode", 0)):
+        raise Refused("a batch normalisation in training mode computes its own statistics")
     scale, bias, mean, variance = (np.asarray(at.constants[name], np.float64) for name in node.inputs[1:5])
     factor = scale / np.sqrt(variance + float(node.get("epsilon", 1e-5)))
     scaled_channels(at, node.input(0), factor, bias - mean * factor, node.output)

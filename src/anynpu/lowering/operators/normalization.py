@@ -126,5 +126,8 @@ def lp_norm(at: Lowering, node: Node) -> None:
     shape, place = at.tensors[tensor].shape, axes.index(int(node.get("axis", -1)) % len(axes))
     square = at.emit("MUL", (tensor, tensor), shape, Mul(), f"{node.output}/square")
     inverse = summed(at, square, [place], f"{node.output}/sum")
-    inverse = at.emit("RSQRT", (inverse,), at.tensors[inverse].shape, stem=f"{node.output}/inverse")
+    small = at.tensors[inverse].shape
+    # Zeros have the norm of zeros: their inverse must be finite.
+    inverse = at.emit("MAXIMUM", (inverse, at.value("least", 1e-24)), small, stem=f"{node.output}/sum")
+    inverse = at.emit("RSQRT", (inverse,), small, stem=f"{node.output}/inverse")
     at.give(node.output, at.emit("MUL", (tensor, inverse), shape, Mul(), node.output), axes)

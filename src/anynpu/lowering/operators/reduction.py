@@ -7,7 +7,7 @@ import math
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import Lowering
 from anynpu.lowering.options import ArgMax, ArgMin, Mul, Reducer
-from anynpu.lowering.table import Node, operator, required
+from anynpu.lowering.table import Node, Refused, operator, required
 
 _KINDS = {"ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_MIN"}
 _SUMS = ("ReduceSum", "ReduceL2", "ReduceSumSquare")
@@ -70,6 +70,8 @@ def give_reduced(at: Lowering, output: str, tensor: str, axes: tuple[int, ...], 
 @operator("ArgMax", "ArgMin")
 def arg(at: Lowering, node: Node) -> None:
     """ARG_MAX or ARG_MIN along the axis where it is stored, as 32-bit numbers."""
+    if int(node.get("select_last_index", 0)):
+        raise Refused("TFLite chooses the first of equal values, not the last")
     name = node.input(0)
     axes = at.axes(name)
     axis = int(node.get("axis", 0)) % len(axes)

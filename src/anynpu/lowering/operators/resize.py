@@ -21,6 +21,7 @@ def resize(at: Lowering, node: Node) -> None:
     if before == after:
         at.give(node.output, tensor, CHANNELS_LAST[4])
         return
+    _require_ratio(at, node, before, after)
     mode = node.get("mode", "nearest")
     where = node.get("coordinate_transformation_mode", "half_pixel" if node.op == "Resize" else "asymmetric")
     if mode == "nearest":
@@ -32,6 +33,18 @@ def resize(at: Lowering, node: Node) -> None:
     size = at.store(int32(after[2:]), "size")
     shape = (after[0], *after[2:], after[1])
     at.give(node.output, at.emit(kind, (tensor, size), shape, options, node.output), CHANNELS_LAST[4])
+
+
+def _require_ratio(at: Lowering, node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+    """Refuses scales that do not give a whole size: ONNX takes samples by the scale, TFLite by the sizes."""
+    place = 2 if node.op == "Resize" and len(node.inputs) > 2 else 1
+    scales = at.constant(node.input(place)) if node.input(place) else None
+    if scales is None or scales.size == 0 or node.input(3):
+        return
+    axes = node.integers("axes", list(range(len(before))))
+    for axis, scale in zip(axes, scales.reshape(-1), strict=True):
+        if abs(before[axis] * float(scale) - after[axis]) > 1e-3:
+            raise Refused(f"a scale of {float(scale):g} of {before[axis]} is no whole size")
 
 
 def _nearest(before: tuple[int, ...], after: tuple[int, ...], where: str, node: Node) -> Options:
@@ -107,6 +120,8 @@ def depth_to_space(at: Lowering, node: Node) -> None:
 @operator("SpaceToDepth")
 def space_to_depth(at: Lowering, node: Node) -> None:
     """SPACE_TO_DEPTH: ONNX and TFLite number the channels alike."""
+    if node.get("mode", "DCR") != "DCR":
+        raise Refused("mode CRD numbers the channels otherwise than TFLite")
     tensor = at.stored(node.input(0), CHANNELS_LAST[4])
     block = int(node.attributes["blocksize"])
     batch, height, width, channels = at.tensors[tensor].shape
