@@ -203,9 +203,7 @@ def read_stream(payload: bytes) -> Stream:
             if position + 1 + length > len(words):
                 raise IntegrityError(f"the command stream is cut off: {length} words promised")
             if macs not in MACS[product]:
-                raise IntegrityError(
-                    f"the command stream is for an {PRODUCTS[product]} of {macs} MACs: there is none"
-                )
+                raise IntegrityError(f"the command stream is for an {PRODUCTS[product]} of {macs} MACs: there is none")
             operations = read_operations(words[position + 1 : position + 1 + length])
             parallel = any(op.registers.get("PARALLEL_MODE") for op in operations[:1])
             return Stream(product, macs, operations, 2 if parallel and product == 1 else 1)
