@@ -12,6 +12,7 @@ versions=$(uv pip compile --quiet --universal --python-version 3.11 --extra buil
 {
   echo '# The versions that `make setup` installs, for Python 3.11 and later; `make lock` finds them anew.'
   echo '# Without what only a PyTorch with CUDA brings.'
-  echo "$versions" | grep -v -E '^(nvidia-|cuda-|triton)'
+  # uv passes over the upper bounds of Requires-Python, pip does not: backports.strenum 1.3.1 is not for Python 3.11.
+  echo "$versions" | grep -v -E '^(nvidia-|cuda-|triton|backports-strenum)'
 } > requirements.lock.part
 mv requirements.lock.part requirements.lock
