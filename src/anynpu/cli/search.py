@@ -92,12 +92,15 @@ def folder_of(given: Mapping[str, Any]) -> Path:
 def opened_index(given: Mapping[str, Any], wanted: Sequence[str], new: bool = False) -> Iterator[Index]:
     """Gives the index with those of its models that a command needs: the ones given, or else the ones it remembers."""
     folder = folder_of(given)
-    paths = {name: given.get(f"{name}_model") for name in ("image", "question", "text")}
+    paths: dict[str, Path | None] = {
+        "image": given.get("image_model"),
+        "question": given.get("question_model"),
+        "text": given.get("text_model"),
+    }
     if not new or (folder / "index.json").exists():
         record = read_record(folder)
-        for name in paths:
-            kept = getattr(record, f"{name}_model")
-            paths[name] = paths[name] or (Path(kept) if kept else None)
+        kept = {"image": record.image_model, "question": record.question_model, "text": record.text_model}
+        paths = {name: path or (Path(kept[name]) if kept[name] else None) for name, path in paths.items()}
     with ExitStack() as stack:
         pictures: PictureModel | None = None
         texts: dict[str, TextModel] = {}
