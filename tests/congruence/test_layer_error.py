@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,7 +38,9 @@ class Chain:
 
     def inspect(self, subject: Artifact | None = None) -> dict:
         subject, twin = subject or drawable(self.made), float_twin(self.made)
-        return inspect(str(subject.path), str(self.made[0].path), str(twin.path) if twin else "", str(self.data.path))
+        reference, floating = str(self.made[0].path), str(twin.path) if twin else ""
+        with tempfile.TemporaryDirectory() as folder:
+            return inspect(str(subject.path), reference, floating, str(self.data.path), str(Path(folder) / "inner.npz"))
 
     def damaged(self, layer: int) -> Artifact:
         """Returns the last artifact with the weights of one layer shuffled."""
