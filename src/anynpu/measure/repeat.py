@@ -79,7 +79,7 @@ def teach(oracle: str, reference: str, data: str, answers: str) -> dict[str, Any
         return {"not_compared": reason}
     try:
         known = known_answers(teacher(source), read_samples(Path(data)).first(SAMPLES), truth)
-    except IntegrityError as error:
+    except (IntegrityError, DeviceError) as error:
         return {"not_compared": error.message}
     np.savez(answers, **known)  # type: ignore[arg-type]  # names are no keywords
     return {"not_compared": ""}
