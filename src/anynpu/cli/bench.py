@@ -367,16 +367,9 @@ def _http(given: Mapping[str, Any]) -> Measured:
 
 
 def _body(path: Path | None) -> bytes:
-    if path is None:
-        return json.dumps(BODY).encode()
-    try:
-        data = path.read_bytes()
-        json.loads(data)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not valid JSON: {error}") from None
-    return data
+    from anynpu.measure.web.forms import read_body
+
+    return json.dumps(BODY).encode() if path is None else read_body(path)
 
 
 def _is_board(artifact: Artifact, device: str | None) -> bool:

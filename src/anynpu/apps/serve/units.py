@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from anynpu.apps.hardening import HARDENING
 from anynpu.errors import ConfigError
 
 DEVICES = ("/dev/aipu", "/dev/rknpu", "/dev/dri", "/dev/accel", "/dev/apusys")
@@ -65,29 +66,12 @@ def systemd_unit(deployment: Deployment) -> str:
 
 
 _HARDENING = (
-    "NoNewPrivileges=yes",
-    "ProtectSystem=strict",
+    *HARDENING,
     "ProtectHome=tmpfs",
-    "PrivateTmp=yes",
-    "ProtectKernelTunables=yes",
-    "ProtectKernelModules=yes",
-    "ProtectKernelLogs=yes",
-    "ProtectControlGroups=yes",
-    "ProtectClock=yes",
-    "ProtectHostname=yes",
     "ProtectProc=invisible",
-    "RestrictNamespaces=yes",
-    "RestrictRealtime=yes",
-    "RestrictSUIDSGID=yes",
     "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
-    "LockPersonality=yes",
-    "CapabilityBoundingSet=",
     "AmbientCapabilities=",
-    "SystemCallArchitectures=native",
-    "SystemCallFilter=@system-service",
     "SystemCallFilter=~@privileged",
-    "SystemCallErrorNumber=EPERM",
-    "UMask=0077",
     "DevicePolicy=closed",
 )
 

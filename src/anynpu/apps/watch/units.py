@@ -5,29 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from anynpu.apps.hardening import HARDENING
 from anynpu.errors import ConfigError
 
-HARDENING = (
-    "NoNewPrivileges=yes",
-    "ProtectSystem=strict",
+_HARDENING = (
+    *HARDENING,
     "ProtectHome=yes",
-    "PrivateTmp=yes",
-    "ProtectKernelTunables=yes",
-    "ProtectKernelModules=yes",
-    "ProtectKernelLogs=yes",
-    "ProtectControlGroups=yes",
-    "ProtectClock=yes",
-    "ProtectHostname=yes",
-    "RestrictNamespaces=yes",
-    "RestrictRealtime=yes",
-    "RestrictSUIDSGID=yes",
     "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX AF_NETLINK",
-    "LockPersonality=yes",
-    "CapabilityBoundingSet=",
-    "SystemCallArchitectures=native",
-    "SystemCallFilter=@system-service",
-    "SystemCallErrorNumber=EPERM",
-    "UMask=0077",
 )
 
 
@@ -52,7 +36,7 @@ def unit(verb: str, program: Path, arguments: Sequence[str], token_file: Path | 
         f"StateDirectory=anynpu-watch-{verb}",
         f"Environment=XDG_STATE_HOME=/var/lib/anynpu-watch-{verb} HOME=/var/lib/anynpu-watch-{verb}",
         *(("Nice=5", "MemoryMax=256M") if verb == "agent" else ("TimeoutStopSec=60", "LimitNOFILE=16384")),
-        *HARDENING,
+        *_HARDENING,
         "",
         "[Install]",
         "WantedBy=multi-user.target",
