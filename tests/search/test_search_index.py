@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Counted, picture
 from PIL import Image
+from small_models import Counted, picture
 
 from anynpu.apps.search import index as module
 from anynpu.apps.search import reading

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Counted, picture
+from small_models import Counted, picture
 
 pytest.importorskip("uvicorn")
 pytest.importorskip("uvloop")

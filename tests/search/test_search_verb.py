@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("tokenizers")
-from conftest import picture
+from small_models import picture
 from small_towers import write_towers
 
 from anynpu.cli.main import main

@@ -7,22 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from plain_fleet import PlainFleet, PlainModel
-from running import Client, running
-
-from anynpu.apps.serve.desk import Desk, DeskSettings
-from anynpu.apps.serve.site import build_app
-from anynpu.apps.web.limits import Limits
-
-
-def desk_of(*models: PlainModel, **settings: object) -> Desk:
-    desk = Desk(PlainFleet(*models), DeskSettings(**settings))
-    desk.started = True
-    return desk
-
-
-def site(desk: Desk):
-    return running(build_app(desk, Limits(body_bytes=1_000_000)))
+from desks import desk_of, site
+from plain_fleet import PlainModel
+from running import Client
 
 
 @pytest.fixture(scope="session")

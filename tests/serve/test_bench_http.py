@@ -17,7 +17,7 @@ import numpy as np
 import openai
 import openai_form
 import pytest
-from conftest import desk_of, site
+from desks import desk_of, site
 from plain_fleet import PlainModel
 
 from anynpu.cli.main import main

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import desk_of, site
+from desks import desk_of, site
 from plain_fleet import WIDTH, PlainModel, vector
 
 openai = pytest.importorskip("openai")

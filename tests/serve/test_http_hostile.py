@@ -12,7 +12,7 @@ import time
 import zlib
 
 import pytest
-from conftest import desk_of, site
+from desks import desk_of, site
 from plain_fleet import PlainModel
 
 from anynpu.apps.serve.base import Limits

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import desk_of, site
+from desks import desk_of, site
 from plain_fleet import WIDTH, PlainModel, vector
 
 from anynpu.apps.serve.base import Canary, Limits, Stopped

@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 
 import pytest
-from conftest import desk_of, site
+from desks import desk_of, site
 from plain_fleet import PlainModel
 
 schemathesis = pytest.importorskip("schemathesis")

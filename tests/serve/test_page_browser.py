@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import desk_of
+from desks import desk_of
 from plain_fleet import PlainModel
 from running import running
 

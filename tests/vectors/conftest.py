@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
 import pytest
 
-from anynpu.vectors.base import CollectionSpec, Field, VectorSpace
 from anynpu.vectors.edge.client import EdgeStore
 from anynpu.vectors.server import ServerStore
-
-SPACE = VectorSpace("tiny", "f" * 64, 8)
-FIELDS = (Field("taken", "float"), Field("folder", "keyword"), Field("number", "integer"))
-SPEC = CollectionSpec("things", SPACE, FIELDS)
-
-
-def directions(count: int, width: int = 8, seed: int = 0) -> np.ndarray:
-    rows = np.random.default_rng(seed).standard_normal((count, width)).astype(np.float32)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 @pytest.fixture(scope="session")

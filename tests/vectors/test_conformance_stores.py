@@ -6,7 +6,7 @@ import uuid
 
 import numpy as np
 import pytest
-from conftest import FIELDS, SPACE, SPEC, directions
+from tiny_space import FIELDS, SPACE, SPEC, directions
 
 from anynpu.errors import ConfigError
 from anynpu.vectors.base import (

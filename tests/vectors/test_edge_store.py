@@ -15,7 +15,7 @@ import time
 import kills
 import numpy as np
 import pytest
-from conftest import SPEC, directions
+from tiny_space import SPEC, directions
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.vectors.base import CollectionSpec, Point, VectorSpace

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
-from conftest import SPEC, directions
 from test_conformance_stores import points
+from tiny_space import SPEC, directions
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.vectors.base import CollectionSpec, Point, VectorSpace
