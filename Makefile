@@ -45,7 +45,8 @@ test-driver: setup
 
 # A served device (the fake libnoe) killed, hung and corrupted at random, and reloads under load.
 test-serve-chaos: setup
-	$(BIN)/python tests/robustness/serve_chaos.py --seconds 600
+	$(BIN)/python tests/serve/chaos.py --seconds 600
+	$(BIN)/python tests/serve/chaos.py --seconds 600 --http
 	ANYNPU_RELOADS=100 $(BIN)/python -m pytest tests/serve/test_engine_reload.py
 
 # The Zhouyi session on the vendor's own libnoe.so: ANYNPU_LIBNOE, and ANYNPU_ARM64_ROOT on an x86 host (docs/zhouyi.md).

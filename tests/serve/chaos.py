@@ -1,0 +1,395 @@
+"""A served NPU that is killed, hung and corrupted in a random order, under 80 % of the load it can take.
+
+    python tests/serve/chaos.py --seconds 600 --seed 1          # the engine, in this process
+    python tests/serve/chaos.py --seconds 600 --seed 1 --http   # `anynpu serve` in its own process, through HTTP
+
+The device is the fake libnoe in its worker process, with jobs of 15 ms. Every answer is checked by a computation of its
+own. What must hold: kills and hangs never cause a wrong answer; every request is answered, with an error only for those
+in flight at a kill, or while a device hangs or is known to lie; corruption is found within one period of the known
+answers, nothing wrong leaves after that, and the server states how many may have left before; memory and descriptors
+stay flat. Exit status 1 where something does not hold.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from npu_model import OUTPUT, expected, npu_model, stored
+from process import served
+
+from anynpu import schema
+from anynpu.apps.serve.base import FleetSettings, Health, ModelSettings, Options, Overloaded, Request
+from anynpu.apps.serve.fleet import open_fleet
+from anynpu.errors import DeviceError
+from anynpu.testing import noe
+
+STORED = Options(stored=True)
+SHARE = 0.8
+NUMBERS = 50
+KINDS = ("kill", "hang", "corrupt")
+RUN_LIMIT_S, QUEUE = 1.0, 400
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast things happen. `slack_s` is what a busy machine may add to the period of the known answers."""
+
+    period_s: float = 5.0
+    gap_s: tuple[float, float] = (1.0, 5.0)
+    slack_s: float = 1.5
+    deadline_s: float = 30.0
+
+
+class Subject(Protocol):
+    """What is broken and asked."""
+
+    pid: int
+
+    async def answer(self, number: int, deadline_s: float) -> np.ndarray:
+        """Returns the output for an input; raises DeviceError (503) or Overloaded (429)."""
+        ...
+
+    async def health(self) -> Health: ...
+
+
+class Engine:
+    """The serving engine in this process."""
+
+    def __init__(self, fleet) -> None:
+        self.pid, self.model = os.getpid(), fleet.models["npu"]
+
+    async def answer(self, number: int, deadline_s: float) -> np.ndarray:
+        request = Request(({"x": stored(number)},), STORED, deadline=time.monotonic() + deadline_s)
+        return (await self.model.answer(request)).tensors[0]["y"]
+
+    async def health(self) -> Health:
+        return self.model.health()
+
+
+class Http:
+    """`anynpu serve`, asked by httpx."""
+
+    def __init__(self, pid: int, client) -> None:
+        self.pid, self.client = pid, client
+
+    async def answer(self, number: int, deadline_s: float) -> np.ndarray:
+        headers = {"content-type": "application/octet-stream", "x-request-timeout": str(deadline_s)}
+        reply = await self.client.post("/infer", content=stored(number).tobytes(), headers=headers)
+        if reply.status_code == 429:
+            raise Overloaded(reply.text, float(reply.headers["retry-after"]))
+        if reply.status_code == 503:
+            raise DeviceError(reply.json()["error"]["message"], "http")
+        reply.raise_for_status()
+        return np.frombuffer(reply.content, OUTPUT.dtype).reshape(OUTPUT.shape)
+
+    async def health(self) -> Health:
+        record = (await self.client.get("/health")).json()["models"]["npu"]
+        record.pop("serving")
+        return schema.from_dict(Health, record, "/health")
+
+
+@asynccontextmanager
+async def engine(folder: Path, pace: Pace) -> AsyncIterator[Engine]:
+    settings = FleetSettings(canary_s=pace.period_s, run_limit_s=RUN_LIMIT_S, queue=QUEUE)
+    fleet = open_fleet([ModelSettings("npu", (npu_model(folder / "model").path,))], settings)
+    try:
+        await fleet.start()
+        yield Engine(fleet)
+    finally:
+        fleet.close()
+
+
+@asynccontextmanager
+async def http(folder: Path, pace: Pace) -> AsyncIterator[Http]:
+    import httpx
+
+    flags = ("--canary-every", str(pace.period_s), "--run-limit", str(RUN_LIMIT_S), "--max-queue", str(QUEUE))
+    deadline = ("--deadline", str(pace.deadline_s), "--access-log", "none")
+    with served(folder, f"npu={npu_model(folder / 'model').path}", *flags, *deadline) as server:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        async with httpx.AsyncClient(base_url=server.record["url"], timeout=600, limits=limits) as client:
+            yield Http(server.process.pid, client)
+
+
+@dataclass
+class Outcome:
+    """What happened in a campaign."""
+
+    seconds: float = 0.0
+    limit_per_s: float = 0.0
+    issued: int = 0
+    outcomes: Counter = field(default_factory=Counter)
+    faults: Counter = field(default_factory=Counter)
+    suspect: int = 0
+    restarts: int = 0
+    found_after_s: list = field(default_factory=list)
+    violations: list = field(default_factory=list)
+    latency_ms: list = field(default_factory=list)
+    rss_mb: list = field(default_factory=list)
+    descriptors: list = field(default_factory=list)
+    most_processes: int = 0
+
+    @property
+    def wrong(self) -> int:
+        return self.outcomes["wrong"]
+
+    def report(self) -> dict:
+        ordered = sorted(self.latency_ms) or [0.0]
+        return {
+            "seconds": round(self.seconds, 1),
+            "limit_per_s": round(self.limit_per_s, 1),
+            "issued": self.issued,
+            "outcomes": dict(self.outcomes),
+            "faults": dict(self.faults),
+            "restarts": self.restarts,
+            "wrong_answers_that_left": self.wrong,
+            "suspect_answers_stated": self.suspect,
+            "corruption_found_after_s": [round(s, 2) for s in self.found_after_s],
+            "latency_ms": {p: round(ordered[int(len(ordered) * p / 100.0001)], 1) for p in (50, 95, 99)},
+            "second quarter and last": {
+                name: quarters(values) for name, values in (("rss_mb", self.rss_mb), ("files", self.descriptors))
+            },
+            "most_processes": self.most_processes,
+            "violations": self.violations,
+        }
+
+
+def quarters(values: list[float]) -> tuple[float, float]:
+    """The medians of the second quarter and of the last."""
+    quarter = len(values) // 4
+    middle, last = values[quarter : 2 * quarter] or values or [0.0], values[-quarter:] or [0.0]
+    return statistics.median(middle), statistics.median(last)
+
+
+class Campaign:
+    """The clients of one server, and whoever breaks its device."""
+
+    def __init__(self, subject: Subject, folder: Path, seed: int, pace: Pace) -> None:
+        self.subject, self.random, self.pace = subject, random.Random(seed), pace
+        self.spoiled, self.hung = folder / "spoiled", folder / "hung"
+        self.outcome = Outcome()
+        self.expected = [expected(number) for number in range(NUMBERS)]
+        self.broken = ""
+        self.found = False
+        """Whether the server has said that its device lies, which has not been mended since."""
+
+    async def run(self, over: Callable[[Outcome], bool]) -> Outcome:
+        """Breaks the device until `over` says that it is enough; the fault of that moment is seen to its end."""
+        outcome = self.outcome
+        outcome.limit_per_s = await self._limit()
+        began = time.monotonic()
+        watch = asyncio.create_task(self._watch())
+        chaos = asyncio.create_task(self._break(over))
+        jobs: set[asyncio.Task[None]] = set()
+        due = began
+        while not chaos.done():
+            due += self.random.expovariate(SHARE * outcome.limit_per_s)
+            await asyncio.sleep(max(0, due - time.monotonic()))
+            outcome.seconds = time.monotonic() - began
+            job = asyncio.create_task(self._one(self.random.randrange(NUMBERS)))
+            jobs.add(job)
+            job.add_done_callback(jobs.discard)
+        await chaos
+        await asyncio.wait_for(asyncio.gather(*jobs), 2 * self.pace.deadline_s)
+        watch.cancel()
+        await self._close()
+        return outcome
+
+    async def _limit(self) -> float:
+        """Returns how many requests a second are answered when there is always one waiting."""
+        began, count = time.monotonic(), 0
+
+        async def client() -> None:
+            nonlocal count
+            while count < 80:
+                await self.subject.answer(count % NUMBERS, self.pace.deadline_s)
+                count += 1
+
+        await asyncio.gather(*(client() for _ in range(4)))
+        return count / (time.monotonic() - began)
+
+    async def _one(self, number: int) -> None:
+        outcome, found, began = self.outcome, self.found, time.monotonic()
+        outcome.issued += 1
+        try:
+            output = await self.subject.answer(number, self.pace.deadline_s)
+        except DeviceError as error:
+            flight = "while it computed" in error.message
+            away = "wrong answers" in error.message or "restarted" in error.message
+            what = "in flight" if flight else "away" if away else "other"
+            outcome.outcomes[f"503 {what}, {self.broken or 'after a fault'}"] += 1
+            if away and self.broken == "kill":
+                outcome.violations.append(f"a kill cost a request that was not in flight: {error.message}")
+            if not flight and not away:
+                outcome.violations.append(f"an error that says nothing: {error.message}")
+            return
+        except Overloaded:
+            outcome.outcomes["429"] += 1
+            return
+        except Exception as error:
+            outcome.outcomes[type(error).__name__] += 1
+            outcome.violations.append(f"{type(error).__name__}: {error}")
+            return
+        outcome.latency_ms.append((time.monotonic() - began) * 1e3)
+        right = np.array_equal(output, self.expected[number])
+        outcome.outcomes["right" if right else "wrong"] += 1
+        if not right and found:
+            outcome.violations.append("a wrong answer after the corruption was found")
+        if not right and self.broken != "corrupt":
+            outcome.violations.append(f"a wrong answer without corruption ({self.broken or 'nothing broken'})")
+
+    async def _break(self, over: Callable[[Outcome], bool]) -> None:
+        for fault in self._faults():
+            await asyncio.sleep(self.random.uniform(*self.pace.gap_s))
+            if over(self.outcome):
+                return
+            self.broken = fault
+            await getattr(self, f"_{fault}")()
+            await self._until(lambda health: health.state == "ready", "ready again")
+            await self._answered_right()
+            self.outcome.faults[fault] += 1
+            self.broken, self.found = "", False
+
+    def _faults(self) -> Iterator[str]:
+        """Every kind once, in a random order, again and again."""
+        while True:
+            yield from self.random.sample(KINDS, len(KINDS))
+
+    async def _kill(self) -> None:
+        before = (await self.subject.health()).restarts
+        for worker in workers(self.subject.pid):
+            os.kill(worker, signal.SIGKILL)
+        await self._until(lambda health: health.restarts > before, "restarted after a kill")
+
+    async def _hang(self) -> None:
+        """Hangs until the device is given up, or for a moment that may be too short for that."""
+        before = (await self.subject.health()).restarts
+        self.hung.touch()
+        if not self.outcome.faults["hang"] or self.random.random() < 0.5:
+            await self._until(lambda health: health.restarts > before, "restarted after a hang")
+        else:
+            await asyncio.sleep(self.random.uniform(0.05, RUN_LIMIT_S))
+        self.hung.unlink()
+
+    async def _corrupt(self) -> None:
+        began = time.monotonic()
+        self.spoiled.touch()
+        await self._until(lambda health: health.state == "degraded", "known to be degraded")
+        self.found, took_s = True, time.monotonic() - began
+        self.outcome.found_after_s.append(took_s)
+        if took_s > self.pace.period_s + self.pace.slack_s:
+            self.outcome.violations.append(f"corruption was found after {took_s:.1f} s")
+        await asyncio.sleep(self.random.uniform(0.2, 2.0))
+        self.spoiled.unlink()
+
+    async def _until(self, seen: Callable[[Health], bool], what: str) -> None:
+        end = time.monotonic() + 60 + self.pace.slack_s
+        while not seen(health := await self.subject.health()):
+            if time.monotonic() > end:
+                self.outcome.violations.append(f"not {what} in time: {health}")
+                return
+            await asyncio.sleep(0.02)
+
+    async def _answered_right(self) -> None:
+        """Waits for an answer of one's own: then nothing that was asked before is still on the device."""
+        end = time.monotonic() + 60 + self.pace.slack_s
+        while time.monotonic() < end:
+            try:
+                output = await self.subject.answer(0, self.pace.deadline_s)
+            except (DeviceError, Overloaded):
+                await asyncio.sleep(0.05)
+                continue
+            if np.array_equal(output, self.expected[0]):
+                return
+            self.outcome.violations.append(f"a wrong answer after {self.broken} was over")
+        self.outcome.violations.append(f"no answer after {self.broken} was over")
+
+    async def _watch(self) -> None:
+        pid, outcome = self.subject.pid, self.outcome
+        while True:
+            pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+            outcome.rss_mb.append(pages * 4096 / 1e6)
+            outcome.descriptors.append(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
+            outcome.most_processes = max(outcome.most_processes, 1 + len(children(pid)))
+            await asyncio.sleep(1)
+
+    async def _close(self) -> None:
+        outcome, health = self.outcome, await self.subject.health()
+        outcome.suspect, outcome.restarts = health.canary.suspect_answers, health.restarts
+        answered = sum(outcome.outcomes.values())
+        if answered != outcome.issued:
+            outcome.violations.append(f"{outcome.issued - answered} requests were never answered")
+        # Of those that left since the last good check some were computed before the corruption began.
+        since_s = self.pace.period_s + self.pace.slack_s + 2
+        most = outcome.wrong + outcome.faults["corrupt"] * since_s * outcome.limit_per_s
+        if not outcome.wrong <= outcome.suspect <= most:
+            outcome.violations.append(f"{outcome.suspect} suspect answers are stated, {outcome.wrong} were wrong")
+        for name, values, slack in (("MB", outcome.rss_mb, 15), ("descriptors", outcome.descriptors, 6)):
+            before, after = quarters(values)
+            if len(values) >= 20 and after > before + slack:
+                outcome.violations.append(f"{before:.0f} {name} became {after:.0f}")
+
+
+def children(pid: int) -> list[int]:
+    lists = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return [int(child) for each in lists for child in each.split()]
+
+
+def workers(pid: int) -> list[int]:
+    """The processes that hold the device."""
+    return [child for child in children(pid) if b"noe.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def campaign(
+    over: Callable[[Outcome], bool], seed: int, library: Path, pace: Pace | None = None, through_http: bool = False
+) -> Outcome:
+    """Returns what happened to a served NPU that was broken until `over` said that it was enough."""
+    folder = Path(tempfile.mkdtemp(prefix="anynpu-chaos-"))
+    chosen = pace or Pace()
+
+    async def run() -> Outcome:
+        async with (http if through_http else engine)(folder, chosen) as subject:
+            return await Campaign(subject, folder, seed, chosen).run(over)
+
+    try:
+        with noe.switches(library, DELAY_US=15_000, SPOILED=folder / "spoiled", HUNG=folder / "hung"):
+            return asyncio.run(run())
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--http", action="store_true", help="break a server in its own process, and ask it by HTTP")
+    given = parser.parse_args()
+
+    def over(outcome: Outcome) -> bool:
+        return outcome.seconds >= given.seconds
+
+    with tempfile.TemporaryDirectory(prefix="anynpu-chaos-lib-") as name:
+        outcome = campaign(over, given.seed, noe.build_fake(Path(name)), through_http=given.http)
+    print(json.dumps(outcome.report(), indent=1))
+    return 1 if outcome.violations else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
