@@ -21,7 +21,14 @@ def cleaned(graph: Graph) -> Graph:
     """Returns the graph after all passes, repeated until none of them changes anything."""
     while True:
         before = graph
-        for change in (joined_moves, inverse_roots, folded_channels, activations_first, fused_activations):
+        for change in (
+            joined_moves,
+            inverse_roots,
+            folded_channels,
+            folded_ahead,
+            activations_first,
+            fused_activations,
+        ):
             graph = change(graph)
         if graph.operators == before.operators:
             return graph
@@ -188,6 +195,70 @@ def _folded(
     else:
         tensors[bias.name] = _with(bias, bias.data + along)
     return sides[0]
+
+
+def folded_ahead(graph: Graph) -> Graph:
+    """A MUL or ADD of one number, or one per channel, goes into the stored weights that alone read its result."""
+    readers, tensors = graph.readers(), dict(graph.tensors)
+    same: dict[str, str] = {}
+    operators: list[Operator] = []
+    for operator in graph.operators:
+        operator = replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
+        sides = [name for name in operator.inputs if tensors[name].data is None] if len(operator.inputs) == 2 else []
+        source, result = "".join(sides[:1]), operator.outputs[0]
+        if operator.kind in ("MUL", "ADD") and len(sides) == 1 and operator.activation == "NONE":
+            users = _weighing(graph, result, readers)
+            array = next(np.asarray(t) for n in operator.inputs if (t := tensors[n].data) is not None)
+            channels = tensors[source].shape[-1:]
+            one = array.size == 1 or (array.shape[-1:] == channels and array.size == channels[0])
+            fits = one and tensors[source].shape == tensors[result].shape
+            if users and fits and all(_takes(user, operator.kind, array, tensors, readers) for user in users):
+                for user in users:
+                    _weigh(user, operator.kind, array.reshape(-1), tensors)
+                same[result] = source
+                continue
+        operators.append(operator)
+    return _rebuilt(graph, operators, tensors)
+
+
+def _weighing(graph: Graph, name: str, readers: dict[str, list[Operator]]) -> list[Operator]:
+    """Returns the operators with stored weights that read a tensor, none where anything else reads it too."""
+    users: list[Operator] = []
+    waiting = [name]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor in graph.outputs or not readers.get(tensor):
+            return []
+        for user in readers[tensor]:
+            last = graph.tensors[tensor].shape[-1:]
+            if user.kind == "RESHAPE" and graph.tensors[user.outputs[0]].shape[-1:] == last:
+                waiting.append(user.outputs[0])
+            elif user.kind in _WEIGHT_AXIS and user.inputs[0] == tensor:
+                users.append(user)
+            else:
+                return []
+    return users
+
+
+def _takes(
+    user: Operator, kind: str, array: np.ndarray, tensors: dict[str, Tensor], readers: dict[str, list[Operator]]
+) -> bool:
+    """Tells whether factors or summands of an operator's input can go into its weights and bias."""
+    weights = tensors[user.inputs[1]]
+    if any(tensors[name].data is None or len(readers[name]) > 1 for name in user.inputs[1:3]):
+        return False
+    dense = user.kind == "FULLY_CONNECTED" or (user.kind == "CONV_2D" and weights.shape[1:3] == (1, 1))
+    whole = weights.shape[-1] == tensors[user.inputs[0]].shape[-1]
+    return (array.size == 1 and kind == "MUL") or (dense and whole)
+
+
+def _weigh(user: Operator, kind: str, along: np.ndarray, tensors: dict[str, Tensor]) -> None:
+    weights, bias = tensors[user.inputs[1]], tensors[user.inputs[2]]
+    if kind == "MUL":
+        tensors[weights.name] = _with(weights, weights.data * along)
+    else:
+        rows = np.asarray(weights.data, np.float64).reshape(weights.shape[0], -1)
+        tensors[bias.name] = _with(bias, bias.data + (rows * along).sum(axis=1))
 
 
 def _with(tensor: Tensor, data: np.ndarray) -> Tensor:

@@ -1,15 +1,229 @@
-"""Recognises functions that exporters write out with many nodes, so that each is lowered and rounded as one."""
+"""Recognises functions that exporters write out with many nodes, so that each is lowered and rounded as one.
+
+A function is known by what it computes, not by how it is written: wherever nodes compute element by element from one
+tensor and stored numbers, the function of that tensor is evaluated and compared with k * f(s * x).
+"""
 
 from __future__ import annotations
 
-import onnx
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from anynpu.source.onnx_torch.gelu import fuse
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from anynpu.lowering.scalars import erf, reads_numbers, value_of
+from anynpu.tensors import Array
+
+# The nodes that a function worth recognising is written with, and how many others may stand before and behind them.
+_SEEDS = ("Erf", "Tanh", "Clip", "HardSigmoid", "Min", "Relu")
+_BEFORE, _MOST_NODES = 6, 24
+_GRID = np.concatenate([np.linspace(-12, 12, 193), np.linspace(-2, 2, 65)])
+# Exporters store numbers with seven digits, some with fewer.
+_CLOSE = 2e-6
+# Beyond this each of the functions is a rectifier on the grid.
+_SCALES = (0.05, 20.0)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A function that has one operator: its node, and the scale of its argument for a slope far out and one at zero."""
+
+    op: str
+    function: Callable[[Array], Array]
+    scale: Callable[[float], float]
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class _Match:
+    """Says that one tensor is factor * f(scale * another)."""
+
+    root: str
+    result: str
+    shape: _Shape
+    factor: float
+    scale: float
+
+
+def _gelu(x: Array) -> Array:
+    return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))))
+
+
+def _gelu_tanh(x: Array) -> Array:
+    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def _hard_swish(x: Array) -> Array:
+    return np.asarray(x * np.clip(x / 6 + 0.5, 0.0, 1.0))
+
+
+# f(x) / x - 1/2 of each is a step: s is found from where the ratio g(x) / (slope * x) - 1/2 rises.
+_SHAPES = (
+    _Shape("Gelu", _gelu, lambda rise: rise * math.sqrt(2 * math.pi)),
+    _Shape("Gelu", _gelu_tanh, lambda rise: rise * math.sqrt(2 * math.pi), (("approximate", "tanh"),)),
+    _Shape("HardSwish", _hard_swish, lambda rise: rise * 6),
+)
 
 
 def recognised(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model with every written-out GELU as one node."""
-    nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in fuse(model.graph)]
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    """Returns the model with every written-out GELU and hard swish as one node, up to constant factors."""
+    graph = model.graph
+    numbers = {item.name: numpy_helper.to_array(item).astype(np.float64).reshape(()) for item in graph.initializer
+               if math.prod(item.dims) == 1 and item.data_type in (1, 10, 11)}  # fmt: skip
+    makers = {name: node for node in graph.node for name in node.output}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    infos = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
+    replaced: dict[str, list[onnx.NodeProto]] = {}
+    for node in list(graph.node):
+        match = _match(node, makers, readers, numbers) if node.op_type in _SEEDS else None
+        if match is not None and _same_type(infos, match.root, match.result) and match.result not in replaced:
+            replaced[match.result] = _written(match, graph, infos[match.result], makers[match.result].name)
+    if not replaced:
+        return model
+    nodes = [
+        onnx.NodeProto.FromString(each.SerializeToString())
+        for node in graph.node
+        for each in (replaced.get(node.output[0], [node]) if node.output else [node])
+    ]
+    del graph.node[:]
+    graph.node.extend(_needed(nodes, {value.name for value in graph.output}))
     return model
+
+
+def _needed(nodes: list[onnx.NodeProto], results: set[str]) -> list[onnx.NodeProto]:
+    kept = []
+    for node in reversed(nodes):
+        if results & {*node.output} or not node.output:
+            results |= {*node.input}
+            kept.append(node)
+    return kept[::-1]
+
+
+def _same_type(infos: dict[str, onnx.ValueInfoProto], root: str, result: str) -> bool:
+    return root in infos and result in infos and infos[root].type == infos[result].type
+
+
+def _match(
+    seed: onnx.NodeProto,
+    makers: dict[str, onnx.NodeProto],
+    readers: dict[str, list[onnx.NodeProto]],
+    numbers: dict[str, Array],
+) -> _Match | None:
+    """Returns the known function that a node is part of, with as few factors around it as there are."""
+    matches: list[_Match] = []
+    for root in _roots(seed, makers, numbers):
+        values: dict[str, Array] = {**numbers, root: _GRID}
+        region = list(_behind(root, readers, values))
+        for node in reversed(region) if seed.output[0] in values else ():
+            fit = _fit(values[node.output[0]])
+            if fit is not None:
+                matches.append(_Match(root, node.output[0], *fit))
+                break
+    return min(matches, key=lambda match: (not _is_one(match.scale)) + (not _is_one(match.factor)), default=None)
+
+
+def _is_one(number: float) -> bool:
+    return math.isclose(number, 1.0, rel_tol=_CLOSE)
+
+
+def _roots(seed: onnx.NodeProto, makers: dict[str, onnx.NodeProto], numbers: dict[str, Array]) -> Iterator[str]:
+    """Gives the tensors that the node's operand may be a function of, from the nearest on."""
+    names = [name for name in seed.input if name and name not in numbers]
+    for _ in range(_BEFORE):
+        if len({*names}) != 1:
+            # Both sides of an Add: what both are functions of lies further up.
+            deeper = [makers[name].input for name in names if name in makers and reads_numbers(makers[name])]
+            names = [*dict.fromkeys(name for each in deeper for name in each if name and name not in numbers)]
+            if len(names) != 1:
+                return
+        yield names[0]
+        maker = makers.get(names[0])
+        if maker is None or not reads_numbers(maker):
+            return
+        names = [name for name in maker.input if name and name not in numbers]
+
+
+def _behind(root: str, readers: dict[str, list[onnx.NodeProto]], values: dict[str, Array]) -> Iterator[onnx.NodeProto]:
+    """Gives the nodes that compute from the root and stored numbers alone, and adds what they give to the values."""
+    waiting, count = [root], 0
+    while waiting and count < _MOST_NODES:
+        name = waiting.pop(0)
+        for node in readers.get(name, ()):
+            ready = reads_numbers(node) and all(not each or each in values for each in node.input)
+            if not ready or node.output[0] in values:
+                continue
+            values[node.output[0]] = np.broadcast_to(value_of(node, values), _GRID.shape)
+            waiting.append(node.output[0])
+            count += 1
+            yield node
+
+
+def _fit(found: Array) -> tuple[_Shape, float, float] | None:
+    """Returns a function f with k and s where the values are k * f(s * x) on the grid."""
+    if not np.isfinite(found).all():
+        return None
+    # A sum of steps: g(x) - g(-x) = slope * x for each of these functions, at any scale.
+    slope = float(found[192] - found[0]) / 12
+    step = 1 / 16
+    at = int(np.argmin(np.abs(_GRID[193:] - step))) + 193
+    if not slope:
+        return None
+    rise = (float(found[at]) / (slope * step) - 0.5) / step
+    for shape in _SHAPES:
+        for scale in (1.0, *_refined(shape, rise, found, slope)):
+            wanted = slope / scale * shape.function(scale * _GRID)
+            if np.abs(wanted - found).max() <= _CLOSE * np.abs(found).max():
+                return shape, slope / scale, scale
+    return None
+
+
+def _refined(shape: _Shape, rise: float, found: Array, slope: float) -> Iterator[float]:
+    """Gives the scale of the argument that a rise near zero means, made exact by a few secant steps."""
+    scale = shape.scale(rise)
+    if not _SCALES[0] < abs(scale) < _SCALES[1]:
+        return
+    where = np.abs(_GRID - 1 / scale).argmin()
+
+    def miss(s: float) -> float:
+        return float(slope / s * shape.function(s * _GRID[where : where + 1])[0] - found[where])
+
+    before, after = scale * 1.01, scale
+    for _ in range(20):
+        low, high = miss(before), miss(after)
+        if high == low or abs(high) < 1e-13 * max(1.0, abs(slope)):
+            break
+        before, after = after, after - high * (after - before) / (high - low)
+    if _SCALES[0] < abs(after) < _SCALES[1]:
+        yield float(np.float32(after))
+        yield after
+
+
+def _written(match: _Match, graph: onnx.GraphProto, like: onnx.ValueInfoProto, name: str) -> list[onnx.NodeProto]:
+    """Returns the function as nodes: Mul by the scale and by the factor only where these are not one."""
+    nodes: list[onnx.NodeProto] = []
+
+    def scaled(source: str, by: float, output: str) -> str:
+        if _is_one(by):
+            return source
+        graph.initializer.append(numpy_helper.from_array(np.asarray(by, np.float32), f"{output}/factor"))
+        nodes.append(helper.make_node("Mul", [source, f"{output}/factor"], [output], name=output))
+        return output
+
+    def typed(output: str) -> str:
+        value = graph.value_info.add()
+        value.CopyFrom(like)
+        value.name = output
+        return output
+
+    source = scaled(match.root, match.scale, typed(f"{match.result}/argument"))
+    function = typed(f"{match.result}/function")
+    nodes.append(helper.make_node(match.shape.op, [source], [function], name=name, **dict(match.shape.attributes)))
+    if scaled(function, match.factor, match.result) == function:
+        nodes[-1].output[0] = match.result
+    return nodes

@@ -1,0 +1,74 @@
+"""Functions of one number: ONNX nodes that compute element by element from one tensor and stored numbers."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+
+from anynpu.lowering.table import Node
+from anynpu.tensors import Array
+
+Number = Callable[..., Array]
+_ERF = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def sigmoid(x: Array) -> Array:
+    """Returns 1 / (1 + exp(-x)) without overflow."""
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * x)))
+
+
+def erf(x: Array) -> Array:
+    """Returns the error function."""
+    return np.asarray(_ERF(x))
+
+
+def _clip(node: Node, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    least = low if low is not None else node.get("min", -np.inf)
+    most = high if high is not None else node.get("max", np.inf)
+    return np.asarray(np.minimum(np.maximum(x, least), most))
+
+
+def _plain(function: Number) -> Number:
+    return lambda _, *operands: function(*operands)
+
+
+_FUNCTIONS: dict[str, Number] = {
+    "Add": _plain(np.add),
+    "Sub": _plain(np.subtract),
+    "Mul": _plain(np.multiply),
+    "Div": _plain(np.divide),
+    "Pow": _plain(np.power),
+    "Max": _plain(lambda *operands: functools.reduce(np.maximum, operands)),
+    "Min": _plain(lambda *operands: functools.reduce(np.minimum, operands)),
+    "Erf": _plain(erf),
+    "Tanh": _plain(np.tanh),
+    "Sigmoid": _plain(sigmoid),
+    "Exp": _plain(np.exp),
+    "Log": _plain(np.log),
+    "Neg": _plain(np.negative),
+    "Sqrt": _plain(np.sqrt),
+    "Abs": _plain(np.abs),
+    "Relu": _plain(lambda x: np.maximum(x, 0.0)),
+    "Reciprocal": _plain(lambda x: 1.0 / x),
+    "Softplus": _plain(lambda x: np.logaddexp(x, 0.0)),
+    "Identity": _plain(lambda x: x),
+    "Clip": _clip,
+    "HardSigmoid": lambda node, x: np.clip(node.get("alpha", 0.2) * x + node.get("beta", 0.5), 0.0, 1.0),
+    "HardSwish": _plain(lambda x: x * np.clip(x / 6 + 0.5, 0.0, 1.0)),
+}
+
+
+def reads_numbers(proto: onnx.NodeProto) -> bool:
+    """Tells whether a node computes element by element by a function that is known here."""
+    return proto.op_type in _FUNCTIONS and proto.domain in ("", "ai.onnx") and len(proto.output) == 1
+
+
+def value_of(proto: onnx.NodeProto, values: Mapping[str, Array]) -> Array:
+    """Returns what a node gives for the values of its operands."""
+    operands = [values[name] if name else None for name in proto.input]
+    with np.errstate(all="ignore"):
+        return np.asarray(_FUNCTIONS[proto.op_type](Node.of(proto), *operands), np.float64)
