@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import sys
 import threading
 import time
 import urllib.error
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from browser import Browser
 from small_models import Counted, picture
 
 pytest.importorskip("uvicorn")
@@ -26,8 +26,6 @@ from anynpu.apps.web.app import Policy
 from anynpu.apps.web.notify import Notifier
 from anynpu.apps.web.server import Life, Running, bind, url_of
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "report_browser"))
-
 
 @contextmanager
 def served(index, policy=None):
@@ -37,8 +35,9 @@ def served(index, policy=None):
     running = Running(page.app(policy), [listener], Life(), Notifier.from_environment())
     thread = threading.Thread(target=lambda: asyncio.run(running.serve()))
     thread.start()
-    end = time.monotonic() + 20
-    while not running.server.started and time.monotonic() < end:
+    end = time.monotonic() + 120
+    while not running.server.started:
+        assert time.monotonic() < end
         time.sleep(0.02)
     try:
         yield url_of(listener)
@@ -152,8 +151,6 @@ def test_a_token_guards_everything_but_the_page(place):
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    from browser import Browser
-
     found = Browser(tmp_path_factory.mktemp("chromium"))
     yield found
     found.close()
@@ -166,7 +163,7 @@ def go(browser, url):
 
 
 def wait(browser, expression):
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         if browser.ask(expression):
             return

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,25 @@ async def running(
         yield fleet
     finally:
         fleet.close()
+
+
+@contextmanager
+def occupied(model: Any) -> Iterator[None]:
+    """Keeps the owner of a model's device busy within the block: what is asked meanwhile waits."""
+    gate = threading.Event()
+    model.device.lane.call(gate.wait)
+    try:
+        yield
+    finally:
+        gate.set()
+
+
+async def until(condition: Callable[[], Any], limit_s: float = 120.0) -> None:
+    """Waits for something to be true; on a busy machine that may take a while."""
+    end = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end, condition
+        await asyncio.sleep(0.005)
 
 
 def sync(coroutine: Any) -> Any:

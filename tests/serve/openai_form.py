@@ -1,7 +1,8 @@
 """A small server in OpenAI's form that knows nothing of anynpu: plain ASGI under uvicorn, well or badly behaved.
 
-The first part of the path says how it behaves: /ok, /slow, /stall-ANYTHING (the 40th request stops everything for
-0.6 s), /errors (every third is 503), /nan, /text, /width, /short, /moved, /never, /closing, /base64, /secret, /rotated.
+The first part of the path says how it behaves: /ok, /slow, /slower, /stall-ANYTHING (the 40th request stops everything
+for 0.6 s), /dies-N (the process ends at the Nth request), /errors (every third is 503), /nan, /text, /width, /short,
+/moved, /never, /closing, /base64, /secret, /rotated. /seen counts them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import os
 import random
 import struct
 import subprocess
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 STALL_S, STALL_AT, WIDTH = 0.6, 40, 24
+SLOW_S = {"slow": 0.01, "slower": 0.05, "dies": 0.01}
 seen: Counter[str] = Counter()
 
 
@@ -70,7 +73,11 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
     path, headers = scope["path"], dict(scope["headers"])
     behaviour = path.split("/")[1]
     seen[behaviour] += 1
-    if path == "/v1/models":
+    if behaviour.startswith("dies-") and seen[behaviour] == int(behaviour[5:]):
+        os._exit(1)
+    if path == "/seen":
+        await reply(200, seen)
+    elif path == "/v1/models":
         await reply(200, {"object": "list", "data": [{"id": "points", "object": "model", "owned_by": "tests"}]})
     elif behaviour == "never":
         await asyncio.sleep(3600)
@@ -83,8 +90,7 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
     elif behaviour == "text":
         await reply(200, b"<html>welcome</html>")
     elif path.endswith("/embeddings"):
-        if behaviour == "slow":
-            await asyncio.sleep(0.01)
+        await asyncio.sleep(SLOW_S.get(behaviour.partition("-")[0], 0))
         if behaviour.startswith("stall") and seen[behaviour] == STALL_AT:
             time.sleep(STALL_S)
         closing = {"connection": "close"} if behaviour == "closing" else {}
@@ -106,6 +112,11 @@ class Running:
 
     def __init__(self, process: subprocess.Popen[str], url: str) -> None:
         self.process, self.url = process, url
+
+    def seen(self, behaviour: str) -> int:
+        """How many requests of a behaviour have come."""
+        with urllib.request.urlopen(f"{self.url}/seen", timeout=60) as answer:
+            return json.load(answer).get(behaviour, 0)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 import time
 from collections.abc import Mapping, Sequence
 
@@ -44,6 +45,9 @@ class PlainModel:
         self.version = hashlib.sha256(name.encode()).hexdigest()
         self.delay_s, self.queue, self.waiting, self.computed = delay_s, queue, 0, 0
         self.device = asyncio.Lock()
+        self.free = threading.Event()
+        """While it is not set, the device is busy with something else."""
+        self.free.set()
         self.error: Exception | None = None
         self.state, self.fallback, self.truth = "ready", False, Canary("test", 1, 1, 0, True, "", 1.0)
 
@@ -58,6 +62,8 @@ class PlainModel:
         self.waiting += 1
         try:
             async with self.device:
+                while not self.free.is_set():
+                    await asyncio.sleep(0.005)
                 if time.monotonic() > request.deadline or request.gone():
                     raise Expired("the deadline passed before the request was computed")
                 queued = time.monotonic() - began

@@ -25,7 +25,7 @@ class Served:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(60)
+        return self.process.wait(120)
 
     def log(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.errors.read_text().splitlines() if line.startswith("{")]

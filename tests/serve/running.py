@@ -8,7 +8,8 @@ import json
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,7 +38,7 @@ class Client:
         self.port = port
 
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
@@ -48,11 +49,20 @@ class Client:
         finally:
             connection.close()
 
-    def raw(self, data: bytes, seconds: float = 20) -> bytes:
+    def raw(self, data: bytes, seconds: float = 120) -> bytes:
         """Sends bytes and returns all that comes until the server closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=seconds) as connection:
             connection.sendall(data)
             return until_closed(connection)
+
+
+def until(condition: Callable[[], Any], limit_s: float = 120.0) -> Any:
+    """Waits for something to be true, and returns it; on a busy machine that may take a while."""
+    end = time.monotonic() + limit_s
+    while not (found := condition()):
+        assert time.monotonic() < end, condition
+        time.sleep(0.01)
+    return found
 
 
 def until_closed(connection: socket.socket) -> bytes:
@@ -95,7 +105,7 @@ def running(app: App, life: Life | None = None) -> Iterator[Client]:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    assert ready.wait(30)
+    assert ready.wait(120)
     if "error" in box:
         raise box["error"]
     try:

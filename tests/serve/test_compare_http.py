@@ -35,7 +35,7 @@ def compare(capsys, server):
 
 
 def test_a_slower_server_is_worse(compare, server):
-    status, out, err = compare("ok", "slow", "-f", "json", "--connections", 2)
+    status, out, err = compare("ok", "slower", "-f", "json", "--connections", 2)
     record = json.loads(out)
     assert status == 1, err
     check(record, "the record")
@@ -50,7 +50,7 @@ def test_a_slower_server_is_worse(compare, server):
 
 
 def test_the_text(compare):
-    status, out, err = compare("slow", "ok")
+    status, out, err = compare("slower", "ok")
     assert status == 0 and "verdict: better" in out and "throughput: B / A = " in out, out + err
     assert "cosine 1.00000" in out and "client-side latency" in out
 

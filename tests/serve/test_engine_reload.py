@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from engine_models import linear, running, settings_of, sync, tensors
+from engine_models import linear, running, settings_of, sync, tensors, until
 
 from anynpu.apps.serve.base import ModelSettings
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
@@ -50,13 +50,13 @@ def test_reloads_under_load_lose_nothing_and_mix_nothing(tmp_path):
                 put(versions[(number + 1) % 2].path, place)
                 info = await fleet.reload("m")
                 assert info.version == versions[(number + 1) % 2].digest
-                await asyncio.sleep(0.01)
+                before = sum(seen.values())
+                await until(lambda before=before: sum(seen.values()) > before + 8)
             stop.set()
             await asyncio.gather(*clients)
             health = model.health()
             assert health.reloads == RELOADS and health.refused == {} and health.state == "ready"
             assert health.answered == sum(seen.values())
-            await asyncio.sleep(0.1)
             assert len(model._served) == 1, "old versions are forgotten"
 
     sync(main())

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import socket
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from desks import desk_of, site
 from plain_fleet import WIDTH, PlainModel, vector
+from running import until
 
 from anynpu.apps.serve.base import Canary, Limits, Stopped
 from anynpu.apps.serve.site import build_app
@@ -325,16 +326,19 @@ def test_errors_of_the_model_have_one_table(error, status, code):
 
 
 def test_a_deadline_that_passes_in_the_queue_is_504_and_costs_nothing():
-    model = PlainModel("m", "embed-text", delay_s=0.4)
-    with site(desk_of(model)) as client:
-        for path, headers in (("/embed", {"x_request_timeout": "0.05"}), ("/embed?timeout=0.05", {})):
-            first = threading.Thread(target=client, args=("POST", "/embed", {"inputs": "a"}))
-            first.start()
-            while not model.waiting:
-                time.sleep(0.01)
-            assert client("POST", path, {"inputs": "a"}, **headers).status == 504
-            first.join()
-        assert model.computed == 2
+    model = PlainModel("m", "embed-text")
+    model.free.clear()
+    with site(desk_of(model)) as client, ThreadPoolExecutor() as pool:
+        patient = pool.submit(client, "POST", "/embed", {"inputs": "a"})
+        hasty = [
+            pool.submit(client, "POST", "/embed", {"inputs": "a"}, x_request_timeout="0.05"),
+            pool.submit(client, "POST", "/embed?timeout=0.05", {"inputs": "a"}),
+        ]
+        until(lambda: model.waiting == 3)
+        time.sleep(0.06)
+        model.free.set()
+        assert patient.result().status == 200 and [each.result().status for each in hasty] == [504, 504]
+        assert model.computed == 1
         for wrong in ("0", "-1", "nan", "soon", "inf"):
             assert client("POST", "/embed", {"inputs": "a"}, x_request_timeout=wrong).status == 422
 
@@ -351,16 +355,17 @@ def test_retry_after_is_a_whole_number():
 
 
 def test_a_request_whose_client_left_is_not_computed():
-    model = PlainModel("m", "embed-text", delay_s=0.3)
+    model = PlainModel("m", "embed-text")
+    model.free.clear()
+    body = b'{"inputs":"left"}'
     with site(desk_of(model)) as client:
-        threading.Thread(target=client, args=("POST", "/embed", {"inputs": "first"})).start()
-        time.sleep(0.1)
-        body = b'{"inputs":"left"}'
         with socket.create_connection(("127.0.0.1", client.port)) as gone:
             gone.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-            time.sleep(0.05)
-        time.sleep(0.6)
-    assert model.computed == 1
+            until(lambda: model.waiting == 1)
+        assert client("GET", "/health").status == 200  # so the server has seen that the other connection is closed
+        model.free.set()
+        until(lambda: model.waiting == 0)
+    assert model.computed == 0
 
 
 def test_before_the_models_are_loaded_nothing_is_served():

@@ -9,13 +9,13 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from engine_models import linear
 from process import served
+from running import until
 from text_model import expected, text_artifact
 
 from anynpu.cli.main import main
@@ -103,10 +103,7 @@ def test_state_and_metrics(server):
 
 def test_an_access_log_line_has_the_model_and_its_stages(server):
     server.client("POST", "/embed", {"inputs": "a cat"}, x_request_id="look-here")
-    deadline = time.monotonic() + 20
-    while not (found := [line for line in server.log() if line.get("id") == "look-here"]):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    found = until(lambda: [line for line in server.log() if line.get("id") == "look-here"])
     assert (found[0]["model"], found[0]["status"], found[0]["path"]) == ("words", 200, "/embed")
     assert set(found[0]["stages_ms"]) >= {"queue", "run"}
 
@@ -125,8 +122,7 @@ def test_sigterm_answers_what_is_in_flight_and_ends_well(place, tmp_path):
         threads = [threading.Thread(target=call) for _ in range(4)]
         for thread in threads:
             thread.start()
-        while len(statuses) < 20:
-            time.sleep(0.01)
+        until(lambda: len(statuses) >= 20)
         assert running.stop() == 0
         for thread in threads:
             thread.join()
@@ -147,10 +143,8 @@ def test_sighup_loads_the_model_again(place, tmp_path):
         shutil.rmtree(folder / "net")
         linear(folder / "net", 3.0)
         running.process.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 30
-        while (after := running.client("POST", "/infer", ask)).json()["outputs"]["y"]["data"][0][0] != 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        until(lambda: running.client("POST", "/infer", ask).json()["outputs"]["y"]["data"][0][0] == 3)
+        after = running.client("POST", "/infer", ask)
         assert before.headers["x-model-version"] != after.headers["x-model-version"]
         assert running.stop() == 0
         assert [line for line in running.log() if line.get("message", "").startswith("reloaded net")]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from pathlib import Path
 
 import pytest
+from browser import Browser
 from desks import desk_of
 from plain_fleet import PlainModel
 from running import running
@@ -14,9 +13,6 @@ from running import running
 from anynpu.apps.serve.page import FILES
 from anynpu.apps.serve.site import build_app
 from anynpu.apps.web.app import Policy
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "report_browser"))
-from browser import Browser
 
 UNNAMED = """
 [...document.querySelectorAll('input, select, textarea, button')]
@@ -69,7 +65,7 @@ class Page:
         return self.browser.ask(expression)
 
     def until(self, expression):
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while time.monotonic() < end:
             if found := self.ask(expression):
                 return found

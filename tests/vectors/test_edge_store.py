@@ -81,19 +81,21 @@ def test_writes_go_on_while_an_index_is_built(tmp_path):
 
         things.upsert([Point(id, rows[id], {"number": id}) for id in range(1500)])
         truth.update({id: id for id in range(1500)})
-        indexing = threading.Thread(target=things.optimize)
-        indexing.start()
         written, saw_building = 1500, False
-        while indexing.is_alive():
-            put(chance.randrange(2000), written)
-            gone = chance.randrange(2000)
-            things.delete([gone])
-            truth.pop(gone, None)
-            written += 1
-            saw_building |= things.info().indexing
-            assert things.count() == len(truth)
-            time.sleep(0.01)
-        assert saw_building
+        while not saw_building:  # an index that was built before anything else could be written does not count
+            assert written < 15_000
+            indexing = threading.Thread(target=things.optimize)
+            indexing.start()
+            while indexing.is_alive() and written < 15_000:
+                put(chance.randrange(2000), written)
+                gone = chance.randrange(2000)
+                things.delete([gone])
+                truth.pop(gone, None)
+                written += 1
+                saw_building |= things.info().indexing
+                assert things.count() == len(truth)
+                time.sleep(0.01)
+            indexing.join()
         check(things, truth, rows)
         things.optimize()
         assert things.info().indexed == things.info().points == len(truth)

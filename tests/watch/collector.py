@@ -44,7 +44,7 @@ class Collector:
 
     def stop(self) -> int:
         self.process.terminate()
-        status = self.process.wait(60)
+        status = self.process.wait(120)
         self.process.stdout.close()
         self.log.close()
         return status
@@ -64,7 +64,7 @@ class Collector:
         except ValueError:
             return status, content.decode()
 
-    def until(self, condition, seconds: float = 60) -> Any:
+    def until(self, condition, seconds: float = 120) -> Any:
         """Waits for something to be true, and returns it."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:

@@ -126,7 +126,7 @@ def an_alert(desk):
 
 
 def delivered(postman, receiver, count):
-    limit = time.monotonic() + 30
+    limit = time.monotonic() + 120
     while len(receiver.taken) < count and time.monotonic() < limit:
         time.sleep(0.02)
     postman.close()

@@ -97,6 +97,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self.blocked_since = None
         super().resume_writing()
 
+    def is_open(self) -> bool:
+        return self.transport is not None and not self.transport.is_closing()
+
     def _headers_too_large(self) -> Refusal:
         bounds = f"{self.limits.headers} headers or {self.limits.header_bytes:,} bytes of them"
         return Refusal(431, f"more than {bounds} were sent")
@@ -169,7 +172,7 @@ def bounded(limits: Limits) -> type[BoundedProtocol]:
 
 def make_room(connections: Iterable[Any], most: int) -> None:
     """Closes the connections that have waited longest for a request, one in a hundred at a time."""
-    idle = [c for c in connections if isinstance(c, BoundedProtocol) and c.phase is HEAD]
+    idle = [c for c in connections if isinstance(c, BoundedProtocol) and c.phase is HEAD and c.is_open()]
     for connection in heapq.nsmallest(max(1, most // 100), idle, key=lambda c: c.since):
         connection.transport.abort()
 

@@ -32,7 +32,7 @@ class Browser:
         argv = [program, *FLAGS.split(), f"--user-data-dir={home}", "--window-size=1280,900", "about:blank"]
         self.process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            self.socket = websocket.create_connection(self._address(home), timeout=30)
+            self.socket = websocket.create_connection(self._address(home), timeout=120)
         except BaseException:
             self.close()
             raise
@@ -45,7 +45,7 @@ class Browser:
 
     def _address(self, home: Path) -> str:
         """Returns the socket of the first page; chromium writes its port into its own folder."""
-        port, end = home / "DevToolsActivePort", time.monotonic() + 30
+        port, end = home / "DevToolsActivePort", time.monotonic() + 120
         while time.monotonic() < end:
             if port.exists() and port.read_text().strip():
                 number = port.read_text().split()[0]
@@ -54,7 +54,7 @@ class Browser:
                 if pages:
                     return pages[0]["webSocketDebuggerUrl"]
             time.sleep(0.05)
-        raise TimeoutError("chromium did not open a page in 30 s")
+        raise TimeoutError("chromium did not open a page in 120 s")
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         number = next(self.numbers)
