@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u.model import Model, NpuCall
 from anynpu.runtime.ethos_u.session import Twin
 
@@ -46,7 +47,8 @@ class Reference:
 
 
 class ReferenceTwin(Twin):
-    """A twin whose streams are executed by both: every byte of the arena must be the same after each."""
+    """A twin whose streams are executed by both: the arena must be the same after each, and what one refuses the other
+    must refuse."""
 
     def __init__(self, model: Model, payloads: list[bytes], reference: Reference) -> None:
         super().__init__(model)
@@ -56,8 +58,11 @@ class ReferenceTwin(Twin):
         self.differing: list[str] = []
 
     def _npu(self, call: NpuCall, arena: np.ndarray) -> None:
-        before = arena.copy()
-        super()._npu(call, arena)
+        before, refusal = arena.copy(), None
+        try:
+            super()._npu(call, arena)
+        except IntegrityError as error:
+            refusal = error
         scratch = call.scratch
         for sample, row in enumerate(before):
             start = max(scratch.offset, 0)
@@ -67,9 +72,14 @@ class ReferenceTwin(Twin):
                 fast = np.zeros(call.scratch_fast.nbytes, np.uint8)
             constants = np.ascontiguousarray(call.read_only)
             fault = self._reference.invoke(self._payloads[id(call)], [constants, memory, fast])
+            if refusal is not None:
+                self.differing += [] if fault else [f"the C executes what the twin refuses: {refusal.message}"]
+                continue
             wrong = int((memory != arena[sample, start : start + scratch.nbytes]).sum())
             if fault or wrong:
                 self.differing.append(fault or f"{wrong} of {len(memory)} bytes of the arena")
+        if refusal is not None:
+            raise refusal
 
 
 def payloads(path: Path) -> list[bytes]:

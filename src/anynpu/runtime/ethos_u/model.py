@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,20 +107,7 @@ def _initial(schema: Any, tensor: Any) -> int:
 
 def _model(schema: Any, model: Any) -> Model:
     graph = model.subgraphs[0]
-    types = {v: k for k, v in vars(schema.TensorType).items() if isinstance(v, int)}
-    offsets = _offsets(model)
-    tensors = tuple(
-        Tensor(
-            index,
-            (tensor.name or b"").decode("utf-8", "replace"),
-            NUMPY_TYPES[types[tensor.type]],
-            tuple(int(n) for n in tensor.shape) if tensor.shape is not None else (),
-            int(offsets[index]) if index < len(offsets) else -1,
-            _constant(model.buffers[tensor.buffer]),
-            _initial(schema, tensor) if tensor.isVariable else None,
-        )
-        for index, tensor in enumerate(graph.tensors)
-    )
+    tensors = _tensors(schema, model, _offsets(model))
     if any(n < 0 for tensor in tensors for n in tensor.shape):
         raise IntegrityError("a tensor has a dynamic shape")
     calls = tuple(
@@ -140,6 +128,22 @@ def _model(schema: Any, model: Any) -> Model:
     return Model(tensors, calls, _numbers(graph.inputs), _numbers(graph.outputs), arena)
 
 
+def _tensors(schema: Any, model: Any, offsets: Sequence[int]) -> tuple[Tensor, ...]:
+    types = {v: k for k, v in vars(schema.TensorType).items() if isinstance(v, int)}
+    return tuple(
+        Tensor(
+            index,
+            (tensor.name or b"").decode("utf-8", "replace"),
+            NUMPY_TYPES[types[tensor.type]],
+            tuple(int(n) for n in tensor.shape) if tensor.shape is not None else (),
+            offsets[index] if index < len(offsets) else -1,
+            _constant(model.buffers[tensor.buffer]),
+            _initial(schema, tensor) if tensor.isVariable else None,
+        )
+        for index, tensor in enumerate(model.subgraphs[0].tensors)
+    )
+
+
 def _numbers(values: Any) -> tuple[int, ...]:
     return () if values is None else tuple(int(v) for v in values)
 
@@ -149,12 +153,12 @@ def _constant(buffer: Any) -> Array | None:
     return None if data is None or len(data) == 0 else np.asarray(data, np.uint8)
 
 
-def _offsets(model: Any) -> Array:
+def _offsets(model: Any) -> Sequence[int]:
     """Returns where each tensor of the main graph lies in the arena."""
     for entry in model.metadata or ():
         if entry.name == ALLOCATION:
             words = np.frombuffer(model.buffers[entry.buffer].data.tobytes(), np.int32)
-            return words[3 : 3 + int(words[2])]
+            return [int(offset) for offset in words[3 : 3 + int(words[2])]]
     raise IntegrityError("the file does not say where its tensors lie: it has no OfflineMemoryAllocation")
 
 
@@ -179,8 +183,8 @@ def _cpu_call(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> 
 
     graph = model.subgraphs[0]
     given = [i for i in _numbers(op.inputs) if i >= 0 and tensors[i].constant is None]
-    outputs = _numbers(op.outputs)
-    used = sorted({i for i in (*_numbers(op.inputs), *outputs) if i >= 0})
+    outputs, inner = _numbers(op.outputs), _numbers(op.intermediates)
+    used = sorted({i for i in (*_numbers(op.inputs), *outputs, *inner) if i >= 0})
     place = {index: number for number, index in enumerate(used)}
     single = schema.ModelT()
     single.version, single.description = 3, b""
@@ -200,6 +204,7 @@ def _cpu_call(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> 
     operator.opcodeIndex = 0
     operator.inputs = [place.get(i, -1) for i in _numbers(op.inputs)]
     operator.outputs = [place[i] for i in outputs]
+    operator.intermediates = [place[i] for i in inner] or None
     sub = schema.SubGraphT()
     sub.tensors, sub.operators, sub.name = copies, [operator], b"one"
     unique = list(dict.fromkeys(given))
