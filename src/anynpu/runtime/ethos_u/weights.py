@@ -120,15 +120,11 @@ class Order:
 @functools.lru_cache(maxsize=256)
 def positions(order: Order) -> Array:
     """Returns, for each weight of a stream, its place among (height, width, inputs, outputs), or -1 for padding."""
-    rows, cols, ins, outs = (np.concatenate(part) for part in zip(*_blocks(order), strict=True))
-    inside = (rows < order.height) & (ins < (1 if order.depthwise else order.ifm_depth)) & (outs < order.ofm_depth)
-    depth = 1 if order.depthwise else order.ifm_depth
-    places = ((rows * order.width + cols) * depth + ins) * order.ofm_depth + outs
-    return np.where(inside, places, -1)
+    return np.concatenate(list(_blocks(order)))
 
 
-def _blocks(order: Order) -> Iterator[tuple[Array, Array, Array, Array]]:
-    """Returns the coordinates of the weights, one sub-kernel of one pair of blocks after the other."""
+def _blocks(order: Order) -> Iterator[Array]:
+    """Returns the places of the weights, one sub-kernel of one pair of blocks after the other."""
     ifm_block = 16 if order.part_kernel or order.ifm_bits == 16 else 32
     ifm_depth = 1 if order.depthwise else order.ifm_depth
     decompose_y, decompose_x = 8 // order.dilation[0], 8 // order.dilation[1]
@@ -142,10 +138,15 @@ def _blocks(order: Order) -> Iterator[tuple[Array, Array, Array, Array]]:
         height, width = min(order.height - y, decompose_y), min(order.width - x, decompose_x)
         ins = min(ifm_block, order.ifm_depth - ifm) if order.part_kernel else ifm_block
         row, col, channel_in, channel_out = _sub_kernel(order, outs, ins, height, width)
-        # A row past the sub-kernel is padding, which a row past the kernel says.
-        yield np.where(row < height, row + y, order.height), col + x, channel_in + ifm, channel_out + ofm
+        places = ((row * order.width + col) * ifm_depth + channel_in) * order.ofm_depth + channel_out
+        places += ((y * order.width + x) * ifm_depth + ifm) * order.ofm_depth + ofm
+        # A row past the sub-kernel is padding.
+        inside = (row < height) & (channel_in < ifm_depth - ifm) & (channel_out < order.ofm_depth - ofm)
+        places[~inside] = -1
+        yield places
 
 
+@functools.lru_cache(maxsize=256)
 def _sub_kernel(order: Order, outs: int, ins: int, height: int, width: int) -> tuple[Array, Array, Array, Array]:
     """Returns the coordinates within one sub-kernel, in the order of the hardware."""
     elements = height * width

@@ -86,11 +86,13 @@ def _blocks(order: Order85, stream: int) -> Iterator[Array]:
         ):
             size = min(order.height - y, down), min(order.width - x, across)
             rows, cols, ins, chans = _sub_kernel(order, stream, size)
+            within = ((rows * order.width + cols) * depth + ins) * order.ofm_depth + chans
             ins_outer = range(0, 1 if order.depthwise else min(order.ifm_block, depth - ifm), order.ifm_micro_depth)
             for ifm_micro, ofm_micro in product(ins_outer, range(0, outs, order.micro_depth)):
-                channel_in, channel_out = ins + ifm + ifm_micro, chans + ofm + ofm_micro
-                places = (((rows + y) * order.width + cols + x) * depth + channel_in) * order.ofm_depth + channel_out
-                yield np.where((rows >= 0) & (channel_in < depth) & (channel_out < order.ofm_depth), places, -1)
+                first_in, first_out = ifm + ifm_micro, ofm + ofm_micro
+                places = within + (((y * order.width + x) * depth + first_in) * order.ofm_depth + first_out)
+                places[(rows < 0) | (ins >= depth - first_in) | (chans >= order.ofm_depth - first_out)] = -1
+                yield places
 
 
 @functools.lru_cache(maxsize=256)
