@@ -18,8 +18,7 @@ import onnx
 from onnx import numpy_helper
 
 from anynpu.errors import Finding, Unsupported
-from anynpu.graph.fold import fold_constants
-from anynpu.graph.shapes import infer, inputs_of
+from anynpu.graph.shapes import inputs_of
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
 from anynpu.lowering.options import Options, Reshape
 from anynpu.lowering.table import RULES, Node, Refused
@@ -188,10 +187,10 @@ def lower(
     be lowered.
     """
     from anynpu.lowering.clean import cleaned
-    from anynpu.lowering.recognise import recognised
+    from anynpu.lowering.prepare import prepared
 
     nodes_by_family()
-    model = recognised(infer(fold_constants(infer(model, strict=False)), strict=False))
+    model = prepared(model)
     at = Lowering(model)
     inputs = [_input(at, value.name, value.name in channels_last_inputs) for value in inputs_of(model)]
     findings: list[Finding] = []
@@ -226,6 +225,7 @@ def nodes_by_family() -> dict[str, str]:
         movement,
         normalization,
         pooling,
+        recurrent,
         reduction,
         resize,
         selection,

@@ -15,6 +15,9 @@ from anynpu.tensors import Array
 def dense(at: Lowering, tensor: str, weights: Array, bias: Array | None, stem: str) -> str:
     """Returns FULLY_CONNECTED along the last axis of a tensor; weights are (out, in)."""
     *leading, _ = at.tensors[tensor].shape
+    stored = at.tensors[tensor].data
+    if stored is not None:
+        return at.store(stored @ weights.T + (0 if bias is None else bias), stem)
     rows = at.reshape(tensor, (math.prod(leading), weights.shape[1]))
     offsets = np.zeros(weights.shape[0], np.float32) if bias is None else bias
     inputs = (rows, at.store(weights, f"{stem}/weights"), at.store(offsets, f"{stem}/bias"))

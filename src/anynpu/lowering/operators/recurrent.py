@@ -1,0 +1,192 @@
+"""Recurrent nets, unrolled: one product for the inputs of all steps, then a few operators for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from anynpu.lowering.lower import Lowering, plain
+from anynpu.lowering.operators.linear import dense
+from anynpu.lowering.operators.movement import joined, sliced
+from anynpu.lowering.options import Add, Mul, Sub
+from anynpu.lowering.table import Node, Refused, operator, required
+from anynpu.tensors import Array
+
+MOST_STEPS = 512
+"""Beyond this an unrolled net has more operators than its weights have numbers."""
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+_DEFAULTS = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN": ["Tanh"]}
+_KINDS = {"Sigmoid": "LOGISTIC", "Tanh": "TANH", "Relu": "RELU"}
+
+
+@dataclass(frozen=True)
+class _State:
+    """What a step hands to the next: None stands for zeros."""
+
+    hidden: str | None
+    cell: str | None
+
+
+class _Direction:
+    """One direction of a recurrent layer: its weights, and what one step of it is."""
+
+    def __init__(self, at: Lowering, node: Node, number: int) -> None:
+        self.at, self.node, self.number = at, node, number
+        names = [name if isinstance(name, str) else name.decode() for name in node.get("activations", [])]
+        count = len(_DEFAULTS[node.op])
+        chosen = names[number * count : (number + 1) * count] or _DEFAULTS[node.op]
+        unknown = [name for name in chosen if name not in _KINDS]
+        if unknown or node.get("clip") is not None or int(node.get("input_forget", 0)):
+            raise Refused(f"activation {unknown[0]} or a clip" if unknown else "a clip or coupled gates")
+        self.kinds = [_KINDS[name] for name in chosen]
+        self.size = int(node.attributes["hidden_size"])
+        self.weights = required(at.constant(node.input(1)), "the weights")[number]
+        self.recurrence = required(at.constant(node.input(2)), "the recurrence")[number]
+        gates = _GATES[node.op] * self.size
+        none = np.zeros((number + 1, 2 * gates), np.float32)
+        both = required(at.constant(node.input(3)), "the bias") if node.input(3) else none
+        self.bias, self.own_bias = both[number, :gates], both[number, gates:]
+        self.linear = bool(node.get("linear_before_reset", 0))
+
+    def apply(self, kind: str, tensor: str) -> str:
+        return self.at.emit(kind, (tensor,), self.at.tensors[tensor].shape, stem=f"{self.node.name}/{kind.lower()}")
+
+    def product(self, first: str, second: str, stem: str = "product") -> str:
+        name = f"{self.node.name}/{stem}"
+        return self.at.emit("MUL", (first, second), self.at.tensors[first].shape, Mul(), name)
+
+    def total(self, first: str, second: str, stem: str = "sum") -> str:
+        name = f"{self.node.name}/{stem}"
+        return self.at.emit("ADD", (first, second), self.at.tensors[first].shape, Add(), name)
+
+    def part(self, tensor: str, start: int, count: int) -> str:
+        """Returns some of the gates of a step."""
+        rows = self.at.tensors[tensor].shape[0]
+        return sliced(self.at, tensor, [0, start * self.size], [rows, count * self.size], f"{self.node.name}/gate")
+
+    def recur(self, hidden: str | None, tensor: str, rows: slice = slice(None)) -> str:
+        """Returns the gates of the inputs plus those of the hidden state."""
+        if hidden is None:
+            return tensor
+        stem = f"{self.node.name}/recurrence"
+        return self.total(tensor, dense(self.at, hidden, self.recurrence[rows], None, stem))
+
+    def input_bias(self) -> Array:
+        """Returns what is added to the product of the inputs: both biases, where the second is not inside a gate."""
+        own = self.own_bias.copy()
+        if self.node.op == "GRU" and self.linear:
+            own[2 * self.size :] = 0
+        return np.asarray(self.bias + own)
+
+    def lstm(self, gates: str, state: _State) -> _State:
+        inner = self.recur(state.hidden, gates)
+        switched = self.apply(self.kinds[0], self.part(inner, 0, 3))
+        chosen, shown, kept = (self.part(switched, number, 1) for number in range(3))
+        cell = self.product(chosen, self.apply(self.kinds[1], self.part(inner, 3, 1)), "new")
+        if state.cell is not None:
+            cell = self.total(cell, self.product(kept, state.cell, "kept"), "cell")
+        return _State(self.product(shown, self.apply(self.kinds[2], cell), "hidden"), cell)
+
+    def gru(self, gates: str, state: _State) -> _State:
+        size, hidden = self.size, state.hidden
+        switched = self.apply(self.kinds[0], self.recur(hidden, self.part(gates, 0, 2), slice(0, 2 * size)))
+        kept, reset = self.part(switched, 0, 1), self.part(switched, 1, 1)
+        new, last = self.part(gates, 2, 1), slice(2 * size, None)
+        stem = f"{self.node.name}/recurrence"
+        if self.linear:
+            offset = self.own_bias[last]
+            if hidden is not None:
+                new = self.total(new, self.product(reset, dense(self.at, hidden, self.recurrence[last], offset, stem)))
+            elif np.any(offset):
+                new = self.total(new, self.product(reset, self.at.store(offset.reshape(1, -1), "offset")))
+        elif hidden is not None:
+            new = self.recur(self.product(reset, hidden), new, last)
+        new = self.apply(self.kinds[1], new)
+        # (1 - z) * n + z * h = n + z * (h - n)
+        shape = self.at.tensors[new].shape
+        if hidden is None:
+            return _State(self.at.emit("SUB", (new, self.product(kept, new)), shape, Sub(), stem), None)
+        apart = self.at.emit("SUB", (hidden, new), shape, Sub(), f"{self.node.name}/apart")
+        return _State(self.total(new, self.product(kept, apart), "hidden"), None)
+
+    def rnn(self, gates: str, state: _State) -> _State:
+        return _State(self.apply(self.kinds[0], self.recur(state.hidden, gates)), None)
+
+
+@operator("LSTM", "GRU", "RNN")
+def recurrent(at: Lowering, node: Node) -> None:
+    """Unrolled: FULLY_CONNECTED, LOGISTIC, TANH, MUL and ADD for each step; a state of zeros costs nothing."""
+    if int(node.get("layout", 0)):
+        raise Refused("layout 1")
+    if node.input(7) and np.any(required(at.constant(node.input(7)), "the peepholes")):
+        raise Refused("peepholes")
+    steps, batch, _ = at.shape(node.input(0))
+    if steps > MOST_STEPS:
+        raise Refused(f"{steps} steps: unrolled are at most {MOST_STEPS}")
+    _require_whole(at, node, steps)
+    rows = at.stored(node.input(0), plain(3))
+    direction = node.get("direction", "forward")
+    ways = [False, True] if direction == "bidirectional" else [direction == "reverse"]
+    outputs, hiddens, cells = [], [], []
+    for number, backwards in enumerate(ways):
+        way = _Direction(at, node, number)
+        order = range(steps - 1, -1, -1) if backwards else range(steps)
+        states = _states(at, node, way, rows, order, batch)
+        ordered = states[::-1] if backwards else states
+        last = states[-1]
+        outputs.append([state.hidden or "" for state in ordered])
+        hiddens.append(last.hidden or "")
+        cells.append(last.cell or "")
+    _give(at, node, outputs, hiddens, cells, (steps, batch))
+
+
+def _require_whole(at: Lowering, node: Node, steps: int) -> None:
+    if node.input(4):
+        lengths = required(at.constant(node.input(4)), "the length of each sequence")
+        if np.any(lengths != steps):
+            raise Refused("sequences of different lengths")
+
+
+def _states(at: Lowering, node: Node, way: _Direction, rows: str, order: Iterable[int], batch: int) -> list[_State]:
+    steps, _, width = at.tensors[rows].shape
+    gates = dense(at, at.reshape(rows, (steps * batch, width)), way.weights, way.input_bias(), f"{node.name}/inputs")
+    state = _State(_initial(at, node.input(5), way.number), _initial(at, node.input(6), way.number))
+    step: Callable[[str, _State], _State] = {"LSTM": way.lstm, "GRU": way.gru, "RNN": way.rnn}[node.op]
+    states, wide = [], at.tensors[gates].shape[-1]
+    for number in order:
+        state = step(sliced(at, gates, [number * batch, 0], [batch, wide], f"{node.name}/step"), state)
+        states.append(state)
+    return states
+
+
+def _initial(at: Lowering, name: str, number: int) -> str | None:
+    """Returns the first state of a direction, None where it is zero."""
+    if not name:
+        return None
+    array = at.constant(name)
+    if array is not None:
+        return at.store(array[number], name) if np.any(array) else None
+    _, batch, size = at.shape(name)
+    tensor = at.stored(name, plain(3))
+    return at.reshape(sliced(at, tensor, [number, 0, 0], [1, batch, size], name), (batch, size))
+
+
+def _give(
+    at: Lowering, node: Node, outputs: list[list[str]], hiddens: list[str], cells: list[str], shape: tuple[int, int]
+) -> None:
+    """Gives the hidden states of all steps (steps, ways, batch, size), and the last hidden and cell states."""
+    names = [*node.outputs, "", "", ""]
+    if names[0] and at.reads[names[0]]:
+        steps = [
+            joined(
+                at, [at.reshape(way[number], (1, 1, *at.tensors[way[number]].shape)) for way in outputs], 1, names[0]
+            )
+            for number in range(shape[0])
+        ]
+        at.give(names[0], joined(at, steps, 0, names[0]))
+    for name, states in ((names[1], hiddens), (names[2], cells)):
+        if name and at.reads[name]:
+            parts = [at.reshape(state, (1, *at.tensors[state].shape)) for state in states]
+            at.give(name, joined(at, parts, 0, name))

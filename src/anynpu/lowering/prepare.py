@@ -1,0 +1,59 @@
+"""Brings an ONNX model into the form that the rules read: a recent opset, constants folded, functions written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+from onnx import defs, inliner, version_converter
+
+from anynpu.graph.fold import fold_constants
+from anynpu.graph.shapes import infer
+from anynpu.lowering.recognise import recognised
+from anynpu.lowering.table import RULES
+
+# Older opsets state axes and limits as attributes, which the rules read too, but broadcast and round otherwise.
+_OLDEST = 11
+_TARGET = 18
+
+
+def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the model as the rules read it; what cannot be converted up or written out stays as it is."""
+    model = folded(_converted_up(model))
+    if any(_is_function(node) for node in model.graph.node):
+        model = folded(written_out(model))
+    return recognised(model)
+
+
+def folded(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the model with its shapes inferred and whatever is constant computed."""
+    return infer(fold_constants(infer(model, strict=False)), strict=False)
+
+
+def _converted_up(model: onnx.ModelProto) -> onnx.ModelProto:
+    versions = [item.version for item in model.opset_import if item.domain in ("", "ai.onnx")]
+    if not versions or min(versions) >= _OLDEST:
+        return model
+    try:
+        return version_converter.convert_version(model, _TARGET)
+    except (RuntimeError, ValueError, onnx.checker.ValidationError):
+        return model  # an operator that has no adapter may still have a rule
+
+
+def _is_function(node: onnx.NodeProto) -> bool:
+    """Tells whether ONNX itself writes an operator as others, and no rule has a shorter form."""
+    if node.domain not in ("", "ai.onnx") or node.op_type in RULES or not defs.has(node.op_type):
+        return False
+    schema: Any = defs.get_schema(node.op_type)  # its stubs lack what follows
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def written_out(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the model with operators that are functions of others written out as ONNX defines them."""
+    names = sorted({("", node.op_type) for node in model.graph.node if _is_function(node)})
+    for name in names:
+        try:
+            model = inliner.inline_selected_functions(model, [name], inline_schema_functions=True)
+        except (RuntimeError, onnx.checker.ValidationError):
+            continue  # the operator is refused by its name
+    return model
