@@ -52,6 +52,16 @@ def test_a_command_in_the_docs_has_a_verb_and_flags_that_exist(line):
             assert word.split("=")[0] in known | {"--help"}, f"{line}: no flag {word}"
 
 
+def test_a_make_in_the_docs_has_a_target_that_exists():
+    files = [ROOT / "Makefile", *(ROOT / "src/anynpu/firmware/project").rglob("[!.]*")]
+    text = "\n".join(file.read_text("utf-8", "replace") for file in files if file.is_file() and file.suffix != ".pyc")
+    known = {name for line in re.findall(r"^([\w -]+):", text, re.MULTILINE) for name in line.split()}
+    known |= {f"test-{name}" for name in re.findall(r"^VENDORS := (.*)", text, re.MULTILINE)[0].split()}
+    named = re.findall(r"(?:`|^|\S=\S+ )make(?: -s)?(?: -C \w+)?(?: \w+=\S+)* ([a-z][a-z0-9-]*)\b", ALL, re.MULTILINE)
+    assert {"test-driver", "demo", "check", "test-cvi"} <= set(named)
+    assert set(named) - {"test-"} <= known
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", TEXT[page.name]):

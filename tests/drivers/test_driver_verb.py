@@ -96,6 +96,9 @@ def test_plan_shows_every_step_and_changes_nothing(tree, root, headers, tmp_path
     ):
         assert words in text
     assert digests(tmp_path) == before
+    steps = record("plan", tree, "--root", root, *cross(headers))["steps"]
+    assert [step["argv"] for step in steps[-2:]] == [["modprobe", "aipu"], ["anynpu", "doctor"]]
+    assert [step["needs_root"] for step in steps[-2:]] == [True, False]
 
 
 def test_plan_goes_on_without_headers_and_says_so(tree, root):

@@ -80,6 +80,8 @@ def zhouyi() -> None:
 def plan(ctx: click.Context, /, tree: Path, **given: Any) -> int:
     """Show the state of a tree and every step to a working NPU; run nothing.
 
+    The last two, on the board: `modprobe` loads the module, `anynpu doctor` says whether the NPU is ready.
+
     \b
     anynpu driver zhouyi plan driver
     anynpu driver zhouyi plan driver --kdir linux-headers-6.12-arm64 --arch arm64 --cross aarch64-linux-gnu-
@@ -119,6 +121,8 @@ def _whole_plan(found: trees.Tree, root: Root, given: dict[str, Any]) -> tuple[l
         steps.append(Step("install it, for this kernel and those that come", argv, needs_root=True))
         steps += signing.dkms_steps(signing.secure_boot())
     steps += [*udevs.steps(root, given["group"], given["user"]), *userspace.steps(root, given["umd"])]
+    if found.kind not in (trees.BY_HAND, trees.CHANGED):
+        steps += [installs.load(), Step("see that the NPU is ready, or what keeps it from that", ("anynpu", "doctor"))]
     return steps, trouble
 
 

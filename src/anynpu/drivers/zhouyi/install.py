@@ -29,7 +29,7 @@ def steps(
         *signing.steps(module.absolute(), kernel, key, certificate, secure),
         Step(f"the module for kernel {kernel.release}", copy, needs_root=admin),
         _depmod(root, kernel.release),
-        *_load(root, kernel.release),
+        *([load()] if root.is_host and kernel.release == running() else []),
     ]
 
 
@@ -38,10 +38,9 @@ def _depmod(root: Root, release: str) -> Step:
     return Step("the kernel finds it by its ACPI alias", ("depmod", *base, release), needs_root=root.is_host)
 
 
-def _load(root: Root, release: str) -> list[Step]:
-    if not root.is_host or release != running():
-        return []
-    return [Step("load it now; later the ACPI device does that", ("modprobe", "aipu"), needs_root=True)]
+def load() -> Step:
+    """Returns what loads the installed module into the running kernel."""
+    return Step("load it now; later the ACPI device does that", ("modprobe", "aipu"), needs_root=True)
 
 
 def remove_steps(root: Root) -> list[Step]:
