@@ -25,7 +25,8 @@ from typing import Any
 sys.path.extend((str(Path(__file__).parent), str(Path(__file__).parents[1] / "firmware")))
 
 from compiled import CHIPS, NoTeacher, Refused, compare, samples
-from excuses import excuse
+from emulated import explained
+from excuses import excuse, excused_refusal
 from reference import Reference, ReferenceTwin, build, payloads
 from vela_graphs import draw_any
 
@@ -63,18 +64,20 @@ def outcome_of(seed: int, folder: Path, library: Path) -> dict[str, Any]:
     except IntegrityError as error:
         if parted := parted_by_c(folder / f"{seed}_vela.tflite", library):
             return row | {"outcome": "WRONG", "why": parted}
-        return row | {"outcome": "excused" if excuse(model, chip) else "WRONG", "why": error.message}
+        why = excused_refusal(model, chip)
+        return row | {"outcome": "refused by the twin" if why else "WRONG", "why": f"{error.message}: {why}"}
     row |= {"values": comparison.values, "on_npu": comparison.on_npu, "npu": comparison.npu_kinds(model)}
     row["by_c"] = parted_by_c(folder / f"{seed}_vela.tflite", library) if comparison.on_npu else ""
     if row["by_c"]:
         return row | {"outcome": "WRONG", "why": row["by_c"]}
-    faults = followed(model, comparison.model, folder)
-    why = excuse(model, chip)
+    faults, why = followed(model, comparison.model, folder), excuse(model, chip)
     if not comparison.differing and faults:
         return row | {"outcome": "excused" if why else "WRONG", "why": "; ".join(faults[:3])}
     if not comparison.differing:
         return row | {"outcome": "equal" if comparison.on_npu else "equal, all on the CPU"}
     share = f"{comparison.differing} of {comparison.values}, by {comparison.worst}"
+    if proof := explained(model, chip, comparison):
+        return row | {"outcome": "Vela's defect, every value explained", "why": f"{share}: {proof}"}
     return row | {"outcome": "excused" if why else "WRONG", "why": f"{share}: {why}"}
 
 
