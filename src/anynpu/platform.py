@@ -36,7 +36,8 @@ class Platform:
     `target` names the last compiler of the chain, `facts` holds what that compiler needs to know of the chip; the
     compiler's own `Facts` dataclass reads them strictly. `npu` is empty for a chip without one. `device` names the
     session that must execute the result, where just one speaks for the chip. `boards` are those that carry the chip, as
-    their makers call them; `clock_mhz` is the NPU's, where it is known.
+    their makers call them; `families` are makers' families of parts that a platform for a kind of processor serves, as
+    part numbers begin; `clock_mhz` is the NPU's, where it is known.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Platform:
     device: str = ""
     aliases: tuple[str, ...] = ()
     boards: tuple[str, ...] = ()
+    families: tuple[str, ...] = ()
     clock_mhz: float | None = None
     dtypes: tuple[str, ...] = ()
     memory: Memory = field(default_factory=Memory)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import shlex
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import EntryPoint, entry_points
@@ -19,7 +20,7 @@ from typing import Any
 
 from anynpu.errors import ConfigError, ToolFailed
 from anynpu.platform import Platform, read_platform
-from anynpu.schema import near
+from anynpu.schema import did_you_mean, letters, near
 
 
 @functools.cache
@@ -41,11 +42,24 @@ def names(kind: str) -> tuple[str, ...]:
 def _point(kind: str, name: str) -> EntryPoint:
     known = _registered(kind)
     if name not in known:
-        verb = "anynpu targets" if kind == "platforms" else "anynpu tool list"
-        one = {"platforms": "chip", "targets": "target", "sessions": "device"}[kind]
-        nearest = near(name, (*known, *_aliases()) if kind == "platforms" else known)
-        raise ConfigError(f"no such {one}: {name}{nearest}", f"`{verb}` lists them")
+        if kind == "platforms":
+            raise _no_such_chip(name)
+        one = {"targets": "target", "sessions": "device"}[kind]
+        raise ConfigError(f"no such {one}: {name}{near(name, known)}", "`anynpu tool list` lists them")
     return known[name]
+
+
+def _no_such_chip(name: str) -> ConfigError:
+    """Returns the error for a name that no chip has, with those that have it in a name, board, family or vendor."""
+    like = [chip.name for chip in platforms_like(name)] if len(letters(name)) > 2 else []
+    like.sort(key=lambda chip: letters(name) not in letters(chip))  # a chip's own name says more than its vendor's
+    if like:
+        return ConfigError(
+            f"no such chip: {name}{did_you_mean(like)}", f"`anynpu targets {shlex.quote(name)}` tells more"
+        )
+    return ConfigError(
+        f"no such chip: {name}{near(name, (*names('platforms'), *_aliases()))}", "`anynpu targets` lists them"
+    )
 
 
 @functools.cache
@@ -101,17 +115,15 @@ def platform(name: str) -> Platform:
 
 
 def platforms_like(part: str) -> tuple[Platform, ...]:
-    """Returns the chips with `part` in a name, board, vendor or NPU of theirs, whatever its case and punctuation."""
-    wanted = _letters(part)
+    """Returns the chips with `part` in a name, board, family of parts, vendor or NPU of theirs, whatever its case and
+    punctuation; a whole part number finds the family that it begins with."""
+    wanted = letters(part)
     chips = []
     for name in names("platforms"):
         with suppress(ConfigError):  # as for aliases
             chip = _read(name)
-            words = (chip.name, *chip.aliases, *chip.boards, chip.vendor, chip.npu)
-            if wanted and any(wanted in _letters(word) for word in words):
+            words = (chip.name, *chip.aliases, *chip.boards, *chip.families, chip.vendor, chip.npu)
+            known = any(wanted in letters(word) for word in words)
+            if wanted and (known or wanted.startswith(tuple(map(letters, chip.families)))):
                 chips.append(chip)
     return tuple(chips)
-
-
-def _letters(word: str) -> str:
-    return "".join(filter(str.isalnum, word.lower()))

@@ -14,7 +14,7 @@ import json
 import math
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -32,11 +32,33 @@ def option(default: Any, help: str, unpu: str = "", unpu_values: Mapping[str, st
     return dataclasses.field(default=default, metadata={"help": help, "unpu": unpu, "unpu_values": dict(unpu_values)})
 
 
+MOST_NEAR = 4
+
+
 def near(name: str, known: Iterable[str]) -> str:
-    """Returns " (did you mean 'x'?)" for the known name nearest to `name`, or an empty string."""
-    lowered = {each.lower(): each for each in known}
-    match = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)
-    return f" (did you mean '{lowered[match[0]]}'?)" if match else ""
+    """Returns " (did you mean 'x'?)" for the known names that `name` is a part of, or else for the nearest one, or an
+    empty string."""
+    names = list(dict.fromkeys(known))
+    part = letters(name)
+    longer = [each for each in names if part in letters(each)] if len(part) > 2 else []
+    if not longer:
+        lowered = {each.lower(): each for each in names}
+        longer = [lowered[each] for each in difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)]
+    return did_you_mean(longer)
+
+
+def did_you_mean(names: Sequence[str]) -> str:
+    """Returns " (did you mean 'x' or 'y'?)", or an empty string for no names; of many, how many more there are."""
+    shown = [f"'{name}'" for name in names[:MOST_NEAR]]
+    if len(names) > MOST_NEAR:
+        shown.append(f"one of {len(names) - MOST_NEAR} more")
+    text = " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+    return f" (did you mean {text}?)" if text else ""
+
+
+def letters(word: str) -> str:
+    """Returns the letters and digits of a name, small: what is left when its case and punctuation do not matter."""
+    return "".join(filter(str.isalnum, word.lower()))
 
 
 def from_dict(cls: type[T], data: Any, place: str) -> T:

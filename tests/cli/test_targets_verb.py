@@ -29,7 +29,7 @@ def test_a_chip_is_shown_by_name_alias_or_a_part_that_fits_no_other(name):
 
 def test_a_part_of_several_names_lists_those_with_boards_and_aliases():
     header, *lines = shown("alif").splitlines()
-    assert header.split() == ["chip", "what", "NPU", "boards", "also", "called"]
+    assert header.split() == ["chip", "what", "NPU", "boards", "parts", "also", "called"]
     chips = [line.split()[0] for line in lines]
     assert chips == ["alif-e3", "alif-e3-he", "alif-e4", "alif-e6", "alif-e7", "alif-e7-he", "alif-e8"]
     assert "Alif E8 Development Kit" in lines[2] and "ensemble-e4" in lines[2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,6 +90,21 @@ def test_an_unknown_board_says_the_nearest_alias() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("stm32", "did you mean 'cortex-m0plus', 'cortex-m33', 'cortex-m4', 'cortex-m55' or one of 1 more?"),
+        ("esp32", "did you mean 'riscv32' or 'tflm'?"),
+        ("grove vision", "did you mean 'hxwe2'?"),
+        ("ethos", "did you mean 'ethos-u55-128', 'ethos-u55-256', 'ethos-u55-32', 'ethos-u55-64' or one of "),
+    ],
+)
+def test_an_unknown_chip_says_the_chips_of_that_board_or_part(name: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        plugins.platform(name)
+    assert said in caught.value.message and f"anynpu targets {shlex.quote(name)}" in caught.value.hint
+
+
+@pytest.mark.parametrize(
     ("part", "names"),
     [
         ("Ensemble E7", {"alif-e7", "alif-e7-he"}),
@@ -98,6 +114,12 @@ def test_an_unknown_board_says_the_nearest_alias() -> None:
         ("RENESAS", {"ra8p1"}),
         ("pse84", {"psoc-edge-e84"}),
         ("u65", {"ethos-u65-256", "ethos-u65-512", "imx93"}),
+        ("stm32f407vg", {"cortex-m4"}),
+        ("STM32H7", {"cortex-m7"}),
+        ("stm32", {"cortex-m0plus", "cortex-m33", "cortex-m4", "cortex-m55", "cortex-m7"}),
+        ("esp32", {"riscv32", "tflm"}),
+        ("nucleo", {"cortex-m4", "cortex-m7"}),
+        ("pico 2", {"cortex-m33"}),
         ("qqqq", set()),
         (" - ", set()),
         ("", set()),

@@ -44,12 +44,13 @@ def targets(ctx: click.Context, /, chip: str | None, **_: Any) -> int:
     """List every chip: how a model gets there, whether the tools are here, and what executes the result here.
 
     With a chip's name: its memories, boards, quirks, and every option of the compilers that lead to it. With part of a
-    name, of a board, a vendor or an NPU: the chips it fits, or the one.
+    name, of a board, a vendor, an NPU or a part number: the chips it fits, or the one.
 
     \b
     anynpu targets
     anynpu targets hxwe2
     anynpu targets alif
+    anynpu targets stm32f407vg
     """
     if chip is not None:
         chips = _chips_named(chip)
@@ -83,6 +84,7 @@ def _name_row(platform: Platform) -> dict[str, str]:
         "what": platform.title,
         "NPU": platform.npu or "-",
         "boards": ", ".join(platform.boards) or "-",
+        "parts": ", ".join(platform.families) or "-",
         "also called": ", ".join(platform.aliases) or "-",
     }
 
@@ -105,6 +107,8 @@ def _show_chip(platform: Platform, format: str) -> int:
         click.echo(f"{name:<14} {value}")
     click.echo(f"{'also called':<14} {', '.join(platform.aliases) or '-'}")
     click.echo(f"{'boards':<14} {', '.join(platform.boards) or '-'}")
+    if platform.families:
+        click.echo(f"{'parts':<14} {', '.join(platform.families)}")
     if platform.clock_mhz is not None:
         click.echo(f"{'NPU clock':<14} {platform.clock_mhz:g} MHz")
     memory = platform.memory
