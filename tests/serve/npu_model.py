@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from anynpu import schema
-from anynpu.apps.serve.known import FOLDER, VECTORS
-from anynpu.artifact import Artifact, Manifest, Step, seal
+from anynpu.apps.serve.known import VECTORS
+from anynpu.artifact import EVIDENCE, Artifact, Manifest, Step, seal
 from anynpu.tensors import Quantization, TensorSpec
 from anynpu.testing import noe
 from anynpu.testing.models import NOW
@@ -35,7 +35,7 @@ def npu_model(folder: Path, evidence: bool = True) -> Artifact:
 
 
 def write_evidence(artifact: Artifact, inputs: list[np.ndarray], outputs: list[np.ndarray] | None = None) -> None:
-    place = artifact.path / FOLDER
+    place = artifact.path / EVIDENCE
     place.mkdir()
     answers = outputs or [noe.expect_mix([x], [OUTPUT])[0] for x in inputs]
     np.savez(place / VECTORS, **{"input:x": np.concatenate(inputs), "output:y": np.concatenate(answers)})

@@ -17,7 +17,7 @@ from anynpu.pipeline.planner import Link, plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, read_verification, require_samples
 from anynpu.pipeline.stream_error import FILE as INNER
-from anynpu.pipeline.stream_error import add_stream_errors, stream_errors
+from anynpu.pipeline.stream_error import add_stream_errors
 from anynpu.platform import Platform
 from anynpu.runtime.base import choose
 from anynpu.store import Store
@@ -260,7 +260,7 @@ def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: Build
         placed = made[-1].manifest.placement
         # TFLite-Micro, which runs what is left to the CPU, has no place in this process.
         if made[-1].manifest.format == "tflite-vela" and inner.is_file() and placed and not placed.elsewhere():
-            add_stream_errors(record, stream_errors(made[-1], made[-2], result.model, result.test, inner))
+            add_stream_errors(record, steps.stream_layers(platform.name, made, result.model, result.test, found))
         return record
     except (AnyNpuError, OSError, KeyError, ValueError) as error:
         return empty(made[-1].manifest.format, f"no figures per layer: {error}")

@@ -11,8 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from anynpu.apps.serve.known import FOLDER as EVIDENCE
-from anynpu.artifact import MANIFEST, Artifact
+from anynpu.artifact import EVIDENCE, MANIFEST, Artifact
 from anynpu.errors import ConfigError
 from anynpu.files import follow_umask, followed, writing
 from anynpu.pipeline.build import BuildResult

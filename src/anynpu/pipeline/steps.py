@@ -28,6 +28,7 @@ from anynpu.pipeline.layers import drawable, float_twin
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.stream_error import FILE as INNER
+from anynpu.pipeline.stream_error import stream_errors
 from anynpu.platform import Platform
 from anynpu.quantize import sources
 from anynpu.quantize.calibration import Dataset, checked, load_data, sample_digests, source_digest, split_holdout
@@ -523,6 +524,22 @@ class Steps:
             return Manifest(format="layers", main=LAYERS)
 
         return self.run(chip, "layers", step, make).artifact
+
+    def stream_layers(
+        self, chip: str, made: Sequence[Artifact], model: Artifact, data: Artifact, layers: Artifact
+    ) -> Mapping[str, float]:
+        """Returns the error of every tensor that an NPU's command stream stores, by its name before the compiler."""
+        final, before = made[-1], made[-2]
+        inputs = {"candidate": final.digest, "reference": model.digest, "data": data.digest, "layers": layers.digest}
+        step = Step("stream-layers", inputs, tools={"anynpu": own_version()})
+
+        def make(out: Path, work: Work) -> Manifest:
+            errors = stream_errors(final, before, model, data, layers.path / INNER)
+            (out / LAYERS).write_text(schema.canonical_json(errors) + "\n", "utf-8")
+            return Manifest(format="layers", main=LAYERS)
+
+        errors: Mapping[str, float] = schema.read_json(self.run(chip, "layers", step, make).artifact.main)
+        return errors
 
     @property
     def metric(self) -> str:

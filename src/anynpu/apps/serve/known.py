@@ -17,12 +17,12 @@ import numpy as np
 from anynpu import schema
 from anynpu.apps.serve.base import Figures
 from anynpu.arrays import read_npz
-from anynpu.artifact import Artifact
+from anynpu.artifact import EVIDENCE, Artifact
 from anynpu.errors import AccuracyError, AnyNpuError
 from anynpu.runtime.base import Session
 from anynpu.tensors import Array, TensorSpec
 
-FOLDER, VECTORS = "evidence", "vectors.npz"
+VECTORS = "vectors.npz"
 MOST_CASES = 5
 SAME_DB = 60.0
 """Real numbers that are this close are the same: another order of adding gives 100 dB and more."""
@@ -53,7 +53,7 @@ class Evidence:
 
 def evidence_of(artifact: Artifact) -> Evidence | None:
     """Returns the evidence that came with an artifact, or None; evidence of another artifact does not count."""
-    for place in (artifact.path / FOLDER, artifact.path.parent / FOLDER / artifact.path.name):
+    for place in (artifact.path / EVIDENCE, artifact.path.parent / EVIDENCE / artifact.path.name):
         with suppress(AnyNpuError, OSError, KeyError, TypeError, ValueError):
             evidence = Artifact.open(place)
             if _speaks_of(evidence, artifact):
