@@ -34,6 +34,18 @@ class Root(nn.Module):
 
     def forward(self, x):
         return torch.sqrt(torch.relu(self.conv(x)) + 1.0)
+
+
+class Signs(nn.Module):
+    """The own TFLite writer has no rule for the sign of a number."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.linear(x) + torch.sign(x[:, :8])
 '''
 
 
@@ -95,3 +107,12 @@ def test_check_tells_before_compiling(cli, tmp_path):
     assert done.returncode == 1 and "SQRT" in done.stdout
     fine = cli("check", "-m", "nets.py:Gelu", "--shape", "x=1,16", "-t", "ethos-u55-128")
     assert fine.returncode == 0, fine.stdout + fine.stderr
+
+
+def test_a_graph_that_the_own_writer_does_not_take_says_who_converted_it(build):
+    done, chip = build("Signs", "1,16", "-t", "tflite")
+    assert done.returncode == 0 and chip["status"] == "ok", done.stderr
+    assert "converted by litert-torch: the ONNX model cannot be lowered to TFLite" in done.stdout
+    assert "Sign" in done.stdout
+    done, _ = build("Signs", "1,16", "-t", "tflite", "-O", "converter=own", "--overwrite")
+    assert done.returncode == 3 and "operator Sign is not one that the TFLite path converts" in done.stdout

@@ -209,7 +209,7 @@ def lower(
         raise Unsupported(
             f"the ONNX model cannot be lowered to TFLite: {findings[0]}{more}",
             findings,
-            "change these operators in the model, or leave out -O converter=own",
+            "change these operators in the model, or take the other chain: -O converter=litert-torch",
         )
     outputs = _outputs(at, [value.name for value in model.graph.output], channels_last_outputs)
     return cleaned(pruned(at.operators, at.tensors, tuple(inputs), tuple(outputs)))

@@ -14,6 +14,7 @@ from anynpu.measure import verify
 from anynpu.measure.refusals import refusal
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.runtime.base import Session, choose, run_real
+from anynpu.targets.tflite import LOWERED_BY
 from anynpu.tensors import Array, by_name
 
 # What the proof may cost: a small part of a conversion, which takes twenty seconds of a core.
@@ -65,8 +66,8 @@ def require_converted(floating: Artifact, truth: Artifact, samples: SampleSet) -
     except (IntegrityError, DeviceError) as error:
         raise refusal(kernels, error) or error from error
     if where:
-        step = floating.manifest.step
-        maker = "anynpu's own writer" if step and step.options.get("converter") == "own" else "litert-torch"
+        own = floating.manifest.details.get(LOWERED_BY) == "own"
+        maker = "anynpu's own writer" if own else "litert-torch"
         raise ToolFailed(
             f"the float TFLite model that {maker} made differs from the ONNX model: {where}",
             argv=(maker,),

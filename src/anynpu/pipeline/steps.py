@@ -407,7 +407,11 @@ class Steps:
                 card.of(model).copy_to(out)
             return replace(manifest, task=model.manifest.task)
 
-        return self.run(chip, link.target.name, step, make).artifact
+        made = self.run(chip, link.target.name, step, make).artifact
+        if samples is None and link.target.name != platform.target:
+            # Nobody looks into an artifact on the way to a chip.
+            self.notes.extend(note for note in made.manifest.notes if note not in self.notes)
+        return made
 
     def verify(
         self,

@@ -1,4 +1,4 @@
-"""TensorFlow Lite files: converted from ONNX through torch, then quantised with our ranges."""
+"""TensorFlow Lite files: lowered from ONNX and quantised by our own writer, by litert-torch where that has no rule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Manifest
-from anynpu.errors import Finding
+from anynpu.errors import Finding, Unsupported
 from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
 from anynpu.targets.base import NoFacts, Work, option
@@ -22,8 +22,9 @@ EQUALIZATION = "equalization.json"
 """The factors by which inner channels of the quantised file are louder than those of the float file, by its tensors."""
 
 
-Converter = Literal["litert-torch", "own"]
-CONVERTER = "who lowers and quantises: litert-torch and ai-edge-quantizer, or anynpu's own writer (experimental)"
+Converter = Literal["auto", "own", "litert-torch"]
+LOWERED_BY = "lowered_by"
+"""The detail of a float file that says which converter wrote it: its quantiser goes with it."""
 
 
 QUANTISATION = "quantisation.json"
@@ -38,15 +39,18 @@ class LiteRtOptions:
         "channels-last",
         "image inputs and outputs: channels last (what microcontrollers feed), or as the model has them",
     )
-    converter: Converter = option("litert-torch", CONVERTER)
+    converter: Converter = option(
+        "auto",
+        "who lowers and quantises: anynpu's own writer, or litert-torch with ai-edge-quantizer; "
+        "auto takes litert-torch for graphs that the own writer has no rule for",
+    )
 
 
 @dataclass(frozen=True)
 class TfLiteOptions(QuantPlan):
-    """How the float file is quantised, and by whom."""
+    """How the float file is quantised."""
 
-    converter: Converter = option("litert-torch", CONVERTER)
-    tables: bool = option(False, "converter=own: functions that TFLite-Micro lacks (GELU, EXP, LOG, SQRT) as tables")
+    tables: bool = option(False, "own writer: functions that TFLite-Micro lacks (GELU, EXP, LOG, SQRT) as tables")
 
 
 class LiteRt:
@@ -65,15 +69,20 @@ class LiteRt:
         return False
 
     def check(self, model: Artifact, platform: Platform, options: LiteRtOptions) -> tuple[Finding, ...]:
-        from anynpu.lowering.lower import nodes_by_family
         from anynpu.source.onnx_file import read
-        from anynpu.source.onnx_torch import supported_operators
 
-        known = tuple(nodes_by_family()) if options.converter == "own" else supported_operators()
+        nodes = list(read(model.main).graph.node)
+        if options.converter != "own":
+            from anynpu.source.onnx_torch import supported_operators
+
+            nodes = [node for node in nodes if node.op_type not in supported_operators()]
+        if nodes and options.converter != "litert-torch":
+            from anynpu.lowering.lower import nodes_by_family
+
+            nodes = [node for node in nodes if node.op_type not in nodes_by_family()]
         return tuple(
             Finding("onnx-operator", f"operator {node.op_type} is not one that the TFLite path converts", node.name)
-            for node in read(model.main).graph.node
-            if node.op_type not in known
+            for node in nodes
         )
 
     def compile(
@@ -87,9 +96,16 @@ class LiteRt:
             "inputs": [s.name for s in source.inputs if last and s.layout == "NCHW"],
             "outputs": [s.name for s in source.outputs if last and s.layout == "NCHW"],
         }
-        if options.converter == "own":
-            specs = lower(**arguments)
-        else:
+        refused: Unsupported | None = None
+        if options.converter != "litert-torch":
+            try:
+                specs = lower(**arguments)
+            except Unsupported as refusal:
+                if options.converter == "own":
+                    raise
+                refused = refusal
+        by_litert = options.converter == "litert-torch" or refused is not None
+        if by_litert:
             specs = tool.call("anynpu.targets.tflite:convert", arguments, scratch=out.parent, log=work.log)
         inputs = _specs(specs["inputs"], source.inputs, arguments["inputs"])
         outputs = _specs(specs["outputs"], source.outputs, arguments["outputs"])
@@ -98,6 +114,8 @@ class LiteRt:
             format=self.produces,
             inputs=inputs,
             outputs=outputs,
+            details={LOWERED_BY: "litert-torch" if by_litert else "own"},
+            notes=(f"converted by litert-torch: {refused}",) if refused else (),
         )
 
 
@@ -127,7 +145,7 @@ class TfLite:
         if not self.needs_data(options):
             operators(model.main)  # a damaged file is not handed on
             shutil.copyfile(model.main, result)
-            return replace(bare(source, result), format=self.produces)
+            return replace(bare(source, result), format=self.produces, notes=source.notes)
         answer = emit("anynpu.targets.tflite:quantize", model, data, options, result, work)
         left = answer["figures"].get("float_operators", ())
         return replace(
@@ -136,7 +154,7 @@ class TfLite:
             inputs=_specs(answer["inputs"], source.inputs, ()),
             outputs=_specs(answer["outputs"], source.outputs, ()),
             details={"quantisation": answer["figures"]},
-            notes=tuple(f"operator stays in float: {name}" for name in left),
+            notes=(*source.notes, *(f"operator stays in float: {name}" for name in left)),
         )
 
 
@@ -185,7 +203,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     options = schema.from_dict(TfLiteOptions, plan, "plan")
     given = Artifact.open(Path(data))
     turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
-    own = options.converter == "own"
+    own = source.manifest.details.get(LOWERED_BY) == "own"
     write = quantising(Path(out).with_name(QUANTISATION), options.tables) if own else None
     figures = quantize_file(source.main, turned, options, Path(out), progress=tool.report_progress, write=write)
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
