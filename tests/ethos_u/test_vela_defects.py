@@ -23,7 +23,7 @@ from excuses import excuse, excused_refusal
 from random_graphs import Drawer, Ref
 
 from anynpu.errors import IntegrityError
-from anynpu.runtime.ethos_u.model import read_model
+from anynpu.runtime.ethos_u.model import NpuCall, read_model
 from anynpu.runtime.ethos_u.session import Twin
 
 pytestmark = pytest.mark.build
@@ -206,3 +206,21 @@ def test_the_stream_shows_that_a_sum_takes_one_axis(chip, axes, tmp_path):
     inputs = [np.ones((1, 1, 5, 3, 1), np.int8)]
     assert micro(source, inputs, 1)[0].item() == 15
     assert Twin(model).run_batch(inputs)[0].item() == (5 if axes[0] == 1 else 3)
+
+
+@pytest.mark.parametrize("chip", ["ethos-u55-128", "ethos-u65-256", "ethos-u85-256"])
+def test_pow_and_prod_of_the_public_report_stay_on_the_cpu(chip, tmp_path):
+    """And the product that frameworks make of them is unsigned up to 255."""
+    for kind in ("POW", "REDUCE_PROD", "MUL"):
+        d = drawer()
+        x = d.input((1, 2, 8), "uint8", 1.0, 0)
+        out = d.new((1, 2, 1) if kind == "REDUCE_PROD" else x.shape, "uint8", 1.0, 0)
+        second = {"POW": d.tensor((1,), "uint8", 1.0, 0, [2]), "REDUCE_PROD": d.ints([2]), "MUL": x.number}[kind]
+        options = {"POW": "PowOptions", "REDUCE_PROD": "ReducerOptions", "MUL": "MulOptions"}[kind]
+        settings = {"keepDims": True} if kind == "REDUCE_PROD" else {}
+        d.operator(kind, [x.number, second], [out.number], options, **settings)
+        model = read_model(compile_model(d.write(tmp_path / f"{kind}.tflite"), chip, tmp_path))
+        assert any(isinstance(call, NpuCall) for call in model.calls) == (kind == "MUL")
+    inputs = [np.arange(16, dtype=np.uint8).reshape(1, 1, 2, 8)]
+    assert Twin(model).run_batch(inputs)[0].reshape(-1).tolist() == [*(n * n for n in range(16))]
+    assert Twin(model).run_batch([value + 240 for value in inputs])[0].min() == 255
