@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from anynpu.apps.hardening import HARDENING
+from anynpu.apps.systemd import HARDENING, TOKEN, command_line, path_word, plain
 from anynpu.errors import ConfigError
 
 DEVICES = ("/dev/aipu", "/dev/rknpu", "/dev/dri", "/dev/accel", "/dev/apusys")
@@ -31,7 +29,7 @@ def systemd_unit(deployment: Deployment) -> str:
     credential = deployment.token_file is not None
     arguments = list(deployment.arguments)
     if credential:
-        arguments += ["--token-file", "%d/token"]
+        arguments += ["--token-file", TOKEN]
     lines = [
         "[Unit]",
         "Description=anynpu serve: models behind HTTP",
@@ -41,20 +39,20 @@ def systemd_unit(deployment: Deployment) -> str:
         "",
         "[Service]",
         "Type=notify",
-        f"ExecStart={_words([str(deployment.program), 'serve', *arguments])}",
+        f"ExecStart={command_line([str(deployment.program), 'serve', *arguments])}",
         "ExecReload=kill -HUP $MAINPID",
         "Restart=on-failure",
         "RestartSec=2",
         "TimeoutStartSec=120",
         "TimeoutStopSec=60",
         "WatchdogSec=30",
-        *((f"LoadCredential=token:{_quoted(str(deployment.token_file))}",) if credential else ()),
+        *((f"LoadCredential=token:{plain(str(deployment.token_file))}",) if credential else ()),
         "DynamicUser=yes",
         "SupplementaryGroups=video render",
         "CacheDirectory=anynpu",
         "Environment=ANYNPU_CACHE_DIR=/var/cache/anynpu",
         *(("RuntimeDirectory=anynpu",) if deployment.socket is not None else ()),
-        *(f"BindReadOnlyPaths={_quoted(str(path))}" for path in deployment.reads),
+        *(f"BindReadOnlyPaths={path_word(str(path))}" for path in deployment.reads),
         *_HARDENING,
         *(f"DeviceAllow={device} rw" for device in DEVICES),
         "LimitNOFILE=16384",
@@ -122,19 +120,3 @@ def _yaml(text: str) -> str:
     if not text.isprintable():
         raise ConfigError(f"{text!r}: a compose file cannot hold this name")
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$") + '"'
-
-
-def _quoted(text: str) -> str:
-    """Returns text for a setting of a unit; a per cent sign begins a specifier there."""
-    if not text.isprintable():
-        raise ConfigError(f"{text!r}: a unit cannot hold this name")
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-
-
-def _words(words: Sequence[str]) -> str:
-    """Returns a command line of a unit: quoted where needed, `%d` (the folder of credentials) left as it is."""
-    shown = []
-    for word in words:
-        text = word if word == "%d/token" else _quoted(word).replace("$", "$$")
-        shown.append(f'"{text}"' if shlex.quote(word) != word and word != "%d/token" else text)
-    return " ".join(shown)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from anynpu.apps.hardening import HARDENING
-from anynpu.errors import ConfigError
+from anynpu.apps.systemd import HARDENING, TOKEN, command_line, plain
 
 _HARDENING = (
     *HARDENING,
@@ -18,7 +17,7 @@ _HARDENING = (
 def unit(verb: str, program: Path, arguments: Sequence[str], token_file: Path | None) -> str:
     """Returns a unit that starts `anynpu watch agent` or `anynpu watch detect` with its state in /var/lib."""
     words = [str(program), "watch", verb, *arguments]
-    token = ["--token-file", "%d/token"] if token_file is not None else []
+    token = ["--token-file", TOKEN] if token_file is not None else []
     what = "measures this machine" if verb == "agent" else "collects and watches a fleet"
     lines = [
         "[Unit]",
@@ -28,10 +27,10 @@ def unit(verb: str, program: Path, arguments: Sequence[str], token_file: Path | 
         "",
         "[Service]",
         f"Type={'notify' if verb == 'detect' else 'exec'}",
-        f"ExecStart={' '.join([_word(word) for word in words] + token)}",
+        f"ExecStart={command_line([*words, *token])}",
         "Restart=always",
         "RestartSec=5",
-        *((f"LoadCredential=token:{_plain(str(token_file))}",) if token_file is not None else ()),
+        *((f"LoadCredential=token:{plain(str(token_file))}",) if token_file is not None else ()),
         "DynamicUser=yes",
         f"StateDirectory=anynpu-watch-{verb}",
         f"Environment=XDG_STATE_HOME=/var/lib/anynpu-watch-{verb} HOME=/var/lib/anynpu-watch-{verb}",
@@ -42,14 +41,3 @@ def unit(verb: str, program: Path, arguments: Sequence[str], token_file: Path | 
         "WantedBy=multi-user.target",
     ]
     return "\n".join(lines) + "\n"
-
-
-def _plain(text: str) -> str:
-    if not text.isprintable() or '"' in text:
-        raise ConfigError(f"{text!r}: a unit cannot hold this name")
-    return text.replace("\\", "\\\\").replace("%", "%%")
-
-
-def _word(text: str) -> str:
-    plain = _plain(text).replace("$", "$$")
-    return f'"{plain}"' if any(letter in plain for letter in " ;'") else plain
