@@ -35,140 +35,14 @@ from anynpu.apps.serve.base import (
     Stopped,
     TooLarge,
 )
-from anynpu.apps.serve.lane import Lane, Part, Ticket
+from anynpu.apps.serve.lane import Ticket
 from anynpu.apps.serve.program import Program, Row
+from anynpu.apps.serve.served import Order, Served, Version, device_error
 from anynpu.apps.serve.version import Loaded
-from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError, IntegrityError, first_line
+from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError, IntegrityError
 
 SMOOTH = 0.1
 """The weight of the newest run in the mean time of a row."""
-
-
-class Version:
-    """A version in use: its sessions now, and how many requests still need it. Changed in the event loop only."""
-
-    def __init__(self, loaded: Loaded, lane: Lane, info: Info, twin: bool = False) -> None:
-        self.loaded, self.lane, self.info, self.twin = loaded, lane, info, twin
-        self.users = 0
-        self.retired = False
-        self.distrusted = False
-        """Its known answers were wrong: nothing that it computed is to leave."""
-
-
-@dataclass(eq=False)
-class Order:
-    """A request that was accepted, and who waits for it."""
-
-    request: Request
-    future: asyncio.Future[Answer]
-    version: Version
-    began: float
-    prepared: float = 0.0
-    items: int = 0
-
-
-class Served:
-    """The part of a deployment that a lane sees: one version of it."""
-
-    def __init__(self, owner: Deployment, version: Version) -> None:
-        self.owner, self.version = owner, version
-        self.held = False
-
-    def wanted(self, ticket: Ticket) -> bool:
-        order: Order = ticket.order
-        if order.future.done():
-            return False
-        if time.monotonic() > order.request.deadline:
-            self.owner.settle([(order, Expired("the deadline passed before the request was computed"))])
-            return False
-        if order.request.gone():
-            self.owner.settle([(order, Expired("the client left before the request was computed"))])
-            return False
-        return True
-
-    def program(self, row: Row) -> Program:
-        loaded = self.version.loaded
-        return loaded.raw if row.group == "raw" else loaded.program
-
-    def most(self, row: Row) -> int:
-        return self.program(row).most(row.group)
-
-    def run(self, parts: Sequence[Part]) -> None:
-        lane, generation = self.version.lane, self.version.lane.generation
-        now = time.monotonic()
-        for ticket, _ in parts:
-            ticket.taken = ticket.taken or now
-        rows = [ticket.rows[index] for ticket, index in parts]
-        loaded = self.version.loaded
-        try:
-            results = self.program(rows[0]).compute(rows[0].group, rows)
-        except Exception as error:  # of any runtime; the policy decides what it means
-            if lane.generation == generation:
-                self._failed(parts, _device_error(error), loaded, generation)
-            return
-        if lane.generation != generation:  # given up in the meantime: whoever asked was answered
-            return
-        self._fill(parts, results, now)
-
-    def _fill(self, parts: Sequence[Part], results: Sequence[Any], now: float) -> None:
-        took_s = time.monotonic() - now
-        self.owner.ran(self.version, len(parts), took_s)
-        complete = []
-        for (ticket, index), result in zip(parts, results, strict=True):
-            ticket.results[index] = result
-            ticket.left -= 1
-            if ticket.batch_at != now:
-                ticket.batch_at, ticket.batch = now, len(parts)
-                ticket.run_s += took_s
-            if not ticket.left:
-                complete.append(ticket)
-        self.owner.complete(complete)
-
-    def _failed(self, parts: Sequence[Part], error: AnyNpuError, loaded: Loaded, generation: int) -> None:
-        """Tells a request that the model refuses from a device that is lost, by the known answers."""
-        tickets = list(dict.fromkeys(ticket for ticket, _ in parts))
-        hardware = isinstance(error, DeviceError) and getattr(loaded.sessions[0], "hardware", False)
-        fault = error if hardware else self._probe(loaded)
-        if self.version.lane.generation != generation:
-            return
-        if fault is not None:
-            self.owner.settle([(ticket.order, in_flight(error)) for ticket in tickets])
-            self.owner.device_lost(self.version, error)
-        elif len(tickets) == 1:
-            self.owner.settle([(tickets[0].order, error)])
-        else:
-            for ticket in tickets:
-                self.run([part for part in parts if part[0] is ticket])
-
-    def _probe(self, loaded: Loaded) -> AnyNpuError | None:
-        """Returns what is wrong with the device, or None: then it was the request."""
-        try:
-            loaded.check(1)
-        except Exception as error:
-            return _device_error(error)
-        return None
-
-    def lost(self, parts: Sequence[Part], limit_s: float) -> None:
-        error = DeviceError(f"the device did not return within {limit_s:g} s", "run", cause="it hangs")
-        self.owner.settle([(ticket.order, in_flight(error)) for ticket in dict.fromkeys(t for t, _ in parts)])
-        self.owner.device_lost(self.version, error)
-
-
-def _device_error(error: Exception) -> AnyNpuError:
-    if isinstance(error, AnyNpuError):
-        return error
-    return DeviceError(f"the session failed: {type(error).__name__}: {first_line(error)}", "run")
-
-
-def in_flight(error: AnyNpuError) -> DeviceError:
-    """Returns the error for a request that was on the device when it failed."""
-    return DeviceError(
-        f"the device failed while it computed this: {error.message}",
-        getattr(error, "call", ""),
-        getattr(error, "code", None),
-        getattr(error, "cause", ""),
-        "send it again",
-    )
 
 
 @dataclass
@@ -350,7 +224,7 @@ class Deployment:
         try:
             rows = program.finish(ticket.rows, ticket.results, order.request.options)
         except Exception as error:
-            return _device_error(error)
+            return device_error(error)
         stages = {
             "queue": ticket.taken - ticket.accepted,
             "prepare": order.prepared,

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from anynpu.apps.serve.base import Canary, FleetSettings, Info, ModelSettings, Observer, Silent, Stopped
-from anynpu.apps.serve.deployment import Deployment, Version
+from anynpu.apps.serve.deployment import Deployment
 from anynpu.apps.serve.lane import IDLE_WAIT_S, Lane
+from anynpu.apps.serve.served import Version
 from anynpu.apps.serve.version import Loaded, Opener, Source, card_of, describe, load, open_here, read_source
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
 from anynpu.tasks.space import joint
