@@ -34,11 +34,13 @@ class Metrics:
 
     def http_done(self, route: Route | None, status: int, seconds: float) -> None:
         """Is called in the event loop only."""
-        self.http.note(seconds, (route.method, route.path, STATUS[status]) if route else ("", "none", STATUS[status]))
+        method, path = (route.method, route.path) if route else ("", "none")
+        self.http.of(method, path, STATUS[status]).note(seconds)
 
     def answered(self, model: str, stages: Mapping[str, float], items: int, tokens: int) -> None:
+        """Is called in the event loop only."""
         for name, seconds in stages.items():
-            self.stages.add(seconds, model, name)
+            self.stages.of(model, name).note(seconds)
         self.items.add(model, by=items)
         if tokens:
             self.tokens.add(model, by=tokens)
@@ -47,8 +49,9 @@ class Metrics:
         self.refusals.add(model, why)
 
     def ran(self, model: str, device: str, rows: int, seconds: float) -> None:
-        self.batches.add(rows, model, device)
-        self.runs.add(seconds, model, device)
+        """Is called by the owner of the device only."""
+        self.batches.of(model, device).note(rows)
+        self.runs.of(model, device).note(seconds)
 
     def changed(self, model: str, state: State, reason: str) -> None:
         """The state is read when it is asked for."""

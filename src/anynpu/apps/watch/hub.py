@@ -143,7 +143,7 @@ class Hub:
                         if not future.done():
                             future.set_exception(error)
                     continue
-                self.figures.commit_s.add(time.perf_counter() - began)
+                self.figures.commit_s.of().note(time.perf_counter() - began)
                 for (_, future), count in zip(group, counts, strict=True):
                     if not future.done():
                         future.set_result(count)

@@ -50,40 +50,40 @@ class Counter:
             yield from [f"{self.name}{_shown(self.labels, k)} {number(v)}" for k, v in self.values.items()]
 
 
+class Series:
+    """The values of one set of labels; one thread alone adds to it."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def note(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
 @dataclass
 class Histogram:
-    """How often a value fell below each bound, by labels."""
+    """How often a value fell below each bound, by labels. All values of a set of labels come from one thread."""
 
     name: str
     help: str
     labels: tuple[str, ...] = ()
     bounds: tuple[float, ...] = SECONDS
-    counts: dict[Labels, list[int]] = field(default_factory=dict)
-    sums: dict[Labels, float] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    series: dict[Labels, Series] = field(default_factory=dict)
 
-    def add(self, value: float, *labels: str) -> None:
-        """Notes a value; may be called from any thread."""
-        with self.lock:
-            self.note(value, labels)
-
-    def note(self, value: float, labels: Labels) -> None:
-        """Notes a value of a histogram that one thread alone adds to."""
-        counts = self.counts.get(labels)
-        if counts is None:
-            self.sums[labels] = 0.0
-            counts = self.counts[labels] = [0] * (len(self.bounds) + 1)
-        counts[bisect_left(self.bounds, value)] += 1
-        self.sums[labels] += value
+    def of(self, *labels: str) -> Series:
+        """Returns the values of these labels, to add to."""
+        series = self.series.get(labels)
+        return self.series.setdefault(labels, Series(self.bounds)) if series is None else series
 
     def text(self) -> Iterable[str]:
         yield f"# HELP {self.name} {self.help}"
         yield f"# TYPE {self.name} histogram"
-        with self.lock:
-            rows = [(labels, list(counts), self.sums[labels]) for labels, counts in list(self.counts.items())]
-        for labels, counts, total in rows:
-            so_far = 0
-            for bound, count in zip((*self.bounds, math.inf), counts, strict=True):
+        for labels, series in list(self.series.items()):
+            so_far, total = 0, series.total
+            for bound, count in zip((*self.bounds, math.inf), list(series.counts), strict=True):
                 so_far += count
                 le = f'le="{number(bound)}"'
                 yield f"{self.name}_bucket{_shown(self.labels, labels, le)} {so_far}"
