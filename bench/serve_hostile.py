@@ -116,7 +116,18 @@ def noise(port: int, many: int, set_up: Event) -> None:
         time.sleep(0.01)
 
 
-ATTACKS = (idle, loris, headers, bodies, noise)
+def storm(port: int, many: int, set_up: Event) -> None:
+    """Opens connections as fast as it can, each for one request, from another address than the good client's."""
+    set_up.set()
+    request = b"GET /v2/health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 30, (STORMING, 0)) as one:
+            one.sendall(request)
+            one.recv(65536)
+
+
+STORMING = "127.0.0.2"
+ATTACKS = (idle, loris, headers, bodies, noise, storm)
 
 
 def main() -> None:
@@ -124,13 +135,14 @@ def main() -> None:
     parser.add_argument("artifact")
     parser.add_argument("--idle", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=5.0)
+    parser.add_argument("--flags", default="", help="more for the server, as --flags='--max-connect-rate 50'")
     parser.add_argument("--only", choices=[attack.__name__ for attack in ATTACKS])
     given = parser.parse_args()
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     server = subprocess.Popen(
         [sys.executable, "-m", "anynpu", "serve", f"m={given.artifact}", "--port", "0", "-f", "json",
-         "--access-log", "none", "--max-connections", str(given.idle + 1000)],
+         "--access-log", "none", "--max-connections", str(given.idle + 1000), *given.flags.split()],
         stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:

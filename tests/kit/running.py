@@ -112,7 +112,7 @@ def running(app: App, life: Life | None = None) -> Iterator[Client]:
         yield Client(port)
     finally:
         box["loop"].call_soon_threadsafe(box["server"].stop, signal.SIGTERM)
-        thread.join(30)
+        thread.join(120)
     assert not thread.is_alive()
     if "error" in box:
         raise box["error"]

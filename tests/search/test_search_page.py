@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -15,37 +13,26 @@ from pathlib import Path
 
 import pytest
 from browser import Browser
+from running import running
 from small_models import Counted, picture
 
-pytest.importorskip("uvicorn")
+pytest.importorskip("httptools")
 pytest.importorskip("uvloop")
 from anynpu.apps.search.index import Index
 from anynpu.apps.search.page.routes import Page
 from anynpu.apps.search.query import Search
 from anynpu.apps.web.app import Policy
-from anynpu.apps.web.notify import Notifier
-from anynpu.apps.web.server import Life, Running, bind, url_of
 
 
 @contextmanager
 def served(index, policy=None):
     """Gives the address of the page over an index."""
-    listener = bind("127.0.0.1", 0)
     page = Page(Search(index), local=True)
-    running = Running(page.app(policy), [listener], Life(), Notifier.from_environment())
-    thread = threading.Thread(target=lambda: asyncio.run(running.serve()))
-    thread.start()
-    end = time.monotonic() + 120
-    while not running.server.started:
-        assert time.monotonic() < end
-        time.sleep(0.02)
     try:
-        yield url_of(listener)
+        with running(page.app(policy)) as client:
+            yield f"http://127.0.0.1:{client.port}"
     finally:
-        running.server.should_exit = True
-        thread.join()
         page.close()
-        listener.close()
 
 
 @pytest.fixture(scope="module")

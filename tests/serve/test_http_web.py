@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import re
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ import pytest
 from running import running, until, until_closed
 
 from anynpu.apps.web.accesslog import AccessLog
+from anynpu.apps.web.addresses import Addresses
 from anynpu.apps.web.app import App, Policy, Route
 from anynpu.apps.web.limits import Limits
 from anynpu.apps.web.message import HttpAnswer, HttpRequest, Refusal, json_answer
@@ -390,3 +392,80 @@ def test_systemd_is_told(tmp_path, monkeypatch):
         monkeypatch.setenv("WATCHDOG_PID", "1")
         assert Notifier.from_environment().watchdog_s is None
     Notifier("").ready("nobody listens")
+
+
+def test_an_upgrade_that_is_not_spoken_here_is_ignored(client):
+    upgrade = b"connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n"
+    get = b"GET /vector HTTP/1.1\r\nhost: x\r\n" + upgrade + b"\r\n"
+    post = b"POST /size HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n" + upgrade + b"\r\nabc"
+    last = b"GET /vector HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    chunked = post.replace(b"content-length: 3", b"transfer-encoding: chunked")
+    for data in (get + last, post + last, chunked.replace(b"abc", b"3\r\nabc\r\n0\r\n\r\n") + last):
+        reply = client.raw(data)
+        assert (b'{"bytes":3}' in reply) == data.startswith(b"POST")
+        assert reply.count(b"HTTP/1.1 200 ") == 2 and not reply.startswith(b"HTTP/1.1 101")
+
+
+def test_answers_keep_their_order_whatever_is_refused(client):
+    one = b"GET /vector HTTP/1.1\r\nhost: x\r\n\r\n"
+    none = b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n{}"
+    last = b"GET /slow HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    reply = client.raw(none + one + none * 500 + one + last)
+    assert re.findall(rb"HTTP/1.1 (\d+) ", reply) == [b"404", b"200", *[b"404"] * 500, b"200", b"200"]
+
+
+def test_an_old_client_and_one_that_asks_for_the_head_only(client):
+    old = client.raw(b"GET /vector HTTP/1.0\r\n\r\n")
+    assert old.startswith(b"HTTP/1.1 200 ") and b"connection: close" in old and old.endswith(b"]}")
+    head = client.raw(b"HEAD /vector HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+    assert head.endswith(b"\r\n\r\n") and b"content-length: " in head and b"\r\ndate: " in head
+
+
+def test_a_client_that_waits_for_permission_gets_it(client):
+    with socket.create_connection(("127.0.0.1", client.port), timeout=120) as connection:
+        head = (
+            b"POST /size HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 4\r\nconnection: close\r\n\r\n"
+        )
+        connection.sendall(head)
+        assert connection.recv(1000) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        connection.sendall(b"abcd")
+        assert until_closed(connection).endswith(b'{"bytes":4}')
+
+
+def test_bodies_that_are_too_much_together_are_refused():
+    with running(App(ROUTES, replace(SMALL, body_bytes=1_000_000, bodies_bytes=100_000))) as client:
+        begun = b"POST /size HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n" + bytes(90_000)
+        with socket.create_connection(("127.0.0.1", client.port), timeout=120) as other:
+            other.sendall(begun)
+            until(lambda: client("POST", "/size", bytes(50_000)).status == 503)
+            assert client("POST", "/size", bytes(50)).status == 200
+        until(lambda: client("POST", "/size", bytes(50_000)).status == 200)
+
+
+def test_one_address_cannot_take_all_connections():
+    with running(App(ROUTES, replace(SMALL, address_connections=3))) as client:
+        held = [socket.create_connection(("127.0.0.1", client.port), timeout=120) for _ in range(3)]
+        try:
+            assert client.raw(b"GET /vector HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n") == b""
+            other = socket.create_connection(("127.0.0.1", client.port), 120, ("127.0.0.2", 0))
+            with other:
+                other.sendall(b"GET /vector HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+                assert until_closed(other).startswith(b"HTTP/1.1 200 ")
+        finally:
+            for connection in held:
+                connection.close()
+        ask = b"GET /vector HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+        until(lambda: client.raw(ask).startswith(b"HTTP/1.1 200 "))
+
+
+def test_new_connections_of_an_address_have_a_rate():
+    addresses = Addresses(Limits(address_rate=2.0, address_local=False))
+    addresses.tick(100.0)
+    assert [addresses.take("192.0.2.1") for _ in range(25)] == [True] * 20 + [False] * 5
+    assert addresses.take("192.0.2.2") and all(addresses.take("127.0.0.1") for _ in range(100))
+    addresses.tick(104.0)
+    assert [addresses.take("192.0.2.1") for _ in range(4)] == [True] * 3 + [False]
+    addresses.tick(200.0)
+    assert addresses.take("192.0.2.1")
+    assert [addresses.take(f"2001:db8::{n:x}") for n in range(1, 22)][-1] is False, "a /64 is one customer"
+    assert addresses.take("unix") and addresses.turned_away == 7

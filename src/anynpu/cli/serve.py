@@ -30,9 +30,11 @@ from anynpu.files import check_free, write_whole
 
 INTERRUPTED = 130
 MIB = 1024 * 1024
+ADDRESS_CONNECTIONS, ADDRESS_RATE = 256, 50.0
+"""Of another computer: far more than a client needs, and too little to hold others up."""
 BOARDS = ("host", "qemu", "serial")
 """What --on begins with where our firmware runs the model."""
-PACKAGES = ("httptools", "orjson", "uvicorn", "uvloop")
+PACKAGES = ("httptools", "orjson", "uvloop")
 MODEL_FLAGS = (
     click.option("--on", "device", multiple=True, metavar="DEVICE", help="ort, litert, noe, ...; or NAME=DEVICE."),
     click.option("--task", multiple=True, metavar="CARD", help="What a model is for; or NAME=CARD."),
@@ -66,6 +68,11 @@ LIMIT_FLAGS = (
     click.option("--max-batch", type=click.IntRange(1), default=32, show_default=True, help="Rows that run together."),
     click.option("--max-connections", type=click.IntRange(1), default=4096, show_default=True,
                  help="Beyond these the longest idle ones are closed."),
+    click.option("--max-per-address", type=click.IntRange(0), metavar="COUNT",
+                 help="Connections of one address; 0 for any number. By default 256 for addresses of other computers."),
+    click.option("--max-connect-rate", type=click.FloatRange(0), metavar="PER_SECOND",
+                 help="New connections of one address a second, ten seconds' worth at once; 0 for any number. By "
+                 "default 50 for addresses of other computers."),
     click.option("--deadline", type=click.FloatRange(0.001, 3600), default=30.0, show_default=True,
                  help="Seconds for a request; clients may ask for less with X-Request-Timeout."),
     click.option("--run-limit", type=click.FloatRange(0.1), default=30.0, show_default=True,
@@ -193,7 +200,15 @@ def settings_of(models: tuple[ModelSettings, ...], given: Mapping[str, Any]) -> 
         if origin != "*" and not origin.startswith(("http://", "https://")):
             raise ConfigError(f"--cors {origin}: an origin was expected, such as https://example.org", "* allows all")
     limits = Limits(given["max_items"], given["max_chars"], given["max_pixels"], given["max_body"] * MIB)
-    web = WebLimits(given["max_body"] * MIB, connections=given["max_connections"], grace_s=given["drain"])
+    held, rate = given["max_per_address"], given["max_connect_rate"]
+    web = WebLimits(
+        given["max_body"] * MIB,
+        connections=given["max_connections"],
+        grace_s=given["drain"],
+        address_connections=ADDRESS_CONNECTIONS if held is None else held,
+        address_rate=ADDRESS_RATE if rate is None else rate,
+        address_local=held is not None or rate is not None,
+    )
     log = given["access_log"]
     return ServiceSettings(
         models,

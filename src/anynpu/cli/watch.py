@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 PORT = 8620
 INTERRUPTED = 130
-PACKAGES = ("httptools", "orjson", "uvicorn", "uvloop")
+PACKAGES = ("httptools", "orjson", "uvloop")
 SYSTEMD = click.option("--systemd", metavar="FILE", help="Write a hardened unit with these flags, and stop; - prints.")
 OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace the file that is written if it is there.")
 TOKEN_FILE = click.option("--token-file", type=click.Path(path_type=Path), help="File with the token of the fleet.")

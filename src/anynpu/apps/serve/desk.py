@@ -37,7 +37,7 @@ class Desk:
 
     def choose(self, request: HttpRequest, named: str, *kinds: Kind) -> Deployment:
         """Returns the model that the body, ?model= or X-Model names, or the only one of these kinds."""
-        name = named or (self.model_of_query(request) if request.scope.get("query_string") else "")
+        name = named or (self.model_of_query(request) if request.query_string else "")
         name = name or request.header(b"x-model")
         models = self.fleet.models
         if name:
@@ -81,7 +81,7 @@ class Desk:
     def deadline_s(self, request: HttpRequest) -> float:
         """Returns how long a request may take: X-Request-Timeout or ?timeout= in seconds, at most the server's own."""
         text = request.header(b"x-request-timeout") if b"x-request-timeout" in request.headers else ""
-        if not text and request.scope.get("query_string"):
+        if not text and request.query_string:
             text = request.query().get("timeout", "")
         if not text:
             return self.settings.deadline_s

@@ -55,10 +55,9 @@ def serve(
     """Serves until a signal ends it, and returns that signal."""
     log = AccessLog.at(settings.access_log) if settings.access_log else AccessLog(STDERR)
     handler = JsonLines(log)
-    loggers = [logging.getLogger(name) for name in ("anynpu", "uvicorn.error", "asyncio")]
+    loggers = [logging.getLogger(name) for name in ("anynpu", "asyncio")]
     for logger in loggers:
         logger.addHandler(handler)
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of every request that is not HTTP
     metrics = Metrics()
     desk = Desk(open_fleet(settings.models, settings.fleet, metrics), settings.desk, metrics)
     guarded = listener.family != socket.AF_UNIX and is_loopback(listener) and not settings.tokens

@@ -52,16 +52,15 @@ class AccessLog:
 
     def add(self, request: HttpRequest, answer: HttpAnswer, seconds: float) -> None:
         """Notes one request; its line is made when lines are written."""
-        client = request.scope.get("client")
         self._waiting.append(
             (
                 time.time(),
                 request.id,
-                client[0] if client else "unix",
+                request.client,
                 request.method,
                 request.path,
                 answer.status,
-                request.body_bytes,
+                len(request.content),
                 len(answer.body),
                 seconds,
                 answer.noted,

@@ -14,24 +14,19 @@ import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote, unquote_to_bytes
 
 from anynpu.apps.web.accesslog import AccessLog
 from anynpu.apps.web.limits import Limits
 from anynpu.apps.web.message import (
-    CLIENT_GONE,
     JSON,
-    ClientGone,
     ErrorForm,
     Header,
     HttpAnswer,
     HttpRequest,
-    Receive,
     Refusal,
-    Scope,
-    Send,
     error_body,
+    too_large,
 )
 
 Function = Callable[[HttpRequest], Awaitable[HttpAnswer]]
@@ -97,7 +92,7 @@ class Policy:
 
 
 class App:
-    """An ASGI application: exact paths by dictionary, those with parameters by their segments."""
+    """Every route of a server: exact paths by dictionary, those with parameters by their segments."""
 
     def __init__(
         self,
@@ -132,30 +127,51 @@ class App:
         tables = [*self._exact.values(), *self._patterns.values()]
         return [route for table in tables for method, route in table.items() if method != "HEAD"]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await _no_http(scope, receive, send)
-            return
-        began = time.perf_counter()
-        headers: dict[bytes, bytes] = dict(scope["headers"])
-        given = headers.get(b"x-request-id", b"")
-        made = given.decode() if given and REQUEST_ID.fullmatch(given) else f"{self._prefix}-{next(self._ids)}"
-        request = HttpRequest(scope, receive, self.limits, made, headers, began=began)
-        route: Route | None = None
+    def admit(self, request: HttpRequest) -> HttpAnswer | None:
+        """Looks at the head of a request: returns what to answer where it is not to be served, else None."""
+        given = request.headers.get(b"x-request-id")
+        good = given is not None and REQUEST_ID.fullmatch(given)
+        request.id = given.decode() if given and good else f"{self._prefix}-{next(self._ids)}"
+        try:
+            raw = request.raw_path.decode("ascii")
+            request.path = unquote(raw) if "%" in raw else raw
+            route = request.route = self._find(request)
+            self._check(request, route)
+            length = request.headers.get(b"content-length")
+            if length is not None and (len(length) > 18 or int(length) > self.limits.body_bytes):
+                raise too_large(self.limits.body_bytes)
+        except UnicodeDecodeError:
+            return self.refused(Refusal(400, "the path is not ASCII", "percent-encode it as UTF-8"), request)
+        except Refusal as refusal:
+            return self.refused(refusal, request)
+        return None
+
+    async def answer(self, request: HttpRequest) -> HttpAnswer:
+        """Returns what the route's function says, or why it does not; never raises."""
         self.in_flight += 1
         try:
-            route = self._find(request)
-            self._check(request, route)
-            answer = await route.function(request)
-        except ClientGone:
-            answer = HttpAnswer(status=CLIENT_GONE)
+            answer: HttpAnswer = await request.route.function(request)
+            return answer
         except asyncio.CancelledError:
-            answer = self._refused(Refusal(503, "the server is stopping", headers=_CLOSE), route, request)
+            return self.refused(Refusal(503, "the server is stopping", headers=_CLOSE), request)
         except Exception as error:
-            answer = self._failed(error, route, request)
+            return self._failed(error, request)
         finally:
             self.in_flight -= 1
-        await self._send(request, route, answer, send)
+
+    def note(self, request: HttpRequest, answer: HttpAnswer) -> bytes:
+        """Counts and logs what is about to be answered, and returns its headers, every line with its end."""
+        seconds = time.perf_counter() - request.began
+        try:
+            head = self._head(request, answer, seconds)
+        except ValueError as error:  # a header that would be two
+            instead = self._failed(error, request)
+            answer.body, answer.status, answer.kind, answer.headers = instead.body, instead.status, JSON, []
+            head = self._head(request, answer, seconds)
+        self.observe(request.route, answer.status, seconds)
+        if self.log is not None:
+            self.log.add(request, answer, seconds)
+        return head
 
     def _find(self, request: HttpRequest) -> Route:
         path = request.path
@@ -174,7 +190,7 @@ class App:
 
     def _match(self, request: HttpRequest) -> dict[str, Route] | None:
         """Returns the methods of a path with parameters; an encoded slash is part of a segment, not the end of it."""
-        raw = bytes(request.scope.get("raw_path") or request.path.encode()).split(b"/")
+        raw = request.raw_path.split(b"/")
         try:
             parts = [unquote_to_bytes(part).decode() for part in raw]
         except UnicodeDecodeError:
@@ -203,16 +219,18 @@ class App:
             headers=((b"www-authenticate", b"Bearer"),),
         )
 
-    def _failed(self, error: Exception, route: Route | None, request: HttpRequest) -> HttpAnswer:
+    def _failed(self, error: Exception, request: HttpRequest) -> HttpAnswer:
         refusal = error if isinstance(error, Refusal) else self.refusal_of(error)
-        if isinstance(refusal, _Preflight):
-            return self._preflight(refusal, request)
         if refusal is None:
             _logger.error("request %s: internal error", request.id, exc_info=error)
             refusal = Refusal(500, "internal error", f"the server's log has more under request {request.id}")
-        return self._refused(refusal, route, request)
+        return self.refused(refusal, request)
 
-    def _refused(self, refusal: Refusal, route: Route | None, request: HttpRequest) -> HttpAnswer:
+    def refused(self, refusal: Refusal, request: HttpRequest) -> HttpAnswer:
+        """Returns a refusal in the form that the clients of a route expect."""
+        if isinstance(refusal, _Preflight):
+            return self._preflight(refusal, request)
+        route: Route | None = request.route
         form: ErrorForm = route.errors if route else "openai" if request.path.startswith("/v1/") else "plain"
         body = error_body(refusal, form, request.id)
         noted = {"error": refusal.code, "reason": refusal.message}
@@ -228,26 +246,6 @@ class App:
                 (b"access-control-max-age", b"600"),
             ]
         return answer
-
-    async def _send(self, request: HttpRequest, route: Route | None, answer: HttpAnswer, send: Send) -> None:
-        seconds = time.perf_counter() - request.began
-        status = answer.status
-        if status != CLIENT_GONE:
-            head = self._head(request, answer, seconds)
-            write = request.scope.get("extensions", _NONE).get(WRITE_ANSWER)
-            cycle = getattr(request.receive, "__self__", None)
-            if (
-                write is None
-                or not answer.kind
-                or _CLOSE[0] in answer.headers
-                or not write(cycle, status, head, answer.body)
-            ):
-                headers = [tuple(line.split(b": ", 1)) for line in head[:-2].split(b"\r\n")]
-                await send({"type": "http.response.start", "status": status, "headers": headers})
-                await send({"type": "http.response.body", "body": answer.body})
-        self.observe(route, status, seconds)
-        if self.log is not None:
-            self.log.add(request, answer, seconds)
 
     def _head(self, request: HttpRequest, answer: HttpAnswer, seconds: float) -> bytes:
         """Returns the headers as they are sent, every line with its end."""
@@ -298,18 +296,4 @@ class _Preflight(Refusal):
         super().__init__(204, "", headers=(allowed,))
 
 
-WRITE_ANSWER = "anynpu.write_answer"
-"""What `protocol.py` offers for an answer of one piece."""
-_NONE: dict[str, Any] = {}
 _CLOSE: tuple[Header, ...] = ((b"connection", b"close"),)
-
-
-async def _no_http(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answers what is no request: the life of the server is managed elsewhere, and there are no web sockets."""
-    if scope["type"] == "lifespan":
-        await receive()
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        await send({"type": "lifespan.shutdown.complete"})
-    elif scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1003})

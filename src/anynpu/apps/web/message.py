@@ -1,21 +1,17 @@
-"""A request whose body has a bound, an answer, and a refusal with its status."""
+"""A request, an answer, and a refusal with its status."""
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl
 
 import orjson
 
 from anynpu.apps.web.limits import Limits
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
 ErrorForm = Literal["plain", "openai", "tei", "kserve"]
 
@@ -26,6 +22,7 @@ MOST_DISCARDED = 64 * 1024 * 1024
 """Of a body that is too large so much is read and dropped: a client that only writes would not see the answer."""
 DISCARD_S = 2.0
 CLIENT_GONE = 499
+"""Is noted, never sent: nobody is there."""
 
 
 class Refusal(Exception):
@@ -72,10 +69,6 @@ TYPES: Mapping[int, str] = {401: "authentication_error", 403: "permission_error"
 TEI_TYPES: Mapping[int, str] = {413: "Validation", 422: "Tokenizer", 424: "Backend", 429: "Overloaded", 503: "Backend"}
 
 
-class ClientGone(Exception):
-    """The client closed the connection before its request was read or answered."""
-
-
 @dataclass(slots=True)
 class HttpAnswer:
     """What goes back: status, body, kind of the body, and headers beyond those of every answer."""
@@ -97,27 +90,34 @@ def json_answer(value: Any, status: int = 200) -> HttpAnswer:
     return HttpAnswer(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status)
 
 
+class Line(Protocol):
+    """Where a request came from."""
+
+    gone: bool
+
+
 @dataclass(slots=True)
 class HttpRequest:
-    """One request; its body is read on demand and never beyond the limits."""
+    """One request, read whole."""
 
-    scope: Scope
-    receive: Receive
-    limits: Limits
-    id: str
+    method: str
+    raw_path: bytes
+    query_string: bytes
     headers: dict[bytes, bytes]
+    client: str
+    """The address, or "unix"."""
+    limits: Limits
+    line: Line
+    keeps: bool = True
+    """The connection may be used again."""
+    content: bytes = b""
+    path: str = ""
+    id: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
     began: float = field(default_factory=time.perf_counter)
-    body_bytes: int = 0
-    _whole: bytes | None = None
-
-    @property
-    def method(self) -> str:
-        return str(self.scope["method"])
-
-    @property
-    def path(self) -> str:
-        return str(self.scope["path"])
+    refused: HttpAnswer | None = None
+    """What to answer without asking a function."""
+    route: Any = None
 
     @property
     def kind(self) -> bytes:
@@ -130,79 +130,30 @@ class HttpRequest:
 
     def query(self) -> dict[str, str]:
         """Returns the parameters of the query; of one that is given twice, the last value."""
-        raw = bytes(self.scope.get("query_string", b""))
         try:
-            return dict(parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=64))
+            text = self.query_string.decode("ascii")
+            return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=64))
         except ValueError:
             raise Refusal(400, "the query string cannot be read", "percent-encode it as UTF-8") from None
 
+    def has_body(self) -> bool:
+        return b"content-length" in self.headers or b"transfer-encoding" in self.headers
+
     def gone(self) -> bool:
         """Says whether the client has closed the connection."""
-        cycle = getattr(self.receive, "__self__", None)
-        transport = getattr(cycle, "transport", None)
-        return bool(transport is not None and transport.is_closing())
+        return self.line.gone
 
     async def body(self, most: int | None = None) -> bytes:
-        """Returns the whole body; one beyond `most` bytes (the server's limit by default) is refused, early if it says
-        its length."""
-        bound = self.limits.body_bytes if most is None else min(most, self.limits.body_bytes)
-        whole = self._whole
-        if whole is None:
-            if b"content-encoding" in self.headers:
-                self._check_coding()
-            length = self.headers.get(b"content-length", b"0")
-            if not length.isdigit() or len(length) > 18 or int(length) > bound:
-                await self._discard()
-                raise self._too_large(bound)
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            whole = message.get("body", b"")
-            if message.get("more_body", False):
-                whole = await self._rest(whole, bound)
-            self._whole, self.body_bytes = whole, len(whole)
-        if len(whole) > bound:
-            raise self._too_large(bound)
-        return whole
+        """Returns the whole body; one beyond `most` bytes is refused, as those beyond the server's limit were."""
+        if b"content-encoding" in self.headers:
+            self._check_coding()
+        if most is not None and len(self.content) > most:
+            raise too_large(most)
+        return self.content
 
     def _check_coding(self) -> None:
         if self.headers[b"content-encoding"].strip().lower() not in (b"identity", b""):
             raise Refusal(415, "bodies are not decompressed", "send it without content-encoding")
-
-    async def _rest(self, first: bytes, bound: int) -> bytes:
-        whole = bytearray(first)
-        more = True
-        while more:
-            if len(whole) > bound:
-                whole.clear()
-                await self._discard()
-                raise self._too_large(bound)
-            message = await self.receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            whole += message.get("body", b"")
-            more = message.get("more_body", False)
-        return bytes(whole)
-
-    async def _discard(self) -> None:
-        """Reads on for a moment and keeps nothing, unless the client waits to be told to go on."""
-        if b"expect" in self.headers:
-            return
-        dropped = 0
-        try:
-            async with asyncio.timeout(DISCARD_S):
-                while dropped < MOST_DISCARDED:
-                    message = await self.receive()
-                    dropped += len(message.get("body", b""))
-                    if message["type"] == "http.disconnect" or not message.get("more_body", False):
-                        return
-        except TimeoutError:
-            return
-
-    @staticmethod
-    def _too_large(bound: int) -> Refusal:
-        close = ((b"connection", b"close"),)
-        return Refusal(413, f"the body is larger than {bound:,} bytes", "send less at a time", headers=close)
 
     async def json(self, most: int | None = None) -> Any:
         """Returns the body as JSON; NaN, infinities and text that is not UTF-8 are refused."""
@@ -215,6 +166,11 @@ class HttpRequest:
             return orjson.loads(raw)
         except orjson.JSONDecodeError as error:
             raise Refusal(400, f"the body is not valid JSON: {str(error)[:200]}", code="invalid_json") from None
+
+
+def too_large(bound: int) -> Refusal:
+    close = ((b"connection", b"close"),)
+    return Refusal(413, f"the body is larger than {bound:,} bytes", "send less at a time", headers=close)
 
 
 def error_body(refusal: Refusal, form: ErrorForm, request_id: str) -> bytes:

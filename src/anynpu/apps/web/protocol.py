@@ -1,204 +1,370 @@
-"""Connections that cost too much: too many headers, too slow, too many, or that never take their answer.
+"""HTTP/1.1 connections on httptools, with a bound on everything that a client may cost.
 
-uvicorn's httptools protocol has no bound on headers and no time limit before the first request; both are added here.
-One sweep a second looks at all connections, so that a good request pays next to nothing for it.
+A request is admitted by its head (route, host, token, length) and handed over once its body is whole; an answer is one
+piece and one write. That costs 27 us a request; uvicorn, which has an ASGI message for every step, 67. One sweep a
+second looks for connections that are too slow, so that a good request pays next to nothing for it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import heapq
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Iterable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+import httptools
 
-from anynpu.apps.web.app import WRITE_ANSWER
-from anynpu.apps.web.limits import Limits
-from anynpu.apps.web.message import JSON, Refusal, error_body
+from anynpu.apps.web.addresses import UNIX, Addresses
+from anynpu.apps.web.message import (
+    CLIENT_GONE,
+    DISCARD_S,
+    MOST_DISCARDED,
+    HttpAnswer,
+    HttpRequest,
+    Refusal,
+    too_large,
+)
 
 if TYPE_CHECKING:
-    from uvicorn.config import Config
-    from uvicorn.server import ServerState
+    from anynpu.apps.web.app import App
 
 SWEEP_S = 1.0
+SWEPT_AT_ONCE = 500
+"""Connections looked at before other work has its turn."""
 HEAD, BODY, BUSY = "head", "body", "busy"
 IDLE = Refusal(408, "no other request came")
 """Between two requests: the connection is closed without a word."""
+STATUS_LINE = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+CLOSE = (b"connection", b"close")
+NO_BODY = (204, 304)
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """One connection. `phase` is what it is waited for: headers, a body, or our own answer (busy)."""
+class Site:
+    """What the connections of one server share."""
 
-    limits = Limits()
+    def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
+        self.app, self.limits, self.loop = app, app.limits, loop
+        self.connections: set[Connection] = set()
+        self.addresses = Addresses(app.limits)
+        self.held_bytes = 0
+        """Of bodies that are not whole yet."""
+        self.draining = False
+        self.date = b""
+        self.tick()
 
-    def __init__(self, config: Config, server_state: ServerState, app_state: dict[str, Any], _loop: Any = None) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.phase, self.since = HEAD, self.loop.time()
-        self.served = self.large = False
+    def tick(self) -> None:
+        """Renews what changes every second."""
+        self.date = b"date: %s\r\n" % formatdate(usegmt=True).encode()
+
+    def connection(self) -> Connection:
+        return Connection(self)
+
+    def drain(self) -> None:
+        """Closes the connections that wait for a request, and the others after their answer."""
+        self.draining = True
+        for connection in list(self.connections):
+            if connection.phase is HEAD and connection.task is None:
+                connection.transport.close()
+
+    def cancel(self) -> None:
+        """Ends what is still being answered, with 503."""
+        for connection in list(self.connections):
+            if connection.task is not None:
+                connection.task.cancel()
+            else:
+                connection.transport.close()
+
+    def abort(self) -> None:
+        """Closes what has not taken its answer."""
+        for connection in list(self.connections):
+            connection.transport.abort()
+
+
+class Connection(asyncio.Protocol):
+    """One connection. `phase` is what it waits for: a head, a body, or our own answer (busy)."""
+
+    __slots__ = (
+        *("app", "begun", "blocked_since", "client", "dropped", "gone", "head_bytes", "headers", "held", "large"),
+        *("limits", "parser", "parts", "phase", "refusal", "request", "served", "since", "site", "task", "transport"),
+        *("upgrade", "url", "waiting"),
+    )
+    transport: asyncio.Transport
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.app, self.limits = site, site.app, site.limits
+        self.parser = httptools.HttpRequestParser(self)
+        self.phase, self.since = HEAD, site.loop.time()
+        self.served = self.large = self.gone = False
         self.blocked_since: float | None = None
-        self.head_bytes = self.begun = 0
+        self.head_bytes = self.begun = self.dropped = self.held = 0
         self.refusal: Refusal | None = None
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.parts: list[bytes] = []
+        self.url = b""
+        self.request: HttpRequest | None = None
+        self.upgrade: HttpRequest | None = None
+        """A request with a body that the parser took for the end of HTTP."""
+        self.waiting: deque[HttpRequest] = deque()
+        self.task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
-            make_room(self.connections, self.limits.connections)
+        self.transport = transport
+        peer = transport.get_extra_info("peername")
+        self.client = str(peer[0]) if isinstance(peer, tuple) and peer else UNIX
+        site = self.site
+        site.connections.add(self)
+        if not site.addresses.take(self.client):
+            transport.abort()
+        elif len(site.connections) > self.limits.connections:
+            make_room(site.connections, self.limits.connections)
+
+    def eof_received(self) -> None:
+        self.gone = True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.gone = True
+        site = self.site
+        site.connections.discard(self)
+        site.addresses.give_back(self.client)
+        self._release()
+        self.waiting.clear()
+        if self.phase is BODY and self.request is not None:
+            self.app.note(self.request, HttpAnswer(status=CLIENT_GONE))
+
+    def pause_writing(self) -> None:
+        self.blocked_since = self.site.loop.time()
+        self._read_no_more()
+
+    def resume_writing(self) -> None:
+        self.blocked_since = None
+        self._read_on()
+
+    def _read_no_more(self) -> None:
+        if self.transport.is_reading():
+            self.transport.pause_reading()
+
+    def _read_on(self) -> None:
+        transport = self.transport
+        if not (self.waiting or self.blocked_since is not None or transport.is_closing() or transport.is_reading()):
+            transport.resume_reading()
+
+    # What is read
 
     def data_received(self, data: bytes) -> None:
         waiting = self.phase is HEAD
         if waiting and self.served and not self.head_bytes:
-            self.since = self.loop.time()  # the first byte of the next request ends the idle time
+            self.since = self.site.loop.time()  # the first byte of the next request ends the idle time
         self.begun = 0
         self.large = len(data) > self.limits.header_bytes or self.head_bytes > 0
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on(data[upgrade.args[0] :])
+            return
+        except httptools.HttpParserError:
+            self.refuse(self.refusal or Refusal(400, "this is not a valid HTTP request", "speak HTTP/1.1"))
+            return
         # Of several requests in one packet the last one's share is not known; the next packet is all its own.
         if self.phase is HEAD and (waiting or not self.begun) and self.begun < 2 and not self.transport.is_closing():
             self.head_bytes += len(data)
             if self.head_bytes > self.limits.header_bytes:
                 self.refuse(self._headers_too_large())
 
+    def _go_on(self, rest: bytes) -> None:
+        """Ignores that a client would rather speak another protocol, as HTTP/2; the parser stops at such a head."""
+        self.parser, request = httptools.HttpRequestParser(self), self.upgrade
+        if request is not None:  # it has a body, which the new parser has to be told of
+            framing = b"transfer-encoding" if b"transfer-encoding" in request.headers else b"content-length"
+            self.parser.feed_data(b"POST / HTTP/1.1\r\n%s: %s\r\n\r\n" % (framing, request.headers[framing]))
+            self.upgrade, self.request, self.phase = None, request, BODY
+        if rest:
+            self.data_received(rest)
+
     def on_message_begin(self) -> None:
+        if self.upgrade is not None:
+            return
         self.phase = HEAD
         self.begun += 1
-        super().on_message_begin()
-        self.scope["extensions"] = EXTENSIONS
+        self.headers, self.url = [], b""
+
+    def on_url(self, url: bytes) -> None:
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.phase is HEAD and self.upgrade is None:  # not what follows a body in chunks
+            self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        limits = self.limits
-        if len(self.url) > limits.url_bytes:
+        if self.upgrade is not None:
+            return
+        limits, url, parser = self.limits, self.url, self.parser
+        if len(url) > limits.url_bytes:
             self._stop(Refusal(414, f"the URL is longer than {limits.url_bytes:,} bytes"))
         size = sum([len(name) + len(value) for name, value in self.headers]) if self.large else 0
         if len(self.headers) > limits.headers or size > limits.header_bytes:
             self._stop(self._headers_too_large())
-        self.phase, self.since, self.head_bytes = BODY, self.loop.time(), 0
-        super().on_headers_complete()
+        if url[:1] != b"/" or b"#" in url:
+            parsed = httptools.parse_url(url)
+            path, query = parsed.path or b"/", parsed.query or b""
+        else:
+            path, _, query = url.partition(b"?")
+        keeps = parser.should_keep_alive() and parser.get_http_version() == "1.1"
+        request = HttpRequest(
+            parser.get_method().decode(), path, query, dict(self.headers), self.client, limits, self, keeps
+        )
+        self.request = request
+        request.refused = self.app.admit(request)
+        self.phase, self.since, self.head_bytes, self.dropped = BODY, self.site.loop.time(), 0, 0
+        if b"expect" in request.headers:
+            self._expected(request)
+
+    def _expected(self, request: HttpRequest) -> None:
+        """Says whether a client that waits may send its body; one that is refused is answered at once."""
+        if request.refused is None:
+            if self.task is None:
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        elif request.has_body():
+            request.keeps = False
+            self._hand_over(request)
+
+    def on_body(self, body: bytes) -> None:
+        request = self.request
+        if request is None:
+            return
+        if request.refused is not None:
+            self._drop(request, len(body))
+            return
+        self.parts.append(body)
+        if len(self.parts) > 1 or len(body) > self.limits.header_bytes:
+            self.held += len(body)
+            self.site.held_bytes += len(body)
+            if self.held > self.limits.body_bytes:
+                request.refused = self.app.refused(too_large(self.limits.body_bytes), request)
+            elif self.site.held_bytes > self.limits.bodies_bytes:
+                full = Refusal(503, "too many large bodies are being received", headers=((b"retry-after", b"1"), CLOSE))
+                request.refused = self.app.refused(full, request)
+            if request.refused is not None:
+                self._release()
+
+    def _drop(self, request: HttpRequest, count: int) -> None:
+        """Reads on for a moment and keeps nothing: a client that only writes would not see the answer."""
+        self.dropped += count
+        if self.dropped > MOST_DISCARDED:
+            request.keeps = False
+            self._hand_over(request)
+
+    def _release(self) -> None:
+        self.site.held_bytes -= self.held
+        self.held = 0
+        self.parts = []
 
     def on_message_complete(self) -> None:
-        self.phase = BUSY
-        super().on_message_complete()
+        request = self.request
+        if request is None:
+            return
+        if self.parser.should_upgrade() and request.has_body():
+            self.upgrade, self.request = request, None
+            return
+        parts = self.parts
+        if parts:
+            request.content = parts[0] if len(parts) == 1 else b"".join(parts)
+            self._release()
+        self._hand_over(request)
 
-    def on_response_complete(self) -> None:
-        self.served = True
-        if self.phase is BUSY:
-            self.phase, self.since, self.head_bytes = HEAD, self.loop.time(), 0
-        if self.pipeline or self.flow.read_paused:
-            super().on_response_complete()
-        else:  # the sweep ends idle connections: no timer has to be set and cancelled for every answer
-            self.server_state.total_requests += 1
+    def _hand_over(self, request: HttpRequest) -> None:
+        self.request, self.phase = None, BUSY
+        if self.task is None and not self.waiting:
+            self._begin(request)
+        else:  # a client that does not wait for answers: one at a time, and what it sends meanwhile is not read
+            self.waiting.append(request)
+            self._read_no_more()
 
-    def pause_writing(self) -> None:
-        self.blocked_since = self.loop.time()
-        super().pause_writing()
-
-    def resume_writing(self) -> None:
-        self.blocked_since = None
-        super().resume_writing()
-
-    def is_open(self) -> bool:
-        return self.transport is not None and not self.transport.is_closing()
+    def _stop(self, refusal: Refusal) -> None:
+        """Ends parsing: the parser wraps what a callback raises."""
+        self.refusal = refusal
+        raise refusal
 
     def _headers_too_large(self) -> Refusal:
         bounds = f"{self.limits.headers} headers or {self.limits.header_bytes:,} bytes of them"
         return Refusal(431, f"more than {bounds} were sent")
 
-    def _stop(self, refusal: Refusal) -> None:
-        """Ends parsing; the parser wraps what a callback raises, and uvicorn answers through `send_400_response`."""
-        self.refusal = refusal
-        raise refusal
+    # What is written
 
-    def send_400_response(self, msg: str) -> None:
-        refusal = self.refusal or Refusal(400, "this is not a valid HTTP request", "speak HTTP/1.1")
-        self.refuse(refusal)
+    def _begin(self, request: HttpRequest) -> None:
+        if request.refused is None:
+            self.task = self.site.loop.create_task(self._answer(request))
+        else:
+            self._write(request, request.refused)
+
+    async def _answer(self, request: HttpRequest) -> None:
+        answer = await self.app.answer(request)
+        self.task = None
+        self._write(request, answer)
+        while self.waiting and self.task is None:
+            self._begin(self.waiting.popleft())
+            self._read_on()
+
+    def _write(self, request: HttpRequest, answer: HttpAnswer) -> None:
+        head = self.app.note(request, answer)
+        if self.phase is BUSY:
+            self.phase, self.since, self.head_bytes = HEAD, self.site.loop.time(), 0
+        self.served = True
+        transport = self.transport
+        if transport.is_closing():
+            return
+        keeps = request.keeps and not self.site.draining and CLOSE not in answer.headers
+        end = b"\r\n" if keeps or CLOSE in answer.headers else b"connection: close\r\n\r\n"
+        body = b"" if request.method == "HEAD" or answer.status in NO_BODY else answer.body
+        transport.write(b"".join((STATUS_LINE[answer.status], self.site.date, head, end, body)))
+        if not keeps:
+            self.waiting.clear()
+            transport.close()
 
     def refuse(self, refusal: Refusal) -> None:
         """Answers what never became a request, and closes the connection."""
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = error_body(refusal, "plain", "")
-            head = b"content-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % (JSON, len(body))
-            self.transport.write(STATUS_LINE[refusal.status] + head + body)
-        self.transport.close()
+        request = HttpRequest("", b"", b"", {}, self.client, self.limits, self, keeps=False)
+        request.refused = self.app.refused(refusal, request)
+        self._hand_over(request)
 
-    def overdue(self, now: float) -> Refusal | None:
-        """Returns why the connection has waited too long, if it has."""
-        if self.phase is HEAD and now - self.since > self.limits.header_s and (not self.served or self.head_bytes):
-            return Refusal(408, f"no complete request came within {self.limits.header_s:g} s")
-        if self.phase is HEAD and now - self.since > self.limits.idle_s:
-            return IDLE
-        if self.phase is BODY and now - self.since > self.limits.body_s:
-            return Refusal(408, f"the body did not come within {self.limits.body_s:g} s")
-        return None
-
-
-def write_answer(cycle: RequestResponseCycle, status: int, head: bytes, body: bytes) -> bool:
-    """Writes an answer of one piece at once and returns True, or False where uvicorn's own way is needed.
-
-    uvicorn looks at every header with two patterns, at 1 us each; the application has checked these as a whole.
-    """
-    transport = cycle.transport
-    if cycle.response_started or cycle.flow.write_paused or cycle.disconnected or cycle.scope["method"] == "HEAD":
-        return False
-    cycle.waiting_for_100_continue = False
-    cycle.response_started = cycle.response_complete = True
-    end = b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n"
-    transport.write(b"".join((STATUS_LINE[status], _defaults(cycle), head, end, body)))
-    cycle.message_event.set()
-    if not cycle.keep_alive:
-        transport.close()
-    cycle.on_response()
-    return True
+    def sweep(self, now: float) -> None:
+        """Closes the connection if it is overdue."""
+        if self.blocked_since is not None:
+            if now - self.blocked_since > self.limits.write_s:
+                self.transport.abort()
+            return
+        waited, limits = now - self.since, self.limits
+        if self.phase is HEAD and self.task is None:
+            if waited > limits.header_s and (not self.served or self.head_bytes):
+                self.refuse(Refusal(408, f"no complete request came within {limits.header_s:g} s"))
+            elif waited > limits.idle_s:
+                self.transport.close()
+        elif self.phase is BODY and self.request is not None:
+            if self.request.refused is not None and waited > DISCARD_S:
+                self.request.keeps = False
+                self._hand_over(self.request)
+            elif waited > limits.body_s:
+                self.refuse(Refusal(408, f"the body did not come within {limits.body_s:g} s"))
 
 
-def _defaults(cycle: RequestResponseCycle) -> bytes:
-    """Returns the headers of every answer, of which uvicorn makes new ones once a second (the date)."""
-    global _last
-    if _last[0] is not cycle.default_headers:
-        _last = (cycle.default_headers, b"".join([b"%s: %s\r\n" % header for header in cycle.default_headers]))
-    return _last[1]
-
-
-_last: tuple[list[tuple[bytes, bytes]], bytes] = ([], b"")
-EXTENSIONS: dict[str, Any] = {WRITE_ANSWER: write_answer}
-
-
-def bounded(limits: Limits) -> type[BoundedProtocol]:
-    """Returns the protocol with these limits."""
-    return type("Bounded", (BoundedProtocol,), {"limits": limits})
-
-
-def make_room(connections: Iterable[Any], most: int) -> None:
+def make_room(connections: Iterable[Connection], most: int) -> None:
     """Closes the connections that have waited longest for a request, one in a hundred at a time."""
-    idle = [c for c in connections if isinstance(c, BoundedProtocol) and c.phase is HEAD and c.is_open()]
+    idle = [c for c in connections if c.phase is HEAD and c.task is None and not c.transport.is_closing()]
     for connection in heapq.nsmallest(max(1, most // 100), idle, key=lambda c: c.since):
         connection.transport.abort()
 
 
-def sweep(connections: Iterable[Any], now: float) -> int:
-    """Closes what is overdue and returns how many connections that were."""
-    closed = 0
-    for connection in list(connections):
-        if not isinstance(connection, BoundedProtocol) or connection.transport is None:
-            continue
-        blocked = connection.blocked_since
-        if blocked is not None and now - blocked > connection.limits.write_s:
-            connection.transport.abort()
-        elif (refusal := connection.overdue(now)) is IDLE:
-            connection.transport.close()
-        elif refusal is not None:
-            connection.refuse(refusal)
-        else:
-            continue
-        closed += 1
-    return closed
-
-
-class Server(uvicorn.Server):
-    """uvicorn's server without signal handlers of its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+async def sweep(site: Site) -> None:
+    """Looks at all connections once a second."""
+    while True:
+        await asyncio.sleep(SWEEP_S)
+        site.tick()
+        site.addresses.tick(site.loop.time())
+        for number, connection in enumerate(list(site.connections), 1):
+            connection.sweep(site.loop.time())
+            if number % SWEPT_AT_ONCE == 0:
+                await asyncio.sleep(0)

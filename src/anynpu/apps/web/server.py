@@ -15,13 +15,18 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anynpu.apps.web.app import App
 from anynpu.apps.web.limits import Limits
 from anynpu.apps.web.notify import Notifier
 from anynpu.errors import ConfigError
 
+if TYPE_CHECKING:
+    from anynpu.apps.web.protocol import Site
+
 BACKLOG = 2048
+DRAIN_STEP_S, GIVE_UP_S = 0.01, 2.0
 SPARE_FILES = 256
 """Descriptors for everything that is not a connection."""
 _logger = logging.getLogger("anynpu.web")
@@ -124,53 +129,53 @@ class Running:
     """One server from its start to its end."""
 
     def __init__(self, app: App, listeners: list[socket.socket], life: Life, notifier: Notifier) -> None:
-        import uvicorn
-
-        from anynpu.apps.web.protocol import Server, bounded
-
-        limits = app.limits
-        config = uvicorn.Config(
-            app,
-            http=bounded(limits),
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            backlog=BACKLOG,
-            timeout_keep_alive=max(1, round(limits.idle_s)),
-            timeout_graceful_shutdown=max(1, round(limits.grace_s)),
-        )
-        self.server = Server(config)
-        self.listeners, self.life, self.notifier = listeners, life, notifier
+        self.app, self.listeners, self.life, self.notifier = app, listeners, life, notifier
+        self.started = self.stopping = False
         self.ended_by: int | None = None
         self.reloads: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._site: Site | None = None
 
     async def serve(self) -> int | None:
+        from anynpu.apps.web.protocol import Site, sweep
+
         loop = asyncio.get_running_loop()
-        background = [loop.create_task(self._sweep())]
+        site = self._site = Site(self.app, loop)
+        background = [loop.create_task(sweep(site))]
         with self._signals(loop):
-            serving = loop.create_task(self.server.serve(self.listeners))
-            starting = loop.create_task(_as_coroutine(self.life.start))
+            servers = [await _listen(listener, site) for listener in self.listeners]
+            self.started = True
+            ended, starting = loop.create_task(self._ended.wait()), loop.create_task(_as_coroutine(self.life.start))
             try:
-                await asyncio.wait({serving, starting}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({ended, starting}, return_when=asyncio.FIRST_COMPLETED)
                 if starting.done():
                     await starting
-                    if not self.server.should_exit:
+                    if not self.stopping:
                         self.life.ready()
                         self.notifier.ready("serving")
                         background.append(loop.create_task(self._keep_alive()))
-                await serving
+                await ended
             finally:
-                self.server.should_exit = True
-                starting.cancel()
-                await asyncio.gather(serving, starting, *self.reloads, return_exceptions=True)
-                for task in background:
+                self.stopping = True
+                for server in servers:
+                    server.close()
+                await self._drained(site)
+                for task in (ended, starting, *background):
                     task.cancel()
+                await asyncio.gather(ended, starting, *self.reloads, return_exceptions=True)
                 await self.life.close()
         return self.ended_by
+
+    async def _drained(self, site: Site) -> None:
+        """Waits until the last answer is out; what takes too long is answered with 503."""
+        loop = asyncio.get_running_loop()
+        site.drain()
+        for limit_s, then in ((self.app.limits.grace_s, site.cancel), (GIVE_UP_S, site.abort)):
+            end = loop.time() + limit_s
+            while site.connections and loop.time() < end:
+                await asyncio.sleep(DRAIN_STEP_S)
+            then()
+        await asyncio.sleep(0)
 
     @contextlib.contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:
@@ -190,18 +195,17 @@ class Running:
 
     def stop(self, number: int) -> None:
         """The first signal drains; the second ends what is still in flight."""
-        if self.server.should_exit:
-            self.server.force_exit = True
-            for task in self.server.server_state.tasks:
-                task.cancel()
+        if self.stopping:
+            if self._site is not None:
+                self._site.cancel()
             return
-        self.ended_by = number
+        self.stopping, self.ended_by = True, number
         self.notifier.stopping()
         self.life.stopping()
-        self.server.should_exit = True
+        self._ended.set()
 
     def _reload(self) -> None:
-        if self.life.reload is None or self.server.should_exit:
+        if self.life.reload is None or self.stopping:
             return
         task = asyncio.get_running_loop().create_task(self._reloaded(self.life.reload))
         self.reloads.add(task)
@@ -215,18 +219,17 @@ class Running:
             _logger.exception("the reload failed")
         self.notifier.ready("serving")
 
-    async def _sweep(self) -> None:
-        from anynpu.apps.web.protocol import SWEEP_S, sweep
-
-        loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(SWEEP_S)
-            sweep(self.server.server_state.connections, loop.time())
-
     async def _keep_alive(self) -> None:
         while self.notifier.watchdog_s:
             self.notifier.alive()
             await asyncio.sleep(self.notifier.watchdog_s / 3)
+
+
+async def _listen(listener: socket.socket, site: Site) -> asyncio.AbstractServer:
+    loop = asyncio.get_running_loop()
+    if listener.family == socket.AF_UNIX:
+        return await loop.create_unix_server(site.connection, sock=listener, backlog=BACKLOG)
+    return await loop.create_server(site.connection, sock=listener, backlog=BACKLOG)
 
 
 async def _as_coroutine(start: Callable[[], Awaitable[None]]) -> None:
