@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from small_models import Counted, picture
 
-from anynpu.apps.search import index as module
+from anynpu.apps.search import intake as module
 from anynpu.apps.search import reading
 from anynpu.apps.search.documents import paragraphs, read_text
 from anynpu.apps.search.index import Index

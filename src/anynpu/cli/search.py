@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,25 +13,23 @@ from typing import Any
 import click
 
 from anynpu import schema
-from anynpu.apps.search.index import Index, Progress, Summary, read_record
-from anynpu.apps.search.models import Models, PictureModel, TextModel, picture_model, text_model
-from anynpu.apps.search.query import Answer, Result, Search, Where
+from anynpu.apps.search.intake import Summary
+from anynpu.apps.search.models import picture_model
+from anynpu.apps.search.query import Search, Where
 from anynpu.cli import options
 from anynpu.cli.command import Group
 from anynpu.cli.run import open_on
+from anynpu.cli.search_index import OPENED, opened_index
+from anynpu.cli.show_search import show_answer, show_summary, teller
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError, on_one_line
 from anynpu.pipeline.output import as_json
 from anynpu.runtime import task
-from anynpu.tasks.embed import ImageTower, TextTower
+from anynpu.tasks.embed import ImageTower
 from anynpu.tasks.images import read_image
 
 INTERRUPTED = 130
-TELL_S = 2.0
-MOST_LISTED = 20
 MOST_TEXT_BYTES = 32 << 20
-OPENED = {"device": None, "timeout": 10.0}
-"""Every model runs on its format's reference device."""
 INDEX = click.option(
     "--index",
     "folder",
@@ -75,50 +71,6 @@ class Questions(Group):
         if args and args[0].startswith("-") and args[0] not in ("-h", "--help"):
             args = ["find", *args]
         return super().parse_args(ctx, args)
-
-
-def default_index() -> Path:
-    """Returns where the index is if nobody says otherwise."""
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "anynpu" / "search"
-
-
-def folder_of(given: Mapping[str, Any]) -> Path:
-    chosen = given.get("folder") or os.environ.get("ANYNPU_SEARCH_INDEX")
-    return Path(chosen).expanduser().absolute() if chosen else default_index()
-
-
-@contextmanager
-def opened_index(given: Mapping[str, Any], wanted: Sequence[str], new: bool = False) -> Iterator[Index]:
-    """Gives the index with those of its models that a command needs: the ones given, or else the ones it remembers."""
-    folder = folder_of(given)
-    paths: dict[str, Path | None] = {
-        "image": given.get("image_model"),
-        "question": given.get("question_model"),
-        "text": given.get("text_model"),
-    }
-    if not new or (folder / "index.json").exists():
-        record = read_record(folder)
-        kept = {"image": record.image_model, "question": record.question_model, "text": record.text_model}
-        paths = {name: path or (Path(kept[name]) if kept[name] else None) for name, path in paths.items()}
-    with ExitStack() as stack:
-        pictures: PictureModel | None = None
-        texts: dict[str, TextModel] = {}
-        for name in wanted:
-            path = paths[name]
-            if path is None:
-                continue
-            subject = task.read_subject(path.absolute(), ("embed-image" if name == "image" else "embed-text",))
-            session, _ = open_on(subject.artifact, OPENED)
-            stack.callback(session.close)
-            model = task.model_of(subject, session)
-            if name == "image":
-                pictures = picture_model(subject.artifact, ImageTower(model))
-            else:
-                texts[name] = text_model(subject.artifact, TextTower(model))
-        models = Models(pictures, texts.get("question"), texts.get("text"))
-        index = stack.enter_context(Index(folder, models, given.get("store") or "", given.get("token") or ""))
-        yield index
 
 
 @click.group(cls=Questions)
@@ -173,46 +125,6 @@ def index(folders: tuple[Path, ...], **given: Any) -> int:
     for folder, summary in summaries:
         show_summary(folder, summary)
     return status
-
-
-def teller(quiet: bool) -> Callable[[Progress], None]:
-    """Returns what shows how far a run is: one line every two seconds, in place on a terminal."""
-    last = [0.0]
-
-    def tell(progress: Progress) -> None:
-        finished = progress.done == progress.total
-        if quiet or (time.monotonic() - last[0] < TELL_S and not finished):
-            return
-        last[0] = time.monotonic()
-        left = (progress.total - progress.done) / progress.per_second if progress.per_second else 0.0
-        share = progress.model_s / progress.seconds if progress.seconds else 0.0
-        line = (
-            f"{progress.done:,} of {progress.total:,} files, {progress.per_second:.1f} a second, "
-            f"{share:.0%} of the time in the model, {timedelta(seconds=round(left))} to go"
-        )
-        place = sys.stderr.isatty()
-        click.echo(f"\r{line}\x1b[K" if place else line, err=True, nl=not place or finished)
-
-    return tell
-
-
-def show_summary(folder: Path, summary: Summary) -> None:
-    rate = summary.computed / summary.seconds if summary.seconds else 0.0
-    share = summary.model_s / summary.seconds if summary.seconds else 0.0
-    click.echo(
-        on_one_line(
-            f"{folder}: {summary.files:,} files; {summary.computed:,} computed, {summary.known:,} known contents, "
-            f"{summary.unchanged:,} unchanged, {summary.removed:,} gone; {summary.seconds:.1f} s, {rate:.1f} a second, "
-            f"{share:.0%} of the time in the model"
-        )
-    )
-    if summary.skipped:
-        click.echo(f"{summary.skipped:,} files of a kind without a model: --image-model, --text-model")
-    for _, reason in summary.problems[:MOST_LISTED]:
-        click.echo(on_one_line(f"anynpu: {reason}"), err=True)
-    if len(summary.problems) > MOST_LISTED:
-        more = len(summary.problems) - MOST_LISTED
-        click.echo(f"anynpu: {more:,} more cannot be read: `anynpu search state --problems` lists all", err=True)
 
 
 @search.command()
@@ -290,35 +202,6 @@ def _day(text: str | None, flag: str) -> datetime | None:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
     except ValueError:
         raise ConfigError(f"--{flag} {text}: a day was expected", "such as 2024-05-01") from None
-
-
-def show_answer(answer: Answer, format: str) -> None:
-    """Prints what was found."""
-    if format == "json":
-        record = {"schema_version": 1, "kind": "search", **schema.to_dict(answer, whole=True)}
-        click.echo(as_json(record), nl=False)
-        return
-    print_table([_row(each) for each in answer.pictures], "pictures" if answer.documents else "")
-    print_table([_row(each) for each in answer.documents], "documents" if answer.pictures else "")
-    for note in answer.notes:
-        click.echo(note, err=True)
-    if not answer.pictures and not answer.documents:
-        click.echo("nothing was found", err=True)
-
-
-def _row(result: Result) -> dict[str, str]:
-    where = result.paths[0] if result.paths else "?"
-    where += f":{result.line}" if result.kind == "document" else ""
-    more = f" and {len(result.paths) - 1} more" if len(result.paths) > 1 else ""
-    gone = " (gone: index again)" if result.gone else ""
-    row = {
-        "score": f"{result.score:.4f}",
-        "taken": datetime.fromtimestamp(result.taken, UTC).strftime("%Y-%m-%d"),
-        "file": f"{where}{more}{gone}",
-    }
-    if result.kind == "document":
-        row["text"] = result.text if len(result.text) <= 60 else result.text[:57] + "..."
-    return row
 
 
 @search.command()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from anynpu.apps.search.documents import paragraphs
-from anynpu.apps.search.index import DOCUMENTS, IMAGES, Index
+from anynpu.apps.search.index import Index
+from anynpu.apps.search.points import DOCUMENTS, IMAGES
 from anynpu.errors import ConfigError
 from anynpu.tasks.picture import Picture
 from anynpu.tensors import Array

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anynpu.apps.search.index import IMAGES, Index
+from anynpu.apps.search.index import Index
 from anynpu.apps.search.models import PictureModel
+from anynpu.apps.search.points import IMAGES
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.tasks.picture import Picture, read_image
 from anynpu.tensors import Array

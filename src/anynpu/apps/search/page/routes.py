@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from anynpu import schema
-from anynpu.apps.search.index import DOCUMENTS, IMAGES
+from anynpu.apps.search.points import DOCUMENTS, IMAGES
 from anynpu.apps.search.query import Answer, Search, Where
 from anynpu.apps.web.app import App, Policy, Route
 from anynpu.apps.web.files import PackageFile
