@@ -161,6 +161,13 @@ class Artifact:
     @classmethod
     def read(cls, path: Path) -> Artifact:
         """Returns the artifact in folder `path` as its manifest describes it; whether that is true is not looked at."""
+        if path.is_file():
+            raise ConfigError(
+                f"{path}: is a file, and an artifact is a folder that `anynpu build` made",
+                f"name the folder {path.parent}"
+                if (path.parent / MANIFEST).is_file()
+                else "anynpu build -m MODEL -t CHIP -o out",
+            )
         if not path.is_dir():
             raise ConfigError(f"{path}: no such folder", "an artifact is a folder that `anynpu build` made")
         file = path / MANIFEST

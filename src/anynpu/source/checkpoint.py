@@ -15,6 +15,7 @@ import numpy as np
 
 from anynpu.arrays import read_npz
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolMissing
+from anynpu.source.kinds import CHECKPOINT, kind_of
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +24,9 @@ WRAPPERS = ("state_dict", "model_state_dict", "model")
 PREFIXES = ("module.", "_orig_mod.")
 LFS_POINTER = b"version https://git-lfs.github.com/spec"
 SHOWN = 5
+ENDINGS = (".pt", ".pth", ".ckpt", ".tar", ".safetensors", ".npz", ".bin")
+READ = (CHECKPOINT, "a zip archive", "a tar archive")
+FORMS = "give .pt, .pth, .ckpt, .safetensors or .npz; a network goes with -m"
 
 
 def load_tensors(path: Path, trust: bool = False) -> dict[str, torch.Tensor]:
@@ -62,11 +66,15 @@ def _check_file(path: Path) -> None:
     if not path.is_file():
         raise ConfigError(f"checkpoint {path} does not exist", "check the path given with --ckpt")
     with path.open("rb") as file:
-        head = file.read(len(LFS_POINTER))
+        head = file.read(4096)
     if not head:
         raise IntegrityError(f"checkpoint {path} is empty", "copy or download it again")
-    if head == LFS_POINTER:
+    if head.startswith(LFS_POINTER):
         raise IntegrityError(f"checkpoint {path} is a git-lfs pointer, not the weights", "run: git lfs pull")
+    if path.suffix.lower() not in ENDINGS:
+        kind = "an ONNX model" if path.suffix.lower() == ".onnx" else kind_of(path, head)
+        if kind and kind not in READ:
+            raise ConfigError(f"--ckpt {path}: no checkpoint: it looks like {kind}", FORMS)
 
 
 def _from_npz(path: Path) -> dict[str, torch.Tensor]:

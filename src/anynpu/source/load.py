@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anynpu import schema, tool
-from anynpu.artifact import Artifact, Estimates, Manifest, hash_file
+from anynpu.artifact import MANIFEST, Artifact, Estimates, Manifest, hash_file
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.measure.samples import read_samples
 from anynpu.source import zoo
 from anynpu.source.dependencies import installed
+from anynpu.source.kinds import reject_other_kinds
 from anynpu.source.torch_module import TorchReference, parse_reference, source_files
 from anynpu.tasks.card import Card
 from anynpu.tensors import DTYPES, Array, TensorSpec
@@ -106,6 +107,8 @@ def _existing(path: Path, what: str) -> Path:
     if not path.exists():
         known = [p.name for p in path.parent.glob("*") if p.is_file()] if path.parent.is_dir() else []
         raise ConfigError(f"{path}: no such {what}{schema.near(path.name, known)}", FORMS if what == "model" else "")
+    if (path / MANIFEST).is_file():
+        raise ConfigError(f"{path}: is built already, not a {what}", "anynpu show, run and bench take its folder")
     if path.is_dir():
         raise ConfigError(f"{path}: is a folder, not a {what}", FORMS if what == "model" else "")
     return path
@@ -123,7 +126,9 @@ def _reject_torch_only(source: ModelSource) -> None:
 
 def _onnx_digest(path: Path) -> str:
     """Returns the digest of a model with all its weights; one that keeps them in other files is read to get it."""
-    if b"location" not in path.read_bytes():
+    data = path.read_bytes()
+    reject_other_kinds(path, data)
+    if b"location" not in data:
         return hash_file(path)
     from anynpu.source.onnx_file import read
 

@@ -14,28 +14,11 @@ import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, first_line
+from anynpu.source.kinds import EXPORT_AGAIN, not_onnx, reject_other_kinds
 
 # Protobuf cannot hold or write more in one message.
 MAX_BYTES = 2**31 - 1
 
-_EXPORT_AGAIN = "Export or download the model again."
-_MAGIC: tuple[tuple[int, bytes, str], ...] = (
-    (4, b"TFL3", "a TensorFlow Lite model"),
-    (4, b"ORTM", "an onnxruntime .ort model"),
-    (0, b"\x89PNG", "a PNG image"),
-    (0, b"\xff\xd8\xff", "a JPEG image"),
-    (0, b"\x89HDF", "an HDF5 file (Keras)"),
-    (0, b"GGUF", "a GGUF model"),
-    (0, b"\x1f\x8b", "a gzip archive"),
-    (0, b"\x93NUMPY", "a NumPy array"),
-    (0, b"\x7fELF", "an ELF program"),
-    (0, b"\x80\x02\x8a\x0a", "a PyTorch checkpoint"),
-    (257, b"ustar", "a tar archive"),
-)
-_HINTS = {
-    "a PyTorch checkpoint": "Pass the network as FILE.py:CLASS and the checkpoint with --ckpt.",
-    "a TensorFlow Lite model": "Pass the ONNX or PyTorch model it was made from.",
-}
 _FLOATS = {TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16}
 # Values a typed field holds for one element, where it is not one; names follow the wire format of TensorProto.
 _WORDS_PER_ELEMENT: dict[int, int] = {TensorProto.COMPLEX64: 2, TensorProto.COMPLEX128: 2}
@@ -44,7 +27,7 @@ _WORDS_PER_ELEMENT: dict[int, int] = {TensorProto.COMPLEX64: 2, TensorProto.COMP
 def read(path: Path) -> ModelProto:
     """Returns the model in `path` with all its weights inside, checked for damage."""
     data = _bytes(path)
-    _reject_other_kinds(path, data)
+    reject_other_kinds(path, data)
     try:
         model = ModelProto()
         model.ParseFromString(data)
@@ -58,7 +41,7 @@ def read(path: Path) -> ModelProto:
     except AnyNpuError:
         raise
     except Exception as error:  # protobuf and the checker raise many kinds; all mean one thing here
-        raise IntegrityError(f"{path}: not a whole ONNX model: {first_line(error)}", _EXPORT_AGAIN) from error
+        raise not_onnx(path, first_line(error)) from error
     return model
 
 
@@ -86,39 +69,6 @@ def _near_files(path: Path) -> str:
     return f"ONNX files in that folder: {', '.join(others)}." if others else "Check the path."
 
 
-def _reject_other_kinds(path: Path, data: bytes) -> None:
-    if not data:
-        raise IntegrityError(f"{path}: the file is empty", _EXPORT_AGAIN)
-    if data.startswith(b"version https://git-lfs"):
-        raise IntegrityError(f"{path}: is a git-lfs pointer, not the model itself", "Run `git lfs pull` to fetch it.")
-    kind = _kind(data)
-    if kind:
-        raise IntegrityError(f"{path}: not an ONNX file: it looks like {kind}", _HINTS.get(kind, _EXPORT_AGAIN))
-
-
-def _kind(data: bytes) -> str:
-    """Returns what the first bytes say the file is, or '' when they could be ONNX."""
-    for offset, magic, kind in _MAGIC:
-        if data[offset : offset + len(magic)] == magic:
-            return kind
-    if data.startswith(b"PK\x03\x04"):
-        return "a PyTorch checkpoint" if b"data.pkl" in data[:4096] else "a zip archive"
-    if data[8:9] == b"{" and int.from_bytes(data[:8], "little") < len(data):
-        return "a safetensors file"
-    return _text_kind(data[:512])
-
-
-def _text_kind(head: bytes) -> str:
-    try:
-        text = head[:-4].decode() if len(head) == 512 else head.decode()
-    except UnicodeDecodeError:
-        return ""
-    if any(ord(char) < 32 and char not in "\t\r\n" for char in text):
-        return ""
-    start = text.lstrip().lower()
-    return "an HTML page" if start.startswith(("<!doctype html", "<html")) else "text"
-
-
 def _check_strings(model: ModelProto) -> None:
     """Raises ValueError for a string that is not UTF-8, which would fail much later."""
     stack: list[object] = [model]
@@ -136,11 +86,11 @@ def _check_strings(model: ModelProto) -> None:
 
 def _check_header(path: Path, model: ModelProto) -> None:
     if not model.graph.node:
-        raise IntegrityError(f"{path}: not a whole ONNX model: the graph has no nodes", _EXPORT_AGAIN)
+        raise not_onnx(path, "the graph has no nodes")
     if not model.graph.output:
-        raise IntegrityError(f"{path}: not a whole ONNX model: the graph has no outputs", _EXPORT_AGAIN)
+        raise not_onnx(path, "the graph has no outputs")
     if not model.opset_import:
-        raise IntegrityError(f"{path}: not a whole ONNX model: no opset is stated", _EXPORT_AGAIN)
+        raise not_onnx(path, "no opset is stated")
     newest = onnx.defs.onnx_opset_version()
     for opset in model.opset_import:
         if opset.domain in ("", "ai.onnx") and opset.version > newest:
@@ -198,7 +148,7 @@ def _external_bytes(where: str, folder: Path, tensor: TensorProto, budget: int) 
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if not location:
-        raise IntegrityError(f"{where}: external data without a location", _EXPORT_AGAIN)
+        raise IntegrityError(f"{where}: external data without a location", EXPORT_AGAIN)
     file = folder / location
     # resolve() follows symbolic links, so one test covers absolute paths, '..' and links.
     if not file.resolve().is_relative_to(folder) or Path(location).is_absolute() or ".." in Path(location).parts:
@@ -228,14 +178,14 @@ def _span(where: str, entries: dict[str, str], size: int, needed: int) -> tuple[
     length = int(entries.get("length") or needed)
     if offset < 0 or length != needed or offset + length > size:
         raise IntegrityError(
-            f"{where}: needs {needed} bytes, its external data gives {length} at {offset} of {size}", _EXPORT_AGAIN
+            f"{where}: needs {needed} bytes, its external data gives {length} at {offset} of {size}", EXPORT_AGAIN
         )
     return offset, length
 
 
 def _needed_bytes(where: str, tensor: TensorProto) -> int:
     if any(dim < 0 for dim in tensor.dims):
-        raise IntegrityError(f"{where}: has a negative dimension {list(tensor.dims)}", _EXPORT_AGAIN)
+        raise IntegrityError(f"{where}: has a negative dimension {list(tensor.dims)}", EXPORT_AGAIN)
     # integers only: damaged dimensions can be too large for a float
     bits = int(math.prod(tensor.dims)) * _bits(where, tensor)
     return (bits + 7) // 8
@@ -244,7 +194,7 @@ def _needed_bytes(where: str, tensor: TensorProto) -> int:
 def _bits(where: str, tensor: TensorProto) -> int:
     name = TensorProto.DataType.Name(tensor.data_type) if tensor.data_type in TensorProto.DataType.values() else ""
     if name in ("", "UNDEFINED"):
-        raise IntegrityError(f"{where}: has no known data type ({tensor.data_type})", _EXPORT_AGAIN)
+        raise IntegrityError(f"{where}: has no known data type ({tensor.data_type})", EXPORT_AGAIN)
     if name.endswith("INT2"):
         return 2
     if name.endswith("INT4") or name.startswith("FLOAT4"):
@@ -261,7 +211,7 @@ def _check_tensor(where: str, tensor: TensorProto) -> None:
     else:
         got, needed, unit = *_typed_counts(tensor), "values"
     if got != needed:
-        raise IntegrityError(f"{where}: needs {needed} {unit} for {list(tensor.dims)}, has {got}", _EXPORT_AGAIN)
+        raise IntegrityError(f"{where}: needs {needed} {unit} for {list(tensor.dims)}, has {got}", EXPORT_AGAIN)
     if tensor.data_type in _FLOATS:
         _check_finite(where, tensor)
 
@@ -299,4 +249,4 @@ def _check_graph(path: Path, graph: onnx.GraphProto) -> None:
     known |= {tensor.values.name for tensor in graph.sparse_initializer}
     for output in graph.output:
         if output.name not in known:
-            raise IntegrityError(f"{path}: output '{output.name}' is produced by no node", _EXPORT_AGAIN)
+            raise IntegrityError(f"{path}: output '{output.name}' is produced by no node", EXPORT_AGAIN)

@@ -255,7 +255,7 @@ def test_external_data_through_a_link(tmp_path):
 def test_truncation_anywhere_is_found(tmp_path):
     data = conv_model().SerializeToString()
     path = tmp_path / "net.onnx"
-    start = time.monotonic()
+    start = time.process_time()
     for size in sorted({round(i * (len(data) - 1) / 219) for i in range(220)}):
         path.write_bytes(data[:size])
         with pytest.raises(IntegrityError):
@@ -267,7 +267,7 @@ def test_flipped_bytes_never_escape(tmp_path):
     data = conv_model().SerializeToString()
     path = tmp_path / "net.onnx"
     rng = random.Random(1)
-    start = time.monotonic()
+    start = time.process_time()
     refused = 0
     for _ in range(800):
         damaged = bytearray(data)
@@ -281,4 +281,4 @@ def test_flipped_bytes_never_escape(tmp_path):
         except AnyNpuError:
             refused += 1
     assert refused > 100
-    assert time.monotonic() - start < 30
+    assert time.process_time() - start < 30
