@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,7 +20,9 @@ from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
 from anynpu.platform import Platform
 from anynpu.runtime.base import choose
+from anynpu.source.load import identify
 from anynpu.store import Store
+from anynpu.targets.data import require_data
 
 NOT_EXECUTED = "not executed"
 """The result of a chip whose file was made and proves nothing yet."""
@@ -126,6 +128,7 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
     plans, broken = plan_all(chips, request.options)
     timed = Timed(observer)
     steps = Steps(request, store, timed)
+    _require_named_samples(request, plans)
     result = BuildResult(request)
     result.model = steps.import_model().artifact
     if any(link.target.needs_data(link.options) for links in plans.values() for link in links):
@@ -141,6 +144,28 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
     result.timings = tuple(timed.stages)
     result.notes += steps.notes
     return result
+
+
+def _require_named_samples(request: Request, plans: Mapping[str, tuple[Link, ...]]) -> None:
+    """Raises where a chip needs samples and the request names none: now, not after the model is converted."""
+    if request.data or request.source.kind == "zoo":
+        return
+    for links in plans.values():
+        calibrated = next((link.target.name for link in links if link.target.needs_data(link.options)), "")
+        proved = links[-1].target.produces != "null" and any(_runs_here(link.target.produces) for link in links)
+        if calibrated or (proved and not request.test):
+            identify(request.source)  # a model that is not there is told of first
+            if calibrated:
+                require_data(None, calibrated)
+            require_samples(None)
+
+
+def _runs_here(format: str) -> bool:
+    try:
+        choose(format)
+    except ToolMissing:
+        return False
+    return True
 
 
 def _notes(result: BuildResult) -> list[str]:

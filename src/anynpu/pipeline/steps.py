@@ -169,6 +169,8 @@ class Steps:
         given = [samples for samples in (self.request.data, self.request.test) if samples]
         for samples in given:
             sources.require(samples)
+        if given and self.request.metric and sources.lacks_labels(given[-1]):
+            raise ConfigError(f"--metric {self.request.metric}: {given[-1]} has no labels", sources.LABEL_FORMS)
         if self.request.preprocess is not None and not any(map(sources.is_folder, given)):
             what = " and ".join(given) or "this model's own data"
             raise ConfigError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from anynpu.arrays import read_npy
 from anynpu.errors import ConfigError
 from anynpu.measure.samples import SampleSet, write_samples
 from anynpu.schema import from_dict, near, to_dict
-from anynpu.tasks.images import Preprocess, evenly, find_images, load_images
+from anynpu.tasks.images import Preprocess, class_folders, evenly, find_images, load_images
 from anynpu.tensors import Array, TensorSpec
 
 LABELS = "labels"
@@ -69,6 +70,18 @@ def require(source: str) -> None:
         return
     generator = generator_of(source)
     existing(str(generator[0]) if generator else source)
+
+
+def lacks_labels(source: str) -> bool:
+    """Whether a source can have no labels, by its form and the names in it; nothing is read, no generator runs."""
+    if generator_of(source) is not None:
+        return False
+    if is_folder(source):
+        return not class_folders(Path(source))
+    if source.endswith(".npz") and zipfile.is_zipfile(source):
+        with zipfile.ZipFile(source) as archive:
+            return f"{LABELS}.npy" not in archive.namelist()
+    return not source.endswith(".npz")
 
 
 def existing(source: str) -> Path:
