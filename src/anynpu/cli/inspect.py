@@ -17,6 +17,7 @@ from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.progress import observer
 from anynpu.cli.run import STRICT
 from anynpu.cli.show_cix import show_cix
+from anynpu.cli.show_open import read_open, show_open
 from anynpu.cli.show_stream import show_stream
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, on_one_line
@@ -166,7 +167,8 @@ def _target_row(platform: Platform) -> dict[str, str]:
 def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool, strict: bool, **_: Any) -> int:
     """Show a model or an artifact folder: tensors, operators, cost, fingerprint, placement, lineage.
 
-    A .cix file is read on any machine: tensors in our convention and the vendor's, target, compiler, sections.
+    A .cix file is read on any machine: tensors in our convention and the vendor's, target, compiler, sections. An ONNX
+    file with open dimensions is shown as it is, with the --shape that fixes them.
 
     \b
     anynpu show zoo:resnet8
@@ -197,7 +199,10 @@ def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool,
         artifact = Artifact.open(Path(subject))  # says what a folder must hold
     else:
         given["model"] = given.get("model") or subject
-        request = Request(options.model_source(given), ("null",))
+        source = options.model_source(given)
+        if (model := read_open(source)) is not None:
+            return show_open(model, source.shapes, given["format"])
+        request = Request(source, ("null",))
         with observer(given["quiet"]) as watcher:
             artifact = Steps(request, options.store(given), watcher).import_model().artifact
     if given["format"] == "json":
