@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,15 +26,16 @@ from anynpu.tasks.images import Picture, images_in, read_image
 from anynpu.tasks.matrix import draw
 from anynpu.tasks.model import Model
 from anynpu.tasks.space import cosines, joint
-from anynpu.tasks.text import read_lines
+from anynpu.tasks.text import MOST_BYTES, read_lines, split_lines
 from anynpu.tensors import Array
 
 MOST_SHOWN = 60
+STDIN = "-"
 TOWERS = ("embed-text", "embed-image")
 FILES = click.argument("files", nargs=-1, metavar="[IMAGE|FOLDER]...", type=click.Path(path_type=Path))
 TEXTS = (
     click.option("--text", "texts", multiple=True, metavar="TEXT", help="A text; repeat for more."),
-    click.option("--file", "lines", type=click.Path(path_type=Path), help="A file with one text a line."),
+    click.option("--file", "lines", type=click.Path(path_type=Path), help="A file with one text a line; - is stdin."),
 )
 
 
@@ -94,7 +96,17 @@ def gather(files: Sequence[Path], texts: Sequence[str] = (), lines: Path | None 
     found: list[Path] = []
     for path in files:
         found += images_in(path) if path.is_dir() else [path]
-    return Given([*texts, *(read_lines(lines) if lines is not None else ())], found)
+    return Given([*texts, *(_lines(lines) if lines is not None else ())], found)
+
+
+def _lines(path: Path) -> list[str]:
+    """Returns the texts in a file, or on stdin for -, one a line."""
+    if str(path) != STDIN:
+        return read_lines(path)
+    data = sys.stdin.buffer.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ConfigError(f"stdin gives more than {MOST_BYTES >> 20} MiB", "give it in parts")
+    return split_lines(data, "stdin")
 
 
 def _refuse_unused(model: Model, given: Given) -> None:
@@ -141,6 +153,7 @@ def embed(
     anynpu embed out/cpu --text "a photo of a cat" -o text.npz
     anynpu embed out/cpu photos/ -o photos.jsonl
     anynpu embed short/cpu --bucket long/cpu --file sentences.txt -o sentences.npz
+    grep -i error app.log | anynpu embed out/cpu --file - -o errors.jsonl
     """
     if output is not None and output.suffix not in (".npz", ".jsonl"):
         raise ConfigError(f"{output}: vectors are written as .npz or .jsonl")
@@ -297,7 +310,7 @@ def _print_matrix(rows: Sequence[str], columns: Sequence[str], values: Array) ->
 @click.argument("artifact", type=click.Path(path_type=Path))
 @click.argument("files", nargs=-1, required=True, metavar="IMAGE|FOLDER...", type=click.Path(path_type=Path))
 @click.option("--labels", metavar="A,B", help="Zero-shot: the classes to tell apart, in words.")
-@click.option("--labels-file", type=click.Path(path_type=Path), help="The same, one a line.")
+@click.option("--labels-file", type=click.Path(path_type=Path), help="The same, one a line; - is stdin.")
 @click.option("--text-model", metavar="ARTIFACT", type=click.Path(path_type=Path), help="Zero-shot: the text tower.")
 @click.option("--template", default="a photo of a {}", show_default=True, help="Zero-shot: the text around a label.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="How many classes to show.")
@@ -349,7 +362,7 @@ def _zero_shot_labels(given: Mapping[str, Any]) -> tuple[str, ...]:
         raise ConfigError("--labels and --labels-file say the same thing twice")
     if given["labels"] is None and given["labels_file"] is None:
         return ()
-    listed = given["labels"].split(",") if given["labels"] is not None else read_lines(given["labels_file"])
+    listed = given["labels"].split(",") if given["labels"] is not None else _lines(given["labels_file"])
     labels = tuple(label.strip() for label in listed if label.strip())
     if len(labels) < 2 or len(set(labels)) != len(labels):
         raise ConfigError("zero-shot needs at least two labels, all different", 'such as --labels "a cat,a dog"')

@@ -129,15 +129,24 @@ def read_bounded(path: Path, most: int, hint: str = "give it in parts") -> bytes
 
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
     """Returns the text in a file."""
+    return _decoded(read_bounded(path, most), str(path))
+
+
+def _decoded(data: bytes, place: str) -> str:
     try:
-        return read_bounded(path, most).decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise IntegrityError(f"{path}: not text in UTF-8") from None
+        raise IntegrityError(f"{place}: not text in UTF-8") from None
 
 
 def read_lines(path: Path) -> list[str]:
     """Returns the texts in a file, one a line; an empty line is a text too."""
-    lines = read_text(path).replace("\r\n", "\n").split("\n")
+    return split_lines(read_bounded(path, MOST_BYTES), str(path))
+
+
+def split_lines(data: bytes, place: str) -> list[str]:
+    """Returns the lines of a text; `place` is where it comes from."""
+    lines = _decoded(data, place).replace("\r\n", "\n").split("\n")
     return lines[:-1] if lines[-1] == "" else lines
 
 
