@@ -9,11 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from anynpu.capsules import toolchain
 from anynpu.store import Store
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+
+# The same examples in every run, however slow the machine: a failure is the change's, never chance's.
+settings.register_profile("anynpu", deadline=None, derandomize=True)
+settings.load_profile("anynpu")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -22,7 +22,7 @@ def by_loops(x, w, pad):
     return out
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([1, 3]), st.integers(0, 2))
 def test_a_convolution_is_exact(seed, kernel, pad):
     draw = np.random.default_rng(seed)

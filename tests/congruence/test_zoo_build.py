@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from zoo_flags import LARGE, flags
 
 from anynpu.artifact import Artifact
 from anynpu.runtime.base import choose
 from anynpu.source import zoo
 
-for package in ("torch", "litert_torch", "ai_edge_quantizer", "tflite_micro"):
+for package in ("torch", "tflite_micro"):
     pytest.importorskip(package)
 
 MODELS = zoo.names()
@@ -31,7 +32,7 @@ def build(folder: Path, *arguments: str) -> dict:
 @pytest.fixture(scope="module", params=MODELS)
 def int8(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param) / "int8"
-    return request.param, folder, build(folder, "-m", f"zoo:{request.param}", "-t", "cpu,tflm")
+    return request.param, folder, build(folder, *flags(request.param), "-t", "cpu,tflm")
 
 
 def chip(report: dict, name: str) -> dict:
@@ -43,11 +44,11 @@ def test_int8_is_close_to_float_and_int16_closer(int8, tmp_path):
     name, _, report = int8
     for target in ("cpu", "tflm"):
         proof = chip(report, target)["verification"]
-        assert proof["held_out"] and proof["samples"] >= 50
+        assert proof["held_out"] and proof["samples"] >= (16 if name == LARGE else 50)
         assert proof["sqnr_db"] >= 30, f"{name} on {target}: {proof['sqnr_db']:.1f} dB"
         one_point = max(0.01, 1 / proof["samples"])  # of fifty samples, one is two points
         assert abs(proof["score"] - proof["score_float"]) <= one_point + 1e-9, f"{name} on {target}: {proof}"
-    wide = build(tmp_path / "int16", "-m", f"zoo:{name}", "-t", "tflm", "-O", "activations=int16")
+    wide = build(tmp_path / "int16", *flags(name), "-t", "tflm", "-O", "activations=int16")
     assert chip(wide, "tflm")["verification"]["sqnr_db"] > chip(report, "tflm")["verification"]["sqnr_db"]
 
 
@@ -57,7 +58,7 @@ def test_litert_reference_kernels_are_within_two_steps_of_tflite_micro(int8):
     sessions = [choose("tflite", device)(artifact) for device in ("tflm", "litert")]
     spec = artifact.manifest.inputs[0]
     rng = np.random.default_rng(0)
-    count = 2 if name == "hello" else 16
+    count = 2 if name == LARGE else 16
     worst = 0
     for _ in range(count):
         sample = {spec.name: rng.integers(-128, 128, spec.shape).astype(spec.dtype)}
@@ -70,5 +71,5 @@ def test_litert_reference_kernels_are_within_two_steps_of_tflite_micro(int8):
 
 def test_the_same_build_again_takes_every_step_from_the_store(int8):
     name, folder, _ = int8
-    again = build(folder, "-m", f"zoo:{name}", "-t", "cpu,tflm")
+    again = build(folder, *flags(name), "-t", "cpu,tflm")
     assert again["timings"] and all(stage["cached"] for stage in again["timings"])

@@ -19,6 +19,7 @@ from emulator import MACHINES, MISSING, build, run
 from host import compare, write_c
 from sanitized import run_program, vectors
 from test_clean import SANITIZERS, WARNINGS
+from zoo_flags import LARGE, flags
 
 from anynpu.artifact import Artifact
 from anynpu.runtime.tflm import TflmSession
@@ -26,7 +27,7 @@ from anynpu.source import zoo
 
 INPUTS = int(os.environ.get("ANYNPU_TEST_INPUTS", "100"))
 """How many inputs for each model; 1,000 for a thorough run."""
-FEW = {"hello": 100}
+FEW = {LARGE: 100}
 """Models so large that they get this many times fewer inputs."""
 MLPERF = {
     "ad01_int8": (0.88, 0.88, 295_688),
@@ -73,9 +74,8 @@ def test_mlperf_tiny_is_clean(mlperf, compiler, tmp_path):
 
 def quantised(name: str, folder: Path, *options: str) -> Artifact:
     """Returns a zoo model, quantised by anynpu itself."""
-    for package in ("torch", "litert_torch", "ai_edge_quantizer"):
-        pytest.importorskip(package)
-    argv = [sys.executable, "-m", "anynpu", "build", "-m", f"zoo:{name}", "-t", "tflm", "-o", str(folder), "-q"]
+    pytest.importorskip("torch")
+    argv = [sys.executable, "-m", "anynpu", "build", *flags(name), "-t", "tflm", "-o", str(folder), "-q"]
     done = subprocess.run([*argv, *options], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr + done.stdout
     return Artifact.open(folder / "tflm")
@@ -115,7 +115,7 @@ def test_zoo_model_on_the_host(built, tmp_path, request):
 @pytest.mark.parametrize("machine", MACHINES)
 def test_zoo_model_on_an_emulated_core(built, machine, tmp_path, request, capsys):
     name = request.node.callspec.params["built"]
-    count = 1 if name == "hello" else 5
+    count = 1 if name == LARGE else 5
     made = write_c(built.main, tmp_path)
     inputs, outputs = vectors(built.main, count)
     result = run(build(tmp_path, MACHINES[machine], inputs, outputs), MACHINES[machine], count)

@@ -119,7 +119,7 @@ def test_functions_of_positive_numbers(op):
     agrees(model, {name: np.abs(array) + 0.1 for name, array in samples(model).items()})
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     size=st.tuples(st.integers(5, 12), st.integers(5, 12)),
     kernel=st.tuples(st.integers(1, 4), st.integers(1, 4)),
@@ -135,7 +135,7 @@ def test_convolution_windows(size, kernel, strides, dilations, pads, group):
     agrees(one("Conv", (1, 4, *size), weights, strides=strides, dilations=dilations, pads=pads, group=group))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     op=st.sampled_from(["MaxPool", "AveragePool"]),
     size=st.tuples(st.integers(4, 11), st.integers(4, 11)),

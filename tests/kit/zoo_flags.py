@@ -1,0 +1,11 @@
+"""How tests build the models of the zoo: with the same flags everywhere, so that they share what was built."""
+
+from __future__ import annotations
+
+LARGE = "hello"
+"""Thirty times the work of any other: a test takes fewer of its samples."""
+
+
+def flags(name: str) -> list[str]:
+    """Returns the arguments of a build of a model of the zoo, besides the chips."""
+    return ["-m", f"zoo:{name}", *(("--limit", "16") if name == LARGE else ())]
