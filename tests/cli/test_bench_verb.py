@@ -7,9 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -169,94 +167,6 @@ def test_an_interrupted_bench_keeps_what_was_measured(tmp_path):
     assert not found["complete"] and found["error"]["kind"] == "Interrupted" and found["runs"] > 10
 
 
-class Handler(BaseHTTPRequestHandler):
-    """Answers embedding requests; after `server.limit` answers it has had enough."""
-
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.bodies.append(body)
-        self.server.ports.add(self.client_address[1])
-        time.sleep(0.002)
-        good = len(self.server.bodies) <= self.server.limit
-        data = json.dumps({"data": [{"embedding": [1.0]}]} if good else {"error": "overloaded"}).encode()
-        self.send_response(200 if good else 503)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *words):
-        return
-
-
-@pytest.fixture
-def server():
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads, server.bodies, server.ports, server.limit = True, [], set(), 10**9
-    server.url = f"http://127.0.0.1:{server.server_port}/v1/embeddings"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    server.server_close()
-
-
-def test_http_over_one_connection(bench, server):
-    status, out, err = bench("--http", server.url, *QUICK, "-f", "json")
-    assert status == 0, err
-    found = json.loads(out)
-    assert found["scope"] == "http" and found["url"] == server.url and found["artifact"] is None
-    assert list(found["stages"]) == ["send", "wait", "receive"] and found["stages"]["wait"]["median"] >= 2
-    assert len(server.ports) == 1 == found["outputs"]["connections"] and "input" in server.bodies[0]
-    assert abs(found["reconciled"]["unexplained"]) < 0.2
-
-
-def test_http_with_a_body_and_several_connections(bench, server, tmp_path):
-    (tmp_path / "b.json").write_text('{"input": "x"}')
-    words = ("--scenario", "server", "--qps", 300, "--connections", 3, "-n", 60, "--warmup", 1, "-q", "-f", "json")
-    status, out, err = bench("--http", server.url, "--body", tmp_path / "b.json", *words)
-    assert status == 0, err
-    found = json.loads(out)
-    assert found["outputs"]["checked"] == len(server.bodies) and found["outputs"]["connections"] == 3
-    assert found["runs"] == 60 and server.bodies[-1] == {"input": "x"} and len(server.ports) == 3
-
-
-def test_a_server_without_persistent_connections(bench, server, monkeypatch):
-    monkeypatch.setattr(Handler, "protocol_version", "HTTP/1.0")
-    status, out, err = bench("--http", server.url, "-n", 10, "--warmup", 0, "-q")
-    assert status == 0 and "the server closed the connection: 16 were opened" in out, out + err
-
-
-def test_a_server_that_refuses_in_the_middle(bench, server):
-    server.limit = 30
-    status, out, err = bench("--http", server.url, "-n", 200, "--warmup", 1, "-q", "-f", "json")
-    found = json.loads(out)
-    assert status == 6 and "HTTP status 503" in err and "overloaded" in err
-    assert found["runs"] == 30 - 7 and not found["complete"]
-
-
-def test_an_answer_that_changes_is_counted(bench, server, monkeypatch):
-    monkeypatch.setattr(Handler, "date_time_string", lambda self, *a: "x")
-    server.limit = 10**9
-    real, count = json.dumps, []
-
-    def dumps(value, *a, **k):
-        count.append(1)
-        return real({**value, "id": len(count)} if "data" in value else value, *a, **k)
-
-    monkeypatch.setattr(json, "dumps", dumps)
-    status, out, err = bench("--http", server.url, "-n", 5, "--warmup", 0, "-q")
-    assert status == 0 and "answers differ from the first" in out, err
-
-
-def test_no_server(bench, server):
-    server.shutdown()
-    server.server_close()
-    status, _, err = bench("--http", server.url, *QUICK)
-    assert status == 6 and server.url in err
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -270,7 +180,6 @@ def test_no_server(bench, server):
         (["--post", "x:y"], "belong to --scope pipeline"),
         (["--scope", "pipeline", "--post", "no_such_module:y"], "--post no_such_module:y"),
         (["-i", "p.png"], "--scope pipeline only"),
-        (["--http", "http://x/"], "name an artifact, or --http"),
         (["-o", "no/such/folder/r.json"], "no such folder"),
         (["--with", "gone"], "gone"),
         (["--with", "null", "--scenario", "offline"], "measured single-stream"),
@@ -283,14 +192,8 @@ def test_bad_requests_are_refused_in_one_sentence(bench, tmp_path, monkeypatch, 
     assert (status == 2 or words[0] == "--with") and status in (2, 8) and out == "" and said in err, err
 
 
-@pytest.mark.parametrize("url", ["ftp://x/", "http://", "http://x:port/", "x"])
-def test_urls_that_are_none(bench, url):
-    status, _, err = bench("--http", url, "-q")
-    assert status == 2 and "http://HOST[:PORT]/PATH was expected" in err
-
-
-def test_bodies_that_are_none(bench, server, tmp_path):
+def test_bodies_that_are_none(bench, tmp_path):
     (tmp_path / "b.json").write_text("{")
     for name, said in (("b.json", "not valid JSON"), ("none.json", "No such file")):
-        status, _, err = bench("--http", server.url, "--body", tmp_path / name, "-q")
+        status, _, err = bench("http://127.0.0.1:9/v1/embeddings", "--body", tmp_path / name, "-q")
         assert status == 2 and said in err

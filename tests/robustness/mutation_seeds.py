@@ -347,9 +347,7 @@ def _of_settings(root: Path, base: Path) -> Iterator[Seed]:
     yield Seed("CSV", folder, "volts.csv", "text", ((*bench, "--energy-window", "0.02,0.08"),))
     (folder / "labels.txt").write_text("cat\ndog\nbus\n")
     (folder / "body.json").write_text(json.dumps({"input": ["text"], "model": "m"}))
-    yield Seed(
-        "record", folder, "body.json", "json", (("bench", "--http", "http://127.0.0.1:9/x", "--body", "body.json"),)
-    )
+    yield Seed("record", folder, "body.json", "json", (("bench", "http://127.0.0.1:9/x", "--body", "body.json"),))
 
 
 def seeds(root: Path, main: Main) -> list[Seed]:

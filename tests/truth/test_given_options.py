@@ -203,9 +203,9 @@ UNUSED = [
     pytest.param(["bench", "out", "--seed", "1"], "the scenario is single-stream", id="bench-seed"),
     pytest.param(["bench", "out", "--streams", "2"], "the scenario is single-stream", id="bench-streams"),
     pytest.param(["bench", "out", "--percentile", "90"], "there is no --bound", id="bench-percentile"),
-    pytest.param(["bench", "out", "--body", "x.json"], "there is no --http", id="bench-body"),
+    pytest.param(["bench", "out", "--body", "x.json"], "it is for the URL of a server", id="bench-body"),
     pytest.param(["bench", "out", "-n", "5", "--min-time", "9"], "an exact number of runs", id="bench-runs-and-time"),
-    pytest.param(["bench", "--http", "http://a", "--scope", "infer"], "a server is measured", id="bench-http-scope"),
+    pytest.param(["bench", "http://a", "--scope", "infer"], "a server is measured", id="bench-http-scope"),
     pytest.param(
         ["sweep", "-m", "zoo:kws", "-t", "cpu", "-o", "s", "--cluster", "tcp://a:1", "-j", "2"],
         "--jobs",

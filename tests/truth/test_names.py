@@ -264,8 +264,8 @@ FLAGS = [
     ("build", "-m", "e.py:Net", "-t", "cpu", "-o", "o", "--shape", "x=" + "9" * 400),
     ("build", "-m", "net.onnx", "-t", "cpu", "-o", "o", "--data", "random:" + "9" * 30),
     ("build", "-m", "net.onnx", "-t", "cpu", "-o", "o", "--data", "random:-1"), ("build", "-c", "e.json", "-o", "o"),
-    ("bench", "--http", "http://[::1", "-n", "1"), ("bench", "--http", "http://x:99999/", "-n", "1"),
-    ("bench", "--http", "http://127.0.0.1:9/\x01", "-n", "1"), ("hub", "show", "\x1b"),
+    ("bench", "http://[::1", "-n", "1"), ("bench", "http://x:99999/", "-n", "1"),
+    ("bench", "http://127.0.0.1:9/\x01", "-n", "1"), ("hub", "show", "\x1b"),
     ("hub", "get", "../x", "-o", "o"),
     ("deploy", "."), ("unpu-bench", "--x"), ("check", "-m", "e.onnx", "-t", "cpu"), ("driver", "zhouyi", "check", "."),
 ]  # fmt: skip

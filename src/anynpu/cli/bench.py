@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,10 +19,10 @@ from anynpu.cli.run import DEVICE, TIMEOUT, open_on, read_stored
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError
 from anynpu.files import check_free, write_whole
 from anynpu.measure.bench import Sample, board_record, known_sample, time_board
-from anynpu.measure.energy import NOT_HERE, CsvMeter, Meter, find_meter, parse_window
+from anynpu.measure.energy import CsvMeter, Meter, find_meter, parse_window
 from anynpu.measure.load import MULTI, SCENARIOS, SERVER, SINGLE, Runner, Settings, Tell
 from anynpu.measure.outcome import INTERRUPTED, to_record
-from anynpu.measure.subject import INFER, PIPELINE, Http, Infer, Pipeline, Read, Subject, Tally
+from anynpu.measure.subject import INFER, PIPELINE, Infer, Pipeline, Read, Subject
 from anynpu.measure.together import measure_together
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.record import receipt
@@ -34,7 +33,6 @@ from anynpu.runtime.versions import versions_of
 from anynpu.schema import sealed
 
 BOARD_RUNS, BOARD_WARMUP, MAX_TIME_S = 10, 2, 60.0
-BODY = {"input": ["A sentence of usual length, as people search for it."], "model": "default"}
 HOST_ONLY = ("min_time", "min_count", "max_time", "preprocess", "energy_csv", "energy_window", "energy_idle")
 IMAGES = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff", ".ppm")
 
@@ -88,16 +86,17 @@ MORE = (
         type=click.Path(path_type=Path),
         help="Another artifact at the same time. Repeat for more.",
     ),
-    click.option("--http", metavar="URL", help="Measure POST requests to this server instead of an artifact."),
     click.option(
-        "--body", type=click.Path(path_type=Path), help="JSON file to send; an embedding request if not said."
+        "--body",
+        type=click.Path(path_type=Path),
+        help="JSON file to send to a server instead of texts.",
     ),
     click.option(
         "--connections",
         type=click.IntRange(1, 1000),
         default=1,
         show_default=True,
-        help="Connections of --http with the scenario server.",
+        help="Connections to a server.",
     ),
     click.option(
         "--energy-csv",
@@ -114,7 +113,7 @@ MORE = (
 
 
 @click.command(cls=Command)
-@click.argument("artifact", metavar="[ARTIFACT | URL]", type=ArtifactOrUrl(), required=False)
+@click.argument("artifact", metavar="ARTIFACT|URL", type=ArtifactOrUrl())
 @DEVICE
 @click.option(
     "-i",
@@ -127,7 +126,7 @@ MORE = (
 @TIMEOUT
 @options.apply(options.COMMON)
 @click.pass_context
-def bench(ctx: click.Context, /, artifact: Path | str | None, **given: Any) -> int:
+def bench(ctx: click.Context, /, artifact: Path | str, **given: Any) -> int:
     """Measure how long an artifact or a server takes; every run's output is compared with the first.
 
     Cold start is told apart, warm-up lasts until it is stable, and runs go on until both --min-time and --min-count are
@@ -148,13 +147,11 @@ def bench(ctx: click.Context, /, artifact: Path | str | None, **given: Any) -> i
         check_free(output, given["overwrite"], (folder, given["inputs"], given["body"], given["energy_csv"]))
     else:
         refuse_unused(ctx, "there is no -o", "overwrite")
-    if (artifact is None) == (given["http"] is None):
-        raise ConfigError("name an artifact, or --http URL: one of the two")
     if isinstance(artifact, str):
         told, record, error = _server(ctx, artifact, given)
     else:
         refuse_unused(ctx, "it is for the URL of a server", *bench_http.ONLY_SERVERS)
-        _refuse_idle(ctx, given)
+        _refuse_without_use(ctx, given)
         told, record, error = _measure(artifact, given)
     record = sealed({"schema_version": 2, "kind": "bench", "anynpu": own_version(), **told, **record})
     if output is not None:
@@ -179,15 +176,6 @@ def _server(ctx: click.Context, url: str, given: Mapping[str, Any]) -> Measured:
     return measure_server(asked, _settings(given))
 
 
-def _refuse_idle(ctx: click.Context, given: Mapping[str, Any]) -> None:
-    """Raises for a flag that this measurement has no use for."""
-    if given["http"] is None:
-        refuse_unused(ctx, "there is no --http", "body", "connections")
-    else:
-        refuse_unused(ctx, "a server is measured", "scope", "preprocess")
-    _refuse_without_use(ctx, given)
-
-
 def _refuse_without_use(ctx: click.Context, given: Mapping[str, Any]) -> None:
     """Raises for a flag that this scenario has no use for."""
     if given["scenario"] != SERVER:
@@ -203,10 +191,8 @@ def _refuse_without_use(ctx: click.Context, given: Mapping[str, Any]) -> None:
 Measured = tuple[dict[str, Any], dict[str, Any], BaseException | None]
 
 
-def _measure(artifact: Path | None, given: Mapping[str, Any]) -> Measured:
+def _measure(artifact: Path, given: Mapping[str, Any]) -> Measured:
     """Returns what was measured, its record, and what broke the measurement off."""
-    if artifact is None:
-        return _http(given)
     subject = open_artifact(artifact)
     told = {"artifact": subject.digest, "path": str(artifact), "fingerprint": subject.manifest.fingerprint}
     if _is_board(subject, given["device"]):
@@ -239,11 +225,11 @@ def _settings(given: Mapping[str, Any]) -> Settings:
 
 
 def _alone(
-    opener: Callable[[], Subject], settings: Settings, meter: Meter | None, tell: Tell, workers: int = 1
+    opener: Callable[[], Subject], settings: Settings, meter: Meter | None, tell: Tell
 ) -> tuple[dict[str, Any], BaseException | None]:
     runner = Runner(opener, settings, tell)
     try:
-        result = runner.run(meter, workers=workers)
+        result = runner.run(meter)
         session = getattr(runner.subject, "session", None)
         placed, versions = receipt(getattr(session, "placement", None)), versions_of(session)
     finally:
@@ -337,39 +323,6 @@ def _together(
         openers.append((str(other), _opener(artifact, own)[1]))
     record, error = measure_together(openers, settings, tell)
     return {"input": sample.source, **record}, error
-
-
-def _http(given: Mapping[str, Any]) -> Measured:
-    """Measures a server."""
-    for name, flag in (("others", "--with"), ("inputs", "-i"), ("device", "--on"), ("post", "--post")):
-        if given[name]:
-            raise ConfigError(f"{flag} belongs to artifacts, not to --http")
-    settings, body, url = _settings(given), _body(given["body"]), given["http"]
-    if given["connections"] > 1 and settings.scenario != SERVER:
-        raise ConfigError("--connections belongs to the scenario server: otherwise one request follows the last")
-
-    tally = Tally()
-
-    def opener() -> Http:
-        found = Http(url, body, max(30.0, given["timeout"]), tally)
-        found.connect()
-        return found
-
-    with observer(given["quiet"]) as progress:
-        tell: Tell = lambda stage, seconds: progress.finished("bench", stage, seconds, False)  # noqa: E731
-        meter = _meter(given)
-        meter = meter if isinstance(meter, CsvMeter) else None
-        record, error = _alone(opener, settings, meter, tell, given["connections"])
-    if meter is None:
-        record["energy"] = {"source": None, "why": NOT_HERE}
-    told = {"artifact": None, "path": None, "fingerprint": None, "url": url}
-    return told, {"input": f"{len(body)} bytes of JSON", **record}, error
-
-
-def _body(path: Path | None) -> bytes:
-    from anynpu.measure.web.forms import read_body
-
-    return json.dumps(BODY).encode() if path is None else read_body(path)
 
 
 def _is_board(artifact: Artifact, device: str | None) -> bool:

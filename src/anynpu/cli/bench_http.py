@@ -27,7 +27,7 @@ ONLY_ARTIFACTS = (
     *("device", "scope", "preprocess", "post", "others", "streams"),
     *("energy_csv", "energy_window", "energy_idle"),
 )
-ONLY_SERVERS = ("model", "token", "batch", "pid", "limit")
+ONLY_SERVERS = ("model", "token", "batch", "pid", "limit", "body", "connections")
 MODEL = click.option("--model", metavar="NAME", help="The server's model, where it has several; its first by default.")
 TOKEN = click.option("--token", metavar="TEXT", help="Bearer token that the server asks for.")
 BATCH = click.option(
@@ -70,8 +70,6 @@ class Asked:
 def asked_of(ctx: click.Context, url: str, given: Mapping[str, Any]) -> Asked:
     """Returns what is to be measured; flags that belong to artifacts raise ConfigError."""
     refuse_unused(ctx, "a server is measured", *ONLY_ARTIFACTS)
-    if given["http"] is not None:
-        raise ConfigError("name a server once: as the argument, or with --http")
     if given["inputs"] and given["body"]:
         raise ConfigError("-i and --body are both what to send: one of the two")
     chosen = (

@@ -306,9 +306,7 @@ class Runner:
             raise
         tell("warm-up", self.warm.seconds)
 
-    def run(
-        self, meter: Meter | None = None, root: Path = host.ROOT, ended: Ended | None = None, workers: int = 1
-    ) -> Result:
+    def run(self, meter: Meter | None = None, root: Path = host.ROOT, ended: Ended | None = None) -> Result:
         """Returns the measurement; one that breaks off holds the samples so far and the error."""
         idle, energy_error = None, None
         try:
@@ -322,7 +320,7 @@ class Runner:
                 meter.start()
             watch.start()
             try:
-                self._measure(trace, watch, ended, workers)
+                self._measure(trace, watch, ended)
             except (Exception, KeyboardInterrupt) as error:
                 error_ = broken(error)
                 trace.trim()
@@ -339,13 +337,13 @@ class Runner:
             trace, watch, used, self.subject.outputs(), machine, error_, reading, idle, energy_error,
         )  # fmt: skip
 
-    def _measure(self, trace: Trace, watch: host.Watch, ended: Ended | None, workers: int) -> None:
+    def _measure(self, trace: Trace, watch: host.Watch, ended: Ended | None) -> None:
         if self.settings.scenario != SERVER:
             loop(self.subject, self.settings, trace, watch, ended)
             return
         from anynpu.measure.server import serve
 
-        serve([lambda: self.subject, *[self._open] * (workers - 1)], self.settings, trace, watch)
+        serve([lambda: self.subject], self.settings, trace, watch)
 
     def close(self) -> None:
         self.subject.close()

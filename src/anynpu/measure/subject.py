@@ -7,18 +7,14 @@ in", "device", "copy out"), in order. A session without it has one stage, "run".
 from __future__ import annotations
 
 import functools
-import http.client
 import itertools
-import socket
-import urllib.parse
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from anynpu.errors import ConfigError, DeviceError
+from anynpu.errors import DeviceError
 from anynpu.measure.timer import clock
 from anynpu.runtime.base import Session, check_names
 from anynpu.tensors import Array
@@ -166,94 +162,3 @@ class Pipeline:
 
     def close(self) -> None:
         self.session.close()
-
-
-@dataclass
-class Tally:
-    """What several connections to one server count together."""
-
-    first: int | None = None
-    runs: int = 0
-    differ: int = 0
-    connections: int = 0
-
-
-class Http:
-    """POST of one JSON body, again and again over one connection."""
-
-    scope = HTTP
-
-    def __init__(self, url: str, body: bytes, timeout: float = 30.0, tally: Tally | None = None) -> None:
-        parts = _split(url)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connection = kind(parts.hostname or "", parts.port, timeout=timeout)
-        self._path = urllib.parse.urlunsplit(("", "", parts.path or "/", parts.query, ""))
-        self._body, self._headers = body, {"Content-Type": "application/json"}
-        self.what, self.url, self._tally = f"POST {url}", url, tally or Tally()
-        self._marks: list[int] = []
-        self.call = self._post
-
-    def connect(self) -> None:
-        """Opens the connection."""
-        try:
-            self._connection.connect()
-        except OSError as error:
-            raise self._refused("connect", error) from error
-        self._tally.connections += 1
-
-    def _post(self) -> tuple[int, bytes]:
-        if self._connection.sock is None:  # the server closed it after the last answer
-            self.connect()
-        marks = [clock()]
-        try:
-            self._connection.request("POST", self._path, self._body, self._headers)
-            marks.append(clock())
-            answer = self._connection.getresponse()
-            marks.append(clock())
-            data = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            raise self._refused("POST", error) from error
-        marks.append(clock())
-        self._marks = marks
-        return answer.status, data
-
-    def _refused(self, call: str, error: Exception) -> DeviceError:
-        late = isinstance(error, socket.timeout | TimeoutError)
-        why = "no answer in time" if late else str(error) or type(error).__name__
-        return DeviceError(f"{self.url}: {why}", call=call, cause="the server is not there, or it went away")
-
-    def check(self, result: tuple[int, bytes]) -> None:
-        """Raises unless the server said 2xx; other bytes than the first time are counted: answers may hold a time."""
-        (status, data), tally = result, self._tally
-        tally.runs += 1
-        if not 200 <= status < 300:
-            told = data[:200].decode("utf-8", "replace").strip()
-            raise DeviceError(f"{self.url}: HTTP status {status} in run {tally.runs}: {told}", "POST", status)
-        crc = zlib.crc32(data)
-        tally.first = crc if tally.first is None else tally.first
-        tally.differ += crc != tally.first
-
-    def stages(self) -> Mapping[str, int]:
-        parts = [b - a for a, b in itertools.pairwise(self._marks)]
-        return dict(zip(("send", "wait", "receive"), parts, strict=True))
-
-    def outputs(self) -> dict[str, Any]:
-        tally = self._tally
-        crc = "" if tally.first is None else f"{tally.first:08x}"
-        counts = {"checked": tally.runs, "differ": tally.differ, "connections": tally.connections}
-        return {**counts, "crc32": {"body": crc}}
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-def _split(url: str) -> urllib.parse.SplitResult:
-    try:
-        parts = urllib.parse.urlsplit(url)
-        ok = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port that is no number
-        ok = False
-    if not ok:
-        raise ConfigError(f"--http {url}: http://HOST[:PORT]/PATH was expected")
-    return parts
