@@ -274,7 +274,8 @@ def test_the_compose_file_holds_what_was_asked(cli, place):
     assert done.returncode == 0, done.stderr
     service = yaml.safe_load(done.stdout)["services"]["anynpu"]
     assert service["command"][:3] == ["anynpu", "serve", f"words={place / 'text'}"]
-    assert service["command"][3:] == ["--max-queue", "7", "--host", "0.0.0.0", "--port", "8000"]
+    limits = ["--max-queue", "7", "--max-per-address", "0", "--max-connect-rate", "0"]
+    assert service["command"][3:] == [*limits, "--host", "0.0.0.0", "--port", "8000"]
     assert service["ports"] == ["127.0.0.1:8000:8000"] and service["read_only"] and service["cap_drop"] == ["ALL"]
     assert service["volumes"] == [f"{place / 'text'}:{place / 'text'}:ro"]
 

@@ -203,6 +203,7 @@ def settings_of(models: tuple[ModelSettings, ...], given: Mapping[str, Any]) -> 
     held, rate = given["max_per_address"], given["max_connect_rate"]
     web = WebLimits(
         given["max_body"] * MIB,
+        max(WebLimits.bodies_bytes, 4 * given["max_body"] * MIB),
         connections=given["max_connections"],
         grace_s=given["drain"],
         address_connections=ADDRESS_CONNECTIONS if held is None else held,
@@ -366,7 +367,11 @@ def _other_arguments(ctx: click.Context, kind: str) -> list[str]:
             words += [word for each in value for word in (flag, str(each))]
         elif value not in (None, False):
             words += [flag, str(value.resolve() if isinstance(value, Path) else value)]
-    return words + (["--host", "0.0.0.0", "--port", "8000"] if kind == "docker" else [])
+    if kind != "docker":
+        return words
+    for flag in ("--max-per-address", "--max-connect-rate"):  # all clients have the address of the container's gateway
+        words += [] if flag in words else [flag, "0"]
+    return [*words, "--host", "0.0.0.0", "--port", "8000"]
 
 
 def _write(flag: str, target: str, text: str, overwrite: bool) -> None:
