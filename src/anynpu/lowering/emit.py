@@ -7,9 +7,11 @@ from pathlib import Path
 
 from anynpu import schema
 from anynpu.lowering.apply import applied
+from anynpu.lowering.functions import ALWAYS, ON_MICRO, collected
 from anynpu.lowering.quantise import quantised
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.tables import tabled
+from anynpu.lowering.widen import wide_operators
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range
@@ -24,6 +26,8 @@ def quantising(record: Path | None = None, tables: bool = False) -> Writer:
 
     def write(content: bytes, ranges: Mapping[str, Range], plan: QuantPlan) -> bytes:
         graph = from_bytes(content)
+        if plan.activations == "int8":
+            graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges))
         quantisation = quantised(graph, ranges, plan)
         if record is not None:
             record.write_text(schema.canonical_json(quantisation.to_json()) + "\n", "utf-8")

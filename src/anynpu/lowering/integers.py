@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from anynpu.lowering.functions import ALWAYS
 from anynpu.lowering.graph import Graph, Operator
-from anynpu.lowering.tables import ALWAYS
 from anynpu.tensors import Quantization
 
 # The axis of the output channels of stored weights.
@@ -70,7 +70,10 @@ _BOTH = frozenset(
     )
 )
 BYTE_KINDS = (
-    _BOTH | KEEPS_SCALE | frozenset(("HARD_SWISH", "SQUARED_DIFFERENCE", "PRELU", "LOG_SOFTMAX", "ARG_MAX")) | ALWAYS
+    _BOTH
+    | KEEPS_SCALE
+    | frozenset(("HARD_SWISH", "SQUARED_DIFFERENCE", "PRELU", "LOG_SOFTMAX", "ARG_MAX", "FUNCTION"))
+    | ALWAYS
 )
 WIDE_KINDS = (_BOTH | KEEPS_SCALE) - {"DEPTH_TO_SPACE", "SPACE_TO_DEPTH"}
 INTEGER_KINDS: Mapping[str, frozenset[str]] = {"int8": BYTE_KINDS, "int16": WIDE_KINDS}
@@ -98,11 +101,20 @@ def real_inputs(operator: Operator, graph: Graph) -> list[str]:
     return [name for name in operator.inputs if name and graph.tensors[name].dtype == "float32"]
 
 
+def is_function(operator: Operator, graph: Graph) -> bool:
+    """Tells whether an operator computes from one tensor and stored numbers, so that a table can stand for it."""
+    arrays = [graph.constant(name) for name in operator.inputs]
+    stored = [array for array in arrays if array is not None]
+    return len(arrays) - len(stored) == 1 and all(array.size == 1 for array in stored)
+
+
 def runs_on(operator: Operator, dtype: str, graph: Graph) -> bool:
     """Tells whether LiteRT has an integer kernel for the operator with activations of that type."""
     if operator.kind not in INTEGER_KINDS[dtype]:
         return False
     reals = real_inputs(operator, graph)
+    if operator.kind in ALWAYS and not is_function(operator, graph):
+        return False
     if operator.kind in WEIGHT_AXES:
         stored = operator.inputs[1]
         return graph.constant(stored) is not None

@@ -145,6 +145,22 @@ class Lowering:
         self.operators.append(Operator(kind, tuple(inputs), (name,), options))
         return name
 
+    def emit_two(
+        self,
+        kind: str,
+        inputs: Sequence[str],
+        shape: Sequence[int],
+        options: Options | None,
+        stems: tuple[str, str],
+        second: str,
+    ) -> tuple[str, str]:
+        """Adds an operator with two results of one shape, the second of another type, and returns their tensors."""
+        first = self.emit(kind, inputs, shape, options, stems[0])
+        name = self._free(stems[1])
+        self.tensors[name] = Tensor(name, tuple(shape), second)
+        self.operators[-1] = replace(self.operators[-1], outputs=(first, name))
+        return first, name
+
     def reshape(self, tensor: str, shape: Sequence[int], stem: str = "") -> str:
         """Returns the same values under another shape."""
         size = tuple(int(each) for each in shape)
@@ -221,7 +237,9 @@ def nodes_by_family() -> dict[str, str]:
         activation,
         arithmetic,
         convolution,
+        einsum,
         linear,
+        logic,
         movement,
         normalization,
         pooling,
@@ -229,6 +247,7 @@ def nodes_by_family() -> dict[str, str]:
         reduction,
         resize,
         selection,
+        spectrum,
     )
 
     return {name: (rule.__doc__ or "").strip() for name, rule in sorted(RULES.items())}

@@ -168,6 +168,11 @@ class ArgMin(Options):
 
 
 @dataclass(frozen=True)
+class TopKV2(Options):
+    pass
+
+
+@dataclass(frozen=True)
 class Cast(Options):
     in_data_type: str = "float32"
     out_data_type: str = "float32"
@@ -198,4 +203,10 @@ EMPTY_TABLES = {
     "GREATER": "Greater",
     "LESS": "Less",
     "EQUAL": "Equal",
+    "NOT_EQUAL": "NotEqual",
+    "LESS_EQUAL": "LessEqual",
+    "GREATER_EQUAL": "GreaterEqual",
+    "LOGICAL_AND": "LogicalAnd",
+    "LOGICAL_OR": "LogicalOr",
+    "LOGICAL_NOT": "LogicalNot",
 }

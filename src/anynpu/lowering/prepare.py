@@ -15,13 +15,16 @@ from anynpu.lowering.table import RULES
 # Older opsets state axes and limits as attributes, which the rules read too, but broadcast and round otherwise.
 _OLDEST = 11
 _TARGET = 18
+# How deep functions are made of functions.
+_NESTED = 4
 
 
 def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns the model as the rules read it; what cannot be converted up or written out stays as it is."""
     model = folded(_converted_up(model))
-    if any(_is_function(node) for node in model.graph.node):
-        model = folded(written_out(model))
+    for _ in range(_NESTED):
+        if any(_is_function(node) for node in model.graph.node):
+            model = folded(written_out(model))
     return recognised(model)
 
 
@@ -51,6 +54,11 @@ def _is_function(node: onnx.NodeProto) -> bool:
 def written_out(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns the model with operators that are functions of others written out as ONNX defines them."""
     names = sorted({("", node.op_type) for node in model.graph.node if _is_function(node)})
+    for node in model.graph.node:
+        if _is_function(node):  # the inliner forgets attributes that are not given
+            schema, given = defs.get_schema(node.op_type), {item.name for item in node.attribute}
+            defaults = [item.default_value for name, item in schema.attributes.items() if name not in given]
+            node.attribute.extend(item for item in defaults if item.type != onnx.AttributeProto.UNDEFINED)
     for name in names:
         try:
             model = inliner.inline_selected_functions(model, [name], inline_schema_functions=True)

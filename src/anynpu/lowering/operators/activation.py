@@ -16,25 +16,48 @@ def activation(at: Lowering, node: Node) -> None:
     function(at, node, {"Sigmoid": "LOGISTIC", "HardSwish": "HARD_SWISH"}.get(node.op, node.op.upper()))
 
 
-@operator("Elu")
+@operator("Elu", "Selu")
 def elu(at: Lowering, node: Node) -> None:
-    """The rectified input plus alpha * (exp(min(x, 0)) - 1): LiteRT's reference kernels lack ELU."""
+    """The rectified input plus alpha * (exp(min(x, 0)) - 1), times gamma: LiteRT's reference kernels lack ELU."""
     axes = at.axes(node.input(0))
     tensor = at.stored(node.input(0), axes)
     shape = at.tensors[tensor].shape
+
+    def times(name: str, factor: float, stem: str) -> str:
+        return name if factor == 1.0 else at.emit("MUL", (name, at.value(stem, factor)), shape, Mul(), node.output)
+
     below = at.emit("MINIMUM", (tensor, at.value("zero", 0.0)), shape, stem=node.output)
     power = at.emit("EXP", (below,), shape, stem=node.output)
     part = at.emit("SUB", (power, at.value("one", 1.0)), shape, Sub(), node.output)
-    alpha = float(node.get("alpha", 1.0))
-    if alpha != 1.0:
-        part = at.emit("MUL", (part, at.value("alpha", alpha)), shape, Mul(), node.output)
-    above = at.emit("RELU", (tensor,), shape, stem=node.output)
-    at.give(node.output, at.emit("ADD", (above, part), shape, Add(), node.output), axes)
+    part = times(part, float(node.get("alpha", 1.0 if node.op == "Elu" else 1.67326319217681884765625)), "alpha")
+    total = at.emit("ADD", (at.emit("RELU", (tensor,), shape, stem=node.output), part), shape, Add(), node.output)
+    gamma = 1.0 if node.op == "Elu" else float(node.get("gamma", 1.05070102214813232421875))
+    at.give(node.output, times(total, gamma, "gamma"), axes)
+
+
+@operator("Softplus", "Mish")
+def softplus(at: Lowering, node: Node) -> None:
+    """The rectified input plus log(1 + exp(-|x|)), which does not overflow; Mish is x times its TANH."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    size = at.emit("ABS", (tensor,), shape, stem=node.output)
+    power = at.emit("EXP", (at.emit("MUL", (size, at.value("minus", -1.0)), shape, Mul(), node.output),), shape)
+    above = at.emit("ADD", (power, at.value("one", 1.0)), shape, Add(), node.output)
+    logarithm = at.emit("LOG", (above,), shape, stem=node.output)
+    result = at.emit("ADD", (at.emit("RELU", (tensor,), shape), logarithm), shape, Add(), node.output)
+    if node.op == "Mish":
+        bend = at.emit("TANH", (result,), shape, stem=node.output)
+        result = at.emit("MUL", (tensor, bend), shape, Mul(), node.output)
+    at.give(node.output, result, axes)
 
 
 @operator("Clip")
 def clip(at: Lowering, node: Node) -> None:
     """RELU6 or RELU where the limits are theirs, otherwise MAXIMUM and MINIMUM."""
+    if any(node.input(place) and at.constant(node.input(place)) is None for place in (1, 2)):
+        _clip_computed(at, node)
+        return
     low, high = (_limit(at, node, place, name) for place, name in ((1, "min"), (2, "max")))
     kinds: dict[tuple[float | None, float | None], str] = {(0.0, 6.0): "RELU6", (0.0, None): "RELU"}
     kind = kinds.get((low, high))
@@ -51,16 +74,23 @@ def clip(at: Lowering, node: Node) -> None:
     at.give(node.output, tensor, axes)
 
 
+def _clip_computed(at: Lowering, node: Node) -> None:
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    for place, kind in ((1, "MAXIMUM"), (2, "MINIMUM")):
+        if node.input(place):
+            tensor = at.emit(kind, (tensor, at.operand(node.input(place), axes)), shape, stem=node.output)
+    at.give(node.output, tensor, axes)
+
+
 def _limit(at: Lowering, node: Node, place: int, name: str) -> float | None:
     if name in node.attributes:
         value = float(node.attributes[name])
     elif not node.input(place):
         return None
     else:
-        array = at.constant(node.input(place))
-        if array is None:
-            raise Refused("the limits are computed at run time")
-        value = float(array.reshape(-1)[0])
+        value = float(at.constants[node.input(place)].reshape(-1)[0])
     return None if abs(value) >= 3e38 else value
 
 

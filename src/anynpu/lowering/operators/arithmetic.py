@@ -8,13 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from anynpu.lowering.lower import Axes, Lowering, plain
-from anynpu.lowering.options import Add, Cast, Div, Mul, Options, Sub
+from anynpu.lowering.options import Add, Cast, Div, Gelu, Mul, Options, Sub
 from anynpu.lowering.table import Node, Refused, operator
 
 _OPTIONS: dict[str, Options | None] = {
     "ADD": Add(), "SUB": Sub(), "MUL": Mul(), "DIV": Div(), "MAXIMUM": None, "MINIMUM": None,
 }  # fmt: skip
-_KINDS = {"Add": "ADD", "Sub": "SUB", "Mul": "MUL", "Div": "DIV", "Max": "MAXIMUM", "Min": "MINIMUM", "Sum": "ADD"}
+_KINDS = {"Add": "ADD", "Sub": "SUB", "Mul": "MUL", "Div": "DIV", "Max": "MAXIMUM", "Min": "MINIMUM"}
+_KINDS |= {"Sum": "ADD", "Mean": "ADD"}
 
 
 def common_axes(at: Lowering, names: Sequence[str], rank: int) -> Axes:
@@ -48,9 +49,9 @@ def binary(at: Lowering, node: Node) -> None:
     combined(at, kind, names, node.output)
 
 
-@operator("Max", "Min", "Sum")
+@operator("Max", "Min", "Sum", "Mean")
 def several(at: Lowering, node: Node) -> None:
-    """MAXIMUM, MINIMUM or ADD, one operand after the other."""
+    """MAXIMUM, MINIMUM or ADD, one operand after the other; a mean is the sum by their number."""
     names = list(node.inputs)
     if len(names) == 1:
         at.give(node.output, at.stored(names[0], at.axes(names[0])), at.axes(names[0]))
@@ -64,6 +65,11 @@ def several(at: Lowering, node: Node) -> None:
             at.dtypes[result] = at.dtypes[name]
         combined(at, _KINDS[node.op], (total, name), result)
         total = result
+    if node.op == "Mean":
+        view = at.views[total]
+        share = at.value("share", 1 / len(names))
+        tensor = at.emit("MUL", (view.tensor, share), at.tensors[view.tensor].shape, Mul(), total)
+        at.give(total, tensor, view.axes)
 
 
 @operator("Pow")
@@ -112,7 +118,7 @@ def function(at: Lowering, node: Node, kind: str, options: Options | None = None
     at.give(node.output, at.emit(kind, (tensor,), at.tensors[tensor].shape, options, node.output), axes)
 
 
-@operator("Exp", "Log", "Sqrt", "Abs", "Sin", "Cos", "Floor", "Ceil", "Round")
+@operator("Exp", "Log", "Sqrt", "Abs", "Sin", "Cos", "Floor", "Ceil", "Round", "Sign")
 def unary(at: Lowering, node: Node) -> None:
     """The TFLite operator of the same name."""
     function(at, node, node.op.upper())
@@ -136,6 +142,58 @@ def reciprocal(at: Lowering, node: Node) -> None:
     at.give(node.output, at.emit("DIV", (at.value("one", 1.0), tensor), shape, Div(), node.output), axes)
 
 
+@operator("Erf")
+def error_function(at: Lowering, node: Node) -> None:
+    """2 * GELU(z) / z - 1 for z = x * sqrt(2): TFLite has the error function inside of GELU alone."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    scaled = at.emit("MUL", (tensor, at.value("root", math.sqrt(2))), shape, Mul(), node.output)
+    # GELU(z) / z is 1/2 at zero: the smallest step beside it gives that without a division by zero.
+    moved = at.emit("ADD", (scaled, at.value("tiny", 1e-20)), shape, Add(), node.output)
+    part = at.emit("GELU", (moved,), shape, Gelu(), node.output)
+    ratio = at.emit("DIV", (part, moved), shape, Div(), node.output)
+    double = at.emit("MUL", (ratio, at.value("two", 2.0)), shape, Mul(), node.output)
+    at.give(node.output, at.emit("SUB", (double, at.value("one", 1.0)), shape, Sub(), node.output), axes)
+
+
+@operator("Sinh", "Cosh", "Tan")
+def quotients(at: Lowering, node: Node) -> None:
+    """(exp(x) -+ exp(-x)) / 2, or SIN divided by COS."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    if node.op == "Tan":
+        sides = [at.emit(kind, (tensor,), shape, stem=node.output) for kind in ("SIN", "COS")]
+        at.give(node.output, at.emit("DIV", sides, shape, Div(), node.output), axes)
+        return
+    turned = at.emit("MUL", (tensor, at.value("minus", -1.0)), shape, Mul(), node.output)
+    up, down = (at.emit("EXP", (each,), shape, stem=node.output) for each in (tensor, turned))
+    kind, options = ("SUB", Sub()) if node.op == "Sinh" else ("ADD", Add())
+    both = at.emit(kind, (up, down), shape, options, node.output)
+    at.give(node.output, at.emit("MUL", (both, at.value("half", 0.5)), shape, Mul(), node.output), axes)
+
+
+@operator("Asinh", "Acosh", "Atanh")
+def inverse_hyperbolics(at: Lowering, node: Node) -> None:
+    """log(x + sqrt(x * x +- 1)), or half of log((1 + x) / (1 - x))."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    one = at.value("one", 1.0)
+    if node.op == "Atanh":
+        above = at.emit("ADD", (tensor, one), shape, Add(), node.output)
+        below = at.emit("SUB", (one, tensor), shape, Sub(), node.output)
+        logarithm = at.emit("LOG", (at.emit("DIV", (above, below), shape, Div(), node.output),), shape)
+        at.give(node.output, at.emit("MUL", (logarithm, at.value("half", 0.5)), shape, Mul(), node.output), axes)
+        return
+    square = at.emit("MUL", (tensor, tensor), shape, Mul(), node.output)
+    kind, options = ("ADD", Add()) if node.op == "Asinh" else ("SUB", Sub())
+    root = at.emit("SQRT", (at.emit(kind, (square, one), shape, options, node.output),), shape, stem=node.output)
+    total = at.emit("ADD", (tensor, root), shape, Add(), node.output)
+    at.give(node.output, at.emit("LOG", (total,), shape, stem=node.output), axes)
+
+
 @operator("Identity", "Dropout")
 def identity(at: Lowering, node: Node) -> None:
     """Nothing: the result is the input."""
@@ -146,10 +204,14 @@ def identity(at: Lowering, node: Node) -> None:
         at.views[node.output] = at.views[name]
 
 
-@operator("Cast")
+@operator("Cast", "CastLike")
 def cast(at: Lowering, node: Node) -> None:
     """CAST between number types; between kinds of floating point, and of integers, nothing."""
     name = node.input(0)
+    array = at.constant(name)
+    if array is not None:
+        at.constants[node.output] = array.astype(at.dtypes[node.output])
+        return
     axes = at.axes(name)
     tensor = at.stored(name, axes)
     have = at.tensors[tensor].dtype

@@ -212,14 +212,37 @@ def _trimmed(at: Lowering, tensor: str, begin: list[int], end: list[int], stem: 
 def _padded(at: Lowering, tensor: str, begin: list[int], end: list[int], mode: str, value: float, stem: str) -> str:
     shape = [sum(each) for each in zip(at.tensors[tensor].shape, begin, end, strict=True)]
     pads = at.store(np.stack([int32(begin), int32(end)], axis=1), "pads")
-    if mode == "reflect":
+    if mode == "reflect" and all(max(b, e) < n for b, e, n in zip(begin, end, at.tensors[tensor].shape, strict=True)):
         return at.emit("MIRROR_PAD", (tensor, pads), shape, MirrorPad("REFLECT"), stem)
+    if mode in ("edge", "wrap"):
+        return _repeated(at, tensor, begin, end, mode, stem)
     if mode != "constant":
         raise Refused(f"mode {mode} has no TFLite operator")
     if value == 0.0:
         return at.emit("PAD", (tensor, pads), shape, stem=stem)
     value = max(min(value, 1e30), -1e30)
     return at.emit("PADV2", (tensor, pads, at.value("value", value)), shape, stem=stem)
+
+
+def _repeated(at: Lowering, tensor: str, begin: list[int], end: list[int], mode: str, stem: str) -> str:
+    """Returns the tensor with its edges, or its other end, repeated along each padded axis."""
+    for place, (before, after) in enumerate(zip(begin, end, strict=True)):
+        if not before and not after:
+            continue
+        shape = list(at.tensors[tensor].shape)
+        places = np.arange(-before, shape[place] + after)
+        kept = places.clip(0, shape[place] - 1) if mode == "edge" else places % shape[place]
+        parts, start = [], 0
+        while start < len(kept):  # each run of elements that follow each other is one slice
+            stop = start + 1
+            while stop < len(kept) and kept[stop] == kept[stop - 1] + 1:
+                stop += 1
+            corner = [int(kept[start]) if number == place else 0 for number in range(len(shape))]
+            size = [stop - start if number == place else each for number, each in enumerate(shape)]
+            parts.append(sliced(at, tensor, corner, size, stem))
+            start = stop
+        tensor = joined(at, parts, place, stem)
+    return tensor
 
 
 @operator("Expand")

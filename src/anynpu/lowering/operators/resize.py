@@ -7,7 +7,7 @@ import numpy as np
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import CHANNELS_LAST, Lowering
 from anynpu.lowering.options import DepthToSpace, Gather, Options, ResizeBilinear, ResizeNearestNeighbor, SpaceToDepth
-from anynpu.lowering.table import Node, Refused, operator
+from anynpu.lowering.table import Node, Refused, operator, required
 
 
 @operator("Resize", "Upsample")
@@ -38,7 +38,7 @@ def resize(at: Lowering, node: Node) -> None:
 def _require_ratio(at: Lowering, node: Node, before: tuple[int, ...], after: tuple[int, ...]) -> None:
     """Refuses scales that do not give a whole size: ONNX takes samples by the scale, TFLite by the sizes."""
     place = 2 if node.op == "Resize" and len(node.inputs) > 2 else 1
-    scales = at.constant(node.input(place)) if node.input(place) else None
+    scales = required(at.constant(node.input(place)), "the scale") if node.input(place) else None
     if scales is None or scales.size == 0 or node.input(3):
         return
     axes = node.integers("axes", list(range(len(before))))

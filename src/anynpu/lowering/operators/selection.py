@@ -6,9 +6,10 @@ import numpy as np
 
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import Lowering, plain
-from anynpu.lowering.operators.movement import sliced
-from anynpu.lowering.options import Gather
-from anynpu.lowering.table import Node, Refused, operator
+from anynpu.lowering.operators.movement import joined, sliced
+from anynpu.lowering.options import ArgMax, Cast, Gather, Mul, TopKV2
+from anynpu.lowering.table import Node, Refused, operator, required
+from anynpu.tensors import Array
 
 
 @operator("Gather")
@@ -19,12 +20,9 @@ def gather(at: Lowering, node: Node) -> None:
     axis = int(node.get("axis", 0)) % rank
     chosen = at.constant(numbers)
     if chosen is None:
-        order = plain(rank)
-        if at.shape(node.output) == () or axis != 0:
-            raise Refused("numbers computed at run time choose along the first axis only")
-        inputs = (at.stored(data, order), at.stored(numbers, plain(at.rank(numbers))))
+        inputs = (at.stored(data, plain(rank)), at.stored(numbers, plain(at.rank(numbers))))
         dtype = at.tensors[inputs[0]].dtype
-        at.give(node.output, at.emit("GATHER", inputs, at.shape(node.output), Gather(0), node.output, dtype))
+        at.give(node.output, at.emit("GATHER", inputs, at.shape(node.output), Gather(axis), node.output, dtype))
         return
     size = at.shape(data)[axis]
     places = np.where(chosen < 0, chosen + size, chosen)
@@ -53,11 +51,117 @@ def _give_chosen(at: Lowering, node: Node, tensor: str, axes: tuple[int, ...], a
     at.give(node.output, at.reshape(tensor, shape), tuple(new))
 
 
-@operator("Where")
-def where(at: Lowering, node: Node) -> None:
-    """SELECT_V2."""
+def picked(at: Lowering, tensors: list[str], numbers: Array, output: str) -> None:
+    """Gives the elements with the given numbers of tensors that lie one behind the other; parts in a row are sliced."""
+    flat = [at.reshape(tensor, (at.tensors[tensor].size,)) for tensor in tensors]
+    whole = joined(at, flat, 0, output)
+    chosen = numbers.reshape(-1)
+    if np.array_equal(chosen, np.arange(chosen[0], chosen[0] + chosen.size)):
+        result = sliced(at, whole, [int(chosen[0])], [chosen.size], output)
+    else:
+        result = at.emit(
+            "GATHER", (whole, at.store(int32(chosen), f"{output}/numbers")), (chosen.size,), Gather(0), output
+        )
+    at.give(output, at.reshape(result, at.shape(output)))
+
+
+def _numbered(at: Lowering, name: str) -> Array:
+    """Returns the number of each element of an ONNX tensor."""
+    shape = at.shape(name)
+    return np.arange(int(np.prod(shape))).reshape(shape)
+
+
+@operator("GatherElements", "GatherND")
+def gather_elements(at: Lowering, node: Node) -> None:
+    """GATHER from the flat tensor where the numbers are constant."""
+    data = node.input(0)
+    numbers, indices = _numbered(at, data), required(at.constant(node.input(1)), "where it reads")
+    if node.op == "GatherElements":
+        axis = int(node.get("axis", 0)) % at.rank(data)
+        chosen = np.take_along_axis(numbers, np.where(indices < 0, indices + numbers.shape[axis], indices), axis)
+    elif int(node.get("batch_dims", 0)):
+        raise Refused("batch_dims")
+    else:
+        chosen = numbers[tuple(np.moveaxis(indices, -1, 0))]
+    picked(at, [at.stored(data, plain(at.rank(data)))], chosen, node.output)
+
+
+@operator("ScatterElements", "ScatterND", "Scatter")
+def scatter(at: Lowering, node: Node) -> None:
+    """GATHER from the data and the updates behind it, where the numbers are constant and each is written once."""
+    data, updates = node.input(0), node.input(2)
+    indices = required(at.constant(node.input(1)), "where it writes")
+    numbers, new = _numbered(at, data), _numbered(at, updates) + int(np.prod(at.shape(data)))
+    chosen = numbers.copy()
+    if node.op == "ScatterND":
+        chosen[tuple(np.moveaxis(indices, -1, 0))] = new
+    else:
+        axis = int(node.get("axis", 0)) % at.rank(data)
+        np.put_along_axis(chosen, np.where(indices < 0, indices + numbers.shape[axis], indices), new, axis)
+    if node.get("reduction", "none") != "none":
+        raise Refused(f"reduction {node.get('reduction')}")
+    tensors = [at.stored(name, plain(at.rank(name))) for name in (data, updates)]
+    picked(at, tensors, chosen, node.output)
+
+
+@operator("OneHot")
+def one_hot(at: Lowering, node: Node) -> None:
+    """GATHER of the rows of a table."""
+    depth = int(required(at.constant(node.input(1)), "the depth").reshape(-1)[0])
+    off, on = required(at.constant(node.input(2)), "the values").astype(np.float32).reshape(-1)
+    rank = at.rank(node.output)
+    if int(node.get("axis", -1)) % rank != rank - 1:
+        raise Refused("an axis that is not the last")
+    table = at.store(np.where(np.eye(depth), on, off).astype(np.float32), f"{node.output}/rows")
+    numbers = at.stored(node.input(0), plain(rank - 1))
+    kind = at.tensors[numbers].dtype
+    if kind != "int32":
+        numbers = at.emit("CAST", (numbers,), at.tensors[numbers].shape, Cast(kind, "int32"), dtype="int32")
+    at.give(node.output, at.emit("GATHER", (table, numbers), at.shape(node.output), Gather(0), node.output, "float32"))
+
+
+@operator("TopK")
+def top_k(at: Lowering, node: Node) -> None:
+    """TOPK_V2 along the last axis, the smallest as the largest of the negative."""
+    count = int(required(at.constant(node.input(1)), "the count").reshape(-1)[0])
+    name = node.input(0)
+    axis = int(node.get("axis", -1)) % at.rank(name)
+    axes = (*(each for each in range(at.rank(name)) if each != axis), axis)
+    tensor = at.stored(name, axes)
+    smallest = not int(node.get("largest", 1))
+    minus = at.value("minus", -1.0)
+    if smallest:
+        tensor = at.emit("MUL", (tensor, minus), at.tensors[tensor].shape, Mul(), name)
+    shape = (*at.tensors[tensor].shape[:-1], count)
+    inputs = (tensor, at.store(int32([count]).reshape(()), "count"))
+    values, numbers = at.emit_two("TOPK_V2", inputs, shape, TopKV2(), (node.outputs[0], node.outputs[1]), "int32")
+    if smallest:
+        values = at.emit("MUL", (values, minus), shape, Mul(), node.outputs[0])
+    at.give(node.outputs[0], values, axes)
+    at.give(node.outputs[1], numbers, axes)
+
+
+@operator("Trilu")
+def trilu(at: Lowering, node: Node) -> None:
+    """MUL by a mask of zeros and ones."""
     shape = at.shape(node.output)
-    axes = plain(len(shape))
-    tensors = [at.operand(name, axes) for name in node.inputs]
-    dtype = at.tensors[tensors[1]].dtype
-    at.give(node.output, at.emit("SELECT_V2", tensors, shape, stem=node.output, dtype=dtype))
+    k = int(required(at.constant(node.input(1)), "the diagonal").reshape(-1)[0]) if node.input(1) else 0
+    ones = np.ones(shape[-2:], np.float32)
+    mask = np.triu(ones, k) if int(node.get("upper", 1)) else np.tril(ones, k)
+    tensor = at.stored(node.input(0), plain(len(shape)))
+    result = at.emit("MUL", (tensor, at.store(mask, f"{node.output}/mask")), shape, Mul(), node.output)
+    at.give(node.output, result)
+
+
+@operator("Hardmax")
+def hardmax(at: Lowering, node: Node) -> None:
+    """Where each value is the largest along the axis: ARG_MAX, then GATHER of the rows of a table."""
+    name = node.input(0)
+    axis = int(node.get("axis", -1)) % at.rank(name)
+    axes = (*(each for each in range(at.rank(name)) if each != axis), axis)
+    tensor = at.stored(name, axes)
+    shape = at.tensors[tensor].shape
+    place = at.store(int32([len(axes) - 1]).reshape(()), "axis")
+    numbers = at.emit("ARG_MAX", (tensor, place), shape[:-1], ArgMax(), node.output, dtype="int32")
+    table = at.store(np.eye(shape[-1], dtype=np.float32), f"{node.output}/rows")
+    at.give(node.output, at.emit("GATHER", (table, numbers), shape, Gather(0), node.output, "float32"), axes)

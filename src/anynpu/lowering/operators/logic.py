@@ -1,0 +1,120 @@
+"""Comparisons, logic, and choices by condition."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from anynpu.lowering.lower import MASKED, Lowering, plain
+from anynpu.lowering.operators.arithmetic import common_axes
+from anynpu.lowering.options import Add, Cast, Mul
+from anynpu.lowering.table import Node, Refused, operator
+
+_KINDS = {
+    "Equal": "EQUAL",
+    "Less": "LESS",
+    "Greater": "GREATER",
+    "LessOrEqual": "LESS_EQUAL",
+    "GreaterOrEqual": "GREATER_EQUAL",
+    "And": "LOGICAL_AND",
+    "Or": "LOGICAL_OR",
+}
+
+
+@operator("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual", "And", "Or")
+def compare(at: Lowering, node: Node) -> None:
+    """The TFLite operator of the same name, which gives truth values."""
+    shape = at.shape(node.output)
+    axes = common_axes(at, node.inputs, len(shape))
+    tensors = [at.operand(name, axes) for name in node.inputs]
+    stored = tuple(shape[axis] for axis in axes)
+    at.give(node.output, at.emit(_KINDS[node.op], tensors, stored, stem=node.output, dtype="bool"), axes)
+
+
+@operator("Xor")
+def exclusive(at: Lowering, node: Node) -> None:
+    """NOT_EQUAL of two truth values."""
+    shape = at.shape(node.output)
+    axes = common_axes(at, node.inputs, len(shape))
+    tensors = [at.operand(name, axes) for name in node.inputs]
+    stored = tuple(shape[axis] for axis in axes)
+    at.give(node.output, at.emit("NOT_EQUAL", tensors, stored, stem=node.output, dtype="bool"), axes)
+
+
+@operator("Not")
+def negation(at: Lowering, node: Node) -> None:
+    """LOGICAL_NOT."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape = at.tensors[tensor].shape
+    at.give(node.output, at.emit("LOGICAL_NOT", (tensor,), shape, stem=node.output, dtype="bool"), axes)
+
+
+@operator("IsNaN", "IsInf")
+def guard(at: Lowering, node: Node) -> None:
+    """False: integers hold neither, and a guard against them in floating point guards nothing here."""
+    if node.output in at.results:
+        raise Refused("integers hold neither infinities nor NaN")
+    at.constants[node.output] = np.zeros(at.shape(node.output), bool)
+
+
+@operator("Where")
+def where(at: Lowering, node: Node) -> None:
+    """SELECT_V2; where the condition is constant, MUL by a mask and ADD of what is not chosen, which every NPU has."""
+    condition = at.constant(node.input(0))
+    if condition is None:
+        _select(at, node)
+        return
+    chosen, other = node.input(1), node.input(2)
+    mask = np.asarray(condition, bool)
+    if mask.all() or not mask.any():
+        _only(at, node, chosen if mask.all() else other)
+    elif at.constant(other) is not None:
+        _masked(at, node, chosen, mask, at.constants[other])
+    elif at.constant(chosen) is not None:
+        _masked(at, node, other, ~mask, at.constants[chosen])
+    else:
+        _select(at, node)
+
+
+def _select(at: Lowering, node: Node) -> None:
+    shape = at.shape(node.output)
+    axes = plain(len(shape))
+    tensors = [at.operand(name, axes) for name in node.inputs]
+    dtype = at.tensors[tensors[1]].dtype
+    at.give(node.output, at.emit("SELECT_V2", tensors, shape, stem=node.output, dtype=dtype))
+
+
+def _only(at: Lowering, node: Node, name: str) -> None:
+    """Gives the one operand that is chosen everywhere."""
+    shape = at.shape(node.output)
+    array = at.constant(name)
+    if array is not None:
+        at.constants[node.output] = np.broadcast_to(array, shape)
+    elif at.shape(name) == shape:
+        at.views[node.output] = at.views[name]
+    else:
+        _masked(at, node, name, np.ones(shape, bool), np.zeros(()))
+
+
+def _masked(at: Lowering, node: Node, name: str, mask: np.ndarray, other: np.ndarray) -> None:
+    """Gives a tensor where the mask is set and constants elsewhere."""
+    shape = at.shape(node.output)
+    axes = common_axes(at, [name], len(shape))
+    stored = tuple(shape[axis] for axis in axes)
+    limited = np.nan_to_num(other.astype(np.float64), nan=0.0, posinf=MASKED, neginf=-MASKED)
+    rest = np.where(mask, 0.0, np.clip(limited, -1e30, 1e30)).astype(np.float32)
+    tensor = at.operand(name, axes)
+    dtype = at.tensors[tensor].dtype
+    if dtype != "float32":
+        tensor = at.emit("CAST", (tensor,), at.tensors[tensor].shape, Cast(dtype, "float32"), dtype="float32")
+
+    def ordered(array: np.ndarray, stem: str) -> str:
+        whole = array.reshape((1,) * (len(shape) - array.ndim) + array.shape)
+        return at.store(np.transpose(whole, axes), f"{node.output}/{stem}")
+
+    tensor = at.emit("MUL", (tensor, ordered(mask.astype(np.float32), "mask")), stored, Mul(), node.output)
+    if np.any(rest):
+        tensor = at.emit("ADD", (tensor, ordered(rest, "rest")), stored, Add(), node.output)
+    if dtype != "float32":
+        tensor = at.emit("CAST", (tensor,), stored, Cast("float32", dtype), node.output, dtype=dtype)
+    at.give(node.output, tensor, axes)
