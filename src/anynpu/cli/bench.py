@@ -14,8 +14,9 @@ from anynpu.cli import bench_http, options
 from anynpu.cli.bench_http import ArtifactOrUrl, asked_of, measure_server, show_server
 from anynpu.cli.bench_text import show, show_board
 from anynpu.cli.command import Command, refuse_unused
+from anynpu.cli.feed import read_one
 from anynpu.cli.progress import observer
-from anynpu.cli.run import DEVICE, TIMEOUT, open_on, read_stored
+from anynpu.cli.run import DEVICE, TIMEOUT, open_on
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError
 from anynpu.files import check_free, write_whole
 from anynpu.measure.bench import Sample, board_record, known_sample, time_board
@@ -267,7 +268,7 @@ def _opener(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Sample, Calla
     elif given["preprocess"]:
         raise ConfigError("-P has no effect without an image", "give one with -i")
     elif path is not None:
-        sample = Sample(str(path), read_stored(path, artifact.manifest.inputs))
+        sample = _sample(given["inputs"], artifact)
     else:
         sample = known_sample(artifact)
     trial.require(artifact, given["device"])  # here, not where the cold start is timed
@@ -275,6 +276,14 @@ def _opener(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Sample, Calla
         return sample, lambda: Infer(open_session(artifact, given["device"]), sample.inputs)
     post = _function(given["post"]) if given["post"] else None
     return sample, lambda: Pipeline(open_session(artifact, given["device"]), sample.inputs, read, post)
+
+
+def _sample(source: str, artifact: Artifact) -> Sample:
+    """Returns the input that -i names; what was moved to get there is said."""
+    inputs, notes = read_one(source, artifact)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    return Sample(source, inputs)
 
 
 def _image(artifact: Artifact, path: Path, given: Mapping[str, Any]) -> tuple[Sample, Read]:
@@ -340,7 +349,7 @@ def _board(subject: Artifact, given: Mapping[str, Any]) -> tuple[dict[str, Any],
     refuse_unused(click.get_current_context(), "a board measures itself", *HOST_ONLY)
     sample = known_sample(subject)
     if given["inputs"]:
-        sample = Sample(given["inputs"], read_stored(Path(given["inputs"]), subject.manifest.inputs))
+        sample = _sample(given["inputs"], subject)
     warmup = BOARD_WARMUP if given["warmup"] is None else given["warmup"]
     session, running = open_on(subject, given)
     try:

@@ -13,11 +13,12 @@ from typing import Any
 import click
 
 from anynpu import schema
-from anynpu.artifact import MANIFEST, Artifact
+from anynpu.artifact import Artifact
 from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused, threshold
 from anynpu.cli.compare import LEVEL, LEVEL_SHARE, rules_of
 from anynpu.cli.eval_text import show
+from anynpu.cli.feed import ZOO, source_specs
 from anynpu.cli.progress import observer
 from anynpu.cli.run import open_on
 from anynpu.cli.task import FLAGS, opened
@@ -45,7 +46,6 @@ from anynpu.tensors import TensorSpec, by_name
 
 ARRAYS = "arrays"
 """What a model without a card is scored on."""
-ZOO = "zoo:"
 ZOO_SAMPLES = 500
 
 
@@ -260,19 +260,6 @@ def _pairs(artifact: Artifact, model: Model, given: Mapping[str, Any], progress:
     return evaluate.correlated(pairs, TextTower(model), progress), notes
 
 
-def _float_specs(artifact: Artifact) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
-    """Returns inputs and outputs in the layouts of the float model: that of the same build, or what is known of it."""
-    for folder in (artifact.path.absolute().parent / "float", artifact.path.absolute().parents[1] / "float"):
-        if not (folder / MANIFEST).is_file():
-            continue
-        found = Artifact.open(folder).manifest
-        if found.fingerprint == artifact.manifest.fingerprint:
-            return found.inputs, found.outputs
-    known = disjoint.known_of(artifact)
-    own = [replace(s, dtype="float32", quantization=None) if s.quantization else s for s in artifact.manifest.inputs]
-    return known.inputs if isinstance(known, Calibrated) else tuple(own), artifact.manifest.outputs
-
-
 def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: Progress) -> Evaluated:
     """Returns the score of any model on labelled arrays."""
     import numpy as np
@@ -282,7 +269,7 @@ def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: P
     from anynpu.source import zoo
 
     require_metric(given["metric"], evaluate.ARRAY_METRICS)
-    inputs, outputs = _float_specs(artifact)
+    inputs, outputs = source_specs(artifact)
     data = _dataset(given, inputs)
     if data.labels is None:
         raise ConfigError(f"{given['data']}: has no labels", "an .npz needs an array `labels`, a folder sub-folders")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import numpy as np
 from anynpu.artifact import Artifact
 from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused
+from anynpu.cli.feed import Feed, read_feed, source_specs
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
-from anynpu.errors import ConfigError
 from anynpu.files import check_free, write_whole
 from anynpu.pipeline.output import as_json
 from anynpu.pipeline.record import receipt
@@ -25,9 +25,10 @@ from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact, open_session, run_stored
 from anynpu.runtime.versions import versions_of
 from anynpu.runtime.watch import watch
-from anynpu.tensors import Array, TensorSpec
+from anynpu.tensors import Array, TensorSpec, by_name, relayout
 
 ON_BOARD = "anynpu.on_board"
+MOST_ROWS = 40
 DEVICE = click.option(
     "--on",
     "device",
@@ -48,7 +49,18 @@ STRICT = click.option(
 
 @click.command(cls=Command)
 @click.argument("artifact", type=click.Path(path_type=Path))
-@click.option("-i", "--input", "inputs", required=True, metavar="FILE", help="x.npy, or x.npz with an array per input.")
+@click.option(
+    "-i",
+    "--input",
+    "inputs",
+    required=True,
+    metavar="SOURCE",
+    help="x.npy, x.npz with an array per input, an image, a folder of images, texts.txt, zoo:NAME or random:1.",
+)
+@click.option(
+    "-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="How an image becomes an input, without a card."
+)
+@click.option("--limit", type=click.IntRange(1), help="Take the first samples only; of zoo:NAME one by default.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
 @options.OVERWRITE
 @DEVICE
@@ -57,14 +69,17 @@ STRICT = click.option(
 @options.apply(options.COMMON)
 @click.pass_context
 def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None, **given: Any) -> int:
-    """Run an artifact on one input and show what comes out.
+    """Run an artifact on one input, or several, and show what comes out.
 
-    Arrays are in the layout that `anynpu show` prints. Real numbers are quantised by the input's own scale and zero
+    Arrays are in the layout of the model that the artifact was built from, as for `anynpu build --data`, or in the one
+    that `anynpu show` prints; what is moved is said. Real numbers are quantised by the input's own scale and zero
     point; integers of the input's own type are taken as they are. Outputs are real numbers. A runtime that may leave
     operators to the CPU tells at the end which ran on the NPU.
 
     \b
     anynpu run out/tflm -i image.npy -o scores.npz
+    anynpu run out/tflm -i random:1
+    anynpu run out/tflm -i photo.jpg
     anynpu run out/cortex-m4 -i image.npy --on qemu
     """
     if output is not None:
@@ -72,24 +87,46 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     else:
         refuse_unused(ctx, "there is no -o", "overwrite")
     subject = open_artifact(artifact, given["strict"])
-    stored = read_stored(Path(inputs), subject.manifest.inputs)
+    feed = read_feed(inputs, subject, options.preprocess(given["preprocess"]), given["limit"])
     session, running = open_on(subject, given)
     try:
-        outputs = run_stored(session, stored)
+        answers = [run_stored(session, sample) for sample in feed.samples]
         versions = versions_of(session)
     finally:
         session.close()
-    real = {spec.name: spec.to_real(outputs[spec.name]) for spec in session.outputs}
+    real, notes = _real(answers, session.outputs, subject, feed)
     if output is not None:
         packed = io.BytesIO()
         np.savez(packed, **real)
         write_whole(output, packed.getvalue())
     more: dict[str, Any] = {"versions": versions} if versions else {}
     more |= {"memory": running.memory()} if running else {}
+    more |= {"notes": notes} if notes else {}
     if found := receipt(getattr(session, "placement", None)):
         more["receipt"] = found
-    _show_outputs(given["format"], session.what, real, more)
+    _show_outputs(given["format"], session.what, real, more, len(feed.samples))
+    for note in () if given["quiet"] else notes:
+        click.echo(f"note: {note}", err=True)
     return 0
+
+
+def _real(
+    answers: Sequence[Mapping[str, Array]], specs: Sequence[TensorSpec], subject: Artifact, feed: Feed
+) -> tuple[dict[str, Array], list[str]]:
+    """Returns the outputs as real numbers, several samples along the first axis, and what was moved on both sides.
+
+    Inputs that came in the layout of the source take the outputs back to it.
+    """
+    notes, like = list(feed.notes), by_name(source_specs(subject)[1]) if feed.moved else {}
+    real = {}
+    for spec in specs:
+        rows = [spec.to_real(answer[spec.name]) for answer in answers]
+        wanted = like[spec.name].layout if spec.name in like else spec.layout
+        if wanted and spec.layout and wanted != spec.layout:
+            rows = [relayout(row, spec.layout, wanted) for row in rows]
+            notes.append(f"output {spec.name}: moved from {spec.layout} to {wanted}, the layout of its source")
+        real[spec.name] = rows[0] if len(rows) == 1 else np.concatenate([np.atleast_1d(row) for row in rows])
+    return real, notes
 
 
 def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -112,44 +149,32 @@ def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
     return running.session, running
 
 
-def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[str, Any]) -> None:
+def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[str, Any], samples: int) -> None:
     if format == "json":
         values = {name: {"shape": list(a.shape), "values": a.ravel().tolist()} for name, a in real.items()}
-        record = {"schema_version": 1, "kind": "run", "executed": what, "outputs": values}
+        record = {"schema_version": 1, "kind": "run", "executed": what, "samples": samples, "outputs": values}
         click.echo(as_json({**record, **more}), nl=False)
         return
     click.echo(f"executed: {what}{figures.versions_of(more)}")
-    print_table(
-        [
-            {
-                "output": name,
-                "shape": "x".join(map(str, a.shape)),
-                "min": f"{a.min():.5g}",
-                "max": f"{a.max():.5g}",
-                "mean": f"{a.mean():.5g}",
-                "argmax": str(int(a.argmax())),
-            }
-            for name, a in real.items()
-        ]
-    )
+    rows = [
+        {**({"sample": str(at)} if samples > 1 else {}), **_row(name, part)}
+        for at in range(samples)
+        for name, a in real.items()
+        for part in (np.array_split(a, samples)[at],)
+    ]
+    print_table(rows[:MOST_ROWS])
+    if len(rows) > MOST_ROWS:
+        click.echo(f"{len(rows) - MOST_ROWS} more rows are not shown; -o writes all of them")
     for line in lines(more["receipt"]) if "receipt" in more else ():
         click.echo(line)
 
 
-def _stored(spec: TensorSpec, array: Array) -> Array:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ConfigError(f"input {spec.name} holds NaN or infinite values")
-    if str(array.dtype) == spec.dtype:
-        return array
-    if array.dtype.kind != "f":
-        raise ConfigError(f"input {spec.name} holds {array.dtype}; {spec.dtype} or real numbers were expected")
-    return spec.to_stored(array)
-
-
-def read_stored(path: Path, specs: tuple[TensorSpec, ...]) -> dict[str, Array]:
-    """Returns the inputs in a file as the model stores them; a name that the model does not have is left for later."""
-    from anynpu.quantize.calibration import read_arrays
-
-    given = read_arrays(path, specs)
-    stored = {spec.name: _stored(spec, given[spec.name]) for spec in specs if spec.name in given}
-    return {**given, **stored}
+def _row(name: str, a: Array) -> dict[str, str]:
+    return {
+        "output": name,
+        "shape": "x".join(map(str, a.shape)),
+        "min": f"{a.min():.5g}",
+        "max": f"{a.max():.5g}",
+        "mean": f"{a.mean():.5g}",
+        "argmax": str(int(a.argmax())),
+    }
