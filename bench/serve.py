@@ -178,9 +178,11 @@ class Caller:
             body += self.connection.recv(65536)
         return body
 
-    def p50_ms(self, seconds: float) -> float:
+    def p50_ms(self, seconds: float, pause_s: float = 0.0) -> float:
         times, end = [], time.perf_counter() + seconds
         while time.perf_counter() < end:
+            if pause_s:
+                time.sleep(pause_s)
             start = time.perf_counter_ns()
             self.call()
             times.append(time.perf_counter_ns() - start)
@@ -447,6 +449,8 @@ def npu(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         url, _, _ = stack.enter_context(serving(f"npu={artifact.path}", **environment))
         raw = stack.enter_context(Child("--pipeline", str(artifact.path), **environment))
         caller = Caller(url, "/infer", np.load(sample).tobytes(), "application/octet-stream")
+        bare = Caller(f":{stack.enter_context(Child('--bare')).first['port']}", "/", b"{}")
+        floor = bare.p50_ms(2.0, JOB_MS / 1000)
         alone = beyond(raw, caller, options.blocks, 0.25)
         server = Client(f"{url}/infer", sample)
         rounds = [
@@ -456,6 +460,7 @@ def npu(options: argparse.Namespace, folder: Path) -> dict[str, object]:
     apart = [each["server"]["p50_ms"] - each["pipeline"]["p50_ms"] for each in rounds]
     return {
         "end to end minus pipeline, ms": alone,
+        "bare ASGI on uvicorn that does nothing, asked every 15 ms, p50 ms": floor,
         "end to end minus pipeline, load generator, ms": statistics.median(apart),
         "rounds": rounds,
     }
