@@ -285,7 +285,8 @@ class Campaign:
     async def _kill(self) -> None:
         before = (await self.subject.health()).restarts
         for worker in workers(self.subject.pid):
-            os.kill(worker, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
         await self._until(lambda health: health.restarts > before, "restarted after a kill")
 
     async def _hang(self) -> None:
@@ -366,13 +367,20 @@ class Campaign:
 
 
 def children(pid: int) -> list[int]:
-    lists = [(task / "children").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-    return [int(child) for each in lists for child in each.split()]
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):  # a thread that has just ended
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
 
 
 def workers(pid: int) -> list[int]:
     """The processes that hold the device."""
-    return [child for child in children(pid) if b"noe.worker" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    found = []
+    for child in children(pid):
+        with suppress(OSError):
+            found += [child] * (b"noe.worker" in Path(f"/proc/{child}/cmdline").read_bytes())
+    return found
 
 
 def campaign(
