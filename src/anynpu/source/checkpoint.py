@@ -49,8 +49,12 @@ def load_tensors(path: Path, trust: bool = False) -> dict[str, torch.Tensor]:
 
 def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
     """Puts tensors into a module, which must have exactly these names and shapes; wrapper prefixes are stripped."""
+    given = _stripped(tensors, module.state_dict())
+    for prefix, layer in module.named_modules():
+        if hasattr(layer, "fit_checkpoint"):  # a stand-in for a vendor's layer, which has several versions
+            start = f"{prefix}." if prefix else ""
+            layer.fit_checkpoint({n.removeprefix(start): t for n, t in given.items() if n.startswith(start)})
     own = module.state_dict()
-    given = _stripped(tensors, own)
     _check_names(own, given)
     for name, tensor in given.items():
         wanted, got = tuple(own[name].shape), tuple(tensor.shape)

@@ -17,7 +17,7 @@ from anynpu.measure.samples import read_samples
 from anynpu.source import zoo
 from anynpu.source.dependencies import installed
 from anynpu.source.kinds import reject_other_kinds
-from anynpu.source.torch_module import TorchReference, parse_reference, source_files
+from anynpu.source.torch_module import TorchReference, parse_reference, source_files, standin_note, training_files
 from anynpu.tasks.card import Card
 from anynpu.tensors import DTYPES, Array, TensorSpec
 
@@ -96,6 +96,7 @@ def identify(source: ModelSource) -> dict[str, str]:
         files: tuple[Path, ...] = zoo.files(source.zoo_name)
     elif source.kind == "torch":
         files = source_files(source.reference())
+        files += training_files(files)
         if source.checkpoint:
             files += (_existing(Path(source.checkpoint), "checkpoint"),)
     else:
@@ -344,7 +345,16 @@ def _read(source: ModelSource) -> Original:
         model = exported.model
     frozen, notes = for_inference(model)
     shapes = {name: list(shape) for name, shape in source.shapes.items()}
-    return Original(make_static(frozen, shapes), (*(exported.notes if exported else ()), *notes), exported)
+    said = (*exported.notes, *standin_note(), *_unnamed(source, model)) if exported is not None else ()
+    return Original(make_static(frozen, shapes), (*said, *notes), exported)
+
+
+def _unnamed(source: ModelSource, model: onnx.ModelProto) -> tuple[str, ...]:
+    """Returns the sentence that says which outputs were given no name, where some were."""
+    names = [value.name for value in model.graph.output]
+    if not source.output_names or len(names) == len(source.output_names):
+        return ()
+    return (f"the module returns {len(names)} tensors and {len(source.output_names)} got a name: {', '.join(names)}",)
 
 
 def _exported(source: ModelSource) -> Exported:

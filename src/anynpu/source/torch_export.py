@@ -172,9 +172,10 @@ def _forward(
 def _output_names(wanted: Sequence[str] | None, keys: list[str]) -> list[str]:
     if wanted is None:
         return keys
-    if len(wanted) != len(keys):
+    names = [*wanted, *keys[len(wanted) :]]
+    if len(wanted) > len(keys) or len({*names}) != len(names):
         raise ConfigError(f"{len(wanted)} output names are given, the module returns {len(keys)} tensors")
-    return list(wanted)
+    return names
 
 
 def _exported(

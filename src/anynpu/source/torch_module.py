@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     import torch
 
 PRIVATE = "_anynpu_user_"
+AI8X_VARIABLE = "AI8X_TRAIN_PATH"
+STANDIN = Path(__file__).parent / "standin"
 EXAMPLES = "write file.py:Class, file.py:factory or package.module:factory, for example net.py:Net"
 
 
@@ -146,7 +149,7 @@ def load_module(reference: TorchReference, checkpoint: Path | None, trust_checkp
     from anynpu.source.checkpoint import load_into, load_tensors
 
     # stdout is data: whatever the user's file prints goes to stderr.
-    with _imports_from(reference), contextlib.redirect_stdout(sys.stderr):
+    with _training_package(), _imports_from(reference), contextlib.redirect_stdout(sys.stderr):
         found = _attribute(_imported_module(reference), reference)
         module = _constructed(found, reference)
         if not isinstance(module, torch.nn.Module):
@@ -157,6 +160,48 @@ def load_module(reference: TorchReference, checkpoint: Path | None, trust_checkp
         if checkpoint is not None:
             load_into(module, load_tensors(checkpoint, trust_checkpoint))
     return module.eval()
+
+
+@contextlib.contextmanager
+def _training_package() -> Iterator[None]:
+    """Lets a model import the vendor's module ai8x: from where its variable says, or else our stand-in for it.
+
+    Models for the MAX78000 read the variable themselves and stop without it.
+    """
+    own = os.environ.get(AI8X_VARIABLE, "")
+    place = own or str(STANDIN)
+    os.environ[AI8X_VARIABLE] = place
+    sys.path.append(place)
+    try:
+        yield
+    finally:
+        sys.path.remove(place)
+        if not own:
+            del os.environ[AI8X_VARIABLE]
+
+
+def training_files(files: Sequence[Path]) -> tuple[Path, ...]:
+    """Returns the vendor's own ai8x.py where a model's files mention it and the variable says where it is."""
+    place = os.environ.get(AI8X_VARIABLE, "")
+    if not place or not any(b"ai8x" in file.read_bytes() for file in files):
+        return ()
+    module = Path(place) / "ai8x.py"
+    if not module.is_file():
+        raise ConfigError(
+            f"{AI8X_VARIABLE}={place}: there is no ai8x.py",
+            "set it to a clone of ai8x-training, or unset it: anynpu brings a stand-in",
+        )
+    return (module,)
+
+
+def standin_note() -> tuple[str, ...]:
+    """Returns the sentence that says that a model was built with our stand-in, if it was."""
+    origin = getattr(sys.modules.get("ai8x"), "__file__", None) or ""
+    if not Path(origin).is_relative_to(STANDIN):
+        return ()
+    return (
+        f"ai8x: anynpu's stand-in for the layers of ai8x-training was used; {AI8X_VARIABLE} names the vendor's own",
+    )
 
 
 @contextlib.contextmanager
