@@ -36,7 +36,7 @@ LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b
         (LFS, "is a git-lfs pointer", "git lfs pull"),
         (b"<!doctype html><title>404</title>", "it looks like an HTML page", "again"),
         (b"\x89PNG\r\n\x1a\n" + b"0" * 99, "it looks like a PNG image", "again"),
-        (b"\x1c\x00\x00\x00TFL3" + b"0" * 99, "it looks like a TensorFlow Lite model", "ONNX"),
+        (b"\x1c\x00\x00\x00TFL3" + b"0" * 99, "it looks like a TensorFlow Lite model", ".tflite"),
         (bytes(range(256)) * 4, "not a whole ONNX model", "again"),
     ],
     ids=["empty", "lfs", "html", "png", "tflite", "noise"],

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from anynpu import plugins
-from anynpu.artifact import Artifact
+from anynpu.artifact import Artifact, Step, seal
 from anynpu.errors import ToolMissing
 from anynpu.platform import Platform
 from anynpu.testing import conformance, models
@@ -20,6 +22,7 @@ CASES = {
     "cpu": "cpu",
     "litert": "tflite",
     "tflite": "tflm",
+    "tflite_given": "tflm",
     "vela": "ethos-u55-128",
     "mcu_c": "host",
     "zhouyi": "zhouyi-z3",
@@ -36,6 +39,17 @@ CASES = {
 def chip_for(target: str) -> Platform:
     assert target in CASES, f"name a chip for the new compiler {target} in tests/conformance/conftest.py"
     return plugins.platform(CASES[target])
+
+
+def as_given(made: Artifact, folder: Path) -> Artifact:
+    """Returns a quantised file as one that the user brings."""
+    if not folder.exists():
+        folder.mkdir()
+        shutil.copyfile(made.main, folder / "model.tflite")
+    manifest = replace(
+        made.manifest, format="tflite-given", main="model.tflite", seal="", details={"given": "an int8 model"}
+    )
+    return seal(folder, manifest, Step("import"), models.NOW)
 
 
 @pytest.fixture(scope="session")
@@ -69,6 +83,8 @@ def case_of(room: Path, model: Artifact, data: Artifact) -> Callable[[str], Targ
     def given(format: str) -> Artifact:
         if format == "onnx":
             return model
+        if format == "tflite-given":
+            return as_given(case("tflite").first.artifact, room / "as-given")
         makers = [n for n in plugins.names("targets") if plugins.load("targets", n).produces == format]
         return case(makers[0]).first.artifact
 

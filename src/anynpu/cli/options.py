@@ -18,7 +18,7 @@ from anynpu.measure.threshold import setting_of
 from anynpu.measure.verify import Gate
 from anynpu.pipeline.request import Request, parse_share
 from anynpu.quantize.calibration import Preprocess
-from anynpu.source.load import ModelSource
+from anynpu.source.load import FORMS, ModelSource
 from anynpu.store import Store
 
 
@@ -56,7 +56,12 @@ def _many(*flags: str, help: str, metavar: str = "NAME=VALUE") -> Callable[[Comm
 
 COMMON, apply = flags.COMMON, flags.apply
 MODEL = (
-    click.option("-m", "--model", metavar="MODEL", help="net.onnx, file.py:Class, package.module:factory or zoo:NAME."),
+    click.option(
+        "-m",
+        "--model",
+        metavar="MODEL",
+        help="net.onnx, net.tflite, file.py:Class, package.module:factory or zoo:NAME.",
+    ),
     click.option(
         "--ckpt", metavar="FILE", help="Checkpoint of a PyTorch model: a state dict, or a dict that holds one."
     ),
@@ -147,7 +152,7 @@ def settings(ctx: click.Context, form: type[Any] = FileConfig) -> dict[str, Any]
 def model_source(given: Mapping[str, Any]) -> ModelSource:
     """Returns the model that the flags name."""
     if not given.get("model"):
-        raise ConfigError("no model is named", "give -m net.onnx, file.py:Class, package.module:factory or zoo:NAME")
+        raise ConfigError("no model is named", FORMS.replace("give", "give -m", 1))
     names = given.get("output_names") or ()
     return ModelSource(
         model=given["model"],

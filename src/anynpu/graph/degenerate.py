@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 import onnx
@@ -21,6 +21,7 @@ NOISE = 1e-6
 _SCALES = (1.0, 0.01, 100.0, 0.1, 10.0, 1.0, 0.001, 1000.0)
 
 Feeds = dict[str, np.ndarray]
+Run = Callable[[Feeds], Sequence[np.ndarray]]
 
 
 def input_dependence(model: ModelProto, samples: Mapping[str, np.ndarray] | None = None) -> tuple[Finding, ...]:
@@ -29,26 +30,30 @@ def input_dependence(model: ModelProto, samples: Mapping[str, np.ndarray] | None
     `samples` maps each input to arrays stacked along a first axis; without at least four that differ, seeded random
     inputs are used.
     """
-    unreachable = _unreachable(model)
-    findings = [
-        Finding("degenerate-output", "no input reaches this output", name)
-        for name in (value.name for value in model.graph.output)
-        if name in unreachable
-    ]
-    feeds = _differing(_given(model, samples)) if samples else []
+    feeds = differing(_given(model, samples)) if samples else []
     random = len(feeds) < MIN_INPUTS
     if random:
-        feeds = _differing(_random(model))
-    session = Session(model)
-    results = [session.run(feed) for feed in feeds]
-    for place, value in enumerate(model.graph.output):
+        feeds = differing(scaled(random_feeds(model, seed) for seed in range(len(_SCALES))))
+    names = [value.name for value in model.graph.output]
+    return judge_outputs(names, _unreachable(model), feeds, Session(model).run, random)
+
+
+def judge_outputs(
+    names: Sequence[str], unreachable: Set[str], feeds: Sequence[Feeds], run: Run, random: bool
+) -> tuple[Finding, ...]:
+    """Returns a finding for each output that no input reaches, that stays the same for all feeds, or is not finite."""
+    findings = [
+        Finding("degenerate-output", "no input reaches this output", name) for name in names if name in unreachable
+    ]
+    results = [run(feed) for feed in feeds]
+    for place, name in enumerate(names):
         outputs = [result[place] for result in results]
-        if value.name not in unreachable and len(feeds) >= MIN_INPUTS and _all_equal(outputs):
+        if name not in unreachable and len(feeds) >= MIN_INPUTS and _all_equal(outputs):
             kind = "random inputs" if random else "samples"
             text = f"gives the same values for {len(feeds)} differing {kind}"
-            findings.append(Finding("degenerate-output", text, value.name))
+            findings.append(Finding("degenerate-output", text, name))
         # Inputs of extreme scale overflow healthy networks; only the plain ones tell.
-        findings += _not_finite(value.name, outputs[:1] if random else outputs)
+        findings += _not_finite(name, outputs[:1] if random else outputs)
     return tuple(findings)
 
 
@@ -83,16 +88,17 @@ def _one(value: onnx.ValueInfoProto, sample: np.ndarray) -> np.ndarray:
     raise ConfigError(f"a sample of '{value.name}' has shape {list(np.shape(sample))}, the model takes [{wanted}]")
 
 
-def _random(model: ModelProto) -> Iterator[Feeds]:
-    for seed, scale in enumerate(_SCALES):
-        feeds = random_feeds(model, seed)
+def scaled(feeds: Iterable[Feeds]) -> Iterator[Feeds]:
+    """Yields random inputs over six decades: normal numbers times a scale of their own."""
+    for scale, feed in zip(_SCALES, feeds, strict=False):
         yield {
             name: (array * scale).astype(array.dtype) if array.dtype.kind == "f" else array
-            for name, array in feeds.items()
+            for name, array in feed.items()
         }
 
 
-def _differing(feeds: Iterator[Feeds]) -> list[Feeds]:
+def differing(feeds: Iterator[Feeds]) -> list[Feeds]:
+    """Returns the first inputs that differ from each other."""
     kept: list[Feeds] = []
     for feed in feeds:
         if not any(all(np.array_equal(feed[name], other[name]) for name in feed) for other in kept):

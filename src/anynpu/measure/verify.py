@@ -25,6 +25,9 @@ from anynpu.tensors import Array, TensorSpec, by_name
 MACS_BUDGET = 6_000_000_000
 MIN_SAMPLES = 50
 ANSWERS = 5
+FLOAT_MODEL = "the float model"
+REFERENCES = {"tflite-float": "litert"}
+"""What executes a float model where that is not the first runtime of its format: TFLite-Micro lacks operators."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class Verification:
     notes: tuple[str, ...] = field(default_factory=tuple)
     unfit: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    reference: str = FLOAT_MODEL
+    """What it was compared with."""
 
     @property
     def sqnr_db(self) -> float:
@@ -189,7 +194,7 @@ def verify(
     everything = read_samples(Path(data))
     estimates = truth.manifest.estimates
     samples = everything.first(sample_count(len(everything), estimates.macs if estimates else None))
-    float_session = choose(truth.manifest.format)(truth)
+    float_session = choose(truth.manifest.format, REFERENCES.get(truth.manifest.format))(truth)
     expected = run_all(float_session, samples, truth)
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
     about = judge_reference(truth, samples, expected, lambda sample: run_real(float_session, sample, like))
@@ -215,7 +220,28 @@ def verify(
         result["score_float"] = score(metric, dict(samples.inputs), expected, samples.labels)
         result["score"] = score(metric, dict(samples.inputs), got, samples.labels)
         result["warnings"] += at_chance(metric, result["score_float"], expected, samples.labels)
-    return result
+    return _reworded(result, subject, truth, session)
+
+
+def _reworded(result: dict[str, Any], subject: Artifact, truth: Artifact, session: Any) -> dict[str, Any]:
+    """Returns the result with sentences that name what it was compared with, where that is no float model."""
+    given = truth.manifest.details.get("given", "")
+    if truth.manifest.format != "tflite-given":
+        return result
+    name = f"the given model ({given}) in LiteRT" if ":" in given else f"the given {given.partition(' ')[2]} in LiteRT"
+    named: dict[str, Any] = _with_text(result, FLOAT_MODEL, name)
+    same = session.name == "litert" and subject.main.read_bytes() == truth.main.read_bytes()
+    note = ("compared with itself in the same runtime: this proves that it runs, nothing more",) if same else ()
+    return named | {"reference": name, "notes": [*note, *named["notes"]]}
+
+
+def _with_text(value: Any, old: str, new: str) -> Any:
+    """Returns JSON data with one text for another in every sentence."""
+    if isinstance(value, dict):
+        return {key: _with_text(each, old, new) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_text(each, old, new) for each in value]
+    return value.replace(old, new) if isinstance(value, str) else value
 
 
 def cautions(outputs: Mapping[str, Fidelity], random: bool = False) -> list[str]:
@@ -271,8 +297,8 @@ class Shortfall:
     hint: str
 
 
-def shortfall(outputs: Mapping[str, Fidelity], floor_db: float) -> Shortfall | None:
-    """Returns in what the outputs fall short of the float model's, or None.
+def shortfall(outputs: Mapping[str, Fidelity], floor_db: float, reference: str = FLOAT_MODEL) -> Shortfall | None:
+    """Returns in what the outputs fall short of the reference's, or None.
 
     The SQNR of each must reach the floor. Where there are samples enough, the build must be able to follow what varies
     over them, in each output as a whole and in every part of it that means something.
@@ -280,7 +306,7 @@ def shortfall(outputs: Mapping[str, Fidelity], floor_db: float) -> Shortfall | N
     name, worst = min(outputs.items(), key=lambda item: item[1].sqnr_db)
     hint = "try more or better calibration data, another -O method=..., or -O activations=int16"
     if worst.sqnr_db < floor_db:
-        text = f"the result is {worst.sqnr_db:.1f} dB SQNR from the float model; {floor_db:g} dB is asked for"
+        text = f"the result is {worst.sqnr_db:.1f} dB SQNR from {reference}; {floor_db:g} dB is asked for"
         return Shortfall(text, "sqnr_db", worst.sqnr_db, floor_db, hint)
     if floor_db <= 0:
         return None
@@ -288,7 +314,7 @@ def shortfall(outputs: Mapping[str, Fidelity], floor_db: float) -> Shortfall | N
     for name, f in outputs.items():
         if f.unresolved and f.sqnr_centred_db is not None and f.sqnr_centred_db < wanted:
             text = (
-                f"output '{name}' does not follow the float model from sample to sample ({f.sqnr_centred_db:.1f} dB of "
+                f"output '{name}' does not follow {reference} from sample to sample ({f.sqnr_centred_db:.1f} dB of "
                 f"what varies over {f.count} samples, {wanted:g} dB is asked for): {f.unresolved}"
             )
             scale = "let the model give the change and add the constant afterwards, or try -O activations=int16"
@@ -304,7 +330,7 @@ def judge(verification: Verification, gate: Gate) -> None:
     """Raises AccuracyError unless the verification passes the gate."""
     if verification.unfit:
         raise AccuracyError(
-            f"the float model itself is no use as a reference: {verification.unfit[0]}",
+            f"{verification.reference} itself is no use as a reference: {verification.unfit[0]}",
             "degenerate-output",
             0.0,
             1.0,
@@ -313,7 +339,7 @@ def judge(verification: Verification, gate: Gate) -> None:
         )
     worst = sorted(verification.outputs.items(), key=lambda item: item[1].sqnr_db)
     names = [f"{name}: {f.sqnr_db:.1f} dB" for name, f in worst[:3]]
-    if short := shortfall(verification.outputs, gate.min_sqnr_db):
+    if short := shortfall(verification.outputs, gate.min_sqnr_db, verification.reference):
         lost = [sentence for f in verification.outputs.values() for sentence in f.lost]
         told = lost if short.message in lost else names
         raise AccuracyError(short.message, short.metric, short.got, short.wanted, told, short.hint)
@@ -321,7 +347,7 @@ def judge(verification: Verification, gate: Gate) -> None:
         drop = 100 * (verification.score_float - verification.score)
         if drop > gate.max_drop_points:
             raise AccuracyError(
-                f"{verification.metric} falls by {drop:.1f} points against the float model; "
+                f"{verification.metric} falls by {drop:.1f} points against {verification.reference}; "
                 f"{gate.max_drop_points:g} are allowed",
                 verification.metric,
                 verification.score,

@@ -11,14 +11,16 @@ from anynpu import plugins, schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsupported
 from anynpu.measure.threshold import sentences
-from anynpu.measure.verify import Gate, Verification, judge
+from anynpu.measure.verify import FLOAT_MODEL, Gate, Verification, judge
 from anynpu.pipeline.layers import empty, float_twin, graph
 from anynpu.pipeline.planner import Link, plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, read_verification, require_samples
 from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
+from anynpu.pipeline.tflite_source import source_format
 from anynpu.platform import Platform
+from anynpu.quantize.tflite_given import GIVEN
 from anynpu.runtime.base import choose
 from anynpu.source.load import identify
 from anynpu.store import Store
@@ -125,7 +127,7 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
     """Builds the model for every chip of the request. What concerns the model itself raises; what concerns one chip
     becomes that chip's result."""
     chips = platforms(request.chips)
-    plans, broken = plan_all(chips, request.options)
+    plans, broken = plan_all(chips, request.options, source_format(request.source))
     timed = Timed(observer)
     steps = Steps(request, store, timed)
     _require_named_samples(request, plans)
@@ -292,10 +294,12 @@ def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: Build
 
 
 def _judge_degenerate(model: Artifact) -> None:
+    """Raises for a model that is no reference, whatever the samples are."""
     findings = [schema.from_dict(Finding, f, "finding") for f in model.manifest.details["degenerate"]]
     if findings:
+        which = "the given model" if model.manifest.format == GIVEN else FLOAT_MODEL
         raise AccuracyError(
-            f"the float model itself is no use as a reference: {findings[0]}",
+            f"{which} itself is no use as a reference: {findings[0]}",
             findings[0].rule,
             0.0,
             1.0,

@@ -11,6 +11,7 @@ from anynpu.pipeline.build import platforms
 from anynpu.pipeline.planner import Link, plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps
+from anynpu.pipeline.tflite_source import source_format
 from anynpu.platform import Platform
 from anynpu.store import Store
 
@@ -33,7 +34,7 @@ class ChipCheck:
 def check(request: Request, store: Store, observer: Observer) -> list[ChipCheck]:
     """Returns the findings for every chip of the request."""
     chips = platforms(request.chips)
-    plans, broken = plan_all(chips, request.options)
+    plans, broken = plan_all(chips, request.options, source_format(request.source))
     steps = Steps(request, store, observer)
     model = steps.import_model().artifact
     degenerate = tuple(schema.from_dict(Finding, f, "finding") for f in model.manifest.details["degenerate"])

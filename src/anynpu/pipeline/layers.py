@@ -123,7 +123,10 @@ def _tflite_view(subject: Artifact, twin: Artifact | None) -> View:
 
     mine = outline(subject.main)
     if twin is None:
+        given = subject.manifest.details.get("given")
         note = "the chain has no float TFLite model to compare inner tensors with"
+        if given:
+            note = f"the model was given quantised ({given}): there are no float tensors to compare inner ones with"
         return View(mine, (), lambda: LiteRtInner(subject), lambda: LiteRtInner(subject), (note,))
     notes = []
     factors: dict[str, list[float]] = {}
@@ -156,6 +159,8 @@ def _errors(view: View, truth: Artifact, samples: SampleSet, notes: list[str]) -
 
 def _converted(twin: Artifact, truth: Artifact, samples: SampleSet) -> str:
     """Returns the sentence that says what inner tensors are compared with, and how far that is from the model."""
+    if twin.digest == truth.digest:
+        return "inner tensors are compared with those of the given float TFLite model"
     expected, got = (run_all(choose(a.manifest.format)(a), samples, truth) for a in (truth, twin))
     worst = min(f.sqnr_db for f in compare_outputs(expected, got).values())
     return f"inner tensors are compared with the float TFLite model, {worst:.0f} dB from the ONNX model at its outputs"

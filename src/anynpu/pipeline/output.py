@@ -15,6 +15,7 @@ from anynpu.artifact import EVIDENCE, MANIFEST, Artifact
 from anynpu.errors import ConfigError
 from anynpu.files import follow_umask, followed, writing
 from anynpu.pipeline.build import BuildResult
+from anynpu.quantize.tflite_given import GIVEN
 
 REPORT = "report.json"
 MOST_CARRIED_BYTES = 8 << 20
@@ -74,7 +75,7 @@ def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping
 
 def _fill(folder: Path, result: BuildResult) -> None:
     if result.model is not None:
-        _copy(result.model, folder / "float")
+        _copy(result.model, folder / ("given" if result.model.manifest.format == GIVEN else "float"))
     for chip in result.chips:
         for artifact in chip.artifacts[:-1]:
             step = artifact.manifest.step

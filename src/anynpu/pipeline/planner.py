@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from anynpu import plugins, schema
-from anynpu.errors import ConfigError, ToolFailed
+from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, Unsupported
 from anynpu.platform import Platform
 from anynpu.targets.base import Target
 
 SOURCE_FORMAT = "onnx"
+TFLITE_FORMATS = ("tflite-float", "tflite-given")
+"""What a .tflite file becomes, by what it holds: numbers to quantise, or integers of its own."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Link:
 
 
 def chain(platform: Platform, source_format: str = SOURCE_FORMAT) -> tuple[Target, ...]:
-    """Returns the compilers from the source format to the chip, found backwards from the chip's own."""
+    """Returns the compilers from the source format to the chip."""
     known = plugins.names("targets")
     if platform.target not in known:
         near = schema.near(platform.target, known)
@@ -34,20 +36,49 @@ def chain(platform: Platform, source_format: str = SOURCE_FORMAT) -> tuple[Targe
     for name in known:
         with suppress(ToolFailed):  # a plug-in that does not load must not take the other chips with it
             targets[name] = plugins.load("targets", name)()
-    paths: list[tuple[Target, ...]] = [(targets[platform.target],)]
+    if found := _path(targets, platform.target, source_format):
+        return found
+    if source_format not in TFLITE_FORMATS:
+        raise ConfigError(f"no chain of compilers leads from {source_format} to {platform.name}")
+    raise Unsupported(
+        f"{platform.name} is compiled from ONNX: a .tflite file cannot go there",
+        hint=f"give the ONNX or PyTorch model; a .tflite file goes to {_chips_for(targets, source_format)}",
+    )
+
+
+def _path(targets: Mapping[str, Target], last: str, source_format: str) -> tuple[Target, ...]:
+    """Returns the compilers to the chip's own, found backwards from it, or nothing.
+
+    A model that comes in another format may enter behind that one: what makes the same format then takes its place.
+    """
+    own = targets[last]
+    equals = [t for t in targets.values() if t.produces == own.produces and t.accepts == source_format and t is not own]
+    paths: list[tuple[Target, ...]] = [(own,), *((t,) for t in equals if source_format != SOURCE_FORMAT)]
     while paths:
         path = paths.pop(0)
         if path[0].accepts == source_format:
             return path
         makers = (t for t in targets.values() if t.produces == path[0].accepts and t not in path)
         paths.extend((maker, *path) for maker in makers)
-    raise ConfigError(f"no chain of compilers leads from {source_format} to {platform.name}")
+    return ()
 
 
-def plan(platform: Platform, given: Mapping[str, str]) -> tuple[Link, ...]:
+def _chips_for(targets: Mapping[str, Target], source_format: str) -> str:
+    """Returns the chips that a format can go to, a few for each compiler that comes last."""
+    chips: dict[str, list[str]] = {}
+    for name in plugins.names("platforms"):
+        with suppress(AnyNpuError):  # of a chip whose own file is broken, asking for it says so
+            last = plugins.platform(name).target
+            if last in targets and _path(targets, last, source_format):
+                chips.setdefault(last, []).append(name)
+    few = (", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") for names in chips.values())
+    return "; ".join(few)
+
+
+def plan(platform: Platform, given: Mapping[str, str], source_format: str = SOURCE_FORMAT) -> tuple[Link, ...]:
     """Returns the chain for a chip with the options that concern it."""
     links = []
-    for target in chain(platform):
+    for target in chain(platform, source_format):
         chosen: dict[str, Any] = {}
         hints = get_type_hints(target.Options)
         for key, text in given.items():
@@ -62,29 +93,30 @@ def plan(platform: Platform, given: Mapping[str, str]) -> tuple[Link, ...]:
 
 
 def plan_all(
-    platforms: Sequence[Platform], given: Mapping[str, str]
-) -> tuple[dict[str, tuple[Link, ...]], dict[str, ToolFailed]]:
-    """Returns the plan of each chip by name, and what is broken about a chip that can have none."""
-    check_options(platforms, given)
+    platforms: Sequence[Platform], given: Mapping[str, str], source_format: str = SOURCE_FORMAT
+) -> tuple[dict[str, tuple[Link, ...]], dict[str, AnyNpuError]]:
+    """Returns the plan of each chip by name, and why a chip can have none."""
+    check_options(platforms, given, source_format)
     plans: dict[str, tuple[Link, ...]] = {}
-    broken: dict[str, ToolFailed] = {}
+    broken: dict[str, AnyNpuError] = {}
     for platform in platforms:
         try:
-            plans[platform.name] = plan(platform, given)
-        except ToolFailed as error:
+            plans[platform.name] = plan(platform, given, source_format)
+        except (ToolFailed, Unsupported) as error:
             broken[platform.name] = error
     return plans, broken
 
 
-def check_options(platforms: Sequence[Platform], given: Mapping[str, str]) -> None:
+def check_options(platforms: Sequence[Platform], given: Mapping[str, str], source_format: str = SOURCE_FORMAT) -> None:
     """Raises for an option that no compiler of any chain has."""
     known: set[str] = set()
     for platform in platforms:
-        with suppress(ToolFailed):  # the plan of that chip says so
-            for target in chain(platform):
+        with suppress(ToolFailed, Unsupported):  # the plan of that chip says so
+            for target in chain(platform, source_format):
                 names = [f.name for f in dataclasses.fields(target.Options)]
                 known |= set(names) | {f"{target.name}.{name}" for name in names}
     for key in given:
         if key not in known:
             names_known = ", ".join(sorted(n for n in known if "." not in n)) or "none for these chips"
-            raise ConfigError(f"-O {key}: no such option{schema.near(key, known)}", f"options: {names_known}")
+            own = "; a quantised .tflite file keeps its own scales" if source_format == "tflite-given" else ""
+            raise ConfigError(f"-O {key}: no such option{schema.near(key, known)}", f"options: {names_known}{own}")

@@ -11,6 +11,7 @@ from anynpu.pipeline.build import platforms
 from anynpu.pipeline.planner import plan_all
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
+from anynpu.pipeline.tflite_source import source_format
 from anynpu.store import Store
 from anynpu.targets.base import platform_tools
 
@@ -31,7 +32,7 @@ class Silent:
 def preview(request: Request, store: Store) -> list[dict[str, Any]]:
     """Returns one row a step; behind a step that is yet to be made, nobody can know whether the next is cached."""
     chips = platforms(request.chips)
-    plans, broken = plan_all(chips, request.options)
+    plans, broken = plan_all(chips, request.options, source_format(request.source))
     steps = Steps(request, store, Silent())
     first = steps.import_step()
     model = steps.find(first)

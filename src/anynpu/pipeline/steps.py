@@ -17,12 +17,12 @@ import numpy as np
 import anynpu
 from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
-from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, ToolMissing
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing
 from anynpu.measure import calibrated
 from anynpu.measure.labels import Labels, read_labels, require_fit
 from anynpu.measure.repeat import ANSWERS, Repetition, repeat
 from anynpu.measure.samples import FILE, SampleSet, read_samples, write_samples
-from anynpu.measure.verify import Verification
+from anynpu.measure.verify import REFERENCES, Verification
 from anynpu.pipeline.layers import FILE as LAYERS
 from anynpu.pipeline.layers import drawable, float_twin
 from anynpu.pipeline.planner import Link
@@ -32,6 +32,7 @@ from anynpu.pipeline.stream_error import stream_errors
 from anynpu.platform import Platform
 from anynpu.quantize import sources
 from anynpu.quantize.calibration import Dataset, checked, load_data, sample_digests, source_digest, split_holdout
+from anynpu.quantize.tflite_given import GIVEN
 from anynpu.runtime import int8_sums, trial
 from anynpu.runtime.base import choose, sessions_for
 from anynpu.source import dependencies, load, zoo
@@ -137,7 +138,7 @@ class Steps:
         source = self.request.source
         options = schema.to_dict(source)
         # The files count, not where they lie; which object of them and how it is built counts too.
-        options["model"] = source.model.rpartition(":")[2] if source.kind != "onnx" else ""
+        options["model"] = source.model.rpartition(":")[2] if source.kind not in ("onnx", "tflite") else ""
         options.pop("checkpoint", None)
         if self.chosen is not None:
             options["task"] = self.chosen.task()
@@ -211,8 +212,8 @@ class Steps:
             samples.extend(self._all_samples(model, within=True))
             return [str(artifact.path) for artifact in samples]
 
-        found = tool.call(
-            "anynpu.source.load:import_and_prove",
+        found = _sourced(
+            self.request.source,
             arguments,
             scratch=out.parent,
             log=work.log,
@@ -247,16 +248,16 @@ class Steps:
         self.notes.extend(note for note in proof["notes"] if note not in self.notes)
 
     def data_step(self, role: str, model: Artifact) -> Step | None:
-        """Returns the step that makes a set of samples, or None where there is no source for it."""
+        """Returns the step that makes a set of samples, or None where there is no source for it, or no use."""
         source = self._source(role)
-        if not source:
+        if not source or (role == "calibration" and model.manifest.format == GIVEN):
             return None
         options: dict[str, Any] = {"role": role, "limit": self.request.limit}
         if source.startswith("zoo:"):
             inputs = {"source": schema.digest([source, *map(str, _file_hashes(source.removeprefix("zoo:")))])}
         else:
             inputs = {"source": source_digest(source)}
-            options["holdout"] = not self.request.test
+            options["holdout"] = not self.request.test and model.manifest.format != GIVEN
             options["preprocess"] = schema.to_dict(self.preprocess(source, model))
             if sources.is_random(source):
                 options["index_sizes"] = dict(model.manifest.details.get("index_sizes", {}))
@@ -325,7 +326,7 @@ class Steps:
         else:
             sizes = model.manifest.details.get("index_sizes", {})
             dataset = load_data(source, model.manifest.inputs, self.preprocess(source, model), limit, sizes)
-        if self.request.test:
+        if self.request.test or model.manifest.format == GIVEN:  # nothing is calibrated: every sample is there to prove
             return dataset, True
         if len(dataset) < HOLDOUT_EVERY:
             return dataset, False
@@ -458,7 +459,7 @@ class Steps:
             answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
             if answer["device"] == choose(made.manifest.format).name:
                 trial.passed(made, choose(made.manifest.format))
-            trial.passed(model, choose(model.manifest.format))
+            trial.passed(model, choose(model.manifest.format, REFERENCES.get(model.manifest.format)))
             answer["held_out"] = bool(data.manifest.details["held_out"])
             (out / "verification.json").write_text(schema.canonical_json(answer) + "\n", "utf-8")
             return Manifest(format="evidence", main="verification.json")
@@ -552,6 +553,19 @@ class Steps:
         """The task's metric: what the user names, or the zoo's card; top-1 needs to be asked for."""
         source = self.request.source
         return self.request.metric or (zoo.card(source.zoo_name).metric if source.kind == "zoo" else "")
+
+
+def _sourced(source: load.ModelSource, arguments: Mapping[str, Any], **how: Any) -> Any:
+    """Returns what the importer of a kind of source says; a .tflite file that kills LiteRT is a damaged one."""
+    if source.kind != "tflite":
+        return tool.call("anynpu.source.load:import_and_prove", arguments, **how)
+    try:
+        return tool.call("anynpu.pipeline.tflite_source:import_and_prove", arguments, **how)
+    except ToolFailed as failure:
+        if failure.status is None or failure.status >= 0:
+            raise
+        ended = tool.status_name(failure.status)
+        raise IntegrityError(f"{source.model}: LiteRT ends with {ended}", trial.DAMAGED) from failure
 
 
 def _option_files(options: Any) -> dict[str, str]:

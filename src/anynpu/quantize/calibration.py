@@ -195,7 +195,9 @@ def _shape_hint(spec: TensorSpec, array: Array) -> str:
 
 
 def _cast(source: str, spec: TensorSpec, array: Array) -> Array:
-    wanted = np.dtype(spec.dtype)
+    wanted = np.dtype(spec.dtype if spec.quantization is None else "float32")
+    if spec.quantization is not None and array.dtype == np.dtype(spec.dtype):
+        return spec.quantization.dequantize(array)  # integers of the input's own type are what it stores
     if array.dtype == wanted:
         return np.ascontiguousarray(array)
     if wanted.kind == "f" and array.dtype.kind == "f":
@@ -207,7 +209,9 @@ def _cast(source: str, spec: TensorSpec, array: Array) -> Array:
             return array.astype(wanted)
         raise ConfigError(f"{source}: input {spec.name} holds {spec.dtype}, the data has values outside of it")
     hint = ""
-    if wanted.kind == "f" and array.dtype.kind in "iu":
+    if spec.quantization is not None:
+        hint = f"give real numbers as float32, or the {spec.dtype} that the input stores"
+    elif wanted.kind == "f" and array.dtype.kind in "iu":
         hint = "scale and normalise pixels as in training and save them as float32; nothing is scaled for you"
     raise ConfigError(f"{source}: input {spec.name} holds {spec.dtype}, the data {array.dtype}", hint)
 

@@ -140,7 +140,7 @@ class Random:
 
     def range_of(self, spec: TensorSpec, index_sizes: Mapping[str, int]) -> tuple[float, float] | None:
         """Returns the least and the greatest number for an input, or None for normal numbers."""
-        kind = np.dtype(spec.dtype).kind
+        kind = _kind(spec)
         if spec.name in self.ranges:
             return self.ranges[spec.name]
         if kind in "iu" and "" in self.ranges:
@@ -159,19 +159,27 @@ def _random(source: str, inputs: Sequence[TensorSpec], index_sizes: Mapping[str,
     arrays: dict[str, Array] = {}
     for spec in inputs:
         shape, limits = (asked.count, *spec.shape[1:]), asked.range_of(spec, index_sizes)
-        if limits is None:
-            values: Array = rng.standard_normal(shape, np.float32)
-        elif np.dtype(spec.dtype).kind == "f":
+        if limits is None and spec.quantization is not None:
+            stored = np.iinfo(spec.dtype)
+            values: Array = rng.integers(stored.min, stored.max, shape, dtype=np.dtype(spec.dtype), endpoint=True)
+        elif limits is None:
+            values = rng.standard_normal(shape, np.float32)
+        elif _kind(spec) == "f":
             values = rng.uniform(*limits, shape)
         else:
             values = rng.integers(int(limits[0]), int(limits[1]) + 1, shape)
-        arrays[spec.name] = values.astype(spec.dtype)
+        arrays[spec.name] = values.astype(spec.dtype if limits is None or spec.quantization is None else "float32")
     return arrays
+
+
+def _kind(spec: TensorSpec) -> str:
+    """Returns numpy's letter for the numbers that an input takes: a quantised one takes real numbers."""
+    return "f" if spec.quantization is not None else np.dtype(spec.dtype).kind
 
 
 def _check_ranges(source: str, asked: Random, inputs: Sequence[TensorSpec]) -> None:
     """Raises for a range of an input that there is not, or that its type does not hold."""
-    known = {spec.name: np.dtype(spec.dtype) for spec in inputs}
+    known = {spec.name: np.dtype(spec.dtype if _kind(spec) != "f" else "float32") for spec in inputs}
     for name in asked.ranges:
         if name and name not in known:
             raise ConfigError(f"{source}: the model has no input {name}{near(name, known)}")

@@ -83,15 +83,16 @@ def name_tensors(model: Any, inputs: Sequence[str], outputs: Sequence[str]) -> N
     taken = set(names.values())
     for name, op in zip(operator_names(model), graph.operators, strict=True):
         for index in op.outputs:
-            names.setdefault(int(index), _free(name.lower(), taken))
+            names.setdefault(int(index), free_name(name.lower(), taken))
     for index, tensor in enumerate(graph.tensors):
-        tensor.name = names.get(index) or _free("constant", taken)
+        tensor.name = names.get(index) or free_name("constant", taken)
     for signature in model.signatureDefs or []:
         for entry in [*signature.inputs, *signature.outputs]:
             entry.name = names[int(entry.tensorIndex)]
 
 
-def _free(stem: str, taken: set[str]) -> str:
+def free_name(stem: str, taken: set[str]) -> str:
+    """Returns a name that is not taken yet, and takes it."""
     number = 0
     while f"{stem}_{number}" in taken:
         number += 1
@@ -146,7 +147,7 @@ def read_specs(
         tensor = graph.tensors[index]
         name = text(tensor.name)
         shape = tuple(int(size) for size in (tensor.shape if tensor.shape is not None else ()))
-        kind, quantization = _dtype(tensor.type), _quantization(tensor.quantization)
+        kind, quantization = type_name(tensor.type), read_quantization(tensor.quantization)
         return TensorSpec(
             name, shape, kind, (layouts or {}).get(name, ""), (channels or {}).get(name, ""), quantization
         )
@@ -154,17 +155,20 @@ def read_specs(
     return [spec(index) for index in graph.inputs], [spec(index) for index in graph.outputs]
 
 
-def _dtype(code: int) -> str:
+def type_name(code: int) -> str:
+    """Returns the name of a tensor's type, such as int8."""
     from ai_edge_litert.schema_py_generated import TensorType
 
     names = {value: name.lower() for name, value in vars(TensorType).items() if isinstance(value, int)}
     return str(names.get(code, code))
 
 
-def _quantization(parameters: Any) -> Quantization | None:
+def read_quantization(parameters: Any) -> Quantization | None:
+    """Returns how a tensor of the file is quantised, or None."""
     if parameters is None or parameters.scale is None or not len(parameters.scale):
         return None
     scales = tuple(float(scale) for scale in parameters.scale)
-    zero_points = tuple(int(point) for point in parameters.zeroPoint)
+    points = parameters.zeroPoint if parameters.zeroPoint is not None else ()
+    zero_points = tuple(int(point) for point in points) or (0,) * len(scales)
     axis = int(parameters.quantizedDimension) if len(scales) > 1 else None
     return Quantization(scales, zero_points, axis)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+FLOAT_MODEL = "the float model"
+UNKNOWN = "which says nothing of how far that is from the model it was quantised from"
+
 
 def kib(count: int | None) -> str:
     """Returns bytes as KiB."""
@@ -77,11 +80,12 @@ def _share(chip: dict[str, Any]) -> str:
 def table_notes(chips: list[dict[str, Any]]) -> list[str]:
     """Returns the sentences under the closing table: what the columns are, and where they are estimates."""
     notes = []
+    against = sorted({c["verification"].get("reference") or FLOAT_MODEL for c in chips if c["verification"]})
+    notes += [f"SQNR: against {name}, {UNKNOWN}" for name in against if name != FLOAT_MODEL]
     metrics = {c["verification"]["metric"] for c in chips if c["verification"] and c["verification"].get("metric")}
     if metrics:
-        notes.append(
-            f"float, here: {', '.join(sorted(metrics))} of the float model and of this build on the same samples"
-        )
+        told = f"{', '.join(sorted(metrics))} of {', '.join(against)} and of this build"
+        notes.append(f"float, here: {told} on the same samples")
     sources = {
         c["estimates"]["source"] for c in chips if c["estimates"] and c["estimates"].get("latency_ms") is not None
     }

@@ -113,7 +113,8 @@ def _proof(chip: dict[str, Any]) -> list[str]:
     notes += [f"- **warning: {plain(text)}**" for text in proof.get("warnings", ())]
     notes += [f"- {plain(sentence)}" for f in proof["outputs"].values() for sentence in f.get("lost", ())]
     by = plain(f"{proof['executed']}{versions_of(proof)}")
-    return [f"Executed by {by}{stands} on {proof['samples']} {where}:", table(rows), *notes]
+    against = plain(f", compared with {proof['reference']}") if proof.get("reference") else ""
+    return [f"Executed by {by}{stands} on {proof['samples']} {where}{against}:", table(rows), *notes]
 
 
 def _receipt(chip: dict[str, Any]) -> list[str]:

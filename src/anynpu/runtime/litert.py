@@ -39,7 +39,7 @@ class LiteRtSession:
     """Runs TFLite models on the host."""
 
     name = "litert"
-    formats = ("tflite", "tflite-float")
+    formats = ("tflite", "tflite-float", "tflite-given")
     rank = 1
     package = "ai-edge-litert"
     what = "LiteRT reference kernels on this host's CPU"

@@ -36,16 +36,17 @@ _ENDINGS = {
 _NETWORK = "-m takes net.onnx, or the network as FILE.py:CLASS; "
 _SAMPLES = _NETWORK + "samples go with --data"
 _EXPORT = "export it to ONNX where it was made, and give -m net.onnx"
+_KERAS = "Keras goes through ONNX: export it as a SavedModel, then python -m tf2onnx.convert (docs/import.md)"
 _INSTEAD = {
     CHECKPOINT: "give the network as -m FILE.py:CLASS and the checkpoint with --ckpt",
     "a safetensors file": "give the network as -m FILE.py:CLASS and the checkpoint with --ckpt",
     "a TorchScript file": "give the network as -m FILE.py:CLASS, or export it with torch.onnx.export",
     "a torch.export program": "give the network as -m FILE.py:CLASS, or export it with torch.onnx.export",
-    TFLITE: "give the ONNX or PyTorch model it was made from",
+    TFLITE: "name it with the ending .tflite",
     "an onnxruntime .ort model": "give the ONNX or PyTorch model it was made from",
     "an RKNN model": "give the ONNX or PyTorch model it was made from",
-    "an HDF5 file (Keras)": _EXPORT,
-    "a Keras file": _EXPORT,
+    "an HDF5 file (Keras)": _KERAS,
+    "a Keras file": _KERAS,
     "a GGUF model": _EXPORT,
     "a TensorFlow graph": _EXPORT,
     "a Core ML model": _EXPORT,
@@ -61,9 +62,9 @@ _INSTEAD = {
 }
 
 
-def reject_other_kinds(path: Path, data: bytes) -> None:
-    """Raises for bytes that are of another kind than ONNX: a file that calls itself .onnx is damaged, any other is the
-    wrong one."""
+def reject_other_kinds(path: Path, data: bytes, wanted: str = "an ONNX file", ending: str = ".onnx") -> None:
+    """Raises for bytes that are of another kind than is wanted: a file that calls itself by its ending is damaged, any
+    other is the wrong one."""
     if not data:
         raise IntegrityError(f"{path}: the file is empty", EXPORT_AGAIN)
     if data.startswith(b"version https://git-lfs"):
@@ -71,9 +72,9 @@ def reject_other_kinds(path: Path, data: bytes) -> None:
     kind = kind_of(path, data)
     if not kind:
         return
-    if path.suffix.lower() == ".onnx":
+    if path.suffix.lower() == ending:
         hint = _INSTEAD[kind] if kind in (CHECKPOINT, TFLITE) else EXPORT_AGAIN
-        raise IntegrityError(f"{path}: not an ONNX file: it looks like {kind}", hint)
+        raise IntegrityError(f"{path}: not {wanted}: it looks like {kind}", hint)
     if kind == PYTHON:
         raise ConfigError(f"{path}: which class or function of it makes the model?", _python_hint(path, data))
     raise ConfigError(f"{path}: not a model that can be built: it looks like {kind}", _INSTEAD.get(kind, _NETWORK[:-2]))

@@ -1,4 +1,4 @@
-"""From what the user wrote after -m to one float ONNX artifact."""
+"""From what the user wrote after -m to one float ONNX artifact; `pipeline/tflite_source.py` reads .tflite files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 AXES = "NCDHWTLSF"
 COLOURS = ("RGB", "BGR", "GRAY")
-FORMS = "give net.onnx, file.py:Class, package.module:factory or zoo:NAME"
+FORMS = "give net.onnx, net.tflite, file.py:Class, package.module:factory or zoo:NAME"
+TFLITE = (".tflite", ".lite", ".tfl")
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class ModelSource:
     def kind(self) -> str:
         if self.model.startswith("zoo:"):
             return "zoo"
+        if self.model.lower().endswith(TFLITE):
+            return "tflite"
         if ":" in self.model and not Path(self.model).exists():
             return "torch"
         return "onnx"
@@ -98,26 +101,31 @@ def identify(source: ModelSource) -> dict[str, str]:
         files = source_files(source.reference())
         files += training_files(files)
         if source.checkpoint:
-            files += (_existing(Path(source.checkpoint), "checkpoint"),)
+            files += (existing(Path(source.checkpoint), "checkpoint"),)
+    elif source.kind == "tflite":
+        return {"model": hash_file(existing(Path(source.model), "model"))}
     else:
-        return {"model": _onnx_digest(_existing(Path(source.model), "model"))}
+        return {"model": _onnx_digest(existing(Path(source.model), "model"))}
     return {"model": hashlib.sha256("".join(hash_file(f) for f in files).encode()).hexdigest()}
 
 
-def _existing(path: Path, what: str) -> Path:
+def existing(path: Path, what: str) -> Path:
+    """Returns the path of a file, or says what is there in its place."""
     if not path.exists():
         known = [p.name for p in path.parent.glob("*") if p.is_file()] if path.parent.is_dir() else []
         raise ConfigError(f"{path}: no such {what}{schema.near(path.name, known)}", FORMS if what == "model" else "")
     if (path / MANIFEST).is_file():
         raise ConfigError(f"{path}: is built already, not a {what}", "anynpu show, run and bench take its folder")
     if path.is_dir():
-        raise ConfigError(f"{path}: is a folder, not a {what}", FORMS if what == "model" else "")
+        keras = f"pip install tf2onnx; python -m tf2onnx.convert --saved-model {path} --output net.onnx"
+        hint = keras if (path / "saved_model.pb").is_file() else FORMS
+        raise ConfigError(f"{path}: is a folder, not a {what}", hint if what == "model" else "")
     return path
 
 
 def _reject_torch_only(source: ModelSource) -> None:
     """Raises for what only a PyTorch model has a use for: an ONNX file and the zoo bring it themselves."""
-    what = "an ONNX file" if source.kind == "onnx" else "a model of the zoo"
+    what = {"onnx": "an ONNX file", "tflite": "a TFLite file"}.get(source.kind, "a model of the zoo")
     if source.checkpoint or source.arguments:
         raise ConfigError(f"--ckpt and --arg go with a PyTorch model, not with {what}", FORMS)
     for flag, stated in (("--dtype", source.dtypes), ("--output-names", source.output_names)):
@@ -140,6 +148,8 @@ def tools(source: ModelSource) -> dict[str, str]:
     """Returns the tools that the import runs, with their versions."""
     from anynpu.graph.simplify import tool_versions
 
+    if source.kind == "tflite":
+        return {name: tool.version_of(name) for name in ("ai-edge-litert", "numpy")}
     found = {"onnx": tool.version_of("onnx"), **tool_versions()}
     if source.kind != "onnx":
         found |= {name: tool.version_of(name) for name in ("torch", "onnxscript", "numpy")}
@@ -250,7 +260,7 @@ def _imported(
     onnx.save(model, str(Path(out) / "model.onnx"))
     counted = cost(model)
     findings = input_dependence(model)
-    inputs = _with_channels(_specs(model, request, model.graph.input), card)
+    inputs = with_channels(_specs(model, request, model.graph.input), card)
     manifest = Manifest(
         format="onnx",
         main="model.onnx",
@@ -303,7 +313,7 @@ def _without_decode(
     return cut, replace(card, yolo=found), said, CutDetector(model, cut, head)
 
 
-def _with_channels(inputs: tuple[TensorSpec, ...], card: Card | None) -> tuple[TensorSpec, ...]:
+def with_channels(inputs: tuple[TensorSpec, ...], card: Card | None) -> tuple[TensorSpec, ...]:
     """Returns the inputs with the card's order of colours on the image input where the user states none."""
     if card is None or card.preprocess is None:
         return inputs
@@ -391,11 +401,14 @@ def _specs(model: onnx.ModelProto, source: ModelSource, values: Any) -> tuple[Te
         kind = value.type.tensor_type
         shape = tuple(dim.dim_value for dim in kind.shape.dim)
         spec = TensorSpec(value.name, shape, str(tensor_dtype_to_np_dtype(kind.elem_type)))
-        specs.append(replace(spec, layout=_layout(spec, read, source), channels=source.channels.get(spec.name, "")))
+        specs.append(
+            replace(spec, layout=stated_layout(spec, read, source), channels=source.channels.get(spec.name, ""))
+        )
     return tuple(specs)
 
 
-def _layout(spec: TensorSpec, read: Mapping[str, str], source: ModelSource) -> str:
+def stated_layout(spec: TensorSpec, read: Mapping[str, str], source: ModelSource) -> str:
+    """Returns the layout that the operators or the user say; two that differ raise."""
     stated = source.layouts.get(spec.name, "").upper()
     if source.kind == "zoo" and not stated and spec.name == zoo.card(source.zoo_name).input_name:
         stated = zoo.card(source.zoo_name).layout

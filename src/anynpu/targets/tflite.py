@@ -203,6 +203,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     options = schema.from_dict(TfLiteOptions, plan, "plan")
     given = Artifact.open(Path(data))
     turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
+    # ai-edge-quantizer gives the biases of files that TensorFlow's own converter made a type that no kernel takes.
     own = source.manifest.details.get(LOWERED_BY) == "own"
     write = quantising(Path(out).with_name(QUANTISATION), options.tables) if own else None
     figures = quantize_file(source.main, turned, options, Path(out), progress=tool.report_progress, write=write)

@@ -36,7 +36,7 @@ CASES = {
     "x.npy": (lambda: written(lambda a, f: np.save(f, a), np.zeros(3)), "a NumPy array", "--data"),
     "x.npz": (lambda: written(lambda a, f: np.savez(f, a=a), np.zeros(3)), "a file of NumPy arrays", "--data"),
     "photo.jpg": (lambda: b"\xff\xd8\xff\xe0" + bytes(40), "a JPEG image", "--data"),
-    "net.tflite": (lambda: b"\x1c\0\0\0TFL3" + bytes(40), "a TensorFlow Lite model", "it was made from"),
+    "net.bin": (lambda: b"\x1c\0\0\0TFL3" + bytes(40), "a TensorFlow Lite model", "ending .tflite"),
     "settings.toml": (lambda: b"model = 1\n", "a TOML file", "-c"),
     "manifest.json": (lambda: b"{}\n", "a manifest of anynpu", "take its folder"),
     "notes.txt": (lambda: b"hello\n", "it looks like text", "net.onnx"),

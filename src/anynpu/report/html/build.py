@@ -86,7 +86,11 @@ def _figures(chip: Record) -> Iterable[Markup]:
     memory, receipt = chip.get("memory") or {}, chip.get("receipt")
     if proof.get("sqnr_db") is not None:
         exact = decibel(proof["sqnr_db"])
-        yield figure("SQNR", exact if exact == "exact" else f"{exact} dB", "against the float model")
+        yield figure(
+            "SQNR",
+            exact if exact == "exact" else f"{exact} dB",
+            f"against {proof.get('reference') or 'the float model'}",
+        )
     if proof.get("score") is not None:
         yield figure(
             str(proof.get("metric") or "score"), percent(proof["score"]), f"float {percent(proof.get('score_float'))}"
@@ -225,7 +229,7 @@ def _proof(chip: Record) -> Markup:
         (
             el("h4", "Proof"),
             el("p", said),
-            table(rows, "Outputs against the float model", numeric),
+            table(rows, f"Outputs against {proof.get('reference') or 'the float model'}", numeric),
             notes(proof.get("notes") or ()),
             notes([f"warning: {text}" for text in proof.get("warnings") or ()], "notes warn"),
             notes([sentence for f in (proof.get("outputs") or {}).values() for sentence in f.get("lost") or ()]),
