@@ -298,7 +298,7 @@ def _proved(
 
     sets = [read_samples(Path(folder)) for folder in folders]
     rows = [sample for each in sets for sample in each]
-    if model.main.read_bytes() == path.read_bytes():
+    if not given.loads or model.main.read_bytes() == path.read_bytes():
         return {"compared": 0, "samples": len(rows), "notes": []}
     macs = model.manifest.estimates.macs if model.manifest.estimates else 0
     count = min(len(rows), MAX_PROVED, max(MIN_PROVED, MAX_MACS // max(macs or 1, 1)))

@@ -59,6 +59,8 @@ class GivenFile:
     notes: tuple[str, ...] = ()
     same_values: bool = True
     """False where int8 weights were widened: the file's own kernels round activations to int8 as they go."""
+    loads: bool = True
+    """False where LiteRT refuses the file as it was, for something that changes no number."""
     custom: tuple[str, ...] = ()
     """Operators outside TFLite's own set, which LiteRT may or may not have."""
 
@@ -103,7 +105,8 @@ def read_given(path: Path) -> GivenFile:
     if found := list(_obstacles(model)):
         raise Unsupported(f"{path}: {found[0]}", found, "convert the model without it" if len(found) == 1 else "")
     custom = tuple(sorted({text(c.customCode) for c in model.operatorCodes if c.customCode}))
-    notes = _named(model)
+    repaired = _axes_of_scales(path, model)
+    notes = (*_named(model), *repaired)
     if types := _quantised_types(model):
         floats, total = len(float_operators(model)), len(model.subgraphs[0].operators)
         what = f"an {'/'.join(types)} model".replace("an uint", "a uint")
@@ -112,9 +115,9 @@ def read_given(path: Path) -> GivenFile:
         data = path.read_bytes()
         kept = not notes and not external_buffers(data)
         content = data if kept else pack_model(model)
-        return GivenFile(content, GIVEN, what, notes, custom=custom)
+        return GivenFile(content, GIVEN, what, notes, loads=not repaired, custom=custom)
     what, same_values = _widened(model)
-    return GivenFile(pack_model(model), FLOAT, what, notes, same_values, custom)
+    return GivenFile(pack_model(model), FLOAT, what, notes, same_values, not repaired, custom)
 
 
 def _require_sound(path: Path, model: Any) -> None:
@@ -199,6 +202,25 @@ def _quantised_types(model: Any) -> list[str]:
     held = (tensors[index] for index in activation_indices(model))
     kinds = {type_name(t.type) for t in held if read_quantization(t.quantization) is not None}
     return [kind for kind in STORED if kind in kinds]
+
+
+def _axes_of_scales(path: Path, model: Any) -> tuple[str, ...]:
+    """Corrects the axis of scales where a tensor does not have it and only one can be meant, and says so.
+
+    TensorFlow's old converter gave biases the axis of their weights; LiteRT refuses it, TFLite-Micro never looks.
+    """
+    corrected = 0
+    for tensor in model.subgraphs[0].tensors:
+        quantization, shape = read_quantization(tensor.quantization), _shape(tensor)
+        if quantization is None or tensor.quantization.quantizedDimension < max(len(shape), 1):
+            continue
+        if len(quantization.scale) != 1 and shape != (len(quantization.scale),):
+            axis = tensor.quantization.quantizedDimension
+            raise IntegrityError(f"{path}: tensor '{text(tensor.name)}' has scales along axis {axis} of {shape}", AGAIN)
+        tensor.quantization.quantizedDimension = 0
+        corrected += 1
+    said = f"{corrected} tensors name an axis for their scales that they do not have: the one that they have is taken"
+    return (said,) if corrected else ()
 
 
 def _named(model: Any) -> tuple[str, ...]:

@@ -90,6 +90,15 @@ def test_names_that_are_missing_or_taken_are_given_anew(tmp_path):
     assert given.notes == ("4 tensors have no usable name of their own and were given one",)
 
 
+def test_an_axis_of_scales_that_a_bias_does_not_have_is_corrected(tmp_path):
+    def change(model):
+        model.subgraphs[0].tensors[2].quantization.quantizedDimension = 3
+
+    given = read_given(changed(net(tmp_path / "m.tflite"), change))
+    assert not given.loads and "1 tensors name an axis" in given.notes[0]
+    assert read_model(given.content).subgraphs[0].tensors[2].quantization.quantizedDimension == 0
+
+
 def custom(name: str):
     def change(model):
         code = model.operatorCodes[0]
