@@ -44,9 +44,17 @@ COMPILED = {
     "edgetpu-custom-op": "it was compiled for a Coral Edge TPU already: give the file before that",
     "NeutronGraph": "it was compiled for NXP's Neutron already: give the file before that",
 }
-CONTROL_FLOW = ("IF", "WHILE", "CALL", "CALL_ONCE", "STABLEHLO_WHILE", "STABLEHLO_COMPOSITE", "STABLEHLO_CASE")
+CONTROL_FLOW = ("IF", "WHILE", "CALL", "STABLEHLO_WHILE", "STABLEHLO_COMPOSITE", "STABLEHLO_CASE")
 RANDOM = ("RANDOM_UNIFORM", "RANDOM_STANDARD_NORMAL", "MULTINOMIAL", "STABLEHLO_RNG_BIT_GENERATOR")
-STATE = ("VAR_HANDLE", "READ_VARIABLE", "ASSIGN_VARIABLE", "HASHTABLE", "HASHTABLE_FIND", "HASHTABLE_IMPORT")
+STATE = (
+    "CALL_ONCE",
+    "VAR_HANDLE",
+    "READ_VARIABLE",
+    "ASSIGN_VARIABLE",
+    "HASHTABLE",
+    "HASHTABLE_FIND",
+    "HASHTABLE_IMPORT",
+)
 
 
 @dataclass(frozen=True)
@@ -179,7 +187,7 @@ def _obstacles(model: Any) -> Iterator[Finding]:
             yield Finding("state", f"operator {kind} keeps state from one run to the next", where)
         if kind == "FULLY_CONNECTED" and op.builtinOptions and op.builtinOptions.weightsFormat:
             yield Finding("weights", "its weights are stored shuffled, for kernels that no longer exist", where)
-    if len(model.subgraphs) > 1 and not any(kind in CONTROL_FLOW for kind in names):
+    if len(model.subgraphs) > 1 and not {*CONTROL_FLOW, *STATE} & {*names}:
         signatures = ", ".join(text(s.signatureKey) for s in model.signatureDefs or []) or "no signature names them"
         yield Finding("graphs", f"the file holds {len(model.subgraphs)} graphs, one is taken ({signatures})")
     used = {i for op in graph.operators for i in (*op.inputs, *op.outputs) if i >= 0} | {*graph.inputs}
@@ -245,13 +253,20 @@ def _named(model: Any) -> tuple[str, ...]:
 def _constant(model: Any, tensor: Any) -> Array | None:
     """Returns what a constant holds, in its own type, or None for a tensor that is computed."""
     data = model.buffers[tensor.buffer].data
-    if data is None or not len(data):
+    if data is None or not len(data) or tensor.sparsity is not None:
         return None
-    raw, kind = np.asarray(data, np.uint8), type_name(tensor.type)
+    raw, kind, count = np.asarray(data, np.uint8), type_name(tensor.type), math.prod(_shape(tensor))
+    if kind not in (*DTYPES, "int4"):
+        return None
+    needed = (count + 1) // 2 if kind == "int4" else count * np.dtype(kind).itemsize
+    if len(raw) < needed or min(_shape(tensor), default=1) < 0:
+        raise IntegrityError(
+            f"tensor '{text(tensor.name)}' of shape {list(_shape(tensor))} has {len(raw)} bytes", AGAIN
+        )
     if kind == "int4":
-        nibbles = np.stack([raw & 15, raw >> 4], 1).reshape(-1)[: math.prod(_shape(tensor))]
+        nibbles = np.stack([raw & 15, raw >> 4], 1).reshape(-1)[:count]
         return ((nibbles.astype(np.int8) ^ 8) - 8).reshape(_shape(tensor))
-    return raw.view(kind).reshape(_shape(tensor)) if kind in DTYPES else None
+    return raw[:needed].view(kind).reshape(_shape(tensor))
 
 
 def _widened(model: Any) -> tuple[str, bool]:

@@ -151,7 +151,8 @@ REFUSED = {
     "state": (of_tensor(0, isVariable=True), "input: keeps its values from one run to the next"),
     "string": (of_tensor(0, type=schema.TensorType.STRING, quantization=None), "input: holds string"),
     "complex": (of_tensor(3, type=schema.TensorType.COMPLEX64, quantization=None), "conv: holds complex64"),
-    "sparse": (of_tensor(1, sparsity=schema.SparsityParametersT()), "conv_w: is stored sparse"),
+    "initialised": (kind("CALL_ONCE"), "operator CALL_ONCE keeps state"),
+    "sparse": (of_tensor(1, shape=[9, 9, 9, 9], sparsity=schema.SparsityParametersT()), "conv_w: is stored sparse"),
     "graphs": (lambda m: m.subgraphs.append(m.subgraphs[0]), "holds 2 graphs"),
 }
 
