@@ -423,7 +423,7 @@ def test_branch_on_values_is_caught_by_execution():
         ({}, {}, None, "at least one input"),
         ({"scale": (1, 1, 1)}, TYPES, None, "'tokens' before 'scale'"),
         (SHAPES, {"tokens": "int65"}, None, "unknown type 'int65'"),
-        (SHAPES, TYPES, ["one"], "1 output names"),
+        (SHAPES, TYPES, ["one", "two", "three"], "3 output names"),
     ],
 )
 def test_wrong_inputs_are_refused(shapes, types, names, message):
