@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from compiled import Comparison, CpuCall, operator_by_operator, taught
+from compiled import Comparison, CpuCall, lite, operator_by_operator, taught
 
 from anynpu.targets.flatbuffer import TfliteOperator, operators
 
@@ -133,7 +133,16 @@ def late_transpose_conv(op: TfliteOperator, values: list[np.ndarray], call: CpuC
     return np.roll(result, late_by(op), axis=(2, 3))  # what rolls from the end to the front has the bias alone
 
 
+def product_of_litert(op: TfliteOperator, values: list[np.ndarray], call: CpuCall) -> np.ndarray:
+    return lite(call.model, values, 1)[0]
+
+
 DEFECTS = (
+    Defect(
+        "MUL of 16 bits has a scale of 24 bits, which LiteRT computes too; TFLite-Micro's has 31",
+        lambda op, chip: op.kind == "MUL" and op.inputs[0].dtype == "int16",
+        product_of_litert,
+    ),
     Defect(
         "TRANSPOSE_CONV, SAME, whose kernel is shorter than its stride by two begins one row or column too late",
         lambda op, chip: (
