@@ -303,20 +303,24 @@ class Campaign:
         began = self.awake_s
         self.corruption += 1
         self.spoiled.touch()
-        await self._until(lambda health: health.state == "degraded", "known to be degraded")
-        self.found, took_s = self.corruption, self.awake_s - began
+        asked = await self._until(lambda health: health.state == "degraded", "known to be degraded")
+        self.found, took_s = self.corruption, asked - began
         self.outcome.found_after_s.append(took_s)
         if took_s > self.pace.period_s + self.pace.slack_s:
             self.outcome.violations.append(f"corruption was found after {took_s:.1f} s")
         await asyncio.sleep(self.random.uniform(0.2, 2.0))
         self.spoiled.unlink()
 
-    async def _until(self, seen: Callable[[Health], bool], what: str) -> None:
-        end = time.monotonic() + 60 + self.pace.slack_s
-        while not seen(health := await self.subject.health()):
-            if time.monotonic() > end:
+    async def _until(self, seen: Callable[[Health], bool], what: str) -> float:
+        """Returns when the question was asked that was answered with what was waited for."""
+        end = self.awake_s + 60 + self.pace.slack_s
+        while True:
+            asked, health = self.awake_s, await self.subject.health()
+            if seen(health):
+                return asked
+            if self.awake_s > end:
                 self.outcome.violations.append(f"not {what} in time: {health}")
-                return
+                return self.awake_s
             await asyncio.sleep(0.02)
 
     async def _answered_right(self) -> None:

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from anynpu.apps.web.app import App, Policy, Route
 from anynpu.apps.web.limits import Limits
 from anynpu.apps.web.message import HttpAnswer, HttpRequest, Refusal, json_answer
 from anynpu.apps.web.notify import Notifier
+from anynpu.apps.web.protocol import Site
 from anynpu.apps.web.server import bind, bind_unix, fit_files, is_loopback, url_of
 from anynpu.errors import ConfigError
 
@@ -469,3 +471,15 @@ def test_new_connections_of_an_address_have_a_rate():
     assert addresses.take("192.0.2.1")
     assert [addresses.take(f"2001:db8::{n:x}") for n in range(1, 22)][-1] is False, "a /64 is one customer"
     assert addresses.take("unix") and addresses.turned_away == 7
+
+
+def test_a_server_that_stood_still_blames_no_client():
+    """A stopped process, a suspended machine: what clients sent meanwhile is read before anybody is too late."""
+    clock = SimpleNamespace(now=100.0)
+    site = Site(App(ROUTES, SMALL), SimpleNamespace(time=lambda: clock.now))
+    connection = site.connection()
+    site.connections.add(connection)
+    assert site.due(101.0) == [connection] and connection.since == 100.0
+    assert site.due(162.0) == [] and connection.since == 160.0
+    assert site.due(163.2) == [connection] and connection.since == 160.0
+    assert site.due(173.2) == [] and site.due(183.2) == [connection], "a starved server still looks every other time"

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from anynpu.apps.web.app import App
 
 SWEEP_S = 1.0
+LATE_S = 0.5
+"""A sweep that comes so much later than it should says that this process did not run."""
 SWEPT_AT_ONCE = 500
 """Connections looked at before other work has its turn."""
 HEAD, BODY, BUSY = "head", "body", "busy"
@@ -52,12 +54,25 @@ class Site:
         self.held_bytes = 0
         """Of bodies that are not whole yet."""
         self.draining = False
+        self.swept_at, self.passed_over = loop.time(), False
         self.date = b""
         self.tick()
 
     def tick(self) -> None:
         """Renews what changes every second."""
         self.date = b"date: %s\r\n" % formatdate(usegmt=True).encode()
+
+    def due(self, now: float) -> list[Connection]:
+        """Returns the connections to look at. A time in which this process was stopped or starved does not count, and
+        what clients sent meanwhile is read first."""
+        late_s, self.swept_at = now - self.swept_at - SWEEP_S, now
+        self.tick()
+        self.addresses.tick(now)
+        if late_s > LATE_S:
+            for connection in self.connections:
+                connection.forgive(late_s)
+        self.passed_over = late_s > LATE_S and not self.passed_over
+        return [] if self.passed_over else list(self.connections)
 
     def connection(self) -> Connection:
         return Connection(self)
@@ -331,6 +346,12 @@ class Connection(asyncio.Protocol):
         request.refused = self.app.refused(refusal, request)
         self._hand_over(request)
 
+    def forgive(self, seconds: float) -> None:
+        """Takes time off what the connection has waited."""
+        self.since += seconds
+        if self.blocked_since is not None:
+            self.blocked_since += seconds
+
     def sweep(self, now: float) -> None:
         """Closes the connection if it is overdue."""
         if self.blocked_since is not None:
@@ -362,9 +383,7 @@ async def sweep(site: Site) -> None:
     """Looks at all connections once a second."""
     while True:
         await asyncio.sleep(SWEEP_S)
-        site.tick()
-        site.addresses.tick(site.loop.time())
-        for number, connection in enumerate(list(site.connections), 1):
+        for number, connection in enumerate(site.due(site.loop.time()), 1):
             connection.sweep(site.loop.time())
             if number % SWEPT_AT_ONCE == 0:
                 await asyncio.sleep(0)
