@@ -17,6 +17,8 @@ _OLDEST = 11
 _TARGET = 18
 # How deep functions are made of functions.
 _NESTED = 4
+# A shape that is computed is known once the shapes before it are.
+_ROUNDS = 6
 
 
 def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -29,8 +31,13 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def folded(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model with its shapes inferred and whatever is constant computed."""
-    return infer(fold_constants(infer(model, strict=False)), strict=False)
+    """Returns the model with its shapes inferred and whatever is constant computed, again while that finds more."""
+    for _ in range(_ROUNDS):
+        count = len(model.graph.node)
+        model = infer(fold_constants(infer(model, strict=False)), strict=False)
+        if len(model.graph.node) == count:
+            break
+    return model
 
 
 def _converted_up(model: onnx.ModelProto) -> onnx.ModelProto:
