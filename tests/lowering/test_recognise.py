@@ -91,3 +91,18 @@ def test_a_tensor_that_others_read_keeps_its_factor():
     model = net(nodes, {"x": (1, 5, 8)}, {"k": np.float32(0.3), "w": weights}, outputs=("y", "z"))
     agrees(model)
     assert lower(model).counts()["MUL"] == 1
+
+
+def test_a_sum_that_two_operators_read_takes_the_factor_of_neither():
+    rng = np.random.default_rng(2)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Add", ["a", "b"], ["c"]),
+        helper.make_node("Mul", ["c", "k"], ["d"]),
+        helper.make_node("Sigmoid", ["d"], ["e"]),
+        helper.make_node("Mul", ["c", "e"], ["y"]),
+    ]
+    constants = {"w": rng.normal(0, 1, (8, 6)).astype(np.float32), "b": rng.normal(0, 1, 6).astype(np.float32)}
+    model = net(nodes, {"x": (1, 5, 8)}, constants | {"k": np.float32(1.702)})
+    agrees(model)
+    assert lower(model).counts() == {"FULLY_CONNECTED": 1, "LOGISTIC": 1, "MUL": 2, "RESHAPE": 2}

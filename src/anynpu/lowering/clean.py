@@ -148,8 +148,10 @@ def folded_channels(graph: Graph) -> Graph:
     same: dict[str, str] = {}
     operators: list[Operator] = []
     for operator in graph.operators:
+        # What another operator reads too must not change, also where both read what was folded a moment ago.
+        alone = all(sole(name) for name in operator.inputs if name in same)
         operator = replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
-        folded = _folded(operator, graph, makers, sole, users, tensors)
+        folded = _folded(operator, graph, makers, sole, users, tensors) if alone else None
         if folded is not None and operator.outputs[0] not in graph.outputs:
             same[operator.outputs[0]] = folded
             continue
