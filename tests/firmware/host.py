@@ -13,6 +13,7 @@ from emulator import random_input
 
 from anynpu.firmware.generator import Generated, Settings, generate
 from anynpu.firmware.generator.graph import Graph, read_graph
+from anynpu.firmware.generator.variants import PLAIN, Core
 
 DTYPES = ("int8", "uint8", "int16", "int32", "int64", "float32", "bool")
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror")
@@ -41,9 +42,9 @@ class Descriptor(ctypes.Structure):
     )
 
 
-def write_c(model: Path, folder: Path) -> Generated:
+def write_c(model: Path, folder: Path, core: Core = PLAIN) -> Generated:
     """Generates the C files of a model into a folder, with a file that includes them all."""
-    made = generate(model, Settings(model.stem, "test"))
+    made = generate(model, Settings(model.stem, "test", core=core))
     folder.mkdir(parents=True, exist_ok=True)
     made.write(folder)
     (folder / "trace.c").write_text(TRACE)
@@ -114,9 +115,11 @@ class Oracle:
         return np.asarray(self.interpreter.GetTensor(number, 0)["tensor_data"]).tobytes()
 
 
-def compare(model: Path, folder: Path, count: int, traced: int = 2, flags: tuple[str, ...] = ("-O2",)) -> list[str]:
+def compare(
+    model: Path, folder: Path, count: int, traced: int = 2, flags: tuple[str, ...] = ("-O2",), core: Core = PLAIN
+) -> list[str]:
     """Returns every disagreement on `count` inputs; the first `traced` compare every tensor that is made."""
-    write_c(model, folder)
+    write_c(model, folder, core)
     graph = read_graph(model)
     library, oracle = Library(folder, flags), Oracle(model, graph, keep=traced > 0)
     rng = np.random.default_rng(0)

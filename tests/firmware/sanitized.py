@@ -10,6 +10,7 @@ from emulator import bytes_of, random_input
 from host import Oracle, write_c
 
 from anynpu.firmware.generator.graph import read_graph
+from anynpu.firmware.generator.variants import PLAIN, Core
 
 MAIN = r"""
 #include <stdio.h>
@@ -50,9 +51,11 @@ def vectors(model: Path, count: int, seed: int = 1) -> tuple[list[bytes], list[b
     return inputs, outputs
 
 
-def run_program(model: Path, folder: Path, compiler: str, flags: tuple[str, ...], count: int = 4) -> str:
+def run_program(
+    model: Path, folder: Path, compiler: str, flags: tuple[str, ...], count: int = 4, core: Core = PLAIN
+) -> str:
     """Builds and runs the program; returns what went wrong, or an empty text."""
-    write_c(model, folder)
+    write_c(model, folder, core)
     inputs, outputs = vectors(model, count)
     text = "static " + bytes_of("vectors_in", b"".join(inputs)) + "static " + bytes_of("vectors_out", b"".join(outputs))
     (folder / "vectors.h").write_text(text + f"static const unsigned vector_count = {count};\n")

@@ -6,14 +6,16 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import ConfigError, Finding, Unsupported
 from anynpu.firmware.compiler import Compiler, version
 from anynpu.firmware.generator import Generated, Settings, findings, generate
+from anynpu.firmware.generator.variants import EXTENSIONS, Core
 from anynpu.platform import Memory, Platform
 from anynpu.runtime.device.elf import Footprint, Section
+from anynpu.schema import to_dict
 from anynpu.targets.base import Work, option
 from anynpu.tool import version_of
 
@@ -24,6 +26,7 @@ LEFT_OUT = ("the C library", "the application", "the stack")
 STANDARD = (".text", ".rodata", ".data", ".bss", ".ARM.exidx", ".ARM.extab")
 PLAIN = {".text": "code", ".rodata": "parameters", ".data": "parameters", ".bss": "variables"}
 SECTION = re.compile(r"[A-Za-z0-9_.$]*")
+OPTIMISE = re.compile(r"-O(|[0-3sgz]|fast)")
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class McuFacts:
     flags: tuple[str, ...] = ()
     package: str = ""
     machine: str = ""
+    extensions: tuple[str, ...] = ()
+    """What the core has beyond plain C: "dsp", "mve"; the more able one last."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,14 @@ class McuOptions:
     weights_section: str = option("", "linker section of weights and tables; the compiler's own choice unless given")
     ram_kib: int | None = option(None, "RAM of your chip, to check the arena against")
     flash_kib: int | None = option(None, "flash of your chip, to check the constants against")
+    kernels: Literal["auto", "plain", "dsp", "mve"] = option(
+        "auto",
+        "kernels: auto takes for each layer what is expected to need the fewest instructions on the chip; plain is C "
+        "without intrinsics; dsp (SMLAD) and mve (Helium) are used wherever there is one",
+    )
+    optimise: Literal["speed", "size"] = option(
+        "speed", "what the kernels are chosen and compiled for: size takes plain kernels and -Os"
+    )
 
 
 class McuC:
@@ -76,10 +89,9 @@ class McuC:
 
         Nothing is compiled: machine code, a few KiB, is counted when the model is built.
         """
-        platform.facts_as(McuFacts)
+        settings = _settings(options, model, platform)
         if refused := findings(model.main):
             return refused
-        settings = _settings(options, model)
         made = generate(model.main, settings)
         return beyond(made, counted(made, settings), _bounded(platform, options))
 
@@ -87,7 +99,7 @@ class McuC:
         self, model: Artifact, data: Artifact | None, platform: Platform, options: McuOptions, out: Path, work: Work
     ) -> Manifest:
         """Writes the C files and returns what they are; the chip's compiler, where it is here, says their size."""
-        settings, compiler = _settings(options, model), _compiler(platform)
+        settings, compiler = _settings(options, model, platform), _compiler(platform, options)
         made = generate(model.main, settings)
         require_fit(made, counted(made, settings), _bounded(platform, options))
         made.write(out)
@@ -108,12 +120,35 @@ class McuC:
             fingerprint=model.manifest.fingerprint,
             estimates=_estimates(made, memory, source, model.manifest),
             details=_details(made, platform.facts_as(McuFacts)) | _memory(memory, compiler, missing),
+            notes=_notes(platform, options),
         )
 
 
-def _compiler(platform: Platform) -> Compiler:
+def _compiler(platform: Platform, options: McuOptions | None = None) -> Compiler:
     facts = platform.facts_as(McuFacts)
-    return Compiler(facts.compiler, facts.flags, facts.package)
+    small = options is not None and options.optimise == "size"
+    flags = tuple("-Os" if small and OPTIMISE.fullmatch(flag) else flag for flag in facts.flags)
+    return Compiler(facts.compiler, flags, facts.package)
+
+
+def core_of(platform: Platform, options: McuOptions) -> Core:
+    """Returns what the kernels may use; kernels that the chip cannot execute raise Unsupported."""
+    has = platform.facts_as(McuFacts).extensions
+    if unknown := [name for name in has if name not in EXTENSIONS]:
+        raise ConfigError(
+            f"platform {platform.name}: no such extension: {unknown[0]}", "known: " + ", ".join(EXTENSIONS)
+        )
+    if options.kernels == "auto":
+        return Core(has if options.optimise == "speed" else ())
+    if options.kernels == "plain":
+        return Core()
+    if options.kernels not in has:
+        usable = ", ".join(("auto", "plain", *has))
+        raise Unsupported(
+            f"option kernels={options.kernels}: {platform.name} does not have {EXTENSIONS[options.kernels]}",
+            hint=f"-O kernels= takes {usable} for this chip",
+        )
+    return Core((options.kernels,), forced=True)
 
 
 def _bounded(platform: Platform, options: McuOptions) -> Platform:
@@ -123,11 +158,12 @@ def _bounded(platform: Platform, options: McuOptions) -> Platform:
     return replace(platform, memory=Memory(sram, flash))
 
 
-def _settings(options: McuOptions, model: Artifact) -> Settings:
+def _settings(options: McuOptions, model: Artifact, platform: Platform) -> Settings:
     for key in ("arena_section", "weights_section"):
         if not SECTION.fullmatch(getattr(options, key)):
             raise ConfigError(f"option {key}: {getattr(options, key)!r} is not the name of a linker section")
-    return Settings(options.name, model.manifest.fingerprint, options.arena_section, options.weights_section)
+    core = core_of(platform, options)
+    return Settings(options.name, model.manifest.fingerprint, options.arena_section, options.weights_section, core)
 
 
 def counted(made: Generated, settings: Settings) -> Footprint:
@@ -160,6 +196,14 @@ def _estimates(made: Generated, memory: Footprint, source: str, model: Manifest)
     )
 
 
+def _notes(platform: Platform, options: McuOptions) -> tuple[str, ...]:
+    """Returns what a user should know of the kernels that were taken for the chip."""
+    if options.kernels == "auto" and not platform.facts_as(McuFacts).extensions:
+        lacks = " nor ".join(EXTENSIONS.values())
+        return (f"plain C kernels: {platform.name} has neither {lacks}",)
+    return ()
+
+
 def _memory(memory: Footprint, compiler: Compiler, missing: str) -> dict[str, Any]:
     code = [f"machine code: {missing}"] if missing else []
     return {
@@ -174,6 +218,7 @@ def _details(made: Generated, facts: McuFacts) -> dict[str, Any]:
         "arena": {"bytes": made.arena_bytes, "live_bytes": made.arena_bound, "in_place": made.in_place},
         "largest": {"layer": made.largest_layer, "constants": [list(item) for item in made.largest_constants]},
         "kernels": list(made.kernels),
+        "layers": [to_dict(layer) for layer in made.layers],
         "machine": facts.machine,
     }
 

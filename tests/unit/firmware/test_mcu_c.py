@@ -76,7 +76,7 @@ def test_the_chips_compiler_says_what_every_section_takes(model, tmp_path, chip)
     platform = plugins.platform(chip)
     if shutil.which(platform.facts["compiler"]) is None:
         pytest.skip(f"install the package {platform.facts['package']}")
-    made = compiled(model, tmp_path / "c", platform).manifest
+    made = compiled(model, tmp_path / "c", platform, kernels="plain").manifest
     found, memory = rows(made), made.details["memory"]
     assert found[".rodata weights"] == (8 * 28 + 4 * 72, 0) and found[".rodata channels"] == (12 * 12, 0)
     assert found[".bss arena"][0] == 0 and 0 <= found[".bss arena"][1] - made.details["arena"]["bytes"] < 8
@@ -257,6 +257,38 @@ def test_code_that_does_not_compile_is_told(model, tmp_path):
     made.main.write_text("int anynpu_init(void) { return")
     with pytest.raises(IntegrityError, match="does not compile"):
         HostCSession(made)
+
+
+def test_the_kernels_are_those_that_the_chip_can_execute(model, tmp_path):
+    made = compiled(model, tmp_path / "m55", plugins.platform("cortex-m55"))
+    assert {layer["variant"] for layer in made.manifest.details["layers"]} == {"mve"} and made.manifest.notes == ()
+    text = (made.path / "anynpu_model.c").read_text()
+    for layer in made.manifest.details["layers"]:
+        assert layer["expected_instructions"] < layer["plain_instructions"]
+        assert f"; mve, {layer['expected_instructions']} instructions expected, " in text
+    assert (made.path / "anynpu_mve.h").is_file()
+    plain = compiled(model, tmp_path / "m0", plugins.platform("cortex-m0plus")).manifest
+    assert plain.notes == ("plain C kernels: cortex-m0plus has neither the DSP extension (SMLAD) nor Helium (MVE)",)
+    assert {layer["variant"] for layer in plain.details["layers"]} == {"plain"}
+
+
+@pytest.mark.parametrize(("chip", "kernels", "lacks"), [("cortex-m4", "mve", "Helium"), ("riscv32", "dsp", "SMLAD")])
+def test_kernels_that_the_chip_cannot_execute_are_refused_by_name(model, chip, kernels, lacks):
+    with pytest.raises(Unsupported, match=f"kernels={kernels}: {chip} does not have .*{lacks}") as error:
+        McuC().check(model, plugins.platform(chip), McuOptions(kernels=kernels))
+    assert error.value.hint.startswith("-O kernels= takes auto, plain")
+
+
+def test_a_platform_with_an_unknown_extension_is_refused(model):
+    wrong = replace(CHIP, facts={**CHIP.facts, "extensions": ["sse"]})
+    with pytest.raises(ConfigError, match="no such extension: sse"):
+        McuC().check(model, wrong, McuOptions())
+
+
+def test_size_takes_plain_kernels_and_another_optimisation(model, tmp_path):
+    made = compiled(model, tmp_path / "c", plugins.platform("cortex-m55"), optimise="size").manifest
+    assert "-Os" in made.details["flags"] and "-O3" not in made.details["flags"]
+    assert {layer["variant"] for layer in made.details["layers"]} == {"plain"}
 
 
 def test_the_manifest_is_plain_data(model, tmp_path):

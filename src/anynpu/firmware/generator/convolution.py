@@ -44,9 +44,16 @@ class Filters:
 
     def packed(self, name: str, folded: bool) -> Constant:
         """Returns {bias, multiplier, shift} per channel; folded: as the fast kernels take them."""
-        plain = [(b, m, s) for b, (m, s) in zip(self.bias.tolist(), self.factors, strict=True)]
-        rows = [self._folded(w, *row) for w, row in zip(self.weights, plain, strict=True)] if folded else plain
-        return Constant(name, "anynpu_channel", np.array(rows, np.int64), CHANNEL_BYTES)
+        rows = self.folded() if folded else np.array(self._plain, np.int64)
+        return Constant(name, "anynpu_channel", rows, CHANNEL_BYTES)
+
+    @property
+    def _plain(self) -> list[tuple[int, int, int]]:
+        return [(b, m, s) for b, (m, s) in zip(self.bias.tolist(), self.factors, strict=True)]
+
+    def folded(self) -> Array:
+        """Returns rows of bias, multiplier and right shift less one, as the fast kernels take them."""
+        return np.array([self._folded(w, *row) for w, row in zip(self.weights, self._plain, strict=True)], np.int64)
 
     def _folded(self, weights: Array, bias: int, multiplier: int, shift: int) -> tuple[int, int, int]:
         """Returns one channel for the fast kernels, with the input's zero point in its bias."""
@@ -98,15 +105,19 @@ def types(graph: Graph, node: Node) -> str:
     return image.dtype
 
 
-def conv_2d(graph: Graph, node: Node) -> Layer:
-    """CONV_2D."""
-    dtype = types(graph, node)
+def read_convolution(graph: Graph, node: Node) -> tuple[dict[str, int], Filters, int]:
+    """Returns the window, the filters and the number of groups of a CONV_2D."""
     image, kernel, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     options = node.options
     w = window(node, image.shape, out.shape, kernel.shape[1:3], (options.dilationHFactor, options.dilationWFactor))
     require(image.shape[3] % kernel.shape[3] == 0, "has groups of unequal size")
-    f = filters(graph, node, values(kernel))
-    groups = image.shape[3] // kernel.shape[3]
+    return w, filters(graph, node, values(kernel)), image.shape[3] // kernel.shape[3]
+
+
+def conv_2d(graph: Graph, node: Node) -> Layer:
+    """CONV_2D."""
+    dtype = types(graph, node)
+    w, f, groups = read_convolution(graph, node)
     if dtype == "int16":
         return wide(graph, node, w, f, groups)
     if groups > 1 or not f.fast:
@@ -116,13 +127,19 @@ def conv_2d(graph: Graph, node: Node) -> Layer:
     return _conv(graph, node, w, f)
 
 
+def read_depthwise(graph: Graph, node: Node) -> tuple[dict[str, int], Filters]:
+    """Returns the window and the filters of a DEPTHWISE_CONV_2D."""
+    image, kernel, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
+    options = node.options
+    w = window(node, image.shape, out.shape, kernel.shape[1:3], (options.dilationHFactor, options.dilationWFactor))
+    return w, filters(graph, node, np.moveaxis(values(kernel), 3, 0).transpose(0, 2, 3, 1))
+
+
 def depthwise_conv_2d(graph: Graph, node: Node) -> Layer:
     """DEPTHWISE_CONV_2D."""
     dtype = types(graph, node)
     image, kernel, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
-    options = node.options
-    w = window(node, image.shape, out.shape, kernel.shape[1:3], (options.dilationHFactor, options.dilationWFactor))
-    f = filters(graph, node, np.moveaxis(values(kernel), 3, 0).transpose(0, 2, 3, 1))
+    w, f = read_depthwise(graph, node)
     if dtype == "int16":
         return wide(graph, node, w, f, image.shape[3])
     if not f.fast:
@@ -139,7 +156,7 @@ def depthwise_conv_2d(graph: Graph, node: Node) -> Layer:
         "in_zero": f.in_zero,
     }
     arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"), Scratch("int8_t"))
-    border = w["height"] * w["width"] * w["in_channels"] if _has_border(w) else 0
+    border = w["height"] * w["width"] * w["in_channels"] if has_border(w) else 0
     return Layer(node, (Call("depthwise_s8", params, arguments), *f.clamped(graph, node)), scratch=border)
 
 
@@ -150,20 +167,24 @@ def _by_fours(taps: Array) -> Array:
     return np.concatenate([*blocks, taps[:, even:].T.reshape(-1)])
 
 
+def read_dense(graph: Graph, node: Node) -> tuple[dict[str, int], Filters]:
+    """Returns the window and the filters of a FULLY_CONNECTED: a pixel over a column of pixels."""
+    kernel, out = graph.input(node, 1), graph.output(node)
+    weights = values(kernel).reshape(-1, kernel.shape[-1])
+    rows = int(np.prod(out.shape)) // len(weights)
+    return _rows(rows, kernel.shape[-1], len(weights)), filters(graph, node, weights[:, None, None, :])
+
+
 def fully_connected(graph: Graph, node: Node) -> Layer:
     """FULLY_CONNECTED."""
     dtype = types(graph, node)
-    kernel, out = graph.input(node, 1), graph.output(node)
     require(node.options.weightsFormat == 0, "has shuffled weights")
-    weights = values(kernel).reshape(-1, kernel.shape[-1])
-    rows = int(np.prod(out.shape)) // len(weights)
-    f = filters(graph, node, weights[:, None, None, :])
-    w = _rows(rows, kernel.shape[-1], len(weights))
+    w, f = read_dense(graph, node)
     if dtype == "int16":
         return wide(graph, node, w, f, 1)
     if not f.fast:
         return general(node, w, f, 1)
-    return pointwise(graph, node, f, rows)
+    return pointwise(graph, node, f, w["in_height"])
 
 
 def _rows(rows: int, length: int, channels: int) -> dict[str, int]:
@@ -183,7 +204,7 @@ def _rows(rows: int, length: int, channels: int) -> dict[str, int]:
     }
 
 
-def _has_border(w: dict[str, int]) -> bool:
+def has_border(w: dict[str, int]) -> bool:
     """Whether some window reaches outside of the image."""
     for axis, short in (("height", "y"), ("width", "x")):
         reach = (w[f"out_{axis}"] - 1) * w[f"stride_{short}"] - w[f"pad_{short}"] + (w[axis] - 1) * w[f"step_{short}"]

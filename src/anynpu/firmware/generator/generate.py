@@ -7,15 +7,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from anynpu.errors import Finding, IntegrityError, Unsupported
+from anynpu.firmware.generator.cost import expected
 from anynpu.firmware.generator.folding import fold_padding
 from anynpu.firmware.generator.graph import ABSENT, Graph, Node, read_graph
 from anynpu.firmware.generator.layer import MAX_RANK, Layer, Refused, require
 from anynpu.firmware.generator.operators import EMITTERS
-from anynpu.firmware.generator.planner import Plan, plan
+from anynpu.firmware.generator.planner import Plan, plan, with_room
 from anynpu.firmware.generator.source import Names, Writer
 from anynpu.firmware.generator.types import C_TYPES
+from anynpu.firmware.generator.variants import PLAIN, Core, choose, variants
 
 Settings = Names
+
+
+@dataclass(frozen=True)
+class LayerFigures:
+    """A layer in figures: which kernels it got, and how many instructions are expected, of plain C too."""
+
+    index: int
+    kind: str
+    name: str
+    variant: str
+    kernels: tuple[str, ...]
+    macs: int
+    expected_instructions: int | None
+    plain_instructions: int | None
 
 
 @dataclass(frozen=True)
@@ -31,6 +47,7 @@ class Generated:
     in_place: int
     largest_constants: tuple[tuple[str, int], ...]
     largest_layer: str
+    layers: tuple[LayerFigures, ...]
     kinds: dict[str, str] = field(repr=False)
     """What each constant is, by its symbol: weights, channels, table, tensors and so on."""
     sizes: dict[str, int]
@@ -42,25 +59,30 @@ class Generated:
             (folder / name).write_text(text, "utf-8", newline="\n")
 
 
-def layers_of(graph: Graph) -> tuple[list[Layer], list[Finding]]:
-    """Returns the layers of all operators, and why some have none."""
+def layers_of(graph: Graph, core: Core = PLAIN) -> tuple[list[Layer], list[Finding]]:
+    """Returns the layers of all operators, with the kernels that suit the core, and why some have none."""
     layers, findings = [], _border(graph)
+    fixed = frozenset(number for number, tensor in graph.tensors.items() if tensor.constant)
     for node in graph.nodes:
         try:
-            layers.append(_layer(graph, node))
+            layer = _layer(graph, node, core, fixed)
+            layers.append(layer)
+            if layer.alias in fixed:
+                fixed |= {node.outputs[0]}
         except Refused as reason:
             findings.append(Finding("operator", f"operator {node.kind} {reason.message}", node.name))
     return layers, findings + _constant_outputs(graph, layers)
 
 
-def _layer(graph: Graph, node: Node) -> Layer:
+def _layer(graph: Graph, node: Node, core: Core, fixed: frozenset[int]) -> Layer:
     emitter = EMITTERS.get(node.kind)
     if emitter is None:
         raise Refused("is not one that the C generator has a kernel for")
     touched = [graph.tensors[n] for n in (*node.inputs, *node.outputs) if n != ABSENT]
     require(all(size > 0 for tensor in touched for size in tensor.shape), "has an empty tensor")
     try:
-        return emitter(graph, node)
+        plain = emitter(graph, node)
+        return choose(plain, variants(graph, node, core, fixed), core) if core.extensions else plain
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise IntegrityError(f"operator {node.kind} {node.name}: is damaged ({error})") from error
 
@@ -95,13 +117,14 @@ def findings(path: Path) -> tuple[Finding, ...]:
 def generate(path: Path, settings: Settings) -> Generated:
     """Returns the C files of a quantised .tflite model; what it cannot express raises Unsupported, all at once."""
     graph = fold_padding(read_graph(path))
-    layers, refused = layers_of(graph)
+    layers, refused = layers_of(graph, settings.core)
     if refused:
         raise Unsupported(
             f"{len(refused)} of {len(graph.nodes)} operators have no C kernel: " + "; ".join(map(str, refused[:5])),
             refused,
             "anynpu check lists all of them",
         )
+    layers = with_room(graph, layers)
     layout = plan(graph, layers)
     writer = Writer(graph, layers, layout, settings)
     return _generated(graph, layers, layout, writer)
@@ -125,9 +148,17 @@ def _generated(graph: Graph, layers: Sequence[Layer], layout: Plan, writer: Writ
         in_place=layout.in_place,
         largest_constants=tuple((about, size) for size, about in largest),
         largest_layer=f"{peak.kind} {peak.name}" if peak else "",
+        layers=tuple(_figures(layer) for layer in layers),
         kinds=kinds,
         sizes=by_kind,
     )
+
+
+def _figures(layer: Layer) -> LayerFigures:
+    node = layer.node
+    kernels = tuple(call.kernel for call in layer.calls)
+    plain = expected(layer) if layer.variant == "plain" else layer.plain_instructions
+    return LayerFigures(node.index, node.kind, node.name, layer.variant, kernels, node.macs, expected(layer), plain)
 
 
 def _kind(symbol: str) -> str:

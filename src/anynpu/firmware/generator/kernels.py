@@ -12,6 +12,7 @@ from anynpu.errors import IntegrityError
 USES = re.compile(r"\A/\* uses:([^*]*)\*/\n")
 LOOP = re.compile(r"^/\* loop: (\w+) (\w+) \*/\n", re.MULTILINE)
 TITLE = re.compile(r"\A/\*[^*]*\*/\n")
+OWN_HEADERS = ("dsp", "mve")
 WIDER = (("int8_t", "int16_t"), ("_s8", "_s16"), ("INT8_", "INT16_"))
 
 
@@ -57,7 +58,18 @@ def needed(kernels: Iterable[str]) -> list[str]:
 
 def header(parts: Iterable[str]) -> str:
     """Returns the declarations of the parts."""
-    return "\n".join(text for stem in parts if (text := part(stem, ".h")))
+    return "\n".join(text for stem in parts if stem not in OWN_HEADERS and (text := part(stem, ".h")))
+
+
+def own_headers(parts: Iterable[str]) -> dict[str, str]:
+    """Returns the headers that the kernels include and nobody else does: a core's instructions as functions."""
+    stems = [stem for stem in parts if stem in OWN_HEADERS]
+    guards = {stem: f"ANYNPU_{stem.upper()}_H" for stem in stems}
+    return {
+        f"anynpu_{stem}.h": f"#ifndef {guards[stem]}\n#define {guards[stem]}\n\n#include <stdint.h>\n\n"
+        f"{part(stem, '.h')}\n#endif /* {guards[stem]} */\n"
+        for stem in stems
+    }
 
 
 def body(parts: Iterable[str]) -> str:

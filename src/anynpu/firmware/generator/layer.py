@@ -68,6 +68,13 @@ class Layer:
     over: tuple[int, ...] = ()
     alias: int | None = None
     note: str = ""
+    variant: str = "plain"
+    reads_past: int = 0
+    """How many bytes behind its first input a layer reads, whatever they hold."""
+    plain_instructions: int | None = None
+    """What plain kernels are expected to take, where this layer has others."""
+    roomy: Layer | None = None
+    """The same with fewer instructions and more scratch, for where the arena has room."""
 
 
 Emitter = Callable[[Graph, Node], Layer]

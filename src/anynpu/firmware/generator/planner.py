@@ -45,6 +45,18 @@ def plan(graph: Graph, layers: Sequence[Layer]) -> Plan:
     return min(options, key=lambda p: p.bytes)
 
 
+def with_room(graph: Graph, layers: Sequence[Layer]) -> list[Layer]:
+    """Returns the layers, those with a roomier form in it where the arena does not grow for it."""
+    limit = plan(graph, layers).bytes
+    chosen = list(layers)
+    for step, layer in enumerate(layers):
+        if layer.roomy:
+            trial = [*chosen[:step], layer.roomy, *chosen[step + 1 :]]
+            if plan(graph, trial).bytes <= limit:
+                chosen = trial
+    return chosen
+
+
 def live_bytes(graph: Graph, layers: Sequence[Layer]) -> tuple[int, int]:
     """Returns the most bytes of tensors that live at once when nothing works in place, and the step where."""
     owners = _owners(graph, layers, False)[0]
@@ -58,8 +70,15 @@ def _plan(graph: Graph, layers: Sequence[Layer], sharing: bool, bound: int, peak
     owners, shared = _owners(graph, layers, sharing)
     offsets, total = _place(_blocks(graph, layers, owners, scratch=True))
     tensors = {number: offsets[f"t{owner}"] for number, owner in owners.items()}
+    total = max([total, *(_read_end(graph, layer, tensors) for layer in layers if layer.reads_past)])
     scratch = {i: offsets[f"s{i}"] for i, layer in enumerate(layers) if layer.scratch}
     return Plan(tensors, scratch, total, bound, peak, shared)
+
+
+def _read_end(graph: Graph, layer: Layer, tensors: dict[int, int]) -> int:
+    """Returns where the bytes end that a layer reads of its first input and behind it: all of them in the arena."""
+    number = layer.node.inputs[0]
+    return _aligned(tensors[number] + graph.tensors[number].bytes + layer.reads_past)
 
 
 def _owners(graph: Graph, layers: Sequence[Layer], sharing: bool) -> tuple[dict[int, int], int]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from anynpu.firmware.generator import kernels
+from anynpu.firmware.generator.cost import expected
 from anynpu.firmware.generator.graph import Graph, scale_of, zero_of
 from anynpu.firmware.generator.layer import MAX_RANK, Constant, Layer, Scratch, Tensor, Value
 from anynpu.firmware.generator.planner import Plan
 from anynpu.firmware.generator.types import C_TYPES
+from anynpu.firmware.generator.variants import PLAIN, Core
 from anynpu.targets.flatbuffer import TfliteTensor
 
 WIDTH = 116
@@ -26,6 +28,7 @@ class Names:
     fingerprint: str
     arena_section: str = ""
     weights_section: str = ""
+    core: Core = PLAIN
 
 
 def comment(text: str) -> str:
@@ -100,8 +103,14 @@ class Writer:
             "anynpu_weights.h": self._weights_header(constants),
             "anynpu_weights.c": self._weights(constants),
             "anynpu_kernels.h": _kernels_header(parts),
-            "anynpu_kernels.c": f"{self._title('Kernels that this model needs')}\n{_INCLUDE}\n{kernels.body(parts)}",
+            "anynpu_kernels.c": self._kernels(parts),
+            **kernels.own_headers(parts),
         }
+
+    def _kernels(self, parts: Sequence[str]) -> str:
+        includes = "".join(f'#include "{name}"\n' for name in ("anynpu_kernels.h", *kernels.own_headers(parts)))
+        title = self._title("Kernels that this model needs")
+        return f"{title}\n{includes}\n#include <string.h>\n\n{kernels.body(parts)}"
 
     def constants(self) -> dict[str, tuple[Constant, str]]:
         """Returns every array in flash with a comment, by its symbol."""
@@ -277,7 +286,7 @@ class Writer:
         read = ", ".join(shape_text(tensors[n]) for n in node.inputs if n >= 0 and not tensors[n].constant)
         made = ", ".join(shape_text(tensors[n]) for n in node.outputs)
         note = f" ({layer.note})" if layer.note else " (with the PAD before it)" if node.pads else ""
-        lines = [f"    /* {node.index:02d} {node.kind} {comment(node.name)}: {read} -> {made}{note} */"]
+        lines = [f"    /* {node.index:02d} {node.kind} {comment(node.name)}: {read} -> {made}{note}{_choice(layer)} */"]
         for place, call in enumerate(layer.calls):
             name = self._symbol(layer, place, "").removeprefix("anynpu").rstrip("_")
             given = [f"&layer{name}"] if call.params else ["0"]
@@ -298,6 +307,15 @@ class Writer:
             cast = "" if same else f"(const {argument.ctype} *)"
             return f"{cast}anynpu_tensor_{self._source(argument.number)}"
         return f"AT({argument.ctype}, {self.plan.tensors[argument.number]})"
+
+
+def _choice(layer: Layer) -> str:
+    """Returns the variant of a layer with the instructions that are expected of it."""
+    count = expected(layer)
+    if layer.variant == "plain" or count is None:
+        return ""
+    plain = layer.plain_instructions
+    return f"; {layer.variant}, {count} instructions expected" + (f", {plain} in plain C" if plain else "")
 
 
 def _length(constant: Constant) -> int:
@@ -328,8 +346,6 @@ def _kernels_header(parts: Sequence[str]) -> str:
     lines = ["#include <stdint.h>", "", f"#define ANYNPU_AXES {MAX_RANK}", "", kernels.header(parts)]
     return _guarded("ANYNPU_KERNELS_H", "/* Kernels that this model needs. */", lines)
 
-
-_INCLUDE = '#include "anynpu_kernels.h"\n\n#include <string.h>\n'
 
 _TRACE = [
     "/* Define ANYNPU_TRACE as the name of a function to see every tensor as it is made. */",

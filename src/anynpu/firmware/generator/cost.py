@@ -1,0 +1,200 @@
+"""How many instructions a layer is expected to take: a small model, fitted to counts of QEMU (gcc 12, -O3).
+
+Instructions are not cycles and not time. The model chooses between kernels for the same layer, so what matters is that
+it is right about which of two needs fewer; `bench/instructions.py` prints it beside the counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from anynpu.firmware.generator.layer import Layer
+
+Params = Mapping[str, Any]
+
+
+def expected(layer: Layer) -> int | None:
+    """Returns the instructions that a layer is expected to take, or None where no kernel of it has a model."""
+    counts = [COSTS[call.kernel](call.params) if call.kernel in COSTS else None for call in layer.calls]
+    if not counts or any(count is None for count in counts):
+        return None if layer.calls else 0
+    return round(sum(count for count in counts if count is not None))
+
+
+def _blocks(count: int, size: int) -> int:
+    return -(-count // size)
+
+
+def _pixels(w: Params) -> int:
+    return int(w["batches"] * w["out_height"] * w["out_width"])
+
+
+def _border_pixels(w: Params) -> int:
+    """Returns how many windows reach outside of the image."""
+    inside = []
+    for axis, short in (("height", "y"), ("width", "x")):
+        span, stride, pad = (w[axis] - 1) * w[f"step_{short}"], w[f"stride_{short}"], w[f"pad_{short}"]
+        starts = (i * stride - pad for i in range(w[f"out_{axis}"]))
+        inside.append(sum(start >= 0 and start + span < w[f"in_{axis}"] for start in starts))
+    return int(_pixels(w) - w["batches"] * inside[0] * inside[1])
+
+
+def _plain_dots(length: int) -> float:
+    """Returns the instructions of one output of two-by-two dot products, requantised."""
+    return float(26 + 2.16 * (length & ~7) + 3.6 * (length & 7))
+
+
+def _plain_gather(w: Params) -> float:
+    patch = w["height"] * w["width"] * w["in_channels"]
+    return float((60 + 15 * w["height"] + 2.2 * patch) + 40 * w["height"] * _border_pixels(w) / _pixels(w))
+
+
+def _pointwise(p: Params) -> float:
+    return float(2 * _blocks(p["rows"], 2) * (20 + p["out_channels"] * _plain_dots(p["length"])))
+
+
+def _conv(p: Params) -> float:
+    w = p["window"]
+    return float(_pixels(w) * (_plain_gather(w) + w["out_channels"] * _plain_dots(p["length"])))
+
+
+def _dense(p: Params) -> float:
+    fours, rest = p["out_channels"] & ~3, p["out_channels"] & 3
+    return float(30 + fours * (18 + 2.51 * p["length"]) + rest * (18 + 5.0 * p["length"]))
+
+
+def _depthwise(p: Params) -> float:
+    w = p["window"]
+    taps = w["height"] * w["width"]
+    pixel = 60 + w["in_channels"] * (24 + (4.0 if w["width"] == 3 else 6.0) * taps)
+    return float(_pixels(w) * pixel + _border_pixels(w) * _plain_gather(w))
+
+
+def _conv_any(p: Params) -> float:
+    w = p["window"]
+    depth = w["in_channels"] // p["groups"]
+    return float(_pixels(w) * w["out_channels"] * (60 + w["height"] * w["width"] * (12 + 6.0 * depth)))
+
+
+def _add(p: Params) -> float:
+    return float(100 + 108.0 * math.prod(p["shape"]["size"]))
+
+
+def _pool(p: Params) -> float:
+    w = p["window"]
+    return float(_pixels(w) * (60 + w["in_channels"] * (30 + 10 * w["height"] + 6.0 * w["height"] * w["width"])))
+
+
+def _single_mve(p: Params, depth: int) -> float:
+    return float(45 + _blocks(depth, 4) * (46 + 10 * (p["length"] // 16)))
+
+
+def _triple_mve(p: Params, depth: int) -> float:
+    pairs, fours = 2 * _blocks(depth, 4), _blocks(depth, 4)
+    return float(45 + 60 * _blocks(depth, 64) + pairs * (22 + 12 * (p["length"] // 16)) + 40 * fours)
+
+
+def _rows_mve(p: Params, rows: int, depth: int) -> float:
+    return float(rows // 3 * _triple_mve(p, depth) + rows % 3 * _single_mve(p, depth))
+
+
+def _pointwise_mve(p: Params) -> float:
+    return float(40 + _rows_mve(p, p["rows"], p["out_channels"]))
+
+
+def _conv_mve(p: Params) -> float:
+    w = p["window"]
+    row = w["width"] * w["in_channels"]
+    copy = 55 + w["height"] * (10 + 3 * _blocks(row, 16))
+    gather = 60 + w["height"] * ((75 + 3 * _blocks(row, 16)) if w["step_x"] == 1 else w["width"] * 20)
+    border = _border_pixels(w) if w["step_x"] == 1 else _pixels(w)
+    dots = _rows_mve(p, _pixels(w) // w["batches"], w["out_channels"]) * w["batches"]
+    return float(60 + dots + (_pixels(w) - border) * copy + border * gather)
+
+
+def _conv_strip_mve(p: Params) -> float:
+    w = p["window"]
+    columns = (w["out_width"] - 1) * w["stride_x"] + w["width"]
+    piece = 5 if w["in_channels"] <= 16 else 12 + 3 * _blocks(w["in_channels"], 16)
+    row = 80 + columns * (14 + w["height"] * piece) + _rows_mve(p, w["out_width"], w["out_channels"])
+    return float(60 + float(w["batches"] * w["out_height"]) * row)
+
+
+def _dense_mve(p: Params) -> float:
+    return float(20 + _single_mve(p, p["out_channels"]))
+
+
+def _depthwise_mve(p: Params) -> float:
+    w = p["window"]
+    eights = _blocks(w["in_channels"], 8)
+    if w["height"] == w["width"] == 3:
+        row = eights * (25 + 96 * w["out_width"])
+    else:
+        taps = w["height"] * (16 + 13 * w["width"])
+        row = w["out_width"] * (20 + eights * (60 + taps))
+    lines = min(w["stride_y"], p["lines"]) * (60 + 3 * _blocks(p["line"], 16))
+    return float(80 + float(w["batches"] * w["out_height"]) * (110 + row + lines))
+
+
+def _add_mve(p: Params) -> float:
+    return float(90 + 30.0 * _blocks(p["count"], 4))
+
+
+def _average_pool_mve(p: Params) -> float:
+    w = p["window"]
+    fours = _blocks(w["in_channels"], 4)
+    return float(_pixels(w) * (70 + fours * (75 + 10 * w["height"] + 4.0 * w["height"] * w["width"])))
+
+
+def _max_pool_mve(p: Params) -> float:
+    w = p["window"]
+    blocks = _blocks(w["in_channels"], 16)
+    return float(_pixels(w) * (60 + blocks * (25 + 10 * w["height"] + 7.0 * w["height"] * w["width"])))
+
+
+def _dots_dsp(length: int) -> float:
+    return float(24 + 1.13 * (length & ~7) + 1.5 * (length & 4))
+
+
+def _pointwise_dsp(p: Params) -> float:
+    pairs = _blocks(p["rows"], 2)
+    return float(30 + 2 * pairs * (30 + 1.6 * p["length"] + p["out_channels"] * _dots_dsp(p["length"])))
+
+
+def _conv_dsp(p: Params) -> float:
+    w = p["window"]
+    row = w["width"] * w["in_channels"]
+    inside = 0 if w["step_x"] > 1 or row % 4 else _pixels(w) - _border_pixels(w)
+    widen = inside * (50 + w["height"] * 12 + 1.6 * p["length"])
+    gather = (_pixels(w) - inside) * (40 + _plain_gather(w) + 1.6 * p["length"])
+    return float(50 + widen + gather + _pixels(w) * w["out_channels"] * _dots_dsp(p["length"]))
+
+
+def _dense_dsp(p: Params) -> float:
+    return float(40 + _blocks(p["out_channels"], 4) * (100 + 5.75 * p["length"]))
+
+
+COSTS: Mapping[str, Callable[[Params], float]] = {
+    "add_s8": _add,
+    "average_pool_s8": _pool,
+    "clamp_s8": lambda p: 20 + 7.0 * p["count"],
+    "conv_any_s8": _conv_any,
+    "conv_s8": _conv,
+    "dense_s8": _dense,
+    "depthwise_s8": _depthwise,
+    "max_pool_s8": _pool,
+    "pointwise_s8": _pointwise,
+    "conv_dsp_s8": _conv_dsp,
+    "dense_dsp_s8": _dense_dsp,
+    "pointwise_dsp_s8": _pointwise_dsp,
+    "add_mve_s8": _add_mve,
+    "average_pool_mve_s8": _average_pool_mve,
+    "conv_mve_s8": _conv_mve,
+    "conv_strip_mve_s8": _conv_strip_mve,
+    "dense_mve_s8": _dense_mve,
+    "depthwise_mve_s8": _depthwise_mve,
+    "max_pool_mve_s8": _max_pool_mve,
+    "pointwise_mve_s8": _pointwise_mve,
+}

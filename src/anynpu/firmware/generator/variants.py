@@ -1,0 +1,79 @@
+"""Kernels for what a core can do beyond plain C, chosen layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from anynpu.firmware.generator import dsp, mve, mve_values
+from anynpu.firmware.generator.cost import expected
+from anynpu.firmware.generator.graph import Graph, Node
+from anynpu.firmware.generator.layer import Layer
+
+VariantEmitter = Callable[[Graph, Node], Layer | None]
+
+EXTENSIONS = {"dsp": "the DSP extension (SMLAD)", "mve": "Helium (MVE)"}
+"""What a core may have, in the order of preference where a model is forced to use one."""
+
+EMITTERS: Mapping[str, Mapping[str, VariantEmitter]] = {
+    "dsp": {
+        "CONV_2D": dsp.conv_2d,
+        "DEPTHWISE_CONV_2D": dsp.depthwise_conv_2d,
+        "FULLY_CONNECTED": dsp.fully_connected,
+    },
+    "mve": {
+        "ADD": mve_values.add,
+        "AVERAGE_POOL_2D": mve_values.average_pool_2d,
+        "CONV_2D": mve.conv_2d,
+        "DEPTHWISE_CONV_2D": mve.depthwise_conv_2d,
+        "FULLY_CONNECTED": mve.fully_connected,
+        "MAX_POOL_2D": mve_values.max_pool_2d,
+        "SUB": mve_values.sub,
+    },
+}
+
+
+@dataclass(frozen=True)
+class Core:
+    """What the kernels may use beyond plain C; `forced` uses it wherever there is a kernel, whether it pays or not."""
+
+    extensions: tuple[str, ...] = ()
+    forced: bool = False
+
+
+PLAIN = Core()
+
+
+def variants(graph: Graph, node: Node, core: Core, fixed: frozenset[int]) -> list[Layer]:
+    """Returns the layer as each extension of the core can make it; tensors in `fixed` are constants."""
+    if graph.input(node, 0).dtype != "int8":
+        return []
+    layers = []
+    for extension in core.extensions:
+        emitter = EMITTERS.get(extension, {}).get(node.kind)
+        layer = emitter(graph, node) if emitter else None
+        # A constant lies in flash, where nothing is known of what is behind it.
+        if layer and not (layer.reads_past and node.inputs[0] in fixed):
+            better = layer.roomy and (expected(layer.roomy) or 0) < (expected(layer) or 0)
+            roomy = replace(layer.roomy, variant=extension) if layer.roomy and better else None
+            layers.append(replace(layer, variant=extension, roomy=roomy))
+    return layers
+
+
+def choose(plain: Layer, others: list[Layer], core: Core) -> Layer:
+    """Returns the layer to generate: the one that is expected to take fewest instructions."""
+    cost = expected(plain)
+    if core.forced and others:
+        return _beside(others[-1], cost)
+    best, least = plain, cost
+    for layer in others:
+        count = expected(layer)
+        if count is not None and least is not None and count < least:
+            best, least = _beside(layer, cost), count
+    return best
+
+
+def _beside(layer: Layer, plain: int | None) -> Layer:
+    """Returns a layer, and its roomier form, that knows what plain kernels would take."""
+    roomy = replace(layer.roomy, plain_instructions=plain) if layer.roomy else None
+    return replace(layer, plain_instructions=plain, roomy=roomy)

@@ -1,0 +1,43 @@
+/* uses: mve window span clamp */
+void anynpu_average_pool_mve_s8(const anynpu_average_pool_mve_s8_params *p, const int8_t *in, int8_t *out)
+{
+    const anynpu_window *w = &p->window;
+    const int32_t depth = w->in_channels;
+    const int32_t row = w->in_width * depth;
+    for (int32_t batch = 0; batch < w->batches; ++batch) {
+        for (int32_t y = 0; y < w->out_height; ++y) {
+            const span rows = inside(y * w->stride_y - w->pad_y, w->height, w->in_height);
+            for (int32_t x = 0; x < w->out_width; ++x, out += depth) {
+                const span columns = inside(x * w->stride_x - w->pad_x, w->width, w->in_width);
+                const int32_t count = (rows.end - rows.first) * (columns.end - columns.first);
+                /* Rows of the whole width lie one behind the other. */
+                const int32_t whole = columns.end - columns.first == w->in_width;
+                const int32_t runs = whole ? 1 : rows.end - rows.first;
+                const int32_t run = whole ? count : columns.end - columns.first;
+                const int8_t *first = in + rows.first * row + columns.first * depth;
+                for (int32_t c = 0; c < depth; c += 4) {
+                    int32x4_t sum = vdupq_n_s32(0);
+                    for (int32_t iy = 0; iy < runs; ++iy) {
+                        const int8_t *value = first + iy * row + c;
+                        if (depth - c >= 4) {
+                            for (int32_t ix = run; ix > 0; --ix, value += depth) {
+                                sum = vaddq_s32(sum, vldrbq_s32(value));
+                            }
+                            continue;
+                        }
+                        for (int32_t ix = run; ix > 0; --ix, value += depth) {
+                            sum = vaddq_s32(sum, vldrbq_z_s32(value, vctp32q((uint32_t)(depth - c))));
+                        }
+                    }
+                    int32_t sums[4];
+                    vstrwq_s32(sums, sum);
+                    for (int32_t i = 0; i < 4 && c + i < depth; ++i) {
+                        const int32_t half = sums[i] > 0 ? count / 2 : -(count / 2);
+                        out[c + i] = (int8_t)clamp((sums[i] + half) / count, p->low, p->high);
+                    }
+                }
+            }
+        }
+        in += w->in_height * row;
+    }
+}

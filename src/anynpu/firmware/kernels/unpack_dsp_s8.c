@@ -1,0 +1,14 @@
+/* uses: dsp */
+/* Four values as two pairs of 16 bits: values 0 and 2, and values 1 and 3. */
+typedef struct {
+    int32_t even;
+    int32_t odd;
+} four_dsp;
+
+static inline four_dsp unpack_dsp_s8(const int8_t *from)
+{
+    int32_t four;
+    memcpy(&four, from, sizeof four);
+    const four_dsp pairs = {__sxtb16(four), __sxtb16((int32_t)((uint32_t)four >> 8 | (uint32_t)four << 24))};
+    return pairs;
+}
