@@ -97,7 +97,7 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     real, notes = _real(answers, session.outputs, subject, feed)
     if output is not None:
         packed = io.BytesIO()
-        np.savez(packed, **real)
+        np.savez(packed, **real)  # type: ignore[arg-type]  # numpy types the keywords as its own options
         write_whole(output, packed.getvalue())
     more: dict[str, Any] = {"versions": versions} if versions else {}
     more |= {"memory": running.memory()} if running else {}

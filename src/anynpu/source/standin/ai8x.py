@@ -142,14 +142,14 @@ class QuantizationAwareModule(nn.Module):
         return _rounded(scale * weight, int(self.weight_bits)), rounded
 
     def _operate(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        op = self.op
-        if isinstance(op, nn.Linear):
+        op: Any = self.op
+        if isinstance(self.op, nn.Linear):
             return functional.linear(x, weight, bias)
-        if isinstance(op, nn.ConvTranspose2d):
+        if isinstance(self.op, nn.ConvTranspose2d):
             return functional.conv_transpose2d(
                 x, weight, bias, op.stride, op.padding, op.output_padding, op.groups, op.dilation
             )
-        convolve = functional.conv1d if isinstance(op, nn.Conv1d) else functional.conv2d
+        convolve = functional.conv1d if isinstance(self.op, nn.Conv1d) else functional.conv2d
         return convolve(x, weight, bias, op.stride, op.padding, op.dilation, op.groups)
 
 
@@ -277,14 +277,14 @@ class FusedLinearReLU(Linear):
     """A fully connected layer with ReLU."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, activation="ReLU", **keywords)
+        super().__init__(*arguments, **{**keywords, "activation": "ReLU"})
 
 
 class FusedLinearAbs(Linear):
     """A fully connected layer with Abs."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, activation="Abs", **keywords)
+        super().__init__(*arguments, **{**keywords, "activation": "Abs"})
 
 
 class Eltwise(nn.Module):
