@@ -179,6 +179,9 @@ class Steps:
             )
 
         step = self.import_step()
+        stated = self.request.preprocess or (self.chosen.card.preprocess if self.chosen else None)
+        if stated is None and (folder := next(filter(sources.is_folder, given), "")):
+            raise sources.unstated(folder)
 
         def make(out: Path, work: Work) -> Manifest:
             manifest, record = self._imported(out, work)

@@ -108,14 +108,19 @@ def read_npz(path: Path, inputs: Sequence[TensorSpec]) -> tuple[dict[str, Array]
     return arrays, labels
 
 
+def unstated(folder: str) -> ConfigError:
+    """Returns the error for images that nobody says how to prepare."""
+    return ConfigError(
+        f"{folder} is a folder of images: their preprocessing is not stated",
+        "state it as in training: -P size=96x96 -P resize=stretch -P channels=RGB -P mean=0.5 -P std=0.5, or --task",
+    )
+
+
 def _read_images(
     folder: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess | None, limit: int | None
 ) -> tuple[dict[str, Array], Array | None]:
     if preprocess is None:
-        raise ConfigError(
-            f"{folder} is a folder of images: their preprocessing is not stated",
-            "state size, resize, channels, scale, mean and std",
-        )
+        raise unstated(str(folder))
     spec = only_input(str(folder), inputs)
     found = evenly(find_images(folder), limit)
     check_size(str(folder), spec.nbytes * len(found))

@@ -43,6 +43,7 @@ class HostCSession:
     formats = ("c",)
     rank = 0
     what = "the generated C on this host's CPU"
+    get = "install gcc or clang (Debian: apt install gcc)"
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs = artifact.manifest.inputs

@@ -13,6 +13,7 @@ from anynpu.pipeline.request import Request
 from anynpu.pipeline.sweep import Silent
 from anynpu.source.load import ModelSource
 from anynpu.store import Store
+from anynpu.tasks.images import Preprocess
 
 FLOAT = {"activations": "float32"}
 
@@ -48,12 +49,19 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
             ({"chips": ("tflm",), "data": source, "metric": "top1"}, f"--metric top1: {source} has no labels")
             for source in ("x.npy", "x.npz", "random:8", "flat")
         ),
+        ({"chips": ("tflm",), "data": "classes"}, "classes is a folder of images: their preprocessing is not stated"),
         ({"chips": ("tflm",), "data": "labelled.npz", "test": "x.npz", "metric": "top1"}, "x.npz has no labels"),
     ],
 )
 def test_what_is_missing_is_said_first(folder: Path, asked: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build(Request(ModelSource("net.onnx"), **asked), Store(folder / "cache"), Listening())
+
+
+def test_the_hint_for_images_names_the_flag(folder: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build(Request(ModelSource("net.onnx"), ("tflm",), data="flat"), Store(folder / "cache"), Listening())
+    assert "-P size=" in caught.value.hint and "--task" in caught.value.hint
 
 
 def test_a_model_that_is_not_there_is_said_before_missing_samples(folder: Path) -> None:
@@ -66,7 +74,7 @@ def test_a_model_that_is_not_there_is_said_before_missing_samples(folder: Path) 
     [
         {"chips": ("null",)},
         {"chips": ("tflm",), "data": "labelled.npz", "metric": "top1"},
-        {"chips": ("tflm",), "data": "classes", "metric": "top1"},
+        {"chips": ("tflm",), "data": "classes", "metric": "top1", "preprocess": Preprocess()},
         {"chips": ("tflm",), "data": "samples.py:labelled", "metric": "top1"},
         {"chips": ("cpu",), "options": FLOAT, "test": "x.npz"},
     ],
