@@ -139,10 +139,15 @@ def test_sizes_are_multiples_of_the_zoos(size):
         Asked(size=size)
 
 
-def test_without_quark_the_way_to_get_it_is_said_at_once(cli, tmp_path):
-    done = cli("demo", "ryzen-ai", ANYNPU_CACHE_DIR=str(tmp_path / "cache"), QUARK_PATH="")
-    assert done.returncode == 4 and "anynpu tool install quark" in done.stderr
-    assert "import" not in done.stderr and not (tmp_path / "demo-ryzen-ai").exists()
+def test_without_quark_every_other_step_runs_and_the_way_to_get_it_is_said(cli, tmp_path):
+    pytest.importorskip("torch")
+    done = cli("demo", "ryzen-ai", "--runs", "3", "-o", "out", QUARK_PATH="")
+    assert done.returncode == 4, done.stderr
+    assert "anynpu: nothing is quantised for the NPU: " in done.stderr and "anynpu tool install quark" in done.stderr
+    assert "float, CPU" in done.stdout and "int8 by anynpu, CPU" in done.stdout and "found: " in done.stdout
+    data = json.loads((tmp_path / "out/demo.json").read_text())
+    assert data["exit_status"] == 4 and data["error"]["kind"] == "ToolMissing" and not data["npu"]["ran"]
+    assert data["runs"][1]["sqnr_db"] > 10 and (tmp_path / "out/cpu/model.onnx").is_file()
 
 
 def test_without_a_name_the_demo_is_the_old_one():

@@ -14,7 +14,7 @@ from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
-from anynpu.errors import AnyNpuError, ConfigError
+from anynpu.errors import AnyNpuError, ConfigError, ToolMissing
 from anynpu.measure.decibels import MAX_DB
 from anynpu.pipeline.output import as_json, check_output, write_output
 from anynpu.pipeline.record import record as build_record
@@ -76,7 +76,8 @@ def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
 
     Creates the network, exports it to ONNX opset 17, quantises it with AMD Quark, measures it on the CPU, looks for the
     NPU, runs it there, and compares accuracy and latency. The receipt says which operators really ran on the NPU. On a
-    machine without one everything else runs, and the exit status is 0.
+    machine without one everything else runs, and the exit status is 0. Without Quark everything but its own step runs,
+    with 8 bits of ours for the CPU, and the status is 4.
 
     \b
     anynpu demo ryzen-ai
@@ -106,7 +107,8 @@ def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
 
 def _tell(error: AnyNpuError) -> None:
     """Says what kept the model from the NPU; the figures of the CPU stand."""
-    click.echo(f"anynpu: on the NPU: {error.message}", err=True)
+    place = "" if isinstance(error, ToolMissing) else "on the NPU: "
+    click.echo(f"anynpu: {place}{error.message}", err=True)
     for name, title in (("cause", "  likely cause: "), ("log", "  log: "), ("hint", "hint: ")):
         if said := getattr(error, name, ""):
             click.echo(f"{title}{said}", err=True)
@@ -124,7 +126,7 @@ def _show(data: dict[str, Any], out: Path) -> None:
             click.echo(line)
     else:
         click.echo("nothing ran on an NPU, so there is no figure for one")
-    click.echo(f"files: {out / 'float/model.onnx'}, {out / data['chip'] / 'model.onnx'}, {out / RECORD}")
+    click.echo(f"files: {out / 'float/model.onnx'}, {out / data['built'] / 'model.onnx'}, {out / RECORD}")
 
 
 def _sqnr(figures: dict[str, Any], unit: str = "") -> str:
