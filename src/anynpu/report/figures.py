@@ -97,6 +97,8 @@ def table_notes(chips: list[dict[str, Any]]) -> list[str]:
     in_dram = [c["chip"] for c in chips if c["chain"] and c["chain"][-1].get("details", {}).get("dram_bytes")]
     if in_dram:
         notes.append(f"no flash is counted for {', '.join(in_dram)}: weights and arena lie in DRAM there")
+    if bare := [c["chip"] for c in chips if _flash_without_code(c)]:
+        notes.append(f"flash is the model alone, without the code that runs it: {', '.join(bare)}")
     notes += [line for chip in chips for line in by_gate_only(chip)]
     for chip in chips:
         if chip["status"] == "not executed":
@@ -104,6 +106,17 @@ def table_notes(chips: list[dict[str, Any]]) -> list[str]:
     for what in sorted({_executed(c["verification"]) for c in chips if c["verification"]}):
         notes.append(what)
     return [*notes, *_warnings(chips)]
+
+
+def _flash_without_code(chip: Mapping[str, Any]) -> bool:
+    """Whether the flash of a chip holds weights and tables only: all but generated C that was compiled for the chip."""
+    if not chip["chain"] or not (chip["estimates"] or {}).get("flash_bytes"):
+        return False
+    if chip["chain"][-1].get("format") == "onnx-ort":  # a computer's disk
+        return False
+    memory = (chip["chain"][-1].get("details") or {}).get("memory") or {}
+    sections = [section["name"] for section in memory.get("sections", ())]
+    return not any(name.startswith(".text") for name in sections)
 
 
 def _warnings(chips: list[dict[str, Any]]) -> list[str]:
