@@ -14,6 +14,7 @@ from anynpu.errors import AccuracyError, DeviceError, IntegrityError
 from anynpu.measure.fidelity import Fidelity, compare_arrays, compare_outputs
 from anynpu.measure.kernels import kernel_notes
 from anynpu.measure.metrics import at_chance, score
+from anynpu.measure.pace import slower_than_float
 from anynpu.measure.reference import judge_reference
 from anynpu.measure.refusals import refusal, second_opinions
 from anynpu.measure.samples import SampleSet, read_samples
@@ -23,6 +24,8 @@ from anynpu.runtime.versions import versions_of
 from anynpu.tensors import Array, TensorSpec, by_name
 
 MACS_BUDGET = 6_000_000_000
+HERE = "onnx-ort"
+"""The format that the CPU of this host runs for its own sake, not as a stand-in for a chip."""
 MIN_SAMPLES = 50
 ANSWERS = 5
 FLOAT_MODEL = "the float model"
@@ -215,6 +218,10 @@ def verify(
         "unfit": about.unfit,
         "warnings": [*about.warnings, *cautions(fidelities, random)],
     }
+    if subject.manifest.format == HERE and "quantisation" in subject.manifest.details:
+        first = next(iter(samples))
+        turns = (lambda: run_real(float_session, first, like), lambda: run_real(session, first, like))
+        result["warnings"] += slower_than_float(*turns)
     if metric and samples.labels is not None:
         result["metric"] = metric
         result["score_float"] = score(metric, dict(samples.inputs), expected, samples.labels)
