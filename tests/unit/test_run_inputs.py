@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from anynpu import schema
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
-from anynpu.cli.feed import read_feed, read_one
+from anynpu.cli.feed import read_feed, read_one, remembered
 from anynpu.cli.main import main
 from anynpu.errors import ConfigError
+from anynpu.measure import calibrated
 from anynpu.tasks.images import Preprocess
 from anynpu.tensors import Quantization, TensorSpec
 
@@ -20,8 +23,12 @@ SOURCE = (TensorSpec("image", (1, 3, 4, 5), "float32", "NCHW"),)
 OWN = (TensorSpec("image", (1, 4, 5, 3), "int8", "NHWC", quantization=INT8),)
 
 
-def artifact(folder: Path, format: str, inputs: tuple[TensorSpec, ...], layout: str) -> Artifact:
+def artifact(
+    folder: Path, format: str, inputs: tuple[TensorSpec, ...], layout: str, files: Mapping[str, str] = {}
+) -> Artifact:
     folder.mkdir(parents=True)
+    for name, text in files.items():
+        (folder / name).write_text(text)
     (folder / "model.bin").write_bytes(b"x")
     shape = (1, 2, 4, 5) if layout == "NCHW" else (1, 4, 5, 2)
     outputs = (TensorSpec("mask", shape, "float32", layout),)
@@ -108,6 +115,23 @@ def test_what_cannot_be_an_input(chip: Artifact, source: str, words: str, hint: 
     with pytest.raises(ConfigError, match=words) as caught:
         read_feed(source, chip, None, None)
     assert hint in caught.value.hint
+
+
+def test_the_preprocessing_of_the_calibration_is_remembered(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    steps = Preprocess(mean=(0.5,), std=(0.5,))
+    known = calibrated.Calibrated("data", False, SOURCE, (), steps)
+    chip = artifact(tmp_path / "chip", "null", OWN, "NHWC", {"calibration.json": json.dumps(schema.to_dict(known))})
+    pixels = np.full((4, 5, 3), 200, np.uint8)
+    (tmp_path / "photos").mkdir()
+    image.fromarray(pixels).save(tmp_path / "photos/a.png")
+    expected = OWN[0].to_stored((pixels / np.float32(255) - np.float32(0.5)) / np.float32(0.5))[None]
+    for source in ("photos", "photos/a.png"):
+        found = read_feed(str(tmp_path / source), chip, None, None).samples[0]["image"]
+        np.testing.assert_array_equal(found, expected)
+    assert remembered(str(tmp_path / "photos"), None, chip) == steps
+    assert remembered(str(tmp_path / "photos"), Preprocess(), chip) == Preprocess()
+    assert remembered("x.npy", None, chip) is None
 
 
 def test_preprocessing_without_an_image_and_two_samples_for_a_bench(chip: Artifact) -> None:

@@ -288,6 +288,7 @@ def _sample(source: str, artifact: Artifact) -> Sample:
 
 def _image(artifact: Artifact, path: Path, given: Mapping[str, Any]) -> tuple[Sample, Read]:
     """Returns an image as the only input, and a function that reads it from the disk again."""
+    from anynpu.measure import calibrated
     from anynpu.tasks import card
     from anynpu.tasks.images import in_order, load_images
 
@@ -296,6 +297,8 @@ def _image(artifact: Artifact, path: Path, given: Mapping[str, Any]) -> tuple[Sa
     spec, preprocess = artifact.manifest.inputs[0], options.preprocess(given["preprocess"])
     if preprocess is None and artifact.manifest.task and (stated := card.of(artifact).card.preprocess):
         preprocess = in_order(stated, spec.channels)
+    if preprocess is None and (known := calibrated.read(artifact)) is not None:
+        preprocess = known.preprocess
     if preprocess is None:
         raise ConfigError(f"{path}: its preprocessing is not stated", "state it with -P size=96x96 -P mean=0.5 ...")
 

@@ -16,6 +16,7 @@ from anynpu.artifact import Artifact
 from anynpu.cli import compare_http, options
 from anynpu.cli.bench_http import ArtifactOrUrl
 from anynpu.cli.command import Command, refuse_unused, threshold
+from anynpu.cli.feed import remembered
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.measure.compare import (
@@ -289,7 +290,8 @@ def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> 
     from anynpu.runtime.base import open_session
 
     require_metric(given["metric"], PAIRED_METRICS)
-    data = load_data(given["data"], a.manifest.inputs, options.preprocess(given["preprocess"]), given["limit"])
+    steps = remembered(given["data"], options.preprocess(given["preprocess"]), a, b)
+    data = load_data(given["data"], a.manifest.inputs, steps, given["limit"])
     metric, labels = _labels(a, data, given)
     samples = SampleSet(data.inputs, None if labels is None else labels.values)
     trial.require(a)

@@ -18,7 +18,7 @@ from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused, threshold
 from anynpu.cli.compare import LEVEL, LEVEL_SHARE, rules_of
 from anynpu.cli.eval_text import show
-from anynpu.cli.feed import ZOO, source_specs
+from anynpu.cli.feed import ZOO, remembered, source_specs
 from anynpu.cli.progress import observer
 from anynpu.cli.run import open_on
 from anynpu.cli.task import FLAGS, opened
@@ -270,7 +270,7 @@ def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: P
 
     require_metric(given["metric"], evaluate.ARRAY_METRICS)
     inputs, outputs = source_specs(artifact)
-    data = _dataset(given, inputs)
+    data = _dataset(given, inputs, artifact)
     if data.labels is None:
         raise ConfigError(f"{given['data']}: has no labels", "an .npz needs an array `labels`, a folder sub-folders")
     usual = zoo.card(given["data"].removeprefix(ZOO)).metric if given["data"].startswith(ZOO) else ""
@@ -296,7 +296,7 @@ def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: P
     return Evaluated(artifact, session.what, kind, outcome, tuple(notes), versions)
 
 
-def _dataset(given: Mapping[str, Any], inputs: tuple[TensorSpec, ...]) -> Any:
+def _dataset(given: Mapping[str, Any], inputs: tuple[TensorSpec, ...], artifact: Artifact) -> Any:
     from anynpu.quantize.calibration import Dataset, load_data
     from anynpu.source import zoo
 
@@ -305,7 +305,8 @@ def _dataset(given: Mapping[str, Any], inputs: tuple[TensorSpec, ...]) -> Any:
         refuse_unused(click.get_current_context(), f"{source} makes arrays", "preprocess")
         samples = zoo.samples(source.removeprefix(ZOO), "test", given["limit"] or ZOO_SAMPLES)
         return Dataset(dict(samples.inputs), samples.labels, source)
-    return load_data(source, inputs, options.preprocess(given["preprocess"]), given["limit"])
+    steps = remembered(source, options.preprocess(given["preprocess"]), artifact)
+    return load_data(source, inputs, steps, given["limit"])
 
 
 def _record(subject: Evaluated, metric: str, given: Mapping[str, Any]) -> dict[str, Any]:

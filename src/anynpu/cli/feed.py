@@ -131,6 +131,14 @@ def _whole_numbers(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> 
     return {name: array.astype(fits.get(name, array.dtype)) for name, array in arrays.items()}
 
 
+def remembered(source: str, stated: Preprocess | None, *artifacts: Artifact) -> Preprocess | None:
+    """Returns how a folder of images is prepared: as stated, or as the first artifact that knows was calibrated."""
+    if stated is not None or not Path(source).is_dir():
+        return stated
+    known = (calibrated.read(artifact) for artifact in artifacts)
+    return next((each.preprocess for each in known if each is not None and each.preprocess is not None), None)
+
+
 def _preprocess(source: str, artifact: Artifact, stated: Preprocess | None) -> Preprocess:
     """Returns how an image becomes an input: as stated with -P, as the card says, or as calibration did it."""
     own = cards.of(artifact).card.preprocess if artifact.manifest.task else None
