@@ -92,17 +92,14 @@ async def campaign(hub: Collector, agents: list[SimulatedAgent], seconds: float,
 
 
 async def watch_behind(hub: Collector, until: float) -> dict:
-    """Returns for how long samples that were kept had not been looked at, at most and usually."""
-    lags, since = [], None
+    """Returns for how long samples that were kept had not been looked at, at most and usually, as /health says."""
+    lags = []
     while time.monotonic() < until:
         await asyncio.sleep(0.5)
         try:
-            behind = (await asyncio.to_thread(hub.call, "/health"))[1]["behind"]
+            lags.append((await asyncio.to_thread(hub.call, "/health"))[1]["behind_s"])
         except (OSError, KeyError, TypeError):
-            since = None
             continue
-        since = (since or time.monotonic()) if behind else None
-        lags.append(time.monotonic() - since if since else 0.0)
     lags.sort()
     return {"detector_lag_s_median": lags[len(lags) // 2], "detector_lag_s_max": lags[-1], "readings": len(lags)}
 

@@ -13,8 +13,9 @@ import pytest
 from anynpu.apps.watch.alerts import FLEET, Alerts, read_alert
 from anynpu.apps.watch.detector import Anomaly, Detector
 from anynpu.apps.watch.registry import Registry
-from anynpu.apps.watch.sinks import Alertmanager, LineSink, Postman, Syslog, Webhook, checked_url
-from anynpu.apps.watch.store import Mute, SampleStore
+from anynpu.apps.watch.postman import TRIES, Postman
+from anynpu.apps.watch.sinks import Alertmanager, LineSink, Syslog, Webhook, checked_url
+from anynpu.apps.watch.store import MOST_WAITING, Mute, SampleStore, StoreUnavailable
 from anynpu.errors import ConfigError
 
 
@@ -92,6 +93,51 @@ def test_open_alerts_are_taken_up_after_a_restart(desk):
     assert told == ["resolved"]
 
 
+def test_what_was_told_before_a_restart_is_not_told_again(desk):
+    first, second = begin(desk, 1000.0), begin(desk, 1200.0, series=1)
+    for anomaly in (first, second):
+        end(desk, anomaly, 2000.0)
+    told = []
+    fresh = Alerts(desk[0].store, lambda alert: told.append(alert.state), 3600)
+    fresh.restore()
+    for anomaly in (first, second):  # the detector looks at the same samples again
+        anomaly.ended_s = None
+        fresh.take(desk[1], [anomaly], anomaly.opened_s)
+        anomaly.ended_s = 2000.0
+        fresh.take(desk[1], [anomaly], 2000.0)
+    assert told == [] and len(desk[0].store.alerts()) == 1
+    begin((fresh, desk[1], told), 9000.0)
+    assert told == ["firing"]
+
+
+def test_a_fleet_wide_alert_ends_and_outlives_a_restart(desk):
+    for host in range(5):
+        begin(desk, 1000.0 + host, host=host, series=2 * host)
+    told = []
+    fresh = Alerts(desk[0].store, lambda alert: told.append((alert.state, alert.host)), 3600)
+    fresh.restore()
+    fresh.take(desk[1], [], 4000.0)
+    assert told == []
+    fresh.take(desk[1], [], 4700.0)
+    assert told == [("resolved", FLEET)]
+
+
+def test_on_a_full_disk_an_alert_waits_and_is_told_when_there_is_room(desk, monkeypatch):
+    alerts = desk[0]
+    full = monkeypatch.context()
+    with full as patch:
+        patch.setattr(alerts.store, "_writing", _full)
+        anomaly = begin(desk, 1000.0)
+        assert desk[2] == [] and len(alerts.unwritten) == 1
+    alerts.take(desk[1], [], 1001.0)
+    end(desk, anomaly, 2000.0)
+    assert [state for state, _ in desk[2]] == ["firing", "resolved"]
+
+
+def _full():
+    raise StoreUnavailable("w.db: cannot be written now (database or disk is full)")
+
+
 class Receiver(http.server.BaseHTTPRequestHandler):
     """Takes posts; the first `failures` of them are answered with 503."""
 
@@ -101,7 +147,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
         self.server.failures -= failing
         if not failing:
             self.server.taken.append((self.path, json.loads(body)))
-        self.send_response(503 if failing else 200)
+        self.send_response(self.server.status if failing else 200)
         self.end_headers()
 
     def log_message(self, *_):
@@ -111,7 +157,7 @@ class Receiver(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def receiver():
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
-    server.taken, server.failures = [], 0
+    server.taken, server.failures, server.status = [], 0, 503
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -125,6 +171,15 @@ def an_alert(desk):
     return kept
 
 
+def posted(desk, sink):
+    """Returns a postman who has begun and an outbox with both ends of an alert."""
+    desk[0].sinks = (sink.name,)
+    said = []
+    postman = Postman(sink, desk[0].store, said.append, first_wait_s=0.01)
+    kept = an_alert(desk)
+    return postman, said, kept
+
+
 def delivered(postman, receiver, count):
     limit = time.monotonic() + 120
     while len(receiver.taken) < count and time.monotonic() < limit:
@@ -135,23 +190,54 @@ def delivered(postman, receiver, count):
 
 def test_a_webhook_gets_both_ends_and_is_tried_again(desk, receiver):
     receiver.failures = 2
-    said = []
-    postman = Postman(Webhook(f"http://127.0.0.1:{receiver.server_port}/hook"), said.append, first_wait_s=0.01)
-    for alert in an_alert(desk):
-        postman.put(alert)
+    postman, said, _ = posted(desk, Webhook(f"http://127.0.0.1:{receiver.server_port}/hook"))
+    postman.start()
     taken = delivered(postman, receiver, 2)
     assert [(path, body["state"], body["host"]) for path, body in taken] == [
         ("/hook", "firing", "a"),
         ("/hook", "resolved", "a"),
     ]
     assert said and "status 503" in said[0]
+    assert desk[0].store.next_message(postman.sink.name) is None
+
+
+def test_what_no_receiver_has_taken_outlives_the_process(desk, receiver):
+    sink = Webhook(f"http://127.0.0.1:{receiver.server_port}/hook")
+    receiver.failures = 1_000_000
+    postman, said, _ = posted(desk, sink)
+    postman.start()
+    while not said:
+        time.sleep(0.01)
+    postman.close()
+    assert receiver.taken == [] and postman.lost == 0
+    receiver.failures = 0
+    desk[0].store.close()
+    again = Postman(sink, SampleStore(desk[0].store.path), print, first_wait_s=0.01)
+    again.start()
+    assert [body["state"] for _, body in delivered(again, receiver, 2)] == ["firing", "resolved"]
+
+
+def test_a_message_that_is_refused_is_given_up_and_the_next_goes_on(desk, receiver):
+    receiver.failures, receiver.status = TRIES, 400
+    postman, said, _ = posted(desk, Webhook(f"http://127.0.0.1:{receiver.server_port}/hook"))
+    postman.start()
+    assert [body["state"] for _, body in delivered(postman, receiver, 1)] == ["resolved"]
+    assert postman.lost == 1 and "given up" in said[-1]
+
+
+def test_the_oldest_of_too_many_messages_goes(desk):
+    store = desk[0].store
+    dropped = [store.keep_alert("x", "a", 1.0, None, str(n), ("s", "t")) for n in range(MOST_WAITING + 3)]
+    assert sum(dropped) == 6 and store.next_message("s")[1] == "3"
 
 
 def test_alertmanager_gets_its_form_and_hears_of_what_still_fires_again(desk, receiver):
     sink = Alertmanager(f"http://127.0.0.1:{receiver.server_port}", again_s=0.05)
-    postman = Postman(sink, print)
+    desk[0].sinks = (sink.name,)
+    postman = Postman(sink, desk[0].store, print)
     firing, resolved = an_alert(desk)
-    postman.put(firing)
+    desk[0].store.delivered(2)  # only the firing one is sent by the postman
+    postman.start()
     taken = delivered(postman, receiver, 3)
     assert {path for path, _ in taken} == {"/api/v2/alerts"}
     (entry,) = taken[0][1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sqlite3
 import subprocess
@@ -159,6 +160,7 @@ def test_metrics_are_in_prometheus_form(hub):
     for line in text.splitlines():
         assert line.startswith("#") or len(line.rsplit(" ", 1)) == 2
     assert "anynpu_watch_samples_total" in text and "anynpu_watch_behind_samples" in text
+    assert hub.call("/health")[1]["behind_s"] >= 0 and "anynpu_watch_behind_seconds" in text
 
 
 def test_nothing_acknowledged_is_lost_when_the_collector_is_killed_again_and_again(tmp_path):
@@ -188,6 +190,27 @@ def test_nothing_acknowledged_is_lost_when_the_collector_is_killed_again_and_aga
     assert hub.stop() == 0
     assert set(acknowledged) <= {id for _, id, *_ in rows_of(hub.store)}
     assert len(acknowledged) > 15
+
+
+def test_on_a_full_disk_a_batch_is_refused_and_everything_acknowledged_is_kept(hub):
+    acknowledged = []
+
+    def send(number):
+        status, answer = hub.call("/v1/samples", batch("full", (f"f-{number}",)))
+        acknowledged.extend([f"f-{number}"] if status == 200 else [])
+        return status, answer
+
+    assert send(0)[0] == 200
+    before = resource.prlimit(hub.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(hub.process.pid, resource.RLIMIT_FSIZE, (4096, before[1]))  # no file grows any more
+    try:
+        status, answer = send(1)
+        assert status == 503 and "cannot be written now" in answer["error"]["message"]
+        assert hub.call("/health")[0] == 200
+    finally:
+        resource.prlimit(hub.process.pid, resource.RLIMIT_FSIZE, before)
+    assert send(2)[0] == 200 and send(1)[0] == 200
+    assert {id for _, id, *_ in stored(hub, "full")} == set(acknowledged) == {"f-0", "f-1", "f-2"}
 
 
 def test_an_agent_keeps_samples_while_the_collector_is_away_and_a_killed_agent_loses_none(tmp_path):

@@ -24,9 +24,11 @@ from anynpu.files import check_free, write_whole
 
 if TYPE_CHECKING:
     from anynpu.apps.watch.alerts import Alert
+    from anynpu.apps.watch.postman import Postman
     from anynpu.apps.watch.replay import Alarm, FaultScore, Score
     from anynpu.apps.watch.seed_method import Embed
-    from anynpu.apps.watch.sinks import Postman, Sink
+    from anynpu.apps.watch.sinks import Sink
+    from anynpu.apps.watch.store import SampleStore
     from anynpu.apps.watch.trace import Trace
 
 PORT = 8620
@@ -258,22 +260,23 @@ def _detect(given: dict[str, Any], token: str) -> int:
 
     say, path = _say(given["quiet"]), given["store"] or state_dir() / "watch.db"
     with ExitStack() as stack:
-        postmen = _postmen(given, say, stack)
+        store = SampleStore(path)
+        stack.callback(store.close)
+        postmen = _postmen(given, store, say, stack)
         detector = Detector(Registry(), given["false_alarms"], given["interval"])
         if given["method"] == "seed":
             detector = stack.enter_context(_seed_detector(given))
         listener = stack.enter_context(bind(given["host"], given["port"]))
         if not is_loopback(listener) and not token:
             say(f"warning: {url_of(listener)}: whoever reaches it can send samples; give --token-file")
-        store = SampleStore(path)
         counted: list[Hub] = []
 
         def tell(alert: Alert) -> None:
             counted[0].figures.alerts.add(alert.causes[0].kind, alert.state)
             for postman in postmen:
-                postman.put(alert)
+                postman.wake.set()
 
-        alerts = Alerts(store, tell, given["hold_off"] * 60)
+        alerts = Alerts(store, tell, given["hold_off"] * 60, [postman.sink.name for postman in postmen])
         learnt = path.with_suffix(f".{given['method']}.npz")
         hub = Hub(store, Watcher(store, alerts, say, learnt, detector, given["keep"]), alerts, say)
         counted.append(hub)
@@ -285,25 +288,31 @@ def _detect(given: dict[str, Any], token: str) -> int:
             else:
                 click.echo(f"ready: {url_of(listener)}")
             sys.stdout.flush()
+            for postman in postmen:
+                postman.start()
 
         ended_by = run(app, [listener], Life(start=hub.start, ready=ready, close=hub.close))
     return INTERRUPTED if ended_by == signal.SIGINT else 0
 
 
-def _postmen(given: dict[str, Any], say: Callable[[str], None], stack: ExitStack) -> list[Postman]:
-    from anynpu.apps.watch.sinks import Alertmanager, LineSink, Postman, Syslog, Webhook, checked_url
+def _postmen(given: dict[str, Any], store: SampleStore, say: Callable[[str], None], stack: ExitStack) -> list[Postman]:
+    from anynpu.apps.watch.alerts import read_alert
+    from anynpu.apps.watch.postman import Postman
+    from anynpu.apps.watch.sinks import Alertmanager, LineSink, Syslog, Webhook, checked_url
 
     def write(text: str) -> None:
         click.echo(text)
         sys.stdout.flush()
 
     sinks: list[Sink] = [LineSink(write, given["format"] == "json")]
-    sinks += [Webhook(checked_url(url, "--webhook")) for url in given["webhook"]]
+    sinks += [Webhook(checked_url(url, "--webhook")) for url in dict.fromkeys(given["webhook"])]
     if given["alertmanager"]:
-        sinks.append(Alertmanager(checked_url(given["alertmanager"], "--alertmanager")))
+        open_alerts = [read_alert(body) for body, *_ in store.alerts(10_000, open_only=True)]
+        firing = {alert.id: alert for alert in open_alerts if not alert.silent}
+        sinks.append(Alertmanager(checked_url(given["alertmanager"], "--alertmanager"), firing=firing))
     if given["syslog"]:
         sinks.append(Syslog(given["syslog"]))
-    postmen = [Postman(sink, say) for sink in sinks]
+    postmen = [Postman(sink, store, say) for sink in sinks]
     for postman in postmen:
         stack.callback(postman.close)
     return postmen

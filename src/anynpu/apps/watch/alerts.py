@@ -3,6 +3,9 @@
 Anomalies of one host that begin within the hold-off of each other are one alert; the first is what is told, the others
 are listed with it. One that comes back within the hold-off of its end goes on as the same alert. When the same metric
 goes wrong on a large part of the fleet, that is told once instead of for every host.
+
+An alert and the messages that tell of it are one transaction of the store, so that none is lost with the process. After
+a restart the detector looks again at the samples since its last save: what was told of then is not told again.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ from typing import Literal
 
 from anynpu.apps.watch.detector import Anomaly, Detector
 from anynpu.apps.watch.explain import NAMES, explained
-from anynpu.apps.watch.store import Mute, SampleStore
+from anynpu.apps.watch.store import Mute, SampleStore, StoreUnavailable
 
 State = Literal["firing", "resolved"]
 FLEET = "(fleet)"
 TOGETHER_S = 600.0
 FEWEST_OF_A_FLEET = 4
 PART_OF_A_FLEET = 0.25
+RESTORED = 10_000
 
 
 @dataclass(frozen=True)
@@ -75,29 +79,49 @@ def read_alert(body: str) -> Alert:
     return Alert(raw["id"], raw["host"], raw["began_s"], causes, raw["ended_s"], raw["silent"])
 
 
+def _same(one: Cause, other: Cause) -> bool:
+    """Says whether two causes are one anomaly: the detector gives it the same moment whenever it sees the samples."""
+    return (one.metric, one.test) == (other.metric, other.test) and abs(one.began_s - other.began_s) < 1.0
+
+
 @dataclass
 class Alerts:
-    """The alerts of a fleet. `tell` is called for what somebody should hear of."""
+    """The alerts of a fleet. `tell` is called for what somebody should hear of, once its messages are kept."""
 
     store: SampleStore
     tell: Callable[[Alert], None]
     hold_off_s: float = 3600.0
+    sinks: Sequence[str] = ()
+    """The names of those who get a message of every alert that is told of."""
     open: dict[str, Alert] = field(default_factory=dict)
     """By host, the alert that is open or whose hold-off has not passed."""
     changed_s: dict[str, float] = field(default_factory=dict)
     recent: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
     """By metric, which hosts it went wrong on in the last minutes."""
-    fleet_until_s: dict[str, float] = field(default_factory=dict)
+    fleet: dict[str, Alert] = field(default_factory=dict)
+    """By metric, what the whole fleet was told of and has not been over for the hold-off."""
     told: int = 0
+    dropped: int = 0
+    """Messages that had to go because too many waited."""
+    unwritten: list[tuple[Alert, bool]] = field(default_factory=list)
+    """What the store could not take, its disk being full, and whether it is to be told of."""
 
     def restore(self) -> None:
-        """Takes up the alerts that were open when the last process ended."""
-        for body, *_ in self.store.alerts(10_000, open_only=True):
-            alert = read_alert(body)
-            self.open[alert.host], self.changed_s[alert.host] = alert, alert.began_s
+        """Takes up the newest alert of every host, and those that were open when the last process ended."""
+        stored = [*reversed(self.store.alerts(RESTORED)), *self.store.alerts(RESTORED, open_only=True)]
+        for alert in (read_alert(body) for body, *_ in stored):
+            if alert.host != FLEET:
+                self.open[alert.host], self.changed_s[alert.host] = alert, alert.began_s
+            elif alert.ended_s is None:
+                self.fleet[alert.causes[0].metric or alert.causes[0].kind] = alert
 
     def take(self, detector: Detector, changes: Sequence[Anomaly], now_s: float) -> None:
         """Turns what the detector found into alerts."""
+        self._write()
+        for name in [name for name, alert in self.fleet.items() if now_s - alert.began_s > self.hold_off_s]:
+            alert = self.fleet.pop(name)
+            cause = replace(alert.causes[0], ended_s=now_s, ending="hosts are told of one by one again")
+            self._keep(replace(alert, causes=(cause,), ended_s=now_s), now_s, told=True)
         for anomaly in changes:
             host = detector.registry.hosts[anomaly.host]
             metric = "" if anomaly.series is None else detector.registry.metrics[anomaly.series]
@@ -119,16 +143,16 @@ class Alerts:
             usual=told.usual,
         )
         before = self.open.get(host)
+        if before is not None and any(_same(each, cause) for each in before.causes):
+            return  # the detector has looked at these samples before its process ended
         if before is not None and (before.ended_s is None or now_s - before.ended_s < self.hold_off_s):
             again = [each for each in before.causes if (each.metric, each.test) != (metric, anomaly.test)]
             alert = replace(before, causes=(*again, cause)[:50], ended_s=None)
-            self._keep(alert, now_s)
+            self._keep(alert, now_s, told=False)
             return
         silent = self._silent(host, metric, now_s) or self._fleet(detector, cause, host, now_s)
         alert = Alert(secrets.token_hex(8), host, anomaly.opened_s, (cause,), None, silent)
-        self._keep(alert, now_s)
-        if not silent:
-            self._tell(alert)
+        self._keep(alert, now_s, told=not silent)
 
     def _end(self, host: str, metric: str, anomaly: Anomaly, now_s: float) -> None:
         alert = self.open.get(host)
@@ -140,19 +164,33 @@ class Alerts:
             else each
             for each in alert.causes
         )
+        if causes == alert.causes:
+            return
         over = all(each.ended_s is not None for each in causes)
         alert = replace(alert, causes=causes, ended_s=anomaly.ended_s if over else None)
-        self._keep(alert, now_s)
-        if over and not alert.silent:
-            self._tell(alert)
+        self._keep(alert, now_s, told=over and not alert.silent)
 
-    def _keep(self, alert: Alert, now_s: float) -> None:
-        self.open[alert.host], self.changed_s[alert.host] = alert, now_s
-        self.store.keep_alert(alert.id, alert.host, alert.began_s, alert.ended_s, alert.body())
+    def _keep(self, alert: Alert, now_s: float, told: bool) -> None:
+        if alert.host != FLEET:
+            self.open[alert.host], self.changed_s[alert.host] = alert, now_s
+        self.unwritten.append((alert, told))
+        self._write()
 
-    def _tell(self, alert: Alert) -> None:
-        self.told += 1
-        self.tell(alert)
+    def _write(self) -> None:
+        """Keeps what has not been kept; on a full disk it waits for the next call."""
+        while self.unwritten:
+            alert, told = self.unwritten[0]
+            sinks = self.sinks if told else ()
+            try:
+                self.dropped += self.store.keep_alert(
+                    alert.id, alert.host, alert.began_s, alert.ended_s, alert.body(), sinks
+                )
+            except StoreUnavailable:
+                return
+            self.unwritten.pop(0)
+            if told:
+                self.told += 1
+                self.tell(alert)
 
     def _silent(self, host: str, metric: str, now_s: float) -> str:
         for mute in self.store.mutes(now_s):
@@ -166,19 +204,16 @@ class Alerts:
         recent = [(when, who) for when, who in self.recent.get(name, []) if now_s - when < TOGETHER_S]
         recent.append((now_s, host))
         self.recent[name] = recent
-        if now_s < self.fleet_until_s.get(name, 0.0):
+        if name in self.fleet:
             return f"part of a fleet-wide alert of {name}"
         hosts = sorted({who for _, who in recent})
         if len(hosts) < max(FEWEST_OF_A_FLEET, PART_OF_A_FLEET * len(detector.registry.hosts)):
             return ""
-        self.fleet_until_s[name] = now_s + self.hold_off_s
         text = (
             f"{name} went wrong on {len(hosts)} of {len(detector.registry.hosts)} hosts within 10 minutes; {cause.text}"
         )
-        fleet = replace(cause, text=text, ended_s=now_s, ending="told once for the fleet")
-        alert = Alert(secrets.token_hex(8), FLEET, now_s, (fleet,), None)
-        self.store.keep_alert(alert.id, FLEET, now_s, now_s, replace(alert, ended_s=now_s).body())
-        self._tell(alert)
+        self.fleet[name] = Alert(secrets.token_hex(8), FLEET, now_s, (replace(cause, text=text),))
+        self._keep(self.fleet[name], now_s, told=True)
         return f"part of a fleet-wide alert of {name}"
 
     def mute(self, mute: Mute) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,6 +68,8 @@ class Hub:
         self.wanted = asyncio.Event()
         self.writer: asyncio.Task[None] | None = None
         self.ready = False
+        self.commits: deque[tuple[int, float]] = deque()
+        """The last sample of every commit that the detector has not looked at yet, and when it was committed."""
 
     def app(self, policy: Policy, limits: Limits | None = None) -> App:
         """Returns the routes."""
@@ -100,7 +103,6 @@ class Hub:
         if self.writer is not None:
             self.writer.cancel()
         await asyncio.to_thread(self.watcher.close)
-        self.store.close()
 
     async def take(self, request: HttpRequest) -> HttpAnswer:
         """Takes a batch and answers once it is on disk."""
@@ -144,6 +146,8 @@ class Hub:
                             future.set_exception(error)
                     continue
                 self.figures.commit_s.of().note(time.perf_counter() - began)
+                self.commits.append((self.store.newest, time.monotonic()))
+                self._behind_s()
                 for (_, future), count in zip(group, counts, strict=True):
                     if not future.done():
                         future.set_result(count)
@@ -152,11 +156,22 @@ class Hub:
     async def health(self, request: HttpRequest) -> HttpAnswer:
         """Says whether samples are taken and looked at."""
         well = self.ready and self.watcher.thread.is_alive()
-        body = {"status": "ok" if well else "starting", "hosts": len(self.store.known_hosts), "behind": self._behind()}
+        body = {
+            "status": "ok" if well else "starting",
+            "hosts": len(self.store.known_hosts),
+            "behind": self._behind(),
+            "behind_s": round(self._behind_s(), 3),
+        }
         return json_answer(body, 200 if well else 503)
 
     def _behind(self) -> int:
         return max(0, self.store.newest - self.watcher.number)
+
+    def _behind_s(self) -> float:
+        """Returns for how long the oldest sample that was kept has not been looked at."""
+        while self.commits and self.commits[0][0] <= self.watcher.number:
+            self.commits.popleft()
+        return time.monotonic() - self.commits[0][1] if self.commits else 0.0
 
     async def fleet(self, request: HttpRequest) -> HttpAnswer:
         """Returns hosts and alerts."""
@@ -231,6 +246,9 @@ class Hub:
             ),
             *gauge(
                 "anynpu_watch_behind_samples", "Samples kept and not looked at yet.", (), {(): float(self._behind())}
+            ),
+            *gauge(
+                "anynpu_watch_behind_seconds", "Age of the oldest sample not looked at yet.", (), {(): self._behind_s()}
             ),
             *gauge("anynpu_watch_anomalies", "What is not normal now, by test.", ("test",), open_by_test),
         ]

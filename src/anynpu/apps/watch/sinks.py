@@ -1,13 +1,9 @@
-"""Where alerts go: standard output, a webhook, syslog, Alertmanager. Each has its own queue, and tries again."""
+"""Where alerts go: standard output, a webhook, syslog, Alertmanager."""
 
 from __future__ import annotations
 
-import functools
 import json
-import queue
 import socket
-import threading
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -19,16 +15,19 @@ from typing import Protocol
 from anynpu.apps.watch.alerts import Alert
 from anynpu.errors import ConfigError, on_one_line
 
-MOST_WAITING = 1000
-TRIES = 8
 FACILITY, WARNING, NOTICE = 3, 4, 5
 DEV_LOG = "/dev/log"
 
 
-class Sink(Protocol):
-    """One way to tell people; `send` raises OSError where it did not work."""
+class Refused(OSError):
+    """A receiver was reached and does not want the message."""
 
-    name: str
+
+class Sink(Protocol):
+    """One way to tell people; `send` raises OSError where it did not work. Its name is that of its outbox."""
+
+    @property
+    def name(self) -> str: ...
 
     def send(self, alert: Alert) -> None: ...
 
@@ -67,7 +66,8 @@ def _post(url: str, body: bytes, timeout_s: float) -> None:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:
             answer.read(1 << 16)
     except urllib.error.HTTPError as error:
-        raise OSError(f"{url}: status {error.code}") from None
+        kind = Refused if 400 <= error.code < 500 and error.code not in (408, 429) else OSError
+        raise kind(f"{url}: status {error.code}") from None
 
 
 def checked_url(url: str, flag: str) -> str:
@@ -84,7 +84,10 @@ class Webhook:
 
     url: str
     timeout_s: float = 10.0
-    name: str = "webhook"
+
+    @property
+    def name(self) -> str:
+        return f"webhook {self.url}"
 
     def send(self, alert: Alert) -> None:
         _post(self.url, alert.body().encode(), self.timeout_s)
@@ -159,57 +162,3 @@ class Syslog:
         family, kind, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as out:
             out.sendto(data, place)
-
-
-class Postman:
-    """Hands alerts to one sink from a thread of its own; what fails is tried again, later and later."""
-
-    def __init__(self, sink: Sink, say: Callable[[str], None], first_wait_s: float = 2.0) -> None:
-        self.sink, self.say, self.first_wait_s = sink, say, first_wait_s
-        self.waiting: queue.Queue[Alert | None] = queue.Queue(MOST_WAITING)
-        self.sent, self.lost = 0, 0
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self._run, name=f"alerts-{sink.name}", daemon=True)
-        self.thread.start()
-
-    def put(self, alert: Alert) -> None:
-        """Takes an alert; one too many is lost, and counted."""
-        try:
-            self.waiting.put_nowait(alert)
-        except queue.Full:
-            self.lost += 1
-            self.say(f"{self.sink.name}: {MOST_WAITING} alerts wait already, one was lost")
-
-    def _run(self) -> None:
-        again_s = getattr(self.sink, "again_s", None)
-        due = time.monotonic() + (again_s or 0)
-        while True:
-            try:
-                alert = self.waiting.get(timeout=max(0.1, due - time.monotonic()) if again_s else None)
-            except queue.Empty:
-                due = time.monotonic() + (again_s or 0)
-                self._try(getattr(self.sink, "again", lambda: None), tries=1)
-                continue
-            if alert is None:
-                return
-            done = self._try(functools.partial(self.sink.send, alert), TRIES)
-            self.sent, self.lost = self.sent + done, self.lost + (not done)
-
-    def _try(self, send: Callable[[], None], tries: int) -> bool:
-        for attempt in range(tries):
-            try:
-                send()
-                return True
-            except OSError as error:
-                if attempt == 0:
-                    self.say(f"{self.sink.name}: {error}")
-                if attempt + 1 == tries or self.stopping.wait(self.first_wait_s * 2**attempt):
-                    return False
-        return False
-
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Sends what waits, for a moment, and ends."""
-        self.waiting.put(None)
-        self.thread.join(timeout_s / 2)
-        self.stopping.set()
-        self.thread.join(timeout_s / 2)

@@ -36,6 +36,9 @@ CREATE TABLE mutes (host TEXT NOT NULL, metric TEXT NOT NULL, until_s REAL NOT N
     PRIMARY KEY (host, metric));
 CREATE TABLE notes (name TEXT PRIMARY KEY, value TEXT NOT NULL);
 """
+OUTBOX = "CREATE TABLE IF NOT EXISTS outbox (number INTEGER PRIMARY KEY AUTOINCREMENT, sink TEXT NOT NULL, body TEXT)"
+"""Messages that no receiver has taken yet. Stores of form 1 that were made before it get it when they are opened."""
+MOST_WAITING = 1000
 
 
 class StoreUnavailable(ConfigError):
@@ -102,6 +105,7 @@ class SampleStore:
                 f"{self.path}: a store of form {form}, this anynpu reads form {FORM}",
                 "use the anynpu that wrote it, or choose another --store",
             )
+        connection.execute(OUTBOX)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -192,14 +196,38 @@ class SampleStore:
                 ).rowcount
             )
 
-    def keep_alert(self, id: str, host: str, began_s: float, ended_s: float | None, body: str) -> None:
-        """Keeps an alert as it stands; what people said of it stays."""
+    def keep_alert(
+        self, id: str, host: str, began_s: float, ended_s: float | None, body: str, sinks: Sequence[str] = ()
+    ) -> int:
+        """Keeps an alert as it stands and, in the same transaction, a message of it for every sink; returns how many
+        older messages had to go. What people said of the alert stays."""
+        dropped = 0
         with self._writing() as connection:
             connection.execute(
                 "INSERT INTO alerts (id, host, began_s, ended_s, body) VALUES (?,?,?,?,?) "
                 "ON CONFLICT (id) DO UPDATE SET ended_s = excluded.ended_s, body = excluded.body",
                 (id, host, began_s, ended_s, body),
             )
+            for sink in sinks:
+                connection.execute("INSERT INTO outbox (sink, body) VALUES (?,?)", (sink, body))
+                dropped += connection.execute(
+                    "DELETE FROM outbox WHERE sink = ? AND number <= "
+                    "(SELECT number FROM outbox WHERE sink = ? ORDER BY number DESC LIMIT 1 OFFSET ?)",
+                    (sink, sink, MOST_WAITING),
+                ).rowcount
+        return dropped
+
+    def next_message(self, sink: str) -> tuple[int, str] | None:
+        """Returns the oldest message that a sink has not delivered, with its number."""
+        query = "SELECT number, body FROM outbox WHERE sink = ? ORDER BY number LIMIT 1"
+        with self.lock:
+            row: tuple[int, str] | None = self.connection.execute(query, (sink,)).fetchone()
+        return row
+
+    def delivered(self, number: int) -> None:
+        """Forgets a message."""
+        with self._writing() as connection:
+            connection.execute("DELETE FROM outbox WHERE number = ?", (number,))
 
     def acknowledge(self, id: str, who: str, now_s: float) -> bool:
         """Notes that somebody looks after an alert."""

@@ -22,6 +22,8 @@ AT_ONCE = 5000
 SAVE_EVERY_S = 3600.0
 FORGET_EVERY_S = 600.0
 LOOK_EVERY_S = 1.0
+GATHER_S = 0.25
+"""Samples that come within this time are looked at together: a thousand agents are forty steps, not a thousand."""
 
 
 def batches(rows: Sequence[Stored], registry: Registry) -> Iterator[Batch]:
@@ -110,7 +112,8 @@ class Watcher:
             except AnyNpuError as error:
                 self.say(error.message)
                 self.stopping.wait(10)
-            self.wake.wait(LOOK_EVERY_S)
+            if self.wake.wait(LOOK_EVERY_S):
+                self.stopping.wait(GATHER_S)
             self.wake.clear()
 
     def step(self) -> int:
