@@ -21,22 +21,27 @@ from sanitized import run_program, vectors
 from test_clean import SANITIZERS, WARNINGS
 from zoo_flags import LARGE, flags
 
+from anynpu import plugins
 from anynpu.artifact import Artifact
+from anynpu.firmware.generator.variants import Core
 from anynpu.runtime.tflm import TflmSession
 from anynpu.source import zoo
+from anynpu.targets.mcu_c import McuFacts
 
 INPUTS = int(os.environ.get("ANYNPU_TEST_INPUTS", "100"))
 """How many inputs for each model; 1,000 for a thorough run."""
 FEW = {LARGE: 100}
 """Models so large that they get this many times fewer inputs."""
 MLPERF = {
-    "ad01_int8": (0.88, 0.88, 295_688),
-    "kws_ref_model": (8.6, 9.1, 96_902),
-    "pretrainedResnet_quant": (36.0, 37.0, 138_208),
-    "vww_96_int8": (26.0, 27.0, 376_240),
+    "ad01_int8": (0.45, 0.065, 295_688),
+    "kws_ref_model": (6.1, 1.1, 96_902),
+    "pretrainedResnet_quant": (21.5, 2.9, 138_208),
+    "vww_96_int8": (18.3, 3.4, 376_240),
     "str_ww_ref_model": (None, None, None),
 }
 """Millions of instructions allowed on Cortex-M4 and Cortex-M55, and the flash of TFLite-Micro with CMSIS-NN."""
+
+CORES = {machine: Core(plugins.platform(chip).facts_as(McuFacts).extensions) for machine, chip in MACHINES.items()}
 
 
 @pytest.fixture(params=MLPERF)
@@ -51,7 +56,7 @@ def test_mlperf_tiny_on_the_host(mlperf, tmp_path):
 @pytest.mark.skipif(bool(MISSING), reason="install the package " + ", ".join(p for _, p in MISSING))
 @pytest.mark.parametrize("machine", MACHINES)
 def test_mlperf_tiny_on_an_emulated_core(mlperf, machine, tmp_path, capsys):
-    made = write_c(mlperf, tmp_path)
+    made = write_c(mlperf, tmp_path, CORES[machine])
     inputs, outputs = vectors(mlperf, 5)
     result = run(build(tmp_path, MACHINES[machine], inputs, outputs), MACHINES[machine], 5)
     flash = result.flash - sum(map(len, inputs + outputs))
@@ -116,7 +121,7 @@ def test_zoo_model_on_the_host(built, tmp_path, request):
 def test_zoo_model_on_an_emulated_core(built, machine, tmp_path, request, capsys):
     name = request.node.callspec.params["built"]
     count = 1 if name == LARGE else 5
-    made = write_c(built.main, tmp_path)
+    made = write_c(built.main, tmp_path, CORES[machine])
     inputs, outputs = vectors(built.main, count)
     result = run(build(tmp_path, MACHINES[machine], inputs, outputs), MACHINES[machine], count)
     with capsys.disabled():
