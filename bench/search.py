@@ -1,7 +1,7 @@
 """Indexes thousands of pictures, kills the indexing at random moments, resumes it, and looks whether anything is lost
 or computed twice.
 
-    python bench/search.py --image-model starter/cpu --pictures 10000 [--real FOLDER] [--kills 3] [--json OUT]
+    python bench/search.py --image-model starter/image/cpu --pictures 10000 [--real FOLDER] [--kills 3] [--json OUT]
 
 Pictures are drawn (shapes on a ground, JPEG and PNG, 160 to 1,600 pixels wide); those of --real are copied in first.
 One in fifty is a copy of another, and one in five hundred cannot be read.
@@ -15,6 +15,7 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -76,6 +77,15 @@ def points(index: Path) -> int:
         return collection.count() if collection is not None else 0
 
 
+def noted(index: Path) -> int:
+    """Returns how many files a run has noted, without getting in its way."""
+    try:
+        with sqlite3.connect(f"file:{index / 'files.sqlite'}?mode=ro", uri=True) as ledger:
+            return int(ledger.execute("SELECT count(*) FROM files").fetchone()[0])
+    except sqlite3.OperationalError:
+        return 0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--image-model", required=True)
@@ -96,7 +106,10 @@ def main() -> None:
     chance, record, at_kill = np.random.default_rng(1), {"pictures": given.pictures, "contents": contents}, []
     for _ in range(given.kills):
         running = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(float(chance.uniform(4, 20)))
+        before, more = at_kill[-1] if at_kill else 0, int(chance.integers(20, max(21, contents // (given.kills + 2))))
+        while noted(index) < before + more and running.poll() is None:
+            time.sleep(0.05)  # a busy machine takes as long as it takes
+        time.sleep(float(chance.uniform(0, 0.5)))
         os.kill(running.pid, signal.SIGKILL)
         running.wait()
         at_kill.append(points(index))

@@ -112,7 +112,8 @@ def index(folders: tuple[Path, ...], **given: Any) -> int:
     with opened_index(given, ("image", "question", "text"), new=True) as opened:
         if opened.models.pictures is None and opened.models.documents is None:
             raise ConfigError(
-                "an index needs a model", "give --image-model for pictures, --text-model for documents, or both"
+                "an index needs a model",
+                "give --image-model for pictures, --text-model for documents, or both; docs/search.md says where from",
             )
         for folder in folders:
             summary = opened.update(folder, teller(given["quiet"]))
