@@ -12,8 +12,8 @@ import pytest
 
 from anynpu.apps.watch.alerts import FLEET, Alerts, read_alert
 from anynpu.apps.watch.detector import Anomaly, Detector
-from anynpu.apps.watch.registry import Registry
 from anynpu.apps.watch.postman import TRIES, Postman
+from anynpu.apps.watch.registry import Registry
 from anynpu.apps.watch.sinks import Alertmanager, LineSink, Syslog, Webhook, checked_url
 from anynpu.apps.watch.store import MOST_WAITING, Mute, SampleStore, StoreUnavailable
 from anynpu.errors import ConfigError

@@ -10,6 +10,9 @@ rate of false alarms per host-week is shared out evenly among tests and metrics.
 A block whose score is more than twice what the body of blocks (their 50 and 90 % quantiles) leads to expect of the
 tail is taken for a real fault and left out. Lesser alarms count: were they left out as well, every false alarm would
 lower the threshold and bring the next.
+
+What a series itself has reached in two of its blocks is a habit of its own (a job that the rest of the fleet does not
+run), and only what goes well beyond it is an alarm. An anomaly that outlasts its block is no habit.
 """
 
 from __future__ import annotations
@@ -32,6 +35,11 @@ SETTLED = 56
 """Blocks after which the scores of a series are good enough to calibrate with: two weeks, for only then the course of
 the week is known. Earlier blocks are forgotten a week later."""
 SPREADS = 3.0
+LEARN_PART = 4
+"""Thresholds are worked out anew when a quarter of all series have closed a block: the agents of a large fleet close
+theirs one by one, and every time costs more the larger the fleet is."""
+HABIT, HABIT_MARGIN = 2, 1.3
+"""What a series has reached in so many of its blocks is a habit; only what goes so many times beyond is an alarm."""
 GROSS = 2.0
 
 
@@ -45,10 +53,12 @@ class Calibration:
         self.count = np.zeros(0, np.int64)
         self.usual = np.full((0, tests), np.inf, np.float32)
         """What the scores of a series usually reach, by its own blocks."""
+        self.habit = np.zeros((0, tests), np.float32)
+        """What a series has reached so often by itself that it is normal for it, however unusual in its fleet."""
         self.kind = np.zeros(0, np.int64)
         self.pool: list[tuple[Floats, Indices]] = []
         """Of every closed block the scores of settled series, over what they usually reach, and their kinds."""
-        self.pooled = 0
+        self.pooled, self.unpooled = 0, 0
         self.expected, self.threshold = np.zeros((0, tests)), np.zeros((0, tests))
         """By kind: what the body of all blocks leads to expect of the tail, and the threshold."""
 
@@ -59,6 +69,7 @@ class Calibration:
         self.ring = np.concatenate([self.ring, np.full((more, self.tests, KEPT), np.nan, np.float32)])
         self.count = np.concatenate([self.count, np.full(more, -UNKNOWN, np.int64)])
         self.usual = np.concatenate([self.usual, np.full((more, self.tests), np.inf, np.float32)])
+        self.habit = np.concatenate([self.habit, np.zeros((more, self.tests), np.float32)])
         self.kind = np.concatenate([self.kind, kinds])
         new = np.full((max(int(self.kind.max()) + 1 - len(self.threshold), 0), self.tests), self.prior)
         self.expected, self.threshold = np.concatenate([self.expected, new]), np.concatenate([self.threshold, new])
@@ -69,15 +80,16 @@ class Calibration:
 
     def limits(self, series: Indices) -> Doubles:
         """Returns the scores above which there is an alarm, a column for every test."""
-        return np.asarray(self.usual[series] * self.threshold[self.kind[series]], np.float64)
+        by_fleet = self.usual[series] * self.threshold[self.kind[series]]
+        return np.asarray(np.maximum(by_fleet, self.habit[series]), np.float64)
 
-    def close(self, series: Indices, left_out: Flags) -> None:
-        """Ends a block of some series; `left_out` were anomalous all the while."""
+    def close(self, series: Indices, left_out: Flags, lasting: Flags) -> None:
+        """Ends a block of some series; `left_out` were anomalous all the while, `lasting` at its beginning or end."""
         scores, kinds = self.now[series], self.kind[series]
         ratios = scores / self.usual[series]
         kept = ~(left_out | (ratios > GROSS * self.expected[kinds]).any(1))
-        chosen = series[kept]
-        counted = kept & (self.count[series] >= 0)
+        chosen = series[kept | ~lasting]
+        counted = (kept | ~lasting) & (self.count[series] >= 0)
         self.ring[series[counted], :, self.count[series[counted]] % KEPT] = scores[counted]
         settled = kept & (self.count[series] >= SETTLED)
         if settled.any():
@@ -97,7 +109,13 @@ class Calibration:
         median, upper = (np.take_along_axis(ordered, place, 2)[..., 0] for place in (half, most))
         usual = np.maximum(median + SPREADS * np.maximum(upper - median, 0.1 * median), self.least)
         self.usual[series] = np.where((count >= FEWEST)[:, None], usual, np.inf)
-        self._thresholds()
+        again = np.broadcast_to(np.clip(count - HABIT, 0, None)[:, None, None], shape)
+        habit = HABIT_MARGIN * np.take_along_axis(ordered, again, 2)[..., 0]
+        self.habit[series] = np.where((count >= HABIT)[:, None], habit, 0)
+        self.unpooled += len(series)
+        if LEARN_PART * self.unpooled >= len(self.kind):
+            self.unpooled = 0
+            self._thresholds()
 
     def _thresholds(self) -> None:
         while self.pool and self.pooled - len(self.pool[0][0]) >= len(self.kind) * KEPT:

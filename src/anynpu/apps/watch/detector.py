@@ -30,9 +30,12 @@ CLOCK_S = 15.0
 LONGEST_REST_S = 12 * 3600.0
 """A series that normally stands still for longer is not tested for standing still."""
 SHORTEST_REST_S = 1200.0
+SILENT_INTERVALS, SETTLE_S = 2.5, 600.0
+"""After so many intervals without a sample (a reboot, most often) single samples and quarters are not judged for so
+long."""
 USUAL, TOP, BOTTOM, SPREAD, SCALE = range(5)
-HOST_ARRAYS = ("seen_s", "bucket", "block", "longest_gap_s", "offset_s")
-SERIES_ARRAYS = ("run_since_s", "longest_run_s", "series_seen_s", "anomalous_since_s", "filled")
+HOST_ARRAYS = ("seen_s", "bucket", "block", "longest_gap_s", "offset_s", "unsettled_s")
+SERIES_ARRAYS = ("run_since_s", "longest_run_s", "series_seen_s", "anomalous_since_s", "filled", "went_on")
 TABLES = ("last", "inside", "extremes", "residuals", "current")
 
 
@@ -71,10 +74,12 @@ class Detector:
         self.open: dict[tuple[int, int | str], Anomaly] = {}
         self.hosts, self.size = 0, 0
         self.seen_s, self.block, self.longest_gap_s = np.zeros(0), np.zeros(0), np.zeros(0)
-        self.bucket, self.offset_s = np.zeros(0), np.zeros(0)
+        self.bucket, self.offset_s, self.unsettled_s = np.zeros(0), np.zeros(0), np.zeros(0)
         self.owner, self.zero = np.zeros(0, np.int64), np.zeros(0)
         self.run_since_s, self.longest_run_s, self.series_seen_s = np.zeros(0), np.zeros(0), np.zeros(0)
         self.anomalous_since_s, self.filled = np.zeros(0), np.zeros(0, np.int64)
+        self.went_on = np.zeros(0, np.bool_)
+        """Whether an anomaly that began in an earlier block ended in this one."""
         self.last = np.zeros((0, 2), np.float32)
         self.inside = np.zeros((0, MOST_SAMPLES), np.float32)
         self.extremes = np.zeros((0, 2), np.float32)
@@ -147,6 +152,7 @@ class Detector:
         self.open.pop(anomaly.key, None)
         if anomaly.series is not None and anomaly.test != "missing":
             self.anomalous_since_s[anomaly.series] = np.inf
+            self.went_on[anomaly.series] = anomaly.opened_s < self.block[anomaly.host] * BLOCK_S
             self.residuals[anomaly.series] = np.nan
         return anomaly
 
@@ -166,6 +172,10 @@ class Detector:
             yield self._end(anomaly, batch.times_s[row, column], "reports again")
         usual = np.where(gaps < 3600, gaps, 0).max(1)
         usual = np.where(gaps.max(1) > patience, 0, usual)
+        back_s = np.take_along_axis(batch.times_s, gaps.argmax(1)[:, None], axis=1)[:, 0]
+        silent = gaps.max(1) > SILENT_INTERVALS * self.interval_s
+        until_s = back_s + SETTLE_S + 2 * self.interval_s  # a median of three remembers two samples
+        self.unsettled_s[batch.hosts] = np.where(silent, until_s, self.unsettled_s[batch.hosts])
         self.longest_gap_s[batch.hosts] = np.maximum(self.longest_gap_s[batch.hosts] * 0.9999, usual)
         self.seen_s[batch.hosts] = np.nanmax(batch.times_s, axis=1)
 
@@ -222,6 +232,7 @@ class Detector:
         usual, top, bottom, spread, _ = (column[:, None] for column in self.current[series].T)
         out = np.maximum(three - usual - top, usual - bottom - three) / np.maximum(spread, 1e-9)
         out = np.where(np.isnan(out), 0, np.maximum(out, 0))
+        out = np.where(times < self.unsettled_s[self.owner[series]][:, None], 0, out)
         run_s = self._runs(series, times, values, known)
         longest = self.longest_run_s[series][:, None]
         tested = (longest > 0) & (longest < LONGEST_REST_S) & (run_s > SHORTEST_REST_S) & known
@@ -257,13 +268,19 @@ class Detector:
         highest = scores.max(1)
         self.calibration.note(series, test, highest)
         limit = self.calibration.limits(series)[:, test]
-        for row in np.flatnonzero((highest > limit) & np.isinf(self.anomalous_since_s[series])):
+        normal = np.isinf(self.anomalous_since_s[series])
+        for row in np.flatnonzero((highest > limit) & (normal | (test == STILL))):
             number, column = int(series[row]), int(np.argmax(scores[row] > limit[row]))
             now_s = since_s = float(times[row, column])
             if test == STILL:
                 since_s = now_s - float(expected[row, column])
             elif test in WINDOWS:
                 since_s -= BUCKET_S * self._lasting(number)
+            other = self.open.get((int(self.owner[number]), number))
+            if other is not None:
+                if other.test == TESTS[STILL]:
+                    continue
+                yield self._end(other, now_s, "is a sensor that stands still")
             self.anomalous_since_s[number] = since_s
             score = float(scores[row, column] / limit[row])
             value, usual = float(values[row, column]), float(expected[row, column])
@@ -321,6 +338,8 @@ class Detector:
             scale = hourly if width <= WINDOWS[HOUR] else daily
             score = np.where(present * 2 >= width, np.abs(mean) / scale, 0).astype(np.float32)
             score = np.where(np.isnan(score), 0, score)
+            if test == QUARTER:
+                score = np.where(times[:, 0] <= self.unsettled_s[self.owner[series]], 0, score)
             yield from self._judge(series, times, test, score[:, None], (mean + usual)[:, None], usual[:, None])
         normal = np.isinf(self.anomalous_since_s[series])
         keep = np.where(normal, 1.0, np.nan).astype(np.float32)
@@ -350,7 +369,8 @@ class Detector:
                 continue
             usual, top, bottom, spread, scale = (float(figure) for figure in self.current[number])
             if anomaly.test == "still":
-                calm = times[row] - self.run_since_s[number] < self.longest_run_s[number]
+                rest_s = max(float(self.longest_run_s[number]), 10 * self.interval_s)
+                calm = times[row] - self.run_since_s[number] < rest_s
             else:
                 edge = float(limit[row, SAMPLE]) * spread
                 near = abs(float(mid[row]) - usual) / max(scale, 1e-9) < BACK_TO_NORMAL * float(limit[row, QUARTER])
@@ -373,6 +393,8 @@ class Detector:
         series = self.series_of(changed)
         began_s = now[self.owner[series]] * float(BUCKET_S) - BLOCK_S
         left_out = self.anomalous_since_s[series] < began_s
-        self.calibration.close(series, left_out)
+        lasting = np.isfinite(self.anomalous_since_s[series]) | self.went_on[series]
+        self.went_on[series] = False
+        self.calibration.close(series, left_out, lasting)
         self.baselines.refresh(series, int(now[changed[0]]) % SLOTS)
         self.calibration.refresh(series)
