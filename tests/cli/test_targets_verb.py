@@ -40,3 +40,9 @@ def test_a_part_of_several_names_lists_those_with_boards_and_aliases():
 def test_an_unknown_name_is_an_error_with_the_nearest():
     with pytest.raises(ConfigError, match=r"no such chip: ra8p2 \(did you mean 'ra8p1'\?\)"):
         shown("ra8p2")
+
+
+@pytest.mark.parametrize(("part", "chip"), [("STM32N6", "cortex-m55"), ("tflite-micro", "tflm")])
+def test_what_runs_on_the_cpu_only_on_a_board_is_said(part, chip):
+    text = shown(part)
+    assert text.startswith(f"chip           {chip}\n") and "on the CPU only" in text
