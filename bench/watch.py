@@ -4,12 +4,12 @@
     python bench/watch.py table                                            all fleets together
     python bench/watch.py nab FOLDER                                       Numenta's server metrics (never committed)
 
-Seeds below 1000 were tuned on, and two calibrations were compared on 1000 to 1063; from 1064 on they are held out. Every
-method sees the same traces: six weeks of samples every 30 s, four of them clean. Peers: the plain rule of three sigmas, and scikit-learn's
-IsolationForest (100 trees, trained on the clean weeks of each host, with and without the hour of day and week), if it
-is installed. Both are also given the threshold with which they make just one false alarm per host-week on the very data
-they are scored on, which nobody could choose in practice. `--model` adds the method of the first description on part of
-the fleet: embedding every line of all weeks would take hours.
+Seeds below 1000 were tuned on, and two calibrations were compared on 1000 to 1063; from 1064 on they are held out.
+Every method sees the same traces: six weeks of samples every 30 s, four of them clean. Peers: the plain rule of three
+sigmas, and scikit-learn's IsolationForest (100 trees, trained on the clean weeks of each host, with and without the
+hour of day and week), if it is installed. Both are also given the threshold with which they make just one false alarm
+per host-week on the very data they are scored on, which nobody could choose in practice. `--model` adds the method of
+the first description on part of the fleet: embedding every line of all weeks would take hours.
 """
 
 from __future__ import annotations
