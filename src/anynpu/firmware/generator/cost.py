@@ -144,8 +144,10 @@ def _add_mve(p: Params) -> float:
 
 def _average_pool_mve(p: Params) -> float:
     w = p["window"]
-    fours = _blocks(w["in_channels"], 4)
-    return float(_pixels(w) * (70 + fours * (75 + 10 * w["height"] + 4.0 * w["height"] * w["width"])))
+    eights = w["in_channels"] // 8 if w["height"] * w["width"] < 256 else 0
+    fours = _blocks(w["in_channels"] - 8 * eights, 4)
+    window = 10 * w["height"] + 4.0 * w["height"] * w["width"]
+    return float(_pixels(w) * (80 + eights * (135 + window) + fours * (75 + window)))
 
 
 def _max_pool_mve(p: Params) -> float:

@@ -1,4 +1,10 @@
 /* uses: mve window span clamp */
+/* The mean of `count` values, halves away from zero. */
+static inline int32_t mean_of(int32_t sum, int32_t count)
+{
+    return (sum > 0 ? sum + count / 2 : sum - count / 2) / count;
+}
+
 void anynpu_average_pool_mve_s8(const anynpu_average_pool_mve_s8_params *p, const int8_t *in, int8_t *out)
 {
     const anynpu_window *w = &p->window;
@@ -15,7 +21,23 @@ void anynpu_average_pool_mve_s8(const anynpu_average_pool_mve_s8_params *p, cons
                 const int32_t runs = whole ? 1 : rows.end - rows.first;
                 const int32_t run = whole ? count : columns.end - columns.first;
                 const int8_t *first = in + rows.first * row + columns.first * depth;
-                for (int32_t c = 0; c < depth; c += 4) {
+                int32_t c = 0;
+                /* The sum of 255 values fits 16 bits. */
+                for (; count < 256 && depth - c >= 8; c += 8) {
+                    int16x8_t sum = vdupq_n_s16(0);
+                    for (int32_t iy = 0; iy < runs; ++iy) {
+                        const int8_t *value = first + iy * row + c;
+                        for (int32_t ix = run; ix > 0; --ix, value += depth) {
+                            sum = vaddq_s16(sum, vldrbq_s16(value));
+                        }
+                    }
+                    int16_t sums[8];
+                    vstrhq_s16(sums, sum);
+                    for (int32_t i = 0; i < 8; ++i) {
+                        out[c + i] = (int8_t)clamp(mean_of(sums[i], count), p->low, p->high);
+                    }
+                }
+                for (; c < depth; c += 4) {
                     int32x4_t sum = vdupq_n_s32(0);
                     for (int32_t iy = 0; iy < runs; ++iy) {
                         const int8_t *value = first + iy * row + c;
@@ -32,8 +54,7 @@ void anynpu_average_pool_mve_s8(const anynpu_average_pool_mve_s8_params *p, cons
                     int32_t sums[4];
                     vstrwq_s32(sums, sum);
                     for (int32_t i = 0; i < 4 && c + i < depth; ++i) {
-                        const int32_t half = sums[i] > 0 ? count / 2 : -(count / 2);
-                        out[c + i] = (int8_t)clamp((sums[i] + half) / count, p->low, p->high);
+                        out[c + i] = (int8_t)clamp(mean_of(sums[i], count), p->low, p->high);
                     }
                 }
             }

@@ -1,4 +1,4 @@
-/* Average pool with vector instructions, four channels at a time. */
+/* Average pool with vector instructions, eight channels at a time, or four. */
 typedef struct {
     anynpu_window window;
     int32_t low;

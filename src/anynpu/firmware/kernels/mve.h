@@ -156,6 +156,13 @@ static inline void vstrbq_s32(int8_t *to, int32x4_t v)
     vstrbq_p_s32(to, v, 0xFFFF);
 }
 
+static inline void vstrhq_s16(int16_t *to, int16x8_t v)
+{
+    for (int i = 0; i < 8; ++i) {
+        to[i] = v.lane[i];
+    }
+}
+
 static inline void vstrwq_s32(int32_t *to, int32x4_t v)
 {
     for (int i = 0; i < 4; ++i) {
