@@ -207,3 +207,12 @@ def test_weights_leave_room_for_their_bias():
     scales = weight_scales(np.asarray([[1e-9, 0], [0, 0], [1, 2]]), 0, np.asarray([1e3, 1.0, 0.0]), source=0.1)
     assert np.all(np.abs([1e3, 1.0, 0.0]) / (0.1 * scales) <= 2**30 * 1.001)
     assert scales[2] == pytest.approx(2 / 127)
+
+
+def test_a_mask_of_the_lowest_number_is_one_that_integers_hold(tmp_path):
+    nodes = [helper.make_node("Add", ["x", "mask"], ["a"]), helper.make_node("Softmax", ["a"], ["y"], axis=-1)]
+    mask = np.where(np.tri(6), 0.0, np.finfo(np.float32).min).astype(np.float32)
+    model = net(nodes, {"x": (1, 6, 6)}, {"mask": mask})
+    scales = [t.quantization.scale[0] for t in from_bytes(quantised(model, samples(model), tmp_path)).tensors.values()
+              if t.quantization is not None]  # fmt: skip
+    assert max(scales) < 100

@@ -124,8 +124,8 @@ class Lowering:
         if wanted == "int32" and array.size:
             array = np.clip(array, np.iinfo(np.int32).min, np.iinfo(np.int32).max)
         data = np.ascontiguousarray(array.astype(wanted)).reshape(array.shape)
-        if data.dtype.kind == "f" and not np.isfinite(data).all():
-            data = np.nan_to_num(data, nan=np.nan, posinf=MASKED, neginf=-MASKED)
+        if data.dtype.kind == "f":
+            data = unmasked(data)
         name = self._free(stem)
         self.tensors[name] = Tensor(name, data.shape, wanted, data)
         return name
@@ -192,6 +192,15 @@ class Lowering:
 
 MASKED = 1e4
 """What stands for an infinity in a constant: a mask that a softmax cannot tell from it, and integers can hold."""
+_ENDLESS = 1e31
+"""From here on a number is a mask too: exporters write the lowest number of its type for minus infinity."""
+
+
+def unmasked(array: Array) -> Array:
+    """Returns real numbers with a finite mask for infinities and what stands for them."""
+    with np.errstate(invalid="ignore"):
+        endless = np.abs(array) >= _ENDLESS
+    return np.where(endless, np.sign(array) * MASKED, array).astype(array.dtype) if endless.any() else array
 
 
 def lower(

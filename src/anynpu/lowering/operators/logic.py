@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anynpu.lowering.lower import MASKED, Lowering, plain
+from anynpu.lowering.lower import Lowering, plain, unmasked
 from anynpu.lowering.operators.arithmetic import common_axes
 from anynpu.lowering.options import Add, Cast, Mul
 from anynpu.lowering.table import Node, Refused, operator
@@ -101,8 +101,7 @@ def _masked(at: Lowering, node: Node, name: str, mask: np.ndarray, other: np.nda
     shape = at.shape(node.output)
     axes = common_axes(at, [name], len(shape))
     stored = tuple(shape[axis] for axis in axes)
-    limited = np.nan_to_num(other.astype(np.float64), nan=0.0, posinf=MASKED, neginf=-MASKED)
-    rest = np.where(mask, 0.0, np.clip(limited, -1e30, 1e30)).astype(np.float32)
+    rest = np.where(mask, 0.0, unmasked(np.nan_to_num(other.astype(np.float64)))).astype(np.float32)
     tensor = at.operand(name, axes)
     dtype = at.tensors[tensor].dtype
     if dtype != "float32":
