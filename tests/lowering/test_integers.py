@@ -152,7 +152,7 @@ def test_joined_tensors_share_one_scale_and_are_rounded_once(tmp_path):
 def test_more_tensors_than_micro_joins_at_once(tmp_path):
     names = [f"a{number}" for number in range(23)]
     nodes = [helper.make_node("Mul", ["x", f"c{number}"], [name]) for number, name in enumerate(names)]
-    constants = {f"c{number}": np.float32(1 + number / 10) for number in range(23)}
+    constants = {f"c{number}": np.float32(1.1 + number / 10) for number in range(23)}
     model = net([*nodes, helper.make_node("Concat", names, ["y"], axis=1)], {"x": (1, 2, 3)}, constants)
     data = samples(model)
     content = quantised(model, data, tmp_path)

@@ -106,3 +106,12 @@ def test_a_sum_that_two_operators_read_takes_the_factor_of_neither():
     model = net(nodes, {"x": (1, 5, 8)}, constants | {"k": np.float32(1.702)})
     agrees(model)
     assert lower(model).counts() == {"FULLY_CONNECTED": 1, "LOGISTIC": 1, "MUL": 2, "RESHAPE": 2}
+
+
+def test_sums_with_zeros_and_products_with_ones_go():
+    zeros, ones = np.zeros((1, 5, 8), np.float32), np.ones(8, np.float32)
+    names = ["Add x zeros a", "Mul a ones b", "Sub b zeros c", "Sub zeros c d", "Relu d y"]
+    nodes = [helper.make_node(op, operands, [result]) for op, *operands, result in map(str.split, names)]
+    model = net(nodes, {"x": (1, 5, 8)}, {"zeros": zeros, "ones": ones})
+    agrees(model)
+    assert sum(lower(model).counts().values()) == 1

@@ -23,6 +23,7 @@ def cleaned(graph: Graph) -> Graph:
         before = graph
         for change in (
             joined_moves,
+            without_idle,
             inverse_roots,
             folded_channels,
             folded_ahead,
@@ -75,6 +76,25 @@ def _joined(operator: Operator, before: Operator, tensors: dict[str, Tensor]) ->
     name = f"{operator.outputs[0]}/order"
     tensors[name] = Tensor(name, second.shape, "int32", int32(first[second]))
     return replace(operator, inputs=(before.inputs[0], name))
+
+
+def without_idle(graph: Graph) -> Graph:
+    """A sum with zeros and a product with ones go: zeros have no scale that fits beside what they are added to."""
+    same: dict[str, str] = {}
+    operators: list[Operator] = []
+    for operator in graph.operators:
+        operator = replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
+        neutral = {"ADD": 0.0, "SUB": 0.0, "MUL": 1.0}.get(operator.kind)
+        stored = [name for name in operator.inputs[operator.kind == "SUB" :] if name]
+        idle = [name for name in stored if (data := graph.constant(name)) is not None and bool(np.all(data == neutral))]
+        result = operator.outputs[0]
+        if neutral is not None and idle and operator.activation == "NONE" and result not in graph.outputs:
+            source = next(name for name in operator.inputs if name != idle[0])
+            if graph.constant(source) is None and graph.tensors[source].shape == graph.tensors[result].shape:
+                same[result] = source
+                continue
+        operators.append(operator)
+    return _rebuilt(graph, operators, dict(graph.tensors))
 
 
 def inverse_roots(graph: Graph) -> Graph:
