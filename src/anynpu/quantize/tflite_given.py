@@ -84,9 +84,9 @@ def read_whole(path: Path) -> Any:
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", "check its permissions") from error
     if data[4:8] != tflite_form.IDENTIFIER:
-        from anynpu.source.kinds import reject_other_kinds
+        from anynpu.source.kinds import TFLITE_ENDINGS, reject_other_kinds
 
-        reject_other_kinds(path, data, "a TFLite file", ".tflite")
+        reject_other_kinds(path, data, "a TFLite file", TFLITE_ENDINGS)
         raise IntegrityError(f"{path}: is not a TFLite file: its bytes 4 to 7 should read TFL3", AGAIN)
     tflite_form.check(data, str(path))
     model = read_model(data, str(path))

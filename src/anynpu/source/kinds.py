@@ -7,6 +7,7 @@ from pathlib import Path
 
 from anynpu.errors import ConfigError, IntegrityError
 
+TFLITE_ENDINGS = (".tflite", ".lite", ".tfl")
 EXPORT_AGAIN = "Export or download the model again."
 CHECKPOINT, PYTHON, TFLITE = "a PyTorch checkpoint", "a Python file", "a TensorFlow Lite model"
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
@@ -62,9 +63,11 @@ _INSTEAD = {
 }
 
 
-def reject_other_kinds(path: Path, data: bytes, wanted: str = "an ONNX file", ending: str = ".onnx") -> None:
-    """Raises for bytes that are of another kind than is wanted: a file that calls itself by its ending is damaged, any
-    other is the wrong one."""
+def reject_other_kinds(
+    path: Path, data: bytes, wanted: str = "an ONNX file", endings: tuple[str, ...] = (".onnx",)
+) -> None:
+    """Raises for bytes of another kind than is wanted: a file that has one of its endings is damaged, any other is the
+    wrong one."""
     if not data:
         raise IntegrityError(f"{path}: the file is empty", EXPORT_AGAIN)
     if data.startswith(b"version https://git-lfs"):
@@ -72,7 +75,7 @@ def reject_other_kinds(path: Path, data: bytes, wanted: str = "an ONNX file", en
     kind = kind_of(path, data)
     if not kind:
         return
-    if path.suffix.lower() == ending:
+    if path.suffix.lower() in endings:
         hint = _INSTEAD[kind] if kind in (CHECKPOINT, TFLITE) else EXPORT_AGAIN
         raise IntegrityError(f"{path}: not {wanted}: it looks like {kind}", hint)
     if kind == PYTHON:

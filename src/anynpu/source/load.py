@@ -16,7 +16,7 @@ from anynpu.errors import ConfigError, IntegrityError
 from anynpu.measure.samples import read_samples
 from anynpu.source import zoo
 from anynpu.source.dependencies import installed
-from anynpu.source.kinds import reject_other_kinds
+from anynpu.source.kinds import TFLITE_ENDINGS, reject_other_kinds
 from anynpu.source.torch_module import TorchReference, parse_reference, source_files, standin_note, training_files
 from anynpu.tasks.card import Card
 from anynpu.tensors import DTYPES, Array, TensorSpec
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 AXES = "NCDHWTLSF"
 COLOURS = ("RGB", "BGR", "GRAY")
 FORMS = "give net.onnx, net.tflite, file.py:Class, package.module:factory or zoo:NAME"
-TFLITE = (".tflite", ".lite", ".tfl")
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class ModelSource:
     def kind(self) -> str:
         if self.model.startswith("zoo:"):
             return "zoo"
-        if self.model.lower().endswith(TFLITE):
+        if self.model.lower().endswith(TFLITE_ENDINGS):
             return "tflite"
         if ":" in self.model and not Path(self.model).exists():
             return "torch"
