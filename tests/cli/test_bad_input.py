@@ -242,7 +242,7 @@ def test_samples_whose_code_ends_the_program(tmp_path: Path, net: Path, refuse: 
     [
         (np.full((1, 3, 8, 8), np.nan, np.float32), "input x holds NaN or infinite values"),
         (np.zeros((1, 3, 8, 8), np.uint8), "input x holds uint8"),
-        (np.zeros((10, 3, 8, 8), np.float32), "tensor x has shape [1, 3, 8, 8], not [10, 3, 8, 8]"),
+        (np.zeros((10, 3, 8, 9), np.float32), "has shape [1, 3, 8, 8]"),
     ],
 )
 def test_inputs_that_do_not_fit_an_artifact(

@@ -20,6 +20,7 @@ from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
 from anynpu.pipeline.tflite_source import source_format
 from anynpu.platform import Platform
+from anynpu.quantize import sources
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.runtime.base import choose
 from anynpu.source.load import identify
@@ -156,6 +157,8 @@ def _require_named_samples(request: Request, plans: Mapping[str, tuple[Link, ...
         calibrated = next((link.target.name for link in links if link.target.needs_data(link.options)), "")
         proved = links[-1].target.produces != "null" and any(_runs_here(link.target.produces) for link in links)
         if calibrated or (proved and not request.test):
+            if request.test:
+                sources.require(request.test)
             identify(request.source)  # a model that is not there is told of first
             if calibrated:
                 require_data(None, calibrated)
