@@ -36,11 +36,12 @@ MOST_NEAR = 4
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """Returns " (did you mean 'x'?)" for the known names that `name` is a part of, or else for the nearest one, or an
-    empty string."""
-    names = list(dict.fromkeys(known))
+    """Returns " (did you mean 'x'?)" for the known names that `name` is a part of (those that lack one letter alone, if
+    there are any), or else for the nearest one, or an empty string."""
+    names = sorted(known) if isinstance(known, set | frozenset) else list(dict.fromkeys(known))
     part = letters(name)
     longer = [each for each in names if part in letters(each)] if len(part) > 2 else []
+    longer = [each for each in longer if len(letters(each)) <= len(part) + 1] or longer
     if not longer:
         lowered = {each.lower(): each for each in names}
         longer = [lowered[each] for each in difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)]

@@ -110,6 +110,7 @@ def test_choices_are_read_in_any_case_and_kept_in_ours() -> None:
 def test_near_ignores_case_and_gives_the_name_as_it_is_written() -> None:
     assert schema.near("sram_onyl", ["Sram_Only", "Shared"]) == " (did you mean 'Sram_Only'?)"
     assert schema.near("x", ["Sram_Only"]) == ""
+    assert schema.near("bit", {"toycc.bits", "bits"}) == " (did you mean 'bits'?)"
 
 
 @pytest.mark.parametrize(
