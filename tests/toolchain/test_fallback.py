@@ -109,4 +109,4 @@ def test_a_graph_that_the_own_writer_does_not_take_says_who_converted_it(build):
     assert "converted by litert-torch: the ONNX model cannot be lowered to TFLite" in done.stdout
     assert "LRN" in done.stdout
     done, _ = build("local", "-t", "tflite", "-O", "converter=own", "--overwrite")
-    assert done.returncode == 3 and "operator LRN is not one that the TFLite path converts" in done.stdout
+    assert done.returncode == 3 and "operator LRN has no rule for TFLite" in done.stdout
