@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -33,6 +34,12 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for name in toolchain.names():  # a tool of the user's own is no part of what is tested
             os.environ.pop(toolchain.read_toolchain(name).variable, None)
     return cache
+
+
+@pytest.fixture(scope="module", autouse=True)
+def light_heap() -> None:
+    """A measurement collects garbage before it begins: it need not look through all that earlier tests imported."""
+    gc.freeze()
 
 
 @pytest.fixture
