@@ -13,12 +13,11 @@ from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsu
 from anynpu.measure.threshold import sentences
 from anynpu.measure.verify import FLOAT_MODEL, Gate, Verification, judge
 from anynpu.pipeline.layers import empty, float_twin, graph
-from anynpu.pipeline.planner import Link, plan_all
+from anynpu.pipeline.planner import Link, plan_all, source_format
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, read_verification, require_samples
 from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
-from anynpu.pipeline.tflite_source import source_format
 from anynpu.platform import Platform
 from anynpu.quantize import sources
 from anynpu.quantize.tflite_given import GIVEN

@@ -119,11 +119,12 @@ def _onnx_view(subject: Artifact, truth: Artifact) -> View:
 def _tflite_view(subject: Artifact, twin: Artifact | None) -> View:
     from anynpu.runtime.litert import LiteRtInner
     from anynpu.targets.tflite import EQUALIZATION
+    from anynpu.targets.tflite_given import WHAT as GIVEN_AS
     from anynpu.targets.tflite_outline import outline, same_tensors, through_padding
 
     mine = outline(subject.main)
     if twin is None:
-        given = subject.manifest.details.get("given")
+        given = subject.manifest.details.get(GIVEN_AS)
         note = "the chain has no float TFLite model to compare inner tensors with"
         if given:
             note = f"the model was given quantised ({given}): there are no float tensors to compare inner ones with"

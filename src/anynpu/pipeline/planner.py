@@ -6,15 +6,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_type_hints
 
 from anynpu import plugins, schema
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, Unsupported
 from anynpu.platform import Platform
+from anynpu.quantize.tflite_given import FLOAT, GIVEN, given_format
+from anynpu.source.load import ModelSource, identify
 from anynpu.targets.base import Target
 
 SOURCE_FORMAT = "onnx"
-TFLITE_FORMATS = ("tflite-float", "tflite-given")
+TFLITE_FORMATS = (FLOAT, GIVEN)
 """What a .tflite file becomes, by what it holds: numbers to quantise, or integers of its own."""
 
 
@@ -24,6 +27,14 @@ class Link:
 
     target: Target
     options: Any
+
+
+def source_format(source: ModelSource) -> str:
+    """Returns the format of the artifact that an import makes, which decides the chain of compilers."""
+    if source.kind != "tflite":
+        return SOURCE_FORMAT
+    identify(source)
+    return given_format(Path(source.model))
 
 
 def chain(platform: Platform, source_format: str = SOURCE_FORMAT) -> tuple[Target, ...]:

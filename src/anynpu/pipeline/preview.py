@@ -8,10 +8,9 @@ from anynpu import schema
 from anynpu.artifact import Artifact, Step
 from anynpu.errors import ToolMissing
 from anynpu.pipeline.build import platforms
-from anynpu.pipeline.planner import plan_all
+from anynpu.pipeline.planner import plan_all, source_format
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
-from anynpu.pipeline.tflite_source import source_format
 from anynpu.store import Store
 from anynpu.targets.base import platform_tools
 

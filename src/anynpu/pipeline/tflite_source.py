@@ -17,9 +17,8 @@ from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import ConfigError, DeviceError, Finding, IntegrityError, Unsupported
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.samples import read_samples
-from anynpu.pipeline.planner import SOURCE_FORMAT
 from anynpu.quantize.tflite_file import read_model, read_specs, text
-from anynpu.quantize.tflite_given import FLOAT, GivenFile, given_format, open_axes, read_given, with_shapes
+from anynpu.quantize.tflite_given import FLOAT, GivenFile, open_axes, read_given, with_shapes
 from anynpu.runtime.base import run_real
 from anynpu.runtime.litert import LiteRtInner, LiteRtSession
 from anynpu.source import load
@@ -41,14 +40,6 @@ TABLES = {"GATHER": 1, "EMBEDDING_LOOKUP": 0}
 """Operators that look something up, and which of their inputs holds the numbers."""
 
 Feeds = dict[str, Array]
-
-
-def source_format(source: ModelSource) -> str:
-    """Returns the format of the artifact that an import makes, which decides the chain of compilers."""
-    if source.kind != "tflite":
-        return SOURCE_FORMAT
-    load.identify(source)
-    return given_format(Path(source.model))
 
 
 def import_and_prove(source: dict[str, Any], out: str, task: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -75,11 +75,13 @@ class LiteRt:
         if options.converter != "own":
             from anynpu.source.onnx_torch import supported_operators
 
-            nodes = [node for node in nodes if node.op_type not in supported_operators()]
+            known = {*supported_operators()}
+            nodes = [node for node in nodes if node.op_type not in known]
         if nodes and options.converter != "litert-torch":
             from anynpu.lowering.lower import nodes_by_family
 
-            nodes = [node for node in nodes if node.op_type not in nodes_by_family()]
+            known = {*nodes_by_family()}
+            nodes = [node for node in nodes if node.op_type not in known]
         return tuple(
             Finding("onnx-operator", f"operator {node.op_type} is not one that the TFLite path converts", node.name)
             for node in nodes
