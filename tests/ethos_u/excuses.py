@@ -12,7 +12,6 @@ from anynpu.targets.flatbuffer import TfliteOperator, operators
 
 TABLES = ("LEAKY_RELU", "LOGISTIC", "TANH", "HARD_SWISH", "RSQRT", "QUANTIZE", "RELU6", "ABS", "SQUARED_DIFFERENCE")
 SLICES = ("SPLIT", "SPLIT_V", "SLICE", "STRIDED_SLICE", "UNPACK")
-SAME = 0
 
 
 def excuse(model: Path, chip: str) -> str:
@@ -40,22 +39,12 @@ def _behind_the_end(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip:
 def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) -> str:
     source = op.inputs[0]
     before = {made.name: o.kind for o in graph for made in o.outputs if made}
-    if op.kind == "CONV_2D" and source and source.shape[0] > 1 and source.shape[3] != op.inputs[1].shape[3]:
-        return "convolution in groups takes batches for columns"
     if op.kind == "BATCH_MATMUL" and "u85" not in chip and any(before.get(t.name) in SLICES for t in op.inputs):
         return "a matrix product of a slice reads what was not sliced"
-    if op.kind == "DEPTHWISE_CONV_2D" and op.options.depthMultiplier > 1:
-        if before.get(source.name) in SLICES and op.options.padding == SAME:
-            return "a depthwise convolution with a multiplier pads a slice at its end alone"
-        if any(o.kind in ("PAD", "PADV2") and o.inputs[0].name == op.outputs[0].name for o in graph):
-            return "padding of what a depthwise convolution with a multiplier gives is written over it"
     if op.kind == "SOFTMAX" and source.dtype == "int16" and source.scale[0] * op.options.beta > 10:
         return "TFLite-Micro's own SOFTMAX of 16 bits overflows at such a scale"
     if op.kind == "MIRROR_PAD" and _pads_outside_of_pictures(op):
         return "padding of channels and batches is left out"
-    bias = op.inputs[2] if len(op.inputs) > 2 else None
-    if "u85" in chip and source and source.dtype == "int16" and bias and bias.dtype == "int32":
-        return "16-bit inputs with a 32-bit bias: the scale is cut to 15 bits"
     if op.kind in ("LOGISTIC", "TANH") and source and np.max(source.scale) > 1:
         return "TFLite-Micro's own range of LOGISTIC and TANH is empty at such a scale"
     return _behind_the_end(op, graph, chip)

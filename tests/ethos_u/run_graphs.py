@@ -6,8 +6,8 @@ arena behind as the twin, and refuses what the twin refuses.
 
 COUNT graphs (2,000 by default), each for the next of the eleven configurations, in turn with both optimisation goals
 and the memory modes that the product has. What came of each is a line of FOLDER/graphs.jsonl; a run that was
-interrupted goes on where it stopped, and tries again what differed. The status is 1 if one differs that `excuses.py`
-does not explain.
+interrupted goes on where it stopped, and tries again what no value explains. The status is 1 if one differs that
+neither `emulated.py` nor `excuses.py` explains.
 """
 
 from __future__ import annotations
@@ -70,15 +70,15 @@ def outcome_of(seed: int, folder: Path, library: Path) -> dict[str, Any]:
     row["by_c"] = parted_by_c(folder / f"{seed}_vela.tflite", library) if comparison.on_npu else ""
     if row["by_c"]:
         return row | {"outcome": "WRONG", "why": row["by_c"]}
-    faults, why = followed(model, comparison.model, folder), excuse(model, chip)
-    if not comparison.differing and faults:
-        return row | {"outcome": "excused" if why else "WRONG", "why": "; ".join(faults[:3])}
-    if not comparison.differing:
+    faults = followed(model, comparison.model, folder)
+    if not comparison.differing and not faults:
         return row | {"outcome": "equal" if comparison.on_npu else "equal, all on the CPU"}
     share = f"{comparison.differing} of {comparison.values}, by {comparison.worst}"
+    what = share if comparison.differing else "; ".join(faults[:3])
     if proof := explained(model, chip, comparison):
-        return row | {"outcome": "Vela's defect, every value explained", "why": f"{share}: {proof}"}
-    return row | {"outcome": "excused" if why else "WRONG", "why": f"{share}: {why}"}
+        return row | {"outcome": "Vela's defect, every value explained", "why": f"{what}: {proof}"}
+    why = excuse(model, chip)
+    return row | {"outcome": "excused" if why else "WRONG", "why": f"{what}: {why}"}
 
 
 def parted_by_c(file: Path, library: Path) -> str:
@@ -125,7 +125,7 @@ def main() -> int:
     done = {row["seed"]: row for row in map(json.loads, lines)}
     with log.open("a", encoding="utf-8") as sink:
         for seed in range(count):
-            if done.get(seed, {"outcome": "WRONG"})["outcome"] != "WRONG":
+            if done.get(seed, {"outcome": "WRONG"})["outcome"] not in ("WRONG", "excused"):
                 continue
             work = Path(tempfile.mkdtemp(dir=folder))
             row = forked(seed, work, library)

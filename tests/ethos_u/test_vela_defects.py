@@ -42,6 +42,15 @@ def grouped_convolution(d: Drawer) -> None:
     d.operator("CONV_2D", [x.number, weights, bias], [out.number], "Conv2DOptions", **options)
 
 
+def padded_groups(d: Drawer) -> None:
+    x = d.input((2, 4, 3, 4), "int8", 0.05, 0)
+    weights = d.tensor((4, 3, 2, 2), "int8", 0.02, 0, d.rng.integers(-127, 127, (4, 3, 2, 2)))
+    bias = d.tensor((4,), "int32", 0.001, 0, [1, 2, 3, 4])
+    out = d.new((2, 4, 3, 4), "int8", 0.3, 0)
+    options = {"strideW": 1, "strideH": 1, "dilationWFactor": 1, "dilationHFactor": 1}
+    d.operator("CONV_2D", [x.number, weights, bias], [out.number], "Conv2DOptions", **options)
+
+
 def reduction(d: Drawer) -> None:
     x = d.input((1, 5, 2, 1), "int8", 0.05, 0)
     out = d.like(x, (1, 5))
@@ -164,7 +173,8 @@ def product_of_16_bits(d: Drawer) -> None:
 
 BY_VALUE = (
     *(product_of_16_bits, sum_of_two_axes, reduction, comparison_of_scales, unsigned_transpose, nearest_neighbour),
-    sparse_transpose_conv,
+    *(sparse_transpose_conv, grouped_convolution, padded_groups, narrow_bias, mirrored_channels),
+    *(multiplier_of_a_slice, multiplier_and_padding),
 )
 """Where every value is known that the NPU computes instead."""
 DEFECTS = [
@@ -184,6 +194,8 @@ DEFECTS = [
     (table_and_transpose, "ethos-u85-512"),
     (grouped_convolution, "ethos-u55-128"),
     (grouped_convolution, "ethos-u85-256"),
+    (padded_groups, "ethos-u65-512"),
+    (padded_groups, "ethos-u85-128"),
     (reduction, "ethos-u65-256"),
     (product_of_a_slice, "ethos-u55-256"),
     (table_behind_a_transpose, "ethos-u55-64"),
