@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from kept import Kept
 from npu_model import OUTPUT, expected, npu_model, stored
 
 from anynpu import schema
@@ -40,6 +41,7 @@ from anynpu.apps.serve.fleet import open_fleet
 from anynpu.errors import DeviceError
 from anynpu.testing import noe
 
+BINARY = "application/octet-stream"
 STORED = Options(stored=True)
 SHARE = 0.8
 NUMBERS = 50
@@ -53,7 +55,7 @@ class Pace:
 
     period_s: float = 5.0
     gap_s: tuple[float, float] = (1.0, 5.0)
-    slack_s: float = 1.5
+    slack_s: float = 0.25
     deadline_s: float = 300.0
 
 
@@ -67,6 +69,10 @@ class Subject(Protocol):
         ...
 
     async def health(self) -> Health: ...
+
+    def leave(self) -> None:
+        """Closes every connection."""
+        ...
 
 
 class Engine:
@@ -82,27 +88,34 @@ class Engine:
     async def health(self) -> Health:
         return self.model.health()
 
+    def leave(self) -> None:
+        """There are no connections."""
+
 
 class Http:
-    """`anynpu serve`, asked by httpx."""
+    """`anynpu serve`, asked over HTTP."""
 
-    def __init__(self, pid: int, client) -> None:
+    def __init__(self, pid: int, client: Kept) -> None:
         self.pid, self.client = pid, client
 
     async def answer(self, number: int, deadline_s: float) -> np.ndarray:
-        headers = {"content-type": "application/octet-stream", "x-request-timeout": str(deadline_s)}
-        reply = await self.client.post("/infer", content=stored(number).tobytes(), headers=headers)
-        if reply.status_code == 429:
-            raise Overloaded(reply.text, float(reply.headers["retry-after"]))
-        if reply.status_code == 503:
+        body, timeout = stored(number).tobytes(), str(deadline_s)
+        reply = await self.client.ask("POST", "/infer", body, content_type=BINARY, x_request_timeout=timeout)
+        if reply.status == 429:
+            raise Overloaded(reply.content.decode(), float(reply.headers["retry-after"]))
+        if reply.status == 503:
             raise DeviceError(reply.json()["error"]["message"], "http")
-        reply.raise_for_status()
+        if reply.status != 200:
+            raise ValueError(f"{reply.status}: {reply.content!r}")
         return np.frombuffer(reply.content, OUTPUT.dtype).reshape(OUTPUT.shape)
 
     async def health(self) -> Health:
-        record = (await self.client.get("/health")).json()["models"]["npu"]
+        record = (await self.client.ask("GET", "/health")).json()["models"]["npu"]
         record.pop("serving")
         return schema.from_dict(Health, record, "/health")
+
+    def leave(self) -> None:
+        self.client.close()
 
 
 @asynccontextmanager
@@ -118,17 +131,13 @@ async def engine(folder: Path, pace: Pace) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def http(folder: Path, pace: Pace) -> AsyncIterator[Http]:
-    import httpx
-
     flags = ("--canary-every", str(pace.period_s), "--run-limit", str(RUN_LIMIT_S), "--max-queue", str(QUEUE))
     deadline = ("--deadline", str(pace.deadline_s), "--access-log", "none")
     argv = [sys.executable, "-m", "anynpu", "serve", f"npu={npu_model(folder / 'model').path}", *flags, *deadline]
     server = subprocess.Popen([*argv, "--port", "0", "-f", "json"], stdout=subprocess.PIPE, text=True)
     try:
         url = json.loads(server.stdout.readline())["url"]
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
-            yield Http(server.pid, client)
+        yield Http(server.pid, Kept(int(url.rpartition(":")[2])))
     finally:
         server.terminate()
         server.communicate()
@@ -150,6 +159,7 @@ class Outcome:
     latency_ms: list = field(default_factory=list)
     rss_mb: list = field(default_factory=list)
     descriptors: list = field(default_factory=list)
+    most_connections: int = 0
     most_processes: int = 0
 
     @property
@@ -172,6 +182,7 @@ class Outcome:
             "second quarter and last": {
                 name: quarters(values) for name, values in (("rss_mb", self.rss_mb), ("files", self.descriptors))
             },
+            "most_connections": self.most_connections,
             "most_processes": self.most_processes,
             "violations": self.violations,
         }
@@ -193,6 +204,7 @@ class Campaign:
         self.outcome = Outcome()
         self.expected = [expected(number) for number in range(NUMBERS)]
         self.broken = ""
+        self.first = descriptors(subject.pid)
         self.corruption, self.found = 0, 0
         """The number of the last corruption, and of the one that the server knows of; 0 where it knows of none."""
         self.awake_s = 0.0
@@ -245,8 +257,8 @@ class Campaign:
             away = "wrong answers" in error.message or "restarted" in error.message
             what = "in flight" if flight else "away" if away else "other"
             outcome.outcomes[f"503 {what}, {self.broken or 'after a fault'}"] += 1
-            if away and self.broken == "kill":
-                outcome.violations.append(f"a kill cost a request that was not in flight: {error.message}")
+            if away and self.broken in ("kill", "hang"):
+                outcome.violations.append(f"a {self.broken} cost a request that was not in flight: {error.message}")
             if not flight and not away:
                 outcome.violations.append(f"an error that says nothing: {error.message}")
             return
@@ -303,24 +315,25 @@ class Campaign:
         began = self.awake_s
         self.corruption += 1
         self.spoiled.touch()
-        asked = await self._until(lambda health: health.state == "degraded", "known to be degraded")
-        self.found, took_s = self.corruption, asked - began
+        health = await self._until(lambda health: health.state == "degraded", "known to be degraded")
+        self.found = self.corruption
+        took_s = max(0.0, self.awake_s - (health.canary.age_s or 0.0) - began)
         self.outcome.found_after_s.append(took_s)
         if took_s > self.pace.period_s + self.pace.slack_s:
             self.outcome.violations.append(f"corruption was found after {took_s:.1f} s")
         await asyncio.sleep(self.random.uniform(0.2, 2.0))
         self.spoiled.unlink()
 
-    async def _until(self, seen: Callable[[Health], bool], what: str) -> float:
-        """Returns when the question was asked that was answered with what was waited for."""
+    async def _until(self, seen: Callable[[Health], bool], what: str) -> Health:
+        """Returns the first health that shows what is waited for."""
         end = self.awake_s + 60 + self.pace.slack_s
         while True:
-            asked, health = self.awake_s, await self.subject.health()
+            health = await self.subject.health()
             if seen(health):
-                return asked
+                return health
             if self.awake_s > end:
                 self.outcome.violations.append(f"not {what} in time: {health}")
-                return self.awake_s
+                return health
             await asyncio.sleep(0.02)
 
     async def _answered_right(self) -> None:
@@ -349,7 +362,9 @@ class Campaign:
         while True:
             pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
             outcome.rss_mb.append(pages * 4096 / 1e6)
-            outcome.descriptors.append(sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir()))
+            found = descriptors(pid)
+            outcome.descriptors.append(found.files)
+            outcome.most_connections = max(outcome.most_connections, found.connections)
             outcome.most_processes = max(outcome.most_processes, 1 + len(children(pid)))
             await asyncio.sleep(1)
 
@@ -364,10 +379,41 @@ class Campaign:
         most = outcome.wrong + outcome.faults["corrupt"] * since_s * outcome.limit_per_s
         if not outcome.wrong <= outcome.suspect <= most:
             outcome.violations.append(f"{outcome.suspect} suspect answers are stated, {outcome.wrong} were wrong")
-        for name, values, slack in (("MB", outcome.rss_mb, 15), ("descriptors", outcome.descriptors, 6)):
+        await self._left()
+        for name, values, slack in (("MB", outcome.rss_mb, 15), ("descriptors", outcome.descriptors, 3)):
             before, after = quarters(values)
             if len(values) >= 20 and after > before + slack:
                 outcome.violations.append(f"{before:.0f} {name} became {after:.0f}")
+
+    async def _left(self) -> None:
+        """Closes every connection and waits for the server to do the same, and to hold no more than at the start."""
+        self.subject.leave()
+        end = time.monotonic() + 60 + self.pace.slack_s
+        while (now := descriptors(self.subject.pid)).connections > self.first.connections:
+            await asyncio.sleep(0.05)
+            if time.monotonic() > end:
+                break
+        if now.connections > self.first.connections or now.files > self.first.files + 3:
+            self.outcome.violations.append(f"{self.first} at the start, {now} after the last client had left")
+
+
+@dataclass(frozen=True)
+class Descriptors:
+    """The open descriptors of a process: TCP sockets, and everything else."""
+
+    connections: int
+    files: int
+
+
+def descriptors(pid: int) -> Descriptors:
+    tables = [Path(f"/proc/{pid}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    tcp = {f"socket:[{line.split()[9]}]" for table in tables for line in table}
+    names = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # one that has just been closed
+            names.append(str(entry.readlink()))
+    connections = sum(name in tcp for name in names)
+    return Descriptors(connections, len(names) - connections)
 
 
 def children(pid: int) -> list[int]:

@@ -147,7 +147,33 @@ def test_a_thread_that_never_returns_is_abandoned(tmp_path):
     sync(main())
 
 
-def test_a_device_that_does_not_come_back_is_refused_at_once_and_tried_again(tmp_path, library):
+def test_what_waits_is_answered_by_a_device_that_comes_back_at_the_second_try(tmp_path, library):
+    """The first try to open the killed device fails: that costs nobody anything."""
+    reasons = []
+
+    class Mended(Silent):
+        def changed(self, model, state, reason):
+            reasons.append((state, reason))
+            if sum(state == "failed" for state, _ in reasons) == 2:
+                os.environ.pop("ANYNPU_FAKE_NOE_INIT_STATUS", None)
+
+    async def main():
+        async with running(settings_of(npu_model(tmp_path / "npu")), observer=Mended()) as fleet:
+            model = fleet.models["m"]
+            with occupied(model):
+                jobs = [asyncio.create_task(model.answer(asked(n))) for n in range(6)]
+                await until(lambda: model.health().queue == 6)
+                os.environ["ANYNPU_FAKE_NOE_INIT_STATUS"] = "0x3"
+                os.kill(model.device.loaded.sessions[0].worker, signal.SIGKILL)
+            outcomes = await asyncio.gather(*jobs, return_exceptions=True)
+            assert sum(isinstance(outcome, DeviceError) for outcome in outcomes) == 1, outcomes
+            assert [state for state, _ in reasons] == ["ready", "failed", "failed", "ready"]
+
+    with noe.switches(library):
+        sync(main())
+
+
+def test_a_device_that_does_not_come_back_is_refused_after_a_few_tries_and_tried_again(tmp_path, library):
     async def main():
         note = Noted()
         async with running(settings_of(npu_model(tmp_path / "npu")), observer=note) as fleet:

@@ -26,6 +26,8 @@ OWN_LIMIT_S = 5.0
 SETTLE_FACTOR = 20
 """Warm-up and known answers are so many runs at most, with first runs that take longer."""
 SUSPECT_S = 1.0
+HELD_TRIES, HELD_S = 3, 5.0
+"""What waits keeps waiting for so many tries to open a lost device again, unless they take longer than this."""
 CANARY_CASES = 2
 TWINS = ("cpu", "float")
 Result = TypeVar("Result")
@@ -212,9 +214,10 @@ class Fleet:
         deployment.note_canary(
             replace(canary, source=judge.source, cases=cases, runs=canary.runs + 1, ok=True, reason="")
         )
-        # A moment before the period is over: the check may wait for idle time, and is to be done by then.
-        period_s = self.settings.canary_s
-        self._due[deployment.name] = time.monotonic() + max(period_s / 2, period_s - IDLE_WAIT_S - 2 * TICK_S)
+        # Before the period is over: the check may wait for idle time and for a batch, and is to be done by then.
+        period_s, run_s = self.settings.canary_s, sum(version.loaded.program.run_s)
+        ahead_s = IDLE_WAIT_S + 2 * TICK_S + (CANARY_CASES + 2) * run_s
+        self._due[deployment.name] = time.monotonic() + max(period_s / 2, period_s - ahead_s)
 
     def _drifted(self, deployment: Deployment, version: Version, error: AnyNpuError) -> None:
         counts, canary = deployment.counts, deployment.canary
@@ -258,7 +261,7 @@ class Fleet:
 
     async def _recover(self, deployment: Deployment, version: Version | None, error: AnyNpuError) -> None:
         """Opens a lost device again until it gives its known answers, with growing pauses."""
-        pause_s = FIRST_PAUSE_S
+        pause_s, tries, held_until = FIRST_PAUSE_S, 0, time.monotonic() + HELD_S
         name = deployment.name
         if isinstance(error, AccuracyError):
             await asyncio.sleep(pause_s)
@@ -271,8 +274,11 @@ class Fleet:
                 return
             except (AnyNpuError, OSError) as again:
                 error = again if isinstance(again, AnyNpuError) else DeviceError(str(again), "open")
-            deployment.change("degraded" if isinstance(error, AccuracyError) else "failed", error.message)
-            deployment.turn_away(version, _refusal_of(error))
+            tries += 1
+            drift = isinstance(error, AccuracyError)
+            deployment.change("degraded" if drift else "failed", error.message)
+            if drift or version is None or tries >= HELD_TRIES or time.monotonic() > held_until:
+                deployment.turn_away(version, _refusal_of(error))
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
