@@ -564,6 +564,16 @@ class Drawer:
         self.operator("GATHER", [x.number, self.ints(indices)], [out.number], "GatherOptions", axis=axis)
         return out
 
+    def table(self, x: Ref) -> Ref:
+        """Reads a table of 256 entries, as the lowering writes a function that has no kernel."""
+        number, place = self.tensor(x.shape, "int32"), self.tensor(x.shape, "int32")
+        self.operator("CAST", [x.number], [number], "CastOptions", inDataType=9, outDataType=2)
+        self.operator("ADD", [number, self.ints(128)], [place], "AddOptions")
+        out = self.new(x.shape)
+        entries = self.tensor((256,), "int8", out.scale, out.zero, data=self.rng.integers(-128, 128, 256))
+        self.operator("GATHER", [entries, place], [out.number], "GatherOptions", axis=0)
+        return out
+
 
 ANY8 = (
     *("add", "add", "sub", "mul", "maximum", "minimum", "squared", "prelu", "logistic", "tanh", "relu", "relu6"),
@@ -635,13 +645,20 @@ def draw(seed: int, path: Path) -> tuple[Path, list[str]]:
     """Writes the graph of a seed and returns its operators."""
     d = Drawer(np.random.default_rng(seed))
     if seed % 53 == 7:
-        x = d.input(d.shape(), "int8", None, -128)
-        out = d.new(x.shape, "int8", 4 / 127 / math.sqrt(x.scale) / 2, -128)
+        dtype, low = ("int16", 0) if seed // 53 % 2 else ("int8", -128)
+        x: Ref | None = d.input(d.shape(), dtype, None, low)
+        if low == 0:  # what is negative stops the interpreter
+            x = d.unary(x, "RELU")
+        largest = {"int8": 127, "int16": 32767}[dtype]
+        out = d.new(x.shape, dtype, 4 / largest / math.sqrt(x.scale) / 2, low)
         d.operator("RSQRT", [x.number], [out.number])
         return d.write(path), d.kinds
+    if seed % 53 == 9:
+        d.table(d.input(d.shape()))
+        return d.write(path), [*d.kinds, "TABLE"]
     wide = d.chance(0.15)
     image = d.chance(0.6)
-    x: Ref | None = d.input(d.shape4() if image else d.shape(), "int16" if wide else "int8")
+    x = d.input(d.shape4() if image else d.shape(), "int16" if wide else "int8")
     for step in range(d.int(1, 4)):
         assert x is not None
         names = (IMAGE16 + ANY16 if image else ANY16) if x.dtype == "int16" else (IMAGE8 * 2 + ANY8 if image else ANY8)

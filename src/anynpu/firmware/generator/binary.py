@@ -9,10 +9,15 @@ from anynpu.firmware.generator.layer import Call, Layer, Tensor, Value, require
 from anynpu.firmware.generator.types import C_TYPES, SUFFIX
 
 
-def _binary(graph: Graph, node: Node, kernel: str, params: dict[str, Value], dtypes: tuple[str, ...]) -> Layer:
+def _require_type(graph: Graph, node: Node, dtypes: tuple[str, ...]) -> None:
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     require(a.dtype == b.dtype == out.dtype, f"mixes {a.dtype}, {b.dtype} and {out.dtype}")
     require(out.dtype in dtypes, f"has no kernel for {out.dtype}")
+
+
+def _binary(graph: Graph, node: Node, kernel: str, params: dict[str, Value], dtypes: tuple[str, ...]) -> Layer:
+    _require_type(graph, node, dtypes)
+    a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     walks = [broadcast_strides(a.shape, out.shape), broadcast_strides(b.shape, out.shape)]
     sizes, steps = merged(out.shape, *walks)
     size, (stride1, stride2) = filled(sizes, steps)
@@ -25,6 +30,7 @@ def _binary(graph: Graph, node: Node, kernel: str, params: dict[str, Value], dty
 
 
 def _sum(graph: Graph, node: Node, sign: int) -> Layer:
+    _require_type(graph, node, ("int8", "int16"))
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     bits = 15 if out.dtype == "int16" else 20
     m1, m2, m = _factors(scale_of(a), scale_of(b), scale_of(out), bits)
@@ -73,6 +79,7 @@ def sub(graph: Graph, node: Node) -> Layer:
 
 def mul(graph: Graph, node: Node) -> Layer:
     """MUL."""
+    _require_type(graph, node, ("int8", "int16"))
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     m, s = quantize_multiplier(scale_of(a) * scale_of(b) / scale_of(out))
     low, high = activation_range(out.dtype, node.options.fusedActivationFunction, scale_of(out), zero_of(out))
@@ -100,8 +107,8 @@ def minimum(graph: Graph, node: Node) -> Layer:
 
 def squared_difference(graph: Graph, node: Node) -> Layer:
     """SQUARED_DIFFERENCE."""
+    _require_type(graph, node, ("int8",))
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
-    require(out.dtype in RANGES, f"has no kernel for {out.dtype}")
     bits = 0 if out.dtype == "int16" else 7
     twice = 2.0 * max(scale_of(a), scale_of(b))
     scale = twice * twice / ((1 << (bits * 2)) * scale_of(out))
@@ -117,6 +124,7 @@ def squared_difference(graph: Graph, node: Node) -> Layer:
 
 def prelu(graph: Graph, node: Node) -> Layer:
     """PRELU."""
+    _require_type(graph, node, ("int8",))
     a, slope, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     m1, s1 = quantize_multiplier(scale_of(a) / scale_of(out))
     m2, s2 = quantize_multiplier(scale_of(a) * scale_of(slope) / scale_of(out))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from anynpu.errors import Finding, IntegrityError, Unsupported
 from anynpu.firmware.generator.cost import expected
-from anynpu.firmware.generator.folding import fold_padding
-from anynpu.firmware.generator.graph import ABSENT, Graph, Node, read_graph
+from anynpu.firmware.generator.folding import fold_padding, fold_tables
+from anynpu.firmware.generator.graph import ABSENT, Graph, Node, NotQuantised, read_graph
 from anynpu.firmware.generator.layer import MAX_RANK, Layer, Refused, require
 from anynpu.firmware.generator.operators import EMITTERS
 from anynpu.firmware.generator.planner import Plan, plan, with_room
@@ -83,6 +83,8 @@ def _layer(graph: Graph, node: Node, core: Core, fixed: frozenset[int]) -> Layer
     try:
         plain = emitter(graph, node)
         return choose(plain, variants(graph, node, core, fixed), core) if core.extensions else plain
+    except NotQuantised as plain_number:
+        raise Refused(f"has no kernel for {plain_number.dtype}") from None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise IntegrityError(f"operator {node.kind} {node.name}: is damaged ({error})") from error
 
@@ -111,12 +113,12 @@ def _constant_outputs(graph: Graph, layers: Sequence[Layer]) -> list[Finding]:
 
 def findings(path: Path) -> tuple[Finding, ...]:
     """Returns every reason why no C can be generated for a model."""
-    return tuple(layers_of(fold_padding(read_graph(path)))[1])
+    return tuple(layers_of(fold_tables(fold_padding(read_graph(path))))[1])
 
 
 def generate(path: Path, settings: Settings) -> Generated:
     """Returns the C files of a quantised .tflite model; what it cannot express raises Unsupported, all at once."""
-    graph = fold_padding(read_graph(path))
+    graph = fold_tables(fold_padding(read_graph(path)))
     layers, refused = layers_of(graph, settings.core)
     if refused:
         raise Unsupported(

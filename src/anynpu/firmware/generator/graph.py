@@ -15,6 +15,14 @@ ABSENT = -1
 """The number of an optional input that is left out."""
 
 
+class NotQuantised(IntegrityError):
+    """A tensor of numbers that stand for nothing else where a kernel needs a scale."""
+
+    def __init__(self, tensor: TfliteTensor) -> None:
+        super().__init__(f"tensor {tensor.name}: is not quantised")
+        self.dtype = tensor.dtype
+
+
 @dataclass(frozen=True)
 class Node:
     """One operator; `inputs` and `outputs` are numbers of tensors."""
@@ -94,7 +102,7 @@ def values(tensor: TfliteTensor) -> Array:
 def scale_of(tensor: TfliteTensor) -> float:
     """Returns the one scale of a tensor."""
     if len(tensor.scale) == 0:
-        raise IntegrityError(f"tensor {tensor.name}: is not quantised")
+        raise NotQuantised(tensor)
     return tensor.scale[0]
 
 

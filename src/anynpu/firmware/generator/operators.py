@@ -51,6 +51,7 @@ EMITTERS: dict[str, Emitter] = {
     "STRIDED_SLICE": movement.strided_slice,
     "SUB": binary.sub,
     "SUM": reduction.sum_,
+    "TABLE": tables.table,
     "TANH": tables.tanh,
     "TRANSPOSE": movement.transpose,
     "TRANSPOSE_CONV": matmul.transpose_conv,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from anynpu.firmware.generator import fixedpoint as fp
-from anynpu.firmware.generator.graph import Graph, Node, scale_of, zero_of
+from anynpu.firmware.generator.graph import Graph, Node, scale_of, values, zero_of
 from anynpu.firmware.generator.layer import Call, Constant, Emitter, Layer, Tensor, Value, require
 from anynpu.firmware.generator.types import C_TYPES, SUFFIX
 from anynpu.targets.flatbuffer import TfliteTensor
@@ -152,9 +152,21 @@ def _abs(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
 absolute = _unary(_abs)
 
 
-@_unary
-def rsqrt(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+def rsqrt(graph: Graph, node: Node) -> Layer:
     """RSQRT."""
+    source, target = graph.input(node, 0), graph.output(node)
+    if not source.dtype == target.dtype == "int16":
+        return _rsqrt8(graph, node)
+    multiplier, shift = fp.quantize_multiplier(1.0 / (math.sqrt(scale_of(source)) * scale_of(target)))
+    require(-31 <= shift - 20 <= 30, "has scales that are too far apart")
+    params: dict[str, Value] = {"count": math.prod(source.shape), "multiplier": multiplier, "shift": shift}
+    arguments = (Tensor(node.inputs[0], "int16_t"), Tensor(node.outputs[0], "int16_t"))
+    return Layer(node, (Call("rsqrt_s16", params, arguments),), over=(node.inputs[0],))
+
+
+@_unary
+def _rsqrt8(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+    """RSQRT of int8."""
     multiplier, shift = fp.quantize_multiplier(1.0 / (math.sqrt(scale_of(source)) * scale_of(target)))
 
     def function(value: int) -> int:
@@ -166,6 +178,13 @@ def rsqrt(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
         return _saturated(fp.multiply(scaled, multiplier, shift - 20) + zero_of(target))
 
     return function
+
+
+def table(graph: Graph, node: Node) -> Layer:
+    """TABLE: CAST, ADD and GATHER that read a table of 256 entries."""
+    source, target = graph.input(node, 0), graph.output(node)
+    entries = values(graph.input(node, 1)).tolist()
+    return byte_table(node, source, target, lambda value: int(entries[value + 128]))
 
 
 def relu(graph: Graph, node: Node) -> Layer:

@@ -1,13 +1,4 @@
-/* uses: high_product */
-static inline int32_t saturate_left(int32_t value, int32_t bits)
-{
-    const int32_t limit = INT32_MAX >> bits;
-    if (value > limit) {
-        return INT32_MAX;
-    }
-    return value < -limit - 1 ? INT32_MIN : value * (1 << bits);
-}
-
+/* uses: high_product saturate_left */
 /* 1 / (1 + x) for x in Q0.31, by three steps of Newton's method in Q2.29. */
 static int32_t reciprocal(int32_t x)
 {
