@@ -38,7 +38,7 @@ from anynpu.runtime.base import choose, sessions_for
 from anynpu.source import dependencies, load, zoo
 from anynpu.source.dependencies import Dependencies
 from anynpu.store import Built, Store
-from anynpu.targets.base import Work, platform_tools
+from anynpu.targets.base import Work, platform_tools, settled
 from anynpu.tasks import card
 from anynpu.tasks.fits import require_fit as require_card_fit
 from anynpu.tasks.images import Preprocess, in_order
@@ -378,6 +378,7 @@ class Steps:
         return Dataset({n: np.concatenate([row[n] for row in rows] or [np.zeros(0)]) for n in names}, None, str(path))
 
     def compile_step(self, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Step:
+        link = replace(link, options=settled(link.target, link.options, model, platform))
         inputs = {"model": model.digest}
         if data is not None and link.target.needs_data(link.options):
             inputs["data"] = data.digest
@@ -400,6 +401,7 @@ class Steps:
 
     def compile(self, chip: str, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Artifact:
         """Returns what one compiler makes of an artifact."""
+        link = replace(link, options=settled(link.target, link.options, model, platform))
         samples = data if link.target.needs_data(link.options) else None
         step = self.compile_step(link, model, samples, platform)
 

@@ -14,7 +14,7 @@ from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.schema import option
 
-__all__ = ["NoFacts", "Target", "Work", "option", "other_version", "platform_tools", "scratch"]
+__all__ = ["NoFacts", "Target", "Work", "option", "other_version", "platform_tools", "scratch", "settled"]
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Target(Protocol):
     and a difference is reported, with the figures of what was executed in place of the others.
     A compiler whose result also depends on tools of the chip has `platform_tools(platform) -> Mapping[str, str]`: their
     versions become part of the step's address.
+    One whose defaults depend on model and chip has `settled(options, model, platform)`, which returns the options that
+    count; chips for which they come out the same share the step.
     """
 
     name: str
@@ -71,6 +73,12 @@ def platform_tools(target: Target, platform: Platform) -> Mapping[str, str]:
     """Returns the tools that a compiler uses for this chip only, with their versions; most use none."""
     ask: Callable[[Platform], Mapping[str, str]] | None = getattr(target, "platform_tools", None)
     return ask(platform) if ask is not None and platform.target == target.name else {}
+
+
+def settled(target: Target, options: Any, model: Artifact, platform: Platform) -> Any:
+    """Returns the options that count for this model and chip; with most compilers, those that were given."""
+    ask: Callable[[Any, Artifact, Platform], Any] | None = getattr(target, "settled", None)
+    return options if ask is None else ask(options, model, platform)
 
 
 @contextmanager

@@ -50,7 +50,11 @@ class LiteRtOptions:
 class TfLiteOptions(QuantPlan):
     """How the float file is quantised."""
 
-    tables: bool = option(False, "own writer: functions that TFLite-Micro lacks (GELU, EXP, LOG, SQRT) as tables")
+    tables: bool | None = option(
+        None,
+        "own writer: functions that TFLite-Micro lacks (GELU, EXP, LOG, SQRT) as tables; by default for tflm and "
+        "generated C, and nowhere else",
+    )
 
 
 class LiteRt:
@@ -136,6 +140,15 @@ class TfLite:
     def needs_data(self, options: TfLiteOptions) -> bool:
         return needs_samples(options)
 
+    def settled(self, options: TfLiteOptions, model: Artifact, platform: Platform) -> TfLiteOptions:
+        """Returns the options, with tables for a chip that lacks a function of the model; others share one file."""
+        if options.tables is not None:
+            return options
+        from anynpu.lowering.functions import ALWAYS, ON_MICRO
+
+        lacks = ON_MICRO - ALWAYS if platform.device == "tflm" or platform.target == "mcu_c" else ()
+        return replace(options, tables=any(each.kind in lacks for each in operators(model.main)) if lacks else False)
+
     def check(self, model: Artifact, platform: Platform, options: TfLiteOptions) -> tuple[Finding, ...]:
         return ()
 
@@ -207,7 +220,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
     # ai-edge-quantizer gives the biases of files that TensorFlow's own converter made a type that no kernel takes.
     own = source.manifest.details.get(LOWERED_BY) == "own"
-    write = quantising(Path(out).with_name(QUANTISATION), options.tables) if own else None
+    write = quantising(Path(out).with_name(QUANTISATION), bool(options.tables)) if own else None
     figures = quantize_file(source.main, turned, options, Path(out), progress=tool.report_progress, write=write)
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
     if factors := figures.pop("equalized", None):
