@@ -73,6 +73,16 @@ def test_a_softmax_over_hundreds_of_places_keeps_its_bits(tmp_path):
     assert decibels(by_onnx(model, data), by_tflm(content, data)) > 30
 
 
+def test_a_token_of_zeros_leaves_the_others_their_bits(tmp_path):
+    model = net([helper.make_node("LayerNormalization", ["x", "s"], ["y"], epsilon=1e-12)], {"x": (1, 6, 16)},
+                {"s": f(16)})  # fmt: skip
+    data = samples(model)
+    data["x"][:, 0] = 0.0
+    content, truth = quantised(model, data, tmp_path), by_onnx(model, data)
+    assert decibels(truth, by_litert(content, data)) > 30
+    assert decibels(truth, by_tflm(content, data)) > 30
+
+
 def test_a_residual_token_that_is_small_survives_beside_large_ones(tmp_path):
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),

@@ -5,6 +5,7 @@ Ranges come from `quantize/ranges.py`. What cannot be integer stays in floating 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -140,7 +141,19 @@ class _Quantiser:
         root = name
         while root in self.adopted:
             root = self.adopted[root]
+        if operator.kind == "RSQRT":
+            return self._inverse_root(operator, root)
         return self.measured(root, dtype)
+
+    def _inverse_root(self, operator: Operator, name: str) -> Form:
+        """Returns the form of 1 / sqrt(x), which covers the smallest x that is not stored as zero, and nothing beyond.
+
+        A row of zeros has the inverse of the square root of epsilon, which would leave the other rows no bits.
+        """
+        dtype = self.dtype(operator)
+        most = 1.0 / math.sqrt(self._taken(operator.inputs[0], dtype).quantization.scale[0])
+        limits = self.ranges.get(name, Range(0.0, 0.0))
+        return Form(dtype, quantization_for(Range(limits.min, min(limits.max, most)), dtype, dtype == "int16"))
 
     def _taken(self, name: str, dtype: str) -> Form:
         """Returns the form in which an operator of that type reads a tensor."""
