@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -94,6 +95,18 @@ def test_mutated_streams_end_in_an_error_or_in_values(compiled):
             continue
         outcomes["the same values" if np.array_equal(got, wanted) else "other values"] += 1
     assert outcomes["refused"] > 0 and outcomes["other values"] > 0, outcomes
+
+
+def test_pooling_that_stores_other_channels_than_it_reads_is_refused(compiled):
+    _, model, _ = compiled
+    (call,) = (c for c in model.calls if isinstance(c, NpuCall))
+    op = next(o for o in call.stream.operations if o.kind == "pool" and o.mode == 0)
+    narrow = replace(op, registers={**op.registers, "OFM_DEPTH_M1": op.register("OFM_DEPTH_M1") - 1})
+    operations = tuple(narrow if o is op else o for o in call.stream.operations)
+    stream = replace(call.stream, operations=operations)
+    calls = tuple(replace(c, stream=stream) if c is call else c for c in model.calls)
+    with pytest.raises(IntegrityError, match=rf"{re.escape(op.title)}: it stores \d+ channels"):
+        Twin(replace(model, calls=calls)).run_batch(samples(model, 1))
 
 
 def test_a_damaged_weight_is_named_or_changes_values(compiled):

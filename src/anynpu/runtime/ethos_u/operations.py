@@ -13,7 +13,7 @@ from anynpu.runtime.ethos_u.curves import curve, curve_table, interpolate
 from anynpu.runtime.ethos_u.memory import FeatureMap, Memories, feature_map, signed
 from anynpu.runtime.ethos_u.stream import Operation, Stream
 from anynpu.runtime.ethos_u.weights import Decoder, Order, arrange, scales
-from anynpu.runtime.ethos_u.windows import Kernel, averages, convolve, kernel_of, padded, taps, window_sums
+from anynpu.runtime.ethos_u.windows import Kernel, averages, check_depth, convolve, kernel_of, padded, taps, window_sums
 from anynpu.tensors import Array
 
 MAX, AVERAGE, REDUCE_SUM = range(3)
@@ -226,6 +226,7 @@ class Machine:
     def _pool(self, op: Operation, memories: Memories) -> None:
         ifm, ofm, kernel = feature_map(op, "IFM", 2), feature_map(op, "OFM", 1), kernel_of(op)
         size, depth = ofm_size(op), op.register("IFM_DEPTH_M1") + 1
+        check_depth(op, 1 if op.mode == REDUCE_SUM else depth)
         if op.mode == MAX:
             self._finish(op, memories, ofm, self._maximum(op, memories, ifm, kernel, size, depth))
             return

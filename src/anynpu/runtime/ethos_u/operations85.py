@@ -18,7 +18,7 @@ from anynpu.runtime.ethos_u.operations import (
     ofm_size,
 )
 from anynpu.runtime.ethos_u.stream import Operation
-from anynpu.runtime.ethos_u.windows import Kernel, averages, kernel_of, padded, taps, window_sums
+from anynpu.runtime.ethos_u.windows import Kernel, averages, check_depth, kernel_of, padded, taps, window_sums
 from anynpu.tensors import Array
 
 MAX, AVERAGE, REDUCE_SUM, SUM, NONE, MIN, ARGMAX_X, ARGMAX_Y = range(8)
@@ -113,7 +113,9 @@ class Machine85(Machine):
         """Samples the input at places between its elements; the sums have 16 bits below the point."""
         ifm, (height, width) = feature_map(op, "IFM", 2), ofm_size(op)
         size = (op.register("KERNEL_HEIGHT_M1") + 1, op.register("KERNEL_WIDTH_M1") + 1)
-        values = self._read(op, memories, ifm, (*size, op.register("IFM_DEPTH_M1") + 1))
+        depth = op.register("IFM_DEPTH_M1") + 1
+        check_depth(op, depth)
+        values = self._read(op, memories, ifm, (*size, depth))
         rows, row_parts, row_whole = _places(op, "Y", height)
         cols, col_parts, col_whole = _places(op, "X", width)
         if op.mode != BILINEAR:
@@ -247,9 +249,9 @@ class Machine85(Machine):
 
     def _pool(self, op: Operation, memories: Memories) -> None:
         ifm, kernel, size = feature_map(op, "IFM", 2), kernel_of(op), ofm_size(op)
-        depth = op.register("IFM_DEPTH_M1") + 1
+        depth = op.register(f"{'OFM' if op.mode == NONE else 'IFM'}_DEPTH_M1") + 1
+        check_depth(op, 1 if op.mode == REDUCE_SUM else depth)
         if op.mode == NONE:
-            depth = op.register("OFM_DEPTH_M1") + 1
             total = self._accumulated(op, memories, np.zeros((1, *size, depth), np.int64))
         elif op.mode in (MAX, MIN):
             total = self._extreme(op, memories, ifm, kernel, size, depth)

@@ -16,6 +16,13 @@ MAX_ELEMENTS = 1 << 28
 CHUNK_BYTES = 1 << 26
 
 
+def check_depth(op: Operation, expected: int) -> None:
+    """Raises where an operation stores another number of channels than its input gives."""
+    depth = op.register("OFM_DEPTH_M1") + 1
+    if depth != expected:
+        raise IntegrityError(f"{op.title}: it stores {depth} channels, and its input gives {expected}")
+
+
 @dataclass(frozen=True)
 class Kernel:
     """The window of a convolution or pooling and how it moves; pairs are down and across."""

@@ -7,6 +7,8 @@ enum { UPSCALE_NEAREST = 1, UPSCALE_ZEROS = 2 };
 enum { BILINEAR, REPLICATE, NEAREST };
 enum { POOL_MAX, POOL_AVERAGE, POOL_REDUCE_SUM, POOL_SUM, POOL_NONE, POOL_MIN, POOL_ARGMAX_X, POOL_ARGMAX_Y };
 
+static const char OTHER_DEPTH[] = "it stores another number of channels than its input gives";
+
 ref_shape ref_ofm_shape(ref_machine *m)
 {
     const ref_shape shape = {(int32_t)ref_brief(m, OFM_HEIGHT_M1) + 1, (int32_t)ref_brief(m, OFM_WIDTH_M1) + 1,
@@ -162,6 +164,10 @@ void ref_pool(ref_machine *m, int mode)
         (void)ref_fail(m, "there is no such pooling");
         return;
     }
+    if (shape.depth != ofm.depth) {
+        (void)ref_fail(m, OTHER_DEPTH);
+        return;
+    }
     if (!ref_window_of(m, ofm, &w) || ref_too_much(m, shape, &w, reduces ? depth : 1)) {
         return;
     }
@@ -245,6 +251,9 @@ void ref_resize(ref_machine *m, int mode)
     const axis columns = axis_of(m, 0, ifm.width);
     if (m->product != REF_U85) {
         (void)ref_fail(m, "only the U85 resizes");
+    }
+    if (shape.depth != ofm.depth) {
+        (void)ref_fail(m, OTHER_DEPTH);
     }
     if (m->fault != NULL || !ref_source_of(m, 0, ifm, &source) || !ref_output_of(m, REF_RESIZE, mode, shape, &out)) {
         return;
