@@ -108,7 +108,7 @@ def test_a_live_tensor_that_is_overwritten_names_the_writer(chip, tmp_path):
 
 
 def test_a_tensor_that_a_later_operator_reads_is_live(tmp_path):
-    """An input of the second stream must survive the first."""
+    """An input of the second stream must survive the first, which must write its own output."""
     d = Drawer(np.random.default_rng(3))
     x, y = (d.input((1, 4, 4, 8), "int8", 0.05, 0) for _ in range(2))
     back = d.dequantize(d.unary(x, "RELU6"))
@@ -122,8 +122,19 @@ def test_a_tensor_that_a_later_operator_reads_is_live(tmp_path):
     changed = dataclasses.replace(op, registers={**op.registers, "OFM_BASE0": kept.offset, "OFM_REGION": 1})
     stream = dataclasses.replace(first.stream, operations=(*others, changed))
     calls = tuple(dataclasses.replace(c, stream=stream) if c is first else c for c in model.calls)
-    (fault, *_) = violations(dataclasses.replace(model, calls=calls), {})
-    assert (fault.rule, fault.tensor, fault.operation) == ("live-write", kept.name, op.index)
+    told = [(f.rule, f.tensor, f.operation) for f in violations(dataclasses.replace(model, calls=calls), {})]
+    output = model.tensors[first.outputs[0]].name
+    assert told == [("live-write", kept.name, op.index), ("unwritten-output", output, op.index)]
+
+
+def test_an_output_that_is_stored_beside_its_place_is_reported(tmp_path):
+    d = Drawer(np.random.default_rng(3))
+    d.pool(d.input((1, 6, 6, 8), "int8", 0.05, 0), "MAX_POOL_2D")
+    model, layers = compiled_model(d.write(tmp_path / "net.tflite"), "ethos-u55-128", tmp_path)
+    assert violations(model, layers) == []
+    (op,) = only_call(model).stream.operations
+    (fault,) = violations(planted(model, "pool", 0, OFM_BASE0=op.address("OFM_BASE0") + 16), layers)
+    assert fault.rule == "unwritten-output" and "leaves 16 of" in fault.message
 
 
 def test_a_write_outside_of_the_arena_is_refused(compiled):

@@ -35,7 +35,7 @@ class Violation:
     """Something that a stream must not do: which operation of which stream, with which of its registers."""
 
     rule: str
-    """unwritten-read, stale-read, live-write, unaligned, overlap, unloaded-table or arena."""
+    """unwritten-read, unwritten-output, stale-read, live-write, unaligned, overlap, unloaded-table or arena."""
     stream: int
     operation: int
     word: int
@@ -70,6 +70,7 @@ class Audit:
         self.violations: list[Violation] = []
         self._layers = layers
         self._labels: dict[int, Array] = {}
+        self._fills: dict[int, Array] = {}
         self._names: dict[int, str] = {}
         self._writers: list[tuple[int, Operation]] = []
         self._stream, self._product = 0, 0
@@ -81,6 +82,7 @@ class Audit:
     def begin_stream(self, number: int, product: int, table_bytes: int) -> None:
         """Starts following a stream: no table is loaded, and nothing runs."""
         self._stream, self._product = number, product
+        self._fills = {}
         self._loaded = np.zeros(table_bytes, bool)
         self._running = {
             "dma": deque(maxlen=OUTSTANDING_DMA.get(product, 1)),
@@ -94,6 +96,10 @@ class Audit:
             self._labels[memory] = np.full(region.rows.shape[1], UNWRITTEN, np.int32)
             self._names[memory] = region.name
         return self._labels[memory]
+
+    def _filled(self, region: Region) -> Array:
+        """Returns which bytes of the memory that a region lies in the stream has written."""
+        return self._fills.setdefault(id(region.rows), np.zeros(region.rows.shape[1], bool))
 
     def give(self, region: Region, tensor: Tensor) -> None:
         """Notes that a tensor of the graph now lies in the arena."""
@@ -133,6 +139,7 @@ class Audit:
         """Follows the writing of (part of) a feature map."""
         self._map(op, region, fm, span, True)
         span.of(self.labels(region))[...] = self._label(op)
+        span.of(self._filled(region))[...] = True
 
     def read_bytes(self, op: Operation, registers: str, region: Region, start: int, length: int) -> None:
         """Follows the reading of a stretch of bytes."""
@@ -148,6 +155,7 @@ class Audit:
         if region.rows is other.rows and taken != put and taken < put + length and put < taken + length:
             text = f"its {length} bytes from {start:#x} and to {end:#x} overlap"
             self._report("overlap", op, "DMA0_SRC, DMA0_DST", "", text)
+        self._filled(other)[put : put + length] = True
         if not region.writable:
             self.labels(other)[put : put + length] = CONSTANT
             return
@@ -165,8 +173,8 @@ class Audit:
             text = f"{missing} of {length} bytes of its table were never loaded"
             self._report("unloaded-table", op, "ACTIVATION", "", text)
 
-    def end_stream(self, region: Region, live: Iterable[Tensor]) -> None:
-        """Checks that a stream has left alone the tensors that later operators read."""
+    def end_stream(self, region: Region, live: Iterable[Tensor], outputs: Iterable[Tensor], last: Operation) -> None:
+        """Checks that a stream has left alone the tensors that later operators read, and has written its own whole."""
         labels, first = self.labels(region), self._first_writer(self._stream)
         for tensor in live:
             seen = labels[tensor.offset : tensor.offset + tensor.nbytes]
@@ -174,6 +182,13 @@ class Audit:
                 _, op = self._writers[int(wrong[0])]
                 text = f"it writes into tensor {tensor.name}, which a later operator reads"
                 self._report("live-write", op, "OFM", tensor.name, text)
+        for tensor in outputs:
+            place = slice(tensor.offset, tensor.offset + tensor.nbytes)
+            if missing := int((~self._filled(region)[place]).sum()):
+                writer = int(labels[place].max())
+                op = self._writers[writer][1] if writer >= first else last
+                text = f"the stream leaves {missing} of {tensor.nbytes} bytes of its output {tensor.name} unwritten"
+                self._report("unwritten-output", op, "OFM", tensor.name, text)
 
     def touched(self) -> dict[str, tuple[int, int]]:
         """Returns, for each memory, how many bytes were used and the first byte behind them."""

@@ -130,8 +130,10 @@ class Twin:
         for number, call in enumerate(self.model.calls):
             if isinstance(call, NpuCall):
                 self._npu(call, arena)
-                if self._audit is not None:
-                    self._audit.end_stream(whole, self.model.live_across(number))
+                if self._audit is not None and call.stream.operations:
+                    given = [self.model.tensors[i] for i in call.outputs if self.model.tensors[i].offset >= 0]
+                    last = call.stream.operations[-1]
+                    self._audit.end_stream(whole, self.model.live_across(number), given, last)
             else:
                 self._cpu(call, arena, elsewhere)
                 self._given(whole, call.outputs)
