@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from probe import decoded, first_other, first_other_sum, first_other_table, looks_at
 
 from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u.difference import first_difference
@@ -30,14 +31,15 @@ class Fault:
     what: str
     operation: Operation
     model: Model
+    register: str = ""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a fault was named, with the words; otherwise it was proved harmless."""
+    """How a fault was named, and the words; otherwise why it is harmless."""
 
     named: str
-    where: str = ""
+    where: str
 
 
 def plant(model: Model, kind: str, rng: np.random.Generator) -> Fault | None:
@@ -85,7 +87,8 @@ def judge(
     wanted: list[np.ndarray],
 ) -> Verdict:
     """Returns how a fault comes out: refused, found by the audit, by the first tensor that differs from TFLite-Micro's,
-    or, where later operations hide it, by the first operation that stores something else.
+    where later operations hide it, by the first operation that stores something else, or, where no sample gets to it,
+    by the first that stores something else when it is given noise, or that makes something else of a sum.
     """
     twin = Twin(fault.model, Decoder())
     layers: dict[tuple[int, int], Layer] = read_layers(origins)
@@ -99,9 +102,31 @@ def judge(
     wrong = [(g.reshape(w.shape) != w).reshape(len(w), -1).any(axis=1) for g, w in zip(got, wanted, strict=True)]
     bad = np.flatnonzero(np.logical_or.reduce(wrong))
     if len(bad) == 0:
-        return Verdict("inside", where) if (where := _inner(twin, healthy, inputs)) else Verdict("")
+        if where := _inner(twin, healthy, inputs):
+            return Verdict("inside", where)
+        if where := first_other(healthy.model, fault.model):
+            return Verdict("alone", where)
+        return harmless(fault, healthy.model)
     sample = [value[int(bad[0])] for value in inputs]
     return Verdict("difference", first_difference(twin, origins, source.read_bytes(), sample) or "the output itself")
+
+
+def harmless(fault: Fault, healthy: Model) -> Verdict:
+    """Returns why a fault that noise does not show changes nothing, or who could show it after all."""
+    if fault.register:
+        seen = looks_at(fault.model, fault.operation, fault.register)
+        return Verdict("", "bits that it does not look at" if seen else "a register that it does not look at")
+    if fault.kind == "table":
+        where = first_other_table(healthy, fault.model)
+        return Verdict("table", where) if where else Verdict("", "bytes that no table in use has")
+    constants = decoded(healthy, fault.model)
+    if all(both.same("weights", "bias", "scale", "shift") for both in constants):
+        return Verdict("", "the constants decode to the same")
+    if where := first_other_sum(constants):
+        return Verdict("sum", where)
+    if all(both.same("weights") for both in constants):
+        return Verdict("", "every sum gives the same value")
+    return Verdict("", "UNPROVEN: other weights that noise does not show")
 
 
 def _inner(twin: Twin, healthy: Twin, inputs: list[np.ndarray]) -> str:
@@ -149,15 +174,16 @@ def _origin(call: NpuCall, op: Operation, base: int, kind: str) -> int | None:
 def _changed_register(model: Model, call: NpuCall, op: Operation, name: str, value: int, kind: str) -> Fault:
     """Returns the model whose register has another value until it is written again, as in a stream."""
     old = op.registers[name]
-    operations, changing = [], True
+    operations, changing, here = [], True, op
     for other in call.stream.operations:
         changing = changing and (other.index < op.index or other.registers.get(name) == old)
         if changing and other.index >= op.index:
             other = dataclasses.replace(other, registers={**other.registers, name: value})
+            here = other if other.index == op.index else here
         operations.append(other)
     stream = dataclasses.replace(call.stream, operations=tuple(operations))
     changed = _replaced(model, call, dataclasses.replace(call, stream=stream))
-    return Fault(kind, f"{name} {old:#x} became {value:#x} in {op.title}", op, changed)
+    return Fault(kind, f"{name} {old:#x} became {value:#x} in {op.title}", here, changed, name)
 
 
 def _replaced(model: Model, old: NpuCall, new: NpuCall) -> Model:
