@@ -8,7 +8,7 @@ they are drawn several times, and only what does not depend on them is compared.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from convolved import (
     scaled,
     square_picture,
     sums,
+    twice_rounded,
 )
 
 from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor, operators
@@ -31,6 +32,7 @@ from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor, operators
 DRAWS = 8
 """How often unknown memory is drawn: a value that is the same every time does not depend on it."""
 SLICES = ("SPLIT", "SPLIT_V", "SLICE", "STRIDED_SLICE", "UNPACK")
+RECTIFIED = {"RELU": (0, math.inf), "RELU6": (0, 6), "RELU_N1_TO_1": (-1, 1), "RELU_0_TO_1": (0, 1)}
 COMPARED = {
     "EQUAL": np.equal,
     "NOT_EQUAL": np.not_equal,
@@ -80,12 +82,25 @@ class Defect:
     compute: Callable[[Site, list[np.ndarray], CpuCall, Unknown], np.ndarray]
 
 
+def defects_of(graph: Sequence[TfliteOperator], chip: str) -> dict[int, tuple[Site, Defect]]:
+    """Returns the operators of a graph that may become something else on the NPU."""
+    makers = {made.name: op for op in graph for made in op.outputs}
+    sites = (Site(op, chip, makers) for op in graph)
+    return {
+        number: (site, defect)
+        for number, site in enumerate(sites)
+        if (defect := next((defect for defect in DEFECTS if defect.applies(site)), None))
+    }
+
+
 def explained(model: Path, chip: str, comparison: Comparison) -> str:
     """Returns the defects that give exactly the twin's values; an empty string where none do."""
-    graph, on_npu = operators(model), comparison.npu_outputs(model)
-    makers = {made.name: op for op in graph for made in op.outputs}
-    sites = {n: Site(op, chip, makers) for n, op in enumerate(graph) if op.outputs[0].name in on_npu}
-    found = {n: d for n, site in sites.items() if (d := next((d for d in DEFECTS if d.applies(site)), None))}
+    on_npu = comparison.npu_outputs(model)
+    found = {
+        number: (site, defect)
+        for number, (site, defect) in defects_of(operators(model), chip).items()
+        if site.op.outputs[0].name in on_npu
+    }
     draws: list[list[np.ndarray]] = []
     for draw in range(DRAWS):
         unknown = Unknown(draw)
@@ -93,7 +108,10 @@ def explained(model: Path, chip: str, comparison: Comparison) -> str:
         def instead(
             number: int, call: CpuCall, values: list[np.ndarray], unknown: Unknown = unknown
         ) -> list[np.ndarray] | None:
-            return [found[number].compute(sites[number], values, call, unknown)] if number in found else None
+            if number not in found:
+                return None
+            site, defect = found[number]
+            return [defect.compute(site, values, call, unknown)]
 
         draws.append(operator_by_operator(model, comparison.inputs, instead))
         if not unknown.used:
@@ -104,7 +122,7 @@ def explained(model: Path, chip: str, comparison: Comparison) -> str:
         if (got.reshape(known.shape) != wanted[0])[known].any():
             return ""
         settled += int(known.sum())
-    return "; ".join(dict.fromkeys(defect.what for defect in found.values())) if settled else ""
+    return "; ".join(dict.fromkeys(defect.what for _, defect in found.values())) if settled else ""
 
 
 def reduced(op: TfliteOperator) -> list[int]:
@@ -198,6 +216,35 @@ def product_of_litert(site: Site, values: list[np.ndarray], call: CpuCall, unkno
     return lite(call.model, values, 1)[0]
 
 
+def rescaled_in_float(site: Site, values: list[np.ndarray], call: CpuCall, unknown: Unknown) -> np.ndarray:
+    op = site.op
+    source, out = op.inputs[0], op.outputs[0]
+    fraction, exponent = math.frexp(np.float32(source.scale[0]) / np.float32(out.scale[0]))
+    scale, places = np.array(round(fraction * (1 << 31))), np.array(31 - exponent)
+    rescaled = twice_rounded(values[0].astype(np.int64) - source.zero_point[0], scale, places) + out.zero_point[0]
+    lowest, highest = RECTIFIED[op.kind]
+    limits = np.iinfo(out.dtype)
+    low = max(limits.min, out.zero_point[0] + round(lowest / out.scale[0]))
+    high = limits.max if math.isinf(highest) else min(limits.max, out.zero_point[0] + round(highest / out.scale[0]))
+    return np.clip(rescaled, low, high).astype(out.dtype)
+
+
+def logistic(site: Site, values: list[np.ndarray], call: CpuCall, unknown: Unknown) -> np.ndarray:
+    source, out = site.op.inputs[0], site.op.outputs[0]
+    real = (values[0].astype(np.float64) - source.zero_point[0]) * source.scale[0]
+    limits = np.iinfo(out.dtype)
+    result = np.round(1 / (1 + np.exp(-real)) / out.scale[0]) + out.zero_point[0]
+    return np.clip(result, limits.min, limits.max).astype(out.dtype)
+
+
+def pads_outside_of_pictures(op: TfliteOperator) -> bool:
+    """Returns whether MIRROR_PAD pads another axis than the second and the third from the end."""
+    if op.kind != "MIRROR_PAD":
+        return False
+    pads = op.inputs[1].data.reshape(-1, 2)
+    return any(pads[axis].any() for axis in range(len(pads)) if axis - len(pads) not in (-2, -3))
+
+
 def mirrored_pictures(site: Site, values: list[np.ndarray], call: CpuCall, unknown: Unknown) -> np.ndarray:
     """Rows and columns are mirrored; channels and batches lie at the front, and what is behind them is not written."""
     op = site.op
@@ -212,6 +259,12 @@ def mirrored_pictures(site: Site, values: list[np.ndarray], call: CpuCall, unkno
 
 def multiplies_channels(op: TfliteOperator | None) -> bool:
     return op is not None and op.kind == "DEPTHWISE_CONV_2D" and op.options.depthMultiplier > 1
+
+
+def in_pieces(site: Site) -> bool:
+    """Returns whether several operations of the NPU make the first input: none of them knows where it goes."""
+    product = site.maker is not None and site.maker.kind == "BATCH_MATMUL" and "u85" not in site.chip
+    return product or multiplies_channels(site.maker)
 
 
 def padded_over(site: Site, values: list[np.ndarray], call: CpuCall, unknown: Unknown) -> np.ndarray:
@@ -233,7 +286,7 @@ def in_a_square(site: Site, values: list[np.ndarray], call: CpuCall, unknown: Un
     return scaled(op, total, site.chip).reshape(-1, *out)
 
 
-def with_a_short_scale(site: Site, values: list[np.ndarray], call: CpuCall, unknown: Unknown) -> np.ndarray:
+def rounded_twice(site: Site, values: list[np.ndarray], call: CpuCall, unknown: Unknown) -> np.ndarray:
     op = site.op
     return scaled(op, sums(op, pictures_of(op, values[0]), *axes_of(op)), site.chip).reshape(-1, *op.outputs[0].shape)
 
@@ -256,13 +309,9 @@ DEFECTS = (
         padded_at_the_end,
     ),
     Defect(
-        "16-bit inputs with a 32-bit bias: the scale is cut to 15 bits",
-        lambda site: (
-            "u85" in site.chip
-            and site.op.kind in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED")
-            and narrow_bias(site.op)
-        ),
-        with_a_short_scale,
+        "16-bit inputs with a 32-bit bias are rounded twice, and the U85's scale is cut to 15 bits",
+        lambda site: site.op.kind in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED") and narrow_bias(site.op),
+        rounded_twice,
     ),
     Defect(
         "DEPTHWISE_CONV_2D with a multiplier pads a slice at its end alone",
@@ -275,19 +324,29 @@ DEFECTS = (
         padded_at_the_end,
     ),
     Defect(
-        "PAD of what DEPTHWISE_CONV_2D with a multiplier gives lays it into the corner and writes the padding over it",
-        lambda site: site.op.kind in ("PAD", "PADV2") and multiplies_channels(site.maker),
+        "PAD of DEPTHWISE_CONV_2D with a multiplier or of BATCH_MATMUL lays it into the corner, the padding over it",
+        lambda site: site.op.kind in ("PAD", "PADV2") and in_pieces(site),
         padded_over,
     ),
     Defect(
         "MIRROR_PAD leaves channels and batches unpadded",
-        lambda site: site.op.kind == "MIRROR_PAD",
+        lambda site: pads_outside_of_pictures(site.op),
         mirrored_pictures,
     ),
     Defect(
         "MUL of 16 bits has a scale of 24 bits, which LiteRT computes too; TFLite-Micro's has 31",
         lambda site: site.op.kind == "MUL" and site.op.inputs[0].dtype == "int16",
         product_of_litert,
+    ),
+    Defect(
+        "RELU of 16 bits to another scale has the quotient of the scales in 24 bits",
+        lambda site: site.op.kind in RECTIFIED and site.op.inputs[0].dtype == "int16",
+        rescaled_in_float,
+    ),
+    Defect(
+        "LOGISTIC of 8 bits is a table of the exact values; TFLite-Micro rounds some just below a half up",
+        lambda site: site.op.kind == "LOGISTIC" and site.op.inputs[0].dtype == "int8",
+        logistic,
     ),
     Defect(
         "TRANSPOSE_CONV, SAME, whose kernel is shorter than its stride by two begins one row or column too late",

@@ -7,11 +7,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from emulated import SLICES, pads_outside_of_pictures
 
 from anynpu.targets.flatbuffer import TfliteOperator, operators
 
 TABLES = ("LEAKY_RELU", "LOGISTIC", "TANH", "HARD_SWISH", "RSQRT", "QUANTIZE", "RELU6", "ABS", "SQUARED_DIFFERENCE")
-SLICES = ("SPLIT", "SPLIT_V", "SLICE", "STRIDED_SLICE", "UNPACK")
 
 
 def excuse(model: Path, chip: str) -> str:
@@ -43,14 +43,8 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
         return "a matrix product of a slice reads what was not sliced"
     if op.kind == "SOFTMAX" and source.dtype == "int16" and source.scale[0] * op.options.beta > 10:
         return "TFLite-Micro's own SOFTMAX of 16 bits overflows at such a scale"
-    if op.kind == "MIRROR_PAD" and _pads_outside_of_pictures(op):
+    if pads_outside_of_pictures(op):
         return "padding of channels and batches is left out"
     if op.kind in ("LOGISTIC", "TANH") and source and np.max(source.scale) > 1:
         return "TFLite-Micro's own range of LOGISTIC and TANH is empty at such a scale"
     return _behind_the_end(op, graph, chip)
-
-
-def _pads_outside_of_pictures(op: TfliteOperator) -> bool:
-    """Returns whether another axis than the second and the third from the end is padded."""
-    pads = op.inputs[1].data.reshape(-1, 2)
-    return any(pads[axis].any() for axis in range(len(pads)) if axis - len(pads) not in (-2, -3))

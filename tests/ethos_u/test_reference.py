@@ -18,7 +18,7 @@ pytest.importorskip("tflite_micro", reason="pip install 'anynpu[build]'")
 sys.path.append(str(Path(__file__).parents[1] / "firmware"))
 
 from compiled import CHIPS, Refused, compile_model, micro, samples
-from emulated import defect_of
+from emulated import defects_of
 from excuses import excuse
 from random_graphs import Drawer
 from reference import FILES, STRICT, WORKING_BYTES, Reference, ReferenceTwin, build, payloads
@@ -77,7 +77,7 @@ def test_random_graphs_leave_the_same_arena_behind_as_the_twin(reference, tmp_pa
         except (Refused, IntegrityError, DeviceError):
             continue  # by Vela, by the twin, or an operator on the CPU that TFLite-Micro lacks
         executed += 1
-        if excuse(source, chip) or any(defect_of(op, chip) for op in operators(source)):
+        if excuse(source, chip) or defects_of(operators(source), chip):
             found = [f for f in found if "TFLite-Micro" not in f]
         if found:
             wrong[f"seed {seed} {chip} {kinds}"] = found[0]

@@ -93,6 +93,14 @@ def narrow_bias(d: Drawer) -> None:
     d.operator("FULLY_CONNECTED", [x.number, weights, bias], [out.number], "FullyConnectedOptions")
 
 
+def twice_rounded_bias(d: Drawer) -> None:
+    x = d.input((1, 512, 11), "int16", 0.008089805953204632, 0)
+    weights = d.tensor((5, 11), "int8", 0.004363664425909519, 0, d.rng.integers(-127, 127, (5, 11)))
+    bias = d.tensor((5,), "int32", 0.00003530120011419058, 0, [-17935, -15625, 3079, 19764, 14598])
+    out = d.new((512, 5), "int16", 0.011112663894891739, 0)
+    d.operator("FULLY_CONNECTED", [x.number, weights, bias], [out.number], "FullyConnectedOptions")
+
+
 def comparison_of_scales(d: Drawer) -> None:
     x, y = d.input((1, 4, 4, 8), "int8", 0.05, 0), d.input((1, 4, 4, 8), "int8", 0.02, 9)
     d.operator("GREATER", [x.number, y.number], [d.tensor((1, 4, 4, 8), "bool", 1.0, 0)], "GreaterOptions")
@@ -136,6 +144,26 @@ def multiplier_and_padding(d: Drawer) -> None:
     d.operator("PAD", [x.number, d.ints([[0, 0], [2, 0], [0, 0], [0, 0]])], [out.number], "PadOptions")
 
 
+def product_and_padding(d: Drawer) -> None:
+    x, y = d.input((1, 2, 3, 4), "int8", 0.05, 0), d.input((1, 2, 4, 5), "int8", 0.05, 0)
+    product = d.new((1, 2, 3, 5), "int8", 0.1, 0)
+    d.operator("BATCH_MATMUL", [x.number, y.number], [product.number], "BatchMatMulOptions")
+    out = d.like(product, (1, 2, 5, 5))
+    d.operator("PAD", [product.number, d.ints([[0, 0], [0, 0], [2, 0], [0, 0]])], [out.number], "PadOptions")
+
+
+def bounded_logistic(d: Drawer) -> None:
+    """One of 256 values: the logistic of 2 / 256 is 128.4999975 / 256."""
+    x = d.input((1, 4, 4, 64), "int8", 1 / 256, -128)
+    d.operator("LOGISTIC", [x.number], [d.new(x.shape, "int8", 1 / 256, -128).number])
+
+
+def wide_rectifier(d: Drawer) -> None:
+    x = d.input((1, 32, 32, 16), "int16", 0.13382834196090698, 0)
+    out = d.new(x.shape, "int16", 0.08646402508020401, 0)
+    d.operator("RELU", [x.number], [out.number])
+
+
 def sparse_transpose_conv(d: Drawer) -> None:
     x = d.input((1, 2, 1, 5), "int8", 0.05, -36)
     weights = d.tensor((6, 1, 2, 5), "int8", 0.006, 0, d.rng.integers(-127, 127, (6, 1, 2, 5)))
@@ -174,7 +202,8 @@ def product_of_16_bits(d: Drawer) -> None:
 BY_VALUE = (
     *(product_of_16_bits, sum_of_two_axes, reduction, comparison_of_scales, unsigned_transpose, nearest_neighbour),
     *(sparse_transpose_conv, grouped_convolution, padded_groups, narrow_bias, mirrored_channels),
-    *(multiplier_of_a_slice, multiplier_and_padding),
+    *(multiplier_of_a_slice, multiplier_and_padding, product_and_padding, bounded_logistic, wide_rectifier),
+    twice_rounded_bias,
 )
 """Where every value is known that the NPU computes instead."""
 DEFECTS = [
@@ -194,6 +223,12 @@ DEFECTS = [
     (table_and_transpose, "ethos-u85-512"),
     (grouped_convolution, "ethos-u55-128"),
     (grouped_convolution, "ethos-u85-256"),
+    (product_and_padding, "ethos-u55-128"),
+    (bounded_logistic, "ethos-u55-128"),
+    (bounded_logistic, "ethos-u85-256"),
+    (wide_rectifier, "ethos-u55-256"),
+    (wide_rectifier, "ethos-u85-256"),
+    (twice_rounded_bias, "ethos-u65-256"),
     (padded_groups, "ethos-u65-512"),
     (padded_groups, "ethos-u85-128"),
     (reduction, "ethos-u65-256"),
