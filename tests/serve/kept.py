@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+IDLE_S = 60.0
+"""The server keeps an idle connection for 75 s."""
 
 
 class Broken(Exception):
@@ -34,6 +38,7 @@ class Line:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     requests: int = 0
+    used_at: float = 0.0
 
 
 class Kept:
@@ -43,8 +48,17 @@ class Kept:
         self.port = port
         self._free: list[Line] = []
 
+    def _kept(self) -> Line | None:
+        """Returns a free connection that the server need not have given up as idle."""
+        while self._free:
+            line = self._free.pop()
+            if time.monotonic() - line.used_at < IDLE_S and not line.reader.at_eof():
+                return line
+            line.writer.close()
+        return None
+
     async def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Reply:
-        line = self._free.pop() if self._free else Line(*await asyncio.open_connection("127.0.0.1", self.port))
+        line = self._kept() or Line(*await asyncio.open_connection("127.0.0.1", self.port))
         line.requests += 1
         named = {"host": "127.0.0.1", "content-length": str(len(body)), **headers}
         head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in named.items())
@@ -57,6 +71,7 @@ class Kept:
         if reply.headers.get("connection") == "close":
             line.writer.close()
         else:
+            line.used_at = time.monotonic()
             self._free.append(line)
         return reply
 

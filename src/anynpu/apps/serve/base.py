@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from types import MappingProxyType
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -80,8 +81,7 @@ class Options:
     """Vectors of length 1; None is what the model's card says."""
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(NamedTuple):
     """Items of one kind for one model. `deadline` is a time of `time.monotonic()`; `gone` says that the client left."""
 
     items: tuple[Item, ...]
@@ -99,8 +99,7 @@ class ClassScore:
     score: float
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """What a model said, one row an item, computed by exactly one version of it.
 
     One of `vectors` [items, width] float32, `detections`, `classes` and `tensors` is filled, by the model's kind and
@@ -110,7 +109,7 @@ class Answer:
     model: str
     version: str
     device: str
-    vectors: Array = field(default_factory=lambda: NO_VECTORS)
+    vectors: Array = NO_VECTORS
     detections: tuple[Detections, ...] = ()
     classes: tuple[tuple[ClassScore, ...], ...] = ()
     tensors: tuple[Mapping[str, Array], ...] = ()
@@ -124,7 +123,7 @@ class Answer:
     """The number of rows that ran together with the request's last one."""
     fallback: bool = False
     """The CPU twin computed it, because the device is not to be trusted now."""
-    stages: Mapping[str, float] = field(default_factory=dict)
+    stages: Mapping[str, float] = MappingProxyType({})
     """Seconds: queue, prepare, run, finish."""
 
 

@@ -8,7 +8,7 @@ from typing import get_args
 from anynpu import __version__
 from anynpu.apps.serve.base import Canary, Fleet, Refusal, State
 from anynpu.apps.web.app import Route
-from anynpu.apps.web.metrics import Counter, Histogram, gauge
+from anynpu.apps.web.metrics import Counter, Histogram, Series, gauge
 
 Values = dict[tuple[str, ...], float]
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -31,6 +31,7 @@ class Metrics:
         self.canaries = Counter("anynpu_canary_runs_total", "Runs of the known answers by result.", ("model", "result"))
         self.restarts = Counter("anynpu_restarts_total", "Sessions rebuilt after a failure.", model)
         self.reloads = Counter("anynpu_reloads_total", "Versions switched in.", model)
+        self._stages_of: dict[str, list[Series]] = {}
 
     def http_done(self, route: Route | None, status: int, seconds: float) -> None:
         """Is called in the event loop only."""
@@ -39,8 +40,11 @@ class Metrics:
 
     def answered(self, model: str, stages: Mapping[str, float], items: int, tokens: int) -> None:
         """Is called in the event loop only."""
-        for name, seconds in stages.items():
-            self.stages.of(model, name).note(seconds)
+        series = self._stages_of.get(model)
+        if series is None:
+            series = self._stages_of[model] = [self.stages.of(model, name) for name in stages]
+        for each, seconds in zip(series, stages.values(), strict=True):
+            each.note(seconds)
         self.items.add(model, by=items)
         if tokens:
             self.tokens.add(model, by=tokens)

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -31,21 +32,19 @@ QUICK_CHARACTERS = 2000
 """Texts of together so many characters become tokens in the event loop: that takes less than handing them over."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """An item made ready to run; rows of one group may run together."""
 
     group: int | str
-    ids: list[int] = field(default_factory=list)
-    arrays: Mapping[str, Array] = field(default_factory=dict)
+    ids: Sequence[int] = ()
+    arrays: Mapping[str, Array] = MappingProxyType({})
     place: Fit | None = None
     tokens: int = 0
     truncated: bool = False
     size: tuple[int, int] = (0, 0)
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(NamedTuple):
     """What a program says of the items of one request: one of the four is filled."""
 
     vectors: Array | None = None

@@ -146,6 +146,12 @@ class App:
             return self.refused(refusal, request)
         return None
 
+    def admit_again(self, request: HttpRequest) -> bool:
+        """Returns whether a request is to be served whose head, to the byte, was admitted before."""
+        request.id = f"{self._prefix}-{next(self._ids)}"
+        tokens, headers = self.policy.tokens, request.headers
+        return not tokens or request.route.public or self.policy.lets_in(headers.get(b"authorization", b""))
+
     async def answer(self, request: HttpRequest) -> HttpAnswer:
         """Returns what the route's function says, or why it does not; never raises."""
         self.in_flight += 1

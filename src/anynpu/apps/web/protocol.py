@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import httptools
 
 from anynpu.apps.web.addresses import UNIX, Addresses
+from anynpu.apps.web.heads import Heads
 from anynpu.apps.web.message import (
     CLIENT_GONE,
     DISCARD_S,
@@ -27,6 +28,7 @@ from anynpu.apps.web.message import (
     Refusal,
     too_large,
 )
+from anynpu.apps.web.turn import Turn
 
 if TYPE_CHECKING:
     from anynpu.apps.web.app import App
@@ -50,7 +52,7 @@ class Site:
     def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
         self.app, self.limits, self.loop = app, app.limits, loop
         self.connections: set[Connection] = set()
-        self.addresses = Addresses(app.limits)
+        self.addresses, self.heads = Addresses(app.limits), Heads()
         self.held_bytes = 0
         """Of bodies that are not whole yet."""
         self.draining = False
@@ -81,14 +83,14 @@ class Site:
         """Closes the connections that wait for a request, and the others after their answer."""
         self.draining = True
         for connection in list(self.connections):
-            if connection.phase is HEAD and connection.task is None:
+            if connection.phase is HEAD and connection.turn is None:
                 connection.transport.close()
 
     def cancel(self) -> None:
         """Ends what is still being answered, with 503."""
         for connection in list(self.connections):
-            if connection.task is not None:
-                connection.task.cancel()
+            if connection.turn is not None:
+                connection.turn.cancel()
             else:
                 connection.transport.close()
 
@@ -103,8 +105,8 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         *("app", "begun", "blocked_since", "client", "dropped", "gone", "head_bytes", "headers", "held", "large"),
-        *("limits", "parser", "parts", "phase", "refusal", "request", "served", "since", "site", "task", "transport"),
-        *("upgrade", "url", "waiting"),
+        *("limits", "parser", "parts", "phase", "refusal", "request", "served", "since", "site", "transport"),
+        *("turn", "unfinished", "upgrade", "url", "waiting", "whole"),
     )
     transport: asyncio.Transport
 
@@ -123,7 +125,11 @@ class Connection(asyncio.Protocol):
         self.upgrade: HttpRequest | None = None
         """A request with a body that the parser took for the end of HTTP."""
         self.waiting: deque[HttpRequest] = deque()
-        self.task: asyncio.Task[None] | None = None
+        self.turn: Turn | None = None
+        self.unfinished = False
+        """The parser is inside of a request."""
+        self.whole: HttpRequest | None = None
+        """The last request that the parser has read to its end."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
@@ -169,7 +175,9 @@ class Connection(asyncio.Protocol):
     # What is read
 
     def data_received(self, data: bytes) -> None:
-        waiting = self.phase is HEAD
+        waiting, fresh = self.phase is HEAD, not (self.unfinished or self.upgrade)
+        if waiting and fresh and self.turn is None and not self.waiting and self._again(data):
+            return
         if waiting and self.served and not self.head_bytes:
             self.since = self.site.loop.time()  # the first byte of the next request ends the idle time
         self.begun = 0
@@ -182,11 +190,30 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError:
             self.refuse(self.refusal or Refusal(400, "this is not a valid HTTP request", "speak HTTP/1.1"))
             return
+        if waiting and fresh and self.begun == 1 and not self.unfinished and self.whole is not None:
+            self.site.heads.keep(data, self.whole)
         # Of several requests in one packet the last one's share is not known; the next packet is all its own.
         if self.phase is HEAD and (waiting or not self.begun) and self.begun < 2 and not self.transport.is_closing():
             self.head_bytes += len(data)
             if self.head_bytes > self.limits.header_bytes:
                 self.refuse(self._headers_too_large())
+
+    def _again(self, data: bytes) -> bool:
+        """Serves a whole request whose head is known, and returns whether it was one."""
+        found = self.site.heads.find(data)
+        if found is None:
+            return False
+        head, body = found
+        request = HttpRequest(
+            *(head.method, head.raw_path, head.query_string, head.headers, self.client, self.limits, self),
+            *(head.keeps, body, head.path, "", head.parameters),
+        )
+        request.route = head.route
+        if not self.app.admit_again(request):
+            return False
+        self.phase = BUSY
+        self._begin(request)
+        return True
 
     def _go_on(self, rest: bytes) -> None:
         """Ignores that a client would rather speak another protocol, as HTTP/2; the parser stops at such a head."""
@@ -201,7 +228,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         if self.upgrade is not None:
             return
-        self.phase = HEAD
+        self.phase, self.unfinished = HEAD, True
         self.begun += 1
         self.headers, self.url = [], b""
 
@@ -239,7 +266,7 @@ class Connection(asyncio.Protocol):
     def _expected(self, request: HttpRequest) -> None:
         """Says whether a client that waits may send its body; one that is refused is answered at once."""
         if request.refused is None:
-            if self.task is None:
+            if self.turn is None:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         elif request.has_body():
             request.keeps = False
@@ -277,7 +304,8 @@ class Connection(asyncio.Protocol):
         self.parts = []
 
     def on_message_complete(self) -> None:
-        request = self.request
+        self.unfinished = False
+        request = self.whole = self.request
         if request is None:
             return
         if self.parser.should_upgrade() and request.has_body():
@@ -291,11 +319,19 @@ class Connection(asyncio.Protocol):
 
     def _hand_over(self, request: HttpRequest) -> None:
         self.request, self.phase = None, BUSY
-        if self.task is None and not self.waiting:
+        if self.begun < 2 and self.turn is None and not self.waiting:
             self._begin(request)
-        else:  # a client that does not wait for answers: one at a time, and what it sends meanwhile is not read
-            self.waiting.append(request)
-            self._read_no_more()
+            return
+        # A client that does not wait for answers: one in a turn of the loop, and what it sends meanwhile is not read.
+        self.waiting.append(request)
+        self._read_no_more()
+        if self.turn is None and len(self.waiting) == 1:
+            self.site.loop.call_soon(self._next)
+
+    def _next(self) -> None:
+        if self.waiting and self.turn is None:
+            self._begin(self.waiting.popleft())
+            self._read_on()
 
     def _stop(self, refusal: Refusal) -> None:
         """Ends parsing: the parser wraps what a callback raises."""
@@ -309,18 +345,16 @@ class Connection(asyncio.Protocol):
     # What is written
 
     def _begin(self, request: HttpRequest) -> None:
-        if request.refused is None:
-            self.task = self.site.loop.create_task(self._answer(request))
-        else:
+        if request.refused is not None:
             self._write(request, request.refused)
+            return
 
-    async def _answer(self, request: HttpRequest) -> None:
-        answer = await self.app.answer(request)
-        self.task = None
-        self._write(request, answer)
-        while self.waiting and self.task is None:
-            self._begin(self.waiting.popleft())
-            self._read_on()
+        def answered(answer: HttpAnswer) -> None:
+            self.turn = None
+            self._write(request, answer)
+
+        self.turn = turn = Turn(self.app.answer(request), answered, self.site.loop)
+        turn.go_on()
 
     def _write(self, request: HttpRequest, answer: HttpAnswer) -> None:
         head = self.app.note(request, answer)
@@ -337,6 +371,8 @@ class Connection(asyncio.Protocol):
         if not keeps:
             self.waiting.clear()
             transport.close()
+        elif self.waiting:
+            self.site.loop.call_soon(self._next)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answers what never became a request, and closes the connection."""
@@ -359,7 +395,7 @@ class Connection(asyncio.Protocol):
                 self.transport.abort()
             return
         waited, limits = now - self.since, self.limits
-        if self.phase is HEAD and self.task is None:
+        if self.phase is HEAD and self.turn is None:
             if waited > limits.header_s and (not self.served or self.head_bytes):
                 self.refuse(Refusal(408, f"no complete request came within {limits.header_s:g} s"))
             elif waited > limits.idle_s:
@@ -374,7 +410,7 @@ class Connection(asyncio.Protocol):
 
 def make_room(connections: Iterable[Connection], most: int) -> None:
     """Closes the connections that have waited longest for a request, one in a hundred at a time."""
-    idle = [c for c in connections if c.phase is HEAD and c.task is None and not c.transport.is_closing()]
+    idle = [c for c in connections if c.phase is HEAD and c.turn is None and not c.transport.is_closing()]
     for connection in heapq.nsmallest(max(1, most // 100), idle, key=lambda c: c.since):
         connection.transport.abort()
 
