@@ -57,7 +57,7 @@ test-driver: setup
 test-serve-chaos: setup
 	$(BIN)/python tests/serve/chaos.py --seconds 600
 	$(BIN)/python tests/serve/chaos.py --seconds 600 --http
-	ANYNPU_RELOADS=100 $(BIN)/python -m pytest tests/serve/test_engine_reload.py
+	ANYNPU_RELOADS=100 $(BIN)/python -m pytest tests/serve/test_engine_reload.py tests/serve/test_http_reload.py
 
 # The Zhouyi session on the vendor's own libnoe.so: ANYNPU_LIBNOE, and ANYNPU_ARM64_ROOT on an x86 host (docs/zhouyi.md).
 test-noe-real: setup
