@@ -17,6 +17,7 @@ from anynpu.schema import near
 from anynpu.tensors import Array
 
 INFER = ("inputs", "outputs", "stored", "model")
+AS_STORED = Options(stored=True)
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -63,19 +64,26 @@ def _arrays(inputs: Any, model: Deployment, stored: bool) -> dict[str, Array]:
 
 
 async def _from_bytes(desk: Desk, request: HttpRequest) -> HttpAnswer:
-    query = Fields(request.query(), ("model", "stored", "timeout", "outputs"), "the query")
-    model = desk.choose(request, query.model())
-    stored = TRUTHS.get(query.text("stored", "true").lower())
-    if stored is None:
-        raise Refusal(422, "stored: true or false was expected", parameter="stored")
+    options, named = AS_STORED, ""
+    if request.query_string:
+        options, named = _options(Fields(request.query(), ("model", "stored", "timeout", "outputs"), "the query"))
+    model = desk.choose(request, named)
     info = model.info()
-    arrays = split(await request.body(), info.inputs, stored, info.dynamic)
-    names = tuple(filter(None, query.text("outputs").split(",")))
-    answer = await desk.ask(request, model, [arrays], Options(stored=stored, outputs=names))
+    arrays = split(await request.body(), info.inputs, options.stored, info.dynamic)
+    answer = await desk.ask(request, model, [arrays], options)
     if JSON.decode() in request.header(b"accept"):
         return _as_json(answer)
     body, description = joined(answer.tensors[0])
     return answered(body, answer, BINARY, [(b"x-tensors", description)])
+
+
+def _options(query: Fields) -> tuple[Options, str]:
+    """Returns what a query asks for, and the model that it names."""
+    stored = TRUTHS.get(query.text("stored", "true").lower())
+    if stored is None:
+        raise Refusal(422, "stored: true or false was expected", parameter="stored")
+    names = tuple(filter(None, query.text("outputs").split(",")))
+    return Options(stored=stored, outputs=names), query.model()
 
 
 def _as_json(answer: Answer) -> HttpAnswer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -99,10 +100,12 @@ def split(body: bytes, specs: Sequence[TensorSpec], stored: bool, dynamic: bool)
 
 def joined(tensors: Mapping[str, Array]) -> tuple[bytes, bytes]:
     """Returns the bytes of all outputs one after the other, and what they are, for a header."""
-    little = {
-        name: np.ascontiguousarray(a).astype(a.dtype.newbyteorder("<"), copy=False) for name, a in tensors.items()
-    }
-    names = ", ".join(f"{name}:{a.dtype.name}:{'x'.join(map(str, a.shape))}" for name, a in tensors.items())
-    return b"".join(array.tobytes() for array in little.values()), "".join(
-        c if c.isprintable() else "?" for c in names
-    ).encode("ascii", "replace")
+    little = [np.ascontiguousarray(a).astype(a.dtype.newbyteorder("<"), copy=False) for a in tensors.values()]
+    body = little[0].tobytes() if len(little) == 1 else b"".join([array.tobytes() for array in little])
+    return body, _described(tuple([(name, a.dtype, a.shape) for name, a in tensors.items()]))
+
+
+@functools.lru_cache(64)
+def _described(tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]) -> bytes:
+    names = ", ".join(f"{name}:{dtype.name}:{'x'.join(map(str, shape))}" for name, dtype, shape in tensors)
+    return "".join(c if c.isprintable() else "?" for c in names).encode("ascii", "replace")
