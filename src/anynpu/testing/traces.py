@@ -205,9 +205,8 @@ class _World:
         used += rng.normal(0, rng.uniform(0.03, 0.3), self.size)
         for first, length in self.reboots:  # caches are empty after a reboot and fill again
             since = np.arange(self.size) - first - length
-            used -= np.where(
-                since >= 0, rng.uniform(3, 12) * np.exp(-since / (rng.uniform(1, 6) * 60 * self.minute)), 0
-            )
+            dropped, hours = rng.uniform(3, 12), rng.uniform(1, 6)
+            used -= np.where(since >= 0, dropped * np.exp(-np.maximum(since, 0) / (hours * 60 * self.minute)), 0)
         return np.asarray(np.clip(used, 3, 97), np.float64)
 
     def _disk(self) -> Numbers:
