@@ -18,7 +18,7 @@ import numpy as np
 from anynpu.apps.watch.detector import Anomaly, Detector
 from anynpu.apps.watch.registry import Batch, Registry
 from anynpu.tensors import Array
-from anynpu.vectors.base import Collection, CollectionSpec, Field, Filter, Match, Payload, Point
+from anynpu.vectors.base import Collection, CollectionSpec, Field, Filter, Match, Payload, Point, Range
 
 LAST = 20
 LIMIT = 0.97
@@ -75,13 +75,28 @@ class SeedDetector(Detector):
         self.recent: dict[int, deque[Array]] = {}
 
     def update(self, batch: Batch) -> list[Anomaly]:
+        """Takes samples. Their vectors are kept before anything is noted: after an error the samples come again."""
         self.grow()
         batch = batch.after(self.seen_s)
         if not len(batch.hosts):
             return []
-        return [*self._hear(batch), *self._clock(batch), *self._compare(batch)]
+        lines, places = self._lines(batch)
+        vectors = self.embed(lines)
+        for row, host in enumerate(int(each) for each in batch.hosts):
+            if host not in self.recent:
+                self.recent[host] = deque(self._kept(host, float(np.nanmin(batch.times_s[row]))), LAST)
+        if self.collection is not None:
+            points = [self._point(*place, *pair) for place, *pair in zip(places, vectors, lines, strict=True)]
+            self.collection.upsert(points)
+        self.last[batch.series, 1] = batch.values[:, 0]
+        changes = [*self._hear(batch), *self._clock(batch)]
+        for (host, time_s), vector in zip(places, vectors, strict=True):
+            changes += self._judge_vector(host, time_s, vector)
+            self.recent[host].append(vector)
+        return changes
 
-    def _compare(self, batch: Batch) -> Iterator[Anomaly]:
+    def _lines(self, batch: Batch) -> tuple[list[str], list[tuple[int, float]]]:
+        """Returns samples as text, and the host and time of each."""
         lines, places = [], []
         for row, host in enumerate(batch.hosts):
             for column in np.flatnonzero(~np.isnan(batch.times_s[row])):
@@ -89,13 +104,7 @@ class SeedDetector(Detector):
                 metrics = {self.registry.metrics[batch.series[k]]: float(batch.values[k, column]) for k in of_host}
                 lines.append(line(self.registry.hosts[host], metrics))
                 places.append((int(host), float(batch.times_s[row, column])))
-        self.last[batch.series, 1] = batch.values[:, 0]
-        vectors = self.embed(lines)
-        for (host, time_s), vector, text in zip(places, vectors, lines, strict=True):
-            yield from self._judge_vector(host, time_s, vector)
-            self.recent[host].append(vector)
-            if self.collection is not None:
-                self.collection.upsert([self._point(host, time_s, vector, text)])
+        return lines, places
 
     def _point(self, host: int, time_s: float, vector: Array, text: str) -> Point:
         name = self.registry.hosts[host]
@@ -103,8 +112,6 @@ class SeedDetector(Detector):
         return Point(str(uuid.uuid5(NAMESPACE, f"{name} {time_s:.3f}")), vector, payload)
 
     def _judge_vector(self, host: int, time_s: float, vector: Array) -> Iterator[Anomaly]:
-        if host not in self.recent:
-            self.recent[host] = deque(self._kept(host), LAST)
         recent = self.recent[host]
         like, anomaly = likeness(recent, vector), self.open.get((host, "unlike"))
         if len(recent) == LAST and like < self.limit and anomaly is None:
@@ -112,11 +119,11 @@ class SeedDetector(Detector):
         elif anomaly is not None and like >= self.limit:
             yield self._end(anomaly, time_s, "looks like the last 20 again")
 
-    def _kept(self, host: int) -> list[Array]:
-        """Returns the last vectors of a host that the store holds, oldest first."""
+    def _kept(self, host: int, before_s: float) -> list[Array]:
+        """Returns the last vectors of a host that the store holds of the time before, oldest first."""
         if self.collection is None:
             return []
-        where = Filter(must=(Match("host", self.registry.hosts[host]),))
+        where = Filter(must=(Match("host", self.registry.hosts[host]), Range("time_s", lt=before_s)))
         rows = self.collection.newest("time_s", LAST, where=where, with_vector=True)
         return [row.vector for row in reversed(rows) if row.vector is not None]
 
