@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
+import pytest
 from lowered_nets import by_onnx, decibels, interpreter
 from onnx import TensorProto, helper, numpy_helper
 from test_float import f
@@ -60,3 +62,36 @@ def test_tokens_are_looked_up_in_a_table_of_integers(tmp_path):
             found.append((values - point) * scale if scale else values)
         assert decibels(by_onnx(model, data), np.stack(found)) > least
     assert [item["operator"] for item in figures["float_operators"]] == ["CAST"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"exclusive": 1}, {"reverse": 1}, {"exclusive": 1, "reverse": 1}])
+def test_positions_are_counted_and_looked_up_exactly(settings):
+    nodes = [
+        helper.make_node("Equal", ["ids", "padding"], ["e"]),
+        helper.make_node("Not", ["e"], ["n"]),
+        helper.make_node("Cast", ["n"], ["m"], to=TensorProto.INT64),
+        helper.make_node("CumSum", ["m", "axis"], ["p"], **settings),
+        helper.make_node("GatherElements", ["row", "p"], ["kinds"], axis=1),
+        helper.make_node("GatherElements", ["other", "p"], ["others"], axis=1),
+        helper.make_node("Gather", ["table", "p"], ["a"]),
+        helper.make_node("Unsqueeze", ["kinds", "last"], ["k"]),
+        helper.make_node("Unsqueeze", ["others", "last"], ["o"]),
+        helper.make_node("Add", ["a", "k"], ["b"]),
+        helper.make_node("Mul", ["b", "o"], ["y"]),
+    ]
+    constants = {
+        "padding": np.int64(0), "axis": np.int64(1), "last": np.asarray([2]), "table": f(20, 4),
+        "row": np.tile(f(1, 20), (2, 1)), "other": f(2, 20),
+    }  # fmt: skip
+    inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [2, 11])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 11, 4])]
+    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    ids = np.random.default_rng(2).integers(0, 4, (2, 11))
+    made = interpreter(to_bytes(lower(model)))
+    made.set_tensor(made.get_input_details()[0]["index"], ids.astype(np.int32))
+    made.invoke()
+    found = made.get_tensor(made.get_output_details()[0]["index"])
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"ids": ids})
+    np.testing.assert_allclose(found, expected, rtol=1e-6)

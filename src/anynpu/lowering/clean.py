@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
+from anynpu.lowering.moves import small_transposes, without_broadcasts
 from anynpu.lowering.options import Activation, Fused, Mul
 
 _ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
@@ -18,11 +19,16 @@ Pass = Callable[[Graph], Graph]
 
 
 def cleaned(graph: Graph) -> Graph:
-    """Returns the graph after all passes, repeated until none of them changes anything."""
+    """Returns the graph after all passes, repeated until none of them changes anything; large moves become small."""
+    return _settled(small_transposes(_settled(graph)))
+
+
+def _settled(graph: Graph) -> Graph:
     while True:
         before = graph
         for change in (
             joined_moves,
+            without_broadcasts,
             without_idle,
             inverse_roots,
             folded_channels,
@@ -98,27 +104,38 @@ def without_idle(graph: Graph) -> Graph:
 
 
 def inverse_roots(graph: Graph) -> Graph:
-    """A division by a square root that nothing else reads is a product with RSQRT, which has integer kernels."""
+    """A division by a square root that nothing else reads is a product with RSQRT, which has integer kernels.
+
+    A root that is kept above a small number is the root of what is kept above its square.
+    """
     sole, makers, tensors = _sole(graph), graph.makers(), dict(graph.tensors)
-    roots = {
-        operator.inputs[1]: operator
-        for operator in graph.operators
-        if operator.kind == "DIV" and sole(operator.inputs[1])
-        if operator.inputs[1] in makers and makers[operator.inputs[1]].kind == "SQRT"
-    }
     operators: list[Operator] = []
     for operator in graph.operators:
-        root = operator.outputs[0] if operator.kind == "SQRT" else operator.inputs[1] if operator.kind == "DIV" else ""
-        if root in roots and operator.kind == "SQRT":
-            inverse = f"{root}/inverse"
-            tensors[inverse] = replace(tensors[root], name=inverse)
-            operators.append(Operator("RSQRT", operator.inputs, (inverse,)))
-        elif root in roots:
-            factors = (operator.inputs[0], f"{root}/inverse")
-            operators.append(Operator("MUL", factors, operator.outputs, Mul(cast(Activation, operator.activation))))
-        else:
+        divisor = operator.inputs[1] if operator.kind == "DIV" else ""
+        bound = makers.get(divisor)
+        least = _least(bound, tensors) if bound is not None and sole(divisor) else None
+        root = bound if least is None else makers.get(bound.inputs[0]) if bound is not None else None
+        if root is None or root.kind != "SQRT" or not sole(divisor) or not sole(root.outputs[0]):
             operators.append(operator)
+            continue
+        source, inverse = root.inputs[0], f"{divisor}/inverse"
+        if least is not None:
+            square, kept = f"{divisor}/least", f"{divisor}/kept"
+            tensors[square] = Tensor(square, (), "float32", np.asarray(max(least * least, 1e-30), np.float32))
+            tensors[kept] = replace(tensors[source], name=kept)
+            operators.append(Operator("MAXIMUM", (source, square), (kept,)))
+            source = kept
+        tensors[inverse] = replace(tensors[source], name=inverse)
+        operators.append(Operator("RSQRT", (source,), (inverse,)))
+        factors = (operator.inputs[0], inverse)
+        operators.append(Operator("MUL", factors, operator.outputs, Mul(cast(Activation, operator.activation))))
     return _rebuilt(graph, operators, tensors)
+
+
+def _least(operator: Operator, tensors: dict[str, Tensor]) -> float | None:
+    """Returns the number, not below zero, that a MAXIMUM keeps its first operand above."""
+    data = tensors[operator.inputs[1]].data if operator.kind == "MAXIMUM" else None
+    return float(data.reshape(-1)[0]) if data is not None and data.size == 1 and data.reshape(-1)[0] >= 0 else None
 
 
 def activations_first(graph: Graph) -> Graph:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from anynpu import schema
 from anynpu.lowering.apply import applied
+from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO, collected
 from anynpu.lowering.quantise import quantised
 from anynpu.lowering.read import from_bytes
@@ -28,6 +29,7 @@ def quantising(record: Path | None = None, tables: bool = False) -> Writer:
         graph = from_bytes(content)
         if plan.activations == "int8":
             graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges))
+        graph, ranges = divided(graph, ranges)
         quantisation = quantised(graph, ranges, plan)
         if record is not None:
             record.write_text(schema.canonical_json(quantisation.to_json()) + "\n", "utf-8")

@@ -19,6 +19,8 @@ from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import SMALLEST_SCALE, Range, quantization_for
 from anynpu.tensors import Array, Quantization
 
+# A number as large as this stands for an infinity, and any code that is far away holds it.
+_MASK = 1e4
 # A bias beyond this would leave no room in 32 bits for the products.
 _MOST_BIAS = 2.0**30
 
@@ -136,7 +138,7 @@ class _Quantiser:
         fixed = FIXED.get((operator.kind, dtype))
         if fixed is not None:
             return Form(dtype, fixed)
-        if operator.kind in KEEPS_SCALE:
+        if operator.kind in KEEPS_SCALE and not self._pads_beyond(operator):
             return self._taken(data_input(operator), dtype)
         root = name
         while root in self.adopted:
@@ -144,6 +146,14 @@ class _Quantiser:
         if operator.kind == "RSQRT":
             return self._inverse_root(operator, root)
         return self.measured(root, dtype)
+
+    def _pads_beyond(self, operator: Operator) -> bool:
+        """Tells whether a PADV2 pads with a number that the input's scale cannot hold; masks hold as they can."""
+        value = self.graph.constant(operator.inputs[2]) if operator.kind == "PADV2" else None
+        if value is None or abs(number := float(value.reshape(-1)[0])) >= _MASK:
+            return False
+        limits = self.ranges.get(data_input(operator), Range(0.0, 0.0))
+        return not min(limits.min, 0.0) <= number <= max(limits.max, 0.0)
 
     def _inverse_root(self, operator: Operator, name: str) -> Form:
         """Returns the form of 1 / sqrt(x), which covers the smallest x that is not stored as zero, and nothing beyond.
@@ -174,7 +184,7 @@ class _Quantiser:
             return
         for name in real_inputs(operator, self.graph):
             kept = operator.kind in KEEPS_SCALE and name != data_input(operator)
-            one = operator.kind in ONE_SCALE or kept
+            one = operator.kind in ONE_SCALE or kept or self._pads_beyond(operator)
             self.reads[key, name] = self.forms[key] if one else self._taken(name, dtype)
 
     def _weights(self, operator: Operator) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import Lowering, plain
 from anynpu.lowering.operators.movement import joined, sliced
-from anynpu.lowering.options import ArgMax, Cast, Gather, Mul, TopKV2
+from anynpu.lowering.options import Add, ArgMax, Cast, Gather, Mul, TopKV2
 from anynpu.lowering.table import Node, Refused, operator, required
 from anynpu.tensors import Array
 
@@ -73,8 +75,11 @@ def _numbered(at: Lowering, name: str) -> Array:
 
 @operator("GatherElements", "GatherND")
 def gather_elements(at: Lowering, node: Node) -> None:
-    """GATHER from the flat tensor where the numbers are constant."""
+    """GATHER from the flat tensor; GatherND where the numbers are constant."""
     data = node.input(0)
+    if node.op == "GatherElements" and at.constant(node.input(1)) is None:
+        _gather_computed(at, node)
+        return
     numbers, indices = _numbered(at, data), required(at.constant(node.input(1)), "where it reads")
     if node.op == "GatherElements":
         axis = int(node.get("axis", 0)) % at.rank(data)
@@ -84,6 +89,32 @@ def gather_elements(at: Lowering, node: Node) -> None:
     else:
         chosen = numbers[tuple(np.moveaxis(indices, -1, 0))]
     picked(at, [at.stored(data, plain(at.rank(data)))], chosen, node.output)
+
+
+def _gather_computed(at: Lowering, node: Node) -> None:
+    """Gives the elements whose place along the axis is computed: its number times the stride, plus where its row is."""
+    data, shape = node.input(0), at.shape(node.output)
+    axis = int(node.get("axis", 0)) % at.rank(data)
+    numbers = at.stored(node.input(1), plain(len(shape)))
+    if at.tensors[numbers].dtype != "int32":
+        kind = at.tensors[numbers].dtype
+        numbers = at.emit("CAST", (numbers,), shape, Cast(kind, "int32"), dtype="int32")
+    table = at.constant(data)
+    row = None if table is None else np.moveaxis(table, axis, 0).reshape(table.shape[axis], -1)
+    if row is not None and np.all(row == row[:, :1]):
+        flat = at.store(row[:, 0], data)
+    else:
+        held = at.stored(data, plain(at.rank(data)))
+        flat = at.reshape(held, (at.tensors[held].size,))
+        first = _numbered(at, data)[tuple(slice(1 if each == axis else size) for each, size in enumerate(shape))]
+        stride = math.prod(at.shape(data)[axis + 1 :])
+        if stride != 1:
+            numbers = at.emit("MUL", (numbers, at.store(np.asarray(stride, np.int32), "stride")), shape, Mul())
+        if np.any(first):
+            rows = at.store(int32(np.broadcast_to(first, shape)), f"{node.output}/rows")
+            numbers = at.emit("ADD", (numbers, rows), shape, Add())
+    dtype = at.tensors[flat].dtype
+    at.give(node.output, at.emit("GATHER", (flat, numbers), shape, Gather(0), node.output, dtype))
 
 
 @operator("ScatterElements", "ScatterND", "Scatter")

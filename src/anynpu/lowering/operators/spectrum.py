@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import Lowering, plain
 from anynpu.lowering.operators.linear import dense
-from anynpu.lowering.options import Conv2D
+from anynpu.lowering.options import Add, Conv2D
 from anynpu.lowering.table import Node, Refused, operator, required
 from anynpu.tensors import Array
 
 
 @operator("CumSum")
 def cumulative_sum(at: Lowering, node: Node) -> None:
-    """FULLY_CONNECTED along the axis with a triangle of ones."""
+    """FULLY_CONNECTED along the axis with a triangle of ones; whole numbers are added in doubling steps."""
     name = node.input(0)
     rank = at.rank(name)
     axis = int(required(at.constant(node.input(1)), "the axis").reshape(-1)[0]) % rank
@@ -21,7 +22,33 @@ def cumulative_sum(at: Lowering, node: Node) -> None:
     triangle = np.tril(np.ones((size, size), np.float32), -1 if int(node.get("exclusive", 0)) else 0)
     weights = triangle.T if int(node.get("reverse", 0)) else triangle
     order = (*(each for each in at.axes(name) if each != axis), axis)
+    if not at.dtypes[name].startswith("float"):
+        at.give(node.output, _sums(at, at.stored(name, order), node), order)
+        return
     at.give(node.output, dense(at, at.stored(name, order), weights, None, node.output), order)
+
+
+def _sums(at: Lowering, tensor: str, node: Node) -> str:
+    """Returns the cumulative sums along the last axis: each step adds what lies twice as far behind."""
+    shape = at.tensors[tensor].shape
+    size, backwards, exclusive = shape[-1], bool(node.get("reverse", 0)), bool(node.get("exclusive", 0))
+    rest = [(0, 0)] * (len(shape) - 1)
+
+    def shifted(name: str, count: int) -> str:
+        """Moves everything by some places; zeros come in."""
+        begin, end = (0, count) if backwards else (count, 0)
+        pads = at.store(np.asarray([*rest, (begin, end)], np.int32), "pads")
+        wide = at.emit("PAD", (name, pads), (*shape[:-1], size + count), stem=node.output)
+        corner = at.store(int32([*(0 for _ in rest), count if backwards else 0]), "begin")
+        return at.emit("SLICE", (wide, corner, at.store(int32(shape), "size")), shape, stem=node.output)
+
+    if exclusive:
+        tensor = shifted(tensor, 1)
+    step = 1
+    while step < size:
+        tensor = at.emit("ADD", (tensor, shifted(tensor, step)), shape, Add(), node.output)
+        step *= 2
+    return tensor
 
 
 def fourier(length: int, bins: int, inverse: bool) -> tuple[Array, Array]:

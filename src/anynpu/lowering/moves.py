@@ -1,0 +1,113 @@
+"""Writes moves in forms that every runtime has: transposes of at most four axes, and no copies that nobody needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
+from anynpu.lowering.options import Reshape
+
+# They broadcast their operands themselves.
+BROADCASTING = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
+MOST_AXES = 4
+"""How many axes a TRANSPOSE has on every Ethos-U; TFLite-Micro has five."""
+
+
+def without_broadcasts(graph: Graph) -> Graph:
+    """A BROADCAST_TO goes from operators that broadcast by themselves to the same shape."""
+    sources = {o.outputs[0]: o.inputs[0] for o in graph.operators if o.kind == "BROADCAST_TO"}
+    operators: list[Operator] = []
+    for operator in graph.operators:
+        if operator.kind in BROADCASTING and any(name in sources for name in operator.inputs):
+            inputs = list(operator.inputs)
+            for place, name in enumerate(operator.inputs):
+                smaller = [*inputs[:place], sources.get(name, name), *inputs[place + 1 :]]
+                shapes = [graph.tensors[each].shape for each in smaller]
+                if _broadcast(shapes) == graph.tensors[operator.outputs[0]].shape:
+                    inputs = smaller
+            operator = replace(operator, inputs=tuple(inputs))
+        operators.append(operator)
+    return pruned(operators, graph.tensors, graph.inputs, graph.outputs)
+
+
+def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Returns the shape of a result, or nothing where no operand has it: an NPU wants one that does."""
+    whole = max(shapes, key=math.prod)
+    fits = all(
+        len(shape) <= len(whole) and all(a in (1, b) for a, b in zip(shape[::-1], whole[::-1], strict=False))
+        for shape in shapes
+    )
+    return whole if fits else ()
+
+
+def small_transposes(graph: Graph) -> Graph:
+    """A TRANSPOSE of more than four axes becomes one of the axes that really move, or several."""
+    tensors, operators = dict(graph.tensors), list[Operator]()
+    for operator in graph.operators:
+        order = graph.constant(operator.inputs[1]) if operator.kind == "TRANSPOSE" else None
+        if order is None or len(order) <= MOST_AXES:
+            operators.append(operator)
+        else:
+            operators += _steps(operator, [int(axis) for axis in order], tensors)
+    return pruned(operators, tensors, graph.inputs, graph.outputs)
+
+
+def merged(shape: Sequence[int], order: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Returns the shape and order of the same move with axes of one element gone and neighbours that stay so joined."""
+    runs: list[list[int]] = []
+    for axis in (each for each in order if shape[each] != 1):
+        # Axes of one element between two neighbours do not part them.
+        if runs and all(shape[each] == 1 for each in range(runs[-1][-1] + 1, axis)) and axis > runs[-1][-1]:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    places = sorted(range(len(runs)), key=lambda number: runs[number][0])
+    sizes = [math.prod(shape[axis] for axis in runs[number]) for number in places]
+    return sizes, [places.index(number) for number in range(len(runs))]
+
+
+def _steps(operator: Operator, order: list[int], tensors: dict[str, Tensor]) -> list[Operator]:
+    """Returns the operators that move axes as one TRANSPOSE of many would."""
+    source, result = operator.inputs[0], operator.outputs[0]
+    sizes, target = merged(tensors[source].shape, order)
+    swaps: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+    if len(sizes) <= MOST_AXES:
+        swaps.append((tuple(sizes), tuple(target)))
+    else:
+        current = list(range(len(sizes)))
+        while current != target:
+            first = next(place for place, (a, b) in enumerate(zip(current, target, strict=True)) if a != b)
+            start = current.index(target[first])
+            end = start + 1
+            while end < len(current) and current[end] == target[first + end - start]:
+                end += 1
+            parts = current[:first], current[first:start], current[start:end], current[end:]
+            swaps.append((tuple(math.prod(sizes[axis] for axis in part) for part in parts), (0, 2, 1, 3)))
+            current = [*parts[0], *parts[2], *parts[1], *parts[3]]
+    operators: list[Operator] = []
+    name = source
+    for number, (shape, moved) in enumerate(swaps):
+        name = _reshaped(operators, tensors, name, shape, f"{result}/before{number}")
+        target_shape = tuple(shape[axis] for axis in moved)
+        inputs = (name, _stored(tensors, moved, f"{result}/order{number}"))
+        name = f"{result}/moved{number}"
+        tensors[name] = Tensor(name, target_shape, tensors[source].dtype)
+        operators.append(Operator("TRANSPOSE", inputs, (name,)))
+    _reshaped(operators, tensors, name, tensors[result].shape, result)
+    return operators
+
+
+def _stored(tensors: dict[str, Tensor], values: Sequence[int], name: str) -> str:
+    tensors[name] = Tensor(name, (len(values),), "int32", int32(values))
+    return name
+
+
+def _reshaped(
+    operators: list[Operator], tensors: dict[str, Tensor], name: str, shape: tuple[int, ...], result: str
+) -> str:
+    inputs = (name, _stored(tensors, shape, f"{result}/shape"))
+    tensors[result] = Tensor(result, shape, tensors[name].dtype)
+    operators.append(Operator("RESHAPE", inputs, (result,), Reshape(shape)))
+    return result
