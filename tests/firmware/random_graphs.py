@@ -564,6 +564,13 @@ class Drawer:
         self.operator("GATHER", [x.number, self.ints(indices)], [out.number], "GatherOptions", axis=axis)
         return out
 
+    def broadcast(self, x: Ref) -> Ref:
+        """Repeats the axes of one element, and new ones in front."""
+        inner = [size if size > 1 else self.int(1, 5) for size in x.shape]
+        out = self.like(x, (*(self.int(1, 3) for _ in range(max(0, 4 - len(inner)))), *inner))
+        self.operator("BROADCAST_TO", [x.number, self.ints(list(out.shape))], [out.number])
+        return out
+
     def table(self, x: Ref) -> Ref:
         """Reads a table of 256 entries, as the lowering writes a function that has no kernel."""
         number, place = self.tensor(x.shape, "int32"), self.tensor(x.shape, "int32")
@@ -652,6 +659,9 @@ def draw(seed: int, path: Path) -> tuple[Path, list[str]]:
         largest = {"int8": 127, "int16": 32767}[dtype]
         out = d.new(x.shape, dtype, 4 / largest / math.sqrt(x.scale) / 2, low)
         d.operator("RSQRT", [x.number], [out.number])
+        return d.write(path), d.kinds
+    if seed % 53 == 11:
+        d.broadcast(d.input(d.shape()))
         return d.write(path), d.kinds
     if seed % 53 == 9:
         d.table(d.input(d.shape()))

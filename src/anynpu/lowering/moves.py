@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
-from anynpu.lowering.options import Reshape
+from anynpu.lowering.options import Concatenation, Reshape
 
 # They broadcast their operands themselves.
 BROADCASTING = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
+MOST_JOINED = 10
+"""How many tensors TFLite-Micro joins at once."""
 MOST_AXES = 4
 """How many axes a TRANSPOSE has on every Ethos-U; TFLite-Micro has five."""
 
@@ -40,6 +42,20 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         for shape in shapes
     )
     return whole if fits else ()
+
+
+def repeated(graph: Graph) -> Graph:
+    """A BROADCAST_TO that repeats one axis a few times is a CONCATENATION, which an NPU has."""
+    operators = []
+    for operator in graph.operators:
+        before, after = (graph.tensors[name].shape for name in (operator.inputs[0], operator.outputs[0]))
+        if operator.kind == "BROADCAST_TO" and len(before) == len(after):
+            grown = [place for place, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+            if len(grown) == 1 and after[grown[0]] <= MOST_JOINED:
+                copies = (operator.inputs[0],) * after[grown[0]]
+                operator = Operator("CONCATENATION", copies, operator.outputs, Concatenation(axis=grown[0]))
+        operators.append(operator)
+    return pruned(operators, graph.tensors, graph.inputs, graph.outputs)
 
 
 def small_transposes(graph: Graph) -> Graph:

@@ -13,7 +13,7 @@ from anynpu.lowering.graph import Graph, Operator
 from anynpu.quantize.ranges import Range
 
 _CARRY = ("ADD", "CONCATENATION", "RESHAPE", "TRANSPOSE")
-_INSIDE = ("MEAN", "SUB", "MUL", "ADD")
+_INSIDE = ("MEAN", "SUB", "MUL", "ADD", "RESHAPE")
 
 
 # Below this the built-in scale of an 8-bit softmax wastes two bits and more.
@@ -48,14 +48,15 @@ def _sums(wide: set[str], graph: Graph, makers: dict[str, Operator]) -> set[str]
 def _before(root: Operator, graph: Graph, makers: dict[str, Operator]) -> set[str]:
     """Returns what computes the divisor: offset, mean, squares, and the difference from the mean that is squared."""
     wide, operator = {root.outputs[0]}, makers.get(root.inputs[0])
-    for _ in range(8):
+    for _ in range(12):
         if operator is None or operator.kind not in _INSIDE:
             break
         wide.add(operator.outputs[0])
         if operator.kind == "SUB":
             mean = makers.get(operator.inputs[1])
-            if mean is not None and mean.kind == "MEAN":
+            while mean is not None and mean.kind in ("MEAN", "RESHAPE"):
                 wide.add(mean.outputs[0])
+                mean = makers.get(mean.inputs[0])
             break
         following = makers.get(operator.inputs[0])
         if operator.kind == "MUL" and (following is None or following.kind != "SUB"):

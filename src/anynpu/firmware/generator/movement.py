@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anynpu.firmware.generator.boxes import filled, merged, strides
+from anynpu.firmware.generator.boxes import broadcast_strides, filled, merged, strides
 from anynpu.firmware.generator.graph import Graph, Node, values
 from anynpu.firmware.generator.layer import Call, Layer, Tensor, Value, require
 from anynpu.firmware.generator.types import BYTES
@@ -176,6 +176,13 @@ def transpose(graph: Graph, node: Node) -> Layer:
     require(order.constant, "takes a constant order")
     steps = strides(image.shape)
     read = Box(0, tuple(steps[int(a)] for a in values(order).reshape(-1)))
+    return Layer(node, (copy(node.inputs[0], node.outputs[0], out.shape, read, whole(out.shape), item_of(out)),))
+
+
+def broadcast_to(graph: Graph, node: Node) -> Layer:
+    """BROADCAST_TO."""
+    image, out = graph.input(node, 0), graph.output(node)
+    read = Box(0, tuple(broadcast_strides(image.shape, out.shape)))
     return Layer(node, (copy(node.inputs[0], node.outputs[0], out.shape, read, whole(out.shape), item_of(out)),))
 
 

@@ -12,6 +12,7 @@ EMITTERS: dict[str, Emitter] = {
     "ARG_MIN": matmul.arg_min,
     "AVERAGE_POOL_2D": pooling.average_pool_2d,
     "BATCH_MATMUL": matmul.batch_matmul,
+    "BROADCAST_TO": movement.broadcast_to,
     "CONCATENATION": movement.concatenation,
     "CONV_2D": convolution.conv_2d,
     "DEPTHWISE_CONV_2D": convolution.depthwise_conv_2d,

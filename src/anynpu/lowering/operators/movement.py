@@ -8,6 +8,7 @@ import numpy as np
 
 from anynpu.lowering.graph import Operator, Tensor, int32
 from anynpu.lowering.lower import Axes, Lowering, plain
+from anynpu.lowering.moves import MOST_JOINED
 from anynpu.lowering.options import Concatenation, MirrorPad, Split, StridedSlice
 from anynpu.lowering.table import Node, Refused, operator, required
 
@@ -79,10 +80,6 @@ def concat(at: Lowering, node: Node) -> None:
     axis = int(node.get("axis", 0)) % len(shape)
     tensors = [at.stored(name, axes) for name in node.inputs]
     at.give(node.output, joined(at, tensors, axes.index(axis), node.output), axes)
-
-
-MOST_JOINED = 10
-"""How many tensors TFLite-Micro joins at once."""
 
 
 def joined(at: Lowering, tensors: list[str], place: int, stem: str) -> str:

@@ -13,10 +13,37 @@ _KINDS = {"ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_MIN"}
 _SUMS = ("ReduceSum", "ReduceL2", "ReduceSumSquare")
 
 
+MOST_REDUCED = 4095
+"""How many elements of one axis an Ethos-U takes the mean of."""
+
+
 def reduced(at: Lowering, kind: str, tensor: str, places: list[int], stem: str) -> str:
     """Returns a reduction over stored axes, which stay with size one."""
-    shape = tuple(1 if place in places else size for place, size in enumerate(at.tensors[tensor].shape))
+    whole = at.tensors[tensor].shape
+    shape = tuple(1 if place in places else size for place, size in enumerate(whole))
+    rows = [size for place, size in enumerate(whole) if place not in places]
+    length = math.prod(whole[len(rows) :])
+    parts = _parts(length)
+    flattens = len(places) > 1 or len(whole) > 3 or len(parts) > 1
+    if kind == "MEAN" and places == list(range(len(rows), len(whole))) and flattens:
+        # The NPU takes the mean along the last of two axes, however many they are in the model.
+        rows = [math.prod(rows)]
+        for part in parts:
+            flat = at.reshape(tensor, (*rows, length // part, part) if part != length else (*rows, length))
+            length //= part
+            tensor = reduced(at, kind, flat, [len(at.tensors[flat].shape) - 1], stem)
+        return at.reshape(tensor, shape)
     return at.emit(kind, (tensor, at.store(int32(places), "axes")), shape, Reducer(True), stem)
+
+
+def _parts(length: int) -> list[int]:
+    """Returns factors of a length, so that a mean over it is means over them, one after the other."""
+    parts = []
+    while length > MOST_REDUCED:
+        part = next((size for size in range(MOST_REDUCED, 1, -1) if length % size == 0), length)
+        parts.append(part)
+        length //= part
+    return [*parts, length] if length > 1 or not parts else parts
 
 
 def summed(at: Lowering, tensor: str, places: list[int], stem: str) -> str:
