@@ -6,15 +6,14 @@ of 256 entries: rounded once, however many operators it has.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from anynpu.graph.scalars import gelu, gelu_tanh, sigmoid
 from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
 from anynpu.lowering.options import Gelu, LeakyRelu, Options
-from anynpu.lowering.scalars import erf, sigmoid
 from anynpu.tensors import Array
 
 Kernel = Callable[..., Array]
@@ -22,8 +21,8 @@ Kernel = Callable[..., Array]
 
 def _gelu(operator: Operator, x: Array) -> Array:
     if isinstance(operator.options, Gelu) and operator.options.approximate:
-        return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-    return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))))
+        return gelu_tanh(x)
+    return gelu(x)
 
 
 def _leaky(operator: Operator, x: Array) -> Array:

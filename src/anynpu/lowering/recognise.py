@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from anynpu.lowering.scalars import erf, reads_numbers, value_of
+from anynpu.graph.scalars import gelu, gelu_tanh, reads_numbers, value_of
 from anynpu.tensors import Array
 
 # The nodes that a function worth recognising is written with, and how many others may stand before and behind them.
@@ -48,22 +48,14 @@ class _Match:
     scale: float
 
 
-def _gelu(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))))
-
-
-def _gelu_tanh(x: Array) -> Array:
-    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
-
-
 def _hard_swish(x: Array) -> Array:
     return np.asarray(x * np.clip(x / 6 + 0.5, 0.0, 1.0))
 
 
 # f(x) / x - 1/2 of each is a step: s is found from where the ratio g(x) / (slope * x) - 1/2 rises.
 _SHAPES = (
-    _Shape("Gelu", _gelu, lambda rise: rise * math.sqrt(2 * math.pi)),
-    _Shape("Gelu", _gelu_tanh, lambda rise: rise * math.sqrt(2 * math.pi), (("approximate", "tanh"),)),
+    _Shape("Gelu", gelu, lambda rise: rise * math.sqrt(2 * math.pi)),
+    _Shape("Gelu", gelu_tanh, lambda rise: rise * math.sqrt(2 * math.pi), (("approximate", "tanh"),)),
     _Shape("HardSwish", _hard_swish, lambda rise: rise * 6),
 )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import onnx
 
-from anynpu.lowering.table import Node
 from anynpu.tensors import Array
 
 Number = Callable[..., Array]
@@ -26,9 +26,22 @@ def erf(x: Array) -> Array:
     return np.asarray(_ERF(x))
 
 
-def _clip(node: Node, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    least = low if low is not None else node.get("min", -np.inf)
-    most = high if high is not None else node.get("max", np.inf)
+def gelu(x: Array) -> Array:
+    """Returns x times the share of a normal distribution below x."""
+    return np.asarray(0.5 * x * (1 + erf(x / math.sqrt(2))))
+
+
+def gelu_tanh(x: Array) -> Array:
+    """Returns the approximation of GELU that is written with tanh."""
+    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+Attributes = Mapping[str, Any]
+
+
+def _clip(attributes: Attributes, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    least = low if low is not None else attributes.get("min", -np.inf)
+    most = high if high is not None else attributes.get("max", np.inf)
     return np.asarray(np.minimum(np.maximum(x, least), most))
 
 
@@ -57,7 +70,9 @@ _FUNCTIONS: dict[str, Number] = {
     "Softplus": _plain(lambda x: np.logaddexp(x, 0.0)),
     "Identity": _plain(lambda x: x),
     "Clip": _clip,
-    "HardSigmoid": lambda node, x: np.clip(node.get("alpha", 0.2) * x + node.get("beta", 0.5), 0.0, 1.0),
+    "Gelu": lambda found, x: gelu_tanh(x) if found.get("approximate") == b"tanh" else gelu(x),
+    "HardSigmoid": lambda found, x: np.clip(found.get("alpha", 0.2) * x + found.get("beta", 0.5), 0.0, 1.0),
+    "LeakyRelu": lambda found, x: np.where(x > 0, x, found.get("alpha", 0.01) * x),
     "HardSwish": _plain(lambda x: x * np.clip(x / 6 + 0.5, 0.0, 1.0)),
 }
 
@@ -70,5 +85,6 @@ def reads_numbers(proto: onnx.NodeProto) -> bool:
 def value_of(proto: onnx.NodeProto, values: Mapping[str, Array]) -> Array:
     """Returns what a node gives for the values of its operands."""
     operands = [values[name] if name else None for name in proto.input]
+    attributes = {item.name: onnx.helper.get_attribute_value(item) for item in proto.attribute}
     with np.errstate(all="ignore"):
-        return np.asarray(_FUNCTIONS[proto.op_type](Node.of(proto), *operands), np.float64)
+        return np.asarray(_FUNCTIONS[proto.op_type](attributes, *operands), np.float64)
