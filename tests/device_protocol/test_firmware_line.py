@@ -29,7 +29,6 @@ NEEDS = {
     "qemu": {"arm-none-eabi-gcc": "gcc-arm-none-eabi", "qemu-system-arm": "qemu-system-arm", "make": "make"},
 }
 CHIPS = {"host": "host", "cortex-m4": "qemu", "cortex-m55": "qemu"}
-TOOLS = {"anynpu": "test"}
 
 
 def require(on: str) -> None:
@@ -50,7 +49,7 @@ def start(tmp_path, cache):
 
     def begin(chip: str, **changes):
         require(CHIPS[chip])
-        running = firmware.start(c_artifact(tmp_path, chip, **changes), CHIPS[chip], cache, TOOLS)
+        running = firmware.start(c_artifact(tmp_path, chip, **changes), CHIPS[chip], cache)
         opened.append(running.session)
         return running
 
@@ -110,7 +109,7 @@ def test_the_host_is_timed_by_its_clock(start, tmp_path):
 def test_sections_are_those_that_the_size_tool_sees(chip, start, cache, tmp_path):
     running = start(chip)
     built = firmware.build(
-        c_artifact(tmp_path / "again", chip), firmware.qemu_board(c_artifact(tmp_path / "x", chip)), cache, TOOLS
+        c_artifact(tmp_path / "again", chip), firmware.qemu_board(c_artifact(tmp_path / "x", chip)), cache
     )
     printed = subprocess.run(["arm-none-eabi-size", "-A", built.main], capture_output=True, text=True, check=True)
     sizes = {line.split()[0]: int(line.split()[1]) for line in printed.stdout.splitlines() if line.startswith(".")}
@@ -126,7 +125,7 @@ def test_a_second_start_does_not_compile_again(start, cache, tmp_path):
     start("host")
     artifact = c_artifact(tmp_path / "again", "host")
     before = set((cache.cache / "store").glob("??/*"))
-    firmware.build(artifact, "host", cache, TOOLS)
+    firmware.build(artifact, "host", cache)
     assert set((cache.cache / "store").glob("??/*")) == before
 
 
@@ -139,7 +138,7 @@ def test_firmware_that_fails_its_known_answer(chip, start):
 
 def test_a_board_with_other_firmware_than_the_artifact(start, cache, tmp_path):
     require("host")
-    built = firmware.build(c_artifact(tmp_path, "host"), "host", cache, TOOLS)
+    built = firmware.build(c_artifact(tmp_path, "host"), "host", cache)
     other = c_artifact(tmp_path / "other", "host", fingerprint="ee" * 32)
     with pytest.raises(DeviceError, match="another model"):
         BoardSession(other, Program([str(built.main)], built.path, "firmware"), 3.0)
@@ -167,7 +166,7 @@ os.kill(os.getpid(), 9)
 
 def test_an_emulator_does_not_outlive_us(cache, tmp_path):
     require("qemu")
-    built = firmware.build(c_artifact(tmp_path, "cortex-m4"), "qemu-mps2-an386", cache, TOOLS)
+    built = firmware.build(c_artifact(tmp_path, "cortex-m4"), "qemu-mps2-an386", cache)
     code = ORPHAN.format(path=sys.path, elf=str(built.main))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == -signal.SIGKILL, done.stderr
@@ -223,15 +222,15 @@ def test_missing_programs_name_their_packages(tmp_path, monkeypatch, cache):
     monkeypatch.setenv("PATH", str(tmp_path))
     artifact = c_artifact(tmp_path, "cortex-m4")
     with pytest.raises(ToolMissing) as caught:
-        firmware.start(artifact, "qemu", cache, TOOLS)
+        firmware.start(artifact, "qemu", cache)
     assert caught.value.hint == "apt install qemu-system-arm"
     (tmp_path / "qemu-system-arm").write_text("#!/bin/sh\n")
     (tmp_path / "qemu-system-arm").chmod(0o755)
     with pytest.raises(ToolMissing) as caught:
-        firmware.start(artifact, "qemu", cache, TOOLS)
+        firmware.start(artifact, "qemu", cache)
     assert "gcc-arm-none-eabi" in caught.value.hint and caught.value.exit_status == 4
     with pytest.raises(ToolMissing) as caught:
-        firmware.start(artifact, "host", cache, TOOLS)
+        firmware.start(artifact, "host", cache)
     assert "apt install gcc" in caught.value.hint
 
 

@@ -166,7 +166,7 @@ def test_cmake_has_the_same_switch(mixed, tree):
 def test_an_artifact_for_an_npu_runs_on_a_board_without_one(mixed, tmp_path):
     need("make", "arm-none-eabi-gcc", "qemu-system-arm")
     known = rect_model.answers(Artifact.open(mixed.path.parent / "tflm"))
-    running = run.start(mixed, "qemu", Store(tmp_path / "cache"), {}, timeout_s=60)
+    running = run.start(mixed, "qemu", Store(tmp_path / "cache"), timeout_s=60)
     try:
         got = running.session.run({"image": known["input:image"][:1]})
         assert np.array_equal(got["deep"], known["output:deep"][:1])

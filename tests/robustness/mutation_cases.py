@@ -29,7 +29,7 @@ from mutations import damaged
 import anynpu
 from anynpu import plugins, tool
 from anynpu.errors import AnyNpuError
-from anynpu.pipeline import steps
+from anynpu.records.parts import own_version
 
 SLOW = "checkpoint"
 """A model in Python that does load is exported, which takes seconds: one case in a hundred."""
@@ -245,7 +245,7 @@ def preload() -> None:
             plugins.load(kind, name)
     for name in plugins.names("platforms"):
         plugins.platform(name)
-    steps.own_version()
+    own_version()
 
 
 def run_all(numbers: Sequence[int], seeds: Sequence[Seed], room: Path, told: Any = None) -> Figures:

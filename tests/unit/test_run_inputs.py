@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from anynpu import schema
+from anynpu.api.feed import read_feed, read_one, remembered
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
-from anynpu.cli.feed import read_feed, read_one, remembered
 from anynpu.cli.main import main
 from anynpu.errors import ConfigError
 from anynpu.measure import calibrated

@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from anynpu.api.feed import read_one
+from anynpu.api.session import is_board
 from anynpu.artifact import Artifact
 from anynpu.cli import bench_http, options
 from anynpu.cli.bench_http import ArtifactOrUrl, asked_of, measure_server, show_server
 from anynpu.cli.bench_text import show, show_board
 from anynpu.cli.command import Command, refuse_unused
-from anynpu.cli.feed import read_one
 from anynpu.cli.progress import observer
 from anynpu.cli.run import DEVICE, TIMEOUT, open_on
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError
@@ -25,9 +26,7 @@ from anynpu.measure.load import MULTI, SCENARIOS, SERVER, SINGLE, Runner, Settin
 from anynpu.measure.outcome import INTERRUPTED, to_record
 from anynpu.measure.subject import INFER, PIPELINE, Infer, Pipeline, Read, Subject
 from anynpu.measure.together import measure_together
-from anynpu.pipeline.output import as_json
-from anynpu.pipeline.record import receipt
-from anynpu.pipeline.steps import own_version
+from anynpu.records.parts import as_json, own_version, receipt
 from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact, open_session
 from anynpu.runtime.versions import versions_of
@@ -196,7 +195,7 @@ def _measure(artifact: Path, given: Mapping[str, Any]) -> Measured:
     """Returns what was measured, its record, and what broke the measurement off."""
     subject = open_artifact(artifact)
     told = {"artifact": subject.digest, "path": str(artifact), "fingerprint": subject.manifest.fingerprint}
-    if _is_board(subject, given["device"]):
+    if is_board(subject, given["device"]):
         return told, *_board(subject, given)
     refuse_unused(click.get_current_context(), "nothing runs on a board", "timeout")
     settings = _settings(given)
@@ -330,17 +329,11 @@ def _together(
     openers = [(str(path), opener)]
     for other in given["others"]:
         artifact = open_artifact(other)
-        if _is_board(artifact, given["device"]):
+        if is_board(artifact, given["device"]):
             raise ConfigError(f"{other}: a board measures itself, one model at a time")
         openers.append((str(other), _opener(artifact, own)[1]))
     record, error = measure_together(openers, settings, tell)
     return {"input": sample.source, **record}, error
-
-
-def _is_board(artifact: Artifact, device: str | None) -> bool:
-    from anynpu.firmware import run as firmware
-
-    return firmware.is_board(device) if device is not None else artifact.manifest.format == "c"
 
 
 def _board(subject: Artifact, given: Mapping[str, Any]) -> tuple[dict[str, Any], BaseException | None]:
@@ -354,12 +347,11 @@ def _board(subject: Artifact, given: Mapping[str, Any]) -> tuple[dict[str, Any],
     if given["inputs"]:
         sample = _sample(given["inputs"], subject)
     warmup = BOARD_WARMUP if given["warmup"] is None else given["warmup"]
-    session, running = open_on(subject, given)
-    try:
-        found = time_board(session, sample, given["runs"] or BOARD_RUNS, warmup, running.clock)
-    finally:
-        session.close()
-    return {**board_record(found), "memory": running.memory()}, found.error
+    with open_on(subject, given) as session:
+        board = session.board
+        assert board is not None
+        found = time_board(board.session, sample, given["runs"] or BOARD_RUNS, warmup, board.clock)
+    return {**board_record(found), "memory": board.memory()}, found.error
 
 
 def _status(record: Mapping[str, Any], error: BaseException | None) -> int:

@@ -15,10 +15,11 @@ from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.pipeline.build import BuildResult
 from anynpu.pipeline.build import build as run_build
-from anynpu.pipeline.output import REPORT, as_json, check_output, write_output
+from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.preview import preview
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
+from anynpu.records.parts import REPORT, as_json
 from anynpu.report import html, junit
 from anynpu.report.figures import chip_row, table_notes
 from anynpu.report.markdown import render

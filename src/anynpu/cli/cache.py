@@ -16,7 +16,7 @@ from anynpu.cli.command import Group
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import forget_hashes
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 from anynpu.runtime.vitisai_cache import CompileCache, Compiled
 from anynpu.store import Entry
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from anynpu import schema
+from anynpu.api.feed import remembered
 from anynpu.artifact import Artifact
 from anynpu.cli import compare_http, options
 from anynpu.cli.bench_http import ArtifactOrUrl
 from anynpu.cli.command import Command, refuse_unused, threshold
-from anynpu.cli.feed import remembered
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.measure.compare import (
@@ -32,8 +32,7 @@ from anynpu.measure.compare import (
 from anynpu.measure.launch import Interleaved, Job, conditions, interleave
 from anynpu.measure.stats import percentile, quantity
 from anynpu.measure.threshold import Threshold, sentences
-from anynpu.pipeline.output import as_json
-from anynpu.pipeline.steps import own_version
+from anynpu.records.parts import as_json, own_version
 from anynpu.report.facts import fidelity_rows
 from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact

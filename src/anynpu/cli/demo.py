@@ -16,8 +16,9 @@ from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError, ToolMissing
 from anynpu.measure.decibels import MAX_DB
-from anynpu.pipeline.output import as_json, check_output, write_output
+from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record as build_record
+from anynpu.records.parts import as_json
 
 CHIPS = "cpu,tflm,ethos-u55-128,ethos-u65-256,ethos-u85-256,hxwe2"
 RECORD = "demo.json"

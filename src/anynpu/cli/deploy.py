@@ -13,7 +13,7 @@ from anynpu.cli.command import Command, refuse_unused
 from anynpu.deploy import probe, volume
 from anynpu.deploy.image import find_image
 from anynpu.errors import ConfigError
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 from anynpu.schema import near
 
 VOLUME = "volume:"

@@ -15,8 +15,7 @@ from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.task import FLAGS, opened
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, on_one_line
 from anynpu.files import check_free, write_whole
-from anynpu.pipeline.output import as_json
-from anynpu.pipeline.record import error_record
+from anynpu.records.parts import as_json, error_record
 from anynpu.tasks import draw, video
 from anynpu.tasks.detect import Detections, Detector, Threshold, Timing, class_numbers
 from anynpu.tasks.images import SUFFIXES

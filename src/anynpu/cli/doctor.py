@@ -10,7 +10,7 @@ import click
 
 from anynpu.cli import options
 from anynpu.cli.command import Command
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 
 if TYPE_CHECKING:
     from anynpu.drivers.doctor import Examination

@@ -27,7 +27,7 @@ from anynpu.drivers.zhouyi import udev as udevs
 from anynpu.drivers.zhouyi import verify as verifies
 from anynpu.drivers.zhouyi.edits import LOST
 from anynpu.errors import AnyNpuError, ConfigError
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 
 TREE = click.argument("tree", type=click.Path(path_type=Path))
 KERNEL = (

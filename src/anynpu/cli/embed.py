@@ -19,7 +19,7 @@ from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, on_one_line
 from anynpu.files import check_free, write_whole
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.embed import Buckets, ImageTower, TextTower, ZeroShot, tower
 from anynpu.tasks.images import Picture, images_in, read_image

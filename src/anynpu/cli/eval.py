@@ -13,12 +13,12 @@ from typing import Any
 import click
 
 from anynpu import schema
+from anynpu.api.feed import ZOO, remembered, source_specs
 from anynpu.artifact import Artifact
 from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused, threshold
 from anynpu.cli.compare import LEVEL, LEVEL_SHARE, rules_of
 from anynpu.cli.eval_text import show
-from anynpu.cli.feed import ZOO, remembered, source_specs
 from anynpu.cli.progress import observer
 from anynpu.cli.run import open_on
 from anynpu.cli.task import FLAGS, opened
@@ -33,9 +33,7 @@ from anynpu.measure.labels import class_numbers, folder_classes, read_labels, re
 from anynpu.measure.pairs import read_pairs
 from anynpu.measure.threshold import sentences
 from anynpu.pipeline import disjoint
-from anynpu.pipeline.output import as_json
-from anynpu.pipeline.steps import own_version
-from anynpu.runtime.versions import versions_of
+from anynpu.records.parts import as_json, own_version
 from anynpu.schema import sealed
 from anynpu.tasks import card as cards
 from anynpu.tasks.classify import Classifier
@@ -282,18 +280,15 @@ def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: P
     known = disjoint.known_of(artifact)
     overlap = disjoint.of_arrays(known, data) if isinstance(known, Calibrated) else known
     notes = [*labels.notes, *disjoint.require(overlap, given["allow_overlap"], artifact.path)]
-    session, _ = open_on(artifact, given)
     like, rows = by_name((*inputs, *outputs)), []
-    try:
+    with open_on(artifact, given) as session:
         for at in range(len(data)):
-            rows.append(run_real(session, data[at], like))
+            rows.append(run_real(session.runtime, data[at], like))
             progress(at + 1, len(data))
-        versions = versions_of(session)
-    finally:
-        session.close()
+        versions = session.versions
     found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     outcome = evaluate.scored(metric, data.inputs, found, labels.values)
-    return Evaluated(artifact, session.what, kind, outcome, tuple(notes), versions)
+    return Evaluated(artifact, session.executed, kind, outcome, tuple(notes), versions)
 
 
 def _dataset(given: Mapping[str, Any], inputs: tuple[TensorSpec, ...], artifact: Artifact) -> Any:

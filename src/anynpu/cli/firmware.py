@@ -18,7 +18,8 @@ from anynpu.errors import ConfigError
 from anynpu.files import follow_umask, followed, writing
 from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.tree import VECTORS, Project, make_project
-from anynpu.pipeline.output import as_json, check_output, swap
+from anynpu.pipeline.output import check_output, swap
+from anynpu.records.parts import as_json
 
 
 @click.command(cls=Command)

@@ -13,7 +13,7 @@ from anynpu.cli import options
 from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 from anynpu.runtime.noe.hub_cards import HubModel, HubTensor
 from anynpu.source import fetch
 from anynpu.source import hub as models

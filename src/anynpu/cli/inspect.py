@@ -24,12 +24,11 @@ from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, on_one_line
 from anynpu.measure.layers import worst_layers
 from anynpu.pipeline.check import ChipCheck
 from anynpu.pipeline.check import check as run_check
-from anynpu.pipeline.output import REPORT, as_json
 from anynpu.pipeline.planner import chain
-from anynpu.pipeline.record import receipt
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.platform import Platform
+from anynpu.records.parts import REPORT, as_json, receipt
 from anynpu.report.figures import count, kib, said_by
 from anynpu.report.schema import read as read_record
 from anynpu.runtime.base import sessions_for

@@ -228,7 +228,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
 def _tell(error: AnyNpuError, arguments: Sequence[str]) -> int:
     """Says what went wrong: one sentence, what is known about it, and what to do next."""
     if _wants_json(arguments):
-        from anynpu.pipeline.record import error_record
+        from anynpu.records.parts import error_record
 
         click.echo(json.dumps({"error": error_record(error)}))
     lines = [f"anynpu: {error.message}"]

@@ -15,7 +15,7 @@ from anynpu.cli.compare import LEDGER, LEVEL, MARGIN, gate_of, rules_of
 from anynpu.cli.table import print_table
 from anynpu.measure.compare import WORSE
 from anynpu.measure.threshold import sentences
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 
 
 @click.command(cls=Command)

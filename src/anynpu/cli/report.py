@@ -11,7 +11,7 @@ from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole, writing
-from anynpu.pipeline.output import REPORT, as_json
+from anynpu.records.parts import REPORT, as_json
 from anynpu.report import html, junit, records_markdown
 from anynpu.report.schema import KINDS, published, read
 

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
+from anynpu.api.feed import read_feed
+from anynpu.api.session import Session, is_board
+from anynpu.api.session import open_on as open_session
 from anynpu.artifact import Artifact
 from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused
-from anynpu.cli.feed import Feed, read_feed, source_specs
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
 from anynpu.files import check_free, write_whole
-from anynpu.pipeline.output import as_json
-from anynpu.pipeline.record import receipt
-from anynpu.pipeline.steps import own_version
+from anynpu.records.parts import as_json, receipt
 from anynpu.report import figures
-from anynpu.runtime import trial
-from anynpu.runtime.base import open_artifact, open_session, run_stored
-from anynpu.runtime.versions import versions_of
-from anynpu.runtime.watch import watch
-from anynpu.tensors import Array, TensorSpec, by_name, relayout
+from anynpu.runtime.base import open_artifact
+from anynpu.tensors import Array
 
 ON_BOARD = "anynpu.on_board"
 MOST_ROWS = 40
@@ -88,65 +85,34 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
         refuse_unused(ctx, "there is no -o", "overwrite")
     subject = open_artifact(artifact, given["strict"])
     feed = read_feed(inputs, subject, options.preprocess(given["preprocess"]), given["limit"])
-    session, running = open_on(subject, given)
-    try:
-        answers = [run_stored(session, sample) for sample in feed.samples]
-        versions = versions_of(session)
-    finally:
-        session.close()
-    real, notes = _real(answers, session.outputs, subject, feed)
+    with open_on(subject, given) as session:
+        answer = session.answer(feed)
+        versions = session.versions
+    real, notes = answer.outputs, list(answer.notes)
     if output is not None:
         packed = io.BytesIO()
         np.savez(packed, **real)  # type: ignore[arg-type]  # numpy types the keywords as its own options
         write_whole(output, packed.getvalue())
     more: dict[str, Any] = {"versions": versions} if versions else {}
-    more |= {"memory": running.memory()} if running else {}
+    more |= {"memory": session.board.memory()} if session.board else {}
     more |= {"notes": notes} if notes else {}
-    if found := receipt(getattr(session, "placement", None)):
+    if found := receipt(session.placement):
         more["receipt"] = found
-    _show_outputs(given["format"], session.what, real, more, len(feed.samples))
+    _show_outputs(given["format"], session.executed, real, more, len(feed.samples))
     for note in () if given["quiet"] else notes:
         click.echo(f"note: {note}", err=True)
     return 0
 
 
-def _real(
-    answers: Sequence[Mapping[str, Array]], specs: Sequence[TensorSpec], subject: Artifact, feed: Feed
-) -> tuple[dict[str, Array], list[str]]:
-    """Returns the outputs as real numbers, several samples along the first axis, and what was moved on both sides.
-
-    Inputs that came in the layout of the source take the outputs back to it.
-    """
-    notes, like = list(feed.notes), by_name(source_specs(subject)[1]) if feed.moved else {}
-    real = {}
-    for spec in specs:
-        rows = [spec.to_real(answer[spec.name]) for answer in answers]
-        wanted = like[spec.name].layout if spec.name in like else spec.layout
-        if wanted and spec.layout and wanted != spec.layout:
-            rows = [relayout(row, spec.layout, wanted) for row in rows]
-            notes.append(f"output {spec.name}: moved from {spec.layout} to {wanted}, the layout of its source")
-        real[spec.name] = rows[0] if len(rows) == 1 else np.concatenate([np.atleast_1d(row) for row in rows])
-    return real, notes
-
-
-def open_on(artifact: Artifact, given: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Returns a session on the device that the flags name, and what runs there where that is our firmware."""
-    from anynpu.firmware import run as firmware
-
-    format, device = artifact.manifest.format, given["device"]
-    if device is None and format == "c":
-        device = "host"
+def open_on(artifact: Artifact, given: Mapping[str, Any]) -> Session:
+    """Returns a session on the device that the flags name."""
     ctx = click.get_current_context(silent=True)  # there is none in the threads of a bench
-    if device is None or not firmware.is_board(device):
-        if ctx is not None and not ctx.meta.get(ON_BOARD):
-            refuse_unused(ctx, "nothing runs on a board", "timeout")
-        trial.require(artifact, device)
-        return open_session(artifact, device), None
     if ctx is not None:
-        ctx.meta[ON_BOARD] = True
-    running = firmware.start(artifact, device, options.store(given), {"anynpu": own_version()}, given["timeout"])
-    watch(running.session)
-    return running.session, running
+        if is_board(artifact, given["device"]):
+            ctx.meta[ON_BOARD] = True
+        elif not ctx.meta.get(ON_BOARD):
+            refuse_unused(ctx, "nothing runs on a board", "timeout")
+    return open_session(artifact, given["device"], options.store(given), given["timeout"])
 
 
 def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[str, Any], samples: int) -> None:

@@ -23,7 +23,7 @@ from anynpu.cli.search_index import OPENED, opened_index
 from anynpu.cli.show_search import show_answer, show_summary, teller
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError, on_one_line
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 from anynpu.runtime import task
 from anynpu.tasks.embed import ImageTower
 from anynpu.tasks.images import read_image
@@ -278,9 +278,8 @@ def recall(ctx: click.Context, /, other: Path, **given: Any) -> int:
     with ExitStack() as stack:
         opened = stack.enter_context(opened_index(given, ()))
         subject = task.read_subject(other, ("embed-image",))
-        session, _ = open_on(subject.artifact, OPENED)
-        stack.callback(session.close)
-        model = picture_model(subject.artifact, ImageTower(task.model_of(subject, session)))
+        session = stack.enter_context(open_on(subject.artifact, OPENED))
+        model = picture_model(subject.artifact, ImageTower(task.model_of(subject, session.runtime)))
         result = measure(opened, model, given["samples"])
     if given["format"] == "json":
         record = {"schema_version": 1, "kind": "search-recall", **schema.to_dict(result, whole=True)}

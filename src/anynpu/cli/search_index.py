@@ -50,9 +50,8 @@ def opened_index(given: Mapping[str, Any], wanted: Sequence[str], new: bool = Fa
             if path is None:
                 continue
             subject = task.read_subject(path.absolute(), ("embed-image" if name == "image" else "embed-text",))
-            session, _ = open_on(subject.artifact, OPENED)
-            stack.callback(session.close)
-            model = task.model_of(subject, session)
+            session = stack.enter_context(open_on(subject.artifact, OPENED))
+            model = task.model_of(subject, session.runtime)
             if name == "image":
                 pictures = picture_model(subject.artifact, ImageTower(model))
             else:

@@ -145,10 +145,9 @@ def _open_anywhere(artifact: Artifact, settings: ModelSettings) -> Any:
     if on.partition(":")[0] not in BOARDS:
         return open_here(artifact, settings)
     from anynpu.firmware import run as firmware
-    from anynpu.pipeline.steps import own_version
     from anynpu.store import Store
 
-    return firmware.start(artifact, on, Store(), {"anynpu": own_version()}).session
+    return firmware.start(artifact, on, Store()).session
 
 
 def _serve(settings: ServiceSettings, given: Mapping[str, Any]) -> int:

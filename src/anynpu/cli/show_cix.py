@@ -12,7 +12,7 @@ import numpy as np
 from anynpu import schema
 from anynpu.artifact import Manifest
 from anynpu.cli.table import print_table
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 from anynpu.report.figures import kib
 from anynpu.runtime.noe.artifact import manifest_of
 from anynpu.runtime.noe.cix import Cix, CixTensor, read_cix

@@ -10,7 +10,7 @@ import click
 
 from anynpu.cli.table import print_table
 from anynpu.errors import on_one_line
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 from anynpu.report.figures import count
 from anynpu.source.load import ModelSource
 

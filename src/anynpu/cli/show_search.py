@@ -15,7 +15,7 @@ from anynpu.apps.search.intake import Progress, Summary
 from anynpu.apps.search.query import Answer, Result
 from anynpu.cli.table import print_table
 from anynpu.errors import on_one_line
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 
 TELL_S = 2.0
 MOST_LISTED = 20

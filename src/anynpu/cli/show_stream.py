@@ -9,7 +9,7 @@ import click
 from anynpu.artifact import Artifact
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 from anynpu.runtime.ethos_u.listing import listing
 
 

@@ -17,10 +17,10 @@ from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
 from anynpu.files import write_whole
-from anynpu.pipeline.output import as_json
 from anynpu.pipeline.sweep import CELLS, RECORD, Sweep, local, on_cluster
 from anynpu.pipeline.sweep import sweep as run_sweep
 from anynpu.quantize.calibration import Preprocess
+from anynpu.records.parts import as_json
 from anynpu.report.figures import decibel, kib, percent
 from anynpu.report.html import render
 

@@ -33,8 +33,5 @@ def opened(path: Path, kind: str | tuple[str, ...], given: Mapping[str, Any]) ->
         channels=given.get("channels") or "",
         strict=bool(given.get("strict")),
     )
-    session, _ = open_on(subject.artifact, given)
-    try:
-        yield task.model_of(subject, session)
-    finally:
-        session.close()
+    with open_on(subject.artifact, given) as session:
+        yield task.model_of(subject, session.runtime)

@@ -19,7 +19,7 @@ from anynpu.cli import options
 from anynpu.cli.command import Group
 from anynpu.cli.table import print_table
 from anynpu.errors import IntegrityError, ToolFailed, ToolMissing
-from anynpu.pipeline.output import as_json
+from anynpu.records.parts import as_json
 
 
 @click.group(cls=Group)

@@ -19,13 +19,14 @@ from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.pipeline import unpu_bench as bench
 from anynpu.pipeline.build import BuildResult, Timed
 from anynpu.pipeline.build import build as run_build
-from anynpu.pipeline.output import as_json, check_output, write_output
+from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.pipeline.unpu_flags import BIT_WIDTH, BITS, FORMATS, INSTEAD, Flag, flags, parse_formats, settings
 from anynpu.pipeline.unpu_source import LAYOUTS, Named, layouts, names, shapes
 from anynpu.pipeline.unpu_source import source as model_source
+from anynpu.records.parts import as_json
 from anynpu.report.figures import chip_row, table_notes
 from anynpu.store import Store
 

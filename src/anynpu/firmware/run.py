@@ -16,6 +16,7 @@ from anynpu.firmware.compiler import version
 from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.model import HEADER, VELA_FORMAT, defines
 from anynpu.firmware.project.tree import Project, make_project
+from anynpu.records.parts import own_version
 from anynpu.runtime import qemu
 from anynpu.runtime.device import elf
 from anynpu.runtime.device.program import Program
@@ -59,11 +60,8 @@ def is_board(on: str) -> bool:
     return ON.fullmatch(on) is not None
 
 
-def start(artifact: Artifact, on: str, store: Store, tools: Mapping[str, str], timeout_s: float = 10.0) -> Running:
-    """Returns the artifact running on `on`: host, qemu, qemu:MACHINE or serial:PORT[@BAUD].
-
-    `tools` are versions that the built firmware is kept under, beside those of the compiler.
-    """
+def start(artifact: Artifact, on: str, store: Store, timeout_s: float = 10.0) -> Running:
+    """Returns the artifact running on `on`: host, qemu, qemu:MACHINE or serial:PORT[@BAUD]."""
     fingerprint = _fingerprint(artifact)
     if on.startswith("serial:"):
         line: Transport = SerialPort(on.removeprefix("serial:"))
@@ -72,7 +70,7 @@ def start(artifact: Artifact, on: str, store: Store, tools: Mapping[str, str], t
         clock = f"the board's timer at {hz} Hz" if hz else "the board's instruction counter"
         return Running(session, _labelled(clock, session))
     board = "host" if on == "host" else qemu_board(artifact, on.partition(":")[2])
-    built = build(artifact, board, store, tools)
+    built = build(artifact, board, store)
     line = _line(built, board)
     session = BoardSession(artifact, line, timeout_s, fingerprint=fingerprint)
     clock = "wall clock of this host"
@@ -128,7 +126,7 @@ def _line(built: Artifact, board: str) -> Program:
     return qemu.line_to(board.removeprefix("qemu-"), built.main)
 
 
-def build(artifact: Artifact, board: str, store: Store, tools: Mapping[str, str]) -> Artifact:
+def build(artifact: Artifact, board: str, store: Store) -> Artifact:
     """Returns the built firmware of an artifact for a board, from the store if it was built before."""
     if board != "host":
         _find(qemu.PROGRAM, qemu.PACKAGE)  # before minutes of compiling
@@ -138,7 +136,7 @@ def build(artifact: Artifact, board: str, store: Store, tools: Mapping[str, str]
         "firmware",
         {"artifact": artifact.digest, "tree": _digest(project)},
         {"board": board},
-        {**tools, compiler: version(_find(compiler, package))},
+        {"anynpu": own_version(), compiler: version(_find(compiler, package))},
         platform=artifact.manifest.step.platform if artifact.manifest.step else "",
     )
     return store.build(step, lambda out, log: _make(project, out, log)).artifact

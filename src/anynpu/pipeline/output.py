@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from anynpu.artifact import EVIDENCE, MANIFEST, Artifact
 from anynpu.errors import ConfigError
 from anynpu.files import follow_umask, followed, writing
 from anynpu.pipeline.build import BuildResult
 from anynpu.quantize.tflite_given import GIVEN
+from anynpu.records.parts import REPORT
 
-REPORT = "report.json"
 MOST_CARRIED_BYTES = 8 << 20
 """An artifact carries evidence of at most this size; larger known answers lie beside it only."""
 
@@ -125,8 +123,3 @@ def _backup_name(out: Path) -> Path:
         count += 1
         kept = out.with_name(f"{out.name}.backup-{stamp}-{count}")
     return kept
-
-
-def as_json(data: Any) -> str:
-    """Returns readable JSON."""
-    return json.dumps(data, indent=1, sort_keys=False, allow_nan=False) + "\n"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from datetime import UTC, datetime
 from typing import Any
 
 from anynpu import schema
-from anynpu.artifact import Artifact, Placement
-from anynpu.errors import AnyNpuError
+from anynpu.artifact import Artifact
 from anynpu.measure.verify import Verification
 from anynpu.pipeline.build import BuildResult, ChipResult
-from anynpu.pipeline.steps import own_version
+from anynpu.records.parts import error_record, own_version, receipt
 
 SCHEMA_VERSION = 1
 CLAIM = "the compiler's claim: its file was not executed here"
@@ -90,30 +88,3 @@ def verification_record(verification: Verification) -> dict[str, Any]:
     """Returns the proof as plain data, with the figures of the worst output beside those of each."""
     data: dict[str, Any] = schema.to_dict(verification)
     return {"sqnr_db": verification.sqnr_db, "cosine": verification.cosine, **data}
-
-
-def receipt(placement: Placement | None) -> dict[str, Any] | None:
-    """Returns the placement receipt: shares, and each operator that is not on the NPU with the reason."""
-    if placement is None:
-        return None
-    return {
-        "npu": placement.npu,
-        "operators": len(placement.operators),
-        "on_npu": placement.on_npu,
-        "operator_share": placement.operator_share,
-        "mac_share": placement.mac_share,
-        "share": placement.share,
-        "source": placement.source,
-        "elsewhere": [schema.to_dict(op) for op in placement.elsewhere()],
-    }
-
-
-def _finite(value: Any) -> Any:
-    """Returns None for a figure that JSON cannot hold."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def error_record(error: AnyNpuError) -> dict[str, Any]:
-    """Returns an error as plain data."""
-    data = {k: schema.to_dict(_finite(v)) for k, v in vars(error).items()}
-    return {"kind": type(error).__name__, "exit_status": error.exit_status, **data}

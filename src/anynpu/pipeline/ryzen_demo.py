@@ -30,9 +30,9 @@ from anynpu.measure.samples import LABELS, SampleSet, read_samples
 from anynpu.measure.subject import Infer
 from anynpu.measure.verify import Gate, class_axes, run_all
 from anynpu.pipeline.build import BuildResult, ChipResult, build
-from anynpu.pipeline.record import error_record, receipt
 from anynpu.pipeline.request import Request
-from anynpu.pipeline.steps import Observer, own_version
+from anynpu.pipeline.steps import Observer
+from anynpu.records.parts import error_record, own_version, receipt
 from anynpu.runtime.base import sessions_for
 from anynpu.runtime.vitisai import VitisAiSession
 from anynpu.runtime.vitisai_cache import CompileCache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +13,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-import anynpu
 from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing
@@ -33,6 +31,7 @@ from anynpu.platform import Platform
 from anynpu.quantize import sources
 from anynpu.quantize.calibration import Dataset, checked, load_data, sample_digests, source_digest, split_holdout
 from anynpu.quantize.tflite_given import GIVEN
+from anynpu.records.parts import own_version
 from anynpu.runtime import int8_sums, trial
 from anynpu.runtime.base import choose, sessions_for
 from anynpu.source import dependencies, load, zoo
@@ -58,17 +57,6 @@ class Observer(Protocol):
     def progress(self, done: int, total: int) -> None: ...
 
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None: ...
-
-
-@functools.cache
-def own_version() -> str:
-    """Returns anynpu's version with a digest of its code, so that a changed program never reuses old results."""
-    digest = hashlib.sha256()
-    root = Path(anynpu.__file__).parent
-    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".ini", ".c", ".h")):
-        if path.relative_to(root).parts[0] not in ("cli", "report", "testing"):
-            digest.update(path.read_bytes())
-    return f"{anynpu.__version__}+{digest.hexdigest()[:12]}"
 
 
 @dataclass(frozen=True)

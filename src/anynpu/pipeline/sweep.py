@@ -26,12 +26,11 @@ from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolMissing
 from anynpu.files import write_whole, writing
 from anynpu.measure.threshold import sentences
 from anynpu.pipeline.build import build
-from anynpu.pipeline.output import as_json
 from anynpu.pipeline.preview import Silent
-from anynpu.pipeline.record import error_record, record
+from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
-from anynpu.pipeline.steps import own_version
 from anynpu.quantize.calibration import source_digest
+from anynpu.records.parts import as_json, error_record, own_version
 from anynpu.source.load import identify
 from anynpu.store import Store
 

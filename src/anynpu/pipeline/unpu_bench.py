@@ -16,9 +16,9 @@ from anynpu.firmware.project.answers import FILE as VECTORS
 from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.tree import make_project
 from anynpu.pipeline.build import BuildResult, ChipResult
-from anynpu.pipeline.record import error_record
 from anynpu.pipeline.unpu_flags import FORMATS, bits, closure, in_flags
 from anynpu.platform import Platform
+from anynpu.records.parts import error_record
 from anynpu.schema import near
 from anynpu.tensors import TensorSpec
 

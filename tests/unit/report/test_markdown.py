@@ -15,9 +15,9 @@ from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolFailed, Unsup
 from anynpu.measure.fidelity import Fidelity
 from anynpu.measure.verify import Verification
 from anynpu.pipeline.build import BuildResult, ChipResult
-from anynpu.pipeline.output import as_json
-from anynpu.pipeline.record import error_record, record
+from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
+from anynpu.records.parts import as_json, error_record
 from anynpu.report import figures
 from anynpu.report.markdown import render
 from anynpu.source.load import ModelSource

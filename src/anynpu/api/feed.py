@@ -1,4 +1,4 @@
-"""What -i names, as an artifact stores it: arrays, images, texts, samples of the zoo, random numbers.
+"""Inputs as an artifact stores them: arrays, and what -i names: files, images, texts, zoo samples, random numbers.
 
 Real numbers come in the layout of the model that the artifact was built from, as `build`, `eval` and `compare` take
 them, or in the artifact's own; what was moved is said.
@@ -34,7 +34,10 @@ class Feed:
     """Whether the inputs came in the layout of the source: the outputs go back to it."""
 
 
-def source_specs(artifact: Artifact) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]:
+Specs = tuple[tuple[TensorSpec, ...], tuple[TensorSpec, ...]]
+
+
+def source_specs(artifact: Artifact) -> Specs:
     """Returns inputs and outputs in the layouts of the float model: that of the same build, or what is known of it."""
     if (model := float_model(artifact)) is not None:
         return model.manifest.inputs, model.manifest.outputs
@@ -56,7 +59,7 @@ def float_model(artifact: Artifact) -> Artifact | None:
 
 def read_feed(source: str, artifact: Artifact, preprocess: Preprocess | None, limit: int | None) -> Feed:
     """Returns the samples behind `source` as the artifact stores them."""
-    specs, like = artifact.manifest.inputs, by_name(source_specs(artifact)[0])
+    specs, sources = artifact.manifest.inputs, source_specs(artifact)[0]
     suffix = Path(source).suffix.lower()
     is_array = suffix in (".npy", ".npz") and not source.startswith(ZOO)
     if preprocess is not None and not (suffix in SUFFIXES or Path(source).is_dir()):
@@ -66,13 +69,28 @@ def read_feed(source: str, artifact: Artifact, preprocess: Preprocess | None, li
 
         arrays = read_arrays(Path(source), specs)
     else:
+        like = by_name(sources)
         wanted = tuple(like.get(spec.name, spec) for spec in specs)
         arrays = _whole_numbers(_made(source, artifact, wanted, preprocess, limit), specs)
+    return feed_of(arrays, specs, sources, is_array, limit)
+
+
+def feed_of(
+    arrays: Mapping[str, Array],
+    specs: Sequence[TensorSpec],
+    sources: Sequence[TensorSpec],
+    stored: bool = True,
+    limit: int | None = None,
+) -> Feed:
+    """Returns arrays by input name as the artifact stores them: `specs` are its inputs, `sources` those of the float
+    model. With `stored`, integers of an input's own type may be stored values.
+    """
+    like = by_name(sources)
     placed: dict[str, Array] = dict(arrays)  # a name that the model does not have is left for later
     notes, moved = [], False
     for spec in specs:
         if spec.name in arrays:
-            placed[spec.name], note = _placed(arrays[spec.name], spec, like.get(spec.name, spec), is_array)
+            placed[spec.name], note = _placed(arrays[spec.name], spec, like.get(spec.name, spec), stored)
             notes += [note] if note else []
             moved = moved or bool(note)
     return Feed(_samples(placed, specs, limit), tuple(notes), moved)

@@ -1,0 +1,1 @@
+"""Records: what verbs print as JSON, write to files and make reports of."""
