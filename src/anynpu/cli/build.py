@@ -8,21 +8,18 @@ from typing import Any
 
 import click
 
+from anynpu.api.result import Build
 from anynpu.cli import options
 from anynpu.cli.command import Command
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
-from anynpu.pipeline.build import BuildResult
 from anynpu.pipeline.build import build as run_build
-from anynpu.pipeline.output import check_output, write_output
+from anynpu.pipeline.output import check_output
 from anynpu.pipeline.preview import preview
-from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
-from anynpu.records.parts import REPORT, as_json
-from anynpu.report import html, junit
+from anynpu.records.parts import as_json
 from anynpu.report.figures import chip_row, table_notes
-from anynpu.report.markdown import render
 from anynpu.store import Store
 
 
@@ -58,18 +55,17 @@ def build_and_report(request: Request, store: Store, given: dict[str, Any]) -> i
     out = Path(given["output"])
     check_output(out, given["overwrite"], files_read(request, given), store.cache)
     with observer(given["quiet"]) as watcher:
-        result = run_build(request, store, watcher)
-    data = record(result)
-    kept = write_output(result, out, given["overwrite"], report_files(data))
+        built = Build(run_build(request, store, watcher))
+    kept = built.save(out, given["overwrite"])
     if given["format"] == "json":
-        click.echo(as_json(data), nl=False)
+        click.echo(as_json(built.record), nl=False)
     else:
-        _print(result, data)
+        _print(request.source.model, built.record)
     if kept is not None and not given["quiet"]:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     if not given["quiet"]:
         click.echo(f"report: {out / 'report.html'}", err=True)
-    return result.exit_status
+    return built.exit_status
 
 
 def files_read(request: Request, given: Mapping[str, Any]) -> list[str]:
@@ -79,18 +75,8 @@ def files_read(request: Request, given: Mapping[str, Any]) -> list[str]:
     return [str(name) for name in (*named, given.get("config")) if name]
 
 
-def report_files(data: dict[str, Any]) -> dict[str, str]:
-    """Returns the reports of a build by file name, all of the same record."""
-    return {
-        REPORT: as_json(data),
-        "report.md": render(data),
-        "report.html": html.render(data),
-        "report.junit.xml": junit.render(data),
-    }
-
-
-def _print(result: BuildResult, data: dict[str, Any]) -> None:
-    print_table([chip_row(chip) for chip in data["chips"]], title=result.request.source.model)
+def _print(title: str, data: dict[str, Any]) -> None:
+    print_table([chip_row(chip) for chip in data["chips"]], title=title)
     for note in (*table_notes(data["chips"]), *data["notes"]):
         click.echo(note)
     for chip in data["chips"]:

@@ -8,8 +8,9 @@ from typing import Any
 
 import click
 
+from anynpu.api.result import report_files
 from anynpu.cli import options
-from anynpu.cli.build import build_and_report, report_files
+from anynpu.cli.build import build_and_report
 from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.receipt import lines

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from anynpu import plugins, schema
+from anynpu.api.result import Checks
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.cli import options
 from anynpu.cli.command import Command, refuse_unused
@@ -331,28 +332,15 @@ def check(ctx: click.Context, /, **_: Any) -> int:
         given["data"] = "" if source.kind == "zoo" else "random:4"
     request = options.request(given)
     with observer(given["quiet"]) as watcher:
-        results = run_check(request, options.store(given), watcher)
+        checks = Checks(tuple(run_check(request, options.store(given), watcher)))
     if given["format"] == "json":
-        chips = [{"chip": r.chip, "findings": schema.to_dict(r.findings), "error": _error(r)} for r in results]
+        chips = [{"chip": r.chip, "findings": schema.to_dict(r.findings), "error": _error(r)} for r in checks.results]
         click.echo(as_json({"schema_version": 1, "kind": "check", "chips": chips}), nl=False)
     else:
-        _print_check(results)
-    return next((r.exit_status for r in results if r.exit_status), 0)
+        for line in str(checks).splitlines():
+            click.echo(on_one_line(line))
+    return checks.exit_status
 
 
 def _error(result: ChipCheck) -> str | None:
     return result.error.message if result.error else None
-
-
-def _print_check(results: list[ChipCheck]) -> None:
-    for result in results:
-        if result.error:
-            click.echo(
-                f"{result.chip}: {result.error.message}" + (f" ({result.error.hint})" if result.error.hint else "")
-            )
-        elif not result.findings:
-            click.echo(f"{result.chip}: nothing in the way")
-        else:
-            click.echo(f"{result.chip}: {len(result.findings)} finding{'s' * (len(result.findings) != 1)}")
-        for finding in result.findings:
-            click.echo(on_one_line(f"  {finding}"))

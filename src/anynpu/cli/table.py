@@ -9,6 +9,7 @@ import click
 
 from anynpu.cli.terminal import drawn_on
 from anynpu.errors import on_one_line
+from anynpu.report.text import columns
 
 STYLES = {"ok": "green", "ready": "green", "yes": "green", "not executed": "yellow"}
 
@@ -17,15 +18,11 @@ def print_table(rows: Sequence[Mapping[str, str]], title: str = "") -> None:
     """Prints rows of equal keys: drawn with rich on a terminal, plain columns otherwise."""
     if not rows:
         return
-    rows = [{name: on_one_line(cell) for name, cell in row.items()} for row in rows]
     if sys.stdout.isatty():
-        _rich(rows, title)
+        _rich([{name: on_one_line(cell) for name, cell in row.items()} for row in rows], title)
         return
-    if title:
-        click.echo(title)
-    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in rows[0]}
-    for cells in ({name: name for name in rows[0]}, *rows):
-        click.echo("  ".join(cells[name].ljust(width) for name, width in widths.items()).rstrip())
+    for line in ([title] if title else []) + columns(rows):
+        click.echo(line)
 
 
 def _rich(rows: Sequence[Mapping[str, str]], title: str) -> None:

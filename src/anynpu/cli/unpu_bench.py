@@ -10,8 +10,9 @@ from typing import Any
 
 import click
 
+from anynpu.api.result import report_files
 from anynpu.cli import options
-from anynpu.cli.build import files_read, report_files
+from anynpu.cli.build import files_read
 from anynpu.cli.command import Command
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table

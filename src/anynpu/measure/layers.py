@@ -116,11 +116,14 @@ def worst_layers(graph: Mapping[str, Any], count: int = WORST) -> list[dict[str,
 
     `drop_db` is the SQNR of the node's worst compared input less its own: where a fault begins, it is large.
     """
-    tensors = graph["tensors"]
-    rows = []
+    rows = [{**node, "drop_db": lost} for node, lost in zip(graph["nodes"], layer_losses(graph), strict=True)]
+    return sorted((row for row in rows if row["sqnr_db"] is not None), key=lambda row: row["sqnr_db"])[:count]
+
+
+def layer_losses(graph: Mapping[str, Any]) -> list[float | None]:
+    """Returns for every node how much lower its SQNR is than that of its worst compared input."""
+    tensors, losses = graph["tensors"], []
     for node in graph["nodes"]:
-        if node["sqnr_db"] is None:
-            continue
         before = [tensors[name]["sqnr_db"] for name in node["inputs"] if tensors[name]["sqnr_db"] is not None]
-        rows.append({**node, "drop_db": min(before) - node["sqnr_db"] if before else None})
-    return sorted(rows, key=lambda row: row["sqnr_db"])[:count]
+        losses.append(min(before) - node["sqnr_db"] if before and node["sqnr_db"] is not None else None)
+    return losses

@@ -1,0 +1,239 @@
+"""anynpu.build and anynpu.check: a model for one or more chips, and what came of it."""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import fields, replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anynpu import schema
+from anynpu.api.live import Samples, model_file, samples_file
+from anynpu.api.result import Build, Checks
+from anynpu.errors import AnyNpuError, ConfigError
+from anynpu.files import cache_chosen
+from anynpu.measure.threshold import setting_of
+from anynpu.measure.verify import Gate
+from anynpu.pipeline.build import build as run_build
+from anynpu.pipeline.check import check as run_check
+from anynpu.pipeline.output import check_output
+from anynpu.pipeline.request import Request, parse_share
+from anynpu.pipeline.steps import Observer
+from anynpu.quantize.calibration import Preprocess
+from anynpu.source.load import ModelSource
+from anynpu.store import Store
+
+if TYPE_CHECKING:
+    from anynpu.api.live import Model
+
+RANDOM = "random:4"
+"""What `check` calibrates with where no samples are given: ranges change no operator."""
+
+
+class Silent:
+    """Hears what a build does, and says nothing."""
+
+    def started(self, chip: str, stage: str) -> None:
+        return
+
+    def progress(self, done: int, total: int) -> None:
+        return
+
+    def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
+        return
+
+
+def build(
+    model: Model,
+    chips: str | Sequence[str],
+    data: Samples | None = None,
+    *,
+    output: str | PathLike[str] | None = None,
+    overwrite: bool = False,
+    test: Samples | None = None,
+    limit: int = 512,
+    preprocess: Preprocess | Mapping[str, Any] | None = None,
+    task: str = "",
+    tokenizer: str | PathLike[str] = "",
+    metric: str = "",
+    require_npu: float | str = 1.0,
+    min_sqnr: float | None = None,
+    max_drop: float | None = None,
+    ckpt: str | PathLike[str] = "",
+    trust_checkpoint: bool = False,
+    arg: Mapping[str, Any] | None = None,
+    shape: Mapping[str, Sequence[int]] | None = None,
+    dtype: Mapping[str, str] | None = None,
+    layout: Mapping[str, str] | None = None,
+    channels: Mapping[str, str] | None = None,
+    output_names: Sequence[str] = (),
+    option: Mapping[str, Any] | None = None,
+    cache_dir: str | PathLike[str] | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> Build:
+    """Exports, quantises, compiles, executes and compares a model for one or more chips.
+
+    `model` is what -m takes, a live `torch.nn.Module` or an `onnx.ModelProto`; `data` and `test` are what --data and
+    --test take, or arrays. The other names are those of the flags of `anynpu build`. Options of compilers (-O) are
+    keywords of their own (method="mse") or entries of `option` ({"vela.optimise": "size"}). With `output` the folder is
+    written as the command line writes it.
+
+    What concerns the model itself raises. What concerns one chip is that chip's result; `Build.require()` raises it.
+    """
+    with _files(cache_dir) as (folder, store):
+        source, notes, title = _source(
+            model, folder, data, ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names
+        )
+        request = Request(
+            source=source,
+            chips=_names(chips),
+            data=samples_file(data, folder, "data"),
+            test=samples_file(test, folder, "test"),
+            limit=limit,
+            preprocess=_preprocess(preprocess),
+            task=str(task),
+            tokenizer=str(tokenizer),
+            metric=metric,
+            options=_options(option, options),
+            require_npu=parse_share(require_npu) if isinstance(require_npu, str) else float(require_npu),
+            gate=_gate(min_sqnr, max_drop),
+            origins=_origins(require_npu, min_sqnr, max_drop),
+        )
+        out = None if output is None else Path(output)
+        if out is not None:
+            check_output(out, overwrite, [source.model, request.data, request.test], store.cache)
+        result = run_build(request, store, observer or Silent())
+        shown = replace(request, source=replace(source, model=title), data=_shown(data), test=_shown(test))
+        built = Build(replace(result, request=shown, notes=[*result.notes, *notes]))
+        if out is not None:
+            built.save(out, overwrite)
+        return built
+
+
+def check(
+    model: Model,
+    chips: str | Sequence[str],
+    data: Samples | None = None,
+    *,
+    limit: int = 512,
+    preprocess: Preprocess | Mapping[str, Any] | None = None,
+    task: str = "",
+    tokenizer: str | PathLike[str] = "",
+    ckpt: str | PathLike[str] = "",
+    trust_checkpoint: bool = False,
+    arg: Mapping[str, Any] | None = None,
+    shape: Mapping[str, Sequence[int]] | None = None,
+    dtype: Mapping[str, str] | None = None,
+    layout: Mapping[str, str] | None = None,
+    channels: Mapping[str, str] | None = None,
+    output_names: Sequence[str] = (),
+    option: Mapping[str, Any] | None = None,
+    cache_dir: str | PathLike[str] | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> Checks:
+    """Asks before compiling: will the model fit, will every operator run there? The names are those of `build`."""
+    with _files(cache_dir) as (folder, store):
+        source, _, _ = _source(
+            model, folder, data, ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names
+        )
+        given = samples_file(data, folder, "data")
+        request = Request(
+            source=source,
+            chips=_names(chips),
+            data=given or ("" if source.kind == "zoo" else RANDOM),
+            limit=limit,
+            preprocess=_preprocess(preprocess),
+            task=str(task),
+            tokenizer=str(tokenizer),
+            options=_options(option, options),
+        )
+        return Checks(tuple(run_check(request, store, observer or Silent())))
+
+
+@contextmanager
+def _files(cache_dir: str | PathLike[str] | None) -> Iterator[tuple[Path, Store]]:
+    """Gives a folder for what the caller holds in memory, and the store; errors do not speak of that folder."""
+    with tempfile.TemporaryDirectory(prefix="anynpu-") as name:
+        try:
+            with nullcontext() if cache_dir is None else cache_chosen(Path(cache_dir)):
+                yield Path(name), Store()
+        except AnyNpuError as error:
+            error.message = error.message.replace(f"{name}/", "")
+            error.args = (error.message,)
+            raise
+
+
+def _source(
+    model: Model,
+    folder: Path,
+    data: Samples | None,
+    ckpt: str | PathLike[str],
+    trust_checkpoint: bool,
+    arg: Mapping[str, Any] | None,
+    shape: Mapping[str, Sequence[int]] | None,
+    dtype: Mapping[str, str] | None,
+    layout: Mapping[str, str] | None,
+    channels: Mapping[str, str] | None,
+    output_names: Sequence[str],
+) -> tuple[ModelSource, tuple[str, ...], str]:
+    """Returns the model as a build reads it, notes of its export, and the name that reports show."""
+    shapes = {name: tuple(int(size) for size in dims) for name, dims in (shape or {}).items()}
+    live = not isinstance(model, str | PathLike)
+    named = model_file(model, folder, data, shapes, dtype or {}, tuple(output_names))
+    source = ModelSource(
+        model=named.path,
+        checkpoint=str(ckpt),
+        trust_checkpoint=trust_checkpoint,
+        arguments=dict(arg or {}),
+        shapes=shapes,
+        dtypes={} if live else dict(dtype or {}),
+        layouts=dict(layout or {}),
+        channels={name: order.upper() for name, order in (channels or {}).items()},
+        output_names=() if live else tuple(output_names),
+    )
+    return source, named.notes, named.title
+
+
+def _names(chips: str | Sequence[str]) -> tuple[str, ...]:
+    texts = [chips] if isinstance(chips, str) else list(chips)
+    return tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip()))
+
+
+def _preprocess(value: Preprocess | Mapping[str, Any] | None) -> Preprocess | None:
+    if value is None or isinstance(value, Preprocess):
+        return value
+    plain = {name: list(each) if isinstance(each, tuple) else each for name, each in value.items()}
+    return schema.from_dict(Preprocess, plain, "preprocess")
+
+
+def _options(option: Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the options of compilers as -O takes them; a keyword that is spelled almost like one of ours is told."""
+    known = list(inspect.signature(build).parameters)[:-1]
+    for name in options:
+        if hint := schema.near(name, known):
+            raise ConfigError(f"{name}: no such keyword{hint}", "options of compilers can be given by `option` too")
+    return {name: str(value) for name, value in {**(option or {}), **options}.items()}
+
+
+def _gate(min_sqnr: float | None, max_drop: float | None) -> Gate:
+    stated = {"min_sqnr": min_sqnr, "max_drop": max_drop}
+    values = {field.name: stated[setting_of(field.name)] for field in fields(Gate)}
+    return Gate(**{name: float(value) for name, value in values.items() if value is not None})
+
+
+def _origins(require_npu: float | str, min_sqnr: float | None, max_drop: float | None) -> dict[str, str]:
+    stated = {"require_npu": None if require_npu == 1.0 else require_npu, "min_sqnr": min_sqnr, "max_drop": max_drop}
+    return {name: f"the keyword {name}" for name, value in stated.items() if value is not None}
+
+
+def _shown(samples: Samples | None) -> str:
+    """Returns what a report calls samples."""
+    if samples is None:
+        return ""
+    return str(samples) if isinstance(samples, str | PathLike) else "arrays"
