@@ -65,7 +65,7 @@ def read_feed(source: str, artifact: Artifact, preprocess: Preprocess | None, li
     if preprocess is not None and not (suffix in SUFFIXES or Path(source).is_dir()):
         raise ConfigError(f"-P has no effect: {source} is neither an image nor a folder of them", "leave it out")
     if is_array:
-        from anynpu.quantize.calibration import read_arrays
+        from anynpu.measure.sources import read_arrays
 
         arrays = read_arrays(Path(source), specs)
     else:
@@ -112,7 +112,7 @@ def _made(
     limit: int | None,
 ) -> Mapping[str, Array]:
     """Returns samples in the layouts of the source, the first axis counting them."""
-    from anynpu.quantize import sources
+    from anynpu.measure import sources
 
     path = Path(source)
     if source.startswith(ZOO):

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 Samples = str | PathLike[str] | Array | Mapping[str, Array]
 """Samples: what --data takes, an array whose first axis counts them, or one such array for each input. An entry
 `labels` holds their labels."""
-COMPARED = 8
-"""How many samples an exported module is compared on."""
 
 
 @dataclass(frozen=True)
@@ -143,17 +141,16 @@ def _export(
     arrays: Mapping[str, Array],
 ) -> Exported:
     """Returns a module with its graph after comparing both on random input and samples; the module stays as it was."""
-    from anynpu.graph.agreement import disagreement
+    from anynpu.graph.agreement import disagreement, proof_count, spread
     from anynpu.graph.run import Session
     from anynpu.source.torch_export import OPSET, export
 
     with _on_cpu(module) as copied:
         exported = export(copied, dict(shapes), dtypes, output_names or None, OPSET)
         count = min((len(array) for array in arrays.values()), default=0)
-        feeds = [
-            {name: array[at : at + 1].astype(dtypes[name]) for name, array in arrays.items()}
-            for at in range(min(count, COMPARED))
-        ]
+        effort = 8 if exported.reads.places else 1
+        places = spread(count, proof_count(exported.model, count, effort)) if count else ()
+        feeds = [{name: array[at : at + 1].astype(dtypes[name]) for name, array in arrays.items()} for at in places]
         if feeds:
             exported.watch(feeds)
             run = Session(exported.model).run

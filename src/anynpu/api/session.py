@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -24,6 +25,9 @@ from anynpu.tensors import Array, TensorSpec, by_name, relayout
 
 if TYPE_CHECKING:
     from anynpu.firmware.run import Running
+
+BOARD = re.compile(r"host|qemu(:.*)?|serial:.*")
+"""What `on` names where our firmware runs the model, rather than a runtime of this host."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +145,7 @@ def open(path: str | PathLike[str], on: str | None = None, *, timeout: float = 1
 
 def is_board(artifact: Artifact, on: str | None) -> bool:
     """Returns whether an artifact runs as our firmware: on a board, an emulated one or this host."""
-    from anynpu.firmware import run as firmware
-
-    return firmware.is_board(on) if on is not None else artifact.manifest.format == "c"
+    return BOARD.fullmatch(on) is not None if on is not None else artifact.manifest.format == "c"
 
 
 def open_on(

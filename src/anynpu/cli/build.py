@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from anynpu.api.result import Build
-from anynpu.cli import options
+from anynpu.cli import flags, options
 from anynpu.cli.command import Command
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
@@ -24,12 +24,12 @@ from anynpu.store import Store
 
 
 @click.command(cls=Command)
-@options.apply(options.MODEL, options.DATA)
+@flags.apply(options.MODEL, options.DATA)
 @click.option("-o", "--output", metavar="FOLDER", help="Where artifacts and reports go; backed up if it is there.")
 @click.option("--overwrite", is_flag=True, help="Replace the output folder of an earlier build instead of keeping it.")
-@options.apply(options.GATE)
+@flags.apply(options.GATE)
 @click.option("--plan", "--dry-run", "plan", is_flag=True, help="Show the steps, tools and cache hits; build nothing.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def build(ctx: click.Context, /, **_: Any) -> int:
     """Export, quantise, compile, execute and compare a model for one or more chips.
@@ -42,7 +42,7 @@ def build(ctx: click.Context, /, **_: Any) -> int:
     anynpu build -m net.onnx -t hxwe2 --data photos/ -P size=96x96 -P resize=stretch -o out
     """
     given = options.settings(ctx)
-    request, store = options.request(given), options.store(given)
+    request, store = options.request(given), flags.store(given)
     if given["plan"]:
         return _show_plan(request, store, given["format"])
     if not given["output"]:

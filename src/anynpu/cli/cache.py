@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Group
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError, IntegrityError
@@ -33,11 +33,11 @@ def cache() -> None:
 
 
 @cache.command("dir")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def dir_(ctx: click.Context, /, **_: Any) -> int:
     """Print the cache folder."""
-    folder = str(options.store(ctx.params).cache)
+    folder = str(flags.store(ctx.params).cache)
     if ctx.params["format"] == "json":
         click.echo(as_json({"schema_version": 1, "kind": "cache-dir", "path": folder}), nl=False)
     else:
@@ -46,11 +46,11 @@ def dir_(ctx: click.Context, /, **_: Any) -> int:
 
 
 @cache.command()
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def ls(ctx: click.Context, /, **_: Any) -> int:
     """List what is kept."""
-    store = options.store(ctx.params)
+    store = flags.store(ctx.params)
     entries, compiled = list(store.entries()), list(CompileCache(store.cache).entries())
     rows = [
         {
@@ -96,11 +96,11 @@ def _compiled_rows(compiled: Sequence[Compiled]) -> list[dict[str, str]]:
 
 
 @cache.command()
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def verify(ctx: click.Context, /, **_: Any) -> int:
     """Hash every file again; exit status 8 if one has changed."""
-    results = list(options.store(ctx.params).verify())
+    results = list(flags.store(ctx.params).verify())
     bad = [{"address": address, "complaint": complaint} for address, complaint in results if complaint]
     if ctx.params["format"] == "json":
         click.echo(
@@ -118,13 +118,13 @@ def verify(ctx: click.Context, /, **_: Any) -> int:
     "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drop what was not used for so many days."
 )
 @click.option("--max-size", metavar="SIZE", help="Drop what was used longest ago until this is left: 500M, 2G.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def prune(ctx: click.Context, /, older_than: float | None, max_size: str | None, **_: Any) -> int:
     """Drop what has not been used for long, and what killed builds left."""
     if older_than is not None and not math.isfinite(older_than):
         raise ConfigError(f"--older-than {older_than}: a number of days was expected")
-    store = options.store(ctx.params)
+    store = flags.store(ctx.params)
     entries = sorted(store.entries(), key=lambda e: e.used)
     doomed = [e for e in entries if older_than is not None and e.used < time.time() - 86400 * older_than]
     if max_size is not None:
@@ -147,11 +147,11 @@ def prune(ctx: click.Context, /, older_than: float | None, max_size: str | None,
 @cache.command()
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--npu", is_flag=True, help="Only what was compiled for the NPU of this machine.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def clear(ctx: click.Context, /, yes: bool, npu: bool, **_: Any) -> int:
     """Drop everything, or only what was compiled for the NPU of this machine."""
-    store = options.store(ctx.params)
+    store = flags.store(ctx.params)
     entries, cached = [] if npu else list(store.entries()), CompileCache(store.cache)
     compiled = list(cached.entries())
     models = f"{len(compiled)} compiled models"

@@ -14,7 +14,7 @@ import click
 from anynpu import schema
 from anynpu.api.feed import remembered
 from anynpu.artifact import Artifact
-from anynpu.cli import compare_http, options
+from anynpu.cli import compare_http, flags
 from anynpu.cli.bench_http import ArtifactOrUrl
 from anynpu.cli.command import Command, refuse_unused, threshold
 from anynpu.cli.table import print_table
@@ -89,7 +89,7 @@ SECONDS = click.option(
 @LEVEL
 @MARGIN
 @LEDGER
-@options.apply(compare_http.OPTIONS, options.COMMON)
+@flags.apply(compare_http.OPTIONS, flags.COMMON)
 @click.pass_context
 def compare(ctx: click.Context, /, reference: Path | str, candidate: Path | str, **given: Any) -> int:
     """Judge B against A: outputs, latency, accuracy; status 1 if B is worse.
@@ -289,7 +289,7 @@ def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> 
     from anynpu.runtime.base import open_session
 
     require_metric(given["metric"], PAIRED_METRICS)
-    steps = remembered(given["data"], options.preprocess(given["preprocess"]), a, b)
+    steps = remembered(given["data"], flags.preprocess(given["preprocess"]), a, b)
     data = load_data(given["data"], a.manifest.inputs, steps, given["limit"])
     metric, labels = _labels(a, data, given)
     samples = SampleSet(data.inputs, None if labels is None else labels.values)

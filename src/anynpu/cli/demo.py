@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from anynpu.api.result import report_files
-from anynpu.cli import options
+from anynpu.cli import flags, options
 from anynpu.cli.build import build_and_report
 from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
@@ -30,7 +30,7 @@ RECORD = "demo.json"
 @click.option("-t", "--target", multiple=True, default=[CHIPS], show_default=True, help="Which chips. Repeat for more.")
 @click.option("-o", "--output", default="demo-out", show_default=True, help="Where artifacts and reports go.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier demo instead of keeping it.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def demo(ctx: click.Context, /, **_: Any) -> int:
     """Build a model that ships with anynpu for six chips: export, quantise, compile, execute, compare, report.
@@ -43,7 +43,7 @@ def demo(ctx: click.Context, /, **_: Any) -> int:
         _require_unset(ctx, ctx.invoked_subcommand)
         return 0
     given = dict(ctx.params)
-    return build_and_report(options.request(given), options.store(given), given)
+    return build_and_report(options.request(given), flags.store(given), given)
 
 
 def _require_unset(ctx: click.Context, verb: str) -> None:
@@ -71,7 +71,7 @@ def _require_unset(ctx: click.Context, verb: str) -> None:
 )
 @click.option("-o", "--output", default="demo-ryzen-ai", show_default=True, help="Where models and reports go.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier demo instead of keeping it.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
     """Go the whole way to a Ryzen AI NPU on a small model, or as far as this machine lets you.
@@ -88,11 +88,11 @@ def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
     from anynpu.pipeline import ryzen_demo
 
     out = Path(given["output"])
-    check_output(out, given["overwrite"], cache=options.store(given).cache)
+    check_output(out, given["overwrite"], cache=flags.store(given).cache)
     load = replace(ryzen_demo.LOAD, runs=given["runs"])
     asked = ryzen_demo.Asked(given["npu"], given["precision"], given["size"], given["clear_cache"], load=load)
     with observer(given["quiet"]) as watcher:
-        done = ryzen_demo.run(asked, options.store(given), watcher)
+        done = ryzen_demo.run(asked, flags.store(given), watcher)
     data = ryzen_demo.record(done)
     files = report_files(build_record(done.built)) | {RECORD: as_json(data)}
     kept = write_output(done.built, out, given["overwrite"], files)

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.deploy import probe, volume
 from anynpu.deploy.image import find_image
@@ -28,7 +28,7 @@ VOLUME = "volume:"
 @click.option("--address", default="", metavar="NUMBER", help="Where a .bin file goes: 0x08000000.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=300.0, show_default=True, help="Seconds at most.")
 @click.option("--dry-run", is_flag=True, help="Show the exact command, run nothing.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def deploy(ctx: click.Context, /, tree: Path, via: str, image: Path | None, dry_run: bool, **given: Any) -> int:
     """Write a firmware to a board, check it and start it.

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.task import FLAGS, opened
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, on_one_line
@@ -33,7 +33,7 @@ CAMERA = "camera:"
 @click.option("--iou", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="Most overlap in a class.")
 @click.option("--classes", metavar="NAME,...", help="Only these classes, by name or number.")
 @click.option("--frames", type=click.IntRange(1), help="Most frames of a video or a camera.")
-@options.apply(FLAGS, options.COMMON)
+@flags.apply(FLAGS, flags.COMMON)
 @click.pass_context
 def detect(ctx: click.Context, /, artifact: Path, sources: tuple[str, ...], **given: Any) -> int:
     """Find objects in images, folders, videos or a camera's pictures with a YOLO model.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Command
 from anynpu.records.parts import as_json
 
@@ -31,7 +31,7 @@ NO_PROBLEM, PROBLEM = 0, 1
 )
 @click.option("--model", multiple=True, metavar="FILE", help="Examine a model file too. Repeat for more.")
 @click.option("--all", "everything", is_flag=True, help="Show every sentence, and what an earlier problem left out.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def doctor(ctx: click.Context, /, root: Path, model: tuple[str, ...], everything: bool, **_: Any) -> int:
     """Examine this machine: its NPU, driver, device node, vendor library, packages, and what anynpu stands on.

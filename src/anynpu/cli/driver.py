@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Group
 from anynpu.cli.table import print_table
 from anynpu.drivers import plan as plans
@@ -75,7 +75,7 @@ def zhouyi() -> None:
 
 @zhouyi.command()
 @TREE
-@options.apply(KERNEL, WHO, UMD, ROOT, options.COMMON)
+@flags.apply(KERNEL, WHO, UMD, ROOT, flags.COMMON)
 @click.pass_context
 def plan(ctx: click.Context, /, tree: Path, **given: Any) -> int:
     """Show the state of a tree and every step to a working NPU; run nothing.
@@ -130,7 +130,7 @@ def _whole_plan(found: trees.Tree, root: Root, given: dict[str, Any]) -> tuple[l
 @TREE
 @click.option("--revert", is_flag=True, help="Take our changes out again; every byte is as it was.")
 @click.option("--dry-run", is_flag=True, help="Show the difference and write nothing.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def patch(ctx: click.Context, /, tree: Path, revert: bool, dry_run: bool, **given: Any) -> int:
     """Make the source build on every kernel from 6.1 on.
@@ -163,10 +163,10 @@ def patch(ctx: click.Context, /, tree: Path, revert: bool, dry_run: bool, **give
 
 @zhouyi.command()
 @TREE
-@options.apply(KERNEL)
+@flags.apply(KERNEL)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for aipu.ko; aipu-RELEASE if not said.")
 @click.option("--dry-run", is_flag=True, help="Show the command and run nothing.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def build(ctx: click.Context, /, tree: Path, output: Path | None, dry_run: bool, **given: Any) -> int:
     """Build aipu.ko in a copy of the tree, and check what came out.
@@ -191,7 +191,7 @@ def build(ctx: click.Context, /, tree: Path, output: Path | None, dry_run: bool,
 @zhouyi.command()
 @click.argument("tree", type=click.Path(path_type=Path), required=False)
 @click.option("--kdir", type=click.Path(path_type=Path), help="Headers of the kernel that the module must fit.")
-@options.apply(ROOT, options.COMMON)
+@flags.apply(ROOT, flags.COMMON)
 @click.pass_context
 def verify(ctx: click.Context, /, tree: Path | None, kdir: Path | None, root: Path, **given: Any) -> int:
     """Check a module without loading it: aipu.ko, a folder that holds it, or the installed one.
@@ -216,7 +216,7 @@ def verify(ctx: click.Context, /, tree: Path | None, kdir: Path | None, root: Pa
 
 @zhouyi.command()
 @TREE
-@options.apply(KERNEL, SIGN, UMD, ROOT, RUN, options.COMMON)
+@flags.apply(KERNEL, SIGN, UMD, ROOT, RUN, flags.COMMON)
 @click.pass_context
 def install(ctx: click.Context, /, tree: Path, **given: Any) -> int:
     """Install a built module for one kernel, and the vendor's library package.
@@ -240,7 +240,7 @@ def install(ctx: click.Context, /, tree: Path, **given: Any) -> int:
 
 @zhouyi.command()
 @TREE
-@options.apply(KERNEL, ROOT, RUN, options.COMMON)
+@flags.apply(KERNEL, ROOT, RUN, flags.COMMON)
 @click.pass_context
 def dkms(ctx: click.Context, /, tree: Path, **given: Any) -> int:
     """Give the patched source to DKMS, which builds it for this kernel and for every one that is installed later.
@@ -256,7 +256,7 @@ def dkms(ctx: click.Context, /, tree: Path, **given: Any) -> int:
 
 @zhouyi.command()
 @click.argument("tree", type=click.Path(path_type=Path), required=False)
-@options.apply(WHO, ROOT, RUN, options.COMMON)
+@flags.apply(WHO, ROOT, RUN, flags.COMMON)
 @click.pass_context
 def udev(ctx: click.Context, /, tree: Path | None, **given: Any) -> int:
     """Let one group use the NPU: the driver opens /dev/aipu to every local user.
@@ -270,7 +270,7 @@ def udev(ctx: click.Context, /, tree: Path | None, **given: Any) -> int:
 
 @zhouyi.command()
 @click.argument("tree", type=click.Path(path_type=Path), required=False)
-@options.apply(ROOT, RUN, options.COMMON)
+@flags.apply(ROOT, RUN, flags.COMMON)
 @click.pass_context
 def remove(ctx: click.Context, /, tree: Path | None, **given: Any) -> int:
     """Undo install, dkms and udev, and, where TREE is named, patch.

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from anynpu import schema
-from anynpu.cli import options, task
+from anynpu.cli import flags, task
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, on_one_line
@@ -120,7 +120,7 @@ def _refuse_unused(model: Model, given: Given) -> None:
 @click.command(cls=Command)
 @click.argument("artifact", type=click.Path(path_type=Path))
 @FILES
-@options.apply(TEXTS)
+@flags.apply(TEXTS)
 @click.option(
     "--bucket",
     "buckets",
@@ -130,8 +130,8 @@ def _refuse_unused(model: Model, given: Given) -> None:
     help="The same text model at another length; every text goes to the shortest that holds it. Repeat for more.",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the vectors: x.npz or x.jsonl.")
-@options.OVERWRITE
-@options.apply(task.FLAGS, options.COMMON)
+@flags.OVERWRITE
+@flags.apply(task.FLAGS, flags.COMMON)
 @click.pass_context
 def embed(
     ctx: click.Context,
@@ -211,10 +211,10 @@ def _echo(kind: str, record: Mapping[str, Any]) -> None:
 @click.argument("artifact", type=click.Path(path_type=Path))
 @FILES
 @click.option("--with", "other", metavar="ARTIFACT", type=click.Path(path_type=Path), help="The other tower.")
-@options.apply(TEXTS)
+@flags.apply(TEXTS)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the matrix: x.png or x.svg.")
-@options.OVERWRITE
-@options.apply(task.FLAGS, options.COMMON)
+@flags.OVERWRITE
+@flags.apply(task.FLAGS, flags.COMMON)
 @click.pass_context
 def similar(
     ctx: click.Context,
@@ -314,7 +314,7 @@ def _print_matrix(rows: Sequence[str], columns: Sequence[str], values: Array) ->
 @click.option("--text-model", metavar="ARTIFACT", type=click.Path(path_type=Path), help="Zero-shot: the text tower.")
 @click.option("--template", default="a photo of a {}", show_default=True, help="Zero-shot: the text around a label.")
 @click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="How many classes to show.")
-@options.apply(task.FLAGS, options.COMMON)
+@flags.apply(task.FLAGS, flags.COMMON)
 @click.pass_context
 def classify(
     ctx: click.Context, /, artifact: Path, files: tuple[Path, ...], text_model: Path | None, top: int, **given: Any

@@ -15,7 +15,7 @@ import click
 from anynpu import schema
 from anynpu.api.feed import ZOO, remembered, source_specs
 from anynpu.artifact import Artifact
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Command, refuse_unused, threshold
 from anynpu.cli.compare import LEVEL, LEVEL_SHARE, rules_of
 from anynpu.cli.eval_text import show
@@ -78,8 +78,8 @@ class Evaluated:
 @click.option("-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="Images of a model without a card.")
 @click.option("--allow-overlap", is_flag=True, help="Score on calibration samples too; the score is labelled.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the record to this JSON file too.")
-@options.OVERWRITE
-@options.apply(FLAGS, options.COMMON)
+@flags.OVERWRITE
+@flags.apply(FLAGS, flags.COMMON)
 @click.pass_context
 def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
     """Score an artifact on labelled data, with an interval.
@@ -179,7 +179,7 @@ def _classes(
     """Returns the accuracy of a classifier on a folder with one sub-folder a class."""
     _refuse(given, "a classifier", "annotations", "text_model", "multi_label")
     judge, folder = Classifier(model), evaluate.Folder.open(Path(given["data"]), given["limit"])
-    rename = options.pairs("--rename", given["rename"])
+    rename = flags.pairs("--rename", given["rename"])
     numbers, note = folder_classes(folder.classes, judge.labels, rename, named=bool(model.card.labels))
     notes = [note, *_images_apart(artifact, model, folder.files, given)]
     reader = evaluate.Reader(folder.files, progress)
@@ -203,7 +203,7 @@ def _zero_shot(
     if given["text_model"] is None:
         raise ConfigError("images are scored zero-shot, which needs the text tower", "give --text-model ARTIFACT")
     folder = evaluate.Folder.open(Path(given["data"]), given["limit"])
-    rename = options.pairs("--rename", given["rename"])
+    rename = flags.pairs("--rename", given["rename"])
     class_numbers(folder.classes, [rename.get(c, c) for c in folder.classes], rename)
     words = [rename.get(name, name.replace("_", " ")) for name in folder.classes]
     if len(set(words)) < max(len(words), 2):
@@ -231,7 +231,7 @@ def _boxes(artifact: Artifact, model: Model, given: Mapping[str, Any], progress:
     detector = Detector(model, Threshold(given["conf"], given["iou"], multi_label=given["multi_label"]))
     detector.layout  # noqa: B018  # a model that is no detector is refused before anything is read
     notes = _images_apart(artifact, model, _present(folder, data), given)
-    outcome = evaluate.detected(detector, folder, data, options.pairs("--rename", given["rename"]), progress)
+    outcome = evaluate.detected(detector, folder, data, flags.pairs("--rename", given["rename"]), progress)
     if given["multi_label"]:
         notes.append("a box counts for every class above --conf (multi-label), and not for its best class only")
     return outcome, [*outcome.notes, *notes]
@@ -300,7 +300,7 @@ def _dataset(given: Mapping[str, Any], inputs: tuple[TensorSpec, ...], artifact:
         refuse_unused(click.get_current_context(), f"{source} makes arrays", "preprocess")
         samples = zoo.samples(source.removeprefix(ZOO), "test", given["limit"] or ZOO_SAMPLES)
         return Dataset(dict(samples.inputs), samples.labels, source)
-    steps = remembered(source, options.preprocess(given["preprocess"]), artifact)
+    steps = remembered(source, flags.preprocess(given["preprocess"]), artifact)
     return load_data(source, inputs, steps, given["limit"])
 
 

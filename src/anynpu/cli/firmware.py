@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from anynpu.artifact import Artifact
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
@@ -34,7 +34,7 @@ from anynpu.records.parts import as_json
     "--compiled", type=click.Path(path_type=Path), metavar="FILE", help="A .tflite file that a vendor's converter made."
 )
 @click.option("--overwrite", is_flag=True, help="Replace an earlier tree instead of keeping it.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def firmware(ctx: click.Context, /, artifact: Path | None, board: str | None, **given: Any) -> int:
     """Write a project for a board that builds without editing and proves itself by known answers.
@@ -57,7 +57,7 @@ def firmware(ctx: click.Context, /, artifact: Path | None, board: str | None, **
         raise ConfigError("no artifact is named", "name the folder of one chip, such as out/cortex-m4")
     out = given["output"] or Path(f"firmware-{board}")
     reads = [str(path) for path in (artifact, given["vectors"], given["compiled"]) if path is not None]
-    check_output(out, given["overwrite"], reads, options.store(given).cache)
+    check_output(out, given["overwrite"], reads, flags.store(given).cache)
     project = make_project(Artifact.open(artifact), board, given["vectors"], given["compiled"], given["count"])
     kept = write_tree(project.files, out, given["overwrite"])
     _show(project, out, given["format"])

@@ -1,14 +1,18 @@
-"""Flags of every verb; a verb that needs no more of them starts without what builds need."""
+"""Flags of every verb, and how their texts are read; what only builds need is in options.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from anynpu import schema
+from anynpu.errors import ConfigError
 from anynpu.files import cache_chosen, default_cache_dir
+from anynpu.store import Store
+from anynpu.tasks.images import Preprocess
 
 Command = Callable[..., Any]
 
@@ -33,6 +37,12 @@ COMMON = (
     ),
 )
 
+OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace the file of -o if it is there.")
+TASK = (
+    click.option("--task", metavar="CARD", help="What the model is for: yolov8, clip-text, ... or card.toml."),
+    click.option("--tokenizer", metavar="FILE", help="The tokenizer of a task that reads text."),
+)
+
 
 def apply(*groups: tuple[Callable[[Command], Command], ...]) -> Callable[[Command], Command]:
     """Returns a decorator that adds groups of flags."""
@@ -43,3 +53,69 @@ def apply(*groups: tuple[Callable[[Command], Command], ...]) -> Callable[[Comman
         return command
 
     return decorate
+
+
+def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
+    """Returns {"name": "value"} for texts of the form name=value."""
+    found = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not sign or not name.strip():
+            raise ConfigError(f"{flag} {text}: NAME=VALUE was expected")
+        if name.strip() in found:
+            raise ConfigError(f"{flag} {text}: {name.strip()} is given twice")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def store(given: Mapping[str, Any]) -> Store:
+    """Returns the store under the chosen cache folder."""
+    found = Store(given.get("cache_dir"))
+    if found.cache.exists() and not found.cache.is_dir():
+        raise ConfigError(f"{found.cache}: is a file, not a cache folder", "name a folder with --cache-dir")
+    return found
+
+
+def literal(value: Any) -> Any:
+    """Returns a number, a truth value or text as the user wrote it."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        try:
+            return kind(value)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(value.lower(), value)
+
+
+def shape_of(name: str, value: Any) -> tuple[int, ...]:
+    try:
+        parts = value.replace("x", ",").split(",") if isinstance(value, str) else value
+        dims = tuple(int(part) for part in parts)
+    except ValueError:
+        dims = ()
+    if not dims or min(dims) < 1:
+        raise ConfigError(f"--shape {name}={value}: whole numbers above zero were expected, such as 1,3,224,224")
+    return dims
+
+
+def preprocess(value: Any, basis: Mapping[str, Any] | None = None) -> Preprocess | None:
+    """Returns how images become inputs as -P says it, in all else as `basis` does."""
+    if isinstance(value, Preprocess) or not value:
+        return value or None
+    data: dict[str, Any] = dict(basis or {})
+    for name, text in pairs("-P", tuple(value)).items():
+        if name == "size":
+            data[name] = list(shape_of("size", text))
+        elif name in ("mean", "std"):
+            data[name] = [_number(name, part) for part in text.split(",")]
+        else:
+            data[name] = literal(text)
+    return schema.from_dict(Preprocess, data, "-P")
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"-P {name}={text}: a number was expected") from None

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from anynpu import schema
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
@@ -37,7 +37,7 @@ def hub() -> None:
 
 @hub.command("list")
 @BASE
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def list_(ctx: click.Context, /, base: str, **_: Any) -> int:
     """List the models that have a card."""
@@ -54,7 +54,7 @@ def list_(ctx: click.Context, /, base: str, **_: Any) -> int:
 @hub.command()
 @click.argument("name")
 @BASE
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def show(ctx: click.Context, /, name: str, base: str, **_: Any) -> int:
     """Show the card of a model: what it takes and gives, its licence, where it lies."""
@@ -86,7 +86,7 @@ def show(ctx: click.Context, /, name: str, base: str, **_: Any) -> int:
 @click.option("--overwrite", is_flag=True, help="Replace a folder that anynpu made.")
 @click.option("--timeout", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds of silence.")
 @BASE
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def get(
     ctx: click.Context,
@@ -110,7 +110,7 @@ def get(
             output or Path(name),
             base=base,
             tokenizer=tokenizer,
-            cache=options.store(ctx.params).cache,
+            cache=flags.store(ctx.params).cache,
             renew=renew,
             overwrite=overwrite,
             timeout_s=timeout,

@@ -13,7 +13,7 @@ import click
 from anynpu import plugins, schema
 from anynpu.api.result import Checks
 from anynpu.artifact import MANIFEST, Artifact
-from anynpu.cli import options
+from anynpu.cli import flags, options
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.progress import observer
 from anynpu.cli.run import STRICT
@@ -39,7 +39,7 @@ MODEL_FLAGS = ("ckpt", "trust_checkpoint", "arg", "shape", "dtype", "layout", "c
 
 @click.command(cls=Command)
 @click.argument("chip", required=False)
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def targets(ctx: click.Context, /, chip: str | None, **_: Any) -> int:
     """List every chip: how a model gets there, whether the tools are here, and what executes the result here.
@@ -162,7 +162,7 @@ def _target_row(platform: Platform) -> dict[str, str]:
 @click.option("--layers", is_flag=True, help="The layers of a built chip that are furthest from the float model.")
 @click.option("--stream", is_flag=True, help="The command stream of an Ethos-U artifact, operation by operation.")
 @STRICT
-@options.apply(options.MODEL, options.COMMON)
+@flags.apply(options.MODEL, flags.COMMON)
 @click.pass_context
 def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool, strict: bool, **_: Any) -> int:
     """Show a model or an artifact folder: tensors, operators, cost, fingerprint, placement, lineage.
@@ -204,7 +204,7 @@ def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool,
             return show_open(model, source.shapes, given["format"])
         request = Request(source, ("null",))
         with observer(given["quiet"]) as watcher:
-            artifact = Steps(request, options.store(given), watcher).import_model().artifact
+            artifact = Steps(request, flags.store(given), watcher).import_model().artifact
     if given["format"] == "json":
         click.echo(as_json({"digest": artifact.digest, **schema.to_dict(artifact.manifest)}), nl=False)
     else:
@@ -314,7 +314,7 @@ def _quantization(q: Any) -> str:
 
 
 @click.command(cls=Command)
-@options.apply(options.MODEL, options.DATA, options.COMMON)
+@flags.apply(options.MODEL, options.DATA, flags.COMMON)
 @click.pass_context
 def check(ctx: click.Context, /, **_: Any) -> int:
     """Ask before compiling: will it fit, will every operator run there?
@@ -332,7 +332,7 @@ def check(ctx: click.Context, /, **_: Any) -> int:
         given["data"] = "" if source.kind == "zoo" else "random:4"
     request = options.request(given)
     with observer(given["quiet"]) as watcher:
-        checks = Checks(tuple(run_check(request, options.store(given), watcher)))
+        checks = Checks(tuple(run_check(request, flags.store(given), watcher)))
     if given["format"] == "json":
         chips = [{"chip": r.chip, "findings": schema.to_dict(r.findings), "error": _error(r)} for r in checks.results]
         click.echo(as_json({"schema_version": 1, "kind": "check", "chips": chips}), nl=False)

@@ -10,16 +10,14 @@ from typing import Any
 import click
 
 from anynpu import schema
-from anynpu.cli import flags
 from anynpu.cli.command import origin_of
-from anynpu.cli.flags import Command
+from anynpu.cli.flags import TASK, Command, literal, pairs, preprocess, shape_of
 from anynpu.errors import ConfigError
 from anynpu.measure.threshold import setting_of
 from anynpu.measure.verify import Gate
 from anynpu.pipeline.request import Request, parse_share
-from anynpu.quantize.calibration import Preprocess
 from anynpu.source.load import FORMS, ModelSource
-from anynpu.store import Store
+from anynpu.tasks.images import Preprocess
 
 
 @dataclass(frozen=True)
@@ -54,7 +52,6 @@ def _many(*flags: str, help: str, metavar: str = "NAME=VALUE") -> Callable[[Comm
     return click.option(*flags, multiple=True, metavar=metavar, help=help)
 
 
-COMMON, apply = flags.COMMON, flags.apply
 MODEL = (
     click.option(
         "-m",
@@ -75,11 +72,6 @@ MODEL = (
     _many("--channels", metavar="NAME=RGB", help="Colour order of an image input."),
     click.option("--output-names", metavar="A,B", help="Names for the outputs of a PyTorch model."),
     click.option("-c", "--config", type=click.Path(path_type=Path), help="TOML file with any of these settings."),
-)
-OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace the file of -o if it is there.")
-TASK = (
-    click.option("--task", metavar="CARD", help="What the model is for: yolov8, clip-text, ... or card.toml."),
-    click.option("--tokenizer", metavar="FILE", help="The tokenizer of a task that reads text."),
 )
 DATA = (
     _many(
@@ -109,19 +101,6 @@ GATE = (
     click.option("--max-drop", type=float, metavar="POINTS", help="Most points of task accuracy to lose (5)."),
     click.option("--metric", metavar="NAME", help="Task accuracy when the samples have labels: top1, ..."),
 )
-
-
-def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
-    """Returns {"name": "value"} for texts of the form name=value."""
-    found = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not sign or not name.strip():
-            raise ConfigError(f"{flag} {text}: NAME=VALUE was expected")
-        if name.strip() in found:
-            raise ConfigError(f"{flag} {text}: {name.strip()} is given twice")
-        found[name.strip()] = value.strip()
-    return found
 
 
 def settings(ctx: click.Context, form: type[Any] = FileConfig) -> dict[str, Any]:
@@ -158,8 +137,8 @@ def model_source(given: Mapping[str, Any]) -> ModelSource:
         model=given["model"],
         checkpoint=given.get("ckpt") or "",
         trust_checkpoint=bool(given.get("trust_checkpoint")),
-        arguments={k: _literal(v) for k, v in _named("--arg", given.get("arg")).items()},
-        shapes={k: _shape(k, v) for k, v in _named("--shape", given.get("shape")).items()},
+        arguments={k: literal(v) for k, v in _named("--arg", given.get("arg")).items()},
+        shapes={k: shape_of(k, v) for k, v in _named("--shape", given.get("shape")).items()},
         dtypes=_named("--dtype", given.get("dtype")),
         layouts=_named("--layout", given.get("layout")),
         channels={k: v.upper() for k, v in _named("--channels", given.get("channels")).items()},
@@ -203,58 +182,5 @@ def distinct(texts: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def store(given: Mapping[str, Any]) -> Store:
-    """Returns the store under the chosen cache folder."""
-    found = Store(given.get("cache_dir"))
-    if found.cache.exists() and not found.cache.is_dir():
-        raise ConfigError(f"{found.cache}: is a file, not a cache folder", "name a folder with --cache-dir")
-    return found
-
-
 def _named(flag: str, value: Any) -> dict[str, Any]:
     return dict(value) if isinstance(value, Mapping) else pairs(flag, tuple(value or ()))
-
-
-def _literal(value: Any) -> Any:
-    """Returns a number, a truth value or text as the user wrote it."""
-    if not isinstance(value, str):
-        return value
-    for kind in (int, float):
-        try:
-            return kind(value)
-        except ValueError:
-            continue
-    return {"true": True, "false": False}.get(value.lower(), value)
-
-
-def _shape(name: str, value: Any) -> tuple[int, ...]:
-    try:
-        parts = value.replace("x", ",").split(",") if isinstance(value, str) else value
-        dims = tuple(int(part) for part in parts)
-    except ValueError:
-        dims = ()
-    if not dims or min(dims) < 1:
-        raise ConfigError(f"--shape {name}={value}: whole numbers above zero were expected, such as 1,3,224,224")
-    return dims
-
-
-def preprocess(value: Any, basis: Mapping[str, Any] | None = None) -> Preprocess | None:
-    """Returns how images become inputs as -P says it, in all else as `basis` does."""
-    if isinstance(value, Preprocess) or not value:
-        return value or None
-    data: dict[str, Any] = dict(basis or {})
-    for name, text in pairs("-P", tuple(value)).items():
-        if name == "size":
-            data[name] = list(_shape("size", text))
-        elif name in ("mean", "std"):
-            data[name] = [_number(name, part) for part in text.split(",")]
-        else:
-            data[name] = _literal(text)
-    return schema.from_dict(Preprocess, data, "-P")
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"-P {name}={text}: a number was expected") from None

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from anynpu import schema
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Command
 from anynpu.cli.compare import LEDGER, LEVEL, MARGIN, gate_of, rules_of
 from anynpu.cli.table import print_table
@@ -24,7 +24,7 @@ from anynpu.records.parts import as_json
 @LEVEL
 @MARGIN
 @LEDGER
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def regress(ctx: click.Context, /, added: tuple[str, ...], against: str, **given: Any) -> int:
     """Say what changed from one toolchain version to the next; status 1 if something got worse.

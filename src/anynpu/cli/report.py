@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole, writing
@@ -27,10 +27,10 @@ FORMS = {
 @click.option(
     "-o", "--output", metavar="FILE", help="Where the report goes; beside the record if not said; - is stdout."
 )
-@options.OVERWRITE
+@flags.OVERWRITE
 @click.option("--as", "form", type=click.Choice(list(FORMS)), default="html", show_default=True, help="What to write.")
 @click.option("--schema", "kind", type=click.Choice(KINDS), help="Print the JSON Schema of a kind of record instead.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def report(
     ctx: click.Context,

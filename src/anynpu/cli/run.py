@@ -14,7 +14,7 @@ from anynpu.api.feed import read_feed
 from anynpu.api.session import Session, is_board
 from anynpu.api.session import open_on as open_session
 from anynpu.artifact import Artifact
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
@@ -59,11 +59,11 @@ STRICT = click.option(
 )
 @click.option("--limit", type=click.IntRange(1), help="Take the first samples only; of zoo:NAME one by default.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
-@options.OVERWRITE
+@flags.OVERWRITE
 @DEVICE
 @STRICT
 @TIMEOUT
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None, **given: Any) -> int:
     """Run an artifact on one input, or several, and show what comes out.
@@ -84,7 +84,7 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     else:
         refuse_unused(ctx, "there is no -o", "overwrite")
     subject = open_artifact(artifact, given["strict"])
-    feed = read_feed(inputs, subject, options.preprocess(given["preprocess"]), given["limit"])
+    feed = read_feed(inputs, subject, flags.preprocess(given["preprocess"]), given["limit"])
     with open_on(subject, given) as session:
         answer = session.answer(feed)
         versions = session.versions
@@ -112,7 +112,7 @@ def open_on(artifact: Artifact, given: Mapping[str, Any]) -> Session:
             ctx.meta[ON_BOARD] = True
         elif not ctx.meta.get(ON_BOARD):
             refuse_unused(ctx, "nothing runs on a board", "timeout")
-    return open_session(artifact, given["device"], options.store(given), given["timeout"])
+    return open_session(artifact, given["device"], flags.store(given), given["timeout"])
 
 
 def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[str, Any], samples: int) -> None:

@@ -16,7 +16,7 @@ from anynpu import schema
 from anynpu.apps.search.intake import Summary
 from anynpu.apps.search.models import picture_model
 from anynpu.apps.search.query import Search, Where
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Group
 from anynpu.cli.run import open_on
 from anynpu.cli.search_index import OPENED, opened_index
@@ -90,10 +90,10 @@ def search() -> None:
 @search.command()
 @click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path))
 @INDEX
-@options.apply(MODELS)
+@flags.apply(MODELS)
 @click.option("--store", metavar="URL", help="Keep the vectors in this Qdrant server, not in the index's folder.")
 @click.option("--token", metavar="TOKEN", envvar="ANYNPU_SEARCH_TOKEN", help="API key of --store.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 def index(folders: tuple[Path, ...], **given: Any) -> int:
     """Index folders, or bring their index up to date.
 
@@ -134,9 +134,9 @@ def index(folders: tuple[Path, ...], **given: Any) -> int:
 @click.option("--text-file", type=click.Path(path_type=Path), help="Search by what a text is about.")
 @click.option("--like", metavar="ID", help="Search by something of the index: an id that a result shows.")
 @click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Results of each kind.")
-@options.apply(WHERE)
+@flags.apply(WHERE)
 @INDEX
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def find(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> int:
     """Find pictures and documents. `anynpu search "words"` is short for it.
@@ -208,7 +208,7 @@ def _day(text: str | None, flag: str) -> datetime | None:
 @search.command()
 @INDEX
 @click.option("--problems", is_flag=True, help="List every file that could not be read, and why.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 def state(**given: Any) -> int:
     """Show what is indexed: folders, files, vectors, models, and what could not be read."""
     with opened_index(given, ()) as opened:
@@ -241,7 +241,7 @@ def state(**given: Any) -> int:
 @search.command()
 @click.argument("folder_gone", metavar="FOLDER", type=click.Path(path_type=Path))
 @INDEX
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 def forget(folder_gone: Path, **given: Any) -> int:
     """Drop what was indexed of a folder, whether it is still there or not. No file is touched."""
     with opened_index(given, ()) as opened:
@@ -265,7 +265,7 @@ def forget(folder_gone: Path, **given: Any) -> int:
 )
 @click.option("--samples", type=click.IntRange(20, 20_000), default=500, show_default=True, help="Pictures to draw.")
 @INDEX
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def recall(ctx: click.Context, /, other: Path, **given: Any) -> int:
     """Measure what 8 bits cost on your own pictures: how many of the 10 nearest neighbours stay the same.
@@ -302,7 +302,7 @@ def recall(ctx: click.Context, /, other: Path, **given: Any) -> int:
 )
 @click.option("--token-file", type=click.Path(path_type=Path), help="Ask for the token in this file; one a line.")
 @INDEX
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 def page(host: str, port: int, token_file: Path | None, **given: Any) -> int:
     """Serve a page to search on: results as you type, a picture dropped on it, folder and dates, what is like this.
 

@@ -10,23 +10,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from anynpu.apps.serve.base import FleetSettings, Limits, ModelSettings
-from anynpu.apps.serve.desk import Desk, DeskSettings
-from anynpu.apps.serve.service import ServiceSettings, listen
-from anynpu.apps.serve.service import serve as serve_models
 from anynpu.apps.serve.units import Deployment, compose_file, systemd_unit
 from anynpu.apps.web.limits import Limits as WebLimits
-from anynpu.apps.web.server import is_loopback, url_of
 from anynpu.artifact import Artifact
 from anynpu.cli import flags
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.errors import ConfigError, ToolMissing, on_one_line
 from anynpu.files import check_free, write_whole
+
+if TYPE_CHECKING:  # they need the extra `serve`, and --help does not
+    from anynpu.apps.serve.desk import Desk
+    from anynpu.apps.serve.service import ServiceSettings
 
 INTERRUPTED = 130
 MIB = 1024 * 1024
@@ -152,6 +152,9 @@ def _open_anywhere(artifact: Artifact, settings: ModelSettings) -> Any:
 
 def _serve(settings: ServiceSettings, given: Mapping[str, Any]) -> int:
     from anynpu.apps.serve.fleet import open_fleet
+    from anynpu.apps.serve.service import listen
+    from anynpu.apps.serve.service import serve as serve_models
+    from anynpu.apps.web.server import is_loopback, url_of
 
     listener = listen(settings)
     url = url_of(listener)
@@ -192,6 +195,9 @@ def _tell_ready(url: str, desk: Desk, given: Mapping[str, Any]) -> None:
 
 def settings_of(models: tuple[ModelSettings, ...], given: Mapping[str, Any]) -> ServiceSettings:
     """Returns the settings that the flags make."""
+    from anynpu.apps.serve.desk import DeskSettings
+    from anynpu.apps.serve.service import ServiceSettings
+
     tokens = read_tokens(given["token"], given["token_file"])
     if given["admin"] and not tokens and given["socket"] is None:
         raise ConfigError("--admin: anyone could reload models", "give --token-file, or --socket")

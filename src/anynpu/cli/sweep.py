@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from anynpu.cli import options
+from anynpu.cli import flags, options
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
 from anynpu.errors import ConfigError
@@ -46,13 +46,13 @@ class SweepFile:
 @click.command(cls=Command)
 @click.option("-m", "--model", "model", multiple=True, metavar="MODEL", help="A model; repeat for more.")
 @click.option("-c", "--config", type=click.Path(path_type=Path), help="TOML file with the lists instead of flags.")
-@options.apply(options.DATA)
+@flags.apply(options.DATA)
 @click.option("-o", "--output", metavar="FOLDER", help="Where results go; a sweep that stopped goes on from there.")
 @click.option("-j", "--jobs", type=click.IntRange(1, 256), help="Builds at once [number of processors].")
 @click.option("--cluster", metavar="ADDRESS", help="Build on a Dask cluster: tcp://scheduler:8786.")
-@options.apply(options.GATE)
+@flags.apply(options.GATE)
 @click.option("--plan", "--dry-run", "plan", is_flag=True, help="Show the combinations; build nothing.")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def sweep(ctx: click.Context, /, **_: Any) -> int:
     """Build every combination of models, chips and options, and show which of them are worth having.
@@ -77,7 +77,7 @@ def sweep(ctx: click.Context, /, **_: Any) -> int:
     _check_folder(out)
     runner = on_cluster(given["cluster"]) if given["cluster"] else local(given["jobs"] or os.cpu_count() or 1)
     heard = _silent if given["quiet"] else _say
-    found = run_sweep(wanted, out, options.store(given), runner, heard)
+    found = run_sweep(wanted, out, flags.store(given), runner, heard)
     _write(out, found)
     if given["format"] == "json":
         click.echo(as_json(found), nl=False)
@@ -103,7 +103,7 @@ def _wanted(given: Mapping[str, Any]) -> Sweep:
     if isinstance(stated, Mapping):
         alternatives = {name: tuple(_text(value) for value in values) for name, values in stated.items()}
     else:
-        named = options.pairs("-O", tuple(stated))
+        named = flags.pairs("-O", tuple(stated))
         alternatives = {name: tuple(part.strip() for part in text.split(",")) for name, text in named.items()}
     for name, values in alternatives.items():
         if not all(values) or not values:

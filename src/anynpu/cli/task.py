@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.run import DEVICE, STRICT, TIMEOUT, open_on
 from anynpu.runtime import task
 from anynpu.tasks.model import Model
@@ -19,7 +19,7 @@ CHANNELS = click.option(
     type=click.Choice(("RGB", "BGR"), case_sensitive=False),
     help="Colour order of a bare .cix file's pictures. Its hub's or its card's if not said.",
 )
-FLAGS = (*options.TASK, DEVICE, CHANNELS, STRICT, TIMEOUT)
+FLAGS = (*flags.TASK, DEVICE, CHANNELS, STRICT, TIMEOUT)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from anynpu.capsules import toolchain
 from anynpu.capsules.checkout import find_checkout
 from anynpu.capsules.verify import PROBE_S
 from anynpu.capsules.verify import verify as verify_capsule
-from anynpu.cli import options
+from anynpu.cli import flags
 from anynpu.cli.command import Group
 from anynpu.cli.table import print_table
 from anynpu.errors import IntegrityError, ToolFailed, ToolMissing
@@ -45,7 +45,7 @@ NAME = click.argument("name", metavar="NAME")
 @click.option(
     "--timeout", type=click.FloatRange(1), default=installing.LIMIT_S, show_default=True, help="Seconds for all of it."
 )
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def install(ctx: click.Context, /, name: str, accept_licence: bool, timeout: float, **_: Any) -> int:
     """Install a vendor's toolchain into an environment of its own under the cache folder.
@@ -59,7 +59,7 @@ def install(ctx: click.Context, /, name: str, accept_licence: bool, timeout: flo
       anynpu tool install ./mine.toml --timeout 600
     """
     chain = toolchain.read_toolchain(name)
-    cache = options.store(ctx.params).cache
+    cache = flags.store(ctx.params).cache
 
     def tell(line: str) -> None:
         if not ctx.params["quiet"]:
@@ -93,12 +93,12 @@ def _print(ctx: click.Context, record: dict[str, Any]) -> None:
 
 @tool.command()
 @NAME
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def show(ctx: click.Context, /, name: str, **_: Any) -> int:
     """Show what a toolchain needs, how it is come by, and whether it is here."""
     chain = toolchain.read_toolchain(name)
-    cache = options.store(ctx.params).cache
+    cache = flags.store(ctx.params).cache
     row = _toolchain(name, cache)
     record = {
         "kind": "tool",
@@ -127,11 +127,11 @@ def show(ctx: click.Context, /, name: str, **_: Any) -> int:
 @click.option(
     "--timeout", type=click.FloatRange(1), default=PROBE_S, show_default=True, help="Seconds for the probe command."
 )
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def verify(ctx: click.Context, /, name: str, timeout: float, **_: Any) -> int:
     """Hash every installed file again and run the probe command; exit status 8 if something is wrong."""
-    found = verify_capsule(name, options.store(ctx.params).cache, timeout)
+    found = verify_capsule(name, flags.store(ctx.params).cache, timeout)
     if ctx.params["format"] == "json":
         record = {"schema_version": 1, "kind": "tool-verify", **vars(found), "complaints": list(found.complaints)}
         click.echo(as_json(record), nl=False)
@@ -145,11 +145,11 @@ def verify(ctx: click.Context, /, name: str, timeout: float, **_: Any) -> int:
 
 @tool.command()
 @NAME
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def remove(ctx: click.Context, /, name: str, **_: Any) -> int:
     """Remove a toolchain that anynpu has installed; your own stays."""
-    count = installing.remove(name, options.store(ctx.params).cache)
+    count = installing.remove(name, flags.store(ctx.params).cache)
     _print(ctx, {"kind": "tool-removed", "name": name, "removed": count})
     return 0
 
@@ -189,11 +189,11 @@ def _toolchain(name: str, cache: Path) -> dict[str, str]:
 
 
 @tool.command("list")
-@options.apply(options.COMMON)
+@flags.apply(flags.COMMON)
 @click.pass_context
 def list_(ctx: click.Context, /, **_: Any) -> int:
     """List toolchains, compilers and runtimes, their versions, and what is missing."""
-    cache = options.store(ctx.params).cache
+    cache = flags.store(ctx.params).cache
     rows = [
         *(_toolchain(name, cache) for name in toolchain.names()),
         *(_compiler(name) for name in plugins.names("targets")),

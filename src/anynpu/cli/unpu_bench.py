@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from anynpu.api.result import report_files
-from anynpu.cli import options
+from anynpu.cli import flags, options
 from anynpu.cli.build import files_read
 from anynpu.cli.command import Command
 from anynpu.cli.progress import observer
@@ -24,7 +24,8 @@ from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
-from anynpu.pipeline.unpu_flags import BIT_WIDTH, BITS, FORMATS, INSTEAD, Flag, flags, parse_formats, settings
+from anynpu.pipeline.unpu_flags import BIT_WIDTH, BITS, FORMATS, INSTEAD, Flag, parse_formats, settings
+from anynpu.pipeline.unpu_flags import flags as unpu_flags
 from anynpu.pipeline.unpu_source import LAYOUTS, Named, layouts, names, shapes
 from anynpu.pipeline.unpu_source import source as model_source
 from anynpu.records.parts import as_json
@@ -171,7 +172,7 @@ def _generated(flag: Flag) -> Any:
 
 
 def _every_flag() -> tuple[Any, ...]:
-    made = {name: _generated(flag) for name, flag in flags().items() if name != BIT_WIDTH}
+    made = {name: _generated(flag) for name, flag in unpu_flags().items() if name != BIT_WIDTH}
     for name, (format, sentence) in INSTEAD.items():
         made[name] = click.option(
             f"--{name}",
@@ -186,7 +187,7 @@ def _every_flag() -> tuple[Any, ...]:
 
 
 @click.command("unpu-bench", cls=Underscored)
-@options.apply(_every_flag(), options.COMMON)
+@flags.apply(_every_flag(), flags.COMMON)
 @click.pass_context
 def unpu_bench(ctx: click.Context, /, **_: Any) -> int:
     """Build by the command line of µNPU-Bench: formats and hardware instead of chips, flags with underscores.
@@ -223,7 +224,7 @@ def _run(ctx: click.Context) -> int:
         served = {pair.hardware for pair in asked}
         idle = [name for name in names(given["target_hardware"]) if name not in served]
         said += [f"--target_hardware {name}: {', '.join(formats)} is the same for all chips" for name in idle]
-    store = options.store(given)
+    store = flags.store(given)
     check_output(Path(given["out_dir"]), bool(given["overwrite"]), files_read(request, given), store.cache)
     with observer(given["quiet"]) as watcher:
         model = Steps(request, store, Timed(watcher)).import_model().artifact.manifest
@@ -265,7 +266,9 @@ def _request(
     chips = tuple(dict.fromkeys(pair.chip for pair in pairs if pair.chip))
     if not chips:
         raise next(pair.error for pair in pairs if pair.error)
-    typed = {name: _text(given[name]) for name in (*flags(), *INSTEAD) if name != BIT_WIDTH and given[name] is not None}
+    typed = {
+        name: _text(given[name]) for name in (*unpu_flags(), *INSTEAD) if name != BIT_WIDTH and given[name] is not None
+    }
     more, said = settings(typed, formats)
     source, unused = model_source(named)
     if source.kind != "zoo" and not given["data_sample"]:
@@ -301,7 +304,7 @@ def _finish(
     texts = {**report_files(built), "unpu-bench.json": as_json(data)}
     kept = write_output(result, out, bool(given["overwrite"]), {**texts, **files})
     if given["debug"]:
-        _tell_logs(result, options.store(given))
+        _tell_logs(result, flags.store(given))
     if given["format"] == "json":
         click.echo(as_json({**data, "build": built}), nl=False)
     else:

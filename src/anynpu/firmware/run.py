@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from anynpu.runtime.device.session import BoardSession
 from anynpu.runtime.device.transport import Transport
 from anynpu.store import Store
 
-ON = re.compile(r"host|qemu(:.*)?|serial:.*")
 FIRMWARE = ("firmware.elf", "firmware")
 COMPILERS: Mapping[str, tuple[str, str]] = {
     "host": ("cc", "apt install gcc libc6-dev"),
@@ -53,11 +51,6 @@ class Running:
             if self.session.info.has_reference:
                 found["includes"] = STAND_IN
         return found
-
-
-def is_board(on: str) -> bool:
-    """Returns whether `--on` names a board for our firmware rather than a runtime of this host."""
-    return ON.fullmatch(on) is not None
 
 
 def start(artifact: Artifact, on: str, store: Store, timeout_s: float = 10.0) -> Running:

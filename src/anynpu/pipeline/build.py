@@ -10,6 +10,7 @@ from typing import Any
 from anynpu import plugins, schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsupported
+from anynpu.measure import sources
 from anynpu.measure.threshold import sentences
 from anynpu.measure.verify import FLOAT_MODEL, Gate, Verification, judge
 from anynpu.pipeline.layers import empty, float_twin, graph
@@ -19,7 +20,6 @@ from anynpu.pipeline.steps import Observer, Steps, overlap, read_verification, r
 from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
 from anynpu.platform import Platform
-from anynpu.quantize import sources
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.runtime.base import choose
 from anynpu.source.load import identify

@@ -16,7 +16,7 @@ import numpy as np
 from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing
-from anynpu.measure import calibrated
+from anynpu.measure import calibrated, sources
 from anynpu.measure.labels import Labels, read_labels, require_fit
 from anynpu.measure.repeat import ANSWERS, Repetition, repeat
 from anynpu.measure.samples import FILE, SampleSet, read_samples, write_samples
@@ -28,7 +28,6 @@ from anynpu.pipeline.request import Request
 from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import stream_errors
 from anynpu.platform import Platform
-from anynpu.quantize import sources
 from anynpu.quantize.calibration import Dataset, checked, load_data, sample_digests, source_digest, split_holdout
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.parts import own_version
@@ -343,7 +342,7 @@ class Steps:
             with tempfile.TemporaryDirectory(prefix="anynpu-samples-") as folder:
                 arguments = {"source": source, "inputs": inputs, "limit": self.request.limit, "out": folder}
                 self.generated[source] = tool.call(
-                    "anynpu.quantize.sources:run_generator",
+                    "anynpu.quantize.generator:run_generator",
                     arguments,
                     scratch=Path(folder),
                     log=work.log,

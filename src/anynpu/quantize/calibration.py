@@ -10,19 +10,16 @@ from types import MappingProxyType
 
 import numpy as np
 
-from anynpu.arrays import read_npy
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.quantize.sources import (
+from anynpu.measure.sources import (
     LABELS,
     check_size,
     existing,
     generator_of,
     is_folder,
     is_random,
-    only_input,
     random_numbers,
     read,
-    read_npz,
 )
 from anynpu.schema import near
 from anynpu.tasks.images import Preprocess, class_folders, find_images
@@ -34,7 +31,6 @@ __all__ = [
     "checked",
     "content_digest",
     "load_data",
-    "read_arrays",
     "sample_digests",
     "source_digest",
     "split_holdout",
@@ -120,16 +116,6 @@ def checked(
     folders = class_folders(Path(source)) if labels is not None and images else ()
     available = len(find_images(Path(source))) if images else len(first)
     return Dataset(fitted, None if labels is None else labels[:limit], source, is_random(source), folders, available)
-
-
-def read_arrays(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """Returns the arrays of an .npy or .npz file as they are, by input name."""
-    existing(str(path))
-    if path.suffix == ".npy":
-        return {only_input(str(path), inputs).name: np.array(read_npy(path))}
-    if path.suffix == ".npz":
-        return read_npz(path, inputs)[0]
-    raise ConfigError(f"{path}: neither .npy nor .npz")
 
 
 def _check_batch(inputs: Sequence[TensorSpec]) -> None:

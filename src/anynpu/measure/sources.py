@@ -1,4 +1,4 @@
-"""Where calibration data comes from: files of arrays, folders of images, generators of the user's, random numbers."""
+"""Where samples come from: files of arrays, folders of images, generators of the user's, random numbers."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ import numpy as np
 from anynpu import arrays as array_files
 from anynpu.arrays import read_npy
 from anynpu.errors import ConfigError
-from anynpu.measure.samples import SampleSet, write_samples
-from anynpu.schema import from_dict, near, to_dict
+from anynpu.schema import near
 from anynpu.tasks.images import Preprocess, class_folders, evenly, find_images, load_images
 from anynpu.tensors import Array, TensorSpec
 
@@ -52,7 +51,7 @@ def read(
         return _random(source, inputs, index_sizes), None
     generator = generator_of(source)
     if generator is not None:
-        return _read_generator(source, *generator, inputs, limit)
+        return read_generator(source, *generator, inputs, limit)
     path = existing(source)
     if path.is_dir():
         return _read_images(path, inputs, preprocess, limit)
@@ -106,6 +105,16 @@ def read_npz(path: Path, inputs: Sequence[TensorSpec]) -> tuple[dict[str, Array]
     takes_labels = LABELS in {spec.name for spec in inputs}
     labels = None if takes_labels else arrays.pop(LABELS, None)
     return arrays, labels
+
+
+def read_arrays(path: Path, inputs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Returns the arrays of an .npy or .npz file as they are, by input name."""
+    existing(str(path))
+    if path.suffix == ".npy":
+        return {only_input(str(path), inputs).name: np.array(read_npy(path))}
+    if path.suffix == ".npz":
+        return read_npz(path, inputs)[0]
+    raise ConfigError(f"{path}: neither .npy nor .npz")
 
 
 def unstated(folder: str) -> ConfigError:
@@ -228,28 +237,7 @@ def generator_of(source: str) -> tuple[Path, str] | None:
     return (Path(path), name) if colon and path.endswith(".py") else None
 
 
-def run_generator(source: str, inputs: list[dict[str, Any]], limit: int | None, out: str) -> dict[str, Any]:
-    """Writes the samples of a user's generator into a folder and returns what it read (runs in a child process)."""
-    from anynpu.source.recorder import Recorder
-
-    generator = generator_of(source)
-    assert generator is not None
-    specs = [from_dict(TensorSpec, spec, "input") for spec in inputs]
-    folder = generator[0].resolve().parent
-    try:
-        with Recorder(folder).watching() as recorder:
-            arrays, labels = _read_generator(source, *generator, specs, limit)
-    except SystemExit as error:
-        raise ConfigError(f"{source} called sys.exit({error.code!r})") from None
-    for key, array in arrays.items():
-        if array.dtype.kind not in "biufc":
-            raise ConfigError(f"{source} gives {array.dtype} for {key}, not numbers")
-    write_samples(Path(out), SampleSet(arrays, labels))
-    dependencies: dict[str, Any] = to_dict(recorder.found())
-    return dependencies
-
-
-def _read_generator(
+def read_generator(
     source: str, path: Path, name: str, inputs: Sequence[TensorSpec], limit: int | None
 ) -> tuple[dict[str, Array], Array | None]:
     function = _load_function(path, name)

@@ -1,0 +1,357 @@
+"""anynpu.bench: how long an artifact takes, measured where it runs."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from anynpu.api.feed import feed_of, read_one, source_specs
+from anynpu.api.session import is_board, open_on
+from anynpu.artifact import Artifact
+from anynpu.errors import ConfigError
+from anynpu.files import cache_chosen
+from anynpu.measure.bench import Sample, board_record, known_sample, time_board
+from anynpu.measure.energy import CsvMeter, Meter, find_meter, parse_window
+from anynpu.measure.load import SINGLE, Runner, Settings, Tell
+from anynpu.measure.outcome import to_record
+from anynpu.measure.subject import INFER, PIPELINE, Infer, Pipeline, Read, Subject
+from anynpu.measure.together import measure_together
+from anynpu.records.parts import own_version, receipt
+from anynpu.runtime import trial
+from anynpu.runtime.base import open_artifact, open_session
+from anynpu.runtime.versions import versions_of
+from anynpu.schema import sealed
+from anynpu.store import Store
+from anynpu.tasks.images import SUFFIXES, Preprocess
+from anynpu.tensors import Array
+
+BOARD_RUNS, BOARD_WARMUP, MAX_TIME_S = 10, 2, 60.0
+SCHEMA_VERSION = 2
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is measured, on what, and with which input; the names are those of the flags."""
+
+    settings: Settings
+    on: str | None = None
+    scope: str = INFER
+    inputs: str = ""
+    """What -i names; a known answer where it is empty and there is no sample."""
+    sample: Sample | None = None
+    """The input itself."""
+    preprocess: Preprocess | None = None
+    post: Callable[..., Any] | str | None = None
+    """Called with the real outputs at the end of a pipeline: a function, or MODULE:FUNCTION."""
+    others: tuple[Path, ...] = ()
+    energy_csv: Path | None = None
+    energy_window: str | None = None
+    energy_idle: str | None = None
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The record of a measurement, what broke it off if something did, and what was moved to make its input."""
+
+    record: dict[str, Any]
+    error: BaseException | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Bench:
+    """A measurement: figures with their intervals, and the whole record."""
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self.record = record
+
+    @property
+    def executed(self) -> str:
+        """What executed the artifact."""
+        return str(self.record["executed"])
+
+    @property
+    def unit(self) -> str:
+        """ms, or instructions where an emulator counted those: they say nothing of time."""
+        return str(self.record["unit"])
+
+    @property
+    def samples(self) -> list[float]:
+        """Every sample in `unit`, in the order of their start."""
+        return list(self._figures["samples"])
+
+    @property
+    def median(self) -> float | None:
+        return self._summary.get("median")
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the median."""
+        found = self._summary.get("median_interval")
+        return (found[0], found[1]) if found else None
+
+    def percentile(self, p: float) -> float | None:
+        """Returns a percentile (90, 99, 99.9), or None where there are too few samples to state it."""
+        found = self._summary.get("percentiles", {}).get(f"p{p:g}")
+        return found["value"] if found else None
+
+    @property
+    def per_second(self) -> float | None:
+        """Inferences in a second of wall time."""
+        throughput = self.record.get("throughput")
+        return throughput["per_s"] if throughput else None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Every reason to distrust the figures."""
+        return tuple(self.record.get("warnings") or ())
+
+    @property
+    def _figures(self) -> Mapping[str, Any]:
+        return self.record.get("latency") or self.record.get("counts") or {"samples": [], "summary": None}
+
+    @property
+    def _summary(self) -> Mapping[str, Any]:
+        return self._figures["summary"] or {}
+
+    def __str__(self) -> str:
+        between = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
+        median = "nothing measured" if self.median is None else f"median {self.median:.4g} {self.unit}{between}"
+        rate = "" if self.per_second is None else f", {self.per_second:.4g} inferences a second"
+        head = f"{self.executed}: {median}{rate}, {len(self.samples)} samples"
+        return "\n".join([head, *(f"warning: {text}" for text in self.warnings)])
+
+    def __repr__(self) -> str:
+        return f"<anynpu.Bench {str(self).splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        from anynpu.report.html.markup import el, join
+
+        return str(join([el("pre", str(self))]))
+
+
+def bench(
+    artifact: str | PathLike[str],
+    inputs: str | PathLike[str] | Array | Mapping[str, Array] | None = None,
+    *,
+    on: str | None = None,
+    scenario: str = SINGLE,
+    scope: str = INFER,
+    runs: int | None = None,
+    warmup: int | None = None,
+    min_time: float = 3.0,
+    min_count: int = 100,
+    max_time: float | None = None,
+    streams: int = 8,
+    qps: float | None = None,
+    bound: float | None = None,
+    percentile: float = 99.0,
+    seed: int = 0,
+    preprocess: Preprocess | None = None,
+    post: Callable[..., Any] | str | None = None,
+    timeout: float = 10.0,
+    cache_dir: str | PathLike[str] | None = None,
+) -> Bench:
+    """Measures how long an artifact takes, as `anynpu bench` does; the names are those of its flags.
+
+    `inputs` is what -i takes, or one sample as arrays; by default a known answer of the artifact. What breaks a
+    measurement off raises.
+    """
+    subject = open_artifact(Path(artifact))
+    sample, source = None, ""
+    if isinstance(inputs, str | PathLike):
+        source = str(inputs)
+    elif inputs is not None:
+        sample = _sample_of(inputs, subject)
+    settings = Settings(
+        scenario=scenario,
+        min_time_s=min_time,
+        min_count=min_count,
+        max_time_s=longest(min_time, max_time),
+        runs=runs,
+        warm_up=warmup,
+        streams=streams,
+        qps=qps,
+        bound_ms=bound,
+        percentile=percentile,
+        seed=seed,
+    )
+    asked = Asked(settings, on, scope, source, sample, preprocess, post, timeout_s=timeout)
+    with nullcontext() if cache_dir is None else cache_chosen(Path(cache_dir)):
+        measured = measure(subject, asked, Store())
+    if measured.error is not None:
+        raise measured.error
+    return Bench(sealed_record(measured.record))
+
+
+def sealed_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a measurement as a whole record."""
+    return sealed({"schema_version": SCHEMA_VERSION, "kind": "bench", "anynpu": own_version(), **record})
+
+
+def longest(min_time_s: float, max_time_s: float | None) -> float:
+    """Returns the most seconds to measure: as asked for, or a minute, or the least where that is more."""
+    return max(MAX_TIME_S, min_time_s) if max_time_s is None else max_time_s
+
+
+def measure(artifact: Artifact, asked: Asked, store: Store, tell: Tell = lambda stage, seconds: None) -> Measured:
+    """Measures an artifact: on this host, or by a board itself. `tell` hears of every stage."""
+    told = {"artifact": artifact.digest, "path": str(artifact.path), "fingerprint": artifact.manifest.fingerprint}
+    if is_board(artifact, asked.on):
+        found = _board(artifact, asked, store)
+    elif asked.others:
+        found = _together(artifact, asked, tell)
+    else:
+        found = _alone(artifact, asked, tell)
+    return replace(found, record={**told, **found.record})
+
+
+def _alone(artifact: Artifact, asked: Asked, tell: Tell) -> Measured:
+    timed = _timed(artifact, asked)
+    meter = _meter(asked)
+    runner = Runner(timed.opener, asked.settings, tell)
+    try:
+        result = runner.run(meter)
+        session = getattr(runner.subject, "session", None)
+        placed, versions = receipt(getattr(session, "placement", None)), versions_of(session)
+    finally:
+        runner.close()
+    record = {"input": timed.sample.source, **to_record(result, meter)} | ({"receipt": placed} if placed else {})
+    record |= {"versions": versions} if versions else {}
+    error = result.error or (result.energy_error if isinstance(meter, CsvMeter) else None)
+    return Measured(record, error, timed.notes)
+
+
+def _meter(asked: Asked) -> Meter | None:
+    """Returns the meter that is named, or the machine's own."""
+    windows = {
+        name: parse_window(f"--energy-{name}", text)
+        for name, text in (("window", asked.energy_window), ("idle", asked.energy_idle))
+        if text is not None
+    }
+    if asked.energy_csv is None:
+        if windows:
+            raise ConfigError(f"--energy-{next(iter(windows))} needs --energy-csv")
+        return find_meter()
+    return CsvMeter(asked.energy_csv, windows.get("window"), windows.get("idle"))
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """An input, a function that opens what is timed on it, and what was moved to make the input."""
+
+    sample: Sample
+    opener: Callable[[], Subject]
+    notes: tuple[str, ...] = ()
+
+
+def _timed(artifact: Artifact, asked: Asked) -> _Timed:
+    path = Path(asked.inputs) if asked.inputs else None
+    pipeline = asked.scope == PIPELINE
+    if not pipeline and (asked.post or asked.preprocess):
+        raise ConfigError("--post and -P belong to --scope pipeline")
+    read: Read | None = None
+    notes: tuple[str, ...] = ()
+    if path is not None and path.suffix.lower() in SUFFIXES:
+        if not pipeline:
+            raise ConfigError(f"{path}: an image is an input of --scope pipeline only", "or give an .npy file")
+        sample, read = _image(artifact, path, asked.preprocess)
+    elif asked.preprocess:
+        raise ConfigError("-P has no effect without an image", "give one with -i")
+    else:
+        sample, notes = _sample(artifact, asked)
+    trial.require(artifact, asked.on)  # here, not where the cold start is timed
+    if not pipeline:
+        return _Timed(sample, lambda: Infer(open_session(artifact, asked.on), sample.inputs), notes)
+    post = _function_named(asked.post) if isinstance(asked.post, str) else asked.post
+    return _Timed(sample, lambda: Pipeline(open_session(artifact, asked.on), sample.inputs, read, post), notes)
+
+
+def _sample(artifact: Artifact, asked: Asked) -> tuple[Sample, tuple[str, ...]]:
+    """Returns the input, and what was moved to make it."""
+    if asked.sample is not None:
+        return asked.sample, ()
+    if not asked.inputs:
+        return known_sample(artifact), ()
+    inputs, notes = read_one(asked.inputs, artifact)
+    return Sample(asked.inputs, inputs), notes
+
+
+def _sample_of(arrays: Array | Mapping[str, Array], artifact: Artifact) -> Sample:
+    specs = artifact.manifest.inputs
+    if not isinstance(arrays, Mapping):
+        arrays = {specs[0].name: arrays}
+    feed = feed_of(arrays, specs, source_specs(artifact)[0])
+    if len(feed.samples) != 1:
+        raise ConfigError(f"the arrays hold {len(feed.samples)} samples, and one is run again and again", "give one")
+    return Sample("arrays", feed.samples[0])
+
+
+def _image(artifact: Artifact, path: Path, preprocess: Preprocess | None) -> tuple[Sample, Read]:
+    """Returns an image as the only input, and a function that reads it from the disk again."""
+    from anynpu.measure import calibrated
+    from anynpu.tasks import card
+    from anynpu.tasks.images import in_order, load_images
+
+    if len(artifact.manifest.inputs) != 1:
+        raise ConfigError(f"{path} is one image, the model has {len(artifact.manifest.inputs)} inputs")
+    spec = artifact.manifest.inputs[0]
+    if preprocess is None and artifact.manifest.task and (stated := card.of(artifact).card.preprocess):
+        preprocess = in_order(stated, spec.channels)
+    if preprocess is None and (known := calibrated.read(artifact)) is not None:
+        preprocess = known.preprocess
+    if preprocess is None:
+        raise ConfigError(f"{path}: its preprocessing is not stated", "state it with -P size=96x96 -P mean=0.5 ...")
+
+    def read() -> dict[str, Any]:
+        return {spec.name: next(iter(load_images([path], spec, preprocess))).reshape(spec.shape)}
+
+    return Sample(str(path), {spec.name: spec.to_stored(read()[spec.name])}), read
+
+
+def _function_named(name: str) -> Callable[..., Any]:
+    """Returns the function that --post MODULE:FUNCTION names."""
+    module, sign, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function) if sign and function else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"--post {name}: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"--post {name}: MODULE:FUNCTION was expected")
+    return found  # type: ignore[no-any-return]
+
+
+def _together(first: Artifact, asked: Asked, tell: Tell) -> Measured:
+    if asked.energy_csv is not None:
+        raise ConfigError("--energy-csv is for one model: the window of several cannot be parted")
+    own = replace(asked, inputs="", sample=None)
+    timed = _timed(first, asked)
+    openers = [(str(first.path), timed.opener)]
+    for other in asked.others:
+        artifact = open_artifact(other)
+        if is_board(artifact, asked.on):
+            raise ConfigError(f"{other}: a board measures itself, one model at a time")
+        openers.append((str(other), _timed(artifact, own).opener))
+    record, error = measure_together(openers, asked.settings, tell)
+    return Measured({"input": timed.sample.source, **record}, error, timed.notes)
+
+
+def _board(artifact: Artifact, asked: Asked, store: Store) -> Measured:
+    """Lets a board measure itself."""
+    settings = asked.settings
+    stated = {"--scenario": settings.scenario != SINGLE, "--scope": asked.scope != INFER, "--with": asked.others}
+    for flag, value in {**stated, "--qps": settings.qps, "--bound": settings.bound_ms, "--post": asked.post}.items():
+        if value:
+            raise ConfigError(f"{flag}: a board measures itself, single-stream", "leave it out, or name another --on")
+    sample, notes = _sample(artifact, asked)
+    warmup = BOARD_WARMUP if settings.warm_up is None else settings.warm_up
+    with open_on(artifact, asked.on, store, asked.timeout_s) as session:
+        board = session.board
+        assert board is not None
+        found = time_board(board.session, sample, settings.runs or BOARD_RUNS, warmup, board.clock)
+    return Measured({**board_record(found), "memory": board.memory()}, found.error, notes)
