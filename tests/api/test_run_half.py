@@ -40,36 +40,12 @@ for word in sys.argv[3:]:
     commands.append([]) if word == "then" else commands[-1].append(word)
 sys.exit(max(main(words) for words in commands if words))
 """
-EXTRAS = [
-    "torch",
-    "torchao",
-    "jax",
-    "litert_torch",
-    "ai_edge_litert",
-    "ai_edge_quantizer",
-    "ethosu",
-    "tflite_micro",
-    "flatbuffers",
-    "onnxscript",
-    "onnxsim",
-    "PIL",
-    "cv2",
-    "tokenizers",
-    "ftfy",
-    "regex",
-    "serial",
-    "orjson",
-    "httptools",
-    "uvloop",
-    "psutil",
-    "qdrant_client",
-    "qdrant_edge",
-    "distributed",
-    "scipy",
-    "sklearn",
-    "pytest",
-    "hypothesis",
-]
+EXTRAS = (
+    *("torch", "torchao", "jax", "litert_torch", "ai_edge_litert", "ai_edge_quantizer", "ethosu", "tflite_micro"),
+    *("flatbuffers", "onnxscript", "onnxsim", "PIL", "cv2", "tokenizers", "ftfy", "regex", "serial", "orjson"),
+    *("httptools", "uvloop", "psutil", "qdrant_client", "qdrant_edge", "distributed", "scipy", "sklearn"),
+    *("pytest", "hypothesis"),
+)
 """What no base install has: packages of the extras, and what they bring."""
 COMPILE_HALF = ("pipeline", "source", "quantize", "lowering", "targets")
 

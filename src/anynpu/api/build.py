@@ -6,13 +6,13 @@ import inspect
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anynpu import schema
-from anynpu.api.live import Samples, model_file, samples_file
+from anynpu.api.live import Named, Samples, model_file, samples_file
 from anynpu.api.result import Build, Checks
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.files import cache_chosen
@@ -85,33 +85,23 @@ def build(
 
     What concerns the model itself raises. What concerns one chip is that chip's result; `Build.require()` raises it.
     """
+    described = _Described(ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names)
+    prepared = _Prepared(test, limit, preprocess, task, tokenizer, metric)
     with _files(cache_dir) as (folder, store):
-        source, notes, title = _source(
-            model, folder, data, ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names
-        )
-        request = Request(
-            source=source,
-            chips=_names(chips),
-            data=samples_file(data, folder, "data"),
-            test=samples_file(test, folder, "test"),
-            limit=limit,
-            preprocess=_preprocess(preprocess),
-            task=str(task),
-            tokenizer=str(tokenizer),
-            metric=metric,
-            options=_options(option, options),
+        source, named = described.source(model, folder, data)
+        request = replace(
+            prepared.request(source, chips, data, _options(option, options), folder),
             require_npu=parse_share(require_npu) if isinstance(require_npu, str) else float(require_npu),
             gate=_gate(min_sqnr, max_drop),
             origins=_origins(require_npu, min_sqnr, max_drop),
         )
-        out = None if output is None else Path(output)
-        if out is not None:
-            check_output(out, overwrite, [source.model, request.data, request.test], store.cache)
+        if output is not None:
+            check_output(Path(output), overwrite, [source.model, request.data, request.test], store.cache)
         result = run_build(request, store, observer or Silent())
-        shown = replace(request, source=replace(source, model=title), data=_shown(data), test=_shown(test))
-        built = Build(replace(result, request=shown, notes=[*result.notes, *notes]))
-        if out is not None:
-            built.save(out, overwrite)
+        shown = replace(request, source=replace(source, model=named.title), data=_shown(data), test=_shown(test))
+        built = Build(replace(result, request=shown, notes=[*result.notes, *named.notes]))
+        if output is not None:
+            built.save(output, overwrite)
         return built
 
 
@@ -138,21 +128,12 @@ def check(
     **options: Any,
 ) -> Checks:
     """Asks before compiling: will the model fit, will every operator run there? The names are those of `build`."""
+    described = _Described(ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names)
+    prepared = _Prepared(None, limit, preprocess, task, tokenizer)
     with _files(cache_dir) as (folder, store):
-        source, _, _ = _source(
-            model, folder, data, ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names
-        )
-        given = samples_file(data, folder, "data")
-        request = Request(
-            source=source,
-            chips=_names(chips),
-            data=given or ("" if source.kind == "zoo" else RANDOM),
-            limit=limit,
-            preprocess=_preprocess(preprocess),
-            task=str(task),
-            tokenizer=str(tokenizer),
-            options=_options(option, options),
-        )
+        source, _ = described.source(model, folder, data)
+        taken = RANDOM if data is None and source.kind != "zoo" else data
+        request = prepared.request(source, chips, taken, _options(option, options), folder)
         return Checks(tuple(run_check(request, store, observer or Silent())))
 
 
@@ -169,35 +150,70 @@ def _files(cache_dir: str | PathLike[str] | None) -> Iterator[tuple[Path, Store]
             raise
 
 
-def _source(
-    model: Model,
-    folder: Path,
-    data: Samples | None,
-    ckpt: str | PathLike[str],
-    trust_checkpoint: bool,
-    arg: Mapping[str, Any] | None,
-    shape: Mapping[str, Sequence[int]] | None,
-    dtype: Mapping[str, str] | None,
-    layout: Mapping[str, str] | None,
-    channels: Mapping[str, str] | None,
-    output_names: Sequence[str],
-) -> tuple[ModelSource, tuple[str, ...], str]:
-    """Returns the model as a build reads it, notes of its export, and the name that reports show."""
-    shapes = {name: tuple(int(size) for size in dims) for name, dims in (shape or {}).items()}
-    live = not isinstance(model, str | PathLike)
-    named = model_file(model, folder, data, shapes, dtype or {}, tuple(output_names))
-    source = ModelSource(
-        model=named.path,
-        checkpoint=str(ckpt),
-        trust_checkpoint=trust_checkpoint,
-        arguments=dict(arg or {}),
-        shapes=shapes,
-        dtypes={} if live else dict(dtype or {}),
-        layouts=dict(layout or {}),
-        channels={name: order.upper() for name, order in (channels or {}).items()},
-        output_names=() if live else tuple(output_names),
-    )
-    return source, named.notes, named.title
+@dataclass(frozen=True)
+class _Described:
+    """What a model's file does not say, by the names of the flags."""
+
+    ckpt: str | PathLike[str]
+    trust_checkpoint: bool
+    arg: Mapping[str, Any] | None
+    shape: Mapping[str, Sequence[int]] | None
+    dtype: Mapping[str, str] | None
+    layout: Mapping[str, str] | None
+    channels: Mapping[str, str] | None
+    output_names: Sequence[str]
+
+    def source(self, model: Model, folder: Path, data: Samples | None) -> tuple[ModelSource, Named]:
+        """Returns the model as a build reads it, and its file with the name that reports show."""
+        shapes = {name: tuple(int(size) for size in dims) for name, dims in (self.shape or {}).items()}
+        live = not isinstance(model, str | PathLike)
+        named = model_file(model, folder, data, shapes, self.dtype or {}, tuple(self.output_names))
+        source = ModelSource(
+            model=named.path,
+            checkpoint=str(self.ckpt),
+            trust_checkpoint=self.trust_checkpoint,
+            arguments=dict(self.arg or {}),
+            shapes=shapes,
+            dtypes={} if live else dict(self.dtype or {}),
+            layouts=dict(self.layout or {}),
+            channels={name: order.upper() for name, order in (self.channels or {}).items()},
+            output_names=() if live else tuple(self.output_names),
+        )
+        return source, named
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """Samples, and what the model is for."""
+
+    test: Samples | None
+    limit: int
+    preprocess: Preprocess | Mapping[str, Any] | None
+    task: str
+    tokenizer: str | PathLike[str]
+    metric: str = ""
+
+    def request(
+        self,
+        source: ModelSource,
+        chips: str | Sequence[str],
+        data: Samples | None,
+        options: Mapping[str, str],
+        folder: Path,
+    ) -> Request:
+        """Returns the request; samples that are arrays are written to the folder."""
+        return Request(
+            source=source,
+            chips=_names(chips),
+            data=samples_file(data, folder, "data"),
+            test=samples_file(self.test, folder, "test"),
+            limit=self.limit,
+            preprocess=_preprocess(self.preprocess),
+            task=self.task,
+            tokenizer=str(self.tokenizer),
+            metric=self.metric,
+            options=options,
+        )
 
 
 def _names(chips: str | Sequence[str]) -> tuple[str, ...]:
