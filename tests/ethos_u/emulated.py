@@ -33,6 +33,10 @@ DRAWS = 8
 """How often unknown memory is drawn: a value that is the same every time does not depend on it."""
 SLICES = ("SPLIT", "SPLIT_V", "SLICE", "STRIDED_SLICE", "UNPACK")
 RECTIFIED = {"RELU": (0, math.inf), "RELU6": (0, 6), "RELU_N1_TO_1": (-1, 1), "RELU_0_TO_1": (0, 1)}
+TABLED: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "LOGISTIC": lambda real: 1 / (1 + np.exp(np.minimum(-real, 700))),
+    "TANH": np.tanh,
+}
 COMPARED = {
     "EQUAL": np.equal,
     "NOT_EQUAL": np.not_equal,
@@ -229,11 +233,11 @@ def rescaled_in_float(site: Site, values: list[np.ndarray], call: CpuCall, unkno
     return np.clip(rescaled, low, high).astype(out.dtype)
 
 
-def logistic(site: Site, values: list[np.ndarray], call: CpuCall, unknown: Unknown) -> np.ndarray:
+def tabled(site: Site, values: list[np.ndarray], call: CpuCall, unknown: Unknown) -> np.ndarray:
     source, out = site.op.inputs[0], site.op.outputs[0]
     real = (values[0].astype(np.float64) - source.zero_point[0]) * source.scale[0]
     limits = np.iinfo(out.dtype)
-    result = np.round(1 / (1 + np.exp(-real)) / out.scale[0]) + out.zero_point[0]
+    result = np.round(TABLED[site.op.kind](real) / out.scale[0]) + out.zero_point[0]
     return np.clip(result, limits.min, limits.max).astype(out.dtype)
 
 
@@ -344,9 +348,9 @@ DEFECTS = (
         rescaled_in_float,
     ),
     Defect(
-        "LOGISTIC of 8 bits is a table of the exact values; TFLite-Micro rounds some just below a half up",
-        lambda site: site.op.kind == "LOGISTIC" and site.op.inputs[0].dtype == "int8",
-        logistic,
+        "LOGISTIC and TANH of 8 bits are tables of the exact values; TFLite-Micro's fixed point is beside some",
+        lambda site: site.op.kind in TABLED and site.op.inputs[0].dtype == "int8",
+        tabled,
     ),
     Defect(
         "TRANSPOSE_CONV, SAME, whose kernel is shorter than its stride by two begins one row or column too late",

@@ -45,6 +45,6 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
         return "TFLite-Micro's own SOFTMAX of 16 bits overflows at such a scale"
     if pads_outside_of_pictures(op):
         return "padding of channels and batches is left out"
-    if op.kind in ("LOGISTIC", "TANH") and source and np.max(source.scale) > 1:
+    if op.kind in ("LOGISTIC", "TANH") and source.dtype == "int16" and np.max(source.scale) > 1:
         return "TFLite-Micro's own range of LOGISTIC and TANH is empty at such a scale"
     return _behind_the_end(op, graph, chip)

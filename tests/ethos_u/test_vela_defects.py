@@ -164,6 +164,12 @@ def wide_rectifier(d: Drawer) -> None:
     d.operator("RELU", [x.number], [out.number])
 
 
+def steep_softmax(d: Drawer) -> None:
+    x = d.input((1, 4), "int16", 6000.0, 0)
+    out = d.new((1, 4), "int16", 1 / 32768, 0)
+    d.operator("SOFTMAX", [x.number], [out.number], "SoftmaxOptions", beta=2.0)
+
+
 def sparse_transpose_conv(d: Drawer) -> None:
     x = d.input((1, 2, 1, 5), "int8", 0.05, -36)
     weights = d.tensor((6, 1, 2, 5), "int8", 0.006, 0, d.rng.integers(-127, 127, (6, 1, 2, 5)))
@@ -223,6 +229,8 @@ DEFECTS = [
     (table_and_transpose, "ethos-u85-512"),
     (grouped_convolution, "ethos-u55-128"),
     (grouped_convolution, "ethos-u85-256"),
+    (steep_softmax, "ethos-u55-128"),
+    (steep_softmax, "ethos-u85-256"),
     (product_and_padding, "ethos-u55-128"),
     (bounded_logistic, "ethos-u55-128"),
     (bounded_logistic, "ethos-u85-256"),
