@@ -94,7 +94,7 @@ class Function(Options):
 
 def collected(graph: Graph, kinds: frozenset[str], wide: frozenset[str]) -> Graph:
     """Returns the graph with each run that has an operator of these kinds as one FUNCTION; wide ones stay."""
-    sources = _sources(graph, wide)
+    sources = sources_of(graph, wide)
     makers, readers = graph.makers(), graph.readers()
     operators: list[Operator] = []
     for operator in graph.operators:
@@ -102,7 +102,7 @@ def collected(graph: Graph, kinds: frozenset[str], wide: frozenset[str]) -> Grap
         inside = [user for user in readers.get(result, ()) if sources.get(user.outputs[0]) == sources.get(result)]
         leaves = result in graph.outputs or len(inside) < len(readers.get(result, ()))
         if sources.get(result, result) != result and leaves:
-            run = _run(result, sources[result], makers, graph)
+            run = function_of(result, sources[result], makers, graph)
             if len(run.operators) > 1 and any(each.kind in kinds for each in run.operators):
                 operators.append(Operator("FUNCTION", (run.source,), (result,), run))
                 continue
@@ -110,7 +110,7 @@ def collected(graph: Graph, kinds: frozenset[str], wide: frozenset[str]) -> Grap
     return pruned(operators, graph.tensors, graph.inputs, graph.outputs)
 
 
-def _sources(graph: Graph, wide: frozenset[str]) -> dict[str, str]:
+def sources_of(graph: Graph, wide: frozenset[str]) -> dict[str, str]:
     """Returns for each tensor the one that it is a function of, element by element: itself, or another."""
     sources: dict[str, str] = {}
     for operator in graph.operators:
@@ -134,7 +134,7 @@ def _fits(source: Tensor, result: Tensor) -> bool:
     return source.shape == result.shape and source.dtype == result.dtype
 
 
-def _run(result: str, source: str, makers: Mapping[str, Operator], graph: Graph) -> Function:
+def function_of(result: str, source: str, makers: Mapping[str, Operator], graph: Graph) -> Function:
     """Returns the operators between two tensors."""
     needed, waiting = dict[str, Operator](), [result]
     numbers: dict[str, float] = {}

@@ -32,7 +32,7 @@ class QuantPlan:
         unpu_values={"8": "int8", "16": "int16", "32": "float32"},
     )
     weights: Weights = option("per-channel", "one scale per output channel, or one per tensor", unpu="tflm_quant_type")
-    method: str = option("minmax", "how ranges are found: minmax, percentile, mse or entropy")
+    method: str = option("auto", "how ranges are found: auto, minmax, percentile, mse or entropy")
     percentile: float = option(99.99, "what method=percentile keeps of each tensor's values, in percent")
     io: Border = option("integer", "inputs and outputs as stored integers, or as float with a conversion at the border")
     bias_correction: bool = option(True, "let biases take back the shift of the mean that rounding causes")

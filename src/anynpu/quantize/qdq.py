@@ -16,6 +16,7 @@ import onnx
 from anynpu.errors import IntegrityError, ToolFailed
 from anynpu.quantize.bias import ChannelMeans, channel_means, lost_mean, rounding_error
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.onnx_functions import followers
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.silu import is_silu, merge_silu
@@ -79,7 +80,8 @@ def model_ranges(
 ) -> dict[str, Range]:
     """Returns the range of every floating-point activation of the model over the data."""
     whole = {value.name for value in model.graph.output}
-    return collect(runner(model), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress, whole)
+    how = plan.method, plan.percentile, plan.bits, plan.symmetric
+    return collect(runner(model), data, *how, progress, whole, followers(model.graph))
 
 
 def runner(model: onnx.ModelProto) -> Callable[[dict[str, Array]], dict[str, Array]]:

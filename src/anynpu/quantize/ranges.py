@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from anynpu.errors import ConfigError, IntegrityError
+from anynpu.quantize.followers import Followed, Follower
 from anynpu.tensors import Array, Quantization
 
 if TYPE_CHECKING:
     from anynpu.quantize.calibration import Dataset
 
-METHODS = ("minmax", "percentile", "mse", "entropy")
+METHODS = ("auto", "minmax", "percentile", "mse", "entropy")
 BINS = 2048
 # Fractions of a limit that the MSE search tries, on each side on its own, and the entropy search on both at once.
 MSE_STEPS = 40
@@ -34,6 +36,7 @@ SMALLEST_SCALE = 2.0**-100
 
 Progress = Callable[[int, int], None]
 Floats = NDArray[np.float64]
+NONE: Mapping[str, Follower] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,19 @@ class Histogram:
 
 
 class RangeCollector:
-    """Collects what the range method needs: limits in the first pass, histograms in the second."""
+    """Collects what the range method needs: limits in the first pass, histograms in the second.
 
-    def __init__(self, method: str, percentile: float = 99.99, bits: int = 8, symmetric: bool = False) -> None:
+    `followers` are the functions that alone read a tensor; method "auto" chooses its range by the error behind them.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        percentile: float = 99.99,
+        bits: int = 8,
+        symmetric: bool = False,
+        followers: Mapping[str, Follower] = NONE,
+    ) -> None:
         if method not in METHODS:
             raise ConfigError(f"no such range method: {method}", "known: " + ", ".join(METHODS))
         if not 50.0 < percentile <= 100.0:
@@ -87,10 +100,11 @@ class RangeCollector:
         self.method, self.percentile, self.bits, self.symmetric = method, percentile, bits, symmetric
         self._limits: dict[str, Range] = {}
         self._histograms: dict[str, Histogram] = {}
+        self._followed = {name: Followed(each) for name, each in followers.items() if method == "auto"}
 
     @property
     def passes(self) -> int:
-        return 1 if self.method == "minmax" else 2
+        return 1 if self.method in ("auto", "minmax") else 2
 
     def observe_limits(self, tensors: Mapping[str, Array], sample: int) -> None:
         """Takes the limits of one sample's floating-point tensors; integer tensors have no range."""
@@ -102,6 +116,8 @@ class RangeCollector:
                 raise IntegrityError(f"tensor {name} holds NaN or infinite values at calibration sample {sample}")
             old = self._limits.get(name)
             self._limits[name] = Range(low, high) if old is None else Range(min(old.min, low), max(old.max, high))
+            if name in self._followed:
+                self._followed[name].observe(array)
 
     def observe_values(self, tensors: Mapping[str, Array]) -> None:
         """Adds one sample's values to the histograms."""
@@ -115,11 +131,13 @@ class RangeCollector:
 
     def ranges(self, whole: Collection[str] = ()) -> dict[str, Range]:
         """Returns the range of every tensor seen; those named in `whole` keep all their values."""
-        histograms = {name: h for name, h in self._histograms.items() if name not in whole}
-        return {name: self._range(limits, histograms.get(name)) for name, limits in self._limits.items()}
+        return {name: limits if name in whole else self._range(name, limits) for name, limits in self._limits.items()}
 
-    def _range(self, limits: Range, histogram: Histogram | None) -> Range:
-        if histogram is None or self.method == "minmax":
+    def _range(self, name: str, limits: Range) -> Range:
+        followed, histogram = self._followed.get(name), self._histograms.get(name)
+        if followed is not None:
+            return Range(*followed.limits(limits.min, limits.max, self.bits))
+        if histogram is None:
             return limits
         if self.method == "percentile":
             return percentile_range(histogram, self.percentile)
@@ -137,13 +155,14 @@ def collect(
     symmetric: bool = False,
     progress: Progress | None = None,
     whole: Collection[str] = (),
+    followers: Mapping[str, Follower] = NONE,
 ) -> dict[str, Range]:
     """Returns the range of every floating-point tensor that `run` gives for the samples of `data`.
 
     Tensors named in `whole` are not clipped, whatever the method: a model's outputs are its answers, and in the score
-    maps of a detector the few values far above all others are the objects.
+    maps of a detector the few values far above all others are the objects. `followers` are as for `RangeCollector`.
     """
-    collector = RangeCollector(method, percentile, bits, symmetric)
+    collector = RangeCollector(method, percentile, bits, symmetric, followers)
     total = data.count * collector.passes
     for step in range(total):
         sample = step % data.count

@@ -21,6 +21,7 @@ from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, 
 from anynpu.quantize.bias import channel_means
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.equalize import ChannelPeaks
+from anynpu.quantize.followers import Follower
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.tflite_file import (
@@ -45,6 +46,7 @@ __all__ = ["convert_float", "convert_module", "in_layout", "inline_buffers", "qu
 
 Figures = dict[str, Any]
 Writer = Callable[[bytes, Mapping[str, Range], QuantPlan], bytes]
+Finder = Callable[[bytes], Mapping[str, Follower]]
 
 
 def convert_float(
@@ -164,10 +166,12 @@ def quantize_file(
     out: Path,
     progress: Progress | None = None,
     write: Writer | None = None,
+    followers: Finder | None = None,
 ) -> Figures:
     """Writes the quantised .tflite of a float one and returns its figures; `data` is in the layout of the file.
 
-    `write` makes the integers of a float file, ranges and plan; by default ai-edge-quantizer does.
+    `write` makes the integers of a float file, ranges and plan; by default ai-edge-quantizer does. `followers` finds
+    the functions behind the tensors of a float file, by which ranges are chosen.
 
     Operators that ai-edge-quantizer leaves in floating point are named in the figures, and the factors of the channels
     that were equalised, by the tensor of the float file: inner values of the two files differ by them.
@@ -184,7 +188,7 @@ def quantize_file(
     if plan.equalize and plan.bits == 8 and plan.weights == "per-channel":
         original = _equalized(original, data, factors)
         model = read_model(original)
-    ranges = file_ranges(original, data, plan, progress)
+    ranges = file_ranges(original, data, plan, progress, followers)
     if plan.bias_correction:
         means = channel_means(_runner(original), data, weighted_inputs(model), ranges, plan)
         correct_biases(model, means, plan.weights == "per-channel")
@@ -248,10 +252,18 @@ def _check_inputs(path: Path, data: Dataset) -> None:
             )
 
 
-def file_ranges(content: bytes, data: Dataset, plan: QuantPlan, progress: Progress | None = None) -> dict[str, Range]:
+def file_ranges(
+    content: bytes,
+    data: Dataset,
+    plan: QuantPlan,
+    progress: Progress | None = None,
+    followers: Finder | None = None,
+) -> dict[str, Range]:
     """Returns the range of every activation of a float .tflite file over the data."""
     whole = border_names(read_model(content))[1]
-    return collect(_runner(content), data, plan.method, plan.percentile, plan.bits, plan.symmetric, progress, whole)
+    behind = followers(content) if followers is not None else {}
+    run, how = _runner(content), (plan.method, plan.percentile, plan.bits, plan.symmetric)
+    return collect(run, data, *how, progress, whole, behind)
 
 
 def _runner(content: bytes) -> Callable[[dict[str, Array]], dict[str, Array]]:

@@ -211,6 +211,7 @@ def lower(model: str, out: str, inputs: list[str], outputs: list[str]) -> dict[s
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
     from anynpu.lowering.emit import quantising
+    from anynpu.lowering.followers import followers
     from anynpu.quantize.tflite import in_layout, quantize_file
     from anynpu.targets.data import dataset
 
@@ -221,7 +222,8 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     # ai-edge-quantizer gives the biases of files that TensorFlow's own converter made a type that no kernel takes.
     own = source.manifest.details.get(LOWERED_BY) == "own"
     write = quantising(Path(out).with_name(QUANTISATION), bool(options.tables)) if own else None
-    figures = quantize_file(source.main, turned, options, Path(out), progress=tool.report_progress, write=write)
+    behind = followers if own else None
+    figures = quantize_file(source.main, turned, options, Path(out), tool.report_progress, write, behind)
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
     if factors := figures.pop("equalized", None):
         Path(out).with_name(EQUALIZATION).write_text(schema.canonical_json(factors) + "\n", "utf-8")

@@ -7,7 +7,7 @@ from anynpu.quantize.plan import QuantPlan
 def test_defaults():
     plan = QuantPlan()
     assert (plan.activations, plan.weights, plan.method, plan.io, plan.bits) == (
-        "int8", "per-channel", "minmax", "integer", 8,
+        "int8", "per-channel", "auto", "integer", 8,
     )  # fmt: skip
     assert not plan.symmetric and QuantPlan(activations="int16").symmetric
     assert plan.to_json()["percentile"] == 99.99

@@ -1,0 +1,107 @@
+"""Ranges chosen by the error behind the function that follows.
+
+A SiLU, GELU, sigmoid or hard swish turns everything below about -6 into nothing, a softmax everything far below the
+largest of its row. Integers spent there are lost where values matter. So the samples are counted between fixed limits,
+and of the ranges that change no result of the function by more than half a step of its own integers, the one with the
+least expected error behind the function is taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anynpu.tensors import Array
+
+Floats = NDArray[np.float64]
+# Beyond these a function is taken as it is at the limits of the tensor.
+_REACH, _BINS = 16.0, 512
+# Ends of a range that are tried.
+_ENDS = np.arange(0.0, _REACH + 0.25, 0.25)
+# What one sample adds at most: a share of a large map says as much.
+_VALUES = 1 << 16
+# Softmax gives exp(-12) of its largest share to what lies that far below it: a mask behind that is a mask.
+_BELOW = 12.0
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """A function that is applied to each value."""
+
+    function: Callable[[Array], Array]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A softmax along an axis."""
+
+    axis: int
+
+
+Follower = Pointwise | Rows
+
+
+@dataclass
+class Followed:
+    """What the samples say of a tensor that nothing but one function reads."""
+
+    follower: Follower
+    counts: NDArray[np.int64] = field(default_factory=lambda: np.zeros(_BINS, np.int64))
+    least_top: float = np.inf
+
+    def observe(self, values: Array) -> None:
+        """Adds one sample."""
+        if isinstance(self.follower, Rows):
+            self.least_top = min(self.least_top, float(values.max(axis=self.follower.axis).min()))
+            return
+        flat = values.reshape(-1)
+        flat = flat[:: -(-flat.size // _VALUES)]
+        places = np.clip((flat + _REACH) * (_BINS / (2 * _REACH)), 0, _BINS - 1).astype(np.int64)
+        self.counts += np.bincount(places, minlength=_BINS)
+
+    def limits(self, low: float, high: float, bits: int) -> tuple[float, float]:
+        """Returns the range to store of a tensor that reaches from `low` to `high`."""
+        if isinstance(self.follower, Rows):
+            return max(low, min(self.least_top - _BELOW, high)), high
+        return _least_error(self.follower.function, self.counts, low, high, 2**bits - 1)
+
+
+def _least_error(
+    function: Callable[[Array], Array], counts: NDArray[np.int64], low: float, high: float, steps: int
+) -> tuple[float, float]:
+    centres = (np.arange(_BINS) + 0.5) * (2 * _REACH / _BINS) - _REACH
+    centres[0], centres[-1] = min(low, centres[0]), max(high, centres[-1])
+    inside = (centres >= low) & (centres <= high) & (counts > 0)
+    points = np.concatenate([[low], centres[inside], [high]])
+    weights = np.concatenate([[0], counts[inside], [0]]).astype(np.float64)
+    results, nudge = function(points), 1e-3
+    slopes = (function(points + nudge) - function(points - nudge)) / (2 * nudge)
+    if not np.isfinite(results).all() or not np.isfinite(slopes).all():
+        return low, high
+    tolerance = float(results.max() - results.min()) / steps / 2
+    lows = [low, *(-end for end in _ENDS if -end > low)]
+    highs = [high, *(end for end in _ENDS if end < high)]
+    lows = [end for end in lows if _lost(points, results, points < end, function, end) <= tolerance]
+    highs = [end for end in highs if _lost(points, results, points > end, function, end) <= tolerance]
+    best, least = (low, high), np.inf
+    for bottom in lows:
+        for top in highs:
+            step = (max(top, 0.0) - min(bottom, 0.0)) / steps
+            rounding = (slopes * step) ** 2 / 12
+            clipped = (results - function(np.clip(points, bottom, top))) ** 2
+            error = float(np.where((points < bottom) | (points > top), clipped, rounding) @ weights)
+            if error < least * (1 - 1e-9):
+                best, least = (float(bottom), float(top)), error
+    return best
+
+
+def _lost(
+    points: Floats, results: Array, outside: NDArray[np.bool_], function: Callable[[Array], Array], end: float
+) -> float:
+    """Returns by how much a function's results change most where its argument is clipped at one end."""
+    if not outside.any():
+        return 0.0
+    return float(np.abs(results[outside] - function(np.asarray([end]))[0]).max())

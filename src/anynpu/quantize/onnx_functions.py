@@ -1,0 +1,129 @@
+"""Functions of one tensor in an ONNX graph: nodes that compute element by element from it and from stored numbers.
+
+SiLU, GELU, hard swish or Mish are such functions, however an exporter writes them. Eight-bit hardware computes any of
+them in one step, from integers to integers, so nothing is rounded between their nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from anynpu.graph.scalars import reads_numbers, value_of
+from anynpu.quantize.followers import Follower, Pointwise, Rows
+from anynpu.tensors import Array
+
+MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity")
+"""Operators that change where values stand, and none of the values."""
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Who makes and who reads each tensor of a graph, and which stored tensors hold one number."""
+
+    makers: Mapping[str, onnx.NodeProto]
+    readers: Mapping[str, list[onnx.NodeProto]]
+    outputs: frozenset[str]
+    numbers: Mapping[str, Array]
+    stored: frozenset[str]
+
+    @staticmethod
+    def of(graph: onnx.GraphProto) -> Wiring:
+        readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in dict.fromkeys(node.input):
+                readers.setdefault(name, []).append(node)
+        numbers = {
+            item.name: numpy_helper.to_array(item).astype(np.float64).reshape(())
+            for item in graph.initializer
+            if math.prod(item.dims) == 1 and item.data_type in (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE)
+        }
+        makers = {name: node for node in graph.node for name in node.output}
+        outputs = frozenset(value.name for value in graph.output)
+        return Wiring(makers, readers, outputs, numbers, frozenset(item.name for item in graph.initializer))
+
+    def alone(self, name: str) -> bool:
+        """Tells whether one node reads a tensor, and nobody else."""
+        return len(self.readers.get(name, ())) == 1 and name not in self.outputs
+
+
+def sources(graph: onnx.GraphProto, wiring: Wiring) -> dict[str, str]:
+    """Returns for each tensor that is a function of another, element by element, that other one."""
+    found: dict[str, str] = {}
+    for node in graph.node:
+        if not reads_numbers(node) or node.output[0] in wiring.stored:
+            continue
+        names = {name for name in node.input if name and name not in wiring.numbers}
+        origins = {found.get(name, name) for name in names}
+        if len(origins) == 1 and not origins & wiring.stored:
+            found[node.output[0]] = origins.pop()
+    return found
+
+
+def inner_tensors(graph: onnx.GraphProto) -> frozenset[str]:
+    """Returns the tensors inside functions: those that only the same function reads."""
+    wiring = Wiring.of(graph)
+    origins = sources(graph, wiring)
+    return frozenset(name for name in origins if not _leaves(name, origins, wiring))
+
+
+def _leaves(name: str, origins: Mapping[str, str], wiring: Wiring) -> bool:
+    readers = wiring.readers.get(name, ())
+    return (
+        name in wiring.outputs
+        or not readers
+        or any(origins.get(node.output[0]) != origins.get(name, name) for node in readers)
+    )
+
+
+def followers(graph: onnx.GraphProto) -> dict[str, Follower]:
+    """Returns the function behind each tensor that nothing else reads."""
+    wiring = Wiring.of(graph)
+    origins = sources(graph, wiring)
+    found: dict[str, Follower] = {}
+    for source in dict.fromkeys(origins.values()):
+        inside = all(origins.get(node.output[0]) == source for node in wiring.readers[source])
+        members = [name for name, origin in origins.items() if origin == source]
+        ends = [name for name in members if _leaves(name, origins, wiring)]
+        if inside and len(ends) == 1 and source not in wiring.outputs:
+            nodes = [wiring.makers[name] for name in members]
+            found[source] = Pointwise(_Evaluated(tuple(nodes), source, ends[0], wiring.numbers))
+    for node in graph.node:
+        if node.op_type == "Softmax" and wiring.alone(node.input[0]):
+            axis = next((item.i for item in node.attribute if item.name == "axis"), -1)
+            found[node.input[0]] = Rows(axis)
+    return found | _before_moves(found, wiring)
+
+
+def _before_moves(found: Mapping[str, Follower], wiring: Wiring) -> dict[str, Follower]:
+    """Returns the same for what is only moved on the way to a function."""
+    moved: dict[str, Follower] = {}
+    for name, follower in found.items():
+        maker = wiring.makers.get(name)
+        while maker is not None and maker.op_type in MOVES and wiring.alone(maker.input[0]):
+            if isinstance(follower, Rows):
+                break  # rows of another shape
+            moved[maker.input[0]] = follower
+            maker = wiring.makers.get(maker.input[0])
+    return moved
+
+
+@dataclass(frozen=True)
+class _Evaluated:
+    """A function of one tensor, given by its nodes."""
+
+    nodes: tuple[onnx.NodeProto, ...]
+    source: str
+    end: str
+    numbers: Mapping[str, Array]
+
+    def __call__(self, x: Array) -> Array:
+        values: dict[str, Array] = {**self.numbers, self.source: np.asarray(x, np.float64)}
+        for node in self.nodes:
+            values[node.output[0]] = value_of(node, values)
+        return np.broadcast_to(values[self.end], np.shape(x))
