@@ -13,9 +13,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from anynpu import errors
+    from anynpu.api.bench import Bench, bench
     from anynpu.api.build import build, check
+    from anynpu.api.compare import Comparison, compare
     from anynpu.api.result import Build, Checks, Chip, Layer
     from anynpu.api.session import Session, open
+    from anynpu.api.task import Detection, detect, embed
 
 __version__ = "0.1.0"
 
@@ -32,11 +36,37 @@ _PLACES = {
     "Layer": "result",
     "open": "session",
     "Session": "session",
+    "bench": "bench",
+    "Bench": "bench",
+    "compare": "compare",
+    "Comparison": "compare",
+    "detect": "task",
+    "Detection": "task",
+    "embed": "task",
 }
-__all__ = ["Build", "Checks", "Chip", "Layer", "Session", "build", "check", "open"]
+__all__ = [
+    "Bench",
+    "Build",
+    "Checks",
+    "Chip",
+    "Comparison",
+    "Detection",
+    "Layer",
+    "Session",
+    "bench",
+    "build",
+    "check",
+    "compare",
+    "detect",
+    "embed",
+    "errors",
+    "open",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return importlib.import_module("anynpu.errors")
     if name not in _PLACES:
         raise AttributeError(f"module 'anynpu' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"anynpu.api.{_PLACES[name]}"), name)

@@ -8,6 +8,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
+import anynpu
 from anynpu.artifact import Made, Manifest, Step, seal
 from anynpu.errors import ConfigError, DeviceError, IntegrityError, ToolMissing
 from anynpu.schema import to_dict
@@ -100,6 +101,18 @@ def test_the_table(call, blocks, tmp_path):
         "  red             0.94  [  24,   24,   56,   56]",
         "  blue            0.94  [  88,   56,  120,   88]",
     ]
+
+
+def test_the_api_finds_the_same(blocks, tmp_path):
+    photo = scene(tmp_path / "two.png", ("red", 32, 32), ("blue", 96, 64))
+    found = anynpu.detect(blocks, [photo, np.asarray(Image.open(photo))], conf=0.6)
+    assert found[0] == found[1] and [each.name for each in found[0]] == ["red", "blue"]
+    assert found[0][1].box == pytest.approx((88, 56, 120, 88), abs=0.01) and found[0][1].number == 1
+    assert [[each.name for each in image] for image in anynpu.detect(blocks, photo, classes=["blue"])] == [["blue"]]
+    with pytest.raises(ConfigError, match="image 0 is float32"):
+        anynpu.detect(blocks, np.zeros((8, 8, 3), np.float32))
+    with pytest.raises(ConfigError, match="of kind detect"):
+        anynpu.embed(blocks, photo)
 
 
 def test_json_and_pictures(call, blocks, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import anynpu
 from anynpu.cli.embed import classify, embed, similar
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.tasks.clip_tokens import ClipTokens
@@ -99,6 +100,18 @@ def test_texts_become_vectors_of_length_one(call, tmp_path):
     assert [item["input"] for item in record["items"]] == ["the cat", "the dog", "", "mat"]
     vectors = np.array([item["vector"] for item in record["items"]])
     assert vectors.shape == (4, 16) and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+
+
+def test_the_api_gives_the_same_vectors(call, built, tmp_path):
+    status, _, _ = call(embed, "text/cpu", "--text", maker.WORDS[0], "-o", tmp_path / "v.npz")
+    assert status == 0
+    found = anynpu.embed(built / "text/cpu", [maker.WORDS[0]])
+    with np.load(tmp_path / "v.npz") as archive:
+        assert np.array_equal(found, archive["vectors"])
+    pictures = anynpu.embed(built / "image/cpu", [built / "photos/blue.png", photo("blue")])
+    assert pictures.shape == (2, 16) and np.array_equal(pictures[0], pictures[1])
+    with pytest.raises(ConfigError, match="reads text"):
+        anynpu.embed(built / "text/cpu", [photo("blue")])
 
 
 def test_vectors_are_written_as_npz_and_as_lines(call, tmp_path):

@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from anynpu import schema
-from anynpu.api.feed import remembered
-from anynpu.artifact import Artifact
+from anynpu.api.compare import (
+    LEVEL_SHARE,
+    MARGIN_PERCENT,
+    MIN_SQNR_DB,
+    Asked,
+    Comparison,
+    Progress,
+    compare_artifacts,
+    same_network,
+    sealed_record,
+)
 from anynpu.cli import compare_http, flags
 from anynpu.cli.bench_http import ArtifactOrUrl
 from anynpu.cli.command import Command, refuse_unused, threshold
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
-from anynpu.measure.compare import (
-    NOT_COMPARABLE,
-    WORSE,
-    Measured,
-    Rules,
-    SideInfo,
-    fewest_launches,
-    record_of,
-    side_of,
-)
-from anynpu.measure.launch import Interleaved, Job, conditions, interleave
+from anynpu.measure.compare import WORSE, Measured, Rules, SideInfo, record_of
 from anynpu.measure.stats import percentile, quantity
-from anynpu.measure.threshold import Threshold, sentences
-from anynpu.records.parts import as_json, own_version
+from anynpu.measure.threshold import Threshold
+from anynpu.records.parts import as_json
 from anynpu.report.facts import fidelity_rows
-from anynpu.runtime import trial
-from anynpu.runtime.base import open_artifact
-from anynpu.tasks.card import names_of
 
-if TYPE_CHECKING:
-    from anynpu.measure.labels import Labels
-    from anynpu.quantize.calibration import Dataset
-
-LEVEL_SHARE, MARGIN_PERCENT, MIN_SQNR_DB = 0.05, 1.0, 10.0
 LEVEL = click.option(
     "--level", type=float, default=LEVEL_SHARE, show_default=True, help="Chance of a false alarm that is accepted."
 )
@@ -114,25 +102,22 @@ def compare(ctx: click.Context, /, reference: Path | str, candidate: Path | str,
     if isinstance(reference, str) or isinstance(candidate, str):
         raise ConfigError(f"{reference} and {candidate}: one is a server, the other is not", "name two servers")
     refuse_unused(ctx, "it is for two servers", *compare_http.ONLY_SERVERS)
-    if not math.isfinite(given["min_sqnr"]):
-        raise ConfigError(f"--min-sqnr {given['min_sqnr']}: a number of decibels was expected")
     failure: AnyNpuError | None = None
     if given["data"] is None:
         refuse_unused(ctx, "there is no --data", "preprocess", "limit", "metric", "min_sqnr")
     if not given["timed"]:
         refuse_unused(ctx, "there is no --time", "launches", "seconds", "runs")
+    asked = _asked(rules, given)
     if reference.is_file() and candidate.is_file():
-        record = _records(reference, candidate, rules, given)
+        found = _records(reference, candidate, asked)
     elif reference.is_file() or candidate.is_file():
         raise ConfigError(f"{reference} and {candidate}: one is a record, the other an artifact", "bench the artifact")
     else:
-        record, failure = _artifacts(reference, candidate, rules, given)
+        found, failure = compare_artifacts(reference, candidate, asked, _progress(given["quiet"]))
     gate = gate_of(ctx, rules)
     if given["data"] is not None:
         gate = (threshold(ctx, "min_sqnr", given["min_sqnr"], MIN_SQNR_DB, "dB"), *gate)
-    said = [*record["notes"], *sentences(gate)]
-    record = {**record, "gate": schema.to_dict(gate, whole=True), "notes": said, "anynpu": own_version()}
-    record = schema.sealed(record)
+    record = sealed_record(found, gate)
     if given["format"] == "json":
         click.echo(as_json(record), nl=False)
     else:
@@ -143,16 +128,38 @@ def compare(ctx: click.Context, /, reference: Path | str, candidate: Path | str,
         from anynpu.measure.ledger import append, rows_of
 
         append(given["ledger"], rows_of(schema.to_dict(record), "this comparison"))
-    return 1 if record["verdict"] == WORSE or record["outputs_verdict"] == "different" else 0
+    return 1 if Comparison(record).worse else 0
+
+
+def _asked(rules: Rules, given: Mapping[str, Any]) -> Asked:
+    return Asked(
+        rules,
+        data=given["data"] or "",
+        preprocess=flags.preprocess(given["preprocess"]),
+        limit=given["limit"],
+        metric=given["metric"],
+        min_sqnr_db=given["min_sqnr"],
+        timed=given["timed"],
+        launches=given["launches"],
+        seconds=given["seconds"],
+        runs=given["runs"],
+        on=given["device"],
+        different_networks=given["different_networks"],
+    )
+
+
+def _progress(quiet: bool) -> Progress:
+    def progress(done: int, total: int) -> None:
+        if not quiet:
+            click.echo(f"launch {done} of {total}", err=True)
+
+    return progress
 
 
 def _servers(ctx: click.Context, urls: tuple[str, str], rules: Rules, given: Mapping[str, Any]) -> int:
     """Compares two servers, prints the record and returns the status."""
-    record, failure = compare_http.compare_servers(ctx, urls, rules, given)
-    gate = gate_of(ctx, rules)
-    notes = [*record["notes"], *sentences(gate)]
-    record = {**record, "gate": schema.to_dict(gate, whole=True), "notes": notes, "anynpu": own_version()}
-    record = schema.sealed(record)
+    found, failure = compare_http.compare_servers(ctx, urls, rules, given)
+    record = sealed_record(found, gate_of(ctx, rules))
     if given["format"] == "json":
         click.echo(as_json(record), nl=False)
     else:
@@ -180,28 +187,16 @@ def gate_of(ctx: click.Context, rules: Rules) -> tuple[Threshold, ...]:
     )
 
 
-def _same_network(a: SideInfo, b: SideInfo, given: Mapping[str, Any]) -> list[str]:
-    """Raises for different networks, or returns the label that they get when that was asked for."""
-    if a.fingerprint == b.fingerprint:
-        return []
-    text = f"different networks (fingerprints {a.fingerprint[:12] or '-'} and {b.fingerprint[:12] or '-'})"
-    if not given["different_networks"]:
-        raise ConfigError(
-            f"{a.name} and {b.name} are {text}", "--different-networks compares them and labels every figure"
-        )
-    return [f"{NOT_COMPARABLE}: {text}"]
-
-
-def _records(path_a: Path, path_b: Path, rules: Rules, given: Mapping[str, Any]) -> dict[str, Any]:
+def _records(path_a: Path, path_b: Path, asked: Asked) -> dict[str, Any]:
     """Returns the comparison of two benches that were recorded."""
-    if given["data"] is not None or given["timed"] or given["device"]:
+    if asked.data or asked.timed or asked.on:
         raise ConfigError("--data, --time and --on run artifacts; two records were given")
     (a, launches_a, unit_a, note_a), (b, launches_b, unit_b, note_b) = _side(path_a), _side(path_b)
     if unit_a != unit_b:
         raise ConfigError(f"{path_a} counts {unit_a} and {path_b} {unit_b}: nothing to compare")
-    notes = _same_network(a, b, given) + [note for note in (note_a, note_b) if note]
+    notes = same_network(a, b, asked.different_networks) + [note for note in (note_a, note_b) if note]
     measured = Measured(launches_a, launches_b, unit_a, "as recorded", "")
-    return record_of(a, b, rules, measured=measured, notes=notes)
+    return record_of(a, b, asked.rules, measured=measured, notes=notes)
 
 
 def _side(path: Path) -> tuple[SideInfo, list[list[float]], str, str]:
@@ -224,109 +219,6 @@ def _side(path: Path) -> tuple[SideInfo, list[list[float]], str, str]:
     whole = with_artifact(record) if record.get("path") else record
     texts = {name: str(whole.get(name) or "") for name in ("artifact", "fingerprint", "executed", "chip")}
     return SideInfo(str(path), **texts, tools=whole.get("tools"), options=whole.get("options")), launches, unit, note
-
-
-def _artifacts(
-    path_a: Path, path_b: Path, rules: Rules, given: Mapping[str, Any]
-) -> tuple[dict[str, Any], AnyNpuError | None]:
-    """Returns the comparison of two artifacts, and what broke it off if something did."""
-    if given["data"] is None and not given["timed"]:
-        raise ConfigError(
-            "what is to be compared?", "give --data for outputs and accuracy, --time for latency, or both"
-        )
-    a, b = open_artifact(path_a), open_artifact(path_b)
-    side_a, side_b = side_of(a), side_of(b)
-    notes = _same_network(side_a, side_b, given)
-    parts: dict[str, Any] = {}
-    if given["data"] is not None:
-        found, whats = _outputs(a, b, given, not notes)
-        side_a, side_b = (replace(side, executed=w) for side, w in zip((side_a, side_b), whats, strict=True))
-        notes += found.pop("notes")
-        parts |= found
-    failure = None
-    if given["timed"]:
-        _enough(rules, given, "accuracy" in parts)
-        host = conditions()
-        timed = _timed(a, b, given)
-        parts["measured"] = Measured(timed.a.launches, timed.b.launches, "ms", timed.a.input, timed.order)
-        parts["host"] = {**host, "load_after": conditions()["load"]}
-        failure = timed.failure
-        whats = timed.a.executed or side_a.executed, timed.b.executed or side_b.executed
-        side_a, side_b = (replace(side, executed=w) for side, w in zip((side_a, side_b), whats, strict=True))
-    told = failure.message if failure else ""
-    return record_of(side_a, side_b, rules, **parts, failure=told, notes=notes), failure
-
-
-def _enough(rules: Rules, given: Mapping[str, Any], scored: bool) -> None:
-    least = fewest_launches(rules.level, 2 if scored else 1)
-    if given["launches"] < least:
-        raise ConfigError(
-            f"--launches {given['launches']}: too few for a verdict at level {rules.level:g}",
-            f"{least} launches of each side are the least",
-        )
-
-
-def _timed(a: Artifact, b: Artifact, given: Mapping[str, Any]) -> Interleaved:
-    from anynpu.runtime.base import choose
-
-    choose(a.manifest.format), choose(b.manifest.format, given["device"])  # raises before anything is launched
-
-    def progress(done: int, total: int) -> None:
-        if not given["quiet"]:
-            click.echo(f"launch {done} of {total}", err=True)
-
-    one, other = (Job(x.path, on, given["seconds"], given["runs"]) for x, on in ((a, None), (b, given["device"])))
-    return interleave(one, other, given["launches"], progress)
-
-
-def _outputs(a: Artifact, b: Artifact, given: Mapping[str, Any], same: bool) -> tuple[dict[str, Any], tuple[str, str]]:
-    """Returns the fidelity of outputs, and the accuracies where there are labels."""
-    from anynpu.measure.labels import require_metric
-    from anynpu.measure.paired import PAIRED_METRICS, compare_accuracy
-    from anynpu.measure.samples import SampleSet
-    from anynpu.measure.verify import cautions, compared, run_all, shortfall
-    from anynpu.quantize.calibration import load_data
-    from anynpu.runtime.base import open_session
-
-    require_metric(given["metric"], PAIRED_METRICS)
-    steps = remembered(given["data"], flags.preprocess(given["preprocess"]), a, b)
-    data = load_data(given["data"], a.manifest.inputs, steps, given["limit"])
-    metric, labels = _labels(a, data, given)
-    samples = SampleSet(data.inputs, None if labels is None else labels.values)
-    trial.require(a)
-    trial.require(b, given["device"])  # raises before A has run
-    with closing(open_session(a)) as on_a:
-        outputs_a = run_all(on_a, samples, a)
-    with closing(open_session(b, given["device"])) as on_b:
-        outputs_b = run_all(on_b, samples, a if same else b)
-    notes = [f"{len(samples)} samples" + (" of RANDOM data" * data.random), *(labels.notes if labels else ())]
-    found: dict[str, Any] = {"notes": notes}
-    if same:
-        fidelity = compared(outputs_a, outputs_b, a)
-        found["outputs"] = schema.to_dict({name: f.to_json() for name, f in fidelity.items()})
-        found["min_sqnr_db"] = given["min_sqnr"]
-        short = shortfall(fidelity, given["min_sqnr"])
-        found["outputs_shortfall"] = short.message if short else ""
-        notes += [f"warning: {text}" for text in cautions(fidelity, data.random)]
-    if samples.labels is not None:
-        found["accuracy"] = compare_accuracy(metric, samples.inputs, outputs_a, outputs_b, samples.labels)
-    return found, (on_a.what, on_b.what)
-
-
-def _labels(a: Artifact, data: Dataset, given: Mapping[str, Any]) -> tuple[str, Labels | None]:
-    """Returns the metric and the labels as it takes them, by the card of A; neither where the data has no labels."""
-    from anynpu.measure.labels import read_labels, require_fit
-    from anynpu.measure.paired import SQUARED_ERROR, metric_of
-
-    if data.labels is None:
-        if given["metric"]:
-            raise ConfigError(f"--metric {given['metric']}: the data has no labels")
-        return "", None
-    outputs = a.manifest.outputs
-    metric = given["metric"] or metric_of(data.labels, outputs)
-    if metric != SQUARED_ERROR:
-        require_fit(metric, a.manifest.inputs, outputs)
-    return metric, read_labels(metric, data.labels, data.folders, outputs, names_of(a), given["data"])
 
 
 def show(record: Mapping[str, Any]) -> None:

@@ -13,11 +13,12 @@ from typing import Any
 import click
 
 from anynpu import schema
+from anynpu.api.compare import LEVEL_SHARE
 from anynpu.api.feed import ZOO, remembered, source_specs
 from anynpu.artifact import Artifact
 from anynpu.cli import flags
 from anynpu.cli.command import Command, refuse_unused, threshold
-from anynpu.cli.compare import LEVEL, LEVEL_SHARE, rules_of
+from anynpu.cli.compare import LEVEL, rules_of
 from anynpu.cli.eval_text import show
 from anynpu.cli.progress import observer
 from anynpu.cli.run import open_on
