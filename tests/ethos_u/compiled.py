@@ -18,6 +18,7 @@ from anynpu.errors import IntegrityError
 from anynpu.platform import read_platform
 from anynpu.runtime.ethos_u.model import CpuCall, Model, NpuCall, _cpu_call, _tensors, read_model
 from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.weights import Decoder
 from anynpu.runtime.tflm import _interpreter
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela.command import VelaFacts
@@ -29,6 +30,8 @@ CHIPS = (
     *(f"ethos-u85-{macs}" for macs in (128, 256, 512, 1024, 2048)),
 )
 
+DECODER = Decoder()
+"""What all twins of a process share: weights are decoded once."""
 _answers: dict[bytes, list[np.ndarray]] = {}
 """What a file makes of inputs, by the digest of both."""
 
@@ -172,7 +175,7 @@ def executed(file: Path, model: Model, inputs: list[np.ndarray]) -> list[np.ndar
     """Returns the twin's values; once for a file that several goals and memory modes give."""
     key = _key(file, inputs)
     if key not in _answers:
-        _answers[key] = Twin(model).run_batch(inputs)
+        _answers[key] = Twin(model, DECODER).run_batch(inputs)
     return _answers[key]
 
 

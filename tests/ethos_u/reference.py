@@ -11,6 +11,7 @@ import numpy as np
 from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u.model import Model, NpuCall
 from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.weights import Decoder
 
 FILES = Path(__file__).parents[2] / "src/anynpu/firmware/project/files/ethos-u-reference/npu"
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-pedantic")
@@ -50,8 +51,10 @@ class ReferenceTwin(Twin):
     """A twin whose streams are executed by both: the arena must be the same after each, and what one refuses the other
     must refuse."""
 
-    def __init__(self, model: Model, payloads: list[bytes], reference: Reference) -> None:
-        super().__init__(model)
+    def __init__(
+        self, model: Model, payloads: list[bytes], reference: Reference, decoder: Decoder | None = None
+    ) -> None:
+        super().__init__(model, decoder)
         self._reference = reference
         npu = [call for call in model.calls if isinstance(call, NpuCall)]
         self._payloads = dict(zip(map(id, npu), payloads, strict=True))

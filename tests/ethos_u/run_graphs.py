@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -25,7 +26,7 @@ from typing import Any
 
 sys.path.extend((str(Path(__file__).parent), str(Path(__file__).parents[1] / "firmware")))
 
-from compiled import CHIPS, NoTeacher, Refused, compare, micro, quiet, samples
+from compiled import CHIPS, DECODER, NoTeacher, Refused, compare, micro, quiet, samples
 from emulated import explained
 from excuses import excuse, excused_refusal
 from reference import Reference, ReferenceTwin, build, payloads
@@ -85,7 +86,7 @@ def outcome_of(seed: int, folder: Path, library: Path) -> dict[str, Any]:
 def parted_by_c(file: Path, library: Path) -> str:
     """Returns where the C of firmware trees parts from the twin; empty where it does not."""
     model = read_model(file)
-    twin = ReferenceTwin(model, payloads(file), Reference(library))
+    twin = ReferenceTwin(model, payloads(file), Reference(library), DECODER)
     with contextlib.suppress(IntegrityError):
         twin.run_batch(samples(model, 3))
     return f"the C: {twin.differing[0]}" if twin.differing else ""
@@ -95,7 +96,7 @@ def followed(source: Path, compiled: Model, folder: Path) -> list[str]:
     """Returns what the stream does with the memories that it must not."""
     write_origins(folder / f"{source.stem}_debug.xml", operators(source), folder)
     inputs = [value[:1] for value in samples(compiled, 1)]
-    return [str(v) for v in Twin(compiled).audit(inputs, read_layers(folder / FILE)).violations]
+    return [str(v) for v in Twin(compiled, DECODER).audit(inputs, read_layers(folder / FILE)).violations]
 
 
 def forked(seed: int, folder: Path, library: Path) -> dict[str, Any]:
@@ -134,6 +135,8 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     count = int(sys.argv[2]) if len(sys.argv) > 2 else COUNT
     library = build(folder, "-O2")
+    for name in ("ai_edge_litert.interpreter", "ethosu.mlw_codec", "tflite_micro"):
+        importlib.import_module(name)  # here, so that no child has to
     log = folder / "graphs.jsonl"
     lines = log.read_text("utf-8").splitlines() if log.exists() else []
     done = {row["seed"]: row for row in map(json.loads, lines)}
