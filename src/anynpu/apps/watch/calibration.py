@@ -12,7 +12,8 @@ tail is taken for a real fault and left out. Lesser alarms count: were they left
 lower the threshold and bring the next.
 
 What a series itself has reached in two of its blocks is a habit of its own (a job that the rest of the fleet does not
-run), and only what goes well beyond it is an alarm. An anomaly that outlasts its block is no habit.
+run), and only what goes well beyond it is an alarm. An anomaly that outlasts its block is no habit, unless the series
+does the same in two weeks at the same time: a weekly job may run through midnight.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ BLOCK_S = 6 * 3600
 BLOCKS_A_WEEK = 28
 KEPT = 112
 """Blocks of four weeks."""
+WEEKS = KEPT // BLOCKS_A_WEEK
 UNKNOWN = 8
 """Blocks at the beginning that count for nothing: two days, in which the course of the day is not known yet."""
 FEWEST = 8
@@ -53,6 +55,8 @@ class Calibration:
         self.count = np.zeros(0, np.int64)
         self.usual = np.full((0, tests), np.inf, np.float32)
         """What the scores of a series usually reach, by its own blocks."""
+        self.weekly = np.zeros((0, tests, WEEKS, BLOCKS_A_WEEK), np.float32)
+        """The blocks of settled series by their place in the week, whatever was wrong in them."""
         self.habit = np.zeros((0, tests), np.float32)
         """What a series has reached so often by itself that it is normal for it, however unusual in its fleet."""
         self.kind = np.zeros(0, np.int64)
@@ -69,6 +73,7 @@ class Calibration:
         self.ring = np.concatenate([self.ring, np.full((more, self.tests, KEPT), np.nan, np.float32)])
         self.count = np.concatenate([self.count, np.full(more, -UNKNOWN, np.int64)])
         self.usual = np.concatenate([self.usual, np.full((more, self.tests), np.inf, np.float32)])
+        self.weekly = np.concatenate([self.weekly, np.zeros((more, *self.weekly.shape[1:]), np.float32)])
         self.habit = np.concatenate([self.habit, np.zeros((more, self.tests), np.float32)])
         self.kind = np.concatenate([self.kind, kinds])
         new = np.full((max(int(self.kind.max()) + 1 - len(self.threshold), 0), self.tests), self.prior)
@@ -83,9 +88,11 @@ class Calibration:
         by_fleet = self.usual[series] * self.threshold[self.kind[series]]
         return np.asarray(np.maximum(by_fleet, self.habit[series]), np.float64)
 
-    def close(self, series: Indices, left_out: Flags, lasting: Flags) -> None:
-        """Ends a block of some series; `left_out` were anomalous all the while, `lasting` at its beginning or end."""
+    def close(self, series: Indices, blocks: Indices, left_out: Flags, lasting: Flags) -> None:
+        """Ends a block of each series; `left_out` were anomalous all the while, `lasting` at its beginning or end."""
         scores, kinds = self.now[series], self.kind[series]
+        known = (self.count[series] >= SETTLED)[:, None]
+        self.weekly[series, :, blocks // BLOCKS_A_WEEK % WEEKS, blocks % BLOCKS_A_WEEK] = np.where(known, scores, 0)
         ratios = scores / self.usual[series]
         kept = ~(left_out | (ratios > GROSS * self.expected[kinds]).any(1))
         chosen = series[kept | ~lasting]
@@ -99,8 +106,8 @@ class Calibration:
         self.ring[chosen[self.count[chosen] == SETTLED + BLOCKS_A_WEEK], :, :SETTLED] = np.nan
         self.now[series] = 0
 
-    def refresh(self, series: Indices) -> None:
-        """Works out anew what the scores of some series usually reach, and the thresholds."""
+    def refresh(self, series: Indices, blocks: Indices) -> None:
+        """Works out anew what the scores of some series usually reach, and thresholds, for the block that begins."""
         ordered = np.sort(self.ring[series], axis=2)
         count = np.count_nonzero(~np.isnan(ordered[:, 0]), axis=1)
         shape = (len(series), self.tests, 1)
@@ -111,7 +118,10 @@ class Calibration:
         self.usual[series] = np.where((count >= FEWEST)[:, None], usual, np.inf)
         again = np.broadcast_to(np.clip(count - HABIT, 0, None)[:, None, None], shape)
         habit = HABIT_MARGIN * np.take_along_axis(ordered, again, 2)[..., 0]
-        self.habit[series] = np.where((count >= HABIT)[:, None], habit, 0)
+        around = (blocks[:, None] + np.array([-1, 0, 1])) % BLOCKS_A_WEEK  # a job may be early or late
+        at_this_time = np.take_along_axis(self.weekly[series], around[:, None, None, :], axis=3).max(axis=3)
+        weekly = HABIT_MARGIN * np.sort(at_this_time, axis=2)[..., -HABIT]
+        self.habit[series] = np.maximum(np.where((count >= HABIT)[:, None], habit, 0), weekly)
         self.unpooled += len(series)
         if LEARN_PART * self.unpooled >= len(self.kind):
             self.unpooled = 0

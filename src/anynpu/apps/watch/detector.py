@@ -395,6 +395,7 @@ class Detector:
         left_out = self.anomalous_since_s[series] < began_s
         lasting = np.isfinite(self.anomalous_since_s[series]) | self.went_on[series]
         self.went_on[series] = False
-        self.calibration.close(series, left_out, lasting)
+        ended = self.block[self.owner[series]].astype(np.int64) - 1
+        self.calibration.close(series, ended, left_out, lasting)
         self.baselines.refresh(series, int(now[changed[0]]) % SLOTS)
-        self.calibration.refresh(series)
+        self.calibration.refresh(series, ended + 1)

@@ -15,9 +15,9 @@ from anynpu.apps.watch.registry import Registry
 from anynpu.errors import IntegrityError
 from anynpu.files import write_whole
 
-FORM = 2
+FORM = 3
 BASE = ("mid", "high", "low", "season", "scale", "top", "bottom", "spread", "level")
-CALIBRATED = ("now", "ring", "count", "usual", "habit", "expected", "threshold")
+CALIBRATED = ("now", "ring", "count", "usual", "weekly", "habit", "expected", "threshold")
 
 
 def save(detector: Detector, path: Path, number: int) -> None:
