@@ -18,7 +18,7 @@ import pytest
 from tiny_space import SPEC, directions
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
-from anynpu.vectors.base import CollectionSpec, Point, VectorSpace
+from anynpu.vectors.base import CollectionSpec, Field, Filter, Match, Point, VectorSpace
 from anynpu.vectors.edge.client import EdgeStore
 from anynpu.vectors.edge.copying import copy_folder
 from anynpu.vectors.edge.engine import Shard
@@ -269,3 +269,27 @@ def test_a_closed_store_says_so(tmp_path):
     store.close()
     with pytest.raises(ConfigError, match="has been closed"):
         things.count()
+
+
+def test_an_index_finds_what_a_filter_lets_through(edge_store):
+    """Half of the points, more than are compared one by one: without care a graph finds about two thirds of them."""
+    chance = np.random.default_rng(7)
+    rows = chance.standard_normal((100, 256))[chance.integers(0, 100, 5000)] + 0.7 * chance.standard_normal((5000, 256))
+    rows = rows.astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    spec = CollectionSpec("halves", VectorSpace("tiny", "f" * 64, 256), (Field("half", "keyword"),))
+    things = edge_store.create(spec)
+    things.upsert([Point(id, row, {"half": str(id % 2)}) for id, row in enumerate(rows)])
+    things.optimize()
+    assert things.info().indexed == len(rows)
+    where, hits = Filter(must=(Match("half", "1"),)), 0
+    for vector in rows[:60:2]:
+        nearest = set(np.argsort(-(rows[1::2] @ vector))[:10] * 2 + 1)
+        answer = things.query(vector, 10, where=where)
+        hits += len(nearest & {hit.id for hit in answer})
+        assert [hit.score for hit in answer] == pytest.approx(
+            [float(rows[hit.id] @ vector) for hit in answer], abs=1e-5
+        )
+        exact = things.query(vector, 10, where=where, exact=True)
+        assert {hit.id for hit in exact} == nearest
+    assert hits >= 0.95 * 300

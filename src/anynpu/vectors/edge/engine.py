@@ -3,6 +3,11 @@
 Facts that shape it: update() writes the log but does not fsync; flush() does, and takes 0.1 s and more; optimize()
 alone builds an index, and reuses the graph that is there; a shard copied without its log ignores deletions, because
 the numbers of its operations start again below those of its points; ids come back as uuid.UUID.
+
+Of 100,000 x 384, in one quiet run: the graph is walked in 0.23 ms on 8-bit copies of the vectors, in 0.42 ms on the
+vectors; recall is the same if three times as many candidates are scored by the vectors. With links for every indexed
+field that is 1.1 ms, the build takes three times as long, and of what a filter lets through 62 to 97 % are found; ACORN
+finds 99.7 %.
 """
 
 from __future__ import annotations
@@ -20,9 +25,15 @@ from anynpu.tensors import Array
 from anynpu.tool import version_of
 from anynpu.vectors.base import AnyOf, CollectionSpec, Condition, Field, Filter, HasId, Json, Match, PointId, Row
 
-LINKS, BUILD_BREADTH, SEARCH_BREADTH = 16, 100, 64
+LINKS, BUILD_BREADTH, SEARCH_BREADTH = 16, 100, 48
+FILTERED_BREADTH, ACORN_UP_TO = 128, 0.8
+"""A filter that lets a larger share of the points through leaves the graph whole enough."""
+CANDIDATES = 3.0
+"""So many times as many points as are wanted are found by their 8-bit copies and scored by their vectors."""
 INDEX_FROM_KIB = 256
 """Below this a segment is compared one by one, which is as fast."""
+COMPARE_UP_TO_KIB = 2048
+"""Fewer points than this, all of a segment or those that a filter lets through, are compared one by one as well."""
 FULL_DISK = ("no space left", "os error 28", "os error 27", "os error 122", "file too large")
 
 
@@ -185,10 +196,17 @@ def sync(path: Path) -> None:
 def nearest(vector: Array, limit: int, where: Filter | None, with_vector: bool, exact: bool) -> Any:
     """Returns a request for the points nearest to a vector."""
     edge = _edge()
+    breadth = max(SEARCH_BREADTH if where is None else FILTERED_BREADTH, 2 * limit)
+    params = edge.SearchParams(
+        hnsw_ef=breadth,
+        exact=exact,
+        quantization=edge.QuantizationSearchParams(ignore=exact, rescore=True, oversampling=CANDIDATES),
+        acorn=None if where is None else edge.AcornSearchParams(enable=True, max_selectivity=ACORN_UP_TO),
+    )
     return edge.QueryRequest(
         limit=limit,
         query=edge.Query.Nearest(vector.tolist()),
-        params=edge.SearchParams(hnsw_ef=max(SEARCH_BREADTH, 2 * limit), exact=exact),
+        params=params,
         filter=_filter(where),
         with_payload=True,
         with_vector=with_vector,
@@ -207,7 +225,8 @@ def _config(spec: CollectionSpec) -> Any:
     edge = _edge()
     return edge.EdgeConfig(
         vectors=edge.EdgeVectorParams(size=spec.space.width, distance=edge.Distance.Dot),
-        hnsw_config=edge.HnswIndexConfig(LINKS, BUILD_BREADTH, INDEX_FROM_KIB, max_indexing_threads=1),
+        hnsw_config=edge.HnswIndexConfig(LINKS, BUILD_BREADTH, COMPARE_UP_TO_KIB, max_indexing_threads=1, payload_m=0),
+        quantization_config=edge.ScalarQuantizationConfig(type=edge.ScalarType.Int8, always_ram=True),
         optimizers=edge.EdgeOptimizersConfig(indexing_threshold=INDEX_FROM_KIB, default_segment_number=1),
         max_search_threads=1,
         wal_enabled=True,
