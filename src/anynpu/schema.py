@@ -32,6 +32,11 @@ def option(default: Any, help: str, unpu: str = "", unpu_values: Mapping[str, st
     return dataclasses.field(default=default, metadata={"help": help, "unpu": unpu, "unpu_values": dict(unpu_values)})
 
 
+def about(help: str, default: Any = dataclasses.MISSING, minimum: int | None = None) -> Any:
+    """A field of a record with the sentence that its published schema shows."""
+    return dataclasses.field(default=default, metadata={"help": help, "minimum": minimum})
+
+
 MOST_NEAR = 4
 
 
@@ -80,6 +85,45 @@ def to_dict(value: Any, whole: bool = False) -> Any:
     if isinstance(value, Path):
         return str(value)
     return value
+
+
+_JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def json_schema(kind: Any) -> dict[str, Any]:
+    """Returns the JSON Schema of a type; a field with a default may be missing, and there may be others."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return {}
+    if origin is Literal:
+        return {"type": "string", "enum": list(inner)} if len(inner) > 1 else {"const": inner[0]}
+    if origin in (Union, types.UnionType):
+        parts = [json_schema(each) for each in inner]
+        merged: dict[str, Any] = {name: value for part in parts for name, value in part.items()}
+        return {**merged, "type": [part["type"] for part in parts]}
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _object_schema(kind)
+    if origin is tuple:
+        return {"type": "array", **_unless_any("items", inner[0])}
+    if origin in (dict, Mapping):
+        return {"type": "object", **_unless_any("additionalProperties", inner[1])}
+    return {"type": _JSON_TYPES[kind]}
+
+
+def _unless_any(name: str, kind: Any) -> dict[str, Any]:
+    return {} if kind is Any else {name: json_schema(kind)}
+
+
+def _object_schema(cls: type[Any]) -> dict[str, Any]:
+    hints, fields = get_type_hints(cls), dataclasses.fields(cls)
+    properties = {}
+    for field in fields:
+        help, minimum = field.metadata.get("help"), field.metadata.get("minimum")
+        more = ({"description": help} if help else {}) | ({} if minimum is None else {"minimum": minimum})
+        properties[field.name] = {**json_schema(hints[field.name]), **more}
+    missing = dataclasses.MISSING
+    required = [field.name for field in fields if field.default is missing and field.default_factory is missing]
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
 
 
 def canonical_json(value: Any) -> str:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from anynpu import schema
 from anynpu.errors import ConfigError, IntegrityError
+from anynpu.report.schema import faults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,3 +170,46 @@ def test_any_data_is_a_record_or_a_config_error(data: Any) -> None:
         schema.from_dict(Outer, data, "x")
     except ConfigError as error:
         assert error.message.startswith("x")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """A part."""
+
+    value: float | None = None
+    way: Literal["up", "down"] = "up"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Whole:
+    """A whole."""
+
+    kind: Literal["whole"]
+    version: int = schema.about("of the form", minimum=1)
+    parts: tuple[Part, ...] = ()
+    named: Mapping[str, Part | None] | None = schema.about("by name", None)
+    free: Any = None
+
+
+@pytest.mark.parametrize(
+    ("change", "valid"),
+    [
+        ({}, True),
+        ({"parts": [{"value": 1}, {"way": "down"}], "more": 3}, True),
+        ({"named": {"a": None, "b": {"value": None}}, "free": [1]}, True),
+        ({"kind": "half"}, False),
+        ({"version": 0}, False),
+        ({"version": True}, False),
+        ({"parts": [{"way": "left"}]}, False),
+        ({"parts": None}, False),
+        ({"named": {"a": {"value": "1"}}}, False),
+    ],
+)
+def test_a_json_schema_is_made_of_a_dataclass(change, valid):
+    jsonschema = pytest.importorskip("jsonschema")
+    made = schema.json_schema(Whole)
+    jsonschema.Draft202012Validator.check_schema(made)
+    data = {"kind": "whole", "version": 1, **change}
+    assert jsonschema.Draft202012Validator(made).is_valid(data) is valid
+    assert list(faults(data, made)) == [] if valid else list(faults(data, made)) != []
+    assert made["required"] == ["kind", "version"] and made["properties"]["named"]["description"] == "by name"

@@ -7,17 +7,26 @@ items), so that checking them needs no package; tests hold this check to the jso
 from __future__ import annotations
 
 import functools
-import json
 import math
 from collections.abc import Iterator, Mapping
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.schema import check_seal, near, read_json
+from anynpu.records.bench import BenchRecord
+from anynpu.records.build import BuildRecord
+from anynpu.records.compare import CompareRecord
+from anynpu.records.eval import EvalRecord
+from anynpu.records.sweep import SweepRecord
+from anynpu.schema import check_seal, json_schema, near, read_json
 
-KINDS = ("build", "bench", "compare", "sweep", "eval")
+KINDS = {
+    "build": BuildRecord,
+    "bench": BenchRecord,
+    "compare": CompareRecord,
+    "sweep": SweepRecord,
+    "eval": EvalRecord,
+}
 HINT = "a record is what -f json prints, or report.json of a build's output folder; kinds: " + ", ".join(KINDS)
 
 
@@ -26,9 +35,9 @@ def published(kind: str) -> Mapping[str, Any]:
     """Returns the JSON Schema of a kind of record."""
     if kind not in KINDS:
         raise ConfigError(f"no such kind of record: {kind}{near(kind, KINDS)}", "known: " + ", ".join(KINDS))
-    text = resources.files("anynpu.data.schemas").joinpath(f"{kind}.json").read_text("utf-8")
-    schema: dict[str, Any] = json.loads(text)
-    return schema
+    title = (KINDS[kind].__doc__ or "").removesuffix(".")
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"anynpu/{kind}", "title": title}
+    return {**head, **json_schema(KINDS[kind])}
 
 
 def read(path: Path) -> tuple[dict[str, Any], str]:
