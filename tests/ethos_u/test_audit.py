@@ -127,6 +127,15 @@ def test_a_tensor_that_a_later_operator_reads_is_live(tmp_path):
     assert told == [("live-write", kept.name, op.index), ("unwritten-output", output, op.index)]
 
 
+def test_two_streams_may_write_one_output_between_them(tmp_path):
+    """Half of what PACK gives comes from an operator on the CPU, so a second stream writes it."""
+    source, _ = draw_any(1786, tmp_path / "net.tflite")
+    model, layers = compiled_model(source, "ethos-u65-256", tmp_path)
+    first, second = (call for call in model.calls if isinstance(call, NpuCall))
+    assert set(first.outputs) & set(second.outputs)
+    assert violations(model, layers) == []
+
+
 def test_an_output_that_is_stored_beside_its_place_is_reported(tmp_path):
     d = Drawer(np.random.default_rng(3))
     d.pool(d.input((1, 6, 6, 8), "int8", 0.05, 0), "MAX_POOL_2D")

@@ -85,6 +85,12 @@ class Model:
         kept = before & behind - set(self.calls[number].outputs)
         return tuple(self.tensors[i] for i in sorted(kept) if self.tensors[i].offset >= 0)
 
+    def given_by(self, number: int) -> tuple[Tensor, ...]:
+        """Returns the tensors in the arena that a call writes, all of them: two streams may share one between them."""
+        others = {i for n, call in enumerate(self.calls) if n != number for i in call.outputs}
+        own = (self.tensors[i] for i in self.calls[number].outputs if i not in others)
+        return tuple(tensor for tensor in own if tensor.offset >= 0)
+
 
 def read_model(path: Path) -> Model:
     """Returns what is in a Vela file; a damaged one raises."""

@@ -131,9 +131,8 @@ class Twin:
             if isinstance(call, NpuCall):
                 self._npu(call, arena)
                 if self._audit is not None and call.stream.operations:
-                    given = [self.model.tensors[i] for i in call.outputs if self.model.tensors[i].offset >= 0]
-                    last = call.stream.operations[-1]
-                    self._audit.end_stream(whole, self.model.live_across(number), given, last)
+                    live, given = self.model.live_across(number), self.model.given_by(number)
+                    self._audit.end_stream(whole, live, given, call.stream.operations[-1])
             else:
                 self._cpu(call, arena, elsewhere)
                 self._given(whole, call.outputs)
