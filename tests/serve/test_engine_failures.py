@@ -6,6 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -143,6 +144,44 @@ def test_a_thread_that_never_returns_is_abandoned(tmp_path):
             rest = await asyncio.gather(*jobs[1:])
             assert [float(answer.tensors[0]["y"][0, 0]) for answer in rest] == [2.0, 4.0]
             assert (await model.answer(tensors(one))).tensors and model.health().restarts == 1
+
+    sync(main())
+
+
+def test_a_process_that_stood_still_blames_no_device(tmp_path):
+    """As after SIGSTOP, or in a virtual machine that was paused."""
+    began, gate = threading.Event(), threading.Event()
+
+    class Gated:
+        name, formats, rank, what = "gated", ("onnx",), 0, "a session that waits"
+
+        def __init__(self, artifact):
+            self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
+
+        def run(self, inputs):
+            began.set()
+            gate.wait()
+            return {"y": inputs["x"] * 2}
+
+        def close(self):
+            pass
+
+    async def main():
+        opener = lambda artifact, settings: Gated(artifact)  # noqa: E731
+        gate.set()
+        async with running(settings_of(linear(tmp_path / "net")), opener=opener) as fleet:
+            model, one = fleet.models["m"], np.ones((1, 8), np.float32)
+            gate.clear()
+            began.clear()
+            job = asyncio.create_task(model.answer(tensors(one)))
+            await until(began.is_set)
+            lane = model.device.lane
+            lane._limit_s = 0.6
+            time.sleep(1.5)  # nothing of this loop runs
+            await until(lambda: lane._busy_since > time.monotonic() - 1.2 or lane.abandoned)
+            lane._limit_s = lane.run_limit_s
+            gate.set()
+            assert (await job).tensors and model.health().restarts == lane.abandoned == 0
 
     sync(main())
 

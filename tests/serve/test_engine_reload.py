@@ -58,6 +58,7 @@ def test_reloads_under_load_lose_nothing_and_mix_nothing(tmp_path):
             assert health.reloads == RELOADS and health.refused == {} and health.state == "ready"
             assert health.answered == sum(seen.values())
             assert len(model._served) == 1, "old versions are forgotten"
+            await until(lambda: list(model.device.lane._queues) == list(model._served.values()))
 
     sync(main())
     assert set(seen) == set(factor_of)

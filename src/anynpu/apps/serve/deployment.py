@@ -181,7 +181,9 @@ class Deployment:
 
     def forget(self, version: Version) -> None:
         """Gives back the sessions of a version that nobody needs any more."""
-        self._served.pop(version, None)
+        served = self._served.pop(version, None)
+        if served is not None:
+            version.lane.call(lambda: version.lane.forget(served))
         self._loop.run_in_executor(None, version.loaded.close)
 
     async def tokens(self, items: Sequence[Item]) -> tuple[int, ...]:

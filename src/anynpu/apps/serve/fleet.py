@@ -19,7 +19,8 @@ from anynpu.apps.serve.version import Loaded, Opener, Source, card_of, describe,
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
 from anynpu.tasks.space import joint
 
-TICK_S = 0.1
+TICK_S, LATE_S = 0.1, 0.5
+"""A look at the devices that comes so much later says that this process was stopped or starved, not that one hangs."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 OWN_LIMIT_S = 5.0
 """What a session that ends a hanging job itself may take beyond the limit, before its thread is given up."""
@@ -155,10 +156,14 @@ class Fleet:
 
     async def _tick(self) -> None:
         """Looks after hung devices, passed deadlines and known answers that are due."""
+        last = time.monotonic()
         while True:
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
+            late_s, last = now - last - TICK_S, now
             for lane in self._lanes.values():
+                if late_s > LATE_S:
+                    lane.forgive(late_s)
                 lane.watch(now)
                 lane.call(lane.sweep)
             if self.settings.canary_s:

@@ -129,6 +129,10 @@ class Lane:
         queue = self._queues.pop(client, Queue())
         return list(dict.fromkeys(ticket for ticket, _ in queue.parts))
 
+    def forget(self, client: Client) -> None:
+        """Keeps nothing of a model that has had its last request; called in the owner's thread."""
+        self._queues.pop(client, None)
+
     def _work(self, generation: int) -> None:
         while self._generation == generation:
             try:
@@ -222,6 +226,12 @@ class Lane:
             unwanted = {ticket for ticket in dict.fromkeys(t for t, _ in queue.parts) if not client.wanted(ticket)}
             if unwanted:
                 queue.parts = deque(part for part in queue.parts if part[0] not in unwanted)
+
+    def forgive(self, seconds: float) -> None:
+        """Takes time off what the device has been busy: this process did not run."""
+        with self._lock:
+            if self._busy_since:
+                self._busy_since += seconds
 
     def watch(self, now: float) -> bool:
         """Gives the thread up if the device has not returned in time, and returns whether it did so."""

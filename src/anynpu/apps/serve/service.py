@@ -11,6 +11,7 @@ from pathlib import Path
 
 from anynpu.apps.serve.base import Fleet, FleetSettings, ModelSettings, Observer
 from anynpu.apps.serve.desk import Desk, DeskSettings
+from anynpu.apps.serve.memory import give_back
 from anynpu.apps.serve.metrics import Metrics
 from anynpu.apps.serve.site import build_app
 from anynpu.apps.web.accesslog import AccessLog, JsonLines
@@ -78,6 +79,7 @@ def _life(desk: Desk, log: AccessLog, ready: Callable[[Desk], None]) -> Life:
         await desk.fleet.start()
         gc.collect()
         gc.freeze()  # what is there now stays: looking through all of it again would hold up requests
+        give_back()
         desk.started = True
 
     async def reload() -> None:

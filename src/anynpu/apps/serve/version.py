@@ -13,6 +13,7 @@ from typing import Any
 from anynpu import schema
 from anynpu.apps.serve.base import Info, Kind, Limits, ModelSettings
 from anynpu.apps.serve.known import Evidence, Judge, evidence_of
+from anynpu.apps.serve.memory import give_back
 from anynpu.apps.serve.program import Pictures, Program, Tensors, Texts
 from anynpu.artifact import Artifact, Placement
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError, first_line
@@ -146,6 +147,7 @@ class Loaded:
         for session in self.sessions:
             with suppress(AnyNpuError, OSError):
                 session.close()
+        give_back()
 
 
 def load(source: Source, opener: Opener = open_here, run_limit_s: float = 30.0) -> Loaded:
