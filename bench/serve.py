@@ -13,10 +13,11 @@ The raw loop is tokenizers and onnxruntime with as many threads as the server (o
 server, raw batch and server follow each other, so that what the machine does hits all of them; a ratio is the median of
 those of the rounds. On a busy machine look at the processor time for one text, which others do not change.
 
-HTTP work is what a request costs whose model answers at once: parsing, route, JSON both ways, metrics, writing.
-With a model that does next to nothing one sees what queue and device thread add; with the fake libnoe and a job of 15
-ms the pipeline of an NPU. Latency at one connection is that of a client that does nothing but write and read a socket,
-in short blocks between blocks of the raw loop: the machine's mood changes within a second.
+HTTP work is the processor time of all threads for a request whose model answers at once: sockets, parsing, route, JSON
+both ways, metrics, writing; bare ASGI that only reads and writes the same JSON is measured in the same rounds. With
+a model that does next to nothing, less what its raw loop takes, one sees what queue and device thread add; with a fake
+libnoe and a job of 15 ms the pipeline of an NPU. Latency at one connection is that of a client that does nothing but
+write and read a socket, in short blocks between blocks of the raw loop: the machine's mood changes within a second.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def raw_loop(folder: Path, rows: int, threads: int) -> None:
     lengths = {len(tokenizer.encode(text).ids) for text in TEXTS}
     assert lengths == {session.get_inputs()[0].shape[1]}, f"texts of {lengths} tokens"
     name = session.get_outputs()[0].name
-    turn = 0
+    turn, runs = 0, []
 
     def embed() -> np.ndarray:
         nonlocal turn
@@ -69,21 +70,26 @@ def raw_loop(folder: Path, rows: int, threads: int) -> None:
         encoded = tokenizer.encode_batch([TEXTS[(turn + at) % len(TEXTS)] for at in range(rows)])
         ids = np.array([each.ids for each in encoded], np.int64)
         mask = np.array([each.attention_mask for each in encoded], np.int64)
+        began = time.perf_counter_ns()
         (states,) = session.run([name], {"input_ids": ids, "attention_mask": mask})
+        runs.append(time.perf_counter_ns() - began)
         if states.ndim == 2:  # the model pools and normalises by itself
             return states
         weights = mask[..., None].astype(np.float32)
         pooled = (states * weights).sum(1) / weights.sum(1)
         return pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
 
-    loop(embed, rows)
+    loop(embed, rows, runs)
 
 
-def loop(call: Callable[[], object], rows: int) -> None:
+def loop(call: Callable[[], object], rows: int, runs: list[int] | None = None) -> None:
+    """`runs` is where the call notes the nanoseconds of the model alone."""
     for _ in range(20):
         call()
     print(json.dumps({"rss": resident(os.getpid())}), flush=True)
     for line in sys.stdin:
+        if runs:
+            runs.clear()
         times, began, cpu = [], time.perf_counter(), time.process_time()
         while time.perf_counter() - began < float(line):
             start = time.perf_counter_ns()
@@ -92,6 +98,8 @@ def loop(call: Callable[[], object], rows: int) -> None:
         wall, spent = time.perf_counter() - began, time.process_time() - cpu
         done = len(times) * rows
         record = {"per_s": done / wall, "cpu_us": 1e6 * spent / done, "p50_ms": statistics.median(times) / 1e6}
+        if runs:
+            record["run_ms"] = statistics.median(runs) / 1e6
         print(json.dumps(record), flush=True)
 
 
@@ -173,32 +181,43 @@ class Caller:
         head, _, body = answer.partition(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200 "):
             raise SystemExit(answer.decode(errors="replace"))
+        self.run_ms = float(head.partition(b"run;dur=")[2].partition(b",")[0] or "nan")
         length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
         while len(body) < length:
             body += self.connection.recv(65536)
         return body
 
     def p50_ms(self, seconds: float, pause_s: float = 0.0) -> float:
-        times, end = [], time.perf_counter() + seconds
+        """The median of calls; `runs_ms` then has what the server said of the model alone."""
+        times, end, self.runs_ms = [], time.perf_counter() + seconds, []
         while time.perf_counter() < end:
             if pause_s:
                 time.sleep(pause_s)
             start = time.perf_counter_ns()
             self.call()
             times.append(time.perf_counter_ns() - start)
+            self.runs_ms.append(self.run_ms)
         return statistics.median(times) / 1e6
 
 
 def beyond(raw: Child, caller: Caller, blocks: int, seconds: float = 0.12) -> dict[str, float]:
-    """What a call through HTTP takes beyond the same work in a loop, in blocks that follow each other."""
+    """What a call through HTTP takes beyond the same work in a loop, in blocks that follow each other.
+
+    The same run of the model takes longer in one block than in the next. "without the model" is what is left when each
+    side's own run is taken off: tokens, queue, threads and HTTP there, tokens and pooling here.
+    """
     caller.p50_ms(1.0)
-    apart, alone = [], []
+    apart, alone, own = [], [], []
     for _ in range(blocks):
         before, through, after = raw.run(seconds), caller.p50_ms(seconds), raw.run(seconds)
         alone.append((before["p50_ms"] + after["p50_ms"]) / 2)
         apart.append(through - alone[-1])
+        if "run_ms" in before:
+            around = alone[-1] - (before["run_ms"] + after["run_ms"]) / 2
+            own.append(through - statistics.median(caller.runs_ms) - around)
     low, middle, high = statistics.quantiles(apart, n=4)
-    return {"median": middle, "quartiles": [low, high], "raw": statistics.median(alone), "blocks": blocks}
+    record = {"median": middle, "quartiles": [low, high], "raw": statistics.median(alone), "blocks": blocks}
+    return record | ({"without the model": statistics.quantiles(own, n=4)} if own else {})
 
 
 class Client:
@@ -353,6 +372,9 @@ def http_work(options: argparse.Namespace, folder: Path) -> dict[str, object]:
             f"HTTP work over bare ASGI at {count}": ratio(rounds, f"web {count}", f"bare {count}", "cpu_us"),
             f"event loop, CPU us at {count}": middle(rounds, name, "loop_us"),
             f"all threads, CPU us at {count}": middle(rounds, name, "cpu_us"),
+            f"all threads beyond the model's raw loop, CPU us at {count}": statistics.median(
+                each[name]["cpu_us"] - each["raw"]["cpu_us"] for each in rounds
+            ),
         }
     return record | {"rounds": rounds}
 

@@ -73,7 +73,8 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
     path, headers = scope["path"], dict(scope["headers"])
     behaviour = path.split("/")[1]
     seen[behaviour] += 1
-    if behaviour.startswith("dies-") and seen[behaviour] == int(behaviour[5:]):
+    number = seen[behaviour]  # others may come before this one goes on
+    if behaviour.startswith("dies-") and number == int(behaviour[5:]):
         os._exit(1)
     if path == "/seen":
         await reply(200, seen)
@@ -85,13 +86,13 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
         await reply(307, {}, location="/ok/v1/embeddings")
     elif behaviour == "secret" and headers.get(b"authorization") != b"Bearer open sesame":
         await reply(401, {"error": {"message": "no token"}})
-    elif behaviour == "errors" and seen["errors"] % 3 == 0:
+    elif behaviour == "errors" and number % 3 == 0:
         await reply(503, {"error": {"message": "the device is busy"}}, retry_after="1")
     elif behaviour == "text":
         await reply(200, b"<html>welcome</html>")
     elif path.endswith("/embeddings"):
         await asyncio.sleep(SLOW_S.get(behaviour.partition("-")[0], 0))
-        if behaviour.startswith("stall") and seen[behaviour] == STALL_AT:
+        if behaviour.startswith("stall") and number == STALL_AT:
             time.sleep(STALL_S)
         closing = {"connection": "close"} if behaviour == "closing" else {}
         await reply(200, embeddings(json.loads(body), behaviour), **closing)
