@@ -172,3 +172,14 @@ def test_a_text_model_alone_indexes_documents(ask, built, tmp_path):
     status, out, _ = ask("dog", "--index", tmp_path / "i")
     assert status == 0
     assert "notes.md:1" in out
+
+
+def test_the_text_tower_watches_a_trace_by_the_method_of_the_first_description(built, tmp_path, capfd):
+    trace = tmp_path / "trace.csv"
+    simulated = ["--hosts", "1", "--weeks", "0.1", "--clean", "0.05", "--interval", "300"]
+    assert main(["watch", "simulate", *simulated, "-o", str(trace)]) == 0
+    method = ["--method", "seed", "--model", str(built / "text" / "cpu")]
+    capfd.readouterr()
+    assert main(["watch", "replay", str(trace), *method, "-f", "json"]) == 0
+    result = json.loads(capfd.readouterr().out)
+    assert result["kind"].startswith("watch-")

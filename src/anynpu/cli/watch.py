@@ -322,10 +322,11 @@ def _postmen(given: dict[str, Any], store: SampleStore, say: Callable[[str], Non
 def _embedder(model: Path) -> Iterator[tuple[Embed, str, int, bool]]:
     """Gives a function from texts to vectors, the fingerprint of its model, and the form of its vectors."""
     from anynpu.cli import task
+    from anynpu.cli.search_index import OPENED
     from anynpu.runtime.base import open_artifact
     from anynpu.tasks.embed import TextTower
 
-    with task.opened(model, "embed-text", {}) as found:
+    with task.opened(model, "embed-text", OPENED) as found:
         tower = TextTower(found)
         fingerprint = open_artifact(model).manifest.fingerprint or str(model)
         yield tower.embed, fingerprint, tower.width, tower.space.normalized
