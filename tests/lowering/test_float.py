@@ -95,6 +95,26 @@ ONE_NODE = {
     "mean of many": one("ReduceMean", (1, 2, 4099 * 2), {"n": i(2)}),
     "mean over trailing axes": one("ReduceMean", (1, 3, 40, 120), {"n": i(2, 3)}, keepdims=0),
     "norm of each of many": one("InstanceNormalization", (1, 2, 5000), {"s": f(2), "b": f(2)}),
+    "cubic": one("Resize", (1, 3, 8, 8), {"r": np.zeros(0, np.float32), "s": np.float32([1, 1, 2, 1.5])}, mode="cubic"),
+    "a scale without a whole size": one("Resize", IMAGE, {"r": f(0), "s": np.float32([1, 1, 0.6, 0.6])}, mode="linear"),
+    "made smaller smoothly": net([helper.make_node("Resize", ["x", "", "", "s"], ["y"], mode="linear", antialias=1)],
+                                 {"x": (1, 3, 8, 9)}, {"s": i(1, 3, 4, 5)}),
+    "resized rows": net([helper.make_node("Resize", ["x", "", "", "s"], ["y"], mode="linear")], {"x": (1, 3, 8)},
+                        {"s": i(1, 3, 20)}),
+    "resized frames": net([helper.make_node("Resize", ["x", "", "", "s"], ["y"], mode="linear")],
+                          {"x": (1, 3, 4, 4, 4)}, {"s": i(1, 3, 8, 6, 4)}),
+    "convolution of frames": one("Conv", (1, 4, 6, 8, 8), {"w": f(6, 2, 3, 3, 3), "b": f(6)}, pads=[1] * 6, group=2,
+                                 strides=[2, 1, 2]),
+    "convolution of frames far apart": one("Conv", (1, 3, 6, 8, 8), {"w": f(4, 3, 2, 3, 3)}, dilations=[2, 1, 1],
+                                           auto_pad="VALID"),
+    "largest of frames": one("MaxPool", (1, 3, 6, 8, 8), kernel_shape=[2, 3, 3], strides=[2, 2, 2],
+                             pads=[0, 1, 1, 0, 1, 1]),
+    "mean of frames": one("AveragePool", (1, 3, 6, 8, 8), kernel_shape=[2, 2, 2], strides=[2, 2, 2]),
+    "local response": one("LRN", (1, 6, 8, 8), size=3, alpha=0.3),
+    "pool of squares": one("LpPool", IMAGE, kernel_shape=[2, 2], strides=[2, 2]),
+    "sampled at places": one("GridSample", IMAGE, {"g": np.tanh(f(1, 5, 4, 2))}),
+    "sampled within the border": one("GridSample", IMAGE, {"g": 2 * f(1, 5, 4, 2)}, padding_mode="border",
+                                     align_corners=1),
     "gather of places": one("GatherND", TOKENS, {"n": np.asarray([[0, 3], [0, 1]])}),
     "scatter": one("ScatterND", TOKENS, {"n": np.asarray([[0, 3], [0, 1]]), "u": f(2, 12)}),
     "pad by edges": one("Pad", IMAGE, {"p": i(0, 0, 1, 2, 0, 0, 3, 0)}, mode="edge"),
@@ -310,9 +330,6 @@ def test_what_cannot_be_lowered_is_named_all_together():
 
 REFUSED = {
     "the last of equal values": one("ArgMax", ROWS, axis=1, select_last_index=1),
-    "a scale without a whole size": one(
-        "Resize", IMAGE, {"roi": f(0), "s": np.asarray([1, 1, 0.6, 0.6], np.float32)}, mode="linear"
-    ),
     "training": net(
         [helper.make_node("BatchNormalization", ["x", "s", "b", "m", "v"], ["y", "n", "w"], training_mode=1)],
         {"x": IMAGE},

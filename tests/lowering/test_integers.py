@@ -21,7 +21,7 @@ from anynpu.quantize.tflite import quantize_file
 
 # What needs functions that TFLite-Micro has no integer kernel for.
 NOT_ON_MICRO = ("gelu", "gelu by tanh", "exp", "elu", "elu of another slope", "norm", "erf", "sinh", "cosh", "asinh",
-                "mish", "softplus", "celu", "selu")  # fmt: skip
+                "mish", "softplus", "celu", "selu", "pool of squares")  # fmt: skip
 
 
 # Rounded once as a table; as the operators that LiteRT has, rounded at every step of a long formula.

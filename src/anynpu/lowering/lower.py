@@ -258,8 +258,10 @@ def nodes_by_family() -> dict[str, str]:
         selection,
         spectrum,
     )
+    from anynpu.lowering.rewrite import REWRITES
 
-    return {name: (rule.__doc__ or "").strip() for name, rule in sorted(RULES.items())}
+    sentences = {name: rule.__doc__ for name, rule in REWRITES.items()} | {n: rule.__doc__ for n, rule in RULES.items()}
+    return {name: (sentence or "").strip() for name, sentence in sorted(sentences.items())}
 
 
 def _lowered(at: Lowering, node: Node, domain: str) -> str:

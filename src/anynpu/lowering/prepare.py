@@ -10,6 +10,7 @@ from onnx import defs, inliner, version_converter
 from anynpu.graph.fold import fold_constants
 from anynpu.graph.shapes import infer
 from anynpu.lowering.recognise import recognised
+from anynpu.lowering.rewrite import rewritten
 from anynpu.lowering.table import RULES
 
 # Older opsets state axes and limits as attributes, which the rules read too, but broadcast and round otherwise.
@@ -27,7 +28,7 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     for _ in range(_NESTED):
         if any(_is_function(node) for node in model.graph.node):
             model = folded(written_out(model))
-    return recognised(model)
+    return recognised(rewritten(model))
 
 
 def folded(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -27,11 +27,10 @@ def reduced(at: Lowering, kind: str, tensor: str, places: list[int], stem: str) 
     flattens = len(places) > 1 or len(whole) > 3 or len(parts) > 1
     if kind == "MEAN" and places == list(range(len(rows), len(whole))) and flattens:
         # The NPU takes the mean along the last of two axes, however many they are in the model.
-        rows = [math.prod(rows)]
         for part in parts:
-            flat = at.reshape(tensor, (*rows, length // part, part) if part != length else (*rows, length))
+            flat = at.reshape(tensor, (math.prod(rows) * length // part, part))
             length //= part
-            tensor = reduced(at, kind, flat, [len(at.tensors[flat].shape) - 1], stem)
+            tensor = reduced(at, kind, flat, [1], stem)
         return at.reshape(tensor, shape)
     return at.emit(kind, (tensor, at.store(int32(places), "axes")), shape, Reducer(True), stem)
 

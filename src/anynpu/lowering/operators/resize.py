@@ -3,16 +3,66 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+from onnx import helper
 
 from anynpu.lowering.graph import int32
-from anynpu.lowering.lower import CHANNELS_LAST, Lowering
+from anynpu.lowering.lower import CHANNELS_LAST, Lowering, View
+from anynpu.lowering.operators.linear import dense
 from anynpu.lowering.options import DepthToSpace, Gather, Options, ResizeBilinear, ResizeNearestNeighbor, SpaceToDepth
 from anynpu.lowering.table import Node, Refused, operator, required
 
 
 @operator("Resize", "Upsample")
 def resize(at: Lowering, node: Node) -> None:
-    """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR, where TFLite takes its samples at the same places as ONNX."""
+    """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR where TFLite samples as ONNX does, otherwise FULLY_CONNECTED."""
+    try:
+        _by_sampling(at, node)
+    except Refused:
+        _by_matrices(at, node)
+
+
+def _by_matrices(at: Lowering, node: Node) -> None:
+    """Resizes one axis after the other: what each element takes from those along its axis is a constant matrix."""
+    name = node.input(0)
+    before, after = at.shape(name), at.shape(node.output)
+    axes, tensor = at.axes(name), at.stored(name, at.axes(name))
+    for axis in (number for number in range(len(before)) if before[number] != after[number]):
+        order = (*(each for each in axes if each != axis), axis)
+        at.views[f"{node.output}/{axis}"] = View(tensor, axes)
+        tensor = dense(at, at.stored(f"{node.output}/{axis}", order), _matrix(at, node, axis), None, node.output)
+        axes = order
+    at.give(node.output, tensor, axes)
+
+
+def _matrix(at: Lowering, node: Node, axis: int) -> np.ndarray:
+    """Returns the weights (out, in) of a resize along one axis: ONNX's own reference resizes each unit vector."""
+    from onnx.reference import ReferenceEvaluator
+
+    before, after = at.shape(node.input(0))[axis], at.shape(node.output)[axis]
+    settings = dict(node.attributes)
+    if node.op == "Upsample":
+        settings = {"mode": settings.get("mode", "nearest"), "coordinate_transformation_mode": "asymmetric",
+                    "nearest_mode": "floor"}  # fmt: skip
+    if settings.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        raise Refused("tf_crop_and_resize has no TFLite operator")
+    over = settings.pop("axes", None) or list(range(at.rank(node.input(0))))
+    settings.pop("keep_aspect_ratio_policy", None)
+    place = 2 if node.op == "Resize" and len(node.inputs) > 2 else 1
+    scales = at.constant(node.input(place)) if node.input(place) and not node.input(3) else None
+    given = scales is not None and scales.size
+    ratio = float(scales.reshape(-1)[list(over).index(axis)]) if given and scales is not None else after / before
+    inputs = ["x", "", "s"] if given else ["x", "", "", "z"]
+    only = helper.make_node("Resize", inputs, ["y"], axes=[1], **settings)
+    unknown = [helper.make_value_info(each, onnx.TypeProto()) for each in (*filter(None, inputs), "y")]
+    graph = helper.make_graph([only], "resize", unknown[:-1], unknown[-1:])
+    single = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)])
+    feeds = {"s": np.asarray([ratio], np.float32)} if given else {"z": np.asarray([after], np.int64)}
+    (weights,) = ReferenceEvaluator(single).run(None, {"x": np.eye(before, dtype=np.float32), **feeds})
+    return np.ascontiguousarray(np.asarray(weights, np.float32).T)
+
+
+def _by_sampling(at: Lowering, node: Node) -> None:
     name = node.input(0)
     before, after = at.shape(name), at.shape(node.output)
     if len(before) != 4 or before[:2] != after[:2]:

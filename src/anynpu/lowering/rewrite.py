@@ -1,0 +1,237 @@
+"""Writes ONNX operators that TFLite has no form of as other ONNX operators, which have rules.
+
+Windows over three axes become windows over two, with the frames of the window behind one another in the channels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from anynpu.graph.fold import static_shapes
+from anynpu.graph.shapes import infer
+from anynpu.lowering.table import Node
+from anynpu.tensors import Array
+
+
+@dataclass
+class Draft:
+    """The nodes that stand for one, and the constants they read."""
+
+    result: str
+    shapes: dict[str, tuple[int, ...]]
+    constants: dict[str, Array]
+    nodes: list[onnx.NodeProto] = field(default_factory=list)
+    stored: dict[str, Array] = field(default_factory=dict)
+
+    def add(self, op: str, inputs: list[str], last: bool = False, **settings: Any) -> str:
+        """Adds a node and returns the name of its result; the last one gives the result of the whole."""
+        name = self.result if last else f"{self.result}/{op}{len(self.nodes)}"
+        self.nodes.append(helper.make_node(op, inputs, [name], name=name, **settings))
+        return name
+
+    def store(self, array: Array, what: str) -> str:
+        """Returns the name of a new constant."""
+        name = f"{self.result}/{what}{len(self.stored)}"
+        self.stored[name] = array
+        return name
+
+    def reshape(self, source: str, *shape: int, last: bool = False) -> str:
+        """Returns the same values in another shape."""
+        return self.add("Reshape", [source, self.store(np.asarray(shape, np.int64), "shape")], last)
+
+
+def rewritten(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Returns the model with every operator that has a rule below written as others."""
+    if not any(node.op_type in REWRITES for node in model.graph.node):
+        return model
+    new = onnx.ModelProto()
+    new.CopyFrom(model)
+    shapes = static_shapes(new.graph)
+    constants = {item.name: numpy_helper.to_array(item) for item in new.graph.initializer}
+    nodes: list[onnx.NodeProto] = []
+    for proto in new.graph.node:
+        node = Node.of(proto)
+        draft = Draft(node.output, shapes, constants) if node.op in REWRITES and not proto.domain else None
+        known = all(name in shapes for name in (*node.inputs[:1], node.output))
+        if draft is None or not known or not REWRITES[node.op](draft, node):
+            nodes.append(proto)
+            continue
+        nodes += draft.nodes
+        new.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in draft.stored.items())
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del new.graph.node[:]
+    new.graph.node.extend(kept)
+    return infer(new, strict=False)
+
+
+def _spans(node: Node, size: list[int], kernel: list[int]) -> tuple[list[int], list[int], list[int]]:
+    """Returns the pads, strides and dilations of a window over three axes."""
+    strides = node.integers("strides", [1] * 3)
+    dilations = node.integers("dilations", [1] * 3)
+    how = node.get("auto_pad", "NOTSET")
+    if how in ("SAME_UPPER", "SAME_LOWER"):
+        extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+        needed = [max(0, (-(-n // s) - 1) * s + e - n) for n, s, e in zip(size, strides, extents, strict=True)]
+        small, large = [n // 2 for n in needed], [n - n // 2 for n in needed]
+        return (small + large if how == "SAME_UPPER" else large + small), strides, dilations
+    return (node.integers("pads", [0] * 6) if how == "NOTSET" else [0] * 6), strides, dilations
+
+
+def _frames_first(draft: Draft, source: str, shape: tuple[int, ...]) -> str:
+    """Returns (n, c, d, h, w) as images, (n * d, c, h, w)."""
+    n, c, d, h, w = shape
+    turned = draft.add("Transpose", [source], perm=[0, 2, 1, 3, 4])
+    return draft.reshape(turned, n * d, c, h, w)
+
+
+def _frames_back(draft: Draft, source: str, shape: tuple[int, ...]) -> None:
+    """Gives images as the result of shape (n, c, d, h, w)."""
+    n, c, d, h, w = shape
+    frames = draft.reshape(source, n, d, c, h, w)
+    draft.add("Transpose", [frames], last=True, perm=[0, 2, 1, 3, 4])
+
+
+def convolution(draft: Draft, node: Node) -> bool:
+    """A convolution over three axes is one over two of the frames of its window, joined in the channels."""
+    weights = draft.constants.get(node.input(1))
+    shape, after = draft.shapes[node.input(0)], draft.shapes[node.output]
+    if weights is None or len(shape) != 5:
+        return False
+    depth = weights.shape[2]
+    pads, strides, dilations = _spans(node, list(shape[2:]), list(weights.shape[2:]))
+    groups = int(node.get("group", 1))
+    n, c, d, h, w = shape
+    source = draft.reshape(node.input(0), n, c, d, h * w)
+    if pads[0] or pads[3]:
+        widths = draft.store(np.asarray([0, 0, pads[0], 0, 0, 0, pads[3], 0], np.int64), "pads")
+        source = draft.add("Pad", [source, widths])
+    frames = []
+    for number in range(depth):
+        start = number * dilations[0]
+        limits = (start, start + (after[2] - 1) * strides[0] + 1, 2, strides[0])
+        bounds = [draft.store(np.asarray([value], np.int64), "bound") for value in limits]
+        part = draft.add("Slice", [source, *bounds])
+        frames.append(draft.reshape(part, n, groups, c // groups, after[2], h * w))
+    joined = draft.add("Concat", frames, axis=2) if depth > 1 else frames[0]
+    images = _frames_first(draft, draft.reshape(joined, n, depth * c, after[2], h, w), (n, depth * c, after[2], h, w))
+    flat = np.moveaxis(weights, 2, 1).reshape(weights.shape[0], -1, *weights.shape[3:])
+    inputs = [images, draft.store(np.ascontiguousarray(flat), "weights"), *filter(None, [node.input(2)])]
+    settings: dict[str, Any] = {
+        "pads": [*pads[1:3], *pads[4:]],
+        "strides": strides[1:],
+        "dilations": dilations[1:],
+        "group": groups,
+    }
+    _frames_back(draft, draft.add("Conv", inputs, **settings), after)
+    return True
+
+
+def pool(draft: Draft, node: Node) -> bool:
+    """A pool over three axes is one along the frames, then one over each frame."""
+    shape, after = draft.shapes[node.input(0)], draft.shapes[node.output]
+    if len(shape) != 5 or len([name for name in node.outputs if name]) > 1:
+        return False
+    kernel = node.integers("kernel_shape", [])
+    pads, strides, dilations = _spans(node, list(shape[2:]), kernel)
+    if node.op == "AveragePool" and any(pads) and not int(node.get("count_include_pad", 0)):
+        return False  # how many elements a window has does not follow from its two parts alone
+    own: dict[str, Any] = {
+        name: node.get(name) for name in ("ceil_mode", "count_include_pad") if name in node.attributes
+    }
+    n, c, d, h, w = shape
+    frames = after[2]
+    source = node.input(0)
+    if kernel[0] > 1 or strides[0] > 1 or pads[0] or pads[3]:
+        rows = draft.reshape(source, n, c, d, h * w)
+        along = _window([kernel[0], 1], [strides[0], 1], [pads[0], 0, pads[3], 0], [dilations[0], 1])
+        source = draft.reshape(draft.add(node.op, [rows], **along, **own), n, c, frames, h, w)
+    images = _frames_first(draft, source, (n, c, frames, h, w))
+    across = _window(kernel[1:], strides[1:], [*pads[1:3], *pads[4:]], dilations[1:])
+    _frames_back(draft, draft.add(node.op, [images], **across, **own), after)
+    return True
+
+
+def _window(kernel: list[int], strides: list[int], pads: list[int], dilations: list[int]) -> dict[str, Any]:
+    """Returns the settings of a pool over two axes; an average has no dilations."""
+    settings: dict[str, Any] = {"kernel_shape": kernel, "strides": strides, "pads": pads}
+    return settings | ({"dilations": dilations} if max(dilations) > 1 else {})
+
+
+def local_response(draft: Draft, node: Node) -> bool:
+    """A local response normalisation: squares, their sums over neighbouring channels by a 1x1 convolution, a power."""
+    shape, size = draft.shapes[node.input(0)], int(node.attributes["size"])
+    if len(shape) != 4:
+        return False
+    alpha, beta, bias = float(node.get("alpha", 1e-4)), float(node.get("beta", 0.75)), float(node.get("bias", 1.0))
+    places = np.arange(shape[1])
+    away = places[None] - places[:, None]
+    near = (away >= -((size - 1) // 2)) & (away <= size // 2)
+    band = np.where(near, alpha / size, 0.0).astype(np.float32)[:, :, None, None]
+    square = draft.add("Mul", [node.input(0), node.input(0)])
+    offset = draft.store(np.full(shape[1], bias, np.float32), "bias")
+    sums = draft.add("Conv", [square, draft.store(band, "band"), offset])
+    power = draft.add("Pow", [sums, draft.store(np.asarray(-beta, np.float32), "power")])
+    draft.add("Mul", [node.input(0), power], last=True)
+    return True
+
+
+def lp_pool(draft: Draft, node: Node) -> bool:
+    """A pool of squares: the root of their mean times the size of the window."""
+    kernel = node.integers("kernel_shape", [])
+    if int(node.get("p", 2)) != 2 or len(kernel) != len(draft.shapes[node.input(0)]) - 2:
+        return False
+    names = ("kernel_shape", "strides", "pads", "auto_pad", "ceil_mode")
+    settings = {name: node.get(name) for name in names if name in node.attributes}
+    square = draft.add("Mul", [node.input(0), node.input(0)])
+    mean = draft.add("AveragePool", [square], count_include_pad=1, **settings)
+    count = draft.store(np.asarray(math.prod(kernel), np.float32), "count")
+    draft.add("Sqrt", [draft.add("Mul", [mean, count])], last=True)
+    return True
+
+
+def grid_sample(draft: Draft, node: Node) -> bool:
+    """Samples at constant places: the elements around each, by their weights."""
+    grid, shape = draft.constants.get(node.input(1)), draft.shapes[node.input(0)]
+    mode, padding = node.get("mode", "linear"), node.get("padding_mode", "zeros")
+    if grid is None or len(shape) != 4 or shape[0] != 1 or mode not in ("bilinear", "linear", "nearest"):
+        return False
+    if padding == "reflection":
+        return False
+    aligned = bool(int(node.get("align_corners", 0)))
+    sizes = np.asarray([shape[3], shape[2]])
+    at = (grid.reshape(-1, 2).astype(np.float64) + 1) / 2 * (sizes - 1) if aligned else (
+        ((grid.reshape(-1, 2).astype(np.float64) + 1) * sizes - 1) / 2)  # fmt: skip
+    if padding == "border":
+        at = np.clip(at, 0, sizes - 1)
+    low = np.rint(at) if mode == "nearest" else np.floor(at)
+    part = at - low
+    rows = draft.reshape(node.input(0), 1, shape[1], shape[2] * shape[3])
+    total = ""
+    for dx, dy in ((0, 0),) if mode == "nearest" else ((0, 0), (1, 0), (0, 1), (1, 1)):
+        place = low + np.asarray([dx, dy])
+        inside = np.all((place >= 0) & (place < sizes), axis=1)
+        factors = np.abs(1 - dx - part[:, 0]) * np.abs(1 - dy - part[:, 1]) if mode != "nearest" else np.ones(len(at))
+        flat = np.clip(place, 0, sizes - 1).astype(np.int64)
+        numbers = draft.store(flat[:, 1] * shape[3] + flat[:, 0], "places")
+        taken = draft.add("Gather", [rows, numbers], axis=2)
+        weighted = draft.add("Mul", [taken, draft.store((factors * inside).astype(np.float32), "weights")])
+        total = draft.add("Add", [total, weighted]) if total else weighted
+    draft.reshape(total, *draft.shapes[node.output], last=True)
+    return True
+
+
+REWRITES: dict[str, Callable[[Draft, Node], bool]] = {
+    "Conv": convolution,
+    "MaxPool": pool,
+    "AveragePool": pool,
+    "LRN": local_response,
+    "LpPool": lp_pool,
+    "GridSample": grid_sample,
+}
