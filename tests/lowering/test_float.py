@@ -115,6 +115,18 @@ ONE_NODE = {
     "sampled at places": one("GridSample", IMAGE, {"g": np.tanh(f(1, 5, 4, 2))}),
     "sampled within the border": one("GridSample", IMAGE, {"g": 2 * f(1, 5, 4, 2)}, padding_mode="border",
                                      align_corners=1),
+    "cuts and means of many axes": net(
+        [
+            helper.make_node("Reshape", ["x", "s"], ["a"]),
+            helper.make_node("Slice", ["a", "one", "three", "one"], ["b"]),
+            helper.make_node("Slice", ["b", "last", "before", "four", "back"], ["c"]),
+            helper.make_node("ReduceMean", ["c", "over"], ["d"]),
+            helper.make_node("Reshape", ["d", "t"], ["y"]),
+        ],
+        {"x": (1, 6, 8, 6)},
+        {"s": i(2, 3, 2, 2, 3, 4), "one": i(1), "three": i(3), "last": i(-1), "before": i(-(2**40)), "four": i(4),
+         "back": i(-2), "over": i(0, 2, 3), "t": i(1, 16)},
+    ),
     "gather of places": one("GatherND", TOKENS, {"n": np.asarray([[0, 3], [0, 1]])}),
     "scatter": one("ScatterND", TOKENS, {"n": np.asarray([[0, 3], [0, 1]]), "u": f(2, 12)}),
     "pad by edges": one("Pad", IMAGE, {"p": i(0, 0, 1, 2, 0, 0, 3, 0)}, mode="edge"),

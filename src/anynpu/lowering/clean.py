@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
-from anynpu.lowering.moves import repeated, small_transposes, without_broadcasts
+from anynpu.lowering.moves import few_axes, repeated, small_transposes, without_broadcasts
 from anynpu.lowering.options import Activation, Fused, Mul
 
 _ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
@@ -20,7 +20,7 @@ Pass = Callable[[Graph], Graph]
 
 def cleaned(graph: Graph) -> Graph:
     """Returns the graph after all passes, repeated until none of them changes anything; large moves become small."""
-    return _settled(small_transposes(repeated(_settled(graph))))
+    return _settled(few_axes(small_transposes(repeated(_settled(graph)))))
 
 
 def _settled(graph: Graph) -> Graph:

@@ -6,8 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
-from anynpu.lowering.options import Concatenation, Reshape
+from anynpu.lowering.options import Concatenation, Reducer, Reshape, StridedSlice
 
 # They broadcast their operands themselves.
 BROADCASTING = ("ADD", "SUB", "MUL", "DIV", "MAXIMUM", "MINIMUM", "SQUARED_DIFFERENCE")
@@ -111,6 +113,86 @@ def _steps(operator: Operator, order: list[int], tensors: dict[str, Tensor]) -> 
         name = f"{result}/moved{number}"
         tensors[name] = Tensor(name, target_shape, tensors[source].dtype)
         operators.append(Operator("TRANSPOSE", inputs, (name,)))
+    _reshaped(operators, tensors, name, tensors[result].shape, result)
+    return operators
+
+
+def few_axes(graph: Graph) -> Graph:
+    """A SLICE, STRIDED_SLICE or MEAN of more than four axes joins those that it leaves whole; MEAN goes run by run."""
+    tensors, operators = dict(graph.tensors), list[Operator]()
+    for operator in graph.operators:
+        data = [graph.constant(name) for name in operator.inputs[1:]]
+        many = (
+            operator.kind in ("SLICE", "STRIDED_SLICE", "MEAN")
+            and len(graph.tensors[operator.inputs[0]].shape) > MOST_AXES
+        )
+        if not many or any(array is None for array in data):
+            operators.append(operator)
+        elif operator.kind == "MEAN":
+            operators += _means(operator, tensors)
+        else:
+            operators += _cut(operator, tensors)
+    return pruned(operators, tensors, graph.inputs, graph.outputs)
+
+
+def _runs(touched: Sequence[bool]) -> list[list[int]]:
+    """Returns the axes in runs: each touched one by itself, the others with their neighbours."""
+    runs: list[list[int]] = []
+    for axis, alone in enumerate(touched):
+        if runs and not alone and not touched[axis - 1]:
+            runs[-1].append(axis)
+        else:
+            runs.append([axis])
+    return runs
+
+
+def _cut(operator: Operator, tensors: dict[str, Tensor]) -> list[Operator]:
+    source, result = operator.inputs[0], operator.outputs[0]
+    before, after = tensors[source].shape, tensors[result].shape
+    steps = operator.inputs[3:4]
+    strides = [int(each) for each in np.asarray(tensors[steps[0]].data)] if steps else [1] * len(before)
+    runs = _runs([a != b or step != 1 for a, b, step in zip(before, after, strides, strict=True)])
+    operators: list[Operator] = []
+    name = _reshaped(operators, tensors, source, _joined(before, runs), f"{result}/whole")
+    bounds = []
+    for number, given in enumerate(operator.inputs[1:]):
+        values = [int(each) for each in np.asarray(tensors[given].data)]
+        # Of a run that stays whole: from zero, to its end or in its size, one by one.
+        joined = [
+            values[run[0]] if len(run) == 1 else (0, math.prod(before[a] for a in run), 1)[number] for run in runs
+        ]
+        bounds.append(_stored(tensors, joined, f"{result}/bound{number}"))
+    options = operator.options
+    if isinstance(options, StridedSlice):
+        mask = sum(1 << place for place, run in enumerate(runs) if len(run) == 1 and options.end_mask >> run[0] & 1)
+        options = replace(options, end_mask=mask)
+    small = f"{result}/cut"
+    tensors[small] = Tensor(small, _joined(after, runs), tensors[source].dtype)
+    operators.append(Operator(operator.kind, (name, *bounds), (small,), options))
+    _reshaped(operators, tensors, small, after, result)
+    return operators
+
+
+def _joined(shape: Sequence[int], runs: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[axis] for axis in run) for run in runs)
+
+
+def _means(operator: Operator, tensors: dict[str, Tensor]) -> list[Operator]:
+    source, result = operator.inputs[0], operator.outputs[0]
+    shape, operators, name = list(tensors[source].shape), list[Operator](), source
+    over = sorted(int(axis) % len(shape) for axis in np.asarray(tensors[operator.inputs[1]].data).reshape(-1))
+    while over:
+        first = last = over.pop(0)
+        while over and over[0] == last + 1:
+            last = over.pop(0)
+        parts = math.prod(shape[:first]), math.prod(shape[first : last + 1]), math.prod(shape[last + 1 :])
+        name = _reshaped(operators, tensors, name, parts, f"{result}/run{first}")
+        small = f"{result}/mean{first}"
+        tensors[small] = Tensor(small, (parts[0], 1, parts[2]), tensors[source].dtype)
+        axis = _stored(tensors, [1], f"{result}/axis{first}")
+        operators.append(Operator("MEAN", (name, axis), (small,), Reducer(True)))
+        shape[first : last + 1] = [1] * (last + 1 - first)
+        name = small
     _reshaped(operators, tensors, name, tensors[result].shape, result)
     return operators
 
