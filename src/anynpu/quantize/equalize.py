@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 MAX_FACTOR = 64.0
 # How far a quiet channel is lifted towards the loudest: new data may be a little louder than the calibration data.
 HEADROOM = 0.9
+# What is quieter than this is silent.
+SMALLEST_PEAK = 1e-6
 
 
 class ChannelPeaks:
@@ -50,3 +52,14 @@ def channel_factors(peak: Floats, strength: float) -> Floats:
         return np.ones_like(peak)
     ratio = np.maximum(HEADROOM * top / np.maximum(peak, top / MAX_FACTOR), 1.0)
     return np.asarray(np.where(peak > 0.0, ratio**strength, 1.0))
+
+
+def smoothing_factors(peak: Floats, weights: Floats) -> Floats:
+    """Returns the factor of each channel of a normalisation's result: the loss is shared with the weights behind it.
+
+    `peak` is the largest magnitude of each channel, `weights` that of the weights it meets.
+    """
+    ratio = np.maximum(weights, SMALLEST_PEAK) / np.maximum(peak, SMALLEST_PEAK)
+    factors = np.sqrt(ratio)
+    factors /= np.exp(np.log(factors).mean())
+    return np.asarray(np.clip(factors, 1 / MAX_FACTOR, MAX_FACTOR))

@@ -65,11 +65,14 @@ def sources(graph: onnx.GraphProto, wiring: Wiring) -> dict[str, str]:
     return found
 
 
-def inner_tensors(graph: onnx.GraphProto) -> frozenset[str]:
-    """Returns the tensors inside functions: those that only the same function reads."""
-    wiring = Wiring.of(graph)
+def functions(graph: onnx.GraphProto, wiring: Wiring) -> dict[str, tuple[list[str], str]]:
+    """Returns the functions with one result: by the tensor that they read, all that they compute, and their result."""
     origins = sources(graph, wiring)
-    return frozenset(name for name in origins if not _leaves(name, origins, wiring))
+    members: dict[str, list[str]] = {}
+    for name, origin in origins.items():
+        members.setdefault(origin, []).append(name)
+    ends = {origin: [name for name in names if _leaves(name, origins, wiring)] for origin, names in members.items()}
+    return {origin: (names, ends[origin][0]) for origin, names in members.items() if len(ends[origin]) == 1}
 
 
 def _leaves(name: str, origins: Mapping[str, str], wiring: Wiring) -> bool:
@@ -84,15 +87,11 @@ def _leaves(name: str, origins: Mapping[str, str], wiring: Wiring) -> bool:
 def followers(graph: onnx.GraphProto) -> dict[str, Follower]:
     """Returns the function behind each tensor that nothing else reads."""
     wiring = Wiring.of(graph)
-    origins = sources(graph, wiring)
     found: dict[str, Follower] = {}
-    for source in dict.fromkeys(origins.values()):
-        inside = all(origins.get(node.output[0]) == source for node in wiring.readers[source])
-        members = [name for name, origin in origins.items() if origin == source]
-        ends = [name for name in members if _leaves(name, origins, wiring)]
-        if inside and len(ends) == 1 and source not in wiring.outputs:
-            nodes = [wiring.makers[name] for name in members]
-            found[source] = Pointwise(_Evaluated(tuple(nodes), source, ends[0], wiring.numbers))
+    for source, (members, end) in functions(graph, wiring).items():
+        if source not in wiring.outputs and all(node.output[0] in members for node in wiring.readers[source]):
+            nodes = tuple(wiring.makers[name] for name in members)
+            found[source] = Pointwise(_Evaluated(nodes, source, end, wiring.numbers))
     for node in graph.node:
         if node.op_type == "Softmax" and wiring.alone(node.input[0]):
             axis = next((item.i for item in node.attribute if item.name == "axis"), -1)

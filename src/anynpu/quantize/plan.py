@@ -36,7 +36,7 @@ class QuantPlan:
     percentile: float = option(99.99, "what method=percentile keeps of each tensor's values, in percent")
     io: Border = option("integer", "inputs and outputs as stored integers, or as float with a conversion at the border")
     bias_correction: bool = option(True, "let biases take back the shift of the mean that rounding causes")
-    equalize: bool = option(True, "make the channels between two layers equally loud first (TFLite, 8 bits)")
+    equalize: bool = option(True, "make the channels between two layers and around norms equally loud first (8 bits)")
 
     def __post_init__(self) -> None:
         _one_of("activations", self.activations, get_args(Activations))

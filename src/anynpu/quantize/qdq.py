@@ -7,7 +7,7 @@ QuantizeLinear and end before the last DequantizeLinear.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from anynpu.quantize.onnx_functions import followers
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.silu import is_silu, merge_silu
+from anynpu.quantize.smooth import smooth
+from anynpu.quantize.whole import whole_operators, without_rounding
 from anynpu.tensors import Array
 
 # Per-channel QuantizeLinear begins here.
@@ -38,11 +40,14 @@ def write_qdq(
     prepared = prepare(model)
     if plan.activations == "float32":
         return prepared
+    if plan.equalize and plan.bits == 8:
+        smooth(prepared, data)
+    whole = whole_operators(prepared.graph)
     ranges = model_ranges(prepared, data, plan, progress)
     if plan.bias_correction:
         means = channel_means(runner(prepared), data, weighted_inputs(prepared), ranges, plan)
         correct_biases(prepared, means, plan.weights == "per-channel")
-    quantised = merge_silu(_quantized(prepared, ranges, plan))
+    quantised = without_rounding(merge_silu(_quantized(prepared, ranges, plan, whole.nodes)), whole.unrounded)
     try:
         onnx.checker.check_model(quantised)
     except onnx.checker.ValidationError as error:
@@ -167,7 +172,9 @@ def _arranged(weights: Array) -> Array:
     return np.moveaxis(weights.reshape(*weights.shape[:2], -1), 1, 2)
 
 
-def _quantized(model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan) -> onnx.ModelProto:
+def _quantized(
+    model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan, left_out: Collection[str]
+) -> onnx.ModelProto:
     from onnxruntime.quantization import CalibrationMethod, QuantType
     from onnxruntime.quantization.calibrate import TensorData, TensorsData
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
@@ -185,7 +192,7 @@ def _quantized(model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantP
         activation_qType=types[plan.activations],
         tensors_range=TensorsData(CalibrationMethod.MinMax, limits),
         nodes_to_quantize=[],
-        nodes_to_exclude=[],
+        nodes_to_exclude=sorted(left_out),
         op_types_to_quantize=_quantizable(),
         extra_options={"ActivationSymmetric": plan.symmetric, "WeightSymmetric": True},
     )

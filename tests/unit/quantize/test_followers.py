@@ -9,7 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.followers import Followed, Pointwise, Rows
-from anynpu.quantize.onnx_functions import followers, inner_tensors
+from anynpu.quantize.onnx_functions import Wiring, followers, functions
 from anynpu.quantize.ranges import collect, quantization_for
 
 RNG = np.random.default_rng(3)
@@ -95,7 +95,7 @@ def test_functions_are_found_however_they_are_written():
 
     assert list(found) == ["y"]
     assert np.allclose(found["y"].function(x), 0.5 * x * (1 + erf(x / np.sqrt(2))))
-    assert inner_tensors(written) == {"d", "e", "p", "m"}
+    assert functions(written, Wiring.of(written)) == {"y": (["d", "e", "p", "m", "z"], "z")}
 
 
 def test_a_tensor_that_something_else_reads_too_has_no_follower():
@@ -106,7 +106,7 @@ def test_a_tensor_that_something_else_reads_too_has_no_follower():
         NODE("Mul", ["g", "v"], ["z"]),
         numbers=[("w", np.eye(8))],
     )
-    assert followers(shared) == {} and inner_tensors(shared) == frozenset()
+    assert followers(shared) == {}
 
 
 def test_values_that_are_moved_on_the_way_have_the_same_follower():

@@ -24,10 +24,10 @@ def silu_net(gate_read_twice=False, other=False):
     ]
     names = ["y"]
     if other:
-        nodes.insert(1, helper.make_node("Relu", ["c"], ["x2"], name="other"))
+        nodes.insert(1, helper.make_node("Conv", ["x", "w"], ["x2"], name="other"))
     if gate_read_twice:
-        nodes.append(helper.make_node("Add", ["s", "y"], ["z"], name="again"))
-        names = ["z"]
+        nodes.append(helper.make_node("MaxPool", ["s"], ["z"], name="again", kernel_shape=[1, 1]))
+        names = ["y", "z"]
     outputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 4, 8, 8]) for n in names]
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])
     graph = helper.make_graph(nodes, "net", [image], outputs, [weight])
@@ -69,6 +69,19 @@ def test_a_gate_with_another_use_keeps_its_rounding(form):
     quantised = write_qdq(silu_net(**form), data(), QuantPlan())
     made_by = {name: node.op_type for node in quantised.graph.node for name in node.output}
     assert {made_by[name] for name in fed_by(quantised, "product")} == {"DequantizeLinear"}
+
+
+def test_a_function_of_one_tensor_is_rounded_once_however_it_is_written():
+    net = silu_net()
+    net.graph.node.append(helper.make_node("Add", ["s", "y"], ["z"], name="again"))
+    net.graph.node.append(helper.make_node("Conv", ["z", "v"], ["end"], name="behind"))
+    net.graph.initializer.append(numpy_helper.from_array(np.ones((4, 4, 1, 1), np.float32), "v"))
+    net.graph.output[0].name = "end"
+    quantised = write_qdq(net, data(), QuantPlan())
+    made_by = {name: node.op_type for node in quantised.graph.node for name in node.output}
+    assert sorted(made_by[name] for name in fed_by(quantised, "product")) == ["DequantizeLinear", "Sigmoid"]
+    assert sorted(made_by[name] for name in fed_by(quantised, "again")) == ["Mul", "Sigmoid"]
+    assert made_by[fed_by(quantised, "behind")[0]] == "DequantizeLinear"
 
 
 def test_the_rare_high_values_of_an_output_are_kept():

@@ -35,7 +35,7 @@ class QnnOptions:
     activations: Literal["uint8", "uint16"] = option("uint8", "type of the activations")
     weights: Literal["per-channel", "per-tensor"] = option("per-channel", "one weight scale a channel, or one a tensor")
     weight_type: Literal["int8", "uint8"] = option("int8", "int8 is symmetric; uint8 goes with one scale a tensor")
-    method: str = option("minmax", "how ranges are found: minmax, percentile, mse or entropy")
+    method: str = option("minmax", "how ranges are found: auto, minmax, percentile, mse or entropy")
     percentile: float = option(99.99, "what method=percentile keeps of each tensor's values, in percent")
     bias_correction: bool = option(True, "let biases take back the shift of the mean that rounding causes")
     allow_cpu: bool = option(False, "leave operators that the NPU does not take to the CPU, named in the receipt")

@@ -17,6 +17,7 @@ from anynpu.graph.cost import cost
 from anynpu.quantize import qdq
 from anynpu.quantize.bias import channel_means
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.onnx_functions import followers
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.targets.data import dataset
@@ -45,7 +46,8 @@ def quantised(
     """Returns a prepared float model with pairs that carry our ranges, in the types that the HTP takes."""
     whole = {value.name for value in model.graph.output}
     run = qdq.runner(model)
-    ranges = collect(run, data, options.method, options.percentile, options.bits, False, progress, whole)
+    behind = followers(model.graph)
+    ranges = collect(run, data, options.method, options.percentile, options.bits, False, progress, whole, behind)
     if options.bias_correction and options.weight_type == "int8":
         # At 16 bits activations lose nothing that a bias could take back: what the plan says of them is no matter.
         plan = QuantPlan("uint8" if options.bits == 8 else "int16", options.weights)

@@ -1,0 +1,172 @@
+"""Operators of a QDQ model that are computed whole: nothing is rounded inside them.
+
+Normalisations, the sums that they normalise, softmax with its scale and mask, and functions of one tensor lose what
+they compute when each of their nodes is rounded on its own: the squares of a normalisation span twice the bits, and
+one loud channel of a sum takes the integers of all others. ONNX Runtime computes them in floating point between the
+products anyway, which are what eight bits are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import onnx
+
+from anynpu.quantize.onnx_functions import MOVES, Wiring, functions
+
+_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "GroupNormalization")
+_PRODUCTS = ("Gemm", "MatMul", "Conv")
+_BEFORE_SOFTMAX = ("Add", "Sub", "Mul", "Div", "Where")
+_INSIDE_NORM = ("ReduceMean", "Sub", "Pow", "Mul", "Add", "Sqrt", "Reciprocal", "Div")
+# A normalisation has at most this many nodes before and behind its root.
+_NEAR = 6
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The names of nodes that are not quantised, and the results of products that are not rounded before them."""
+
+    nodes: frozenset[str]
+    unrounded: frozenset[str]
+
+
+def whole_operators(graph: onnx.GraphProto) -> Whole:
+    """Returns what of a graph is computed whole; every node has a name."""
+    wiring = Wiring.of(graph)
+    found: dict[str, onnx.NodeProto] = {}
+    found |= _functions(graph, wiring)
+    for node in graph.node:
+        if node.op_type == "Softmax":
+            found |= _named([node, *_scores(node, wiring)])
+        elif node.op_type in _NORMS:
+            found |= _named([node])
+        elif node.op_type == "Sqrt":
+            found |= _named(_written_norm(node, wiring))
+    sums: dict[str, onnx.NodeProto] = {}
+    for node in list(found.values()):
+        if node.op_type in (*_NORMS, "ReduceMean"):
+            sums |= _named(_sums(node.input[0], wiring))
+    if sums or any(node.op_type in _NORMS for node in found.values()):
+        found |= _tail(graph)
+    readers = [*sums.values(), *(node for node in found.values() if node.op_type in (*_NORMS, "ReduceMean"))]
+    unrounded = {name for node in readers for name in _before(node, wiring)}
+    return Whole(frozenset({**found, **sums}), frozenset(unrounded))
+
+
+def _named(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
+    return {node.name: node for node in nodes}
+
+
+def _functions(graph: onnx.GraphProto, wiring: Wiring) -> dict[str, onnx.NodeProto]:
+    """Returns the nodes of functions that are written with several; SiLU is merged behind the quantiser."""
+    found: dict[str, onnx.NodeProto] = {}
+    for members, _ in functions(graph, wiring).values():
+        nodes = _named(wiring.makers[name] for name in members)
+        if len(nodes) > 1 and sorted(node.op_type for node in nodes.values()) != ["Mul", "Sigmoid"]:
+            found |= nodes
+    return found
+
+
+def _tail(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:
+    """Returns the nodes behind the last products, such as the pooling of a sentence's tokens."""
+    needed: set[str] = set()
+    for node in reversed(graph.node):
+        if node.op_type in _PRODUCTS or needed & {*node.output}:
+            needed |= {*node.input}
+    return _named(node for node in graph.node if node.op_type not in _PRODUCTS and not needed & {*node.output})
+
+
+def _scores(softmax: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:
+    """Returns the nodes that scale and mask what a softmax reads."""
+    found: list[onnx.NodeProto] = []
+    waiting = [softmax.input[0]]
+    while waiting:
+        name = waiting.pop()
+        maker = wiring.makers.get(name)
+        if maker is None or maker.op_type not in (*_BEFORE_SOFTMAX, *MOVES) or not wiring.alone(name):
+            continue
+        if maker.op_type in _BEFORE_SOFTMAX:
+            found.append(maker)
+        waiting += [each for each in maker.input if each not in wiring.stored]
+    return found
+
+
+def _written_norm(root: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:
+    """Returns the nodes of a normalisation that is written out, by its root; nothing where there is no mean before."""
+    before: list[onnx.NodeProto] = []
+    waiting = [root.input[0]]
+    while waiting and len(before) < _NEAR:
+        maker = wiring.makers.get(waiting.pop())
+        if maker is None or maker.op_type not in _INSIDE_NORM or maker in before:
+            continue
+        before.append(maker)
+        if maker.op_type != "ReduceMean" or len([node for node in before if node.op_type == "ReduceMean"]) < 2:
+            waiting += [name for name in maker.input if name not in wiring.stored]
+    if not any(node.op_type == "ReduceMean" for node in before):
+        return []
+    behind: list[onnx.NodeProto] = []
+    name = root.output[0]
+    for _ in range(_NEAR):
+        readers = wiring.readers.get(name, [])
+        if len(readers) != 1 or readers[0].op_type not in ("Div", "Mul", "Reciprocal", "Add"):
+            break
+        behind.append(readers[0])
+        name = readers[0].output[0]
+    return [*before, root, *behind]
+
+
+def _sums(name: str, wiring: Wiring) -> list[onnx.NodeProto]:
+    """Returns the sums that a normalisation reads, the sums that these are of, and stored factors on the way."""
+    found: list[onnx.NodeProto] = []
+    waiting = [name]
+    while waiting:
+        maker = wiring.makers.get(waiting.pop())
+        if maker is None or maker.op_type not in ("Add", "Mul", *MOVES) or maker in found:
+            continue
+        if maker.op_type == "Mul" and not wiring.stored & {*maker.input}:
+            continue
+        found.append(maker)
+        waiting += [each for each in maker.input if each not in wiring.stored]
+    return [node for node in found if node.op_type not in MOVES]
+
+
+def _before(reader: onnx.NodeProto, wiring: Wiring) -> set[str]:
+    """Returns the tensors between a product and a whole operator that nothing else reads."""
+    found: set[str] = set()
+    for name in reader.input:
+        path: list[str] = []
+        maker = wiring.makers.get(name)
+        while maker is not None and wiring.alone(name):
+            path.append(name)
+            if maker.op_type in _PRODUCTS:
+                found |= {*path}
+                break
+            if maker.op_type not in MOVES:
+                break
+            name = maker.input[0]
+            maker = wiring.makers.get(name)
+    return found
+
+
+def without_rounding(model: onnx.ModelProto, tensors: frozenset[str]) -> onnx.ModelProto:
+    """Returns a QDQ model without the pairs that round the named tensors."""
+    graph = model.graph
+    again: dict[str, str] = {}
+    dropped: set[str] = set()
+    for node in graph.node:
+        if node.op_type == "QuantizeLinear" and node.input[0] in tensors:
+            again[node.output[0]] = node.input[0]
+            dropped.add(node.output[0])
+        elif node.op_type == "DequantizeLinear" and node.input[0] in again:
+            again[node.output[0]] = again[node.input[0]]
+            dropped.add(node.output[0])
+    kept = [node for node in graph.node if node.output[0] not in dropped]
+    for node in kept:
+        for place, name in enumerate(node.input):
+            while name in again:
+                name = again[name]
+            node.input[place] = name
+    del graph.node[:]
+    graph.node.extend(kept)
+    return model
