@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from anynpu.tensors import Array, Quantization
 _MASK = 1e4
 # A bias beyond this would leave no room in 32 bits for the products.
 _MOST_BIAS = 2.0**30
+# The lowest number that a computed mask is stored for: below it, the kernels' sums have no bits left for the scores.
+_LOWEST_MASK = -1e4
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,8 @@ class _Quantiser:
     """The forms as they are found, in the order of the graph."""
 
     def __init__(self, graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan) -> None:
-        self.graph, self.ranges, self.plan = graph, ranges, plan
+        self.masked = {o.inputs[0] for o in graph.operators if o.kind == "SOFTMAX"}
+        self.graph, self.ranges, self.plan = graph, _bounded(graph, ranges, self.masked), plan
         self.wide = wide_operators(graph, ranges) if plan.activations == "int8" else frozenset()
         self.forms: dict[str, Form] = {}
         self.reads: dict[tuple[str, str], Form] = {}
@@ -186,6 +189,18 @@ class _Quantiser:
             kept = operator.kind in KEEPS_SCALE and name != data_input(operator)
             one = operator.kind in ONE_SCALE or kept or self._pads_beyond(operator)
             self.reads[key, name] = self.forms[key] if one else self._taken(name, dtype)
+        if operator.kind == "ADD" and key in self.masked:
+            self._mask(operator)
+
+    def _mask(self, operator: Operator) -> None:
+        """Stores a constant that is added before a softmax only as low as the sum is stored for any score."""
+        key, dtype = operator.outputs[0], self.dtype(operator)
+        for name, other in (operator.inputs, operator.inputs[::-1]):
+            array, top = self.graph.constant(name), self.ranges.get(other)
+            if array is not None and array.size and top is not None and key in self.ranges:
+                low = max(float(array.min()), min(self.ranges[key].min - top.max, 0.0))
+                limits = Range(low, max(float(array.max()), low))
+                self.reads[key, name] = Form(dtype, quantization_for(limits, dtype, dtype == "int16"))
 
     def _weights(self, operator: Operator) -> None:
         key, dtype, source = operator.outputs[0], self.dtype(operator), data_input(operator)
@@ -202,6 +217,18 @@ class _Quantiser:
             products = tuple((np.float32(scale) * scales).tolist())
             kind = "int64" if dtype == "int16" else "int32"
             self.reads[key, bias] = Form(kind, Quantization(products, points, None if one else 0))
+
+
+def _bounded(graph: Graph, ranges: Mapping[str, Range], masked: set[str]) -> dict[str, Range]:
+    """Returns the ranges with those of computed masks, which nothing but sums before a softmax read, cut far below."""
+    bounded = dict(ranges)
+    readers = graph.readers()
+    for name, limits in ranges.items():
+        users = readers.get(name, [])
+        only = users and all(user.kind == "ADD" and user.outputs[0] in masked for user in users)
+        if only and limits.min < _LOWEST_MASK < limits.max:
+            bounded[name] = replace(limits, min=_LOWEST_MASK)
+    return bounded
 
 
 def weight_scales(weights: Array, axis: int | None, bias: Array | None, source: float) -> NDArray[np.float32]:

@@ -38,7 +38,11 @@ def _sums(wide: set[str], graph: Graph, makers: dict[str, Operator]) -> set[str]
     waiting = [makers[name].inputs[0] for name in wide if makers[name].kind in ("SUB", "MEAN")]
     while waiting:
         operator = makers.get(waiting.pop())
-        if operator is None or operator.kind not in _CARRY or operator.outputs[0] in found | wide:
+        if operator is None or operator.outputs[0] in found | wide:
+            continue
+        # A stored factor for each channel, as `smooth.py` puts there.
+        scaled = operator.kind == "MUL" and any(graph.constant(name) is not None for name in operator.inputs)
+        if operator.kind not in _CARRY and not scaled:
             continue
         found.add(operator.outputs[0])
         waiting += [name for name in operator.inputs if graph.constant(name) is None]

@@ -47,6 +47,7 @@ __all__ = ["convert_float", "convert_module", "in_layout", "inline_buffers", "qu
 Figures = dict[str, Any]
 Writer = Callable[[bytes, Mapping[str, Range], QuantPlan], bytes]
 Finder = Callable[[bytes], Mapping[str, Follower]]
+Smoother = Callable[[bytes, Callable[[Sequence[str]], ChannelPeaks]], tuple[bytes, dict[str, list[float]]]]
 
 
 def convert_float(
@@ -167,11 +168,13 @@ def quantize_file(
     progress: Progress | None = None,
     write: Writer | None = None,
     followers: Finder | None = None,
+    smooth: Smoother | None = None,
 ) -> Figures:
     """Writes the quantised .tflite of a float one and returns its figures; `data` is in the layout of the file.
 
     `write` makes the integers of a float file, ranges and plan; by default ai-edge-quantizer does. `followers` finds
-    the functions behind the tensors of a float file, by which ranges are chosen.
+    the functions behind the tensors of a float file, by which ranges are chosen; `smooth` changes one so that the
+    channels around its normalisations are equally loud.
 
     Operators that ai-edge-quantizer leaves in floating point are named in the figures, and the factors of the channels
     that were equalised, by the tensor of the float file: inner values of the two files differ by them.
@@ -186,6 +189,10 @@ def quantize_file(
     _check_inputs(float_path, data)
     # At 16 bits activations lose next to nothing, and one weight scale for all channels would pay for it.
     if plan.equalize and plan.bits == 8 and plan.weights == "per-channel":
+        if smooth is not None:
+            content = original
+            original, lifted = smooth(content, lambda names: _peaks(content, data, names))
+            factors |= lifted
         original = _equalized(original, data, factors)
         model = read_model(original)
     ranges = file_ranges(original, data, plan, progress, followers)
@@ -209,15 +216,22 @@ def _equalized(content: bytes, data: Dataset, factors: dict[str, list[float]] | 
     """Returns the float model with the channels between its layers made equally loud; `factors` takes by how much."""
     model = read_model(content)
     pairs = equalizable_pairs(model)
-    peaks = ChannelPeaks({pair.tensor: -1 for pair in pairs})
-    run = _runner(content)
-    for index in range(data.count if pairs else 0):
-        peaks.observe(run(data.sample(index)))
+    peaks = _peaks(content, data, [pair.tensor for pair in pairs])
     for pair in pairs:
         lifted = equalize_pair(model, pair, peaks.peak(pair.tensor))
         if factors is not None:
             factors[pair.tensor] = lifted.tolist()
     return pack_model(model)
+
+
+def _peaks(content: bytes, data: Dataset, names: Sequence[str]) -> ChannelPeaks:
+    """Returns the largest magnitude of each channel of some tensors over the data."""
+    peaks = ChannelPeaks(dict.fromkeys(names, -1))
+    run = _runner(content) if names else None
+    for index in range(data.count):
+        if run is not None:
+            peaks.observe(run(data.sample(index)))
+    return peaks
 
 
 def _written(

@@ -212,6 +212,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
     from anynpu.lowering.emit import quantising
     from anynpu.lowering.followers import followers
+    from anynpu.lowering.smooth import smoothed
     from anynpu.quantize.tflite import in_layout, quantize_file
     from anynpu.targets.data import dataset
 
@@ -221,9 +222,9 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
     # ai-edge-quantizer gives the biases of files that TensorFlow's own converter made a type that no kernel takes.
     own = source.manifest.details.get(LOWERED_BY) == "own"
-    write = quantising(Path(out).with_name(QUANTISATION), bool(options.tables)) if own else None
-    behind = followers if own else None
-    figures = quantize_file(source.main, turned, options, Path(out), tool.report_progress, write, behind)
+    write = quantising(Path(out).with_name(QUANTISATION), bool(options.tables))
+    passes = (write, followers, smoothed) if own else ()
+    figures = quantize_file(source.main, turned, options, Path(out), tool.report_progress, *passes)
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
     if factors := figures.pop("equalized", None):
         Path(out).with_name(EQUALIZATION).write_text(schema.canonical_json(factors) + "\n", "utf-8")
