@@ -27,6 +27,8 @@ from PIL import Image, ImageDraw
 
 from anynpu.apps.search.index import Index
 from anynpu.apps.search.models import Models
+from anynpu.apps.search.reading import decode, kind_of, read
+from anynpu.errors import AnyNpuError
 
 
 def drawn(seed: int) -> Image.Image:
@@ -45,11 +47,19 @@ def drawn(seed: int) -> Image.Image:
     return image
 
 
+def readable(path: Path) -> bool:
+    """Returns whether a file is a picture that the search takes too."""
+    try:
+        return kind_of(str(path)) == "image" and decode(read(str(path), "image"), str(path)) is not None
+    except (AnyNpuError, OSError):
+        return False
+
+
 def make(folder: Path, count: int, real: Path | None) -> tuple[int, int]:
     """Fills the folder; returns how many contents there are to compute, and how many files cannot be read."""
     chance = random.Random(0)
     contents, broken = set(), 0
-    sources = sorted(path for path in real.rglob("*") if path.is_file()) if real is not None else []
+    sources = [path for path in sorted(real.rglob("*")) if readable(path)] if real is not None else []
     for at in range(count):
         path = folder / f"{at % 40:02d}" / f"{at:05d}{'.png' if at % 4 == 0 else '.jpg'}"
         path.parent.mkdir(parents=True, exist_ok=True)
