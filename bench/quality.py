@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from anynpu.artifact import Artifact
-from anynpu.runtime.base import choose, run_real
+from anynpu.runtime.base import Session, choose, run_real
 from anynpu.tasks import card
 from anynpu.tasks.detect import Detections, Detector
 from anynpu.tasks.images import find_images, read_image
@@ -275,11 +275,17 @@ def build(name: str, arguments: list[str], targets: str, options: list[str], wor
     return out
 
 
+def opened(artifact: Artifact) -> Session:
+    """Returns the session that runs an artifact: LiteRT for TFLite files, since TFLite-Micro lacks some operators."""
+    kind = artifact.manifest.format
+    return choose(kind, "litert" if kind == "tflite" else None)(artifact)
+
+
 def vectors(artifact: Artifact, reference: Artifact, texts: list[str]) -> np.ndarray:
     chosen = card.of(reference)
     assert chosen.card.text is not None
     tokens = bind(chosen.card.text, chosen.files, reference.manifest.inputs)
-    session = choose(artifact.manifest.format)(artifact)
+    session = opened(artifact)
     like = by_name((*reference.manifest.inputs, *reference.manifest.outputs))
     rows = [next(iter(run_real(session, tokens([text]), like).values()))[0] for text in texts]
     unit = np.stack(rows).astype(np.float64)
@@ -319,7 +325,7 @@ def found_again(wanted: Detections, found: Detections) -> tuple[int, int]:
 def picture_figures(artifact: Artifact, reference: Artifact, pictures: list[Path]) -> dict[str, float]:
     like = by_name((*reference.manifest.inputs, *reference.manifest.outputs))
     specs = reference.manifest.inputs, reference.manifest.outputs
-    sessions = [choose(each.manifest.format)(each) for each in (reference, artifact)]
+    sessions = [opened(each) for each in (reference, artifact)]
     chosen = card.of(reference).card
     tasks = [Detector(Model(chosen, {}, *specs, lambda x, s=s: run_real(s, x, like))) for s in sessions]
     counts = []
