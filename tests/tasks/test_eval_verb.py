@@ -287,7 +287,7 @@ def test_boxes_are_those_of_pycocotools(call, boxes, tmp_path):
     from anynpu.tasks.picture import read_image
 
     made = blocks_artifact(tmp_path / "blocks")
-    given = {"task": "", "tokenizer": "", "device": None}
+    given = {"task": "", "tokenizer": "", "device": None, "timeout": 10.0}
     results = []
     with opened(made, "detect", given) as model:
         detector = Detector(model, Threshold(0.001, 0.7))

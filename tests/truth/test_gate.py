@@ -42,9 +42,9 @@ def sigmoid(values: np.ndarray) -> np.ndarray:
 
 
 TEMPERATURE = network(
-    "net (float[1, 8] x) => (float[1, 1] y) { h = MatMul(x, w) s = Tanh(h) t = Mul(s, k) y = Add(t, c) }",
+    "net (float[1, 8] x) => (float[1, 1] y) { h = MatMul(x, w) s = Tanh(h) y = Gemm(s, k, c) }",
     w=weights(8, 1),
-    k=[0.5],
+    k=[[0.5]],
     c=[293.0],
 )
 

@@ -183,12 +183,10 @@ def test_an_untrained_network_that_hardly_moves_passes_with_a_warning():
 
 def test_one_output_of_two_that_is_wrong_in_a_build(tmp_path):
     model = network(
-        "net (float[1, 8] x) => (float[1, 6] good, float[1, 3] bad) "
-        "{ good = MatMul(x, w) b = MatMul(x, v) s = Mul(b, k) bad = Add(s, c) }",
+        "net (float[1, 8] x) => (float[1, 6] good, float[1, 3] bad) { good = MatMul(x, w) bad = Gemm(x, v, c) }",
         w=weights(8, 6),
-        v=weights(8, 3, seed=1),
-        k=[0.2],
-        c=[293.0],
+        v=0.2 * weights(8, 3, seed=1),
+        c=[293.0] * 3,
     )
     with pytest.raises(AccuracyError, match="output 'bad' does not follow the float model"):
         judge(proof(tmp_path / "both", model), Gate())

@@ -96,7 +96,7 @@ def _arguments(path: tuple[str, ...]) -> list[str]:
 
 def test_every_option_is_read_by_the_code(capsys):
     shared = ("options", "run", "task", "compare", "command", "build", "unpu_bench", "bench_http", "compare_http")
-    shared += ("search_index",)
+    shared += ("flags", "search_index")
     names: dict[str, set[str]] = {}
     for file in Path(cli.__file__).parent.glob("*.py"):
         names[file.stem] = _read_names(ast.parse(file.read_text("utf-8")))
