@@ -30,7 +30,7 @@ demo: setup
 
 test: setup
 	@scripts/system.sh
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 # Real models from package registries: YOLOv8n, all-MiniLM-L6-v2, open_clip's tokenizer.
 test-models: setup

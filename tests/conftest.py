@@ -22,6 +22,28 @@ settings.register_profile("anynpu", deadline=None, derandomize=True)
 settings.load_profile("anynpu")
 
 
+LONGEST = (
+    "firmware/test_models.py",
+    "congruence/test_zoo_build.py",
+    "qnn/test_qnn_target.py",
+    "ethos_u/test_exact.py",
+    "cvi/test_cvi_target.py",
+    "cli/test_bad_input.py",
+    "firmware/test_random.py",
+    "congruence/test_quantize.py",
+    "capsules/test_capsules.py",
+    "ai8x/test_ai8x_fake.py",
+    "firmware/test_clean.py",
+)
+"""Files that take more than half a minute: they go first, so that no worker is left alone with one at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the longest files first and leaves all else in its order."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One cache for the whole run: a step that several tests need is built once; the user's own is not touched."""
