@@ -21,6 +21,7 @@ from anynpu.measure.verify import Gate
 from anynpu.pipeline.build import build as run_build
 from anynpu.pipeline.check import check as run_check
 from anynpu.pipeline.output import check_output
+from anynpu.pipeline.preview import Silent
 from anynpu.pipeline.request import Request, parse_share
 from anynpu.pipeline.steps import Observer
 from anynpu.quantize.calibration import Preprocess
@@ -32,19 +33,6 @@ if TYPE_CHECKING:
 
 RANDOM = "random:4"
 """What `check` calibrates with where no samples are given: ranges change no operator."""
-
-
-class Silent:
-    """Hears what a build does, and says nothing."""
-
-    def started(self, chip: str, stage: str) -> None:
-        return
-
-    def progress(self, done: int, total: int) -> None:
-        return
-
-    def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
-        return
 
 
 def build(
