@@ -27,8 +27,11 @@ STREAMS = ("/dev/stdout", "/dev/stderr", "/dev/fd/", "/proc/")
 
 
 @contextmanager
-def cache_chosen(path: Path) -> Iterator[None]:
-    """Makes a folder the cache of all that this process and its children do in the meantime."""
+def cache_chosen(path: Path | None) -> Iterator[None]:
+    """Makes a folder, if one is named, the cache of all that this process and its children do in the meantime."""
+    if path is None:
+        yield
+        return
     before = os.environ.get(_CHOSEN, "")
     os.environ[_CHOSEN] = str(path.expanduser().absolute())
     try:

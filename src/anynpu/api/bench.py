@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from anynpu.api.feed import feed_of, read_one, source_specs
+from anynpu.api.feed import feed_of, named_arrays, read_one, source_specs
 from anynpu.api.session import is_board, open_on
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError
@@ -182,7 +181,7 @@ def bench(
         seed=seed,
     )
     asked = Asked(settings, on, scope, source, sample, preprocess, post, timeout_s=timeout)
-    with nullcontext() if cache_dir is None else cache_chosen(Path(cache_dir)):
+    with cache_chosen(Path(cache_dir) if cache_dir else None):
         measured = measure(subject, asked, Store())
     if measured.error is not None:
         raise measured.error
@@ -284,9 +283,7 @@ def _sample(artifact: Artifact, asked: Asked) -> tuple[Sample, tuple[str, ...]]:
 
 def _sample_of(arrays: Array | Mapping[str, Array], artifact: Artifact) -> Sample:
     specs = artifact.manifest.inputs
-    if not isinstance(arrays, Mapping):
-        arrays = {specs[0].name: arrays}
-    feed = feed_of(arrays, specs, source_specs(artifact)[0])
+    feed = feed_of(named_arrays(arrays, specs), specs, source_specs(artifact)[0])
     if len(feed.samples) != 1:
         raise ConfigError(f"the arrays hold {len(feed.samples)} samples, and one is run again and again", "give one")
     return Sample("arrays", feed.samples[0])

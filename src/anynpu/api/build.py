@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from os import PathLike
 from pathlib import Path
@@ -130,7 +130,7 @@ def _files(cache_dir: str | PathLike[str] | None) -> Iterator[tuple[Path, Store]
     """Gives a folder for what the caller holds in memory, and the store; errors do not speak of that folder."""
     with tempfile.TemporaryDirectory(prefix="anynpu-") as name:
         try:
-            with nullcontext() if cache_dir is None else cache_chosen(Path(cache_dir)):
+            with cache_chosen(Path(cache_dir) if cache_dir else None):
                 yield Path(name), Store()
         except AnyNpuError as error:
             error.message = error.message.replace(f"{name}/", "")

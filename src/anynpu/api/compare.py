@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import closing, nullcontext
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
@@ -156,7 +156,7 @@ def compare(
             on,
             different_networks,
         )
-        with nullcontext() if cache_dir is None else cache_chosen(Path(cache_dir)):
+        with cache_chosen(Path(cache_dir) if cache_dir else None):
             record, failure = compare_artifacts(Path(a), Path(b), asked)
     if failure is not None:
         raise failure

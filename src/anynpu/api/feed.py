@@ -75,6 +75,16 @@ def read_feed(source: str, artifact: Artifact, preprocess: Preprocess | None, li
     return feed_of(arrays, specs, sources, is_array, limit)
 
 
+def named_arrays(arrays: Array | Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Returns arrays by input name; one alone is the only input of the model."""
+    if not isinstance(arrays, Mapping):
+        if len(specs) != 1:
+            names = ", ".join(spec.name for spec in specs)
+            raise ConfigError(f"the model has {len(specs)} inputs", f"give a mapping of arrays by name: {names}")
+        arrays = {specs[0].name: arrays}
+    return {name: np.asarray(array) for name, array in arrays.items()}
+
+
 def feed_of(
     arrays: Mapping[str, Array],
     specs: Sequence[TensorSpec],

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from anynpu.api.feed import Feed, Specs, feed_of, source_specs
+from anynpu.api.feed import Feed, Specs, feed_of, named_arrays, source_specs
 from anynpu.artifact import Artifact, Placement
-from anynpu.errors import ConfigError
 from anynpu.runtime import trial
 from anynpu.runtime.base import Session as RuntimeSession
 from anynpu.runtime.base import open_artifact, open_session, run_stored
@@ -94,13 +93,7 @@ class Session:
         An array alone is the only input of the model.
         """
         specs = self.runtime.inputs
-        if not isinstance(arrays, Mapping):
-            if len(specs) != 1:
-                names = ", ".join(spec.name for spec in specs)
-                raise ConfigError(f"the model has {len(specs)} inputs", f"give a mapping of arrays by name: {names}")
-            arrays = {specs[0].name: arrays}
-        plain = {name: np.asarray(array) for name, array in arrays.items()}
-        return self.answer(feed_of(plain, specs, self.inputs)).outputs
+        return self.answer(feed_of(named_arrays(arrays, specs), specs, self.inputs)).outputs
 
     def answer(self, feed: Feed) -> Answer:
         """Runs every sample of a feed. Inputs that came in the layout of the source take the outputs back to it."""
