@@ -16,13 +16,13 @@ help:
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   measure start-up, builds and stages; count instructions in QEMU; writes bench/results/"
 	@echo "make format  ruff format"
-	@echo "make lock    find the versions to install anew (needs uv): requirements.lock"
+	@echo "make lock    find the versions to install anew (needs uv): requirements.lock, and the toolchains' locks"
 
 setup:
 	@scripts/setup.sh
 
 # The versions to install, found anew: needs uv.
-lock:
+lock: setup
 	scripts/lock.sh
 
 demo: setup

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Writes requirements.lock: the versions of everything that pyproject.toml asks for, for Python 3.11 and later.
+# Writes requirements.lock (the versions of everything that pyproject.toml asks for, for Python 3.11 and later) and the
+# lock files of the vendors' toolchains.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,3 +17,4 @@ versions=$(uv pip compile --quiet --universal --python-version 3.11 --extra buil
   echo "$versions" | grep -v -E '^(nvidia-|cuda-|triton|backports-strenum)'
 } > requirements.lock.part
 mv requirements.lock.part requirements.lock
+.venv/bin/python scripts/lock_toolchains.py

@@ -86,12 +86,14 @@ Facts = Callable[..., str]
 
 @pytest.fixture(scope="module")
 def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
-    """Writes the toolchain's file with some values changed and returns its path."""
+    """Writes the toolchain's file, some values changed, and its lock file if there is one; returns the first's path."""
 
-    def write(**changed: object) -> str:
+    def write(lock: str = "", **changed: object) -> str:
         values = {"python": PYTHON, "package": "fake-tool==1.0", "needs": "[]", "flag": "", "megabytes": 20, **changed}
         path = tmp_path_factory.mktemp("facts") / "fake.toml"
         path.write_text(FACTS.format(**values))
+        if lock:
+            path.with_suffix(".lock").write_text(lock)
         return str(path)
 
     return write

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
+from anynpu.artifact import hash_file
 from anynpu.capsules import toolchain
 from anynpu.capsules.capsule import FILES, find, home, log_of, read_receipt
 from anynpu.capsules.install import agree, install, remove
@@ -32,7 +36,8 @@ def folders(cache: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def ready(wheels, facts, tmp_path_factory):
     """A capsule that two wanted at once and the tests of this file share: cache folder, name, what was reported."""
-    cache, lines, name = tmp_path_factory.mktemp("cache"), [], facts()
+    lock = f"# the packages of fake\nfake-tool==1.0 --hash=sha256:{hash_file(next(wheels.glob('*.whl')))}\n"
+    cache, lines, name = tmp_path_factory.mktemp("cache"), [], facts(lock=lock, package="fake-tool")
     with ThreadPoolExecutor(2) as pool:
         wanted = [pool.submit(install, name, cache=cache, accept_licence=True, report=lines.append) for _ in range(2)]
     assert len({capsule.result().root for capsule in wanted}) == 1
@@ -87,7 +92,8 @@ def test_verify_finds_other_versions_and_a_tool_that_hangs(ready, facts):
     told = "\n".join(verify(name, cache).complaints)
     info.with_name("fake_tool-1.1.dist-info").rename(info)
     assert "fake-tool 1.0: 1.1 is there instead" in told
-    (complaint,) = verify(facts(flag=', "--hang"'), cache, timeout_s=2).complaints
+    lock = Path(name).with_suffix(".lock").read_text()
+    (complaint,) = verify(facts(lock=lock, package="fake-tool", flag=', "--hang"'), cache, timeout_s=2).complaints
     assert "did not finish within 2 s" in complaint
 
 
@@ -179,6 +185,24 @@ def test_a_failing_pip_is_explained_and_leaves_only_its_log(wheels, facts, tmp_p
     assert missing.value.hint == f"anynpu tool install {name}"
 
 
+@pytest.fixture(params=["pip", "uv"])
+def installer(request, monkeypatch):
+    """Installs by uv where it is, and as if it were not there."""
+    uv = shutil.which("uv")
+    if request.param == "uv" and uv is None:
+        pytest.skip("pip install uv")
+    if request.param == "pip" and uv is not None:
+        monkeypatch.setattr("anynpu.capsules.install.shutil.which", lambda name: None if name == "uv" else name)
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+
+
+def test_an_archive_of_another_digest_is_refused(wheels, facts, tmp_path, installer):
+    name = facts(lock=f"fake-tool==1.0 --hash=sha256:{'0' * 64}")
+    with pytest.raises(ToolFailed, match="fake was not installed: pip failed") as caught:
+        install(name, cache=tmp_path, accept_licence=True)
+    assert "a download was damaged" in caught.value.hint and folders(tmp_path) == []
+
+
 def test_a_hanging_pip_is_ended_at_the_limit(silent_index, facts, tmp_path):
     started = time.monotonic()
     with pytest.raises(ToolFailed, match="did not finish") as caught:
@@ -255,6 +279,16 @@ def test_the_facts_that_ship_are_whole(name):
     assert chain.name == name and chain.licence and chain.get and chain.source and len(chain.recipe) == 64
     assert all("==" in package or "<" in package for package in chain.wanted)
     assert not chain.wanted or (chain.probe and chain.expects and chain.megabytes and chain.minutes)
+
+
+@pytest.mark.parametrize("name", [name for name in toolchain.names() if toolchain.read_toolchain(name).wanted])
+def test_the_lock_that_ships_holds_every_package_of_the_recipe_with_digests(name):
+    chain = toolchain.read_toolchain(name)
+    lines = [line for line in chain.lock.splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9.-]+==\S+( --hash=sha256:[0-9a-f]{64})+", line) for line in lines)
+    versions = dict(line.split()[0].split("==") for line in lines)
+    for wish in map(Requirement, chain.wanted):
+        assert wish.specifier.contains(versions[canonicalize_name(wish.name)]), wish
 
 
 def test_an_unknown_name_gets_the_nearest():

@@ -29,14 +29,22 @@ ELSEWHERE = {"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER"}
 NETWORK = {"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE"}
 # Our stdin ends when this process does, however that happens: pip must not go on filling a folder that nobody guards.
 WATCHED = """
-import os, runpy, signal, sys, threading
+import os, runpy, signal, subprocess, sys, threading
 threading.Thread(target=lambda: (os.read(0, 1), os.killpg(0, signal.SIGKILL)), daemon=True).start()
 sys.argv[:] = sys.argv[1:]
+if os.path.isabs(sys.argv[0]):
+    sys.exit(subprocess.call(sys.argv, stdin=subprocess.DEVNULL))
 runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 """
+TORCH_WITHOUT_CUDA = "https://download.pytorch.org/whl/cpu"
 PIP_SAYS = (
     Saying(
-        r"No matching distribution found for (?P<what>\S+)",
+        r"No matching distribution found for (?P<what>torch==\S+\+cpu)",
+        f"{{what}} is in PyTorch's own index: reach {TORCH_WITHOUT_CUDA}, or put its wheel into PIP_FIND_LINKS",
+        "pip",
+    ),
+    Saying(
+        r"No matching distribution found for (?P<what>\S+)(?<!\+cpu)",
         "the package index has no {what} for this system: was it reached, and is it the right one (PIP_INDEX_URL)?",
         "pip",
     ),
@@ -46,7 +54,11 @@ PIP_SAYS = (
         "pip",
     ),
     Saying(r"No space left on device", "the disk is full: free some, or choose another folder with --cache-dir", "pip"),
-    Saying(r"THESE PACKAGES DO NOT MATCH THE HASHES", "a download was damaged: `pip cache purge`, then again", "pip"),
+    Saying(
+        r"THESE PACKAGES DO NOT MATCH THE HASHES",
+        "a download was damaged (`pip cache purge`, then again), or the index does not give what PyPI gives",
+        "pip",
+    ),
 )
 Report = Callable[[str], None]
 
@@ -179,9 +191,13 @@ class _Call:
         return max(0.1, self.deadline - time.monotonic())
 
     def module(self, python: Path, *arguments: str) -> None:
-        """Runs a module of a Python, and ends it with us."""
+        """Runs a module of a Python, or a program that is given by its whole path, and ends it with us."""
         argv = [str(python), "-I", "-c", WATCHED, *arguments]
-        wanted = {k: v for k, v in os.environ.items() if k.startswith("PIP_") or k.upper() in NETWORK}
+        wanted = {k: v for k, v in os.environ.items() if k.startswith(("PIP_", "UV_")) or k.upper() in NETWORK}
+        # uv does not know pip's variables: where pip looks for packages is passed on.
+        for own, pips in (("UV_FIND_LINKS", "PIP_FIND_LINKS"), ("UV_DEFAULT_INDEX", "PIP_INDEX_URL")):
+            if pips in wanted:
+                wanted.setdefault(own, wanted[pips])
         environment = {k: v for k, v in wanted.items() if k not in ELSEWHERE} | {"PIP_NO_INPUT": "1"}
         folder = self.log.parent
         try:
@@ -207,7 +223,7 @@ def _make(chain: Toolchain, root: Path, python: Python, call: _Call) -> None:
     try:
         call.report(f"environment   Python {python.version}")
         call.module(python.path, "venv", str(root))
-        _packages(chain, root / "bin" / "python", call)
+        _packages(chain, root, call)
         site = next(root.glob("lib/python3.*/site-packages"))
         for line in _mend(chain, site):
             call.report(f"mending       {line}")
@@ -224,11 +240,47 @@ def _make(chain: Toolchain, root: Path, python: Python, call: _Call) -> None:
         raise
 
 
-def _packages(chain: Toolchain, python: Path, call: _Call) -> None:
+def _packages(chain: Toolchain, root: Path, call: _Call) -> None:
+    python = root / "bin" / "python"
+    if chain.lock:
+        _locked_packages(chain.lock, root, call)
+        return
     for wanted, flags in ((chain.packages, ()), (chain.alone, ("--no-deps",))):
         if wanted:
             call.report(f"packages      {', '.join(wanted)}")
             call.module(python, "pip", "install", "--no-warn-script-location", *flags, *wanted)
+
+
+def _locked_packages(lock: str, root: Path, call: _Call) -> None:
+    """Installs exactly what a lock file names, each archive compared with its digest; by uv where it is there."""
+    lines = [line for line in lock.splitlines() if line and not line.startswith("#")]
+    torch = [line for line in lines if "+cpu" in line.partition(" ")[0]]
+    others = [line for line in lines if line not in torch]
+    python, file = root / "bin" / "python", root / "requirements.lock"
+    exact = ("--no-deps", "--require-hashes", "-r", str(file))
+    pip = ("pip", "install", "--no-warn-script-location", *exact)
+    call.report(f"packages      {len(lines)}, with the versions and digests of {call.chain.name}.lock")
+    if torch:
+        file.write_text("\n".join(torch), "utf-8")
+        call.module(python, *pip, "--extra-index-url", TORCH_WITHOUT_CUDA)
+    file.write_text("\n".join(others), "utf-8")
+    uv = shutil.which("uv")
+    if uv is not None:
+        try:
+            call.module(
+                python,
+                str(Path(uv).absolute()),
+                "pip",
+                "install",
+                "--compile-bytecode",
+                "--python",
+                str(python),
+                *exact,
+            )
+            return
+        except ToolFailed as failure:
+            call.report(f"packages      uv failed, now with pip ({failure.message.partition(': ')[2]})")
+    call.module(python, *pip)
 
 
 def _mend(chain: Toolchain, site: Path) -> Iterator[str]:

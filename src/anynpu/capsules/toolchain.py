@@ -13,7 +13,7 @@ import re
 import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 
@@ -98,12 +98,14 @@ class Toolchain:
     environment: Mapping[str, str] = field(default_factory=dict)
     checkout: CheckoutFacts | None = None
     says: tuple[Saying, ...] = ()
+    lock: str = ""
+    """The text of NAME.lock beside NAME.toml: every package that is installed, with its version and digests."""
 
     @property
     def recipe(self) -> str:
         """The digest of all that decides what is installed; a better hint makes no new environment."""
         stubs = {target: _shipped(source) for target, source in self.stubs.items()}
-        return schema.digest([self.python, self.packages, self.alone, self.aside, stubs])
+        return schema.digest([self.python, self.packages, self.alone, self.lock, self.aside, stubs])
 
     @property
     def wanted(self) -> tuple[str, ...]:
@@ -168,7 +170,9 @@ def names() -> list[str]:
 def read_toolchain(name: str) -> Toolchain:
     """Returns the facts of a tool that ships with anynpu, or of the user's own file.toml."""
     if name.endswith(".toml"):
-        return schema.from_dict(Toolchain, schema.read_toml(Path(name)), name)
+        lock = Path(name).with_suffix(".lock")
+        chain = schema.from_dict(Toolchain, schema.read_toml(Path(name)), name)
+        return replace(chain, lock=lock.read_text("utf-8")) if lock.is_file() else chain
     if name not in names():
         known = ", ".join(names())
         raise ConfigError(
@@ -179,7 +183,8 @@ def read_toolchain(name: str) -> Toolchain:
 
 @functools.cache
 def _read(name: str) -> Toolchain:
-    return schema.from_dict(Toolchain, tomllib.loads(_shipped(f"{name}.toml")), f"{name}.toml")
+    chain = schema.from_dict(Toolchain, tomllib.loads(_shipped(f"{name}.toml")), f"{name}.toml")
+    return replace(chain, lock=_shipped(f"{name}.lock")) if chain.wanted else chain
 
 
 def _shipped(file: str) -> str:
