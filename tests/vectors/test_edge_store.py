@@ -19,10 +19,11 @@ from tiny_space import SPEC, directions
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.vectors.base import CollectionSpec, Field, Filter, Match, Point, VectorSpace
+from anynpu.vectors.edge import engine
 from anynpu.vectors.edge.client import EdgeStore
 from anynpu.vectors.edge.copying import copy_folder
 from anynpu.vectors.edge.engine import Shard
-from anynpu.vectors.edge.wire import Frame, decode, encode, size_of
+from anynpu.vectors.edge.wire import CHUNK, Frame, decode, encode, receive, size_of
 
 
 def opened(folder):
@@ -228,6 +229,40 @@ def test_what_is_not_a_frame_ends_that_connection_only(tmp_path):
         with pytest.raises(IntegrityError, match="the store failed"):
             store.ask({"op": "query", "collection": "things"})
         assert things.count() == 0
+
+
+@pytest.mark.parametrize("spin_s", [0.0, 0.001])
+@pytest.mark.parametrize("size", [3, CHUNK])
+def test_a_frame_is_received_whole_however_it_comes(spin_s, size):
+    data = encode(Frame({"op": "query"}, np.arange(size, dtype=np.float32)))
+    here, there = socket.socketpair()
+    with here, there:
+        pieces = [data[:1], data[1:9], data[9:]]
+
+        def send() -> None:
+            for piece in pieces:
+                there.sendall(piece)
+                time.sleep(0.002)  # longer than anyone spins
+            there.close()
+
+        sender = threading.Thread(target=send)
+        sender.start()
+        assert receive(here, spin_s).vectors.tolist() == list(range(size))
+        sender.join()
+        with pytest.raises(EOFError):
+            receive(here, spin_s)
+
+
+def test_what_a_shard_holds_is_read_ahead_unless_memory_is_short(tmp_path, monkeypatch):
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "matrix.dat").write_bytes(b"x" * (2 * engine.READ_AHEAD + 1))
+    advised = []
+    monkeypatch.setattr(engine.os, "posix_fadvise", lambda handle, *what: advised.append(what))
+    engine.read_ahead(tmp_path)
+    assert [start for start, _, _ in advised] == [0, engine.READ_AHEAD, 2 * engine.READ_AHEAD]
+    monkeypatch.setattr(engine, "_available_bytes", lambda: engine.READ_AHEAD)
+    engine.read_ahead(tmp_path)
+    assert len(advised) == 3
 
 
 def test_frames_come_back_as_they_went():

@@ -18,6 +18,7 @@ from anynpu.vectors.base import (
     checked_id,
     checked_key,
     checked_payload,
+    checked_vector,
     checked_vectors,
 )
 
@@ -43,6 +44,8 @@ GOOD = np.array([0.5, 0.5, 0.5, 0.5], np.float32)
 def test_what_is_no_vector_of_the_space_is_refused(vector, why):
     with pytest.raises(ConfigError, match=why):
         checked_vectors(SPEC, [GOOD, vector])
+    with pytest.raises(ConfigError, match=why):
+        checked_vector(SPEC, vector)
 
 
 def test_directions_of_a_space_that_is_not_normalised():
@@ -50,6 +53,15 @@ def test_directions_of_a_space_that_is_not_normalised():
     rows, lengths = checked_vectors(spec, [GOOD * 6])
     assert np.allclose(rows, GOOD)
     assert np.allclose(lengths, 6)
+    assert np.allclose(checked_vector(spec, GOOD * 6), GOOD)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, list])
+def test_one_vector_is_checked_as_many_are(kind):
+    vector = GOOD.tolist() if kind is list else GOOD.astype(kind)
+    rows, _ = checked_vectors(SPEC, [vector])
+    assert checked_vector(SPEC, vector).dtype == np.float32
+    assert np.array_equal(checked_vector(SPEC, vector), rows)
 
 
 @pytest.mark.parametrize("id", [-1, 2**64, 1.0, True, None, "photo-1", "", b"x"])

@@ -37,6 +37,7 @@ from anynpu.vectors.base import (
     checked_key,
     checked_limit,
     checked_payload,
+    checked_vector,
     checked_vectors,
 )
 
@@ -199,12 +200,12 @@ class ServerCollection:
         with_vector: bool = False,
         exact: bool = False,
     ) -> list[Hit]:
-        rows, _ = checked_vectors(self._spec, [vector])
+        row = checked_vector(self._spec, vector)
         wanted = checked_limit(limit + offset)
         with self._store._errors():
             answer = self._client.query_points(
                 self._spec.name,
-                query=rows[0].tolist(),
+                query=row[0].tolist(),
                 limit=wanted,
                 query_filter=_filter(where),
                 search_params=_models().SearchParams(hnsw_ef=max(SEARCH_BREADTH, 2 * wanted), exact=exact),

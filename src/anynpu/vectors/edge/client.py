@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from anynpu.vectors.base import (
     Filter,
     Hit,
     Info,
+    Json,
     Page,
     Point,
     PointId,
@@ -34,10 +36,11 @@ from anynpu.vectors.base import (
     checked_key,
     checked_limit,
     checked_payload,
+    checked_vector,
     checked_vectors,
 )
 from anynpu.vectors.edge.server import RESERVE_BYTES
-from anynpu.vectors.edge.wire import PROTOCOL, Frame, encode, plain_filter, receive
+from anynpu.vectors.edge.wire import PROTOCOL, SPIN_S, Frame, encode, plain_filter, receive
 
 SOCKET, LOG, START = "socket", "log", "start"
 BATCH = 256
@@ -57,6 +60,8 @@ class EdgeStore:
         self._process: tool.Process | None = None
         self._owner = os.getpid()
         self._closed = False
+        self._quick = False
+        """The last answer came before it was worth sleeping for it."""
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._return(self._connect())
@@ -138,7 +143,9 @@ class EdgeStore:
             connection = self._take(fresh=attempt > 0)
             try:
                 connection.sendall(request)
-                answer = receive(connection)
+                sent = time.perf_counter()
+                answer = receive(connection, SPIN_S if self._quick else 0.0)
+                self._quick = time.perf_counter() - sent < SPIN_S
             except (OSError, EOFError):
                 connection.close()
                 continue
@@ -282,11 +289,11 @@ class EdgeCollection:
         with_vector: bool = False,
         exact: bool = False,
     ) -> list[Hit]:
-        rows, _ = checked_vectors(self._spec, [vector])
+        row = checked_vector(self._spec, vector)
         wanted = checked_limit(limit + offset)
-        answer = self._ask("query", rows, limit=wanted, where=plain_filter(where), with_vector=with_vector, exact=exact)
-        found = zip(self._rows(answer), answer.head["scores"], strict=True)
-        return [Hit(row.id, score, row.payload, row.vector) for row, score in found][offset:]
+        answer = self._ask("query", row, limit=wanted, where=plain_filter(where), with_vector=with_vector, exact=exact)
+        points = zip(self._points(answer), answer.head["scores"], strict=True)
+        return [Hit(id, score, payload, vector) for (id, payload, vector), score in points][offset:]
 
     def retrieve(self, ids: Sequence[PointId], *, with_vector: bool = False) -> list[Row]:
         checked = [checked_id(id) for id in ids]
@@ -330,11 +337,15 @@ class EdgeCollection:
         self._ask("optimize")
 
     def _rows(self, answer: Frame) -> list[Row]:
+        return [Row(*point) for point in self._points(answer)]
+
+    def _points(self, answer: Frame) -> Iterator[tuple[PointId, dict[str, Json], Array | None]]:
+        """Returns the id, the payload and, where it was asked for, the vector of every point."""
         ids, payloads = answer.head["ids"], answer.head["payloads"]
         lengths = [1.0] * len(ids)
         if not self._spec.space.normalized:
             lengths = [payload.pop(LENGTH) for payload in payloads]
         if not len(answer.vectors):
-            return [Row(id, payload) for id, payload in zip(ids, payloads, strict=True)]
+            return zip(ids, payloads, [None] * len(ids), strict=True)
         vectors = answer.rows(self._spec.space.width) * np.asarray(lengths, np.float32)[:, None]
-        return [Row(id, payload, row) for id, payload, row in zip(ids, payloads, vectors, strict=True)]
+        return zip(ids, payloads, vectors, strict=True)

@@ -29,7 +29,7 @@ from anynpu.files import write_whole
 from anynpu.vectors.base import CollectionSpec, Row
 from anynpu.vectors.edge.engine import engine_version, sync
 from anynpu.vectors.edge.layers import IDLE_STEP, LAYOUT, SPEC, STEP, Layers
-from anynpu.vectors.edge.wire import PROTOCOL, Frame, decode, encode, read_filter, size_of, stacked
+from anynpu.vectors.edge.wire import PROTOCOL, SPIN_S, Frame, decode, encode, read_filter, size_of, stacked
 
 STORE, LOCK = "store.json", "lock"
 FORMAT = 1
@@ -118,7 +118,7 @@ class Server:
         self._waiting: list[tuple[Client, Callable[[], Frame | None]]] = []
         self._syncing: threading.Thread | None = None
         self._synced_at = self._read_at = self._tended_at = self._started = time.monotonic()
-        self._written = self._served = False
+        self._written = self._served = self._quick = False
         self._failure: AnyNpuError | None = None
         self._selector = selectors.DefaultSelector()
         listening.setblocking(False)
@@ -149,8 +149,7 @@ class Server:
     def serve(self) -> None:
         """Serves until the last client has gone."""
         while not self._over():
-            timeout = 0.0 if self._work else 0.005 if self._waiting else 0.02 if self._building() else 0.2
-            for key, events in self._selector.select(timeout):
+            for key, events in self._ready():
                 if key.data is None:
                     self._accept()
                 else:
@@ -163,6 +162,17 @@ class Server:
                     collection.tend()
             if self._written and time.monotonic() - self._synced_at > SYNC_S:
                 self._sync()
+
+    def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
+        """Waits until a socket is ready, or until it is time to look after something else."""
+        if self._quick and not self._work:
+            until = self._read_at + SPIN_S
+            while time.monotonic() < until:
+                if ready := self._selector.select(0):
+                    return ready
+        return self._selector.select(
+            0.0 if self._work else 0.005 if self._waiting else 0.02 if self._building() else 0.2
+        )
 
     def _over(self) -> bool:
         if self._clients:
@@ -237,8 +247,9 @@ class Server:
                 raise self._failure
             operation = frame.head.get("op")
             if operation in READS:
-                self._read_at = time.monotonic()
+                self._quick = time.monotonic() - self._read_at < SPIN_S
                 self._send(client, encode(READS[operation](self, frame)))
+                self._read_at = time.monotonic()
             elif operation in WRITES:
                 self._check_room(len(frame.vectors) * 16)
                 self._work.append(Work(client, WRITES[operation](self, frame)))
