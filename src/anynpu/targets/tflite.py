@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Manifest
-from anynpu.errors import Finding, Unsupported
+from anynpu.errors import ConfigError, Finding, Unsupported
 from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
 from anynpu.targets.base import NoFacts, Work, option
@@ -54,6 +54,11 @@ class TfLiteOptions(QuantPlan):
         None,
         "own writer: functions that TFLite-Micro lacks (GELU, EXP, LOG, SQRT) as tables; by default for tflm and "
         "generated C, and nowhere else",
+    )
+    written_for: str | None = option(
+        None,
+        "own writer: the Ethos-U, such as ethos-u55-256, for which operators that it does not compute (a resize by "
+        "three, a square root, a shuffle) are written as others; by default the chip's own, and none elsewhere",
     )
 
 
@@ -141,13 +146,20 @@ class TfLite:
         return needs_samples(options)
 
     def settled(self, options: TfLiteOptions, model: Artifact, platform: Platform) -> TfLiteOptions:
-        """Returns the options, with tables for a chip that lacks a function of the model; others share one file."""
-        if options.tables is not None:
-            return options
+        """Returns the options, with tables for a chip that lacks a function of the model, and other operators for an
+        Ethos-U that lacks some; the remaining chips share one file."""
         from anynpu.lowering.functions import ALWAYS, ON_MICRO
 
-        lacks = ON_MICRO - ALWAYS if platform.device == "tflm" or platform.target == "mcu_c" else ()
-        return replace(options, tables=any(each.kind in lacks for each in operators(model.main)) if lacks else False)
+        if options.tables is None:
+            lacks = ON_MICRO - ALWAYS if platform.device == "tflm" or platform.target == "mcu_c" else ()
+            tables = any(each.kind in lacks for each in operators(model.main)) if lacks else False
+            options = replace(options, tables=tables)
+        if options.written_for is None:
+            accelerator = str(platform.facts.get("accelerator", "")) if platform.target == "vela" else ""
+            own = model.manifest.details.get(LOWERED_BY) == "own"
+            rewritten = own and accelerator and for_npu(model.main, accelerator) is not None
+            options = replace(options, written_for=accelerator if rewritten else "")
+        return options
 
     def check(self, model: Artifact, platform: Platform, options: TfLiteOptions) -> tuple[Finding, ...]:
         return ()
@@ -208,6 +220,22 @@ def lower(model: str, out: str, inputs: list[str], outputs: list[str]) -> dict[s
     return _described(Path(out))
 
 
+def for_npu(path: Path, accelerator: str) -> bytes | None:
+    """Returns a float file in operators that an Ethos-U computes, or None where it has no others."""
+    from anynpu.lowering.ethos_u import for_ethos_u
+    from anynpu.lowering.read import from_bytes
+    from anynpu.lowering.write import to_bytes
+    from anynpu.targets.vela.constraints import LONGEST_STEP, family, unresized
+
+    if family(accelerator) not in LONGEST_STEP:
+        raise ConfigError(f"-O written_for={accelerator}: no such NPU", "an Ethos-U, such as ethos-u55-256")
+    graph = from_bytes(path.read_bytes())
+    foreign = unresized(operators(path), accelerator)
+    step = LONGEST_STEP[family(accelerator)]
+    rewritten = for_ethos_u(graph, lambda operator, _: operator.outputs[0] not in foreign, step)
+    return None if rewritten is graph else to_bytes(rewritten)
+
+
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
     from anynpu.lowering.emit import quantising
@@ -224,7 +252,13 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     own = source.manifest.details.get(LOWERED_BY) == "own"
     write = quantising(Path(out).with_name(QUANTISATION), bool(options.tables))
     passes = (write, followers, smoothed) if own else ()
-    figures = quantize_file(source.main, turned, options, Path(out), tool.report_progress, *passes)
+    floating = source.main
+    if own and options.written_for and (content := for_npu(source.main, options.written_for)) is not None:
+        floating = Path(out).with_name("float.tflite")
+        floating.write_bytes(content)
+    figures = quantize_file(floating, turned, options, Path(out), tool.report_progress, *passes)
+    if floating != source.main:
+        floating.unlink()
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
     if factors := figures.pop("equalized", None):
         Path(out).with_name(EQUALIZATION).write_text(schema.canonical_json(factors) + "\n", "utf-8")

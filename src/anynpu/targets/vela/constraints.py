@@ -17,6 +17,10 @@ MODULES = (permute_rules, resize_rules, shape_rules)
 SPELLED = {"ARGMAX": "ARG_MAX"}
 """Where the table's name of an operator is not the TFLite schema's."""
 
+LONGEST_STEP = {"EthosU55": 3, "EthosU65": 3, "EthosU85": 1 << 16}
+"""How far a window moves at once. Vela makes an operation of each window that moves farther, or fails where the image
+has pads."""
+
 
 @functools.cache
 def table(family: str) -> Mapping[str, tuple[str, ...]]:
@@ -38,6 +42,18 @@ def refused(model: Sequence[TfliteOperator], accelerator: str) -> tuple[Finding,
     """Returns the first reason for every operator that would run on the CPU."""
     sentences = table(family(accelerator))
     return tuple(finding for op in model if (finding := _first(op, sentences)) is not None)
+
+
+def unresized(model: Sequence[TfliteOperator], accelerator: str) -> frozenset[str]:
+    """Returns the results of the resizes that the NPU does not have, whatever type of numbers they resize."""
+    sentences = table(family(accelerator))
+    names = set()
+    for op in model:
+        rules = [RULES.get(key(sentence)) for sentence in sentences.get(op.kind, ())]
+        own = [rule for rule in rules if rule is not None and rule.__module__ == resize_rules.__name__]
+        if op.kind.startswith("RESIZE_") and not all(rule(op) for rule in own):
+            names.add(op.outputs[0].name)
+    return frozenset(names)
 
 
 def _first(op: TfliteOperator, sentences: Mapping[str, tuple[str, ...]]) -> Finding | None:
