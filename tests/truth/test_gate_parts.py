@@ -192,3 +192,20 @@ def test_one_output_of_two_that_is_wrong_in_a_build(tmp_path):
         judge(proof(tmp_path / "both", model), Gate())
     alone = network("net (float[1, 8] x) => (float[1, 6] y) { y = MatMul(x, w) }", w=weights(8, 6))
     assert not judged(tmp_path / "one", alone, SAMPLES).warnings
+
+
+def test_a_row_of_one_channel_that_is_wrong_among_right_ones():
+    reference = normal(8, 64, 20, 20)
+    candidate = rounded(reference)
+    candidate[:, 5, 3] = noise(candidate[:, 5, 3])
+    assert "part [5, 3] (axes 1, 2) of output 'y' varies" in verdict(reference, candidate)
+
+
+def test_the_worst_of_many_rows_of_a_map_are_not_lost():
+    """The maps of a detector on eight pictures: the error differs from row to row by chance, and some are worst."""
+    reference = 2 + normal(8, 64, 40, 40)
+    loudness = np.exp(normal(64, 40, 1, scale=0.55)) * 0.25
+    candidate = reference + loudness * normal(8, 64, 40, 40)
+    parts = np.sqrt(np.square(candidate - reference).mean((0, 3)) / reference.var((0, 3)))
+    assert np.count_nonzero(parts > 1) >= 3  # rows whose error is larger than what varies
+    assert verdict(reference, candidate) == ""

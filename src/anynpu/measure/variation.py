@@ -44,6 +44,8 @@ GAP = 30.0
 UNEVEN = 100.0
 KEPT_DB = 20.0
 """What reaches this in the build (16 bits, a scale a channel) is not lost to a shared scale."""
+SHADE = 2.0
+"""Errors of many small parts shade off; one that exceeds all lesser ones by this factor is of another kind."""
 MARGIN_STEPS = 4
 LEVELS = 256
 NAMED = 3
@@ -316,7 +318,8 @@ def _lost(parts: _Parts, elements: _Elements, centred_db: float) -> Array:
     elements every one counts, unless the output as a whole is no better. Of many, parts count that vary far less than
     all others (boxes and scores in one output), and those that stand still although they vary by more than the build
     is wrong elsewhere. Pixels and anchors of which some hardly ever change shade off instead, and lose nothing that is
-    seen. A part that is wrong by far more than the others are is lost as well.
+    seen. A part that is wrong by far more than the others are is lost as well; of the small ones along several axes, as
+    the rows of each channel of a map, only where its error stands apart from theirs: among thousands some are worst.
     """
     harmless = np.zeros(len(parts.std), bool)
     if elements.probabilities:
@@ -328,6 +331,8 @@ def _lost(parts: _Parts, elements: _Elements, centred_db: float) -> Array:
     usual_error = float(np.median(followed)) if followed.size else float(np.sqrt(np.mean(parts.error**2)))
     wrong = low & (parts.sqnr_db < WRONG_DB) & (parts.error > MARGIN_STEPS * usual_error)
     wrong &= 2 * followed.size >= parts.error.size
+    if len(parts.axes) > 1:
+        wrong &= parts.error > _shaded(parts.error)
     if not elements.few or centred_db < FLOOR_DB:
         wrong |= low & parts.still & (parts.std > MARGIN_STEPS * usual_error)
         low &= parts.below_gap()
@@ -337,6 +342,13 @@ def _lost(parts: _Parts, elements: _Elements, centred_db: float) -> Array:
     for part in np.flatnonzero(wrong & ~lost)[:MAX_LOOKED_AT].tolist():
         lost[part] = _is_often_wrong(parts, part, elements)
     return np.asarray(lost)
+
+
+def _shaded(errors: Array) -> float:
+    """Returns the largest error that is reached from the median without a step of `SHADE`."""
+    order = np.sort(errors)[errors.size // 2 :]
+    steps = np.flatnonzero(order[1:] >= SHADE * order[:-1])
+    return float(order[steps[0]] if steps.size else order[-1])
 
 
 def _is_lost(parts: _Parts, part: int, elements: _Elements) -> bool:
