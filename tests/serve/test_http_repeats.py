@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 
 import pytest
 
 from anynpu.apps.web import heads
 from anynpu.apps.web.app import App, Policy, Route
+from anynpu.apps.web.connections import Site
 from anynpu.apps.web.limits import Limits
 from anynpu.apps.web.message import HttpAnswer, HttpRequest, json_answer
-from anynpu.apps.web.protocol import Connection, Site
+from anynpu.apps.web.protocol import Connection
 from anynpu.apps.web.turn import Turn
 
 LIMITS = Limits(body_bytes=1000)
@@ -58,8 +60,11 @@ class Transport:
     def resume_reading(self) -> None:
         self.reading = True
 
-    def get_extra_info(self, name: str) -> tuple[str, int]:
-        return "127.0.0.1", 1
+    def get_write_buffer_size(self) -> int:
+        return 1  # so that everything comes here
+
+    def get_extra_info(self, name: str) -> object:
+        return sys.__stdout__ if name == "socket" else ("127.0.0.1", 1)
 
 
 def post(path: str, body: str, *headers: str) -> bytes:
@@ -94,7 +99,8 @@ def answers(packets: list[bytes], policy: Policy | None = None) -> list[tuple[in
         for packet in packets:
             while not (transport.reading or transport.closed):
                 await asyncio.sleep(0)
-            connection.data_received(packet)
+            asyncio.get_running_loop().call_soon(connection.data_received, packet)
+            await asyncio.sleep(0)
         while (connection.turn is not None or connection.waiting) and not transport.closed:
             await asyncio.sleep(0)
         return transport.written
@@ -174,9 +180,25 @@ def test_a_thousand_requests_in_one_packet_are_answered_in_order():
     assert [json.loads(body)[2] for _, body in found] == [[n] for n in range(1000)]
 
 
-def test_a_turn_that_is_cancelled_sees_it():
+def in_a_turn(function, then=lambda turn: None):
+    """Returns what a coroutine function says in a turn, begun by the event loop as a connection does it."""
     seen = []
 
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        turn = Turn(function(), seen.append, loop)
+        loop.call_soon(turn.go_on)
+        loop.call_soon(then, turn)
+        while not seen:
+            await asyncio.sleep(0)
+        assert turn.done()
+        assert not turn.cancel()
+
+    asyncio.run(main())
+    return seen[0]
+
+
+def test_a_turn_that_is_cancelled_sees_it():
     async def waits() -> str:
         try:
             await asyncio.get_running_loop().create_future()
@@ -184,12 +206,53 @@ def test_a_turn_that_is_cancelled_sees_it():
             return "cancelled"
         return "answered"
 
-    async def main() -> None:
-        turn = Turn(waits(), seen.append, asyncio.get_running_loop())
-        turn.go_on()
-        turn.cancel()
-        while not seen:
-            await asyncio.sleep(0)
+    assert in_a_turn(waits, Turn.cancel) == "cancelled"
 
-    asyncio.run(main())
-    assert seen == ["cancelled"]
+
+def test_a_turn_has_the_time_limits_of_a_task():
+    async def waits() -> list[str]:
+        said = []
+        try:
+            async with asyncio.timeout(0.001):
+                await asyncio.get_running_loop().create_future()
+        except TimeoutError:
+            said.append("late")
+        async with asyncio.timeout(60):
+            await asyncio.sleep(0)
+            said.append("in time")
+        try:
+            async with asyncio.timeout(0):
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+        except TimeoutError:
+            said.append("late again")
+        await asyncio.wait_for(asyncio.sleep(0), 60)
+        assert asyncio.current_task().cancelling() == 0
+        return said
+
+    assert in_a_turn(waits) == ["late", "in time", "late again"]
+
+
+def test_a_turn_may_hold_a_group_of_tasks():
+    async def number(n: int) -> int:
+        await asyncio.sleep(0)
+        if n > 2:
+            raise ValueError(n)
+        return n
+
+    async def sums() -> int:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(number(n)) for n in (1, 2)]
+        return sum(task.result() for task in tasks)
+
+    async def fails() -> list[str]:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(number(3))
+                await asyncio.get_running_loop().create_future()
+        except ExceptionGroup as errors:
+            return [str(error) for error in errors.exceptions]
+        return []
+
+    assert in_a_turn(sums) == 3
+    assert in_a_turn(fails) == ["3"]

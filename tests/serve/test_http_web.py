@@ -20,10 +20,10 @@ from running import running, until, until_closed
 from anynpu.apps.web.accesslog import AccessLog
 from anynpu.apps.web.addresses import Addresses
 from anynpu.apps.web.app import App, Policy, Route
+from anynpu.apps.web.connections import Site
 from anynpu.apps.web.limits import Limits
 from anynpu.apps.web.message import HttpAnswer, HttpRequest, Refusal, json_answer
 from anynpu.apps.web.notify import Notifier
-from anynpu.apps.web.protocol import Site
 from anynpu.apps.web.server import bind, bind_unix, fit_files, is_loopback, url_of
 from anynpu.errors import ConfigError
 

@@ -159,11 +159,9 @@ class Lane:
         logging.getLogger("anynpu.serve").exception("device %s: internal error", self.name)
 
     def _absorb(self) -> None:
-        while True:
-            try:
-                self._accept(self._inbox.get_nowait())
-            except Empty:
-                return
+        generation = self._generation  # a thread that was given up during a command takes nothing more
+        while self._generation == generation and not self._inbox.empty():
+            self._accept(self._inbox.get_nowait())
 
     def _accept(self, entry: Ticket | Command | None) -> None:
         if entry is None:

@@ -3,7 +3,9 @@
     limits.py      what a client may cost: bytes, connections, seconds
     message.py     a request, an answer, and a refusal with its status
     app.py         routes, token, CORS, request ids, Server-Timing, access log
-    protocol.py    connections: what is parsed, what is too slow, too many or too large, and what is written
+    protocol.py    one connection: what is parsed, what is too large, and what is written
+    connections.py all of them: which are too slow or too many, and their end
+    turn.py        a coroutine that answers a request
     addresses.py   how many connections one address may hold and open
     server.py      sockets, signals, start and drain
     notify.py      what systemd is told

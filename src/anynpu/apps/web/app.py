@@ -10,7 +10,6 @@ import ipaddress
 import logging
 import re
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from itertools import count
@@ -165,19 +164,20 @@ class App:
         finally:
             self.in_flight -= 1
 
-    def note(self, request: HttpRequest, answer: HttpAnswer) -> bytes:
-        """Counts and logs what is about to be answered, and returns its headers, every line with its end."""
-        seconds = time.perf_counter() - request.began
+    def head(self, request: HttpRequest, answer: HttpAnswer, seconds: float) -> bytes:
+        """Returns the headers of an answer, every line with its end."""
         try:
-            head = self._head(request, answer, seconds)
+            return self._head(request, answer, seconds)
         except ValueError as error:  # a header that would be two
             instead = self._failed(error, request)
             answer.body, answer.status, answer.kind, answer.headers = instead.body, instead.status, JSON, []
-            head = self._head(request, answer, seconds)
+            return self._head(request, answer, seconds)
+
+    def note(self, request: HttpRequest, answer: HttpAnswer, seconds: float) -> None:
+        """Counts and logs what was answered."""
         self.observe(request.route, answer.status, seconds)
         if self.log is not None:
             self.log.add(request, answer, seconds)
-        return head
 
     def _find(self, request: HttpRequest) -> Route:
         path = request.path

@@ -1,24 +1,21 @@
 """HTTP/1.1 connections on httptools, with a bound on everything that a client may cost.
 
 A request is admitted by its head (route, host, token, length) and handed over once its body is whole; an answer is one
-piece and one write. One sweep a second looks for connections that are too slow, so that a good request pays next to
-nothing for it.
+piece and one write.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
+import os
+import time
 from collections import deque
-from collections.abc import Iterable
-from email.utils import formatdate
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import httptools
 
-from anynpu.apps.web.addresses import UNIX, Addresses
-from anynpu.apps.web.heads import Heads
+from anynpu.apps.web.addresses import UNIX
 from anynpu.apps.web.message import (
     CLIENT_GONE,
     DISCARD_S,
@@ -31,13 +28,8 @@ from anynpu.apps.web.message import (
 from anynpu.apps.web.turn import Turn
 
 if TYPE_CHECKING:
-    from anynpu.apps.web.app import App
+    from anynpu.apps.web.connections import Site
 
-SWEEP_S = 1.0
-LATE_S = 0.5
-"""A sweep that comes so much later than it should says that this process did not run."""
-SWEPT_AT_ONCE = 500
-"""Connections looked at before other work has its turn."""
 HEAD, BODY, BUSY = "head", "body", "busy"
 IDLE = Refusal(408, "no other request came")
 """Between two requests: the connection is closed without a word."""
@@ -46,66 +38,12 @@ CLOSE = (b"connection", b"close")
 NO_BODY = (204, 304)
 
 
-class Site:
-    """What the connections of one server share."""
-
-    def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
-        self.app, self.limits, self.loop = app, app.limits, loop
-        self.connections: set[Connection] = set()
-        self.addresses, self.heads = Addresses(app.limits), Heads()
-        self.held_bytes = 0
-        """Of bodies that are not whole yet."""
-        self.draining = False
-        self.swept_at, self.passed_over = loop.time(), False
-        self.date = b""
-        self.tick()
-
-    def tick(self) -> None:
-        """Renews what changes every second."""
-        self.date = b"date: %s\r\n" % formatdate(usegmt=True).encode()
-
-    def due(self, now: float) -> list[Connection]:
-        """Returns the connections to look at. A time in which this process was stopped or starved does not count, and
-        what clients sent meanwhile is read first."""
-        late_s, self.swept_at = now - self.swept_at - SWEEP_S, now
-        self.tick()
-        self.addresses.tick(now)
-        if late_s > LATE_S:
-            for connection in self.connections:
-                connection.forgive(late_s)
-        self.passed_over = late_s > LATE_S and not self.passed_over
-        return [] if self.passed_over else list(self.connections)
-
-    def connection(self) -> Connection:
-        return Connection(self)
-
-    def drain(self) -> None:
-        """Closes the connections that wait for a request, and the others after their answer."""
-        self.draining = True
-        for connection in list(self.connections):
-            if connection.phase is HEAD and connection.turn is None:
-                connection.transport.close()
-
-    def cancel(self) -> None:
-        """Ends what is still being answered, with 503."""
-        for connection in list(self.connections):
-            if connection.turn is not None:
-                connection.turn.cancel()
-            else:
-                connection.transport.close()
-
-    def abort(self) -> None:
-        """Closes what has not taken its answer."""
-        for connection in list(self.connections):
-            connection.transport.abort()
-
-
 class Connection(asyncio.Protocol):
     """One connection. `phase` is what it waits for: a head, a body, or our own answer (busy)."""
 
     __slots__ = (
-        *("app", "begun", "blocked_since", "client", "dropped", "gone", "head_bytes", "headers", "held", "large"),
-        *("limits", "parser", "parts", "phase", "refusal", "request", "served", "since", "site", "transport"),
+        *("app", "begun", "blocked_since", "client", "descriptor", "dropped", "gone", "head_bytes", "headers", "held"),
+        *("large", "limits", "parser", "parts", "phase", "refusal", "request", "served", "since", "site", "transport"),
         *("turn", "unfinished", "upgrade", "url", "waiting", "whole"),
     )
     transport: asyncio.Transport
@@ -133,6 +71,7 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
+        self.descriptor = transport.get_extra_info("socket").fileno()
         peer = transport.get_extra_info("peername")
         self.client = str(peer[0]) if isinstance(peer, tuple) and peer else UNIX
         site = self.site
@@ -140,7 +79,7 @@ class Connection(asyncio.Protocol):
         if not site.addresses.take(self.client):
             transport.abort()
         elif len(site.connections) > self.limits.connections:
-            make_room(site.connections, self.limits.connections)
+            site.make_room()
 
     def eof_received(self) -> None:
         self.gone = True
@@ -153,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._release()
         self.waiting.clear()
         if self.phase is BODY and self.request is not None:
-            self.app.note(self.request, HttpAnswer(status=CLIENT_GONE))
+            self.app.note(self.request, HttpAnswer(status=CLIENT_GONE), time.perf_counter() - self.request.began)
 
     def pause_writing(self) -> None:
         self.blocked_since = self.site.loop.time()
@@ -357,22 +296,36 @@ class Connection(asyncio.Protocol):
         turn.go_on()
 
     def _write(self, request: HttpRequest, answer: HttpAnswer) -> None:
-        head = self.app.note(request, answer)
+        seconds = time.perf_counter() - request.began
+        head = self.app.head(request, answer, seconds)
         if self.phase is BUSY:
             self.phase, self.since, self.head_bytes = HEAD, self.site.loop.time(), 0
         self.served = True
-        transport = self.transport
-        if transport.is_closing():
-            return
-        keeps = request.keeps and not self.site.draining and CLOSE not in answer.headers
-        end = b"\r\n" if keeps or CLOSE in answer.headers else b"connection: close\r\n\r\n"
-        body = b"" if request.method == "HEAD" or answer.status in NO_BODY else answer.body
-        transport.write(b"".join((STATUS_LINE[answer.status], self.site.date, head, end, body)))
-        if not keeps:
-            self.waiting.clear()
-            transport.close()
-        elif self.waiting:
-            self.site.loop.call_soon(self._next)
+        if not self.transport.is_closing():
+            keeps = request.keeps and not self.site.draining and CLOSE not in answer.headers
+            end = b"\r\n" if keeps or CLOSE in answer.headers else b"connection: close\r\n\r\n"
+            body = b"" if request.method == "HEAD" or answer.status in NO_BODY else answer.body
+            self._send(b"".join((STATUS_LINE[answer.status], self.site.date, head, end, body)))
+            if not keeps:
+                self.waiting.clear()
+                self.transport.close()
+            elif self.waiting:
+                self.site.loop.call_soon(self._next)
+        self.app.note(request, answer, seconds)  # the client need not wait for that
+
+    def _send(self, data: bytes) -> None:
+        """Writes at once if nothing else waits to be written: the loop would only do so at the end of its turn."""
+        transport, sent = self.transport, 0
+        if not transport.get_write_buffer_size():
+            try:
+                sent = os.write(self.descriptor, data)
+            except BlockingIOError:
+                sent = 0
+            except OSError:  # the client has gone
+                transport.abort()
+                return
+        if sent < len(data):
+            transport.write(memoryview(data)[sent:])
 
     def refuse(self, refusal: Refusal) -> None:
         """Answers what never became a request, and closes the connection."""
@@ -406,20 +359,3 @@ class Connection(asyncio.Protocol):
                 self._hand_over(self.request)
             elif waited > limits.body_s:
                 self.refuse(Refusal(408, f"the body did not come within {limits.body_s:g} s"))
-
-
-def make_room(connections: Iterable[Connection], most: int) -> None:
-    """Closes the connections that have waited longest for a request, one in a hundred at a time."""
-    idle = [c for c in connections if c.phase is HEAD and c.turn is None and not c.transport.is_closing()]
-    for connection in heapq.nsmallest(max(1, most // 100), idle, key=lambda c: c.since):
-        connection.transport.abort()
-
-
-async def sweep(site: Site) -> None:
-    """Looks at all connections once a second."""
-    while True:
-        await asyncio.sleep(SWEEP_S)
-        for number, connection in enumerate(site.due(site.loop.time()), 1):
-            connection.sweep(site.loop.time())
-            if number % SWEPT_AT_ONCE == 0:
-                await asyncio.sleep(0)

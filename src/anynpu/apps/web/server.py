@@ -23,7 +23,7 @@ from anynpu.apps.web.notify import Notifier
 from anynpu.errors import ConfigError
 
 if TYPE_CHECKING:
-    from anynpu.apps.web.protocol import Site
+    from anynpu.apps.web.connections import Site
 
 BACKLOG = 2048
 DRAIN_STEP_S, GIVE_UP_S = 0.01, 2.0
@@ -137,7 +137,7 @@ class Running:
         self._site: Site | None = None
 
     async def serve(self) -> int | None:
-        from anynpu.apps.web.protocol import Site, sweep
+        from anynpu.apps.web.connections import Site, sweep
 
         loop = asyncio.get_running_loop()
         site = self._site = Site(self.app, loop)
