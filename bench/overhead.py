@@ -70,17 +70,17 @@ def no_op(runs: int = 2000) -> dict:
     single, subject, watch = Trace(), Infer(NoOp(), {}), host.Watch()
     loop(subject, Settings(runs=20_000), single, watch)
     gaps = [b - a - spent for (a, b), spent in zip(itertools.pairwise(single.began), single.elapsed, strict=False)]
-    reported = 1e6 * record["latency"]["summary"]["median"]
+    reported = 1e6 * record.latency.summary.median
     alone = statistics.median(single.elapsed)
     return {
         "empty_loop_ns": empty,
         "reported_ns": reported,
-        "batch": record["latency"]["batch"],
+        "batch": record.latency.batch,
         "above_empty_loop_ns": reported - empty,
         "unbatched_ns": alone,
         "unbatched_above_empty_loop_ns": alone - empty,
         "between_runs_ns": statistics.median(gaps),
-        "timer": record["timer"],
+        "timer": vars(record.timer),
     }
 
 
@@ -89,13 +89,13 @@ def sleep(runs: int = 1000) -> dict:
     session = Sleep()
     record = to_record(Runner(lambda: Infer(session, {}), Settings(runs=runs, warm_up=20)).run())
     truth = [ns / 1e6 for ns in session.truth_ns[-runs:]]
-    summary = record["latency"]["summary"]
+    summary = record.latency.summary
     return {
         "runs": runs,
         "truth_median_ms": statistics.median(truth),
-        "reported_median_ms": summary["median"],
-        "median_error": summary["median"] / statistics.median(truth) - 1,
-        "mean_error": summary["mean"] / statistics.mean(truth) - 1,
+        "reported_median_ms": summary.median,
+        "median_error": summary.median / statistics.median(truth) - 1,
+        "mean_error": summary.mean / statistics.mean(truth) - 1,
     }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import hashlib
 import json
 import math
@@ -16,7 +17,7 @@ import tomllib
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from anynpu.errors import ConfigError, IntegrityError
 
@@ -32,9 +33,37 @@ def option(default: Any, help: str, unpu: str = "", unpu_values: Mapping[str, st
     return dataclasses.field(default=default, metadata={"help": help, "unpu": unpu, "unpu_values": dict(unpu_values)})
 
 
-def about(help: str, default: Any = dataclasses.MISSING, minimum: int | None = None) -> Any:
-    """A field of a record with the sentence that its published schema shows."""
-    return dataclasses.field(default=default, metadata={"help": help, "minimum": minimum})
+class Whole:
+    """A form whose JSON has every field, those that hold their default too."""
+
+
+class Throughout(Whole):
+    """A form that is whole, and so is everything in it."""
+
+
+def about(
+    help: str = "",
+    default: Any = dataclasses.MISSING,
+    minimum: int | None = None,
+    optional: bool = False,
+    key: str = "",
+) -> Any:
+    """A field of a record with the sentence that its published schema shows.
+
+    An `optional` one is left out of the JSON of a whole record where it holds its default. `key` is its name in JSON
+    where that is a word of Python.
+    """
+    metadata = {"help": help, "minimum": minimum, "optional": optional, "key": key}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def _key(field: dataclasses.Field[Any]) -> str:
+    return field.metadata.get("key") or field.name
+
+
+def rest() -> Any:
+    """A field that holds what the JSON of a form says in addition to its fields."""
+    return dataclasses.field(default_factory=dict, metadata={"rest": True})
 
 
 MOST_NEAR = 4
@@ -74,10 +103,17 @@ def from_dict(cls: type[T], data: Any, place: str) -> T:
 
 
 def to_dict(value: Any, whole: bool = False) -> Any:
-    """Returns plain JSON data for a dataclass; fields that hold their default are left out unless `whole`."""
+    """Returns plain JSON data for a dataclass; fields that hold their default are left out unless it is `whole`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = ((f, getattr(value, f.name)) for f in dataclasses.fields(value))
-        return {f.name: to_dict(v, whole) for f, v in fields if whole or not _is_default(f, v)}
+        whole = whole or isinstance(value, Throughout)
+        every, data, more = whole or isinstance(value, Whole), {}, {}
+        for field in dataclasses.fields(value):
+            held = getattr(value, field.name)
+            if field.metadata.get("rest"):
+                more = to_dict(held, whole)
+            elif (every and not field.metadata.get("optional")) or not _is_default(field, held):
+                data[_key(field)] = to_dict(held, whole)
+        return {**data, **more}
     if isinstance(value, Mapping):
         return {str(k): to_dict(v, whole) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -87,13 +123,55 @@ def to_dict(value: Any, whole: bool = False) -> Any:
     return value
 
 
+def from_json(cls: type[T], data: Mapping[str, Any]) -> T:
+    """Returns JSON that the schema of `cls` allows as that dataclass. A missing field holds its default; what has no
+    field goes to the form's `rest`, or is left out where it has none."""
+    value: T = _loaded(cls, data)
+    return value
+
+
+@functools.cache
+def _form(cls: type[Any]) -> tuple[Mapping[str, tuple[str, Any]], str]:
+    """Returns the fields of a form by their key in JSON, each with its name and type, and the name of its rest."""
+    hints, fields = get_type_hints(cls), dataclasses.fields(cls)
+    more = next((field.name for field in fields if field.metadata.get("rest")), "")
+    return {_key(field): (field.name, hints[field.name]) for field in fields if field.name != more}, more
+
+
+def _loaded(kind: Any, data: Any) -> Any:
+    if data is None:
+        return None
+    if get_origin(kind) in (Union, types.UnionType):
+        kind = next((each for each in get_args(kind) if _holds(each, data)), object)
+    origin, inner = get_origin(kind), get_args(kind)
+    if isinstance(data, Mapping) and dataclasses.is_dataclass(kind):
+        known, more = _form(kind)  # type: ignore[arg-type]  # it is a class, not an instance
+        values = {known[key][0]: _loaded(known[key][1], value) for key, value in data.items() if key in known}
+        others = {key: value for key, value in data.items() if key not in known}
+        return kind(**values, **({more: others} if more else {}))  # type: ignore[operator]
+    if origin is tuple:
+        return tuple(data) if inner[0] in _JSON_TYPES else tuple(_loaded(inner[0], each) for each in data)
+    if origin in (dict, Mapping):
+        return {name: _loaded(inner[1], each) for name, each in data.items()}
+    return int(data) if kind is int and isinstance(data, float) else data
+
+
+def _holds(kind: Any, data: Any) -> bool:
+    """Whether data of this form is meant by one part of a union."""
+    if isinstance(data, Mapping):
+        return dataclasses.is_dataclass(kind) or get_origin(kind) in (dict, Mapping)
+    if isinstance(data, list | tuple):
+        return get_origin(kind) is tuple
+    return kind in _JSON_TYPES and isinstance(data, kind)
+
+
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
     """Returns the JSON Schema of a type; a field with a default may be missing, and there may be others."""
     origin, inner = get_origin(kind), get_args(kind)
-    if kind is Any:
+    if kind is Any or kind is object:
         return {}
     if origin is Literal:
         return {"type": "string", "enum": list(inner)} if len(inner) > 1 else {"const": inner[0]}
@@ -111,18 +189,20 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
 
 def _unless_any(name: str, kind: Any) -> dict[str, Any]:
-    return {} if kind is Any else {name: json_schema(kind)}
+    inner = json_schema(kind)
+    return {name: inner} if inner else {}
 
 
 def _object_schema(cls: type[Any]) -> dict[str, Any]:
-    hints, fields = get_type_hints(cls), dataclasses.fields(cls)
+    hints = get_type_hints(cls)
+    fields = [field for field in dataclasses.fields(cls) if not field.metadata.get("rest")]
     properties = {}
     for field in fields:
         help, minimum = field.metadata.get("help"), field.metadata.get("minimum")
         more = ({"description": help} if help else {}) | ({} if minimum is None else {"minimum": minimum})
-        properties[field.name] = {**json_schema(hints[field.name]), **more}
+        properties[_key(field)] = {**json_schema(hints[field.name]), **more}
     missing = dataclasses.MISSING
-    required = [field.name for field in fields if field.default is missing and field.default_factory is missing]
+    required = [_key(field) for field in fields if field.default is missing and field.default_factory is missing]
     return {"type": "object", "properties": properties, **({"required": required} if required else {})}
 
 
@@ -143,6 +223,23 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a record with the digest of all else that it says, as its last entry."""
     plain = json.loads(json.dumps(record))  # tuples are lists for whoever reads it
     return {**{k: v for k, v in record.items() if k != SEAL}, SEAL: _seal(plain)}
+
+
+class Sealed(Protocol):
+    """A form that holds the digest of all else that it says."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def seal(self) -> str: ...
+
+
+S = TypeVar("S", bound=Sealed)
+
+
+def with_seal(record: S) -> S:
+    """Returns a form with the digest of all else that it says."""
+    return dataclasses.replace(record, seal=_seal(json.loads(json.dumps(to_dict(record)))))
 
 
 def check_seal(record: Any, place: str) -> str:

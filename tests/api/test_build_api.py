@@ -62,8 +62,8 @@ def test_an_onnx_model_and_an_array(built):
     assert built.ok and chip.ok and chip.error is None and list(built) == ["cpu"] and len(built) == 1
     assert chip.sqnr_db > 25 and chip.cosine > 0.99 and chip.placement is None
     assert chip.verification.samples == 8
-    assert built.record["request"]["source"]["model"] == "little net"
-    assert built.record["request"]["data"] == "arrays"
+    assert built.record.request.source.model == "little net"
+    assert built.record.request.rest["data"] == "arrays"
 
 
 def test_a_session_repeats_the_float_model(built):

@@ -19,11 +19,11 @@ def out(tmp_path_factory):
 
 def test_a_bench_has_every_sample_and_its_interval(out):
     found = anynpu.bench(out / "cpu", SAMPLES[:1], runs=40, warmup=2)
-    assert found.unit == "ms" and len(found.samples) == 40 == found.record["runs"]
+    assert found.unit == "ms" and len(found.samples) == 40 == found.record.runs
     low, high = found.interval or (found.median, found.median)  # a busy machine's samples may be worth too few for one
     assert min(found.samples) <= low <= found.median <= high <= max(found.samples)
     assert found.percentile(99.9) is None and found.per_second > 0
-    assert found.record["kind"] == "bench" and found.record["seal"] and found.record["input"] == "arrays"
+    assert found.record.kind == "bench" and found.record.seal and found.record.input == "arrays"
     assert str(found).startswith(found.executed) and found._repr_html_().startswith("<pre>")
 
 
@@ -38,7 +38,7 @@ def test_a_comparison_of_outputs_and_accuracy(out):
     labels = np.arange(40) % 5
     found = anynpu.compare(out / "float", out / "cpu", {"x": SAMPLES, "labels": labels})
     assert not found.worse and found.outputs == "same" and found.sqnr_db > 25 and found.ratio is None
-    assert found.record["accuracy"]["metric"] == "top1" and found.record["seal"]
+    assert found.record.accuracy.metric == "top1" and found.record.seal
     strict = anynpu.compare(out / "float", out / "cpu", SAMPLES, min_sqnr=90.0)
     assert strict.worse and strict.outputs == "different" and "90 dB" in str(strict)
 

@@ -16,6 +16,8 @@ from anynpu.measure.layers import worst_layers
 from anynpu.pipeline.layers import drawable, float_twin, inspect
 from anynpu.pipeline.layers import graph as add_chip
 from anynpu.pipeline.planner import plan
+from anynpu.records.build import GraphForm
+from anynpu.schema import from_json
 from anynpu.testing.models import NOW, compiled, conv_net, data_artifact, onnx_artifact
 
 for package in ("torch", "litert_torch", "ai_edge_quantizer", "onnxruntime"):
@@ -36,11 +38,13 @@ class Chain:
             out = folder / link.target.name
             self.made.append(compiled(link.target, self.made[-1], data, platform, link.options, out))
 
-    def inspect(self, subject: Artifact | None = None) -> dict:
+    def inspect(self, subject: Artifact | None = None) -> GraphForm:
         subject, twin = subject or drawable(self.made), float_twin(self.made)
         reference, floating = str(self.made[0].path), str(twin.path) if twin else ""
         with tempfile.TemporaryDirectory() as folder:
-            return inspect(str(subject.path), reference, floating, str(self.data.path), str(Path(folder) / "inner.npz"))
+            inner = str(Path(folder) / "inner.npz")
+            found = inspect(str(subject.path), reference, floating, str(self.data.path), inner)
+            return from_json(GraphForm, found)
 
     def damaged(self, layer: int) -> Artifact:
         """Returns the last artifact with the weights of one layer shuffled."""
@@ -100,23 +104,23 @@ def sound(chain):
     return chain.inspect()
 
 
-def figures(graph: dict) -> list[float]:
-    return [node["sqnr_db"] for node in graph["nodes"]]
+def figures(graph: GraphForm) -> list[float]:
+    return [node.sqnr_db for node in graph.nodes]
 
 
-def weighted(graph: dict) -> list[int]:
+def weighted(graph: GraphForm) -> list[int]:
     """Returns the places of the nodes with weights."""
-    return [place for place, node in enumerate(graph["nodes"]) if node["macs"]]
+    return [place for place, node in enumerate(graph.nodes) if node.macs]
 
 
 def test_every_layer_of_a_sound_build_is_close_to_the_float_model(chain, sound):
     assert all(db is not None and 25 < db < 100 for db in figures(sound)), figures(sound)
-    assert len(weighted(sound)) == len(LAYERS) and sound["samples"] == 16
-    assert sum(node["macs"] for node in sound["nodes"]) == chain.made[0].manifest.estimates.macs
-    for node in sound["nodes"]:
-        for name in node["outputs"]:
-            tensor = sound["tensors"][name]
-            assert tensor["max_error"] > 0 and tensor["dtype"] == "int8" and len(tensor["scale"]) == 1
+    assert len(weighted(sound)) == len(LAYERS) and sound.samples == 16
+    assert sum(node.macs for node in sound.nodes) == chain.made[0].manifest.estimates.macs
+    for node in sound.nodes:
+        for name in node.outputs:
+            tensor = sound.tensors[name]
+            assert tensor.max_error > 0 and tensor.dtype == "int8" and len(tensor.scale) == 1
 
 
 @pytest.mark.parametrize("layer", range(3))
@@ -128,8 +132,8 @@ def test_a_damaged_layer_is_where_the_error_begins(chain, sound, layer):
     assert before[place] - after[place] > 15, (before, after)
     assert max(after[place:]) < min(before[place:]), "and everything behind it has the error"
     # Tensors that a node only hands on (padding, a mean) lose nothing of their own.
-    worst = max(worst_layers(graph), key=lambda row: row["drop_db"])
-    assert worst["name"] == graph["nodes"][place]["name"]
+    worst, _ = max(worst_layers(graph), key=lambda pair: pair[1])
+    assert worst.name == graph.nodes[place].name
 
 
 def test_equalised_channels_are_compared_in_the_units_of_the_float_model(chain, sound):
@@ -137,7 +141,7 @@ def test_equalised_channels_are_compared_in_the_units_of_the_float_model(chain, 
         pytest.skip("only the TFLite path equalises")
     from anynpu.targets.tflite import EQUALIZATION
 
-    assert any("equalised" in note for note in sound["notes"])
+    assert any("equalised" in note for note in sound.notes)
     folder = chain.folder / "forgotten"
     shutil.copytree(chain.made[-1].path, folder)
     (folder / EQUALIZATION).unlink()
@@ -148,12 +152,12 @@ def test_equalised_channels_are_compared_in_the_units_of_the_float_model(chain, 
 
 
 def test_times_are_measured_where_the_runtime_has_a_profiler(chain, sound):
-    times = [node["time"] for node in sound["nodes"]]
+    times = [node.time for node in sound.nodes]
     if chain.made[-1].manifest.format == "onnx-ort":
-        assert sound["time_unit"] == "ms (measured, onnxruntime profile)"
-        assert all(sound["nodes"][place]["time"] > 0 for place in weighted(sound))
+        assert sound.time_unit == "ms (measured, onnxruntime profile)"
+        assert all(sound.nodes[place].time > 0 for place in weighted(sound))
     else:
-        assert sound["time_unit"] is None and times == [None] * len(times)
+        assert sound.time_unit is None and times == [None] * len(times)
 
 
 def test_beyond_the_budget_the_graph_is_drawn_without_errors(chain, monkeypatch):
@@ -161,8 +165,8 @@ def test_beyond_the_budget_the_graph_is_drawn_without_errors(chain, monkeypatch)
 
     monkeypatch.setattr(layers, "MACS_BUDGET", 1)
     graph = chain.inspect()
-    assert len(graph["nodes"]) >= 5 and set(figures(graph)) == {None} and graph["samples"] == 0
-    assert any("beyond the budget" in note for note in graph["notes"])
+    assert len(graph.nodes) >= 5 and set(figures(graph)) == {None} and graph.samples == 0
+    assert any("beyond the budget" in note for note in graph.notes)
 
 
 def test_vela_estimates_of_the_nodes_add_up_to_that_of_the_model(chain, sound):
@@ -173,6 +177,6 @@ def test_vela_estimates_of_the_nodes_add_up_to_that_of_the_model(chain, sound):
     link = plan(platform, {})[-1]
     final = compiled(link.target, chain.made[-1], None, platform, link.options, chain.folder / "vela")
     graph = add_chip(sound, final)
-    assert graph["time_unit"] == "cycles (Vela estimate)"
-    assert sum(node["time"] or 0 for node in graph["nodes"]) == final.manifest.estimates.cycles
-    assert {node["device"] for node in graph["nodes"]} == {"npu"} and figures(graph) == figures(sound)
+    assert graph.time_unit == "cycles (Vela estimate)"
+    assert sum(node.time or 0 for node in graph.nodes) == final.manifest.estimates.cycles
+    assert {node.device for node in graph.nodes} == {"npu"} and figures(graph) == figures(sound)

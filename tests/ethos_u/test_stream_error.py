@@ -19,6 +19,7 @@ from test_damage import network
 from test_difference import planted
 
 from anynpu.pipeline.stream_error import add_stream_errors
+from anynpu.records.build import GraphForm, GraphNode
 from anynpu.runtime.ethos_u.difference import _outputs, arranged, layer_values
 from anynpu.runtime.ethos_u.model import read_model
 from anynpu.runtime.ethos_u.session import Twin
@@ -50,6 +51,6 @@ def test_the_streams_tensors_are_those_of_the_layers(chip, tmp_path):
 
 
 def test_a_node_that_is_fused_has_no_figure():
-    record = {"nodes": [{"outputs": ["a"]}, {"outputs": ["b", "c"]}]}
-    add_stream_errors(record, {"b": 40.0, "c": 30.0})
-    assert [node["stream_sqnr_db"] for node in record["nodes"]] == [None, 30.0]
+    nodes = [GraphNode(name="n", kind="ADD", device="npu", outputs=outputs) for outputs in (("a",), ("b", "c"))]
+    graph = add_stream_errors(GraphForm(nodes=tuple(nodes)), {"b": 40.0, "c": 30.0})
+    assert [node.stream_sqnr_db for node in graph.nodes] == [None, 30.0]

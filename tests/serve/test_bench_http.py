@@ -22,7 +22,7 @@ from running import until
 
 from anynpu.cli.main import main
 from anynpu.measure.web.exchange import NotHttpError, Parser
-from anynpu.report.schema import check, published
+from anynpu.records.load import load, published
 
 QUICK = ("--min-time", "0.2", "--min-count", "20", "--warmup", "3", "-q", "-f", "json")
 
@@ -61,7 +61,7 @@ def test_the_server_speaks_openais_form(foreign):
 def test_a_closed_loop_and_its_record(bench, foreign, tmp_path):
     record = measured(bench, f"{foreign.url}/slow/v1/embeddings", *QUICK, "--connections", 4, "-o", tmp_path / "r.json")
     assert record == json.loads((tmp_path / "r.json").read_text())
-    check(record, "the record")
+    load(record, "the record")
     jsonschema.validate(record, published("bench"))
     web = record["http"]
     assert (record["scope"], web["loop"], web["label"]) == ("http", "closed", "client-side latency")

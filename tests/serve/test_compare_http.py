@@ -11,7 +11,7 @@ import pytest
 
 from anynpu.cli.main import main
 from anynpu.measure.web.agreement import agreement, rank_correlations, similarities
-from anynpu.report.schema import check, published
+from anynpu.records.load import load, published
 
 QUICK = ("--seconds", "0.1", "-n", "10", "-q")
 
@@ -38,7 +38,7 @@ def test_a_slower_server_is_worse(compare, server):
     status, out, err = compare("ok", "slower", "-f", "json", "--connections", 2)
     record = json.loads(out)
     assert status == 1, err
-    check(record, "the record")
+    load(record, "the record")
     jsonschema.validate(record, published("compare"))
     web = record["http"]
     assert record["verdict"] == record["latency"]["verdict"] == web["throughput"]["verdict"] == "worse"

@@ -116,11 +116,11 @@ def test_a_labelled_folder(call, classifier, photos, tmp_path):
 
 def test_the_record_becomes_a_report_and_a_row_of_the_ledger(call, classifier, photos):
     from anynpu.measure.ledger import rows_of
+    from anynpu.records.load import load
     from anynpu.report.html import render
-    from anynpu.report.schema import check
 
     _, record, _ = call(classifier(), "--data", photos(), "-f", "json")
-    check(record, "here")
+    load(record, "here")
     assert "0.9" in render(record)
     assert [(row.metric, row.better) for row in rows_of(record, "here")] == [("top1", "higher")]
 

@@ -20,6 +20,7 @@ from anynpu.measure.verify import Verification, verify
 from anynpu.pipeline.build import BuildResult, ChipResult
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
+from anynpu.records.build import BuildRecord, ChipForm
 from anynpu.report import junit, markdown
 from anynpu.report.figures import chip_row, table_notes
 from anynpu.report.html import render
@@ -139,7 +140,7 @@ def test_what_only_one_runtime_lacks_is_a_note(division):
     assert any("TFLite-Micro" in note and "does not run this model" in note for note in result["notes"])
 
 
-def compiled(tmp_path: Path, verification: Verification | None, source: str = "") -> dict:
+def compiled(tmp_path: Path, verification: Verification | None, source: str = "") -> BuildRecord:
     """The record of a build for an NPU whose compiler says that all of it runs there."""
     placement = Placement("Zhouyi Z3", (OperatorPlacement("conv", "Conv", "npu"),), source)
     (tmp_path / "model.cix").write_bytes(b"program")
@@ -151,9 +152,9 @@ def compiled(tmp_path: Path, verification: Verification | None, source: str = ""
 
 def test_a_file_that_nothing_executed_is_not_ok_anywhere(tmp_path):
     data = compiled(tmp_path, None)
-    (chip,) = data["chips"]
+    (chip,) = data.chips
     row = chip_row(chip)
-    assert (chip["status"], row["result"], chip["exit_status"]) == ("not executed", "not executed", 0)
+    assert (chip.status, row["result"], chip.exit_status) == ("not executed", "not executed", 0)
     assert "nothing on this machine executes cix" in " ".join(table_notes([chip]))
     assert "## zhouyi-z3: not executed" in markdown.render(data)
     page = render(data)
@@ -163,25 +164,24 @@ def test_a_file_that_nothing_executed_is_not_ok_anywhere(tmp_path):
 
 
 def test_the_share_of_an_npu_that_did_not_run_is_the_compilers_claim(tmp_path):
-    (chip,) = compiled(tmp_path, None)["chips"]
+    (chip,) = compiled(tmp_path, None).chips
     assert chip_row(chip)["on NPU"] == "100.0 % claimed"
-    assert chip["receipt"]["source"].startswith("the compiler's claim")
+    assert chip.receipt.source.startswith("the compiler's claim")
     assert any("the compiler's claim" in note for note in table_notes([chip]))
 
 
-def executed(tmp_path: Path, stands_for: str) -> dict:
+def executed(tmp_path: Path, stands_for: str) -> ChipForm:
     """The chip of such a build that something executed: the NPU's file, or one before it."""
     same = compare_arrays("y", np.ones(SHAPE), np.ones(SHAPE))
     proof = Verification("an interpreter", "tflm", stands_for, 8, True, {"y": same})
-    chip: dict = compiled(tmp_path, proof)["chips"][0]
-    return chip
+    return compiled(tmp_path, proof).chips[0]
 
 
 def test_a_share_stays_a_claim_where_an_earlier_file_stands_for_the_npus(tmp_path):
     chip = executed(tmp_path, stands_for="tflite-vela")
-    assert chip["status"] == "ok" and chip["receipt"]["source"].startswith("the compiler's claim")
+    assert chip.status == "ok" and chip.receipt.source.startswith("the compiler's claim")
 
 
 def test_a_share_of_an_executed_file_is_no_claim(tmp_path):
     chip = executed(tmp_path, stands_for="")
-    assert chip["status"] == "ok" and not chip["receipt"]["source"] and chip_row(chip)["on NPU"] == "100.0 %"
+    assert chip.status == "ok" and not chip.receipt.source and chip_row(chip)["on NPU"] == "100.0 %"

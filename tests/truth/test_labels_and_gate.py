@@ -18,7 +18,8 @@ from anynpu.measure.labels import folder_classes, read_labels
 from anynpu.measure.verify import Gate, Verification
 from anynpu.pipeline.build import ChipResult
 from anynpu.pipeline.request import Request
-from anynpu.report import junit, records_markdown
+from anynpu.records.load import load
+from anynpu.report import junit, markdown
 from anynpu.report.html import render
 from anynpu.source.load import ModelSource
 from anynpu.tasks.images import evenly
@@ -107,9 +108,10 @@ def test_compare_shows_its_gate(here, capsys):
 
 def test_eval_and_its_reports_show_the_level(here, capsys):
     words = ["eval", "out/cpu", "--data", "x.npz", "--against", "out/float", "--allow-overlap", "--level", "0.5"]
-    record = json.loads(call(capsys, *words, "-f", "json", "-q").out)
+    printed = call(capsys, *words, "-f", "json", "-q").out
+    record = load(json.loads(printed), "x")
     line = "gate in force: level 0.5 instead of 0.05, set by --level"
-    for text in (records_markdown.render(record), render(record), junit.render(record), json.dumps(record)):
+    for text in (markdown.render(record), render(record), junit.render(record), printed):
         assert line in text
 
 

@@ -18,6 +18,10 @@ from anynpu.measure.energy import CsvMeter, Rapl, Reading, Sensors, account, rea
 from anynpu.measure.inference import bca
 from anynpu.measure.load import Runner, Settings, Trace
 from anynpu.measure.subject import Infer
+from anynpu.records.bench import BenchRecord, BenchSettings, Late, Queue, Used
+from anynpu.records.eval import ClassFigures, EvalRecord
+from anynpu.records.shared import Figure
+from anynpu.schema import to_dict
 from anynpu.tasks import yolo
 from anynpu.tensors import TensorSpec
 
@@ -47,7 +51,7 @@ class Model:
 def measured(model, **settings):
     """Returns the record of a measurement."""
     runner = Runner(lambda: Infer(model, INPUT), Settings(**{"warm_up": 1, **settings}))
-    return outcome.to_record(runner.run())
+    return to_dict(outcome.to_record(runner.run()))
 
 
 def by_hand(gaps, calls=None):
@@ -73,14 +77,14 @@ def test_no_counter_is_read_between_calls(monkeypatch):
 def test_throughput_is_what_the_clock_on_the_wall_saw():
     trace = by_hand([0] + [9 * MS] * 99)  # calls of 1 ms, every 10 ms
     found = outcome._throughput(trace)
-    assert found["per_s"] == pytest.approx(100 / 0.991) and found["wall_s"] == pytest.approx(0.991)
+    assert found.per_s == pytest.approx(100 / 0.991) and found.wall_s == pytest.approx(0.991)
 
 
 def test_pauses_between_calls_are_told():
-    result = SimpleNamespace(trace=by_hand([0] + [10_000] * 90 + [50 * MS] * 9))
-    (told,) = outcome._of_pauses(result)
+    paused = outcome._throughput(by_hand([0] + [10_000] * 90 + [50 * MS] * 9))
+    (told,) = outcome._of_pauses(paused)
     assert "kept waiting between calls for 0.45 of" in told and "the latencies do not" in told
-    assert outcome._of_pauses(SimpleNamespace(trace=by_hand([10_000] * 100))) == []
+    assert outcome._of_pauses(outcome._throughput(by_hand([10_000] * 100))) == []
 
 
 BUSY = "import time\nwhile time.process_time() < 0.4: pass\nprint(1, flush=True)\ninput()\n"
@@ -93,16 +97,16 @@ def test_a_worker_process_is_the_models_own():
         worker.stdout.readline()
         used = watch.stop()
         worker.communicate(b"\n")
-    assert used["worker_processes"] >= 1 and used["worker_cpu_s"] > 0.35
-    assert used["cpu_user_s"] + used["cpu_system_s"] >= used["worker_cpu_s"]
-    assert used["worker_peak_rss_bytes"] > 1 << 20 and used["peak_rss_bytes"] > used["worker_peak_rss_bytes"]
+    assert used.worker_processes >= 1 and used.worker_cpu_s > 0.35
+    assert used.cpu_user_s + used.cpu_system_s >= used.worker_cpu_s
+    assert used.worker_peak_rss_bytes > 1 << 20 and used.peak_rss_bytes > used.worker_peak_rss_bytes
 
 
 def test_a_worker_that_has_ended_is_counted():
     watch = host.Watch()
     watch.start()
     subprocess.run([sys.executable, "-c", BUSY], input=b"\n", stdout=subprocess.DEVNULL, check=True)
-    assert watch.stop()["worker_cpu_s"] > 0.35
+    assert watch.stop().worker_cpu_s > 0.35
 
 
 def machine(root, steal=0, throttled=0, busy=100):
@@ -117,9 +121,8 @@ def machine(root, steal=0, throttled=0, busy=100):
 
 
 def of_host(**used):
-    plain = {"frequency_mhz": None, "other_cores_used": 0.0, "stolen_cores": 0.0, "held_back_s": 0.0, "asleep_s": 0.0}
-    whole = {**plain, "gc_collections": 0, "cores_used": 1.0, "wall_s": 1.0, **used}
-    result = SimpleNamespace(used=whole, trace=by_hand([0, 0]), reading=None, settings=Settings())
+    whole = {"other_cores_used": 0.0, "stolen_cores": 0.0, "cores_used": 1.0, "wall_s": 1.0, **used}
+    result = SimpleNamespace(used=Used(**whole), trace=by_hand([0, 0]), reading=None, settings=Settings())
     return outcome._of_host(result)
 
 
@@ -129,7 +132,7 @@ def test_time_that_the_host_of_a_virtual_machine_took(tmp_path):
     watch.start()
     machine(tmp_path, steal=10 * os.sysconf("SC_CLK_TCK"))
     used = watch.stop()
-    assert used["stolen_cores"] * used["wall_s"] == pytest.approx(10)
+    assert used.stolen_cores * used.wall_s == pytest.approx(10)
     assert "steal" in of_host(stolen_cores=0.5)[0] and of_host(stolen_cores=0.01) == []
 
 
@@ -138,7 +141,7 @@ def test_time_that_a_container_was_stopped_for(tmp_path):
     watch = host.Watch(tmp_path)
     watch.start()
     machine(tmp_path, throttled=2_500_000)
-    assert watch.stop()["held_back_s"] == pytest.approx(2.5)
+    assert watch.stop().held_back_s == pytest.approx(2.5)
     assert "CPU limit of this container" in of_host(held_back_s=0.5)[0]
 
 
@@ -155,9 +158,9 @@ def test_an_overload_in_which_every_query_is_answered_late(monkeypatch):
 
 
 def test_the_percentiles_of_what_was_answered_are_called_too_low():
-    queue = {"queries": 9, "unanswered": 4, "arrived_per_s": 9.0, "late_ms": {"median": 0.0, "max": 0.0}}
-    record = {"queue": queue, "latency": {"summary": {"median": 1.0}}, "complete": True, "throughput": None}
-    (told,) = outcome._of_queue({**record, "settings": {"qps": 9.0}})
+    queue = Queue(queries=9, unanswered=4, arrived_per_s=9.0, late_ms=Late(median=0.0, max=0.0))
+    record = BenchRecord(schema_version=2, kind="bench", queue=queue, settings=BenchSettings(qps=9.0))
+    (told,) = outcome._of_queue(record)
     assert "4 of 9 queries were not answered" in told and "too low" in told
 
 
@@ -241,7 +244,7 @@ def test_a_clock_that_is_set_while_a_meter_runs(tmp_path, monkeypatch):
 
 def test_a_rest_that_took_more_than_the_work():
     found = account(SimpleNamespace(source="m", label="l"), Reading(10.0, 2.0, 2), Reading(12.0, 2.0, 2), 100)
-    assert found["net_j"] is None and found["net_j_per_inference"] is None
+    assert found.net_j is None and found.net_j_per_inference is None
     assert "drew no less at rest (6 W before, 5 W while measuring)" in outcome._of_energy(found)[0]
 
 
@@ -285,11 +288,8 @@ def test_a_box_counts_for_every_class_where_coco_is_asked_for():
 def test_classes_that_are_not_there_are_not_the_lowest(capsys):
     from anynpu.cli.eval_text import show
 
-    figure = {"value": 0.5, "low": 0.4, "high": 0.6}
-    absent = {"value": None, "low": None, "high": None}
-    classes = [{"class": "cat", "ap": figure, "ap50": figure}, {"class": "unicorn", "ap": absent, "ap50": absent}]
-    record = {"path": "a", "executed": "b", "metrics": {"map50": figure}, "classes": classes, "metric": "map50"}
-    more = {"score": 0.5, "low": 0.4, "high": 0.6, "samples": 9, "unit": "images", "interval": "", "against": None}
-    show({**record, **more, "notes": [], "data": {"failed": []}})
+    figure, absent = Figure(0.5, 0.4, 0.6), Figure(None, None, None)
+    cat, unicorn = (ClassFigures(name=n, ap=f, ap50=f) for n, f in (("cat", figure), ("unicorn", absent)))
+    show(EvalRecord(schema_version=1, kind="eval", metric="map50", metrics={"map50": figure}, classes=(cat, unicorn)))
     out = capsys.readouterr().out
     assert "cat" in out and "unicorn" not in out and "1 of 2 classes of the data have no object" in out

@@ -27,7 +27,8 @@ from anynpu.arrays import read_npy, read_npz
 from anynpu.cli.main import main
 from anynpu.errors import ConfigError, IntegrityError, on_one_line, visible
 from anynpu.files import follow_umask
-from anynpu.report import junit, records_markdown
+from anynpu.records.load import load
+from anynpu.report import junit, markdown
 from anynpu.report.html import render as html_of
 from anynpu.report.markdown import fenced, plain
 
@@ -127,14 +128,12 @@ def test_a_name_that_is_too_long(call):
 
 
 def odd_build():
-    return records.build(
-        [records.failed("cpu", message=ODD, last_lines=[ODD, "```"]), records.chip("tflm")],
-        model=ODD + "|`<b>[x](y)\n# h",
-    )
+    chips = [records.failed("cpu", message=ODD, last_lines=[ODD, "```"]), records.chip("tflm")]
+    return load(records.build(chips, model=ODD + "|`<b>[x](y)\n# h"), "x")
 
 
 def test_names_in_markdown():
-    text = records_markdown.render(odd_build())
+    text = markdown.render(odd_build())
     assert not obeyed(text) and "\n# h" not in text and "<b>" not in text and "[x](" not in text
     assert plain("a|b`c<i>[l](u)\n# __d__ \\| &lt;") == "a\\|b\\`c&lt;i>\\[l\\](u) # \\__d\\__ \\\\\\| &amp;lt;"
 

@@ -20,17 +20,18 @@ from anynpu.measure.load import SINGLE, Runner, Settings, Tell
 from anynpu.measure.outcome import to_record
 from anynpu.measure.subject import INFER, PIPELINE, Infer, Pipeline, Read, Subject
 from anynpu.measure.together import measure_together
+from anynpu.records.bench import BenchRecord, BoardMemory
 from anynpu.records.parts import own_version, receipt
+from anynpu.records.shared import Summary
 from anynpu.runtime import trial
 from anynpu.runtime.base import open_artifact, open_session
 from anynpu.runtime.versions import versions_of
-from anynpu.schema import sealed
+from anynpu.schema import from_json, with_seal
 from anynpu.store import Store
 from anynpu.tasks.images import SUFFIXES, Preprocess
 from anynpu.tensors import Array
 
 BOARD_RUNS, BOARD_WARMUP, MAX_TIME_S = 10, 2, 60.0
-SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Asked:
 class Measured:
     """The record of a measurement, what broke it off if something did, and what was moved to make its input."""
 
-    record: dict[str, Any]
+    record: BenchRecord
     error: BaseException | None = None
     notes: tuple[str, ...] = ()
 
@@ -66,57 +67,52 @@ class Measured:
 class Bench:
     """A measurement: figures with their intervals, and the whole record."""
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
+    def __init__(self, record: BenchRecord) -> None:
         self.record = record
 
     @property
     def executed(self) -> str:
         """What executed the artifact."""
-        return str(self.record["executed"])
+        return self.record.executed
 
     @property
     def unit(self) -> str:
         """ms, or instructions where an emulator counted those: they say nothing of time."""
-        return str(self.record["unit"])
+        return self.record.unit
 
     @property
     def samples(self) -> list[float]:
         """Every sample in `unit`, in the order of their start."""
-        return list(self._figures["samples"])
+        return list(self.record.measured.samples) if self.record.measured else []
 
     @property
     def median(self) -> float | None:
-        return self._summary.get("median")
+        return self._summary.median if self._summary else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
         """The 95 % interval of the median."""
-        found = self._summary.get("median_interval")
-        return (found[0], found[1]) if found else None
+        low, high = (self._summary.median_interval if self._summary else None) or (None, None)
+        return None if low is None or high is None else (low, high)
 
     def percentile(self, p: float) -> float | None:
         """Returns a percentile (90, 99, 99.9), or None where there are too few samples to state it."""
-        found = self._summary.get("percentiles", {}).get(f"p{p:g}")
-        return found["value"] if found else None
+        estimate = self._summary.percentiles.get(f"p{p:g}") if self._summary else None
+        return estimate.value if estimate else None
 
     @property
     def per_second(self) -> float | None:
         """Inferences in a second of wall time."""
-        throughput = self.record.get("throughput")
-        return throughput["per_s"] if throughput else None
+        return self.record.throughput.per_s if self.record.throughput else None
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Every reason to distrust the figures."""
-        return tuple(self.record.get("warnings") or ())
+        return self.record.warnings or ()
 
     @property
-    def _figures(self) -> Mapping[str, Any]:
-        return self.record.get("latency") or self.record.get("counts") or {"samples": [], "summary": None}
-
-    @property
-    def _summary(self) -> Mapping[str, Any]:
-        return self._figures["summary"] or {}
+    def _summary(self) -> Summary | None:
+        return self.record.measured.summary if self.record.measured else None
 
     def __str__(self) -> str:
         between = f" [{self.interval[0]:.4g}, {self.interval[1]:.4g}]" if self.interval else ""
@@ -188,9 +184,9 @@ def bench(
     return Bench(sealed_record(measured.record))
 
 
-def sealed_record(record: Mapping[str, Any]) -> dict[str, Any]:
+def sealed_record(record: BenchRecord) -> BenchRecord:
     """Returns a measurement as a whole record."""
-    return sealed({"schema_version": SCHEMA_VERSION, "kind": "bench", "anynpu": own_version(), **record})
+    return with_seal(replace(record, anynpu=own_version()))
 
 
 def longest(min_time_s: float, max_time_s: float | None) -> float:
@@ -200,14 +196,19 @@ def longest(min_time_s: float, max_time_s: float | None) -> float:
 
 def measure(artifact: Artifact, asked: Asked, store: Store, tell: Tell = lambda stage, seconds: None) -> Measured:
     """Measures an artifact: on this host, or by a board itself. `tell` hears of every stage."""
-    told = {"artifact": artifact.digest, "path": str(artifact.path), "fingerprint": artifact.manifest.fingerprint}
     if is_board(artifact, asked.on):
         found = _board(artifact, asked, store)
     elif asked.others:
         found = _together(artifact, asked, tell)
     else:
         found = _alone(artifact, asked, tell)
-    return replace(found, record={**told, **found.record})
+    named = replace(
+        found.record,
+        artifact=artifact.digest,
+        path=str(artifact.path),
+        fingerprint=artifact.manifest.fingerprint,
+    )
+    return replace(found, record=named)
 
 
 def _alone(artifact: Artifact, asked: Asked, tell: Tell) -> Measured:
@@ -220,8 +221,8 @@ def _alone(artifact: Artifact, asked: Asked, tell: Tell) -> Measured:
         placed, versions = receipt(getattr(session, "placement", None)), versions_of(session)
     finally:
         runner.close()
-    record = {"input": timed.sample.source, **to_record(result, meter)} | ({"receipt": placed} if placed else {})
-    record |= {"versions": versions} if versions else {}
+    measured = to_record(result, meter)
+    record = replace(measured, input=timed.sample.source, receipt=placed, versions=versions or None)
     error = result.error or (result.energy_error if isinstance(meter, CsvMeter) else None)
     return Measured(record, error, timed.notes)
 
@@ -335,7 +336,7 @@ def _together(first: Artifact, asked: Asked, tell: Tell) -> Measured:
             raise ConfigError(f"{other}: a board measures itself, one model at a time")
         openers.append((str(other), _timed(artifact, own).opener))
     record, error = measure_together(openers, asked.settings, tell)
-    return Measured({"input": timed.sample.source, **record}, error, timed.notes)
+    return Measured(replace(record, input=timed.sample.source), error, timed.notes)
 
 
 def _board(artifact: Artifact, asked: Asked, store: Store) -> Measured:
@@ -351,4 +352,4 @@ def _board(artifact: Artifact, asked: Asked, store: Store) -> Measured:
         board = session.board
         assert board is not None
         found = time_board(board.session, sample, settings.runs or BOARD_RUNS, warmup, board.clock)
-    return Measured({**board_record(found), "memory": board.memory()}, found.error, notes)
+    return Measured(replace(board_record(found), memory=from_json(BoardMemory, board.memory())), found.error, notes)

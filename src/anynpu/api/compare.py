@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anynpu import schema
 from anynpu.api.feed import remembered
@@ -22,14 +22,15 @@ from anynpu.measure.compare import (
     WORSE,
     Measured,
     Rules,
-    SideInfo,
     fewest_launches,
     record_of,
     side_of,
 )
 from anynpu.measure.launch import Interleaved, Job, conditions, interleave
-from anynpu.measure.threshold import Threshold, sentences
+from anynpu.measure.threshold import sentences
+from anynpu.records.compare import CompareRecord, SideInfo
 from anynpu.records.parts import own_version
+from anynpu.records.shared import Fidelity, Threshold
 from anynpu.runtime import trial
 from anynpu.runtime.base import choose, open_artifact, open_session
 from anynpu.tasks.card import names_of
@@ -37,6 +38,7 @@ from anynpu.tasks.images import Preprocess
 
 if TYPE_CHECKING:
     from anynpu.measure.labels import Labels
+    from anynpu.measure.paired import Paired
     from anynpu.quantize.calibration import Dataset
 
 LEVEL_SHARE, MARGIN_PERCENT, MIN_SQNR_DB = 0.05, 1.0, 10.0
@@ -68,35 +70,37 @@ class Asked:
 class Comparison:
     """A verdict on B against A, with the figures behind it."""
 
-    def __init__(self, record: Mapping[str, Any]) -> None:
+    def __init__(self, record: CompareRecord) -> None:
         self.record = record
 
     @property
     def verdict(self) -> str:
         """better, worse, no difference, ... by latency and accuracy, as far as those were compared."""
-        return str(self.record["verdict"])
+        return str(self.record.verdict)
 
     @property
     def outputs(self) -> str:
         """Whether the outputs agree: same, different, or "" where they were not compared."""
-        return str(self.record["outputs_verdict"] or "")
+        return self.record.outputs_verdict or ""
 
     @property
     def sqnr_db(self) -> float | None:
         """Signal to noise of the worst output of B against A, in dB."""
-        found = self.record["outputs"]
-        return min(fidelity["sqnr_db"] for fidelity in found.values()) if found else None
+        outputs = self.record.outputs
+        return min(fidelity.sqnr_db for fidelity in outputs.values()) if outputs else None
 
     @property
     def ratio(self) -> tuple[float, float, float] | None:
         """The median latency of B by that of A, and the ends of its interval."""
-        ratio = (self.record["latency"] or self.record["counts"] or {}).get("ratio")
-        return (ratio["median"], ratio["low"], ratio["high"]) if ratio else None
+        ratio = self.record.measured.ratio if self.record.measured else None
+        if ratio is None or ratio.median is None or ratio.low is None or ratio.high is None:
+            return None
+        return ratio.median, ratio.low, ratio.high
 
     @property
     def worse(self) -> bool:
         """Whether `anynpu compare` would end with status 1."""
-        return bool(self.record["verdict"] == WORSE) or self.record["outputs_verdict"] == "different"
+        return self.record.verdict == WORSE or self.record.outputs_verdict == "different"
 
     def __str__(self) -> str:
         lines = [f"verdict: {self.verdict}"]
@@ -104,9 +108,9 @@ class Comparison:
             lines.append(f"outputs: {self.outputs}, {self.sqnr_db:.1f} dB")
         if self.ratio is not None:
             lines.append("latency: B / A = {:.4g} [{:.4g}, {:.4g}]".format(*self.ratio))
-        if accuracy := self.record["accuracy"]:
-            lines.append(f"{accuracy['metric']}: A {accuracy['a']:.4g}, B {accuracy['b']:.4g}: {accuracy['verdict']}")
-        return "\n".join([*lines, *(f"note: {note}" for note in self.record["notes"])])
+        if accuracy := self.record.accuracy:
+            lines.append(f"{accuracy.metric}: A {accuracy.a:.4g}, B {accuracy.b:.4g}: {accuracy.verdict}")
+        return "\n".join([*lines, *(f"note: {note}" for note in self.record.notes)])
 
     def __repr__(self) -> str:
         return f"<anynpu.Comparison {self.verdict}>"
@@ -168,11 +172,10 @@ def compare(
     return Comparison(sealed_record(record, gate))
 
 
-def sealed_record(record: Mapping[str, Any], gate: tuple[Threshold, ...]) -> dict[str, Any]:
+def sealed_record(record: CompareRecord, gate: tuple[Threshold, ...]) -> CompareRecord:
     """Returns a comparison as a whole record, with the thresholds in force."""
-    notes = [*record["notes"], *sentences(gate)]
-    whole = {**record, "gate": schema.to_dict(gate, whole=True), "notes": notes, "anynpu": own_version()}
-    return schema.sealed(whole)
+    notes = (*record.notes, *sentences(gate))
+    return schema.with_seal(replace(record, gate=gate, notes=notes, anynpu=own_version()))
 
 
 def same_network(a: SideInfo, b: SideInfo, different_networks: bool) -> list[str]:
@@ -189,7 +192,7 @@ def same_network(a: SideInfo, b: SideInfo, different_networks: bool) -> list[str
 
 def compare_artifacts(
     path_a: Path, path_b: Path, asked: Asked, progress: Progress = lambda done, total: None
-) -> tuple[dict[str, Any], AnyNpuError | None]:
+) -> tuple[CompareRecord, AnyNpuError | None]:
     """Returns the comparison of two artifacts, and what broke it off if something did."""
     if not asked.data and not asked.timed:
         raise ConfigError(
@@ -198,24 +201,34 @@ def compare_artifacts(
     a, b = open_artifact(path_a), open_artifact(path_b)
     side_a, side_b = side_of(a), side_of(b)
     notes = same_network(side_a, side_b, asked.different_networks)
-    parts: dict[str, Any] = {}
+    answers = Answers()
     if asked.data:
-        found, whats = _outputs(a, b, asked, not notes)
-        side_a, side_b = (replace(side, executed=w) for side, w in zip((side_a, side_b), whats, strict=True))
-        notes += found.pop("notes")
-        parts |= found
-    failure = None
+        answers = _outputs(a, b, asked, not notes)
+        side_a, side_b = replace(side_a, executed=answers.executed[0]), replace(side_b, executed=answers.executed[1])
+    measured = host = failure = None
     if asked.timed:
-        _require_launches(asked, "accuracy" in parts)
+        _require_launches(asked, answers.accuracy is not None)
         host = conditions()
         timed = _timed(a, b, asked, progress)
-        parts["measured"] = Measured(timed.a.launches, timed.b.launches, "ms", timed.a.input, timed.order)
-        parts["host"] = {**host, "load_after": conditions()["load"]}
+        measured = Measured(timed.a.launches, timed.b.launches, "ms", timed.a.input, timed.order)
+        host = replace(host, load_after=conditions().load)
         failure = timed.failure
-        whats = timed.a.executed or side_a.executed, timed.b.executed or side_b.executed
-        side_a, side_b = (replace(side, executed=w) for side, w in zip((side_a, side_b), whats, strict=True))
-    told = failure.message if failure else ""
-    return record_of(side_a, side_b, asked.rules, **parts, failure=told, notes=notes), failure
+        side_a = replace(side_a, executed=timed.a.executed or side_a.executed)
+        side_b = replace(side_b, executed=timed.b.executed or side_b.executed)
+    record = record_of(
+        side_a,
+        side_b,
+        asked.rules,
+        measured=measured,
+        accuracy=answers.accuracy,
+        outputs=answers.outputs,
+        min_sqnr_db=None if answers.outputs is None else asked.min_sqnr_db,
+        outputs_shortfall=answers.shortfall,
+        host=host,
+        failure=failure.message if failure else "",
+        notes=[*notes, *answers.notes],
+    )
+    return record, failure
 
 
 def _require_launches(asked: Asked, scored: bool) -> None:
@@ -233,8 +246,18 @@ def _timed(a: Artifact, b: Artifact, asked: Asked, progress: Progress) -> Interl
     return interleave(one, other, asked.launches, progress)
 
 
-def _outputs(a: Artifact, b: Artifact, asked: Asked, same: bool) -> tuple[dict[str, Any], tuple[str, str]]:
-    """Returns the fidelity of outputs, and the accuracies where there are labels."""
+@dataclass(frozen=True)
+class Answers:
+    """What two artifacts gave for the same samples: how far outputs agree, and accuracies where there are labels."""
+
+    executed: tuple[str, str] = ("", "")
+    outputs: Mapping[str, Fidelity] | None = None
+    shortfall: str = ""
+    accuracy: Paired | None = None
+    notes: tuple[str, ...] = ()
+
+
+def _outputs(a: Artifact, b: Artifact, asked: Asked, same: bool) -> Answers:
     from anynpu.measure.labels import require_metric
     from anynpu.measure.paired import PAIRED_METRICS, compare_accuracy
     from anynpu.measure.samples import SampleSet
@@ -253,17 +276,14 @@ def _outputs(a: Artifact, b: Artifact, asked: Asked, same: bool) -> tuple[dict[s
     with closing(open_session(b, asked.on)) as on_b:
         outputs_b = run_all(on_b, samples, a if same else b)
     notes = [f"{len(samples)} samples" + (" of RANDOM data" * data.random), *(labels.notes if labels else ())]
-    found: dict[str, Any] = {"notes": notes}
+    fidelity = short = accuracy = None
     if same:
         fidelity = compared(outputs_a, outputs_b, a)
-        found["outputs"] = schema.to_dict({name: f.to_json() for name, f in fidelity.items()})
-        found["min_sqnr_db"] = asked.min_sqnr_db
         short = shortfall(fidelity, asked.min_sqnr_db)
-        found["outputs_shortfall"] = short.message if short else ""
         notes += [f"warning: {text}" for text in cautions(fidelity, data.random)]
     if samples.labels is not None:
-        found["accuracy"] = compare_accuracy(metric, samples.inputs, outputs_a, outputs_b, samples.labels)
-    return found, (on_a.what, on_b.what)
+        accuracy = compare_accuracy(metric, samples.inputs, outputs_a, outputs_b, samples.labels)
+    return Answers((on_a.what, on_b.what), fidelity, short.message if short else "", accuracy, tuple(notes))
 
 
 def _labels(a: Artifact, data: Dataset, asked: Asked) -> tuple[str, Labels | None]:

@@ -7,18 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from anynpu import schema
 from anynpu.api.session import Session, open_on
 from anynpu.artifact import Artifact, Estimates, Placement
 from anynpu.errors import AnyNpuError, ConfigError, Finding, Unsupported
 from anynpu.measure.layers import layer_losses
-from anynpu.measure.verify import Verification
 from anynpu.pipeline.build import BuildResult, ChipResult
 from anynpu.pipeline.check import ChipCheck
 from anynpu.pipeline.output import write_output
 from anynpu.pipeline.record import record
+from anynpu.records.build import BuildRecord, Verification
 from anynpu.records.parts import REPORT, as_json
 from anynpu.report import html, junit, markdown
 from anynpu.report.figures import chip_row, decibel, table_notes
@@ -40,7 +39,7 @@ class Layer:
     """None where the tensor has no counterpart in the float model."""
     lost_db: float | None
     """How much lower that is than the SQNR of the worst input: large where a fault begins."""
-    macs: int | None
+    macs: float | None
     time: float | None
     """In `Chip.time_unit`; an estimate where that says so."""
 
@@ -123,7 +122,7 @@ class Chip:
     @property
     def time_unit(self) -> str:
         """The unit of `Layer.time`, and whether it is an estimate."""
-        return (self.result.graph or {}).get("time_unit") or ""
+        return (self.result.graph.time_unit if self.result.graph else "") or ""
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -133,16 +132,8 @@ class Chip:
             return ()
         lost = layer_losses(graph)
         return tuple(
-            Layer(
-                node["name"],
-                node["kind"],
-                node["device"],
-                node["sqnr_db"],
-                lost[at],
-                node["macs"],
-                node["time"],
-            )
-            for at, node in enumerate(graph["nodes"])
+            Layer(node.name, node.kind, node.device, node.sqnr_db, lost_db, node.macs, node.time)
+            for node, lost_db in zip(graph.nodes, lost, strict=True)
         )
 
     def worst_layers(self, count: int = SHOWN_LAYERS) -> list[Layer]:
@@ -207,8 +198,8 @@ class Build(Mapping[str, Chip]):
         return tuple(self.result.notes)
 
     @cached_property
-    def record(self) -> dict[str, Any]:
-        """What report.json holds."""
+    def record(self) -> BuildRecord:
+        """What report.json holds; `anynpu.schema.to_dict` gives it as JSON."""
         return record(self.result)
 
     def require(self) -> Build:
@@ -226,17 +217,17 @@ class Build(Mapping[str, Chip]):
 
     def _repr_html_(self) -> str:
         """Returns the closing table, the placement and the worst layers, for a notebook."""
-        chips = self.record["chips"]
-        notes = [*table_notes(chips), *self.record["notes"]]
+        chips = self.record.chips
+        notes = [*table_notes(chips), *self.record.notes]
         parts = [table([chip_row(chip) for chip in chips], caption=self.result.request.source.model)]
         parts.append(el("ul", *(el("li", note) for note in notes)))
         parts += [_details(chip) for chip in self._chips.values()]
         return str(join(parts))
 
     def __str__(self) -> str:
-        chips = self.record["chips"]
+        chips = self.record.chips
         lines = columns([chip_row(chip) for chip in chips])
-        return "\n".join([*lines, *table_notes(chips), *self.record["notes"], *map(_trouble, self._troubled())])
+        return "\n".join([*lines, *table_notes(chips), *self.record.notes, *map(_trouble, self._troubled())])
 
     def _troubled(self) -> list[Chip]:
         return [chip for chip in self._chips.values() if not chip.ok]
@@ -277,13 +268,13 @@ def _details(chip: Chip) -> Markup:
     return el("details", el("summary", f"{chip.name}: {chip.status}"), *parts)
 
 
-def report_files(data: dict[str, Any]) -> dict[str, str]:
+def report_files(record: BuildRecord) -> dict[str, str]:
     """Returns the reports of a build by file name, all of the same record."""
     return {
-        REPORT: as_json(data),
-        "report.md": markdown.render(data),
-        "report.html": html.render(data),
-        "report.junit.xml": junit.render(data),
+        REPORT: as_json(schema.to_dict(record)),
+        "report.md": markdown.render(record),
+        "report.html": html.render(record),
+        "report.junit.xml": junit.render(record),
     }
 
 

@@ -21,8 +21,10 @@ from anynpu.files import check_free, write_whole
 from anynpu.measure.load import MULTI, SCENARIOS, SERVER, SINGLE, Settings, Tell
 from anynpu.measure.outcome import INTERRUPTED
 from anynpu.measure.subject import INFER, PIPELINE
+from anynpu.records.bench import BenchRecord
 from anynpu.records.parts import as_json
 from anynpu.runtime.base import open_artifact
+from anynpu.schema import to_dict
 
 HOST_ONLY = ("min_time", "min_count", "max_time", "preprocess", "energy_csv", "energy_window", "energy_idle")
 
@@ -145,11 +147,11 @@ def bench(ctx: click.Context, /, artifact: Path | str, **given: Any) -> int:
         measured = _artifact(ctx, artifact, given)
     record = sealed_record(measured.record)
     if output is not None:
-        write_whole(output, as_json(record))
+        write_whole(output, as_json(to_dict(record)))
     if given["format"] == "json":
-        click.echo(as_json(record), nl=False)
+        click.echo(as_json(to_dict(record)), nl=False)
     else:
-        (show_board if record.get("board") else show_server if record.get("http") else show)(record)
+        (show_board if record.board else show_server if record.http else show)(record)
     return _status(record, measured.error)
 
 
@@ -163,8 +165,7 @@ def _server(ctx: click.Context, url: str, given: Mapping[str, Any]) -> Measured:
     scenario = SERVER if given["qps"] is not None else given["scenario"]
     given = {**given, "scenario": scenario}
     _refuse_without_use(ctx, given)
-    told, record, error = measure_server(asked, _settings(given))
-    return Measured({**told, **record}, error)
+    return Measured(*measure_server(asked, _settings(given)))
 
 
 def _refuse_without_use(ctx: click.Context, given: Mapping[str, Any]) -> None:
@@ -223,7 +224,7 @@ def _settings(given: Mapping[str, Any]) -> Settings:
     )
 
 
-def _status(record: Mapping[str, Any], error: BaseException | None) -> int:
+def _status(record: BenchRecord, error: BaseException | None) -> int:
     """Says what broke the measurement off, and returns the exit status."""
     if isinstance(error, AnyNpuError):
         click.echo(f"anynpu: {error.message}", err=True)
@@ -235,7 +236,5 @@ def _status(record: Mapping[str, Any], error: BaseException | None) -> int:
     if error is not None:
         click.echo("anynpu: interrupted; the samples before are kept", err=True)
         return INTERRUPTED
-    verdict = record.get("verdict")
-    if (record.get("http") or {}).get("failed"):
-        return 1
-    return 1 if verdict is not None and not verdict["met"] else 0
+    failed = record.http is not None and record.http.failed
+    return 1 if failed or (record.verdict is not None and not record.verdict.met) else 0

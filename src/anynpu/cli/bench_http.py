@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from anynpu.cli.bench_text import latency_rows, number, show_break
+from anynpu.cli.bench_text import latency_rows, number, show_break, show_verdict
 from anynpu.cli.command import refuse_unused
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
@@ -18,10 +18,11 @@ from anynpu.measure.load import SERVER, SINGLE, Settings, Tell
 from anynpu.measure.web.address import Address, is_url
 from anynpu.measure.web.bench import OPEN_CONNECTIONS, WebBench, measure_overhead
 from anynpu.measure.web.forms import Inputs, read_body, read_inputs
-from anynpu.measure.web.limit import Step, find_limit
+from anynpu.measure.web.limit import find_limit
 from anynpu.measure.web.process import find_server
 from anynpu.measure.web.record import record_of
 from anynpu.measure.web.target import open_target
+from anynpu.records.bench import BenchRecord, Http, LimitStep, RateLimit
 
 ONLY_ARTIFACTS = (
     *("device", "scope", "preprocess", "post", "others", "streams"),
@@ -91,8 +92,8 @@ def asked_of(ctx: click.Context, url: str, given: Mapping[str, Any]) -> Asked:
     )
 
 
-def measure_server(asked: Asked, settings: Settings) -> tuple[dict[str, Any], dict[str, Any], BaseException | None]:
-    """Returns what was measured, its record, and what broke the measurement off."""
+def measure_server(asked: Asked, settings: Settings) -> tuple[BenchRecord, BaseException | None]:
+    """Returns the record of a measurement, and what broke it off."""
     if settings.scenario not in (SINGLE, SERVER):
         raise ConfigError(
             f"the scenario {settings.scenario} is for artifacts",
@@ -119,76 +120,70 @@ def measure_server(asked: Asked, settings: Settings) -> tuple[dict[str, Any], di
         else:
             found = bench.run(settings.for_verdict(), asked.connections or usual, warm)
     found.overhead = overhead
-    told = {"artifact": None, "path": None, "fingerprint": None, "url": str(target.address)}
-    return told, record_of(found, limit), found.result.error
+    return record_of(found, limit), found.result.error
 
 
-def _step(step: Step) -> str:
+def _step(step: LimitStep) -> str:
     asked = f"{step.connections} connections" if step.rate_per_s is None else f"{step.rate_per_s:.4g}/s"
     return f"{asked}: {step.answered_per_s:.4g}/s answered" + (f", not kept: {step.why}" if step.why else "")
 
 
-def show_server(record: Mapping[str, Any]) -> None:
+def show_server(record: BenchRecord) -> None:
     """Prints the measurement of a server."""
-    web, latency, warm = record["http"], record["latency"], record["warm_up"]
-    click.echo(f"executed: {record['executed']}, model {web['model']}")
-    loop = f"closed loop, {web['connections']['limit']} connection(s)"
-    if web["loop"] == "open":
-        loop = (
-            f"open loop, {record['queue']['arrived_per_s']:.4g} arrivals/s, {web['connections']['opened']} connections"
+    web = record.http or Http()
+    click.echo(f"executed: {record.executed}, model {web.model}")
+    loop = f"closed loop, {web.connections.limit} connection(s)"
+    if web.loop == "open" and record.queue:
+        loop = f"open loop, {record.queue.arrived_per_s:.4g} arrivals/s, {web.connections.opened} connections"
+    if record.host and record.warm_up:
+        click.echo(
+            f"{loop}: {web.requests:,} requests in {record.host.wall_s:.1f} s after {record.warm_up.runs:,} to warm "
+            f"up, on {record.input}" + (f", {web.batch} a request" if web.batch > 1 else "")
         )
-    click.echo(
-        f"{loop}: {web['requests']:,} requests in {record['host']['wall_s']:.1f} s after {warm['runs']:,} to warm up, "
-        f"on {record['input']}" + (f", {web['batch']} a request" if web["batch"] > 1 else "")
-    )
-    if web["limit"] is not None:
-        _show_limit(web["limit"])
-    if latency["summary"] is not None:
-        print_table(latency_rows(latency["summary"], web["label"]))
-    per_s = (record["throughput"] or {"per_s": 0.0})["per_s"]
-    items = f" ({per_s * web['batch']:,.4g} texts/s)" if web["batch"] > 1 else ""
-    click.echo(f"throughput: {per_s:,.4g} answers/s{items}; failed: {web['failed']:,} of {web['requests']:,}")
-    for name, count in web["outcomes"].items() if web["failed"] else ():
+    if web.limit is not None:
+        _show_limit(web.limit)
+    if record.latency and record.latency.summary:
+        print_table(latency_rows(record.latency.summary, web.label))
+    per_s = record.throughput.per_s if record.throughput else 0.0
+    items = f" ({per_s * web.batch:,.4g} texts/s)" if web.batch > 1 else ""
+    click.echo(f"throughput: {per_s:,.4g} answers/s{items}; failed: {web.failed:,} of {web.requests:,}")
+    for name, count in web.outcomes.items() if web.failed else ():
         click.echo(f"  {count:,} x {name}")
     _show_use(web)
-    if record["verdict"] is not None:
-        click.echo(f"bound {'kept' if record['verdict']['met'] else 'NOT kept'}: {record['verdict']['why']}")
-    for line in record["warnings"]:
-        click.echo(f"warning: {line}")
+    show_verdict(record)
     show_break(record)
 
 
-def _show_limit(limit: Mapping[str, Any]) -> None:
+def _show_limit(limit: RateLimit) -> None:
     rows = [
         {
-            "loop": "closed" if step["rate_per_s"] is None else "open",
-            "connections": str(step["connections"]) if step["rate_per_s"] is None else "",
-            "arrivals/s": number(step["rate_per_s"]),
-            "answers/s": number(step["answered_per_s"]),
-            "median ms": number(step["median_ms"]),
-            "p99 ms": number(step["p99_ms"]),
-            "": step["why"] or ("" if step["rate_per_s"] is None else "kept"),
+            "loop": "closed" if step.rate_per_s is None else "open",
+            "connections": str(step.connections) if step.rate_per_s is None else "",
+            "arrivals/s": number(step.rate_per_s),
+            "answers/s": number(step.answered_per_s),
+            "median ms": number(step.median_ms),
+            "p99 ms": number(step.p99_ms),
+            "": step.why or ("" if step.rate_per_s is None else "kept"),
         }
-        for step in limit["steps"]
+        for step in limit.steps
     ]
     print_table(rows)
-    above = f", {limit['not_kept_per_s']:.4g} is too much" if limit["not_kept_per_s"] else ""
-    kept = "no rate was kept" if limit["kept_per_s"] is None else f"{limit['kept_per_s']:.4g} requests/s are kept"
+    above = f", {limit.not_kept_per_s:.4g} is too much" if limit.not_kept_per_s else ""
+    kept = "no rate was kept" if limit.kept_per_s is None else f"{limit.kept_per_s:.4g} requests/s are kept"
     click.echo(f"limit: {kept}{above}; the figures below are those of that rate")
 
 
-def _show_use(web: Mapping[str, Any]) -> None:
-    process, client = web["server"]["process"], web["client"]
+def _show_use(web: Http) -> None:
+    process, client = web.server.process, web.client
     if process is None:
-        click.echo(f"server: CPU and memory not known ({web['server']['why']})")
+        click.echo(f"server: CPU and memory not known ({web.server.why})")
     else:
-        each = process["cpu_ms_per_request"]
         click.echo(
-            f"server: {process['cores_used']:.2f} cores used, {number(each)} ms CPU a request, "
-            f"{process['rss_bytes'] / 2**20:.0f} MiB resident ({process['program']})"
+            f"server: {process.cores_used:.2f} cores used, {number(process.cpu_ms_per_request)} ms CPU a request, "
+            f"{process.rss_bytes / 2**20:.0f} MiB resident ({process.program})"
         )
-    no_op = client["no_op"]
-    own = "" if no_op is None else f"; {no_op['median_ms']:.2g} ms (median) against a server that does nothing"
-    click.echo(f"client: {client['cores_used']:.2f} cores used, {client['cpu_us_per_request']:.0f} us a request{own}")
-    if web["server"]["info_digest"]:
-        click.echo(f"server's /info: {web['server']['info_digest'][:16]}")
+    no_op = client.no_op
+    own = f"; {no_op.median_ms:.2g} ms (median) against a server that does nothing" if no_op else ""
+    click.echo(f"client: {client.cores_used:.2f} cores used, {client.cpu_us_per_request:.0f} us a request{own}")
+    if web.server.info_digest:
+        click.echo(f"server's /info: {web.server.info_digest[:16]}")

@@ -18,8 +18,10 @@ from anynpu.pipeline.build import build as run_build
 from anynpu.pipeline.output import check_output
 from anynpu.pipeline.preview import preview
 from anynpu.pipeline.request import Request
+from anynpu.records.build import BuildRecord
 from anynpu.records.parts import as_json
 from anynpu.report.figures import chip_row, table_notes
+from anynpu.schema import to_dict
 from anynpu.store import Store
 
 
@@ -58,7 +60,7 @@ def build_and_report(request: Request, store: Store, given: dict[str, Any]) -> i
         built = Build(run_build(request, store, watcher))
     kept = built.save(out, given["overwrite"])
     if given["format"] == "json":
-        click.echo(as_json(built.record), nl=False)
+        click.echo(as_json(to_dict(built.record)), nl=False)
     else:
         _print(request.source.model, built.record)
     if kept is not None and not given["quiet"]:
@@ -75,22 +77,21 @@ def files_read(request: Request, given: Mapping[str, Any]) -> list[str]:
     return [str(name) for name in (*named, given.get("config")) if name]
 
 
-def _print(title: str, data: dict[str, Any]) -> None:
-    print_table([chip_row(chip) for chip in data["chips"]], title=title)
-    for note in (*table_notes(data["chips"]), *data["notes"]):
+def _print(title: str, record: BuildRecord) -> None:
+    print_table([chip_row(chip) for chip in record.chips], title=title)
+    for note in (*table_notes(record.chips), *record.notes):
         click.echo(note)
-    for chip in data["chips"]:
-        if error := chip["error"]:
-            click.echo(f"{chip['chip']}: {error['message']}" + (f" ({error['hint']})" if error.get("hint") else ""))
-            for finding in error.get("findings", ()):
-                where = f"{finding['where']}: " if finding.get("where") else ""
-                click.echo(f"  {where}{finding['message']}")
-            for line in error.get("last_lines", ()):
+    for chip in record.chips:
+        if error := chip.error:
+            click.echo(f"{chip.chip}: {error.sentence}")
+            for finding in error.findings or ():
+                click.echo(f"  {finding}")
+            for line in error.last_lines or ():
                 click.echo(f"  | {line}")
-        elif chip["verdict"]:
-            click.echo(f"{chip['chip']}: {chip['verdict']}")
-            for op in chip["receipt"]["elsewhere"] if chip["receipt"] else ():
-                click.echo(f"  on the CPU: {op['kind']} {op['name']}: {op.get('reason', '')}")
+        elif chip.verdict:
+            click.echo(f"{chip.chip}: {chip.verdict}")
+            for op in chip.receipt.elsewhere if chip.receipt else ():
+                click.echo(f"  on the CPU: {op.kind} {op.name}: {op.reason}")
 
 
 def _show_plan(request: Request, store: Store, format: str) -> int:

@@ -13,7 +13,7 @@ import click
 from click.core import ParameterSource
 
 from anynpu.errors import ConfigError
-from anynpu.measure.threshold import Threshold
+from anynpu.records.shared import Threshold
 from anynpu.schema import near
 
 

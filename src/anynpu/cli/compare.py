@@ -25,10 +25,20 @@ from anynpu.cli.bench_http import ArtifactOrUrl
 from anynpu.cli.command import Command, refuse_unused, threshold
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
-from anynpu.measure.compare import WORSE, Measured, Rules, SideInfo, record_of
+from anynpu.measure.compare import WORSE, Measured, Rules, record_of
 from anynpu.measure.stats import percentile, quantity
-from anynpu.measure.threshold import Threshold
+from anynpu.records.compare import (
+    LETTERS,
+    Accuracy,
+    CompareRecord,
+    LatencyVersus,
+    Launches,
+    Medians,
+    SideInfo,
+    SideSummaries,
+)
 from anynpu.records.parts import as_json
+from anynpu.records.shared import Threshold
 from anynpu.report.facts import fidelity_rows
 
 LEVEL = click.option(
@@ -119,12 +129,12 @@ def compare(ctx: click.Context, /, reference: Path | str, candidate: Path | str,
         gate = (threshold(ctx, "min_sqnr", given["min_sqnr"], MIN_SQNR_DB, "dB"), *gate)
     record = sealed_record(found, gate)
     if given["format"] == "json":
-        click.echo(as_json(record), nl=False)
+        click.echo(as_json(schema.to_dict(record)), nl=False)
     else:
         show(record)
     if failure is not None:
         raise failure
-    if given["ledger"] is not None and (record["latency"] or record["counts"] or record["accuracy"]):
+    if given["ledger"] is not None and (record.measured or record.accuracy):
         from anynpu.measure.ledger import append, rows_of
 
         append(given["ledger"], rows_of(schema.to_dict(record), "this comparison"))
@@ -161,12 +171,12 @@ def _servers(ctx: click.Context, urls: tuple[str, str], rules: Rules, given: Map
     found, failure = compare_http.compare_servers(ctx, urls, rules, given)
     record = sealed_record(found, gate_of(ctx, rules))
     if given["format"] == "json":
-        click.echo(as_json(record), nl=False)
+        click.echo(as_json(schema.to_dict(record)), nl=False)
     else:
         compare_http.show_servers(record)
     if failure is not None:
         raise failure
-    return 1 if record["verdict"] == WORSE else 0
+    return 1 if record.verdict == WORSE else 0
 
 
 def rules_of(given: Mapping[str, Any]) -> Rules:
@@ -187,7 +197,7 @@ def gate_of(ctx: click.Context, rules: Rules) -> tuple[Threshold, ...]:
     )
 
 
-def _records(path_a: Path, path_b: Path, asked: Asked) -> dict[str, Any]:
+def _records(path_a: Path, path_b: Path, asked: Asked) -> CompareRecord:
     """Returns the comparison of two benches that were recorded."""
     if asked.data or asked.timed or asked.on:
         raise ConfigError("--data, --time and --on run artifacts; two records were given")
@@ -221,64 +231,64 @@ def _side(path: Path) -> tuple[SideInfo, list[list[float]], str, str]:
     return SideInfo(str(path), **texts, tools=whole.get("tools"), options=whole.get("options")), launches, unit, note
 
 
-def show(record: Mapping[str, Any]) -> None:
+def show(record: CompareRecord) -> None:
     """Prints a comparison as text."""
-    for letter in ("a", "b"):
-        side = record[letter]
-        click.echo(f"{letter.upper()}: {side['name']}, {side['executed'] or 'not executed'}")
-    if record["outputs"]:
-        print_table(fidelity_rows(record["outputs"]))
-        click.echo(f"outputs: {record['outputs_verdict']}" + (f": {short}" if (short := _shortfall(record)) else ""))
-    if timed := record["latency"] or record["counts"]:
-        _show_latency(timed)
-    if record["accuracy"]:
-        _show_accuracy(record["accuracy"])
-    for note in record["notes"]:
+    for letter in LETTERS:
+        side = record.side(letter)
+        click.echo(f"{letter.upper()}: {side.name}, {side.executed or 'not executed'}")
+    if record.outputs:
+        print_table(fidelity_rows(record.outputs))
+        click.echo(f"outputs: {record.outputs_verdict}" + (f": {short}" if (short := _shortfall(record)) else ""))
+    if record.measured:
+        _show_latency(record.measured)
+    if record.accuracy:
+        _show_accuracy(record.accuracy)
+    for note in record.notes:
         click.echo(f"note: {note}")
-    host = record["host"]
-    if host:
-        told = f"{host['cpus']} CPUs, governor {host['governor'] or 'unknown'}"
-        click.echo(f"host: {told}, load {host['load']} before and {host['load_after']} after")
-    click.echo(f"verdict: {record['verdict'] or 'none, the measurement broke off'}")
+    if host := record.host:
+        machine = f"{host.cpus} CPUs, governor {host.governor or 'unknown'}"
+        click.echo(f"host: {machine}, load {host.load} before and {host.load_after} after")
+    click.echo(f"verdict: {record.verdict or 'none, the measurement broke off'}")
 
 
-def _shortfall(record: Mapping[str, Any]) -> str:
+def _shortfall(record: CompareRecord) -> str:
     """Returns in what the outputs differ; one below the floor in figures that people compare."""
-    worst, floor = min(f["sqnr_db"] for f in record["outputs"].values()), record["min_sqnr_db"]
-    return f"{worst:.1f} dB is under {floor:g} dB" if worst < floor else str(record["outputs_shortfall"])
+    worst, floor = min(each.sqnr_db for each in (record.outputs or {}).values()), record.min_sqnr_db
+    return f"{worst:.1f} dB is under {floor:g} dB" if floor is not None and worst < floor else record.outputs_shortfall
 
 
-def _show_latency(latency: Mapping[str, Any]) -> None:
+def _show_latency(latency: LatencyVersus) -> None:
     """Prints the medians that the ratio is of, those of the launches, and the test."""
-    rows, medians = [], latency["medians"] or {}
-    for letter in ("a", "b"):
-        summary = latency["summary"][letter]
+    rows, summaries, samples = [], latency.summary or SideSummaries(), latency.launches or Launches()
+    medians = latency.medians or Medians()
+    sides = (("A", summaries.a, samples.a, medians.a), ("B", summaries.b, samples.b, medians.b))
+    for name, summary, launches, median in sides:
         if summary is not None:
-            launches = [percentile(launch, 0.5) for launch in latency["launches"][letter]]
+            middles = [percentile(launch, 0.5) for launch in launches]
             rows.append(
                 {
-                    "side": letter.upper(),
-                    f"median {latency['unit']}": _number(medians.get(letter)),
-                    "of launches": f"{min(launches):.4g} .. {max(launches):.4g}",
-                    "MAD": f"{summary['mad']:.2g}",
-                    "samples": str(summary["count"]),
-                    "launches": str(len(launches)),
+                    "side": name,
+                    f"median {latency.unit}": _number(median),
+                    "of launches": f"{min(middles):.4g} .. {max(middles):.4g}",
+                    "MAD": f"{summary.mad:.2g}",
+                    "samples": str(summary.count),
+                    "launches": str(len(middles)),
                 }
             )
     print_table(rows)
-    ratio = latency["ratio"]
-    if ratio is not None:
+    if (ratio := latency.ratio) is not None:
         click.echo(
-            f"{quantity(latency['unit'])}: B / A = {ratio['median']:.4g} [{ratio['low']:.4g}, {ratio['high']:.4g}] "
-            f"({100 * ratio['confidence']:.4g} %), p = {latency['p_adjusted']:.2g}: {latency['verdict']}"
-            + (" (equal within the margin)" if latency["equivalent"] else "")
+            f"{quantity(latency.unit)}: B / A = {ratio.median:.4g} [{ratio.low:.4g}, {ratio.high:.4g}] "
+            f"({100 * (ratio.confidence or 0.0):.4g} %), p = {latency.p_adjusted:.2g}: {latency.verdict}"
+            + (" (equal within the margin)" if latency.equivalent else "")
         )
 
 
-def _show_accuracy(found: Mapping[str, Any]) -> None:
-    mean, low, high = found["difference"]
-    shown = f"{found['metric']}: A {found['a']:.4g}, B {found['b']:.4g}, B - A = {mean:+.4g} [{low:+.4g}, {high:+.4g}]"
-    click.echo(f"{shown}, p = {found['p_adjusted']:.2g} ({found['test']}): {found['verdict']}")
+def _show_accuracy(accuracy: Accuracy) -> None:
+    mean, low, high = accuracy.difference
+    figures = f"{accuracy.metric}: A {accuracy.a:.4g}, B {accuracy.b:.4g}"
+    test = f"p = {accuracy.p_adjusted:.2g} ({accuracy.test}): {accuracy.verdict}"
+    click.echo(f"{figures}, B - A = {mean:+.4g} [{low:+.4g}, {high:+.4g}], {test}")
 
 
 def _number(value: float | None) -> str:

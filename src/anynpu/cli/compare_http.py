@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,6 +24,8 @@ from anynpu.measure.web.forms import read_inputs
 from anynpu.measure.web.process import find_server
 from anynpu.measure.web.target import open_target
 from anynpu.measure.web.versus import Side, agreed, compared, versus
+from anynpu.records.compare import LETTERS, Agreement, CompareRecord, ServerSide, SideSummaries
+from anynpu.records.shared import Summary
 
 OPTIONS = (
     click.option(
@@ -52,7 +55,7 @@ TIMEOUT_S, MOST_TURN_S = 30.0, 5.0
 
 def compare_servers(
     ctx: click.Context, urls: tuple[str, str], rules: Rules, given: Mapping[str, Any]
-) -> tuple[dict[str, Any], AnyNpuError | None]:
+) -> tuple[CompareRecord, AnyNpuError | None]:
     """Returns the comparison of two servers, and what broke it off if something did."""
     refuse_unused(ctx, "two servers are compared", *ONLY_ARTIFACTS)
     fewest = fewest_launches(rules.level, 3)
@@ -94,9 +97,9 @@ def compare_servers(
     order, failure = versus(a, b, given["launches"], settings, given["connections"], progress)
     told = failure.message if failure else ""
     record = compared(a, b, order, rules, alike, given["connections"], told)
-    record["host"] = {**before, "load_after": conditions()["load"]}
+    record = replace(record, host=replace(before, load_after=conditions().load))
     if failure is None:
-        failure = _disagreement(record, given["min_agreement"], alike.figure if alike else None)
+        failure = _disagreement(given["min_agreement"], alike.figure if alike else None)
     return record, failure
 
 
@@ -104,7 +107,7 @@ def _own(given: Mapping[str, Any], name: str, letter: str) -> Any:
     return given[name] if letter == "a" or given[f"{name}_b"] is None else given[f"{name}_b"]
 
 
-def _disagreement(record: Mapping[str, Any], wanted: float | None, figure: float | None) -> AnyNpuError | None:
+def _disagreement(wanted: float | None, figure: float | None) -> AnyNpuError | None:
     if wanted is None:
         return None
     if figure is None:
@@ -114,41 +117,44 @@ def _disagreement(record: Mapping[str, Any], wanted: float | None, figure: float
     return AccuracyError(f"the servers agree to {figure:.4f}, under {wanted:g}", "agreement", figure, wanted)
 
 
-def show_servers(record: Mapping[str, Any]) -> None:
+def show_servers(record: CompareRecord) -> None:
     """Prints a comparison of two servers as text."""
-    web, latency = record["http"], record["latency"]
-    for letter in ("a", "b"):
-        click.echo(f"{letter.upper()}: {record[letter]['name']}, {record[letter]['executed']}")
-    print_table([_row(letter, web[letter], latency) for letter in ("a", "b")])
-    if latency["ratio"] is not None:
-        ratio = {**latency["ratio"], "ratio": latency["ratio"]["median"]}
-        _show_ratio("latency", ratio | {key: latency[key] for key in ("p_adjusted", "verdict")})
-        _show_ratio("throughput", web["throughput"])
-        if web["cpu"] is not None:
-            _show_ratio("CPU an answer", web["cpu"])
-    if web["agreement"] is not None:
-        click.echo(f"vectors: {_agreement(web['agreement'])}")
-    for note in record["notes"]:
+    web, latency = record.http, record.latency
+    if web is None or latency is None:
+        return
+    for letter in LETTERS:
+        side = record.side(letter)
+        click.echo(f"{letter.upper()}: {side.name}, {side.executed}")
+    summaries = latency.summary or SideSummaries()
+    print_table([_row("A", web.a, summaries.a), _row("B", web.b, summaries.b)])
+    if (ratio := latency.ratio) is not None:
+        p_adjusted, verdict = latency.p_adjusted, latency.verdict
+        click.echo(_ratio_line("latency", ratio.median, ratio.low, ratio.high, p_adjusted, verdict))
+        for name, each in (("throughput", web.throughput), ("CPU an answer", web.cpu)):
+            if each is not None:
+                click.echo(_ratio_line(name, each.ratio, each.low, each.high, each.p_adjusted, each.verdict))
+    if web.agreement is not None:
+        click.echo(f"vectors: {_agreement(web.agreement)}")
+    for note in record.notes:
         click.echo(f"note: {note}")
-    host = record["host"]
-    click.echo(f"host: {host['cpus']} CPUs, load {host['load']} before and {host['load_after']} after")
-    click.echo(f"verdict: {record['verdict'] or 'none, the measurement broke off'}")
+    if host := record.host:
+        click.echo(f"host: {host.cpus} CPUs, load {host.load} before and {host.load_after} after")
+    click.echo(f"verdict: {record.verdict or 'none, the measurement broke off'}")
 
 
-def _row(letter: str, side: Mapping[str, Any], latency: Mapping[str, Any]) -> dict[str, str]:
-    summary = latency["summary"][letter]
-    p99 = (summary or {"percentiles": {}})["percentiles"].get("p99")
-    memory = _middle(side["rss_bytes"])
+def _row(name: str, side: ServerSide, summary: Summary | None) -> dict[str, str]:
+    p99 = summary.percentiles.get("p99") if summary else None
+    memory = _middle(side.rss_bytes)
     return {
-        "server": letter.upper(),
-        "median ms": number(summary and summary["median"]),
-        "p99 ms": number(p99 and p99["value"]),
-        "answers/s": number(_middle(side["per_s"])),
-        "cores used": number(_middle(side["cores_used"])),
-        "CPU ms an answer": number(_middle(side["cpu_ms_per_request"])),
+        "server": name,
+        "median ms": number(summary.median if summary else None),
+        "p99 ms": number(p99.value if p99 else None),
+        "answers/s": number(_middle(side.per_s)),
+        "cores used": number(_middle(side.cores_used)),
+        "CPU ms an answer": number(_middle(side.cpu_ms_per_request)),
         "resident MiB": "-" if memory is None else f"{memory / 2**20:.0f}",
-        "width": str(side["width"] or "-"),
-        "failed": str(side["failed"]),
+        "width": str(side.width or "-"),
+        "failed": str(side.failed),
     }
 
 
@@ -156,23 +162,22 @@ def _middle(values: Sequence[float]) -> float | None:
     return median(values) if values else None
 
 
-def _show_ratio(name: str, found: Mapping[str, Any]) -> None:
-    click.echo(
-        f"{name}: B / A = {found['ratio']:.4g} [{found['low']:.4g}, {found['high']:.4g}], "
-        f"p = {found['p_adjusted']:.2g}: {found['verdict']}"
-    )
+def _ratio_line(
+    name: str, ratio: float | None, low: float | None, high: float | None, p_value: float | None, verdict: str | None
+) -> str:
+    return f"{name}: B / A = {ratio:.4g} [{low:.4g}, {high:.4g}], p = {p_value:.2g}: {verdict}"
 
 
-def _agreement(alike: Mapping[str, Any]) -> str:
+def _agreement(alike: Agreement) -> str:
     parts = []
-    if alike["cosine"] is not None:
-        mean, low, high = alike["cosine"]
-        parts.append(f"cosine {mean:.5f} [{low:.5f}, {high:.5f}], {alike['least_cosine']:.5f} at the lowest")
+    if alike.cosine is not None:
+        mean, low, high = alike.cosine
+        parts.append(f"cosine {mean:.5f} [{low:.5f}, {high:.5f}], {alike.least_cosine:.5f} at the lowest")
     else:
-        parts.append(f"widths {alike['width_a']} and {alike['width_b']}, no cosine")
-    if alike["overlap"] is not None:
+        parts.append(f"widths {alike.width_a} and {alike.width_b}, no cosine")
+    if alike.overlap is not None and alike.rank_correlation is not None:
         parts.append(
-            f"{alike['overlap'][0]:.0%} of the {alike['neighbours']} nearest texts are the same, "
-            f"rank correlation {alike['rank_correlation'][0]:.3f}"
+            f"{alike.overlap[0]:.0%} of the {alike.neighbours} nearest texts are the same, "
+            f"rank correlation {alike.rank_correlation[0]:.3f}"
         )
-    return "; ".join(parts) + f" ({alike['texts']} texts)"
+    return "; ".join(parts) + f" ({alike.texts} texts)"

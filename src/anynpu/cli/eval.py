@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +33,9 @@ from anynpu.measure.labels import class_numbers, folder_classes, read_labels, re
 from anynpu.measure.pairs import read_pairs
 from anynpu.measure.threshold import sentences
 from anynpu.pipeline import disjoint
-from anynpu.records.parts import as_json, own_version
-from anynpu.schema import sealed
+from anynpu.records.eval import Against, ClassFigures, EvalRecord, FailedInput, ScoredData
+from anynpu.records.parts import as_json, now, own_version
+from anynpu.records.shared import Figure
 from anynpu.tasks import card as cards
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.detect import Detector, Threshold
@@ -110,20 +110,20 @@ def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
     record = _record(subject, metric, given)
     if given["against"] is not None:
         other = _evaluated(given["against"], {**given, "device": None})
-        record["against"] = _against(subject, other, metric, rules.level)
-        record["notes"] += [note for note in other.notes if note not in record["notes"]]
         gate = (threshold(ctx, "level", rules.level, LEVEL_SHARE),)
-        record |= {"gate": schema.to_dict(gate, whole=True), "notes": [*record["notes"], *sentences(gate)]}
-    record = sealed(record)
+        notes = (*record.notes, *(note for note in other.notes if note not in record.notes), *sentences(gate))
+        against = _against(subject, other, metric, rules.level)
+        record = replace(record, against=against, gate=gate, notes=notes)
+    record = schema.with_seal(record)
     if output is not None:
-        write_whole(output, as_json(record))
+        write_whole(output, as_json(schema.to_dict(record)))
     if given["format"] == "json":
-        click.echo(as_json(record), nl=False)
+        click.echo(as_json(schema.to_dict(record)), nl=False)
     else:
         show(record)
     for message in subject.outcome.failed.values():
         click.echo(on_one_line(f"anynpu: {message}"), err=True)
-    worse = record["against"] is not None and record["against"]["verdict"] == WORSE
+    worse = record.against is not None and record.against.verdict == WORSE
     return 1 if worse or subject.outcome.failed else 0
 
 
@@ -305,70 +305,68 @@ def _dataset(given: Mapping[str, Any], inputs: tuple[TensorSpec, ...], artifact:
     return load_data(source, inputs, steps, given["limit"])
 
 
-def _record(subject: Evaluated, metric: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a score and its conditions as plain data."""
+def _record(subject: Evaluated, metric: str, given: Mapping[str, Any]) -> EvalRecord:
+    """Returns a score and its conditions."""
     outcome, side = subject.outcome, side_of(subject.artifact)
-    found = evaluate.figures(outcome)
-    named = dict(zip(outcome.names, found, strict=False))
+    figures = evaluate.figures(outcome)
+    named = dict(zip(outcome.names, figures, strict=False))
     count, first = len(outcome.classes), len(outcome.names)
-    classes = [
-        {"class": name, "ap": found[first + at].to_json(), "ap50": found[first + count + at].to_json()}
-        for at, name in enumerate(outcome.classes)
-    ]
-    weak = evaluate.weak(outcome)
-    overlapping = any(note.startswith("OVERLAP") for note in subject.notes)
-    return {
-        "schema_version": 1,
-        "kind": "eval",
-        "anynpu": own_version(),
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "path": str(subject.artifact.path),
-        "artifact": side.artifact,
-        "fingerprint": side.fingerprint,
-        "chip": side.chip,
-        "tools": dict(side.tools or {}),
-        "options": dict(side.options or {}),
-        "executed": subject.executed,
-        "versions": dict(subject.versions),
-        "task": subject.task,
-        "metric": metric,
-        "score": named[metric].value,
-        "low": named[metric].low,
-        "high": named[metric].high,
-        "interval": evaluate.interval_of(outcome),
-        "samples": outcome.samples,
-        "unit": outcome.unit,
-        "weak": bool(weak),
-        "overlap": overlapping,
-        "metrics": {name: figure.to_json() for name, figure in named.items()},
-        "classes": classes,
-        "data": {
-            "source": str(given["data"]),
-            "annotations": str(given["annotations"] or ""),
-            "samples": outcome.samples,
-            "failed": [{"input": name, "message": text} for name, text in outcome.failed.items()],
-        },
-        "against": None,
-        "notes": [note for note in (weak, evaluate.no_better(outcome), *subject.notes) if note],
-    }
+    weak, score = evaluate.weak(outcome), named[metric]
+    return EvalRecord(
+        schema_version=1,
+        kind="eval",
+        anynpu=own_version(),
+        at=now(),
+        path=str(subject.artifact.path),
+        artifact=side.artifact,
+        fingerprint=side.fingerprint,
+        chip=side.chip,
+        tools=dict(side.tools or {}),
+        options=dict(side.options or {}),
+        executed=subject.executed,
+        versions=dict(subject.versions),
+        task=subject.task,
+        metric=metric,
+        score=score.value,
+        low=score.low,
+        high=score.high,
+        interval=evaluate.interval_of(outcome),
+        samples=outcome.samples,
+        unit=outcome.unit,
+        weak=bool(weak),
+        overlap=any(note.startswith("OVERLAP") for note in subject.notes),
+        metrics=named,
+        classes=tuple(
+            ClassFigures(name=name, ap=figures[first + at], ap50=figures[first + count + at])
+            for at, name in enumerate(outcome.classes)
+        ),
+        data=ScoredData(
+            source=str(given["data"]),
+            annotations=str(given["annotations"] or ""),
+            samples=outcome.samples,
+            failed=tuple(FailedInput(input=name, message=text) for name, text in outcome.failed.items()),
+        ),
+        notes=tuple(note for note in (weak, evaluate.no_better(outcome), *subject.notes) if note),
+    )
 
 
-def _against(subject: Evaluated, other: Evaluated, metric: str, level: float) -> dict[str, Any]:
+def _against(subject: Evaluated, other: Evaluated, metric: str, level: float) -> Against:
     """Returns the paired comparison with another artifact; the difference is the subject minus the other."""
     if subject.task != other.task:
         raise ConfigError(f"one model is for {subject.task}, the other for {other.task}: nothing can be compared")
     found = evaluate.against(other.outcome, subject.outcome, metric)
     figure = evaluate.figures(other.outcome)[other.outcome.names.index(metric)]
-    mean, low, high = found.difference
-    return {
-        "path": str(other.artifact.path),
-        "artifact": other.artifact.digest,
-        "fingerprint": other.artifact.manifest.fingerprint,
-        "executed": other.executed,
-        **{"score": figure.value, "low": figure.low, "high": figure.high},
-        "difference": {"value": mean, "low": low, "high": high},
-        "test": found.test,
-        "p_value": found.p_value,
-        "level": level,
-        "verdict": verdict_of(found.gain, found.p_value, level, 0.0),
-    }
+    return Against(
+        path=str(other.artifact.path),
+        artifact=other.artifact.digest,
+        fingerprint=other.artifact.manifest.fingerprint,
+        executed=other.executed,
+        score=figure.value,
+        low=figure.low,
+        high=figure.high,
+        difference=Figure(*found.difference),
+        test=found.test,
+        p_value=found.p_value,
+        level=level,
+        verdict=verdict_of(found.gain, found.p_value, level, 0.0),
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +28,10 @@ from anynpu.pipeline.planner import chain
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.platform import Platform
+from anynpu.records.build import BuildRecord, GraphNode
+from anynpu.records.load import read as read_record
 from anynpu.records.parts import REPORT, as_json, receipt
-from anynpu.report.figures import count, kib, said_by
-from anynpu.report.schema import read as read_record
+from anynpu.report.figures import count, kib
 from anynpu.runtime.base import sessions_for
 
 MODEL_FLAGS = ("ckpt", "trust_checkpoint", "arg", "shape", "dtype", "layout", "channels", "output_names", "config")
@@ -238,10 +238,10 @@ def _show(artifact: Artifact) -> None:
     if kinds := manifest.details.get("operators"):
         click.echo("operators    " + ", ".join(f"{n} {kind}" for kind, n in kinds.items()))
     if data := receipt(manifest.placement):
-        where = f"operators on the {data['npu']}{said_by(data)}"
-        click.echo(f"receipt      {data['on_npu']} of {data['operators']} {where}")
-        for op in data["elsewhere"]:
-            click.echo(on_one_line(f"  on the CPU: {op['kind']} {op['name']}: {op.get('reason', '')}"))
+        where = f"operators on the {data.npu}{data.said_by}"
+        click.echo(f"receipt      {data.on_npu} of {data.operators} {where}")
+        for op in data.elsewhere:
+            click.echo(on_one_line(f"  on the CPU: {op.kind} {op.name}: {op.reason}"))
     if step := manifest.step:
         tools = ", ".join(f"{k} {v}" for k, v in step.tools.items())
         click.echo(
@@ -257,14 +257,15 @@ def _notes_of_build(artifact: Artifact) -> list[str]:
     if not report.is_file():
         return []
     try:
-        data, _ = read_record(report)
+        record, _ = read_record(report)
     except AnyNpuError as error:  # the artifact is whole without it
         return [error.message]
-    chains = [chip["chain"] for chip in data.get("chips", ()) if chip["chain"]]
-    steps = next((steps for steps in chains if steps[-1]["digest"] == artifact.digest), None)
-    if steps is None:
+    chips = record.chips if isinstance(record, BuildRecord) else ()
+    steps = next((chip.chain for chip in chips if chip.chain and chip.chain[-1].digest == artifact.digest), None)
+    if steps is None or not isinstance(record, BuildRecord):
         return []
-    return [note for step in (data["model"], *steps) for note in step.get("notes", ())] + list(data["notes"])
+    whole = (record.model, *steps) if record.model else steps
+    return [*(note for step in whole for note in step.notes), *record.notes]
 
 
 def _show_layers(folder: Path, format: str) -> int:
@@ -273,33 +274,34 @@ def _show_layers(folder: Path, format: str) -> int:
     report = folder.resolve().parent / REPORT
     if not report.is_file():
         raise ConfigError(f"{folder}: no {REPORT} beside it", "name a chip's folder where `anynpu build` put it")
-    data = schema.read_json(report)
-    if note := schema.check_seal(data, str(report)):
+    record, note = read_record(report)
+    if note:
         click.echo(f"note: {note}", err=True)
-    chips = {chip["chip"]: chip.get("graph") for chip in data.get("chips", ())}
+    chips = {chip.chip: chip.graph for chip in record.chips} if isinstance(record, BuildRecord) else {}
     graph = chips.get(folder.resolve().name)
-    if not graph:
+    if graph is None:
         raise ConfigError(f"{report}: says nothing of the layers of {folder.name}", "build it again")
     if format == "json":
-        click.echo(as_json({"schema_version": 1, "kind": "layers", "chip": folder.resolve().name, **graph}), nl=False)
+        head = {"schema_version": 1, "kind": "layers", "chip": folder.resolve().name}
+        click.echo(as_json({**head, **schema.to_dict(graph)}), nl=False)
         return 0
-    unit = graph["time_unit"] or "nothing: none is known"
-    click.echo(f"nodes of {graph['of']}, {graph['samples']} samples; time in {unit}")
-    print_table([_layer_row(row) for row in worst_layers(graph)])
-    for note in graph["notes"]:
+    unit = graph.time_unit or "nothing: none is known"
+    click.echo(f"nodes of {graph.of}, {graph.samples} samples; time in {unit}")
+    print_table([_layer_row(node, lost) for node, lost in worst_layers(graph)])
+    for note in graph.notes:
         click.echo(f"note: {note}")
     return 0
 
 
-def _layer_row(row: Mapping[str, Any]) -> dict[str, str]:
+def _layer_row(node: GraphNode, lost_db: float | None) -> dict[str, str]:
     return {
-        "layer": row["name"],
-        "operator": row["kind"],
-        "on": row["device"],
-        "SQNR dB": f"{row['sqnr_db']:.1f}",
-        "lost dB": "-" if row["drop_db"] is None else f"{row['drop_db']:z.1f}",
-        "MACs": count(row["macs"]),
-        "time": _time(row["time"]),
+        "layer": node.name,
+        "operator": node.kind,
+        "on": node.device,
+        "SQNR dB": f"{node.sqnr_db:.1f}",
+        "lost dB": "-" if lost_db is None else f"{lost_db:z.1f}",
+        "MACs": count(node.macs),
+        "time": _time(node.time),
     }
 
 

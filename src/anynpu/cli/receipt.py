@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from anynpu.report.figures import said_by
+from anynpu.records.build import Receipt
 
 
-def lines(receipt: Mapping[str, Any]) -> Iterator[str]:
+def lines(receipt: Receipt) -> Iterator[str]:
     """Yields one line for the whole and one for each kind of operator and reason that the CPU was left with."""
-    share = f"{receipt['operator_share']:.1%}{said_by(receipt)}"
-    yield f"receipt: {receipt['on_npu']} of {receipt['operators']} operators on the {receipt['npu']}, {share}"
-    left = Counter((op["kind"], op.get("reason", "")) for op in receipt["elsewhere"])
+    share = f"{receipt.operator_share:.1%}{receipt.said_by}"
+    yield f"receipt: {receipt.on_npu} of {receipt.operators} operators on the {receipt.npu}, {share}"
+    left = Counter((op.kind, op.reason) for op in receipt.elsewhere)
     for (kind, reason), count in left.most_common():
         yield f"  on the CPU: {count} {kind}: {reason}"

@@ -11,13 +11,13 @@ from anynpu.cli import flags
 from anynpu.cli.command import Command, refuse_unused
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole, writing
+from anynpu.records.load import KINDS, published, read
 from anynpu.records.parts import REPORT, as_json
-from anynpu.report import html, junit, records_markdown
-from anynpu.report.schema import KINDS, published, read
+from anynpu.report import html, junit, markdown
 
 FORMS = {
     "html": (html.render, "report.html"),
-    "markdown": (records_markdown.render, "report.md"),
+    "markdown": (markdown.render, "report.md"),
     "junit": (junit.render, "report.junit.xml"),
 }
 
@@ -29,7 +29,7 @@ FORMS = {
 )
 @flags.OVERWRITE
 @click.option("--as", "form", type=click.Choice(list(FORMS)), default="html", show_default=True, help="What to write.")
-@click.option("--schema", "kind", type=click.Choice(KINDS), help="Print the JSON Schema of a kind of record instead.")
+@click.option("--schema", "kind", type=click.Choice(list(KINDS)), help="Print the JSON Schema of a kind instead.")
 @flags.apply(flags.COMMON)
 @click.pass_context
 def report(
@@ -81,7 +81,11 @@ def report(
     # The report of a build's folder is made of the record beside it, again and again.
     check_free(path, overwrite or (output is None and record.is_dir()), (record, record / REPORT))
     write_whole(path, text)
-    _tell(ctx.params, path, data, form)
+    if ctx.params["format"] == "json":
+        written = {"schema_version": 1, "kind": "report", "of": data.kind, "as": form, "path": str(path)}
+        click.echo(as_json(written), nl=False)
+    else:
+        click.echo(str(path))
     return 0
 
 
@@ -90,13 +94,3 @@ def _beside(record: Path, ending: str) -> Path:
     if record.is_dir():
         return record / ending
     return record.with_name(record.stem + ending.removeprefix("report"))
-
-
-def _tell(given: dict[str, Any], path: Path, data: dict[str, Any], form: str) -> None:
-    if given["format"] == "json":
-        click.echo(
-            as_json({"schema_version": 1, "kind": "report", "of": data["kind"], "as": form, "path": str(path)}),
-            nl=False,
-        )
-    else:
-        click.echo(str(path))

@@ -121,7 +121,7 @@ def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[
         record = {"schema_version": 1, "kind": "run", "executed": what, "samples": samples, "outputs": values}
         click.echo(as_json({**record, **more}), nl=False)
         return
-    click.echo(f"executed: {what}{figures.versions_of(more)}")
+    click.echo(f"executed: {what}{figures.versions_text(more.get('versions'))}")
     rows = [
         {**({"sample": str(at)} if samples > 1 else {}), **_row(name, part)}
         for at in range(samples)

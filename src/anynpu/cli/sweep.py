@@ -6,7 +6,7 @@ import csv
 import io
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,10 @@ from anynpu.pipeline.sweep import CELLS, RECORD, Sweep, local, on_cluster
 from anynpu.pipeline.sweep import sweep as run_sweep
 from anynpu.quantize.calibration import Preprocess
 from anynpu.records.parts import as_json
+from anynpu.records.sweep import SweepRecord, SweepRow
 from anynpu.report.figures import decibel, kib, percent
 from anynpu.report.html import render
+from anynpu.schema import to_dict
 
 
 @dataclass(frozen=True)
@@ -80,12 +82,12 @@ def sweep(ctx: click.Context, /, **_: Any) -> int:
     found = run_sweep(wanted, out, flags.store(given), runner, heard)
     _write(out, found)
     if given["format"] == "json":
-        click.echo(as_json(found), nl=False)
+        click.echo(as_json(to_dict(found)), nl=False)
     else:
         _show(found)
     if not given["quiet"]:
         click.echo(f"report: {out / 'report.html'}", err=True)
-    return int(found["exit_status"])
+    return found.exit_status
 
 
 def _check_folder(out: Path) -> None:
@@ -129,53 +131,52 @@ def _plan(wanted: Sweep, format: str) -> int:
     return 0
 
 
-def _options(chosen: Mapping[str, Any]) -> str:
+def _options(chosen: Mapping[str, object]) -> str:
     return " ".join(f"{name}={value}" for name, value in chosen.items()) or "-"
 
 
-def _silent(row: Mapping[str, Any], done: int, total: int) -> None:
+def _silent(row: SweepRow, done: int, total: int) -> None:
     return
 
 
-def _say(row: Mapping[str, Any], done: int, total: int) -> None:
-    what = f"{row['model']} {row['chip']} {_options(row['options'])}"
-    click.echo(f"{done}/{total}  {what}: {row['status']}" + (f": {row['error']}" if row["error"] else ""), err=True)
+def _say(row: SweepRow, done: int, total: int) -> None:
+    what = f"{row.model} {row.chip} {row.option_text or '-'}"
+    click.echo(f"{done}/{total}  {what}: {row.status}" + (f": {row.error}" if row.error else ""), err=True)
 
 
-def _show(found: Mapping[str, Any]) -> None:
+def _show(record: SweepRecord) -> None:
     print_table(
         [
             {
-                "": "*" if r["on_front"] else "",
-                "model": r["model"],
-                "chip": r["chip"],
-                "options": _options(r["options"]),
-                "result": r["status"],
-                "float": percent(r["score_float"]),
-                "here": percent(r["score"]),
-                "SQNR dB": decibel(r["sqnr_db"]),
-                "on NPU": percent(r["on_npu"]),
-                "est. ms": "-" if r["latency_ms"] is None else f"{r['latency_ms']:.3f}",
-                "SRAM KiB": kib(r["sram_bytes"]),
-                "flash KiB": kib(r["flash_bytes"]),
+                "": "*" if row.on_front else "",
+                "model": row.model,
+                "chip": row.chip,
+                "options": row.option_text or "-",
+                "result": row.status,
+                "float": percent(row.score_float),
+                "here": percent(row.score),
+                "SQNR dB": decibel(row.sqnr_db),
+                "on NPU": percent(row.on_npu),
+                "est. ms": "-" if row.latency_ms is None else f"{row.latency_ms:.3f}",
+                "SRAM KiB": kib(row.sram_bytes),
+                "flash KiB": kib(row.flash_bytes),
             }
-            for r in found["rows"]
+            for row in record.rows
         ]
     )
     click.echo("* on the front of accuracy, latency estimate and memory: nothing else is as good in all three")
-    for note in found["notes"]:
+    for note in record.notes:
         click.echo(note)
-    for r in found["rows"]:
-        if r["error"]:
-            click.echo(f"{r['model']} {r['chip']} {_options(r['options'])}: {r['error']}")
+    for row in record.rows:
+        if row.error:
+            click.echo(f"{row.model} {row.chip} {row.option_text or '-'}: {row.error}")
 
 
-def _write(out: Path, found: Mapping[str, Any]) -> None:
+def _write(out: Path, record: SweepRecord) -> None:
     """Writes the rows as CSV and the page beside the record."""
     text = io.StringIO()
-    head = list(found["rows"][0])
-    writer = csv.DictWriter(text, head)
+    writer = csv.DictWriter(text, [column.name for column in fields(SweepRow)])
     writer.writeheader()
-    writer.writerows({**r, "options": _options(r["options"])} for r in found["rows"])
+    writer.writerows({**vars(row), "options": row.option_text or "-"} for row in record.rows)
     write_whole(out / "sweep.csv", text.getvalue())
-    write_whole(out / "report.html", render(found))
+    write_whole(out / "report.html", render(record))

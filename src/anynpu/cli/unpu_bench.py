@@ -28,8 +28,10 @@ from anynpu.pipeline.unpu_flags import BIT_WIDTH, BITS, FORMATS, INSTEAD, Flag, 
 from anynpu.pipeline.unpu_flags import flags as unpu_flags
 from anynpu.pipeline.unpu_source import LAYOUTS, Named, layouts, names, shapes
 from anynpu.pipeline.unpu_source import source as model_source
+from anynpu.records.build import BuildRecord
 from anynpu.records.parts import as_json
 from anynpu.report.figures import chip_row, table_notes
+from anynpu.schema import to_dict
 from anynpu.store import Store
 
 LISTS = (
@@ -306,7 +308,7 @@ def _finish(
     if given["debug"]:
         _tell_logs(result, flags.store(given))
     if given["format"] == "json":
-        click.echo(as_json({**data, "build": built}), nl=False)
+        click.echo(as_json({**data, "build": to_dict(built)}), nl=False)
     else:
         _print(rows, built, given["model_name"])
     if kept is not None and not given["quiet"]:
@@ -326,8 +328,8 @@ def _tell_logs(result: BuildResult, store: Store) -> None:
         click.echo(f"--- {what}: {text or 'said nothing'}", err=True)
 
 
-def _print(rows: Sequence[bench.Row], built: Mapping[str, Any], name: str) -> None:
-    chips = {chip["chip"]: chip_row(chip) for chip in built["chips"]}
+def _print(rows: Sequence[bench.Row], built: BuildRecord, name: str) -> None:
+    chips = {chip.chip: chip_row(chip) for chip in built.chips}
     empty = dict.fromkeys(next(iter(chips.values())), "-")
     shown = []
     for row in rows:
@@ -337,7 +339,7 @@ def _print(rows: Sequence[bench.Row], built: Mapping[str, Any], name: str) -> No
         first = {"format": row.wanted.format, "hardware": row.wanted.hardware, "needs": needs}
         shown.append({**first, **figures, "source tree": row.tree or "-"})
     print_table(shown, title=name)
-    for note in (*table_notes(built["chips"]), *built["notes"]):
+    for note in (*table_notes(built.chips), *built.notes):
         click.echo(note)
     for row in rows:
         for line in _complaint(row):

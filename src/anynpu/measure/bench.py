@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from anynpu.arrays import read_npz
 from anynpu.artifact import MANIFEST, Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, IntegrityError
-from anynpu.measure.outcome import error_of, figure, latency
+from anynpu.measure.outcome import SCHEMA_VERSION, error_of, figure, latency
 from anynpu.measure.stats import percentile
 from anynpu.measure.subject import Same
+from anynpu.records.bench import BenchRecord, Checked, EnergyForm, WarmUpForm
 from anynpu.runtime.device.answers import STAGES
 from anynpu.runtime.device.session import BoardSession
+from anynpu.schema import from_json
 from anynpu.tensors import Array, TensorSpec
 
 INSTRUCTIONS, INFERENCE = "instructions", "inference"
@@ -59,7 +60,7 @@ class BoardBench:
     per_inference: float
     """The mean of the same number of inferences in one go, as MLPerf Tiny measures it."""
     known_answers: int
-    outputs: Mapping[str, Any]
+    outputs: Mapping[str, object]
     error: BaseException | None = None
     """What broke the measurement off; the samples are those before."""
 
@@ -166,36 +167,36 @@ def _repeat(
     return tuple(started), None
 
 
-def board_record(found: BoardBench) -> dict[str, Any]:
-    """Returns a board's measurement as plain data; the keys are those of measure.outcome."""
+def board_record(found: BoardBench) -> BenchRecord:
+    """Returns a board's own measurement."""
     samples, counted = found.stages[INFERENCE].samples, found.unit == INSTRUCTIONS
     measured = latency(samples, found.started_s, found.unit)
-    return {
-        "executed": found.executed,
-        "scenario": "single-stream",
-        "scope": "infer",
-        "board": found.board,
-        "unit": found.unit,
-        "clock": found.clock,
-        "tick_hz": found.tick_hz,
-        "input": found.input,
-        "warmup": found.warmup,
-        "runs": len(samples),
-        "seed": None,
-        "cold": None,
-        "warm_up": {"runs": found.warmup, "seconds": None, "stable": None, "change": None},
-        "latency": None if counted else measured,
-        "counts": measured if counted else None,
-        "stages": {name: figure(stage.samples) for name, stage in found.stages.items()},
-        "ticks": {name: list(values) for name, values in found.ticks.items()},
-        "per_inference": found.per_inference,
-        "known_answers": found.known_answers,
-        "outputs": dict(found.outputs),
-        "energy": {"source": None, "why": "the board is not this machine"},
-        "warnings": [],
-        "complete": found.error is None,
-        "error": error_of(found.error),
-    }
+    return BenchRecord(
+        schema_version=SCHEMA_VERSION,
+        kind="bench",
+        executed=found.executed,
+        scenario="single-stream",
+        scope="infer",
+        board=found.board,
+        unit=found.unit,
+        clock=found.clock,
+        tick_hz=found.tick_hz,
+        input=found.input,
+        warmup=found.warmup,
+        runs=len(samples),
+        warm_up=WarmUpForm(runs=found.warmup),
+        latency=None if counted else measured,
+        counts=measured if counted else None,
+        stages={name: figure(stage.samples) for name, stage in found.stages.items()},
+        ticks=found.ticks,
+        per_inference=found.per_inference,
+        known_answers=found.known_answers,
+        outputs=from_json(Checked, found.outputs),
+        energy=EnergyForm(why="the board is not this machine"),
+        warnings=(),
+        complete=found.error is None,
+        error=error_of(found.error),
+    )
 
 
 def _check_known(session: BoardSession, sample: Sample) -> None:

@@ -1,36 +1,10 @@
-"""Is B better, worse or no different from A? The record of the kind "compare".
-
-schema_version, kind, anynpu, at       1, "compare", the version that compared, when (UTC)
-a, b                   {name, artifact (digest), fingerprint, executed, chip, tools, options}; a is the reference
-reference, candidate, executed         the two digests, and the two lines saying what ran them
-same_network           whether the fingerprints are equal; if not, every line says "not comparable"
-level, margin          of the tests; the smallest relative difference of interest
-latency                null, or (`counts` in its place, where instructions were counted and not time)
-  unit, input, order   "ms" (of counts "instructions"); what was run; the order of launches, such as "ABBAABBAAB"
-  launches             {a: [[...], ...], b: [[...], ...]}: every sample of every launch
-  summary              {a, b}: of all samples of a side, as measure.stats.Summary says
-  medians              {a, b}: what the ratio is of, the geometric mean of the medians of the launches (or blocks)
-  ratio                {median, low, high, confidence}: B over A; above 1 is slower (more instructions)
-  replicates           "launches", or "blocks" where there was one launch and its parts stand for launches
-  p_value, p_adjusted  of the permutation test; after Holm's correction over all that is judged
-  equivalent           whether the whole interval lies within the margin
-  verdict              "better", "worse", "no difference" or "not comparable"; null if it broke off
-accuracy               null, or {metric, samples, a, b, a_interval, b_interval, difference [mean, low, high], test,
-                       only_a_right, only_b_right, higher_is_better, p_value, p_adjusted, verdict}
-outputs, min_sqnr_db   null, or the fidelity of each output; the floor it was held to
-outputs_verdict        null, "same" or "different"
-outputs_shortfall      in what they differ, as in a build's gate; "" if they do not
-host                   {cpus, governor, load, load_after}
-partial, failure       whether a device failed on the way, and its words; all samples until then are kept
-verdict, notes         over everything; sentences that belong to the figures
-"""
+"""Is B better, worse or no different from A? The form of what it comes to is `records.compare`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -40,7 +14,19 @@ from anynpu.errors import ConfigError
 from anynpu.measure.inference import Launches, bootstrap_ratio, holm, log_medians, permutation_test
 from anynpu.measure.paired import FEW, Paired
 from anynpu.measure.stats import TIME_UNITS, summarize, trend
-from anynpu.schema import to_dict
+from anynpu.records.compare import (
+    Accuracy,
+    CompareRecord,
+    Conditions,
+    LatencyVersus,
+    Medians,
+    Ratio,
+    SideInfo,
+    SideSummaries,
+)
+from anynpu.records.compare import Launches as LaunchesForm
+from anynpu.records.parts import now
+from anynpu.records.shared import Fidelity, Summary
 
 BETTER, WORSE, SAME, NOT_COMPARABLE = "better", "worse", "no difference", "not comparable"
 BLOCKS = 10
@@ -90,19 +76,6 @@ class Measured:
     order: str = ""
 
 
-@dataclass(frozen=True)
-class SideInfo:
-    """Who a side is."""
-
-    name: str
-    artifact: str = ""
-    fingerprint: str = ""
-    executed: str = ""
-    chip: str = ""
-    tools: Mapping[str, str] | None = None
-    options: Mapping[str, Any] | None = None
-
-
 def fewest_launches(level: float, metrics: int = 1) -> int:
     """Returns the least launches of each side with which a permutation test can reach the level at all."""
     count = 2
@@ -150,12 +123,9 @@ def verdict_of(gain: float, p_value: float, level: float, margin: float) -> str:
     return BETTER if gain > 0 else WORSE
 
 
-def judge(
-    latency: Latency | None, accuracy: Paired | None, rules: Rules
-) -> tuple[Latency | None, dict[str, Any] | None]:
+def judge(latency: Latency | None, accuracy: Paired | None, rules: Rules) -> tuple[Latency | None, Accuracy | None]:
     """Returns both with their p-values corrected for being several (Holm) and the verdicts that follow."""
-    given = [x.p_value for x in (latency, accuracy) if x is not None]
-    adjusted = list(holm(given))
+    adjusted = list(holm([x.p_value for x in (latency, accuracy) if x is not None]))
     if latency is not None:
         latency = _decided(latency, adjusted.pop(0), rules)
     if accuracy is None:
@@ -163,7 +133,7 @@ def judge(
     p_value = adjusted.pop(0)
     scale = 1.0 if accuracy.higher_is_better else max(accuracy.a, accuracy.b, 1e-300)
     verdict = verdict_of(accuracy.gain / scale, p_value, rules.level, 0.0)
-    return latency, {**to_dict(accuracy, whole=True), "p_adjusted": p_value, "verdict": verdict}
+    return latency, Accuracy(**vars(accuracy), p_adjusted=p_value, verdict=verdict)
 
 
 def overall(verdicts: Sequence[str | None]) -> str:
@@ -190,85 +160,78 @@ def record_of(
     *,
     measured: Measured | None = None,
     accuracy: Paired | None = None,
-    outputs: Mapping[str, Any] | None = None,
+    outputs: Mapping[str, Fidelity] | None = None,
     min_sqnr_db: float | None = None,
     outputs_shortfall: str = "",
-    host: Mapping[str, Any] | None = None,
+    host: Conditions | None = None,
     failure: str = "",
     notes: Sequence[str] = (),
-) -> dict[str, Any]:
+) -> CompareRecord:
     """Returns the whole record; a measurement that broke off is kept and not judged."""
     latency = None if measured is None or failure else judge_latency(measured.a, measured.b, rules)
     latency, scores = judge(latency, accuracy, rules)
     same = a.fingerprint == b.fingerprint
     fidelity = None if outputs is None else ("different" if outputs_shortfall else "same")
-    said = [*notes, *_notes(measured, latency, accuracy), *_busy(host or {})]
-    timed = None if measured is None else _latency_record(measured, latency, rules)
+    timed = None if measured is None else _versus(measured, latency, rules)
     is_time = measured is None or measured.unit in TIME_UNITS
-    for part in (timed, scores):
-        if part is not None and not same and part["verdict"] is not None:
-            part["verdict"] = NOT_COMPARABLE
-    return {
-        "schema_version": 1,
-        "kind": "compare",
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "a": to_dict(a, whole=True),
-        "b": to_dict(b, whole=True),
-        "reference": a.artifact,
-        "candidate": b.artifact,
-        "executed": [a.executed, b.executed],
-        "same_network": same,
-        "level": rules.level,
-        "margin": rules.margin,
-        "latency": timed if is_time else None,
-        "counts": None if is_time else timed,
-        "accuracy": scores,
-        "outputs": outputs,
-        "min_sqnr_db": min_sqnr_db,
-        "outputs_verdict": fidelity,
-        "outputs_shortfall": outputs_shortfall,
-        "host": dict(host or {}),
-        "partial": bool(failure),
-        "failure": failure,
-        "verdict": _whole_verdict(timed, scores, fidelity, same, bool(failure)),
-        "notes": said,
-    }
+    if not same and timed is not None and timed.verdict is not None:
+        timed = replace(timed, verdict=NOT_COMPARABLE)
+    if not same and scores is not None:
+        scores = replace(scores, verdict=NOT_COMPARABLE)
+    verdicts = [part.verdict for part in (timed, scores) if part is not None]
+    verdicts += [WORSE] if fidelity == "different" else []
+    return CompareRecord(
+        schema_version=1,
+        kind="compare",
+        at=now(),
+        a=a,
+        b=b,
+        reference=a.artifact,
+        candidate=b.artifact,
+        executed=(a.executed, b.executed),
+        same_network=same,
+        level=rules.level,
+        margin=rules.margin,
+        latency=timed if is_time else None,
+        counts=None if is_time else timed,
+        accuracy=scores,
+        outputs=outputs,
+        min_sqnr_db=min_sqnr_db,
+        outputs_verdict=fidelity,
+        outputs_shortfall=outputs_shortfall,
+        host=host,
+        partial=bool(failure),
+        failure=failure,
+        verdict=None if failure else overall(verdicts) if same else NOT_COMPARABLE,
+        notes=(*notes, *_notes(measured, latency, accuracy), *_busy(host)),
+    )
 
 
-def _whole_verdict(
-    latency: Mapping[str, Any] | None,
-    accuracy: Mapping[str, Any] | None,
-    fidelity: str | None,
-    same: bool,
-    broken: bool,
-) -> str | None:
-    if broken:
-        return None
-    verdicts = [part["verdict"] for part in (latency, accuracy) if part is not None]
-    if fidelity == "different":
-        verdicts.append(WORSE)
-    return overall(verdicts) if same else NOT_COMPARABLE
+def _versus(measured: Measured, judged: Latency | None, rules: Rules) -> LatencyVersus:
+    versus = LatencyVersus(
+        unit=measured.unit,
+        input=measured.input,
+        order=measured.order,
+        launches=LaunchesForm(a=tuple(map(tuple, measured.a)), b=tuple(map(tuple, measured.b))),
+        summary=SideSummaries(a=_summary(measured.a), b=_summary(measured.b)),
+    )
+    if judged is None:
+        return versus
+    return replace(
+        versus,
+        medians=Medians(a=judged.a, b=judged.b),
+        ratio=Ratio(median=judged.ratio, low=judged.low, high=judged.high, confidence=1 - rules.level),
+        replicates=judged.replicates,
+        p_value=judged.p_value,
+        p_adjusted=judged.p_adjusted,
+        equivalent=judged.equivalent,
+        verdict=judged.verdict,
+    )
 
 
-def _latency_record(measured: Measured, found: Latency | None, rules: Rules) -> dict[str, Any]:
-    record: dict[str, Any] = {
-        "unit": measured.unit,
-        "input": measured.input,
-        "order": measured.order,
-        "launches": {"a": [list(s) for s in measured.a], "b": [list(s) for s in measured.b]},
-        "summary": {name: _summary(side) for name, side in (("a", measured.a), ("b", measured.b))},
-    }
-    keys = ("medians", "ratio", "replicates", "p_value", "p_adjusted", "equivalent", "verdict")
-    if found is None:
-        return record | dict.fromkeys(keys)
-    ratio = {"median": found.ratio, "low": found.low, "high": found.high, "confidence": 1 - rules.level}
-    rest = {name: getattr(found, name) for name in keys[2:]}
-    return {**record, "medians": {"a": found.a, "b": found.b}, "ratio": ratio, **rest}
-
-
-def _summary(launches: Launches) -> dict[str, Any] | None:
+def _summary(launches: Launches) -> Summary | None:
     samples = [value for launch in launches for value in launch]
-    return summarize(samples).to_json() if samples else None
+    return summarize(samples) if samples else None
 
 
 def _notes(measured: Measured | None, latency: Latency | None, accuracy: Paired | None) -> list[str]:
@@ -286,8 +249,8 @@ def _notes(measured: Measured | None, latency: Latency | None, accuracy: Paired 
     return notes
 
 
-def _busy(host: Mapping[str, Any]) -> list[str]:
-    load, cpus = host.get("load"), host.get("cpus")
-    if load is None or cpus is None or load <= cpus:
+def _busy(host: Conditions | None) -> list[str]:
+    if host is None or host.load is None or host.cpus is None or host.load <= host.cpus:
         return []
-    return [f"the machine was busy before the first launch (load {load:g} on {cpus} CPUs): the times are not its best"]
+    load = f"load {host.load:g} on {host.cpus} CPUs"
+    return [f"the machine was busy before the first launch ({load}): the times are not its best"]

@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from anynpu.errors import ConfigError, DeviceError
 from anynpu.measure.host import read_number, read_text
+from anynpu.records.bench import EnergyForm
 from anynpu.tensors import Array
 
 ROOT = Path("/")
@@ -340,30 +341,30 @@ def _channels(device: Path) -> list[tuple[Path, ...]]:
     return pairs
 
 
-def account(meter: Meter | None, reading: Reading | None, idle: Reading | None, inferences: int) -> dict[str, Any]:
-    """Returns the energy of a measurement as plain data, labelled; `source` None says that there is none, and `why`.
+def account(meter: Meter | None, reading: Reading | None, idle: Reading | None, inferences: int) -> EnergyForm:
+    """Returns the energy of a measurement, labelled; `source` None says that there is none, and `why`.
 
     Where the machine drew no less at rest, the net is not known: `net_j` is None and `idle_w` says why.
     """
     if meter is None or reading is None or not inferences:
-        return {"source": None, "why": NONE if meter is None else f"{meter.source} gave nothing"}
+        return EnergyForm(why=NONE if meter is None else f"{meter.source} gave nothing")
     net = None if idle is None else reading.joules - idle.watts * reading.seconds
     net = None if net is not None and net <= 0 else net
-    return {
-        "source": meter.source,
-        "label": meter.label,
-        "method": "counter" if reading.rate_hz is None else "integrated samples",
-        "rate_hz": reading.rate_hz,
-        "samples": reading.samples,
-        "window_s": reading.seconds,
-        "inferences": inferences,
-        "average_w": reading.watts,
-        "idle_w": None if idle is None else idle.watts,
-        "gross_j": reading.joules,
-        "net_j": net,
-        "gross_j_per_inference": reading.joules / inferences,
-        "net_j_per_inference": None if net is None else net / inferences,
-    }
+    return EnergyForm(
+        source=meter.source,
+        label=meter.label,
+        method="counter" if reading.rate_hz is None else "integrated samples",
+        rate_hz=reading.rate_hz,
+        samples=reading.samples,
+        window_s=reading.seconds,
+        inferences=inferences,
+        average_w=reading.watts,
+        idle_w=None if idle is None else idle.watts,
+        gross_j=reading.joules,
+        net_j=net,
+        gross_j_per_inference=reading.joules / inferences,
+        net_j_per_inference=None if net is None else net / inferences,
+    )
 
 
 def parse_window(flag: str, text: str) -> Window:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from anynpu.measure.labels import class_numbers, require_metric
 from anynpu.measure.metrics import METRICS, chance_of, chance_sentence, score, within_first
 from anynpu.measure.paired import FEW, SQUARED_ERROR, Paired
 from anynpu.measure.pairs import Pairs, pearson, row_cosines, spearman
+from anynpu.records.shared import Figure
 from anynpu.schema import near
 from anynpu.tasks.detect import Detections, Detector
 from anynpu.tasks.embed import TextTower
@@ -63,18 +63,6 @@ class Outcome:
     notes: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     chance: tuple[float, str] | None = None
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A score and its 95 % interval; None where nothing counts towards it."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"value": self.value, "low": self.low, "high": self.high}
 
 
 @dataclass

@@ -4,45 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 
 from anynpu.errors import AccuracyError, ConfigError, IntegrityError
 from anynpu.measure.decibels import ratio_db
 from anynpu.measure.variation import compare_variation
+from anynpu.records.shared import Fidelity
 from anynpu.tensors import Array
 
 BLOCK = 1 << 13
 """Values at a time: they stay in the cache, and no product of so few is spread over threads."""
-
-
-@dataclass(frozen=True)
-class Fidelity:
-    """How one output follows its reference over all samples.
-
-    `sqnr_db` is 10 log10(sum ref^2 / sum err^2); `sqnr_var_db` puts the variance of the reference above the mean square
-    of the error, so that a large constant offset earns nothing; `sqnr_centred_db` does so with what varies over the
-    samples, and `unresolved`, `lost`, `uneven` and `strays` go with it (`measure.variation.Variation`). All end at
-    +-200 dB, which an exact match reaches. `argmax_agreement` is None where the axis holds one value or nothing is
-    highest; of equal highest values none agrees.
-    """
-
-    cosine: float
-    sqnr_db: float
-    sqnr_var_db: float
-    max_abs_error: float
-    argmax_agreement: float | None
-    count: int
-    sqnr_centred_db: float | None = None
-    unresolved: str = ""
-    lost: tuple[str, ...] = ()
-    uneven: str = ""
-    strays: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def compare_outputs(

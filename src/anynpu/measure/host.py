@@ -13,14 +13,14 @@ import platform
 import resource
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from anynpu.measure import workers
 from anynpu.measure.timer import clock
+from anynpu.records.bench import Machine, Span, Used
 
 ROOT = Path("/")
 BUSY_CORES = 0.5
@@ -60,22 +60,22 @@ def temperature_c(root: Path = ROOT) -> float | None:
     return max(found) / 1000 if found else None
 
 
-def describe(root: Path = ROOT) -> dict[str, Any]:
+def describe(root: Path = ROOT) -> Machine:
     """Returns what the machine is and how it is set."""
     governors = {read_text(p) for p in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")}
     boost = read_text(root / "sys/devices/system/cpu/cpufreq/boost")
     turbo_off = read_text(root / "sys/devices/system/cpu/intel_pstate/no_turbo")
-    return {
-        "cpu": _cpu_name(root),
-        "name": f"{platform.node()} {platform.machine()}",
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
-        "affinity": sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        "governor": ", ".join(sorted(filter(None, governors))) or None,
-        "turbo": boost == "1" if boost else turbo_off == "0" if turbo_off else None,
-        "load_1min": os.getloadavg()[0],
-    }
+    return Machine(
+        cpu=_cpu_name(root),
+        name=f"{platform.node()} {platform.machine()}",
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        cores=os.cpu_count(),
+        affinity=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else None,
+        governor=", ".join(sorted(filter(None, governors))) or None,
+        turbo=boost == "1" if boost else turbo_off == "0" if turbo_off else None,
+        load_1min=os.getloadavg()[0],
+    )
 
 
 def _cpu_name(root: Path) -> str | None:
@@ -191,7 +191,7 @@ class Watch:
         elif self.collections:
             self.collections[-1] = (self.collections[-1][0], clock())
 
-    def stop(self) -> dict[str, Any]:
+    def stop(self) -> Used:
         """Ends the window and returns what was used in it."""
         first, last = self._first, _Moment.now(self.root)
         assert first is not None
@@ -199,40 +199,33 @@ class Watch:
         self._look(clock())
         wall = (last.at - first.at) / 1e9
         user, system = last.used.user_s - first.used.user_s, last.used.system_s - first.used.system_s
-        found = {
-            "wall_s": wall,
-            "cpu_user_s": user,
-            "cpu_system_s": system,
-            "cores_used": (user + system) / wall,
-            "other_cores_used": None,
-            "stolen_cores": None,
-            "held_back_s": max(0.0, last.held_back_s - first.held_back_s),
-            "asleep_s": max(0.0, last.asleep_s - first.asleep_s),
-            "involuntary_switches": self.looks[-1].switches - self.looks[0].switches,
-            "worker_processes": len(last.used.workers),
-            "worker_cpu_s": max(0.0, user + system - (last.used.own_s - first.used.own_s)),
-            **self._memory(last.used.workers),
-            "frequency_mhz": _range([look.mhz for look in self.looks]),
-            "temperature_c": _range([look.degrees for look in self.looks]),
-            "gc_collections": len(self.collections),
-        }
-        if first.busy is not None and last.busy is not None:
-            busy, stolen = (after - before for before, after in zip(first.busy, last.busy, strict=True))
-            found["other_cores_used"] = max(0.0, (busy - user - system) / wall)
-            found["stolen_cores"] = max(0.0, stolen / wall)
-        return found
-
-    def _memory(self, processes: Sequence[int]) -> dict[str, Any]:
-        """Returns the most memory of this process and of the workers that are there at the end."""
         rss, reset = self._rss
         peak = (workers.memory(self.root, "VmHWM") if reset else None) or _lifetime_peak()
-        theirs = sum(workers.memory(self.root, "VmHWM", process) or 0 for process in processes)
-        return {
-            "peak_rss_bytes": peak + theirs,
-            "peak_rss_of": "the measured window" if reset else "the whole process",
-            "rss_delta_bytes": None if rss is None or not reset else max(0, peak - rss),
-            "worker_peak_rss_bytes": theirs,
-        }
+        # Of the workers that are there at the end.
+        theirs = sum(workers.memory(self.root, "VmHWM", process) or 0 for process in last.used.workers)
+        busy = stolen = None
+        if first.busy is not None and last.busy is not None:
+            busy, stolen = (after - before for before, after in zip(first.busy, last.busy, strict=True))
+        return Used(
+            wall_s=wall,
+            cpu_user_s=user,
+            cpu_system_s=system,
+            cores_used=(user + system) / wall,
+            other_cores_used=None if busy is None else max(0.0, (busy - user - system) / wall),
+            stolen_cores=None if stolen is None else max(0.0, stolen / wall),
+            held_back_s=max(0.0, last.held_back_s - first.held_back_s),
+            asleep_s=max(0.0, last.asleep_s - first.asleep_s),
+            involuntary_switches=self.looks[-1].switches - self.looks[0].switches,
+            worker_processes=len(last.used.workers),
+            worker_cpu_s=max(0.0, user + system - (last.used.own_s - first.used.own_s)),
+            peak_rss_bytes=peak + theirs,
+            peak_rss_of="the measured window" if reset else "the whole process",
+            rss_delta_bytes=None if rss is None or not reset else max(0, peak - rss),
+            worker_peak_rss_bytes=theirs,
+            frequency_mhz=_range([look.mhz for look in self.looks]),
+            temperature_c=_range([look.degrees for look in self.looks]),
+            gc_collections=len(self.collections),
+        )
 
     def causes(self, began: int, ended: int) -> list[str]:
         """Returns what may have made the run between two moments slow."""
@@ -250,15 +243,15 @@ class Watch:
         return found
 
 
-def _range(values: list[float | None]) -> dict[str, float] | None:
+def _range(values: list[float | None]) -> Span | None:
     known = [value for value in values if value is not None]
-    return {"first": known[0], "min": min(known), "max": max(known), "last": known[-1]} if known else None
+    return Span(first=known[0], min=min(known), max=max(known), last=known[-1]) if known else None
 
 
-def throttled(used: dict[str, Any]) -> bool:
+def throttled(used: Used) -> bool:
     """Says whether the cores became clearly slower within the window."""
-    mhz = used.get("frequency_mhz")
-    return bool(mhz and mhz["last"] < SLOWER * mhz["first"])
+    mhz = used.frequency_mhz
+    return mhz is not None and mhz.last < SLOWER * mhz.first
 
 
 @contextmanager

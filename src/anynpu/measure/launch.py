@@ -17,6 +17,7 @@ import numpy as np
 from anynpu import tool
 from anynpu.errors import AnyNpuError, DeviceError
 from anynpu.measure.host import without_gc
+from anynpu.records.compare import Conditions
 from anynpu.runtime.base import Session, open_artifact, open_session, run_stored
 from anynpu.tensors import Array
 
@@ -163,7 +164,7 @@ def _one(side: Side, job: Job, scratch: Path) -> None:
         )
 
 
-def conditions() -> dict[str, Any]:
+def conditions() -> Conditions:
     """Returns what the machine is doing that could disturb a measurement, as far as it tells."""
     governor = None
     with suppress(OSError):
@@ -172,4 +173,4 @@ def conditions() -> dict[str, Any]:
     with suppress(OSError, AttributeError):
         load = round(os.getloadavg()[0], 2)
     name = f"{platform.node()} {platform.machine()}"
-    return {"name": name, "cpus": os.cpu_count(), "governor": governor, "load": load}
+    return Conditions(name=name, cpus=os.cpu_count(), governor=governor, load=load)

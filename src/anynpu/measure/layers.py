@@ -10,6 +10,7 @@ import numpy as np
 
 from anynpu.measure.decibels import ratio_db
 from anynpu.measure.samples import SampleSet
+from anynpu.records.build import GraphForm, GraphNode
 from anynpu.runtime.base import stored_inputs
 from anynpu.tensors import Array, TensorSpec, by_name
 
@@ -111,19 +112,18 @@ def _tensors(
     return found
 
 
-def worst_layers(graph: Mapping[str, Any], count: int = WORST) -> list[dict[str, Any]]:
-    """Returns the nodes of a graph record with the lowest SQNR, each with what it lost against its inputs.
-
-    `drop_db` is the SQNR of the node's worst compared input less its own: where a fault begins, it is large.
-    """
-    rows = [{**node, "drop_db": lost} for node, lost in zip(graph["nodes"], layer_losses(graph), strict=True)]
-    return sorted((row for row in rows if row["sqnr_db"] is not None), key=lambda row: row["sqnr_db"])[:count]
+def worst_layers(graph: GraphForm, count: int = WORST) -> list[tuple[GraphNode, float | None]]:
+    """Returns the nodes of a graph with the lowest SQNR, each with what it lost against its inputs: the SQNR of its
+    worst compared input less its own, which is large where a fault begins."""
+    known = [pair for pair in zip(graph.nodes, layer_losses(graph), strict=True) if pair[0].sqnr_db is not None]
+    return sorted(known, key=lambda pair: pair[0].sqnr_db or 0.0)[:count]
 
 
-def layer_losses(graph: Mapping[str, Any]) -> list[float | None]:
+def layer_losses(graph: GraphForm) -> list[float | None]:
     """Returns for every node how much lower its SQNR is than that of its worst compared input."""
-    tensors, losses = graph["tensors"], []
-    for node in graph["nodes"]:
-        before = [tensors[name]["sqnr_db"] for name in node["inputs"] if tensors[name]["sqnr_db"] is not None]
-        losses.append(min(before) - node["sqnr_db"] if before and node["sqnr_db"] is not None else None)
+    errors = {name: tensor.sqnr_db for name, tensor in graph.tensors.items() if tensor}
+    losses: list[float | None] = []
+    for node in graph.nodes:
+        before = [error for name in node.inputs if (error := errors.get(name)) is not None]
+        losses.append(min(before) - node.sqnr_db if before and node.sqnr_db is not None else None)
     return losses

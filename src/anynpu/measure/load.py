@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from anynpu.measure import host, stats
 from anynpu.measure.energy import Meter, Reading
 from anynpu.measure.subject import RUN, Subject
 from anynpu.measure.timer import Timer, calibrate, clock
+from anynpu.records.bench import Machine, Used
 
 SINGLE, MULTI, SERVER, OFFLINE = "single-stream", "multi-stream", "server", "offline"
 SCENARIOS = (SINGLE, MULTI, SERVER, OFFLINE)
@@ -172,9 +173,9 @@ class Result:
     warm_up: WarmUp
     trace: Trace
     watch: host.Watch
-    used: dict[str, Any]
-    outputs: dict[str, Any]
-    machine: dict[str, Any]
+    used: Used
+    outputs: Mapping[str, object]
+    machine: Machine
     error: BaseException | None = None
     reading: Reading | None = None
     idle: Reading | None = None
@@ -331,7 +332,7 @@ class Runner:
                 reading = meter.stop()
             except AnyNpuError as error:
                 energy_error = error
-        self._tell("measure", used["wall_s"])
+        self._tell("measure", used.wall_s)
         return Result(
             self.subject.what, self.subject.scope, self.settings, self.timer, self.load_ns, self.first_ns, self.warm,
             trace, watch, used, self.subject.outputs(), machine, error_, reading, idle, energy_error,

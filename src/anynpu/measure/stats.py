@@ -7,9 +7,7 @@ second mode and autocorrelation are reported beside the figures they disturb. Te
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -24,7 +22,7 @@ from anynpu.measure.inference import (
     sign_flip_test,
     wilson,
 )
-from anynpu.schema import to_dict
+from anynpu.records.shared import Estimate, Modes, Summary, Trend
 from anynpu.tensors import Array
 
 __all__ = [
@@ -65,57 +63,6 @@ MODE_VALLEY = 0.5
 MODE_LEVEL = 1e-4
 FEWEST_FOR_MODES = 50
 FEWEST_FOR_TREND = 8
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A percentile and its confidence interval; a bound that the sample cannot give is None."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
-@dataclass(frozen=True)
-class Trend:
-    """Mann-Kendall: tau is -1 (always falling) to 1 (always rising); a small p-value says it is no accident."""
-
-    tau: float
-    p_value: float
-
-
-@dataclass(frozen=True)
-class Modes:
-    """Two heaps: where they peak, the value that parts them, the share above it, and the valley's relative depth."""
-
-    low: float
-    high: float
-    split: float
-    share_high: float
-    valley: float
-
-
-@dataclass(frozen=True)
-class Summary:
-    """All that a list of samples supports; the raw samples stay with whoever measured them."""
-
-    count: int
-    min: float
-    median: float
-    median_interval: tuple[float, float | None] | None
-    mad: float
-    mean: float
-    max: float
-    percentiles: Mapping[str, Estimate]
-    effective_size: float
-    trend: Trend
-    modes: Modes | None
-    outliers: tuple[int, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain JSON data with every field."""
-        record: dict[str, Any] = to_dict(self, whole=True)
-        return record
 
 
 def checked(samples: Samples) -> Array:

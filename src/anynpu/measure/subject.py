@@ -40,7 +40,7 @@ class Subject(Protocol):
         """Returns the nanoseconds of every part of the last call, by name; nothing where there is one part only."""
         ...
 
-    def outputs(self) -> dict[str, Any]:
+    def outputs(self) -> Mapping[str, object]:
         """Returns what was checked, for the record."""
         ...
 
@@ -78,7 +78,7 @@ class Same:
             cause="memory that one run leaves for the next, or a race",
         )
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Mapping[str, object]:
         return {"checked": self.runs, "differ": 0, "crc32": {name: f"{crc:08x}" for name, crc in self.first.items()}}
 
 
@@ -105,7 +105,7 @@ class Infer:
     def stages(self) -> Mapping[str, int]:
         return self.session.stages() if isinstance(self.session, Staged) else {}
 
-    def outputs(self) -> dict[str, Any]:
+    def outputs(self) -> Mapping[str, object]:
         return self._same.to_json()
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class Pipeline:
         after = {"post": parts[4]} if self._post is not None else {}
         return {**before, "quantise": parts[1], **inner, "dequantise": parts[3], **after}
 
-    def outputs(self) -> dict[str, Any]:
+    def outputs(self) -> Mapping[str, object]:
         return self._same.to_json()
 
     def close(self) -> None:

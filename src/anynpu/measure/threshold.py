@@ -3,30 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
+from anynpu.records.shared import Threshold
+
 UNITS = {"_db": "dB", "_points": "points"}
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """A threshold in force. `origin` is the flag, the file or the environment variable that set it."""
-
-    name: str
-    value: float
-    default: float
-    unit: str = ""
-    origin: str = ""
-
-    @property
-    def changed(self) -> bool:
-        return self.value != self.default
-
-    def __str__(self) -> str:
-        name, unit = self.name.replace("_", "-"), f" {self.unit}" if self.unit else ""
-        by = f", set by {self.origin}" if self.origin else ""
-        return f"gate in force: {name} {self.value:g}{unit} instead of {self.default:g}{unit}{by}"
 
 
 def setting_of(field: str) -> str:

@@ -2,24 +2,22 @@
 
 Every session has one owning thread, which opens it and is the only one to call it. Sessions that keep Python's lock
 while they compute take turns here whatever the device could do; `cores_used` tells.
-
-    together    {seconds, cores_used, models: [{name, executed, cold, alone, together, slowdown, error}]}
-                alone and together as `latency`; slowdown {ratio, low, high}: of the medians, from their intervals
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
 
 from anynpu.errors import ConfigError
 from anynpu.measure import host
 from anynpu.measure.load import SINGLE, Result, Runner, Settings, Tell
 from anynpu.measure.outcome import error_of, latency, to_record
 from anynpu.measure.subject import Subject
+from anynpu.records.bench import BenchRecord, Cold, Latency, ModelTogether, Slowdown, Together
+from anynpu.records.shared import Summary
 
 
 class _Owner:
@@ -64,7 +62,7 @@ class _Rule:
 
 def measure_together(
     openers: Sequence[tuple[str, Callable[[], Subject]]], settings: Settings, tell: Tell
-) -> tuple[dict[str, Any], BaseException | None]:
+) -> tuple[BenchRecord, BaseException | None]:
     """Returns the record of the first model alone with `together` in it, and what broke the measurement off."""
     if settings.scenario != SINGLE:
         raise ConfigError(f"several models at once are measured single-stream, not {settings.scenario}")
@@ -80,10 +78,8 @@ def measure_together(
         for owner in owners:
             owner.close()
     error = next((result.error for result in (*both, *alone) if result.error is not None), None)
-    record = to_record(alone[0])
-    record["together"] = _record(owners, alone, both)
-    record["complete"], record["error"] = error is None, error_of(error)
-    return record, error
+    together = _together(owners, alone, both)
+    return replace(to_record(alone[0]), together=together, complete=error is None, error=error_of(error)), error
 
 
 def _one_by_one(owners: Sequence[_Owner], settings: Settings, halt: threading.Event) -> list[Result]:
@@ -122,40 +118,40 @@ def _wait(futures: Sequence[Future[Result]], halt: threading.Event) -> list[Resu
     return found
 
 
-def _record(owners: Sequence[_Owner], alone: Sequence[Result], both: Sequence[Result]) -> dict[str, Any]:
+def _together(owners: Sequence[_Owner], alone: Sequence[Result], both: Sequence[Result]) -> Together:
     models = []
     for at, (owner, single) in enumerate(zip(owners, alone, strict=False)):
         shared = both[at] if both else None
         a, b = _latency(single), None if shared is None else _latency(shared)
         error = single.error if shared is None or single.error else shared.error
         models.append(
-            {
-                "name": owner.name,
-                "executed": single.what,
-                "cold": {"load_ms": single.load_ns / 1e6, "first_ms": single.first_ns / 1e6},
-                "alone": a,
-                "together": b,
-                "slowdown": slowdown(a["summary"], b["summary"] if b else None),
-                "error": error_of(error),
-            }
+            ModelTogether(
+                name=owner.name,
+                executed=single.what,
+                cold=Cold(load_ms=single.load_ns / 1e6, first_ms=single.first_ns / 1e6),
+                alone=a,
+                together=b,
+                slowdown=slowdown(a.summary, b.summary if b else None),
+                error=error_of(error),
+            )
         )
-    used = both[0].used if both else {}
-    return {"seconds": used.get("wall_s"), "cores_used": used.get("cores_used"), "models": models}
+    used = both[0].used if both else None
+    return Together(
+        seconds=used.wall_s if used else None, cores_used=used.cores_used if used else None, models=tuple(models)
+    )
 
 
-def _latency(result: Result) -> dict[str, Any]:
+def _latency(result: Result) -> Latency:
     trace = result.trace
     return latency(trace.samples_ms(), trace.started_s(), batch=trace.per if trace.mean else 1)
 
 
-def slowdown(alone: Mapping[str, Any] | None, shared: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def slowdown(alone: Summary | None, shared: Summary | None) -> Slowdown | None:
     """Returns the ratio of the medians and, from the two medians' own intervals, how small and large it can be."""
-    if not alone or not shared or not alone["median"]:
+    if not alone or not shared or not alone.median:
         return None
-    a, b = alone["median_interval"], shared["median_interval"]
-    whole = a is not None and b is not None and a[1] is not None and b[1] is not None
-    return {
-        "ratio": shared["median"] / alone["median"],
-        "low": b[0] / a[1] if whole else None,
-        "high": b[1] / a[0] if whole else None,
-    }
+    (a_low, a_high), (b_low, b_high) = (each.median_interval or (None, None) for each in (alone, shared))
+    ratio = shared.median / alone.median
+    if a_low is None or a_high is None or b_low is None or b_high is None:
+        return Slowdown(ratio=ratio)
+    return Slowdown(ratio=ratio, low=b_low / a_high, high=b_high / a_low)

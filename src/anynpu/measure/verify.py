@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, DeviceError, IntegrityError
-from anynpu.measure.fidelity import Fidelity, compare_arrays, compare_outputs
+from anynpu.measure.fidelity import compare_arrays, compare_outputs
 from anynpu.measure.kernels import kernel_notes
 from anynpu.measure.metrics import at_chance, score
 from anynpu.measure.pace import slower_than_float
@@ -19,8 +19,11 @@ from anynpu.measure.reference import judge_reference
 from anynpu.measure.refusals import refusal, second_opinions
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.variation import BURIED_DB, ENOUGH_SAMPLES, FLOOR_DB
+from anynpu.records.build import FLOAT_MODEL, Verification
+from anynpu.records.shared import Fidelity
 from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
 from anynpu.runtime.versions import versions_of
+from anynpu.schema import to_dict
 from anynpu.tensors import Array, TensorSpec, by_name
 
 MACS_BUDGET = 6_000_000_000
@@ -28,7 +31,6 @@ HERE = "onnx-ort"
 """The format that the CPU of this host runs for its own sake, not as a stand-in for a chip."""
 MIN_SAMPLES = 50
 ANSWERS = 5
-FLOAT_MODEL = "the float model"
 REFERENCES = {"tflite-float": "litert"}
 """What executes a float model where that is not the first runtime of its format: TFLite-Micro lacks operators."""
 
@@ -39,43 +41,6 @@ class Gate:
 
     min_sqnr_db: float = 10.0
     max_drop_points: float = 5.0
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What came out of executing an artifact beside the float model on the same samples.
-
-    `unfit` says why nothing can be proven with the float model itself; `warnings` are what a user should look into.
-    """
-
-    executed: str
-    device: str
-    stands_for: str
-    samples: int
-    held_out: bool
-    outputs: Mapping[str, Fidelity]
-    host: str = ""
-    metric: str = ""
-    score_float: float | None = None
-    score: float | None = None
-    arena_bytes: int | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """Of the driver, firmware and runtime that executed it, as far as they can be asked."""
-    notes: tuple[str, ...] = field(default_factory=tuple)
-    unfit: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    reference: str = FLOAT_MODEL
-    """What it was compared with."""
-
-    @property
-    def sqnr_db(self) -> float:
-        """The SQNR of the worst output."""
-        return min(f.sqnr_db for f in self.outputs.values())
-
-    @property
-    def cosine(self) -> float:
-        """The cosine of the worst output."""
-        return min(f.cosine for f in self.outputs.values())
 
 
 def sample_count(available: int, macs: int | None) -> int:
@@ -211,7 +176,7 @@ def verify(
         "device": kind.name,
         "host": getattr(session, "host", ""),
         "samples": len(samples),
-        "outputs": {name: f.to_json() for name, f in fidelities.items()},
+        "outputs": {name: to_dict(each, whole=True) for name, each in fidelities.items()},
         "arena_bytes": session.arena_bytes() if hasattr(session, "arena_bytes") else None,
         "versions": versions_of(session),
         "notes": [*refused, *said, *kernel_notes(session, known)],

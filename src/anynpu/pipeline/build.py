@@ -12,7 +12,7 @@ from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsupported
 from anynpu.measure import sources
 from anynpu.measure.threshold import sentences
-from anynpu.measure.verify import FLOAT_MODEL, Gate, Verification, judge
+from anynpu.measure.verify import Gate, judge
 from anynpu.pipeline.layers import empty, float_twin, graph
 from anynpu.pipeline.planner import Link, plan_all, source_format
 from anynpu.pipeline.request import Request
@@ -21,6 +21,7 @@ from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
 from anynpu.platform import Platform
 from anynpu.quantize.tflite_given import GIVEN
+from anynpu.records.build import FLOAT_MODEL, GraphForm, StageTiming, Verification
 from anynpu.runtime.base import choose
 from anynpu.source.load import identify
 from anynpu.store import Store
@@ -39,12 +40,12 @@ class ChipResult:
     artifacts: tuple[Artifact, ...] = ()
     verification: Verification | None = None
     evidence: Artifact | None = None
-    graph: dict[str, Any] | None = None
+    graph: GraphForm | None = None
     not_verified: str = ""
     error: AnyNpuError | None = None
     verdict: str = ""
     seconds: float = 0.0
-    timings: tuple[dict[str, Any], ...] = ()
+    timings: tuple[StageTiming, ...] = ()
 
     @property
     def artifact(self) -> Artifact | None:
@@ -87,7 +88,7 @@ class BuildResult:
     calibration: Artifact | None = None
     test: Artifact | None = None
     chips: list[ChipResult] = field(default_factory=list)
-    timings: tuple[dict[str, Any], ...] = ()
+    timings: tuple[StageTiming, ...] = ()
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -101,7 +102,7 @@ class Timed:
 
     def __init__(self, inner: Observer) -> None:
         self.inner = inner
-        self.stages: list[dict[str, Any]] = []
+        self.stages: list[StageTiming] = []
 
     def started(self, chip: str, stage: str) -> None:
         self.inner.started(chip, stage)
@@ -110,11 +111,11 @@ class Timed:
         self.inner.progress(done, total)
 
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
-        self.stages.append({"chip": chip, "stage": stage, "seconds": round(seconds, 3), "cached": hit})
+        self.stages.append(StageTiming(chip=chip, stage=stage, seconds=round(seconds, 3), cached=hit))
         self.inner.finished(chip, stage, seconds, hit)
 
-    def of(self, chip: str) -> tuple[dict[str, Any], ...]:
-        return tuple(s for s in self.stages if s["chip"] == chip)
+    def of(self, chip: str) -> tuple[StageTiming, ...]:
+        return tuple(stage for stage in self.stages if stage.chip == chip)
 
 
 def platforms(names: Iterable[str]) -> tuple[Platform, ...]:
@@ -276,7 +277,7 @@ def _proof(
     return {"not_verified": f"nothing on this machine executes {final.manifest.format}"}
 
 
-def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> dict[str, Any] | None:
+def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> GraphForm | None:
     """Returns the graph of what was made, whatever came of it; a figure that cannot be had is a note, no failure."""
     if not made or result.model is None or result.test is None:
         return None
@@ -284,13 +285,13 @@ def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: Build
         found = steps.layers(platform.name, (result.model, *made), result.test)
         if found is None:
             return None
-        record = graph(schema.read_json(found.main), made[-1])
+        drawn = graph(schema.from_json(GraphForm, schema.read_json(found.main)), made[-1])
         inner = found.path / INNER
         placed = made[-1].manifest.placement
         # TFLite-Micro, which runs what is left to the CPU, has no place in this process.
         if made[-1].manifest.format == "tflite-vela" and inner.is_file() and placed and not placed.elsewhere():
-            add_stream_errors(record, steps.stream_layers(platform.name, made, result.model, result.test, found))
-        return record
+            return add_stream_errors(drawn, steps.stream_layers(platform.name, made, result.model, result.test, found))
+        return drawn
     except (AnyNpuError, OSError, KeyError, ValueError) as error:
         return empty(made[-1].manifest.format, f"no figures per layer: {error}")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -18,11 +18,13 @@ from anynpu.measure.layers import Inner, LayerError, Match, compare_layers, samp
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.verify import run_all
 from anynpu.pipeline.stream_error import keep_inner
+from anynpu.records.build import GraphForm, GraphNode, GraphTensor
 from anynpu.runtime.base import choose
 
 if TYPE_CHECKING:
     from anynpu.graph.outline import NodeOutline, Outline, TensorOutline
 
+T = TypeVar("T")
 FILE = "layers.json"
 PER_LAYER = "per_layer.csv"
 CYCLES, MILLISECONDS = "cycles (Vela estimate)", "ms (measured, onnxruntime profile)"
@@ -55,13 +57,14 @@ def float_twin(chain: Sequence[Artifact]) -> Artifact | None:
     return next((a for a in reversed(chain) if a.manifest.format == "tflite-float"), None)
 
 
-def empty(of: str, note: str) -> dict[str, Any]:
-    """Returns the record of a graph of which nothing is known but why."""
-    return {"nodes": [], "time_unit": None, "tensors": {}, "of": of, "samples": 0, "notes": [note]}
+def empty(of: str, note: str) -> GraphForm:
+    """Returns a graph of which nothing is known but why."""
+    return GraphForm(nodes=(), of=of, notes=(note,))
 
 
-def inspect(candidate: str, reference: str, floating: str, data: str, inner: str) -> dict[str, Any]:
-    """Returns nodes and tensors of an artifact with errors and times as JSON data (runs in a child process).
+def inspect(candidate: str, reference: str, floating: str, data: str, inner: str) -> object:
+    """Returns nodes and tensors of an artifact with errors and times as the JSON of a `GraphForm` (runs in a child
+    process).
 
     The float model's tensors for the first samples are written to the file `inner`: streams are compared with them.
     """
@@ -82,13 +85,19 @@ def inspect(candidate: str, reference: str, floating: str, data: str, inner: str
             keep_inner(view.reference(), view.matches, samples, truth, Path(inner))
         if subject.manifest.format == "onnx-ort":
             times = _tried(notes, "time per layer", lambda: _times(view.outline, subject, samples, notes))
-    result = _record(view.outline, errors, times)
-    if times:
-        result["time_unit"] = MILLISECONDS
-    return result | {"of": subject.manifest.format, "samples": len(samples) if errors else 0, "notes": notes}
+    tensors = {name: _tensor(tensor, errors.get(name)) for name, tensor in view.outline.tensors.items()}
+    result = GraphForm(
+        nodes=tuple(_node(node, tensors, times.get(node.name)) for node in view.outline.nodes),
+        time_unit=MILLISECONDS if times else None,
+        tensors=tensors,
+        of=subject.manifest.format,
+        samples=len(samples) if errors else 0,
+        notes=tuple(notes),
+    )
+    return schema.to_dict(result)
 
 
-def _tried(notes: list[str], what: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _tried(notes: list[str], what: str, make: Callable[[], dict[str, T]]) -> dict[str, T]:
     """Returns what `make` finds; an error of ours becomes a note, since a drawing without figures is still one."""
     try:
         return make()
@@ -186,40 +195,33 @@ def _times(outline: Outline, subject: Artifact, samples: SampleSet, notes: list[
     return found
 
 
-def _record(outline: Outline, errors: Mapping[str, LayerError], times: Mapping[str, float]) -> dict[str, Any]:
-    tensors = {name: _tensor(tensor, errors.get(name)) for name, tensor in outline.tensors.items()}
-    nodes = [_node(node, tensors, times.get(node.name)) for node in outline.nodes]
-    return {"nodes": nodes, "time_unit": None, "tensors": tensors}
+def _node(node: NodeOutline, tensors: Mapping[str, GraphTensor], time: float | None) -> GraphNode:
+    known = [error for name in node.outputs if (error := tensors[name].sqnr_db) is not None]
+    return GraphNode(
+        name=node.name,
+        kind=node.kind,
+        device="cpu",
+        macs=node.macs,
+        inputs=tuple(node.inputs),
+        outputs=tuple(node.outputs),
+        sqnr_db=min(known) if known else None,
+        time=None if time is None else round(time, 6),
+    )
 
 
-def _node(node: NodeOutline, tensors: Mapping[str, Any], time: float | None) -> dict[str, Any]:
-    known = [tensors[name]["sqnr_db"] for name in node.outputs if tensors[name]["sqnr_db"] is not None]
-    return {
-        "name": node.name,
-        "kind": node.kind,
-        "device": "cpu",
-        "reason": "",
-        "macs": node.macs,
-        "inputs": list(node.inputs),
-        "outputs": list(node.outputs),
-        "sqnr_db": min(known) if known else None,
-        "time": None if time is None else round(time, 6),
-    }
-
-
-def _tensor(tensor: TensorOutline, error: LayerError | None) -> dict[str, Any]:
-    return {
-        "shape": None if tensor.shape is None else list(tensor.shape),
-        "dtype": tensor.dtype,
-        "layout": tensor.layout,
-        "constant": tensor.constant,
+def _tensor(tensor: TensorOutline, error: LayerError | None) -> GraphTensor:
+    return GraphTensor(
+        shape=None if tensor.shape is None else tuple(tensor.shape),
+        dtype=tensor.dtype,
+        layout=tensor.layout,
+        constant=tensor.constant,
         # One scale for each of hundreds of channels is nothing to look at: their span and their number are.
-        "scale": [float(f"{v:.8g}") for v in _span(tensor.scale)] or None,
-        "zero_point": list(_span(tensor.zero_point)) or None,
-        "channels": len(tensor.scale) if len(tensor.scale) > 1 else None,
-        "sqnr_db": None if error is None else round(error.sqnr_db, 3),
-        "max_error": None if error is None else float(f"{error.max_error:.6g}"),
-    }
+        scale=tuple(float(f"{v:.8g}") for v in _span(tensor.scale)) or None,
+        zero_point=_span(tensor.zero_point) or None,
+        channels=len(tensor.scale) if len(tensor.scale) > 1 else None,
+        sqnr_db=None if error is None else round(error.sqnr_db, 3),
+        max_error=None if error is None else float(f"{error.max_error:.6g}"),
+    )
 
 
 def _span(values: Sequence[Any]) -> tuple[Any, ...]:
@@ -227,21 +229,19 @@ def _span(values: Sequence[Any]) -> tuple[Any, ...]:
     return (min(values), max(values)) if len(values) > 1 else tuple(values)
 
 
-def graph(layers: Mapping[str, Any], final: Artifact) -> dict[str, Any]:
-    """Returns the record of one chip: the graph that chips share, with what its own compiler says of each node."""
-    nodes = [dict(node) for node in layers["nodes"]]
-    result = {**layers, "nodes": nodes, "notes": list(layers["notes"])}
+def graph(layers: GraphForm, final: Artifact) -> GraphForm:
+    """Returns the graph of one chip: the one that chips share, with what its own compiler says of each node."""
     placement = final.manifest.placement
-    if placement is not None:
-        placed = {op.name: op for op in placement.operators}
-        for node in nodes:
-            if op := placed.get(node["name"]):
-                node["device"], node["reason"] = op.device, op.reason
-    if any(entry.path == PER_LAYER for entry in final.manifest.files):
-        result["time_unit"] = CYCLES
-        if left := _add_cycles(nodes, _cycles(final.file(PER_LAYER))):
-            result["notes"].append(f"{left:,} cycles of Vela's estimate belong to operators that it made itself")
-    return result
+    placed = {op.name: op for op in placement.operators} if placement else {}
+    nodes = [
+        replace(node, device=op.device, reason=op.reason) if (op := placed.get(node.name)) else node
+        for node in layers.nodes
+    ]
+    if not any(entry.path == PER_LAYER for entry in final.manifest.files):
+        return replace(layers, nodes=tuple(nodes))
+    nodes, left = _with_cycles(nodes, _cycles(final.file(PER_LAYER)))
+    note = (f"{left:,} cycles of Vela's estimate belong to operators that it made itself",) if left else ()
+    return replace(layers, nodes=tuple(nodes), time_unit=CYCLES, notes=(*layers.notes, *note))
 
 
 def _cycles(path: Path) -> dict[str, int]:
@@ -254,17 +254,17 @@ def _cycles(path: Path) -> dict[str, int]:
     return found
 
 
-def _add_cycles(nodes: Sequence[dict[str, Any]], cycles: Mapping[str, int]) -> int:
-    """Adds Vela's estimates to the nodes and returns the cycles that belong to none of them.
+def _with_cycles(nodes: Sequence[GraphNode], cycles: Mapping[str, int]) -> tuple[list[GraphNode], int]:
+    """Returns the nodes with Vela's estimates, and the cycles that belong to none of them.
 
     Vela names the parts of a node it splits by the node with a suffix (mean_0_intermediate).
     """
-    known = {node["name"]: node for node in nodes}
+    known = {node.name: node for node in nodes}
     left = 0
     for name, count in cycles.items():
         owner = max((n for n in known if name == n or name.startswith(f"{n}_")), key=len, default=None)
         if owner is None:
             left += count
         else:
-            known[owner]["time"] = (known[owner]["time"] or 0) + count
-    return left
+            known[owner] = replace(known[owner], time=(known[owner].time or 0) + count)
+    return [known[node.name] for node in nodes], left

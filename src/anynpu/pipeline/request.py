@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from anynpu.errors import ConfigError
 from anynpu.measure.labels import require_metric
 from anynpu.measure.metrics import METRICS
-from anynpu.measure.threshold import Threshold, thresholds
+from anynpu.measure.threshold import thresholds
 from anynpu.measure.verify import Gate
 from anynpu.quantize.calibration import Preprocess
+from anynpu.records.shared import Threshold
 from anynpu.source.load import ModelSource
 
 

@@ -32,6 +32,7 @@ from anynpu.measure.verify import Gate, class_axes, run_all
 from anynpu.pipeline.build import BuildResult, ChipResult, build
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer
+from anynpu.records.bench import Latency
 from anynpu.records.parts import error_record, own_version, receipt
 from anynpu.runtime.base import sessions_for
 from anynpu.runtime.vitisai import VitisAiSession
@@ -205,10 +206,17 @@ def _timed(open_session: Any, artifact: Artifact, samples: SampleSet, load: Sett
     if result.error is not None:
         raise result.error
     record = to_record(result)
-    summary = record["latency"]["summary"]
-    told = {name: (summary["percentiles"].get(name) or {}).get("value") for name in PERCENTILES}
-    kept = {name: record[name] for name in ("executed", "warmup", "runs", "cold")}
-    return {**kept, "ms": told, "samples_ms": record["latency"]["samples"], "receipt": placed}
+    latency = record.latency or Latency()
+    estimates = latency.summary.percentiles if latency.summary else {}
+    return {
+        "executed": record.executed,
+        "warmup": record.warmup,
+        "runs": record.runs,
+        "cold": schema.to_dict(record.cold),
+        "ms": {name: estimates[name].value if name in estimates else None for name in PERCENTILES},
+        "samples_ms": list(latency.samples),
+        "receipt": schema.to_dict(placed),
+    }
 
 
 def _on_npu(demo: Demo, result: ChipResult, store: Store, observer: Observer) -> None:

@@ -20,7 +20,7 @@ from anynpu.measure import calibrated, sources
 from anynpu.measure.labels import Labels, read_labels, require_fit
 from anynpu.measure.repeat import ANSWERS, Repetition, repeat
 from anynpu.measure.samples import FILE, SampleSet, read_samples, write_samples
-from anynpu.measure.verify import REFERENCES, Verification
+from anynpu.measure.verify import REFERENCES
 from anynpu.pipeline.layers import FILE as LAYERS
 from anynpu.pipeline.layers import drawable, float_twin
 from anynpu.pipeline.planner import Link
@@ -30,6 +30,7 @@ from anynpu.pipeline.stream_error import stream_errors
 from anynpu.platform import Platform
 from anynpu.quantize.calibration import Dataset, checked, load_data, sample_digests, source_digest, split_holdout
 from anynpu.quantize.tflite_given import GIVEN
+from anynpu.records.build import Verification
 from anynpu.records.parts import own_version
 from anynpu.runtime import int8_sums, trial
 from anynpu.runtime.base import choose, sessions_for

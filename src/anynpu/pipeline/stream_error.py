@@ -5,6 +5,7 @@ model's tensors.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 from anynpu.artifact import Artifact
 from anynpu.measure.layers import Inner, Match, Sums
 from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.records.build import GraphForm
 from anynpu.runtime.base import stored_inputs
 from anynpu.tensors import Array, by_name
 
@@ -70,8 +72,10 @@ def stream_errors(final: Artifact, before: Artifact, truth: Artifact, data: Arti
     return {name: round(result.sqnr_db, 3) for name, total in sums.items() if (result := total.result) is not None}
 
 
-def add_stream_errors(record: Mapping[str, Any], errors: Mapping[str, float]) -> None:
-    """Adds to each node the error of what the stream stores for it; None where it is fused into another."""
-    for node in record["nodes"]:
-        known = [errors[name] for name in node["outputs"] if name in errors]
-        node["stream_sqnr_db"] = min(known) if known else None
+def add_stream_errors(graph: GraphForm, errors: Mapping[str, float]) -> GraphForm:
+    """Returns a graph whose nodes have the error of what the stream stores for them; None for one that is fused."""
+    nodes = []
+    for node in graph.nodes:
+        known = [errors[name] for name in node.outputs if name in errors]
+        nodes.append(replace(node, stream_sqnr_db=min(known) if known else None))
+    return replace(graph, nodes=tuple(nodes))

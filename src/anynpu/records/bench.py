@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from anynpu.records.shared import Summary
-from anynpu.schema import about
+from anynpu.records.build import Receipt
+from anynpu.records.shared import ErrorForm, Summary
+from anynpu.schema import Throughout, about, rest
 
 
 @dataclass(frozen=True, kw_only=True)
 class Latency:
-    """Samples and what they support saying."""
+    """Samples in the order of their start, none left out, and what they support saying."""
 
-    unit: str | None = None
-    samples: tuple[float, ...] | None = about("every sample, in order", None)
+    unit: str = "ms"
+    samples: tuple[float, ...] = about("every sample, in order", ())
     started_s: tuple[float, ...] | None = about("when each sample started", None)
-    summary: Summary | None = about("what the samples support", None)
+    batch: int = about("calls whose mean is one sample", 1)
+    summary: Summary | None = about("what the samples support; null without samples", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,14 +29,19 @@ class StageFigures:
     min: float | None = None
     median: float | None = None
     max: float | None = None
-    samples: tuple[float, ...] | None = None
+    samples: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Throughput:
-    """Inferences in a second of wall time."""
+    """Inferences in a second of wall time, from the start to the end of the last call."""
 
-    per_s: float | None = None
+    per_s: float
+    samples_per_query: int = 1
+    wall_s: float | None = None
+    paused_s: float | None = about(
+        "how much longer the gaps between calls were than usual: the program was not let onto a core", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +51,10 @@ class BoundVerdict:
     met: bool | None = None
     percentile: float | None = None
     value_ms: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
     bound_ms: float | None = None
-    why: str | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +64,7 @@ class Spike:
     index: int = 0
     at_s: float | None = None
     value: float | None = None
-    causes: tuple[str, ...] | None = None
+    causes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,21 +77,33 @@ class Slowdown:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Cold:
+    """The time before the first answer."""
+
+    load_ms: float | None = None
+    first_ms: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ModelTogether:
     """One of several models that ran at the same time."""
 
-    name: str | None = None
-    executed: str | None = None
+    name: str = ""
+    executed: str = ""
+    cold: Cold | None = None
     alone: Latency | None = None
     together: Latency | None = None
-    slowdown: Slowdown | None = None
+    slowdown: Slowdown | None = about("of the medians, from their intervals", None)
+    error: ErrorForm | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Together:
     """Several models that ran at the same time."""
 
-    models: tuple[ModelTogether, ...] | None = None
+    seconds: float | None = None
+    cores_used: float | None = None
+    models: tuple[ModelTogether, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,24 +119,25 @@ class Connections:
 class Process:
     """What the processes of a server used."""
 
-    program: str | None = None
-    pids: tuple[int, ...] | None = None
-    cores_used: float | None = None
+    program: str = ""
+    pids: tuple[int, ...] = ()
+    cores_used: float = 0.0
     cpu_ms_per_request: float | None = None
-    rss_bytes: int | None = None
-    most_rss_bytes: int | None = None
+    rss_bytes: int = 0
+    most_rss_bytes: int = 0
+    rest: Mapping[str, object] = rest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
     """A server as it describes itself, and its processes where they run here."""
 
-    software: str | None = None
-    models: tuple[str, ...] | None = None
-    info: Mapping[str, Any] | None = None
-    info_digest: str | None = None
-    why: str | None = None
+    software: str = ""
+    models: tuple[str, ...] = ()
+    info: Mapping[str, object] = field(default_factory=dict)
+    info_digest: str = ""
     process: Process | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,14 +148,15 @@ class NoOp:
     median_ms: float | None = None
     max_ms: float | None = None
     cpu_us_per_request: float | None = None
+    rest: Mapping[str, object] = rest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Client:
     """What the load generator itself used."""
 
-    cpu_us_per_request: float | None = None
-    cores_used: float | None = None
+    cpu_us_per_request: float = 0.0
+    cores_used: float = 0.0
     no_op: NoOp | None = None
 
 
@@ -143,12 +166,13 @@ class LimitStep:
 
     rate_per_s: float | None = None
     connections: int | None = None
-    answered_per_s: float | None = None
+    answered_per_s: float = 0.0
     median_ms: float | None = None
     p99_ms: float | None = None
-    failed: int | None = None
-    kept: bool | None = None
-    why: str | None = None
+    failed: int = 0
+    kept: bool = False
+    why: str = ""
+    rest: Mapping[str, object] = rest()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,59 +182,268 @@ class RateLimit:
     kept_per_s: float | None = None
     not_kept_per_s: float | None = None
     closed_per_s: float | None = None
-    steps: tuple[LimitStep, ...] | None = None
+    steps: tuple[LimitStep, ...] = ()
+    rest: Mapping[str, object] = rest()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Http:
     """A server, measured from outside."""
 
-    label: str | None = about("client-side latency: with the network, the server's queue and the client's share", None)
-    loop: str | None = about("open: arrivals wait for nothing; closed: each connection waits for its answer", None)
-    url: str | None = None
-    route: str | None = None
-    model: str | None = None
-    batch: int | None = None
+    label: str = about("client-side latency: with the network, the server's queue and the client's share", "")
+    loop: str = about("open: arrivals wait for nothing; closed: each connection waits for its answer", "")
+    url: str = ""
+    route: str = ""
+    model: str = ""
+    batch: int = 1
     timeout_s: float | None = None
-    connections: Connections | None = None
-    requests: int | None = None
-    failed: int | None = None
-    outcomes: Mapping[str, int] | None = about("requests by status, and by what was wrong with the answer", None)
-    example: str | None = None
-    retried: int | None = None
-    server: Server | None = None
-    client: Client | None = None
+    connections: Connections = field(default_factory=Connections)
+    requests: int = 0
+    failed: int = about("requests without a right answer", 0)
+    outcomes: Mapping[str, int] = field(
+        default_factory=dict, metadata={"help": "requests by status, and by what was wrong with the answer"}
+    )
+    example: str = about("the beginning of the first answer that was not right", "")
+    retried: int = about("sent again, because the server closed an idle connection in that moment", 0)
+    server: Server = field(default_factory=Server)
+    client: Client = field(default_factory=Client)
     limit: RateLimit | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchRecord:
+class WarmUpForm:
+    """The runs before the measurement; `stable` is null where a number of them was asked for."""
+
+    runs: int = 0
+    seconds: float | None = None
+    stable: bool | None = None
+    change: float | None = None
+    rest: Mapping[str, object] = rest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconciled:
+    """Medians of the whole and of the parts' sum, and the share of the whole that no part explains."""
+
+    end_to_end: float
+    stages: float
+    unexplained: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late:
+    """By how much queries were sent too late."""
+
+    median: float
+    max: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Queue:
+    """How queries arrived."""
+
+    queries: int
+    unanswered: int
+    arrived_per_s: float | None
+    late_ms: Late
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimerForm:
+    """The clock of the measurement."""
+
+    resolution_ns: float | None = None
+    overhead_ns: float | None = None
+    rest: Mapping[str, object] = rest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """Whether every answer was the first one."""
+
+    checked: int | None = about(default=None, optional=True)
+    differ: int | None = about(default=None, optional=True)
+    connections: int | None = about("that a server was reached by", None, optional=True)
+    rest: Mapping[str, object] = rest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyForm:
+    """The energy of a measurement; without a `source` there is none, and `why`."""
+
+    source: str | None = None
+    why: str | None = about(default=None, optional=True)
+    label: str | None = None
+    method: str | None = None
+    rate_hz: float | None = about("of the meter's samples; null for a counter", None)
+    samples: int | None = None
+    window_s: float | None = None
+    inferences: int | None = None
+    average_w: float | None = None
+    idle_w: float | None = None
+    gross_j: float | None = None
+    net_j: float | None = about("null where the machine drew no less at rest", None)
+    gross_j_per_inference: float | None = None
+    net_j_per_inference: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """How a figure of the machine went over the window."""
+
+    first: float
+    last: float
+    min: float
+    max: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the machine is and how it is set; what it does not tell is null."""
+
+    cpu: str | None = None
+    name: str = ""
+    system: str = ""
+    python: str = ""
+    cores: int | None = None
+    affinity: tuple[int, ...] | None = None
+    governor: str | None = None
+    turbo: bool | None = None
+    load_1min: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Used:
+    """What was used in the measured window."""
+
+    wall_s: float = 0.0
+    cpu_user_s: float = 0.0
+    cpu_system_s: float = 0.0
+    cores_used: float = 0.0
+    other_cores_used: float | None = None
+    stolen_cores: float | None = None
+    held_back_s: float = 0.0
+    asleep_s: float = 0.0
+    involuntary_switches: int = 0
+    worker_processes: int = 0
+    worker_cpu_s: float = 0.0
+    peak_rss_bytes: int = 0
+    peak_rss_of: str = ""
+    rss_delta_bytes: int | None = None
+    worker_peak_rss_bytes: int = 0
+    frequency_mhz: Span | None = None
+    temperature_c: Span | None = None
+    gc_collections: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host(Machine, Used):
+    """The machine, what was used in the measured window, and what the garbage collector did."""
+
+    gc: str = ""
+    timed_share: float | None = None
+    rest: Mapping[str, object] = rest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemorySection:
+    """A section of firmware and what it takes."""
+
+    name: str
+    flash_bytes: int = 0
+    ram_bytes: int = 0
+    rest: Mapping[str, object] = rest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoardMemory:
+    """What firmware occupies; known answers in its flash are told apart from what a product needs."""
+
+    arena_bytes: int | None = None
+    known_answer_bytes: int | None = about(default=None, optional=True)
+    flash_bytes: int | None = about(default=None, optional=True)
+    ram_bytes: int | None = about(default=None, optional=True)
+    sections: tuple[MemorySection, ...] | None = about(default=None, optional=True)
+    includes: str | None = about("what a product does not need", None, optional=True)
+    rest: Mapping[str, object] = rest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """Times, counts, streams, rate and bound as asked for."""
+
+    min_time_s: float | None = None
+    min_count: int | None = None
+    max_time_s: float | None = None
+    runs: int | None = None
+    warm_up: int | None = None
+    warm_up_cap_s: float | None = None
+    streams: int | None = None
+    qps: float | None = None
+    bound_ms: float | None = None
+    percentile: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRecord(Throughout):
     """A measurement of how long an artifact takes."""
 
     schema_version: int = about("the form of this kind of record", minimum=1)
-    anynpu: str | None = about("the version that wrote the record", None)
-    at: str | None = about("when, UTC, ISO 8601", None)
     kind: Literal["bench"]
-    scenario: str | None = None
-    scope: str | None = None
-    executed: str | None = None
-    versions: Mapping[str, str] = field(default_factory=dict)
-    board: str | None = None
-    unit: str | None = None
-    clock: Any = None
-    cold: Any = None
-    warm_up: Any = None
+    anynpu: str = about("the version that wrote the record", "")
+    at: str = about("when, UTC, ISO 8601", "", optional=True)
+    artifact: str | None = about("the digest of what was measured", None)
+    path: str | None = None
+    fingerprint: str | None = None
+    url: str | None = about("the server that was measured", None, optional=True)
+    input: str = about("what was run", "")
+    scenario: str = ""
+    scope: str = ""
+    executed: str = ""
+    versions: Mapping[str, str] | None = about("of driver, firmware and runtime", None, optional=True)
+    board: str | None = about("the board that measured itself", None, optional=True)
+    unit: str = about("ms, or instructions where nothing but those was counted", "ms")
+    clock: str = ""
+    settings: BenchSettings | None = None
+    seed: int | None = about("of the arrivals", None)
+    warmup: int = about("runs before the samples", 0)
+    runs: int = about("samples that are kept", 0)
+    cold: Cold | None = None
+    warm_up: WarmUpForm | None = None
     latency: Latency | None = about("times; null where none was measured", None)
-    counts: Latency | None = about("the same of counts, such as instructions of an emulator, which are no time", None)
-    stages: Mapping[str, StageFigures | None] | None = None
+    counts: Latency | None = about(
+        "the same of counts, such as instructions of an emulator, which are no time", None, optional=True
+    )
     throughput: Throughput | None = None
+    stages: Mapping[str, StageFigures | None] = field(default_factory=dict)
+    reconciled: Reconciled | None = about("how much of the whole the stages explain; null with one stage", None)
+    queue: Queue | None = about("of the server scenario", None)
     verdict: BoundVerdict | None = about("of a latency bound", None)
-    spikes: tuple[Spike, ...] | None = about("the largest outliers", None)
+    spikes: tuple[Spike, ...] = about("the largest outliers, the largest first", ())
+    outputs: Checked | None = None
+    timer: TimerForm | None = None
+    host: Host | None = None
+    energy: EnergyForm | None = None
+    receipt: Receipt | None = about("the placement of the run", None, optional=True)
+    tick_hz: int | None = about("of the board's timer; 0 counts instructions", None, optional=True)
+    ticks: Mapping[str, tuple[int, ...]] | None = about(default=None, optional=True)
+    per_inference: float | None = about("the mean of all inferences in one go", None, optional=True)
+    known_answers: int | None = about(default=None, optional=True)
+    memory: BoardMemory | None = about("of the board's firmware", None, optional=True)
+    complete: bool = about("false for a measurement that broke off", True)
+    error: ErrorForm | str | None = about("what broke it off", None)
+    warnings: tuple[str, ...] | None = about("every reason to distrust the figures", None)
     together: Together | None = about("several models at once", None)
-    host: Any = None
-    energy: Any = None
-    warnings: tuple[str, ...] | None = None
-    complete: bool | None = None
-    error: str | Mapping[str, Any] | None = None
-    seal: str = about("the sha256 of all else in the record; a change of it shows", "")
-    http: Http | None = about("a server, measured from outside", None)
+    http: Http | None = about("a server, measured from outside", None, optional=True)
+    seal: str = about("the sha256 of all else in the record; a change of it shows", "", optional=True)
+    rest: Mapping[str, object] = rest()
+
+    @property
+    def measured(self) -> Latency | None:
+        """The samples: latencies, or counts that are no time."""
+        return self.latency or self.counts
+
+    @property
+    def trouble(self) -> str:
+        """What broke the measurement off, as a sentence, or ""."""
+        return self.error.message if isinstance(self.error, ErrorForm) else self.error or ""

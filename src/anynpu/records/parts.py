@@ -6,6 +6,7 @@ import functools
 import hashlib
 import json
 import math
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import anynpu
 from anynpu import schema
 from anynpu.artifact import Placement
 from anynpu.errors import AnyNpuError
+from anynpu.records.build import OperatorElsewhere, Receipt
+from anynpu.records.shared import ErrorForm
 
 REPORT = "report.json"
 """The record of a build, beside its chips' folders."""
@@ -34,26 +37,36 @@ def as_json(data: Any) -> str:
     return json.dumps(data, indent=1, sort_keys=False, allow_nan=False) + "\n"
 
 
-def receipt(placement: Placement | None) -> dict[str, Any] | None:
+def now() -> str:
+    """Returns the time as records hold it: UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def receipt(placement: Placement | None) -> Receipt | None:
     """Returns the placement receipt: shares, and each operator that is not on the NPU with the reason."""
     if placement is None:
         return None
-    return {
-        "npu": placement.npu,
-        "operators": len(placement.operators),
-        "on_npu": placement.on_npu,
-        "operator_share": placement.operator_share,
-        "mac_share": placement.mac_share,
-        "share": placement.share,
-        "source": placement.source,
-        "elsewhere": [schema.to_dict(op) for op in placement.elsewhere()],
-    }
+    return Receipt(
+        npu=placement.npu,
+        operators=len(placement.operators),
+        on_npu=placement.on_npu,
+        operator_share=placement.operator_share,
+        mac_share=placement.mac_share,
+        share=placement.share,
+        source=placement.source,
+        elsewhere=tuple(OperatorElsewhere(**vars(op)) for op in placement.elsewhere()),
+    )
 
 
-def error_record(error: AnyNpuError) -> dict[str, Any]:
-    """Returns an error as plain data."""
-    data = {k: schema.to_dict(_finite(v)) for k, v in vars(error).items()}
-    return {"kind": type(error).__name__, "exit_status": error.exit_status, **data}
+def error_form(error: AnyNpuError) -> ErrorForm:
+    """Returns an error as a record holds it: all that is known of it."""
+    data = {name: schema.to_dict(_finite(value)) for name, value in vars(error).items()}
+    return schema.from_json(ErrorForm, {"kind": type(error).__name__, "exit_status": error.exit_status, **data})
+
+
+def error_record(error: AnyNpuError) -> object:
+    """Returns an error as JSON."""
+    return schema.to_dict(error_form(error))
 
 
 def _finite(value: Any) -> Any:

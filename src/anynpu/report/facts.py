@@ -1,19 +1,35 @@
-"""Records of measurements as rows for people: what the Markdown and the HTML report both say."""
+"""Records of measurements as sentences and tables for people: what the Markdown and the HTML report both say."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import singledispatch
 from typing import Any
 
 from anynpu.measure.stats import quantity, summarize
-from anynpu.measure.threshold import Threshold, sentences
+from anynpu.records.bench import BenchRecord
+from anynpu.records.compare import LETTERS, CompareRecord, LatencyVersus, Ratio
+from anynpu.records.eval import EvalRecord
+from anynpu.records.load import Record
+from anynpu.records.shared import Fidelity, Summary
+from anynpu.records.sweep import SweepRecord
 from anynpu.report.figures import decibel, kib, percent
-from anynpu.schema import from_dict
+from anynpu.schema import to_dict
 
-Record = Mapping[str, Any]
 Row = dict[str, str]
 LONG = 8
 """A list longer than this is counted, not shown; the record has it."""
+LEAVE = ("schema_version", "kind", "notes", "warnings")
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a record; `numeric` are the columns that hold figures."""
+
+    title: str
+    rows: Sequence[Mapping[str, str]]
+    numeric: tuple[str, ...] = ()
 
 
 def short(value: Any) -> str:
@@ -25,17 +41,17 @@ def short(value: Any) -> str:
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
-def interval(low: Any, high: Any) -> str:
+def interval(low: float | None, high: float | None) -> str:
     """Returns "1.2 to 3.4", with what is known of it."""
     if low is None and high is None:
         return "-"
     return f"{short(low)} to {short(high)}" if high is not None else f"{short(low)} or more"
 
 
-def flat(record: Record, leave: Iterable[str] = (), prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yields every plain figure of a record by its dotted name; long lists are counted."""
+def flat(data: Mapping[str, Any], leave: Iterable[str] = (), prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yields every plain figure of JSON data by its dotted name; long lists are counted."""
     left = set(leave)
-    for name, value in record.items():
+    for name, value in data.items():
         full = f"{prefix}{name}"
         if name in left or value is None or value == "":
             continue
@@ -49,15 +65,9 @@ def flat(record: Record, leave: Iterable[str] = (), prefix: str = "") -> Iterato
             yield full, short(value)
 
 
-def condition_rows(record: Record, leave: Iterable[str]) -> list[Row]:
-    """Returns the conditions of a measurement, one a row."""
-    return [{"what": name.replace("_", " "), "value": value} for name, value in flat(record, leave)]
-
-
-def measured(record: Record) -> Record:
-    """Returns the part of a bench or a comparison that holds its samples: latencies, or counts that are no time."""
-    found: Record = record.get("latency") or record.get("counts") or {}
-    return found
+def condition_rows(form: object, leave: Iterable[str]) -> list[Row]:
+    """Returns the fields of a record or of a part of it, one a row."""
+    return [{"what": name.replace("_", " "), "value": value} for name, value in flat(to_dict(form), leave)]
 
 
 def axis_title(unit: str) -> str:
@@ -65,110 +75,110 @@ def axis_title(unit: str) -> str:
     return f"latency in {unit}" if quantity(unit) == "latency" else unit
 
 
-def latency_unit(record: Record) -> str:
+def latency_unit(record: BenchRecord) -> str:
     """Returns the unit of a bench's samples."""
-    return str(measured(record).get("unit") or record.get("unit") or "ms")
+    return record.measured.unit if record.measured else record.unit
 
 
-def latency_samples(record: Record) -> tuple[list[float], list[float] | None]:
+def latency_samples(record: BenchRecord) -> tuple[Sequence[float], Sequence[float] | None]:
     """Returns the samples of a bench and when each started; where there are only stages, those of the longest."""
-    latency = measured(record)
-    if latency.get("samples"):
-        return latency["samples"], latency.get("started_s")
-    stages = [stage.get("samples") or [] for stage in (record.get("stages") or {}).values()]
-    return max(stages, key=lambda samples: sum(samples), default=[]), None
+    if record.measured and record.measured.samples:
+        return record.measured.samples, record.measured.started_s
+    stages = [stage.samples for stage in record.stages.values() if stage]
+    return max(stages, key=sum, default=()), None
 
 
-def latency_summary(record: Record) -> Record:
+def latency_summary(record: BenchRecord) -> Summary | None:
     """Returns what the record says of its samples, or what they support where it says nothing."""
-    said = measured(record).get("summary")
+    if record.measured and record.measured.summary:
+        return record.measured.summary
     samples, _ = latency_samples(record)
-    if said or not samples:
-        return said or {}
-    return summarize(samples).to_json()
+    return summarize(samples) if samples else None
 
 
-def percentile_rows(summary: Record, unit: str) -> list[Row]:
-    """Returns least, mean, percentiles with intervals, and most."""
+def percentile_rows(summary: Summary | None, unit: str) -> list[Row]:
+    """Returns the minimum, the mean, percentiles with intervals, and the maximum."""
+    if summary is None:
+        return []
     rows = [
-        {"": name, unit: short(at.get("value")), "95 % interval": interval(at.get("low"), at.get("high"))}
-        for name, at in (summary.get("percentiles") or {}).items()
+        {"": name, unit: short(at.value), "95 % interval": interval(at.low, at.high)}
+        for name, at in summary.percentiles.items()
     ]
-    if not rows and summary.get("median") is not None:
-        low, high = (*(summary.get("median_interval") or ()), None, None)[:2]
-        rows = [{"": "median", unit: short(summary["median"]), "95 % interval": interval(low, high)}]
-    for name in ("mean", "min", "max"):
-        if summary.get(name) is not None:
-            rows.append({"": name, unit: short(summary[name]), "95 % interval": "-"})
+    if not rows:
+        middle = interval(*_ends(summary.median_interval))
+        rows = [{"": "median", unit: short(summary.median), "95 % interval": middle}]
+    for name, value in (("mean", summary.mean), ("min", summary.min), ("max", summary.max)):
+        rows.append({"": name, unit: short(value), "95 % interval": "-"})
     return rows
 
 
-def stage_rows(record: Record) -> list[Row]:
-    """Returns the stages of a run with their least, median and most."""
+def _ends(ends: Sequence[float | None] | None) -> tuple[float | None, float | None]:
+    low, high = (*(ends or ()), None, None)[:2]
+    return low, high
+
+
+def stage_rows(record: BenchRecord) -> list[Row]:
+    """Returns the stages of a run with their minimum, median and maximum."""
     return [
         {
             "stage": name,
-            "unit": str(record.get("unit") or "ms"),
-            **{k: short(stage.get(k)) for k in ("min", "median", "max")},
+            "unit": record.unit,
+            "min": short(stage.min),
+            "median": short(stage.median),
+            "max": short(stage.max),
         }
-        for name, stage in (record.get("stages") or {}).items()
-        if isinstance(stage, Mapping)
+        for name, stage in record.stages.items()
+        if stage is not None
     ]
 
 
-def bench_verdict(record: Record) -> tuple[str, str]:
+def bench_verdict(record: BenchRecord) -> tuple[str, str]:
     """Returns what a bench came to in one sentence, and whether that is good, warn or bad."""
     summary, unit = latency_summary(record), latency_unit(record)
-    broken = record.get("complete") is False or bool(record.get("error"))
-    if summary.get("median") is None:
-        return (f"nothing was measured{_because(record)}" if broken else "no samples", "bad" if broken else "none")
-    low, high = (*(summary.get("median_interval") or ()), None, None)[:2]
-    said = f"median {short(summary['median'])} {unit}"
+    broken = not record.complete or bool(record.error)
+    because = f" ({record.trouble})" if record.trouble else ""
+    if summary is None:
+        return (f"nothing was measured{because}" if broken else "no samples", "bad" if broken else "none")
+    low, high = _ends(summary.median_interval)
+    said = f"median {short(summary.median)} {unit}"
     said += f" ({interval(low, high)})" if low is not None else ""
-    said += f", {summary.get('count')} samples" if summary.get("count") else ""
+    said += f", {summary.count} samples" if summary.count else ""
     if broken:
-        return f"broke off{_because(record)}: {said}", "bad"
-    bound = record.get("verdict") or {}
-    if bound.get("met") is not None:
-        kept = "kept" if bound["met"] else "not kept"
-        why = f" ({bound['why']})" if bound.get("why") else ""
-        return f"latency bound {kept}{why}: {said}", "good" if bound["met"] else "bad"
-    return said, "warn" if record.get("warnings") else "good"
+        return f"broke off{because}: {said}", "bad"
+    bound = record.verdict
+    if bound is not None and bound.met is not None:
+        kept = "kept" if bound.met else "not kept"
+        why = f" ({bound.why})" if bound.why else ""
+        return f"latency bound {kept}{why}: {said}", "good" if bound.met else "bad"
+    return said, "warn" if record.warnings else "good"
 
 
-def _because(record: Record) -> str:
-    error = record.get("error")
-    told = error.get("message") if isinstance(error, Mapping) else error
-    return f" ({told})" if told else ""
-
-
-def spike_rows(record: Record) -> list[Row]:
+def spike_rows(record: BenchRecord) -> list[Row]:
     """Returns the largest outliers of a bench, when they were and what may have caused them."""
-    unit = latency_unit(record)
     return [
         {
-            "sample": short(spike.get("index")),
-            "at s": short(spike.get("at_s")),
-            unit: short(spike.get("value")),
-            "may come from": ", ".join(spike.get("causes") or ()) or "not known",
+            "sample": short(spike.index),
+            "at s": short(spike.at_s),
+            latency_unit(record): short(spike.value),
+            "may come from": ", ".join(spike.causes) or "not known",
         }
-        for spike in record.get("spikes") or ()
+        for spike in record.spikes
     ]
 
 
-def together_rows(record: Record) -> list[Row]:
+def together_rows(record: BenchRecord) -> list[Row]:
     """Returns each of several models alone and beside the others."""
     rows = []
-    for model in (record.get("together") or {}).get("models") or ():
-        alone, shared = ((model.get(name) or {}).get("summary") or {} for name in ("alone", "together"))
-        slow = model.get("slowdown") or {}
+    for model in record.together.models if record.together else ():
+        alone, shared = (run.summary if run else None for run in (model.alone, model.together))
+        slow = model.slowdown
         rows.append(
             {
-                "model": short(model.get("name")),
-                "executed": short(model.get("executed")),
-                "median alone": short(alone.get("median")),
-                "median together": short(shared.get("median")),
-                "slowdown": f"{short(slow.get('ratio'))} ({interval(slow.get('low'), slow.get('high'))})",
+                "model": short(model.name),
+                "executed": short(model.executed),
+                "median alone": short(alone.median if alone else None),
+                "median together": short(shared.median if shared else None),
+                "slowdown": f"{short(slow.ratio)} ({interval(slow.low, slow.high)})" if slow else "- (-)",
             }
         )
     return rows
@@ -176,119 +186,172 @@ def together_rows(record: Record) -> list[Row]:
 
 def gate_lines(record: Record) -> list[str]:
     """Returns a sentence for every threshold of a record that is not the default."""
-    return sentences(from_dict(Threshold, dict(each), "gate") for each in record.get("gate") or ())
+    gate = () if isinstance(record, BenchRecord) else record.gate
+    return [str(threshold) for threshold in gate if threshold.changed]
 
 
-def fidelity_rows(outputs: Record) -> list[Row]:
+def fidelity_rows(outputs: Mapping[str, Fidelity] | None) -> list[Row]:
     """Returns each output against the float model."""
     return [
         {
             "output": name,
-            "SQNR dB": decibel(f.get("sqnr_db")),
-            "SQNR dB (variance)": decibel(f.get("sqnr_var_db")),
-            "SQNR dB (over samples)": decibel(f.get("sqnr_centred_db")),
-            "cosine": "-" if f.get("cosine") is None else f"{f['cosine']:.6f}",
-            "max error": "-" if f.get("max_abs_error") is None else f"{f['max_abs_error']:.4g}",
-            "argmax agrees": percent(f.get("argmax_agreement")),
+            "SQNR dB": decibel(each.sqnr_db),
+            "SQNR dB (variance)": decibel(each.sqnr_var_db),
+            "SQNR dB (over samples)": decibel(each.sqnr_centred_db),
+            "cosine": f"{each.cosine:.6f}",
+            "max error": f"{each.max_abs_error:.4g}",
+            "argmax agrees": percent(each.argmax_agreement),
         }
-        for name, f in outputs.items()
+        for name, each in (outputs or {}).items()
     ]
 
 
-def compare_ratio(record: Record) -> Record:
+def compare_ratio(record: CompareRecord) -> Ratio:
     """Returns the ratio of medians, B over A, wherever the record holds it."""
-    ratio: Record = measured(record).get("ratio") or record.get("ratio") or {}
-    return ratio
+    return (record.measured.ratio if record.measured else None) or record.ratio or Ratio()
 
 
-def compare_verdict(record: Record) -> tuple[str, str]:
+def compare_unit(record: CompareRecord) -> str:
+    """Returns the unit of a comparison's samples."""
+    return record.measured.unit if record.measured else "ms"
+
+
+def compare_verdict(record: CompareRecord) -> tuple[str, str]:
     """Returns what a comparison came to, and whether that is good, warn or bad."""
-    verdict = str(record.get("verdict") or "no verdict")
+    verdict = record.verdict or "no verdict"
     moods = {"better": "good", "no difference": "good", "same": "good", "worse": "bad", "different": "bad"}
-    failed = bool(record.get("partial") or record.get("failure"))
     ratio = compare_ratio(record)
     said = f"B is {verdict} than A" if verdict in ("better", "worse") else verdict
-    if ratio.get("median") is not None:
-        ends = interval(ratio.get("low"), ratio.get("high"))
-        said += f": {quantity(latency_unit(record))} B / A {short(ratio['median'])} ({ends})"
+    if ratio.median is not None:
+        ends = interval(ratio.low, ratio.high)
+        said += f": {quantity(compare_unit(record))} B / A {short(ratio.median)} ({ends})"
+    failed = record.partial or record.failure
     return (f"broke off: {said}", "bad") if failed else (said, moods.get(verdict, "warn"))
 
 
-def side_rows(record: Record) -> list[Row]:
+def side_rows(record: CompareRecord) -> list[Row]:
     """Returns who A and B are, and the medians of both."""
     rows = []
-    timed = measured(record)
-    summary, medians = timed.get("summary") or {}, timed.get("medians") or {}
-    for side in ("a", "b"):
-        info = record.get(side)
-        info = info if isinstance(info, Mapping) else {"name": info}
+    timed = record.measured or LatencyVersus()
+    for letter in LETTERS:
+        side = record.side(letter)
         # The medians that the ratio is of; that of all samples is another figure.
-        median = medians.get(side) or (summary.get(side) or info.get("summary") or {}).get("median")
-        names = ("name", "chip", "executed", "artifact", "fingerprint")
+        median = getattr(timed.medians, letter, None)
+        summary = getattr(timed.summary, letter, None)
         rows.append(
             {
-                "side": side.upper(),
-                **{n: short(info.get(n)) for n in names},
-                f"median {latency_unit(record)}": short(median),
+                "side": letter.upper(),
+                "name": short(side.name),
+                "chip": short(side.chip),
+                "executed": short(side.executed),
+                "artifact": short(side.artifact),
+                "fingerprint": short(side.fingerprint),
+                f"median {timed.unit}": short(median or (summary.median if summary else None)),
             }
         )
     return rows
 
 
-def accuracy_rows(record: Record) -> list[Row]:
+def accuracy_rows(record: CompareRecord) -> list[Row]:
     """Returns the accuracy of both sides and the test between them."""
-    accuracy = record.get("accuracy")
-    if not isinstance(accuracy, Mapping):
+    accuracy = record.accuracy
+    if accuracy is None:
         return []
-    mean, low, high = (*(accuracy.get("difference") or ()), None, None, None)[:3]
+    mean, low, high = (*accuracy.difference, None, None, None)[:3]
     return [
         {
-            "metric": short(accuracy.get("metric")),
-            "samples": short(accuracy.get("samples")),
-            "A": short(accuracy.get("a")),
-            "B": short(accuracy.get("b")),
+            "metric": short(accuracy.metric),
+            "samples": short(accuracy.samples),
+            "A": short(accuracy.a),
+            "B": short(accuracy.b),
             "B − A": f"{short(mean)} ({interval(low, high)})",
-            "p (adjusted)": short(accuracy.get("p_adjusted", accuracy.get("p_value"))),
-            "test": short(accuracy.get("test")),
-            "verdict": short(accuracy.get("verdict")),
+            "p (adjusted)": short(accuracy.p_value if accuracy.p_adjusted is None else accuracy.p_adjusted),
+            "test": short(accuracy.test),
+            "verdict": short(accuracy.verdict),
         }
     ]
 
 
-def sweep_rows(record: Record) -> list[Row]:
+def sweep_rows(record: SweepRecord) -> list[Row]:
     """Returns one row a build of a sweep."""
     return [
         {
-            "front": "●" if row.get("on_front") else "",
-            "model": short(row.get("model")),
-            "chip": short(row.get("chip")),
-            "options": " ".join(f"{k}={v}" for k, v in (row.get("options") or {}).items()),
-            "status": short(row.get("status")),
-            "metric": short(row.get("metric")),
-            "float": percent(row.get("score_float")),
-            "score": percent(row.get("score")),
-            "SQNR dB": decibel(row.get("sqnr_db")),
-            "est. ms": short(row.get("latency_ms")),
-            "SRAM KiB": kib(row.get("sram_bytes")),
-            "flash KiB": kib(row.get("flash_bytes")),
+            "front": "●" if row.on_front else "",
+            "model": short(row.model),
+            "chip": short(row.chip),
+            "options": row.option_text,
+            "status": short(row.status),
+            "metric": short(row.metric),
+            "float": percent(row.score_float),
+            "score": percent(row.score),
+            "SQNR dB": decibel(row.sqnr_db),
+            "est. ms": short(row.latency_ms),
+            "SRAM KiB": kib(row.sram_bytes),
+            "flash KiB": kib(row.flash_bytes),
         }
-        for row in record.get("rows") or ()
+        for row in record.rows
     ]
 
 
-def sweep_verdict(record: Record) -> tuple[str, str]:
+def sweep_verdict(record: SweepRecord) -> tuple[str, str]:
     """Returns how many builds went well and how many nothing beats."""
-    rows: Sequence[Record] = record.get("rows") or ()
-    good = sum(row.get("status") == "ok" for row in rows)
-    front = sum(bool(row.get("on_front")) for row in rows)
+    rows = record.rows
+    good = sum(row.status == "ok" for row in rows)
+    front = sum(row.on_front for row in rows)
     said = f"{good} of {len(rows)} builds ok, {front} on the Pareto front"
     return said, "good" if good == len(rows) and rows else "warn" if good else "bad"
 
 
-def eval_verdict(record: Record) -> tuple[str, str]:
+def eval_verdict(record: EvalRecord) -> tuple[str, str]:
     """Returns the score with its interval."""
-    low, high = record.get("low"), record.get("high")
-    said = f"{record.get('metric') or 'score'} {short(record.get('score'))}"
-    said += f" ({interval(low, high)})" if low is not None else ""
-    said += f", {record['samples']} samples" if isinstance(record.get("samples"), int) else ""
-    return said, "none" if record.get("score") is None else "good"
+    said = f"{record.metric or 'score'} {short(record.score)}"
+    said += f" ({interval(record.low, record.high)})" if record.low is not None else ""
+    said += f", {record.samples} samples" if record.samples is not None else ""
+    return said, "none" if record.score is None else "good"
+
+
+@singledispatch
+def tables(record: object) -> list[Table]:
+    """Returns the tables of a record of a measurement: what Markdown lists and the page shows beside its charts."""
+    raise TypeError(f"{type(record).__name__} has no tables")
+
+
+@tables.register
+def _(record: BenchRecord) -> list[Table]:
+    unit = latency_unit(record)
+    leave = (*LEAVE, "latency", "counts", "stages", "ticks", "spikes", "together", "verdict")
+    return [
+        Table("What the samples support", percentile_rows(latency_summary(record), unit), (unit, "95 % interval")),
+        Table("Stages", stage_rows(record), ("min", "median", "max")),
+        Table("Outliers", spike_rows(record), ("sample", "at s", unit)),
+        Table("Several models at once", together_rows(record), ("median alone", "median together", "slowdown")),
+        Table("Conditions", condition_rows(record, leave)),
+    ]
+
+
+@tables.register
+def _(record: CompareRecord) -> list[Table]:
+    leave = (*LEAVE, "a", "b", "latency", "counts", "accuracy", "outputs", "ratio")
+    timed = condition_rows(record.measured, ("launches", "summary", "medians")) if record.measured else []
+    return [
+        Table("A and B", side_rows(record), (f"median {compare_unit(record)}",)),
+        Table(quantity(compare_unit(record)).capitalize(), timed),
+        Table("Accuracy", accuracy_rows(record), ("samples", "A", "B")),
+        Table("Outputs", fidelity_rows(record.outputs)),
+        Table("Conditions", condition_rows(record, leave)),
+    ]
+
+
+@tables.register
+def _(record: SweepRecord) -> list[Table]:
+    numeric = ("float", "score", "SQNR dB", "est. ms", "SRAM KiB", "flash KiB")
+    return [
+        Table("Builds", sweep_rows(record), numeric),
+        Table("Conditions", condition_rows(record, (*LEAVE, "rows"))),
+    ]
+
+
+@tables.register
+def _(record: EvalRecord) -> list[Table]:
+    figures = condition_rows(record, (*LEAVE, "data", "metric", "score", "low", "high"))
+    return [Table("Figures", figures), Table("Data", condition_rows(record.data, ()) if record.data else [])]

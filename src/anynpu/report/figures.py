@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-FLOAT_MODEL = "the float model"
+from anynpu.records.build import FLOAT_MODEL, ChipForm, DetailsForm, StageTiming, Verification
+from anynpu.report.memory import sections
+
 UNKNOWN = "which says nothing of how far that is from the model it was quantised from"
 
 
-def kib(count: int | None) -> str:
+def kib(count: float | None) -> str:
     """Returns bytes as KiB."""
     return "-" if count is None else f"{count / 1024:.1f}"
 
 
-def count(number: int | None) -> str:
+def count(number: float | None) -> str:
     """Returns 12.5 M for 12,501,632."""
     if number is None:
         return "-"
@@ -34,108 +35,122 @@ def decibel(value: float | None) -> str:
     return "exact" if value >= 200 else f"{value:.1f}"
 
 
-def versions_of(record: Mapping[str, Any]) -> str:
+def versions_text(versions: Mapping[str, str] | None) -> str:
     """Returns the versions of driver, firmware and runtime in parentheses, or nothing."""
-    told = ", ".join(f"{name} {version}" for name, version in (record.get("versions") or {}).items())
-    return f" ({told})" if told else ""
+    text = ", ".join(f"{name} {version}" for name, version in (versions or {}).items())
+    return f" ({text})" if text else ""
 
 
-def said_by(receipt: Mapping[str, Any]) -> str:
-    """Returns " (predicted: ...)", where something other than the compiler says what runs on the NPU."""
-    return f" ({receipt['source']})" if receipt.get("source") else ""
-
-
-def chip_row(chip: dict[str, Any]) -> dict[str, str]:
+def chip_row(chip: ChipForm) -> dict[str, str]:
     """Returns the line of the closing table for one chip of a build record."""
-    proof, estimates = chip["verification"] or {}, chip["estimates"] or {}
-    sram = estimates.get("sram_bytes") or proof.get("arena_bytes")
-    latency = estimates.get("latency_ms")
+    proof, estimates = chip.verification, chip.estimates
+    latency = estimates.latency_ms if estimates else None
     return {
-        "chip": chip["chip"],
-        "result": chip["status"],
-        "SQNR dB": decibel(proof.get("sqnr_db")),
-        "float": percent(proof.get("score_float")),
-        "here": percent(proof.get("score")),
+        "chip": chip.chip,
+        "result": chip.status,
+        "SQNR dB": decibel(proof.sqnr_db if proof else None),
+        "float": percent(proof.score_float if proof else None),
+        "here": percent(proof.score if proof else None),
         "on NPU": _share(chip),
         "est. ms": "-" if latency is None else f"{latency:.3f}",
-        "SRAM KiB": kib(sram),
-        "flash KiB": kib(estimates.get("flash_bytes")),
-        "s": f"{chip['seconds']:.1f}",
+        "SRAM KiB": kib(chip.sram_bytes),
+        "flash KiB": kib(estimates.flash_bytes if estimates else None),
+        "s": f"{chip.seconds:.1f}",
     }
 
 
-def by_gate_only(chip: Mapping[str, Any]) -> list[str]:
+def by_gate_only(chip: ChipForm) -> list[str]:
     """Returns a sentence where the default gate would not let a chip's result pass."""
-    missed = chip.get("by_gate_only")
-    return [f"{chip['chip']} is ok by the gate in force only; by the default one: {missed}"] if missed else []
+    missed = chip.by_gate_only
+    return [f"{chip.chip} is ok by the gate in force only; by the default one: {missed}"] if missed else []
 
 
-def _share(chip: dict[str, Any]) -> str:
+def _share(chip: ChipForm) -> str:
     """Returns the share of a chip's NPU; of a file that was never executed it is a claim."""
-    if not chip["receipt"]:
-        return "?" if chip["npu"] else "-"
-    return percent(chip["receipt"]["share"]) + (" claimed" if chip["status"] == "not executed" else "")
+    if not chip.receipt:
+        return "?" if chip.npu else "-"
+    return percent(chip.receipt.share) + (" claimed" if chip.status == "not executed" else "")
 
 
-def table_notes(chips: list[dict[str, Any]]) -> list[str]:
+def table_notes(chips: Sequence[ChipForm]) -> list[str]:
     """Returns the sentences under the closing table: what the columns are, and where they are estimates."""
-    notes = []
-    against = sorted({c["verification"].get("reference") or FLOAT_MODEL for c in chips if c["verification"]})
-    notes += [f"SQNR: against {name}, {UNKNOWN}" for name in against if name != FLOAT_MODEL]
-    metrics = {c["verification"]["metric"] for c in chips if c["verification"] and c["verification"].get("metric")}
-    if metrics:
-        told = f"{', '.join(sorted(metrics))} of {', '.join(against)} and of this build"
-        notes.append(f"float, here: {told} on the same samples")
-    sources = {
-        c["estimates"]["source"] for c in chips if c["estimates"] and c["estimates"].get("latency_ms") is not None
-    }
-    if sources:
+    proofs = [chip.verification for chip in chips if chip.verification]
+    against = sorted({proof.reference for proof in proofs})
+    notes = [f"SQNR: against {name}, {UNKNOWN}" for name in against if name != FLOAT_MODEL]
+    if metrics := {proof.metric for proof in proofs if proof.metric}:
+        whose = f"{', '.join(sorted(metrics))} of {', '.join(against)} and of this build"
+        notes.append(f"float, here: {whose} on the same samples")
+    estimates = [chip.estimates for chip in chips if chip.estimates]
+    if sources := {each.source for each in estimates if each.latency_ms is not None}:
         notes.append(f"est. ms is an estimate, not a measurement ({', '.join(sorted(sources))})")
     for chip in chips:
-        if chip["receipt"] and chip["receipt"].get("source"):
-            notes.append(f"on NPU, {chip['chip']}: {chip['receipt']['source']}")
-    in_dram = [c["chip"] for c in chips if c["chain"] and c["chain"][-1].get("details", {}).get("dram_bytes")]
-    if in_dram:
+        if chip.receipt and chip.receipt.source:
+            notes.append(f"on NPU, {chip.chip}: {chip.receipt.source}")
+    if in_dram := [chip.chip for chip in chips if chip.details.rest.get("dram_bytes")]:
         notes.append(f"no flash is counted for {', '.join(in_dram)}: weights and arena lie in DRAM there")
-    if bare := [c["chip"] for c in chips if _flash_without_code(c)]:
+    if bare := [chip.chip for chip in chips if _flash_without_code(chip)]:
         notes.append(f"flash is the model alone, without the code that runs it: {', '.join(bare)}")
     notes += [line for chip in chips for line in by_gate_only(chip)]
     for chip in chips:
-        if chip["status"] == "not executed":
-            notes.append(f"not executed, {chip['chip']}: {chip.get('not_verified') or 'no runtime'}; nothing is proved")
-    for what in sorted({_executed(c["verification"]) for c in chips if c["verification"]}):
-        notes.append(what)
-    return [*notes, *_warnings(chips)]
+        if chip.status == "not executed":
+            notes.append(f"not executed, {chip.chip}: {chip.not_verified or 'no runtime'}; nothing is proved")
+    return [*notes, *sorted({_executed(proof) for proof in proofs}), *_warnings(chips)]
 
 
-def _flash_without_code(chip: Mapping[str, Any]) -> bool:
+def _flash_without_code(chip: ChipForm) -> bool:
     """Whether the flash of a chip holds weights and tables only: all but generated C that was compiled for the chip."""
-    if not chip["chain"] or not (chip["estimates"] or {}).get("flash_bytes"):
+    if not chip.chain or not (chip.estimates and chip.estimates.flash_bytes):
         return False
-    if chip["chain"][-1].get("format") == "onnx-ort":  # a computer's disk
+    if chip.chain[-1].format == "onnx-ort":  # a computer's disk
         return False
-    memory = (chip["chain"][-1].get("details") or {}).get("memory") or {}
-    sections = [section["name"] for section in memory.get("sections", ())]
-    return not any(name.startswith(".text") for name in sections)
+    return not any(section.name.startswith(".text") for section in sections(chip.details))
 
 
-def _warnings(chips: list[dict[str, Any]]) -> list[str]:
+def _warnings(chips: Sequence[ChipForm]) -> list[str]:
     """Returns what the proofs warn of, each once; where not every chip is concerned, with the chips' names."""
-    proven = [chip for chip in chips if chip["verification"]]
     concerned: dict[str, list[str]] = {}
-    for chip in proven:
-        for text in chip["verification"].get("warnings", ()):
-            concerned.setdefault(text, []).append(chip["chip"])
+    proven = {chip.chip: chip.verification for chip in chips if chip.verification}
+    for name, proof in proven.items():
+        for text in proof.warnings:
+            concerned.setdefault(text, []).append(name)
     return [
         f"warning: {text}" + (f" ({', '.join(names)})" if len(names) < len(proven) else "")
         for text, names in concerned.items()
     ]
 
 
-def _executed(proof: dict[str, Any]) -> str:
-    text = f"executed: {proof['executed']}, {proof['samples']} samples"
-    if proof.get("stands_for"):
+def _executed(proof: Verification) -> str:
+    text = f"executed: {proof.executed}, {proof.samples} samples"
+    if proof.stands_for:
         text += "; it ran the model before the last compiler"
-        if proof["stands_for"] != "tflite-vela":  # that can be executed; a note says why this one was not
-            text += f", since nothing here executes {proof['stands_for']}"
-    return "; ".join([text, *proof.get("notes", ())])
+        if proof.stands_for != "tflite-vela":  # that can be executed; a note says why this one was not
+            text += f", since nothing here executes {proof.stands_for}"
+    return "; ".join([text, *proof.notes])
+
+
+def candidate_rows(details: DetailsForm) -> list[dict[str, str]]:
+    """Returns the ways in which a model was compiled, where there is more than one."""
+    rows = [
+        {
+            "compiled for": goal + (" (kept)" if goal == details.chosen else ""),
+            "est. ms": "-" if figures.latency_ms is None else f"{figures.latency_ms:.3f}",
+            "SRAM KiB": kib(figures.sram_bytes),
+            "flash KiB": kib(figures.flash_bytes),
+            "DRAM KiB": kib(figures.dram_bytes),
+        }
+        for goal, figures in (details.candidates or {}).items()
+    ]
+    return rows if len(rows) > 1 else []
+
+
+def timing_rows(timings: Sequence[StageTiming]) -> list[dict[str, str]]:
+    """Returns how long each stage of a build took."""
+    return [
+        {
+            "chip": stage.chip or "all",
+            "stage": stage.stage,
+            "s": f"{stage.seconds:.2f}",
+            "from cache": "yes" if stage.cached else "no",
+        }
+        for stage in timings
+    ]

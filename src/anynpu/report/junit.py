@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 from xml.etree import ElementTree
 
 from anynpu.errors import visible
+from anynpu.records.bench import BenchRecord
+from anynpu.records.build import BuildRecord, ChipForm
+from anynpu.records.compare import CompareRecord
+from anynpu.records.eval import EvalRecord
+from anynpu.records.load import Record
+from anynpu.records.sweep import SweepRecord
 from anynpu.report import facts
 from anynpu.report.figures import by_gate_only
 
-Record = Mapping[str, Any]
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -31,7 +34,7 @@ class Case:
 
 def render(record: Record) -> str:
     """Returns the record's verdicts as one JUnit test suite."""
-    name, cases = SUITES[record["kind"]](record)
+    name, cases = _suite(record)
     counts = {result: sum(case.result == result for case in cases) for result in ("failure", "error", "skipped")}
     figures = {
         "tests": str(len(cases)),
@@ -41,7 +44,7 @@ def render(record: Record) -> str:
         "time": f"{sum(case.seconds for case in cases):.3f}",
     }
     suites = ElementTree.Element("testsuites", figures)
-    about = {"name": _clean(name), **figures, **({"timestamp": _clean(record["at"])} if record.get("at") else {})}
+    about = {"name": _clean(name), **figures, **({"timestamp": _clean(record.at)} if record.at else {})}
     suite = ElementTree.SubElement(suites, "testsuite", about)
     changed = facts.gate_lines(record)
     if changed:
@@ -69,83 +72,82 @@ def _clean(text: object) -> str:
     return NOT_XML.sub(lambda match: f"\\u{ord(match[0]):04x}", visible(str(text)))
 
 
-def _build(record: Record) -> tuple[str, list[Case]]:
-    model = f"{record['request']['source']['model']}"
-    return model, [_chip(chip) for chip in record["chips"]]
+def _build(record: BuildRecord) -> tuple[str, list[Case]]:
+    return record.request.source.model, [_chip(chip) for chip in record.chips]
 
 
-def _chip(chip: Record) -> Case:
-    error, proof = chip["error"], chip["verification"] or {}
-    figures = {"SQNR dB": proof.get("sqnr_db"), proof.get("metric") or "score": proof.get("score")}
-    told = [f"{name}: {facts.short(value)}" for name, value in figures.items() if value is not None]
-    warnings = [f"warning: {text}" for text in proof.get("warnings") or ()]
-    said = "\n".join([*told, *by_gate_only(chip), *warnings])
-    name, seconds = chip["chip"], float(chip["seconds"])
+def _chip(chip: ChipForm) -> Case:
+    error, proof = chip.error, chip.verification
+    lines = []
+    if proof:
+        figures = {"SQNR dB": proof.sqnr_db, proof.metric or "score": proof.score}
+        lines += [f"{name}: {facts.short(value)}" for name, value in figures.items() if value is not None]
+    lines += by_gate_only(chip)
+    lines += [f"warning: {text}" for text in proof.warnings] if proof else []
+    case = Case(chip.chip, seconds=float(chip.seconds), said="\n".join(lines))
     if error:
-        result = "failure" if error["kind"] in ("AccuracyError", "Unsupported") else "error"
-        return Case(name, result, error["message"], error["kind"], _lines(error), seconds, said)
-    if chip["verdict"]:
-        elsewhere = (chip["receipt"] or {}).get("elsewhere") or ()
-        text = "\n".join(f"{op['kind']} {op['name']}: {op.get('reason') or ''}" for op in elsewhere)
-        return Case(name, "failure", chip["verdict"], str(chip["status"]), text, seconds, said)
+        result = "failure" if error.kind in ("AccuracyError", "Unsupported") else "error"
+        text = [*filter(None, (error.hint,)), *map(str, error.findings or ()), *(error.last_lines or ())]
+        return replace(case, result=result, message=error.message, kind=error.kind, text="\n".join(text))
+    if chip.verdict:
+        elsewhere = chip.receipt.elsewhere if chip.receipt else ()
+        text = [f"{op.kind} {op.name}: {op.reason}" for op in elsewhere]
+        return replace(case, result="failure", message=chip.verdict, kind=chip.status, text="\n".join(text))
     if not proof:
-        return Case(name, "skipped", f"built, not executed: {chip.get('not_verified') or '?'}", seconds=seconds)
-    return Case(name, seconds=seconds, said=said)
+        return replace(case, result="skipped", message=f"built, not executed: {chip.not_verified or '?'}", said="")
+    return case
 
 
-def _lines(error: Record) -> str:
-    findings = [f"{f.get('where') or ''}: {f['message']}".removeprefix(": ") for f in error.get("findings") or ()]
-    return "\n".join([*([error["hint"]] if error.get("hint") else ()), *findings, *(error.get("last_lines") or ())])
-
-
-def _bench(record: Record) -> tuple[str, list[Case]]:
+def _bench(record: BenchRecord) -> tuple[str, list[Case]]:
     said, mood = facts.bench_verdict(record)
-    name = str(record.get("executed") or record.get("board") or "bench")
-    text = "\n".join(record.get("warnings") or ())
-    return name, [
-        Case(str(record.get("scenario") or "bench"), "error" if mood == "bad" else "", said, "", text, 0.0, said)
+    result, text = "error" if mood == "bad" else "", "\n".join(record.warnings or ())
+    case = Case(record.scenario or "bench", result, said, text=text, said=said)
+    return record.executed or record.board or "bench", [case]
+
+
+def _compare(record: CompareRecord) -> tuple[str, list[Case]]:
+    said, mood = facts.compare_verdict(record)
+    a, b = (row["name"] for row in facts.side_rows(record))
+    broken = record.partial or record.failure
+    result = "error" if broken else {"bad": "failure", "warn": "skipped"}.get(mood, "")
+    case = Case("verdict", result, said, record.verdict or "", "\n".join(record.notes), said=said)
+    return f"{b} against {a}", [case]
+
+
+SWEPT = {
+    "ok": "",
+    "not executed": "skipped",
+    "fallback": "failure",
+    "AccuracyError": "failure",
+    "Unsupported": "failure",
+}
+
+
+def _sweep(record: SweepRecord) -> tuple[str, list[Case]]:
+    return "sweep", [
+        Case(
+            " ".join(part for part in (row.model, row.chip, row.option_text) if part),
+            SWEPT.get(row.status, "error"),
+            row.error or row.status,
+            row.status,
+            seconds=float(row.seconds or 0.0),
+        )
+        for row in record.rows
     ]
 
 
-def _compare(record: Record) -> tuple[str, list[Case]]:
-    said, mood = facts.compare_verdict(record)
-    a, b = (row["name"] for row in facts.side_rows(record))
-    broken = bool(record.get("partial") or record.get("failure"))
-    result = "error" if broken else {"bad": "failure", "warn": "skipped"}.get(mood, "")
-    text = "\n".join(record.get("notes") or ())
-    return f"{b} against {a}", [Case("verdict", result, said, str(record.get("verdict") or ""), text, 0.0, said)]
-
-
-def _sweep(record: Record) -> tuple[str, list[Case]]:
-    return "sweep", [_sweep_row(row) for row in record["rows"]]
-
-
-def _sweep_row(row: Record) -> Case:
-    options = " ".join(f"{name}={value}" for name, value in (row.get("options") or {}).items())
-    name = " ".join(part for part in (row["model"], row["chip"], options) if part)
-    result = {
-        "ok": "",
-        "not executed": "skipped",
-        "fallback": "failure",
-        "AccuracyError": "failure",
-        "Unsupported": "failure",
-    }
-    seconds = row.get("seconds")
-    found = result.get(row["status"], "error")
-    return Case(name, found, row.get("error") or row["status"], row["status"], "", float(seconds or 0.0))
-
-
-def _eval(record: Record) -> tuple[str, list[Case]]:
+def _eval(record: EvalRecord) -> tuple[str, list[Case]]:
     said, mood = facts.eval_verdict(record)
-    name = str(record.get("executed") or record.get("model") or "eval")
-    metric = str(record.get("metric") or "score")
-    return name, [Case(metric, "error" if mood == "none" else "", "there is no score", said=said)]
+    case = Case(record.metric or "score", "error" if mood == "none" else "", "there is no score", said=said)
+    return record.executed or "eval", [case]
 
 
-SUITES: Mapping[str, Callable[[Record], tuple[str, list[Case]]]] = {
-    "build": _build,
-    "bench": _bench,
-    "compare": _compare,
-    "sweep": _sweep,
-    "eval": _eval,
-}
+def _suite(record: Record) -> tuple[str, list[Case]]:
+    """Returns the name of a record's suite, and its verdicts."""
+    if isinstance(record, BuildRecord):
+        return _build(record)
+    if isinstance(record, BenchRecord):
+        return _bench(record)
+    if isinstance(record, CompareRecord):
+        return _compare(record)
+    return _sweep(record) if isinstance(record, SweepRecord) else _eval(record)

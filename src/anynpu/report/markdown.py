@@ -1,37 +1,59 @@
-"""A build record as Markdown."""
+"""A record of any kind as Markdown."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from anynpu.errors import visible
-from anynpu.report.facts import fidelity_rows
-from anynpu.report.figures import chip_row, count, kib, percent, said_by, table_notes, versions_of
-from anynpu.report.memory import memory
+from anynpu.records.bench import BenchRecord
+from anynpu.records.build import FLOAT_MODEL, ArtifactForm, BuildRecord, ChipForm, DetailsForm, Receipt
+from anynpu.records.compare import CompareRecord
+from anynpu.records.eval import EvalRecord
+from anynpu.records.load import Record
+from anynpu.records.sweep import SweepRecord
+from anynpu.report import facts
+from anynpu.report.figures import candidate_rows, chip_row, count, percent, table_notes, timing_rows, versions_text
+from anynpu.report.memory import memory_of
 
 MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|[`|*\[\]<]|&(?=#|\w+;)|__|~~")
 """What Markdown would take for a sign of its own inside a line."""
 
 
-def render(record: dict[str, Any]) -> str:
-    """Returns the report of a build."""
+def render(record: Record) -> str:
+    """Returns any record as Markdown."""
+    return _build(record) if isinstance(record, BuildRecord) else _measurement(record)
+
+
+def _measurement(record: BenchRecord | CompareRecord | SweepRecord | EvalRecord) -> str:
+    if isinstance(record, BenchRecord):
+        title, said = f"bench: {record.executed or record.board or ''}", facts.bench_verdict(record)[0]
+    elif isinstance(record, CompareRecord):
+        names = [row["name"] for row in facts.side_rows(record)]
+        title, said = f"compare: {names[0]} against {names[1]}", facts.compare_verdict(record)[0]
+    elif isinstance(record, SweepRecord):
+        title, said = "sweep", f"{facts.sweep_verdict(record)[0]}; latencies are estimates"
+    else:
+        title, said = f"eval: {record.executed}", facts.eval_verdict(record)[0]
+    notes = (record.warnings or ()) if isinstance(record, BenchRecord) else record.notes
+    lines = [f"# {plain(title)}", f"\n**{plain(said)}**\n", *(f"- {plain(note)}" for note in notes)]
+    for each in facts.tables(record):
+        lines += [f"\n## {plain(each.title)}", table(each.rows).rstrip("\n")] if each.rows else []
+    return "\n".join(lines) + "\n"
+
+
+def _build(record: BuildRecord) -> str:
     parts = [
-        f"# {plain(record['request']['source']['model'])}",
-        *_warnings(record["notes"]),
-        table([chip_row(chip) for chip in record["chips"]]),
-        *(f"- {plain(note)}" for note in table_notes(record["chips"])),
-        *_model(record),
+        f"# {plain(record.request.source.model)}",
+        *(f"> **{plain(note)}**\n" for note in record.notes),
+        table([chip_row(chip) for chip in record.chips]),
+        *(f"- {plain(note)}" for note in table_notes(record.chips)),
     ]
-    for chip in record["chips"]:
+    parts += _model(record.model) if record.model else []
+    for chip in record.chips:
         parts += _chip(chip)
     parts += _provenance(record)
     return "\n".join(parts) + "\n"
-
-
-def _warnings(notes: Iterable[str]) -> list[str]:
-    return [f"> **{plain(note)}**\n" for note in notes]
 
 
 def plain(text: object) -> str:
@@ -60,111 +82,77 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     return "\n" + "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
-def _model(record: dict[str, Any]) -> list[str]:
-    model = record["model"]
-    estimates = model.get("estimates", {})
+def _model(model: ArtifactForm) -> list[str]:
     tensors = [
         {
             "": kind,
-            "name": t["name"],
-            "shape": " x ".join(map(str, t["shape"])),
-            "type": t.get("dtype", "float32"),
-            "layout": t.get("layout", "") or "not stated",
+            "name": tensor.name,
+            "shape": " x ".join(map(str, tensor.shape)),
+            "type": tensor.dtype,
+            "layout": tensor.layout or "not stated",
         }
-        for kind in ("inputs", "outputs")
-        for t in model.get(kind, ())
+        for kind, specs in (("inputs", model.inputs), ("outputs", model.outputs))
+        for tensor in specs
     ]
+    macs, parameters = (model.estimates.macs, model.estimates.parameters) if model.estimates else (None, None)
     return [
         "\n## Model\n",
-        f"Fingerprint `{plain(model['fingerprint'])}`, {count(estimates.get('macs'))} MACs, "
-        f"{count(estimates.get('parameters'))} parameters (counted from the graph).",
+        f"Fingerprint `{plain(model.fingerprint)}`, {count(macs)} MACs, "
+        f"{count(parameters)} parameters (counted from the graph).",
         table(tensors),
     ]
 
 
-def _chip(chip: dict[str, Any]) -> list[str]:
-    parts = [f"\n## {plain(chip['chip'])}: {plain(chip['status'])}\n", plain(chip["title"]) + ".\n"]
-    if chip["error"]:
-        error = chip["error"]
-        hint = f" ({plain(error['hint'])})" if error.get("hint") else ""
-        parts.append(f"**{plain(error['message'])}**{hint}\n")
-        parts += [f"- {plain(_finding(f))}" for f in error.get("findings", ())]
-        parts += fenced(error["last_lines"]) if error.get("last_lines") else []
-    if chip["verdict"]:
-        parts.append(f"**{plain(chip['verdict'])}**\n")
-    parts += _proof(chip) + _receipt(chip) + _candidates(chip) + _sections(chip)
-    notes = [note for artifact in chip["chain"] for note in artifact.get("notes", ())]
+def _chip(chip: ChipForm) -> list[str]:
+    parts = [f"\n## {plain(chip.chip)}: {plain(chip.status)}\n", plain(chip.title) + ".\n"]
+    if error := chip.error:
+        hint = f" ({plain(error.hint)})" if error.hint else ""
+        parts.append(f"**{plain(error.message)}**{hint}\n")
+        parts += [f"- {plain(finding)}" for finding in error.findings or ()]
+        parts += fenced(error.last_lines) if error.last_lines else []
+    if chip.verdict:
+        parts.append(f"**{plain(chip.verdict)}**\n")
+    parts += [*_proof(chip), *(_receipt(chip.receipt) if chip.receipt else ()), *_candidates(chip.details)]
+    sentences, rows = memory_of(chip.details)
+    parts += ["", *map(plain, sentences), table(rows)] if rows else []  # a paragraph of its own, even after a list
+    notes = [note for artifact in chip.chain for note in artifact.notes]
     return parts + [f"- {plain(note)}" for note in dict.fromkeys(notes)]
 
 
-def _finding(finding: dict[str, str]) -> str:
-    where = finding.get("where", "")
-    return f"{where}: {finding['message']}" if where else finding["message"]
-
-
-def _proof(chip: dict[str, Any]) -> list[str]:
-    proof = chip["verification"]
+def _proof(chip: ChipForm) -> list[str]:
+    proof = chip.verification
     if not proof:
-        return [f"Not executed: {plain(chip['not_verified'] or 'the build did not get that far')}.\n"]
-    where = "held-out samples" if proof["held_out"] else "of the calibration samples"
-    stands = " (the model before the last compiler)" if proof.get("stands_for") else ""
-    rows = fidelity_rows(proof["outputs"])
-    notes = [f"- {plain(note)}" for note in proof.get("notes", ())]
-    notes += [f"- **warning: {plain(text)}**" for text in proof.get("warnings", ())]
-    notes += [f"- {plain(sentence)}" for f in proof["outputs"].values() for sentence in f.get("lost", ())]
-    by = plain(f"{proof['executed']}{versions_of(proof)}")
-    against = plain(f", compared with {proof['reference']}") if proof.get("reference") else ""
-    return [f"Executed by {by}{stands} on {proof['samples']} {where}{against}:", table(rows), *notes]
+        return [f"Not executed: {plain(chip.not_verified or 'the build did not get that far')}.\n"]
+    where = "held-out samples" if proof.held_out else "of the calibration samples"
+    stands = " (the model before the last compiler)" if proof.stands_for else ""
+    notes = [f"- {plain(note)}" for note in proof.notes]
+    notes += [f"- **warning: {plain(text)}**" for text in proof.warnings]
+    notes += [f"- {plain(sentence)}" for each in proof.outputs.values() for sentence in each.lost]
+    by = plain(f"{proof.executed}{versions_text(proof.versions)}")
+    against = plain(f", compared with {proof.reference}") if proof.reference != FLOAT_MODEL else ""
+    rows = facts.fidelity_rows(proof.outputs)
+    return [f"Executed by {by}{stands} on {proof.samples} {where}{against}:", table(rows), *notes]
 
 
-def _receipt(chip: dict[str, Any]) -> list[str]:
-    receipt = chip["receipt"]
-    if not receipt:
-        return []
+def _receipt(receipt: Receipt) -> list[str]:
     lines = [
-        f"Placement receipt: {receipt['on_npu']} of {receipt['operators']} operators on the {plain(receipt['npu'])}, "
-        f"{percent(receipt['mac_share'])} of the MACs{said_by(receipt)}.\n"
+        f"Placement receipt: {receipt.on_npu} of {receipt.operators} operators on the {plain(receipt.npu)}, "
+        f"{percent(receipt.mac_share)} of the MACs{receipt.said_by}.\n"
     ]
-    rows = [
-        {"operator": op["name"], "kind": op["kind"], "why not": op.get("reason", "")} for op in receipt["elsewhere"]
-    ]
+    rows = [{"operator": op.name, "kind": op.kind, "why not": op.reason} for op in receipt.elsewhere]
     return [*lines, table(rows)] if rows else lines
 
 
-def _candidates(chip: dict[str, Any]) -> list[str]:
-    details = chip["chain"][-1].get("details", {}) if chip["chain"] else {}
-    rows = [
-        {
-            "compiled for": goal + (" (kept)" if goal == details["chosen"] else ""),
-            "est. ms": f"{figures['latency_ms']:.3f}",
-            "SRAM KiB": kib(figures["sram_bytes"]),
-            "flash KiB": kib(figures["flash_bytes"]),
-            "DRAM KiB": kib(figures["dram_bytes"]),
-        }
-        for goal, figures in details.get("candidates", {}).items()
-    ]
-    return ["Compiled both ways (estimates):", table(rows)] if len(rows) > 1 else []
+def _candidates(details: DetailsForm) -> list[str]:
+    rows = candidate_rows(details)
+    return ["Compiled both ways (estimates):", table(rows)] if rows else []
 
 
-def _sections(chip: dict[str, Any]) -> list[str]:
-    notes, rows = memory(chip["chain"][-1].get("details", {}) if chip["chain"] else {})
-    return ["", *map(plain, notes), table(rows)] if rows else []  # a paragraph of its own, even after a list
-
-
-def _provenance(record: dict[str, Any]) -> list[str]:
+def _provenance(record: BuildRecord) -> list[str]:
     tools: dict[str, str] = {}
-    for chip in record["chips"]:
-        for artifact in chip["chain"]:
-            tools |= artifact.get("step", {}).get("tools", {})
-    lines = ["\n## Provenance\n", f"anynpu {plain(record['anynpu'])}, {plain(record['at'])}.\n"]
+    for chip in record.chips:
+        for artifact in chip.chain:
+            tools |= artifact.step.tools if artifact.step else {}
+    lines = ["\n## Provenance\n", f"anynpu {plain(record.anynpu)}, {plain(record.at)}.\n"]
     lines += [f"- {plain(name)} {plain(version)}" for name, version in sorted(tools.items()) if name != "anynpu"]
-    rows = [
-        {
-            "chip": stage["chip"] or "all",
-            "stage": stage["stage"],
-            "s": f"{stage['seconds']:.2f}",
-            "from cache": "yes" if stage["cached"] else "no",
-        }
-        for stage in record["timings"]
-    ]
-    return [*lines, table(rows)]
+    return [*lines, table(timing_rows(record.timings))]

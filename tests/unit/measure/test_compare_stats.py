@@ -85,7 +85,7 @@ def test_one_launch_is_judged_by_its_parts_and_says_so() -> None:
     found = judge_latency(a, b, Rules())
     assert (found.replicates, found.verdict) == ("blocks", "worse")
     record = record_of(SideInfo("a"), SideInfo("b"), Rules(), measured=Measured(a, b))
-    assert any("one launch" in note for note in record["notes"])
+    assert any("one launch" in note for note in record.notes)
     with pytest.raises(ConfigError, match="too few"):
         as_launches([[1.0, 2.0]])
     with pytest.raises(ConfigError, match="several launches"):
@@ -116,15 +116,15 @@ def test_the_record_is_json_and_corrects_for_two_metrics() -> None:
     assert again["accuracy"]["p_adjusted"] == 2 * again["accuracy"]["p_value"], "the smaller of two counts double"
     assert again["latency"]["ratio"]["low"] < 0.8 < again["latency"]["ratio"]["high"]
     other = record_of(SideInfo("a", "1", "f"), SideInfo("b", "2", "g"), Rules(), measured=measured)
-    assert other["verdict"] == other["latency"]["verdict"] == "not comparable"
+    assert other.verdict == other.latency.verdict == "not comparable"
 
 
 def test_a_broken_measurement_is_kept_and_not_judged() -> None:
     record = record_of(
         SideInfo("a"), SideInfo("b"), Rules(), measured=Measured([[1.0, 1.1]], []), failure="the device went away"
     )
-    assert record["partial"] and record["verdict"] is None and record["latency"]["ratio"] is None
-    assert record["latency"]["launches"]["a"] == [[1.0, 1.1]] and record["latency"]["summary"]["b"] is None
+    assert record.partial and record.verdict is None and record.latency.ratio is None
+    assert record.latency.launches.a == ((1.0, 1.1),) and record.latency.summary.b is None
 
 
 def test_paired_accuracy_by_form_of_the_labels() -> None:

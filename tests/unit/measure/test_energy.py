@@ -12,6 +12,7 @@ from anynpu.errors import ConfigError, DeviceError
 from anynpu.measure import energy, outcome
 from anynpu.measure.energy import CsvMeter, Rapl, Reading, Sensors, account, find_meter, integrate, read_csv
 from anynpu.measure.load import Runner, Settings
+from anynpu.records.bench import EnergyForm
 
 
 def zone(root, name, label, uj, most=262_143_328_850):
@@ -76,7 +77,7 @@ def test_power_sensors_are_summed_and_sampled(tmp_path):
 def test_a_sensor_of_temperatures_is_no_meter(tmp_path):
     sensor(tmp_path, 0, name="coretemp", temp1_input=40000)
     assert find_meter(tmp_path) is None
-    assert account(None, None, None, 10) == {"source": None, "why": energy.NONE}
+    assert account(None, None, None, 10) == EnergyForm(why=energy.NONE)
 
 
 def test_the_area_under_the_power():
@@ -160,9 +161,9 @@ def test_a_file_of_another_clock(tmp_path):
 def test_gross_and_net():
     meter = Rapl([])
     found = account(meter, Reading(10.0, 2.0, 2), Reading(3.0, 1.5, 2), 100)
-    assert found["gross_j_per_inference"] == pytest.approx(0.1) and found["idle_w"] == pytest.approx(2.0)
-    assert found["net_j_per_inference"] == pytest.approx((10 - 2 * 2) / 100) and "estimate" in found["label"]
-    assert account(meter, Reading(10.0, 2.0, 2), None, 100)["net_j"] is None
+    assert found.gross_j_per_inference == pytest.approx(0.1) and found.idle_w == pytest.approx(2.0)
+    assert found.net_j_per_inference == pytest.approx((10 - 2 * 2) / 100) and "estimate" in found.label
+    assert account(meter, Reading(10.0, 2.0, 2), None, 100).net_j is None
 
 
 class Load:
@@ -209,13 +210,13 @@ def test_a_bench_beside_a_running_meter(tmp_path):
         meter = CsvMeter(path)
         runner = Runner(lambda: subject, Settings(runs=40, warm_up=0, idle_s=0.3))
         subject.busy = False  # the cold start drew power; at rest it does not
-        found = outcome.to_record(runner.run(meter), meter)["energy"]
+        found = outcome.to_record(runner.run(meter), meter).energy
     finally:
         over.set()
         logger.join()
-    assert found["source"] == "meter's file m.csv" and found["idle_w"] == pytest.approx(1.0, abs=0.05)
-    assert found["average_w"] == pytest.approx(2.0, abs=0.15) and 30 < found["rate_hz"] < 120
-    assert found["net_j_per_inference"] == pytest.approx(found["gross_j_per_inference"] / 2, rel=0.15)
+    assert found.source == "meter's file m.csv" and found.idle_w == pytest.approx(1.0, abs=0.05)
+    assert found.average_w == pytest.approx(2.0, abs=0.15) and 30 < found.rate_hz < 120
+    assert found.net_j_per_inference == pytest.approx(found.gross_j_per_inference / 2, rel=0.15)
 
 
 def test_windows_in_the_files_own_time(tmp_path):
@@ -223,13 +224,13 @@ def test_windows_in_the_files_own_time(tmp_path):
     path = write(tmp_path / "m.csv", "time,watts\n" + rows)
     meter = CsvMeter(path, (6.0, 9.0), (1.0, 4.0))
     result = Runner(Load, Settings(runs=5, warm_up=0, idle_s=0.01)).run(meter)
-    found = outcome.to_record(result, meter)["energy"]
-    assert (found["idle_w"], found["average_w"]) == (pytest.approx(1.0), pytest.approx(3.0))
-    assert found["net_j_per_inference"] == pytest.approx(6.0 / 5)
+    found = outcome.to_record(result, meter).energy
+    assert (found.idle_w, found.average_w) == (pytest.approx(1.0), pytest.approx(3.0))
+    assert found.net_j_per_inference == pytest.approx(6.0 / 5)
 
 
 def test_energy_that_fails_leaves_the_latencies(tmp_path):
     meter = CsvMeter(write(tmp_path / "m.csv", "time,watts\n0,1\n1,2\n"))
     result = Runner(Load, Settings(runs=5, warm_up=0, idle_s=0.0)).run(meter)
     found = outcome.to_record(result, meter)
-    assert found["complete"] and found["runs"] == 5 and "samples between" in found["energy"]["why"]
+    assert found.complete and found.runs == 5 and "samples between" in found.energy.why

@@ -14,6 +14,7 @@ import numpy as np
 
 from anynpu.measure import host
 from anynpu.measure.timer import clock
+from anynpu.records.bench import Span, Used
 
 
 def write(path, text):
@@ -34,20 +35,20 @@ def machine(root, khz=(2_000_000, 3_000_000), temp=45_500):
 def test_a_described_machine(tmp_path):
     machine(tmp_path)
     found = host.describe(tmp_path)
-    assert (found["cpu"], found["governor"], found["turbo"]) == ("Toy CPU", "powersave", True)
+    assert (found.cpu, found.governor, found.turbo) == ("Toy CPU", "powersave", True)
     assert host.frequency_mhz(tmp_path) == 3000 and host.temperature_c(tmp_path) == 45.5
 
 
 def test_a_machine_that_says_nothing(tmp_path):
     found = host.describe(tmp_path)
-    assert found["governor"] is None and found["turbo"] is None
+    assert found.governor is None and found.turbo is None
     assert host.frequency_mhz(tmp_path) is None and host.temperature_c(tmp_path) is None
     watch = host.Watch(tmp_path, every_ns=0)
     watch.start()
     watch.tick(clock())
     used = watch.stop()
-    assert used["frequency_mhz"] is None and used["other_cores_used"] is None and used["stolen_cores"] is None
-    assert used["peak_rss_of"] == "the whole process" and used["rss_delta_bytes"] is None and used["peak_rss_bytes"] > 0
+    assert used.frequency_mhz is None and used.other_cores_used is None and used.stolen_cores is None
+    assert used.peak_rss_of == "the whole process" and used.rss_delta_bytes is None and used.peak_rss_bytes > 0
 
 
 def test_damaged_numbers_are_not_zero(tmp_path):
@@ -64,12 +65,12 @@ def test_throttling_and_frequency_changes(tmp_path):
     ended = clock()
     watch.tick(ended)
     used = watch.stop()
-    assert host.throttled(used) and used["frequency_mhz"] == {"first": 3000, "min": 1600, "max": 3000, "last": 1600}
+    assert host.throttled(used) and used.frequency_mhz == Span(first=3000, min=1600, max=3000, last=1600)
     watch.looks[-1] = replace(watch.looks[-1], switches=watch.looks[0].switches + 2)
     watch.looks[1] = replace(watch.looks[1], switches=watch.looks[0].switches + 2)
     switched, changed = watch.causes(began, ended)
     assert switched.startswith("involuntary context switches: 2 in the ") and changed == "the frequency changed"
-    assert not host.throttled({"frequency_mhz": None})
+    assert not host.throttled(Used())
 
 
 def test_cpu_time_of_all_threads_is_counted():
@@ -91,8 +92,8 @@ def test_cpu_time_of_all_threads_is_counted():
     watch.start()
     time.sleep(0.2)
     idle = watch.stop()
-    assert busy["cpu_user_s"] + busy["cpu_system_s"] > 0.38 and idle["cores_used"] < 0.2
-    assert busy["cores_used"] == (busy["cpu_user_s"] + busy["cpu_system_s"]) / busy["wall_s"]
+    assert busy.cpu_user_s + busy.cpu_system_s > 0.38 and idle.cores_used < 0.2
+    assert busy.cores_used == (busy.cpu_user_s + busy.cpu_system_s) / busy.wall_s
 
 
 WINDOW = """
@@ -103,7 +104,7 @@ np.ones(30_000_000).sum()  # 240 MB before the window
 watch = host.Watch()
 watch.start()
 np.ones(5_000_000).sum()
-print(json.dumps(watch.stop()))
+print(json.dumps(vars(watch.stop())))
 """
 
 
@@ -125,5 +126,5 @@ def test_the_collector_is_seen_and_put_back():
     with host.without_gc():
         assert not gc.isenabled()
     used = watch.stop()
-    assert gc.isenabled() and used["gc_collections"] == 2 and not gc.callbacks.count(watch._collected)
+    assert gc.isenabled() and used.gc_collections == 2 and not gc.callbacks.count(watch._collected)
     assert watch.causes(began, ended)[0] == "garbage collection" and watch.causes(0, began - 1) == []

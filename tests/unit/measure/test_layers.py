@@ -25,6 +25,7 @@ from anynpu.measure.layers import (
 from anynpu.measure.samples import SampleSet
 from anynpu.pipeline.build import BuildResult, _graph
 from anynpu.pipeline.layers import drawable, graph
+from anynpu.records.build import GraphForm, GraphNode, GraphTensor
 from anynpu.schema import sealed
 from anynpu.tensors import TensorSpec
 
@@ -88,18 +89,13 @@ def test_the_count_of_samples_stays_within_the_budget(available, macs, size, wan
 
 def test_the_worst_layers_come_first_with_what_each_lost():
     def node(name, inputs, db):
-        return {"name": name, "inputs": inputs, "sqnr_db": db}
+        return GraphNode(name=name, kind="ADD", device="cpu", inputs=inputs, sqnr_db=db)
 
-    graph = {
-        "nodes": [
-            node("a", ["x", "w"], 40.0),
-            node("b", ["a"], 12.0),
-            node("c", ["b", "x"], 11.0),
-            node("d", [], None),
-        ],
-        "tensors": {n: {"sqnr_db": db} for n, db in (("x", 50.0), ("w", None), ("a", 40.0), ("b", 12.0))},
-    }
-    assert [(row["name"], row["drop_db"]) for row in worst_layers(graph)] == [("c", 1.0), ("b", 28.0), ("a", 10.0)]
+    graph = GraphForm(
+        nodes=(node("a", ("x", "w"), 40.0), node("b", ("a",), 12.0), node("c", ("b", "x"), 11.0), node("d", (), None)),
+        tensors={n: GraphTensor(sqnr_db=db) for n, db in (("x", 50.0), ("w", None), ("a", 40.0), ("b", 12.0))},
+    )
+    assert [(node.name, lost) for node, lost in worst_layers(graph)] == [("c", 1.0), ("b", 28.0), ("a", 10.0)]
     assert len(worst_layers(graph, 1)) == 1
 
 
@@ -126,18 +122,17 @@ def chip_artifact(folder):
 
 def test_a_chip_adds_its_receipt_and_its_estimates(tmp_path):
     names = ("conv_2d_1", "conv_2d_10", "mean_0", "soft")
-    shared = {"nodes": [{"name": n, "device": "cpu", "reason": "", "time": None} for n in names], "notes": ["n"]}
+    shared = GraphForm(nodes=tuple(GraphNode(name=n, kind="ADD", device="cpu") for n in names), notes=("n",))
     found = graph(shared, chip_artifact(tmp_path))
-    rows = {n["name"]: (n["device"], n["reason"], n["time"]) for n in found["nodes"]}
+    rows = {node.name: (node.device, node.reason, node.time) for node in found.nodes}
     assert rows == {
         "conv_2d_1": ("npu", "", 105),
         "conv_2d_10": ("cpu", "", None),
         "mean_0": ("npu", "", 23),
         "soft": ("cpu", "too wide", None),
     }
-    assert found["time_unit"] == "cycles (Vela estimate)"
-    assert found["notes"][0] == "n" and "7 cycles" in found["notes"][1]
-    assert shared["nodes"][0]["time"] is None, "what chips share stays as it was"
+    assert found.time_unit == "cycles (Vela estimate)"
+    assert found.notes[0] == "n" and "7 cycles" in found.notes[1]
 
 
 class Broken:
@@ -152,7 +147,7 @@ def test_a_failure_is_a_note_and_no_failure_of_the_build(tmp_path):
     result = BuildResult(None, model=artifact, test=artifact)
     chip = type("Chip", (), {"name": "toy"})
     found = _graph(Broken(), chip, [artifact], result)
-    assert found["nodes"] == [] and found["notes"] == ["no figures per layer: the profiler crashed"]
+    assert found.nodes == () and found.notes == ("no figures per layer: the profiler crashed",)
     assert _graph(Broken(), chip, [], result) is None
 
 
@@ -162,6 +157,15 @@ def test_the_graph_is_that_of_the_last_artifact_that_can_be_read(tmp_path):
     assert drawable(chain) is kinds["tflite"]
     assert drawable([kinds["onnx"], kinds["tflite-vela"]]) is kinds["onnx"]
     assert drawable([kinds["onnx"], kinds["null"]]) is None
+
+
+def report(graph):
+    """Returns a report of one chip as text."""
+    nothing = dict.fromkeys(("error", "verification", "receipt", "estimates"))
+    chip = {"chip": "toy", "npu": "", "status": "ok", "verdict": "", "chain": [], "seconds": 1.0, "graph": graph}
+    request = {"source": {"model": "net.onnx"}}
+    whole = {"schema_version": 1, "kind": "build", "request": request, "chips": [{**chip, **nothing}]}
+    return json.dumps(sealed(whole))
 
 
 @pytest.fixture
@@ -175,7 +179,7 @@ def built(tmp_path):
     node = {"name": "a", "kind": "ADD", "device": "npu", "reason": "", "macs": 12000, "inputs": ["x"], "outputs": ["a"]}
     graph = {"of": "tflite", "samples": 3, "time_unit": "cycles", "notes": ["few"], "tensors": tensors}
     graph["nodes"] = [{**node, "sqnr_db": 31.04, "time": 4321}]
-    (folder.parent / "report.json").write_text(json.dumps(sealed({"chips": [{"chip": "toy", "graph": graph}]})))
+    (folder.parent / "report.json").write_text(report(graph))
     return folder
 
 
@@ -193,10 +197,10 @@ def test_show_prints_the_layers(built):
     assert whole["nodes"][0]["time"] == 4321
 
 
-@pytest.mark.parametrize("text", ["{}", '{"chips": [{"chip": "toy", "graph": null}]}', None])
+@pytest.mark.parametrize("text", [report(None), None])
 def test_show_says_where_there_are_no_layers(built, text):
-    report = built.parent / "report.json"
-    report.unlink() if text is None else report.write_text(text)
+    file = built.parent / "report.json"
+    file.unlink() if text is None else file.write_text(text)
     done = CliRunner().invoke(show, [str(built), "--layers"], standalone_mode=False)
     assert isinstance(done.exception, ConfigError)
     assert ("says nothing of the layers" if text else "no report.json beside it") in str(done.exception)

@@ -117,7 +117,7 @@ def test_records_of_compare_and_eval_become_rows() -> None:
         SideInfo(name, name, NET, "ONNX Runtime", "cpu", {"onnxruntime": v}) for name, v in (("a", "1"), ("b", "2"))
     ]
     measured = Measured([[1.0, 1.1, 1.2, 1.0]] * 4, [[2.0, 2.1, 2.2, 2.0]] * 4)
-    rows = rows_of(record_of(*sides, Rules(), measured=measured), "c")
+    rows = rows_of(schema.to_dict(record_of(*sides, Rules(), measured=measured)), "c")
     assert [(row.value, row.tools["onnxruntime"]) for row in rows] == [(1.0, "1"), (2.0, "2")]
     (change,) = changes(rows, "last", Rules())
     assert change.verdict == "worse"

@@ -22,6 +22,7 @@ from anynpu.measure.subject import Infer, Pipeline
 from anynpu.measure.timer import Timer, calibrate
 from anynpu.measure.together import measure_together
 from anynpu.runtime.device.answers import STAGES
+from anynpu.schema import to_dict
 from anynpu.tensors import Quantization, TensorSpec
 
 X = TensorSpec("x", (1, 4), "int8", quantization=Quantization((0.5,), (3,)))
@@ -74,7 +75,7 @@ def measure(model, **settings):
 
 
 def record(model, **settings):
-    found = outcome.to_record(measure(model, **settings))
+    found = to_dict(outcome.to_record(measure(model, **settings)))
     return json.loads(json.dumps(found, allow_nan=False))
 
 
@@ -82,7 +83,7 @@ def test_runs_until_both_time_and_count_are_met():
     slow = measure(Model(0.002), min_time_s=0.0, min_count=30)
     assert len(slow.trace.began) == 30
     fast = measure(Model(0.002), min_time_s=0.2, min_count=3)
-    assert fast.used["wall_s"] >= 0.2 and len(fast.trace.began) > 20
+    assert fast.used.wall_s >= 0.2 and len(fast.trace.began) > 20
 
 
 def test_an_exact_number_of_runs():
@@ -121,7 +122,7 @@ def test_cold_start_is_apart():
         time.sleep(0.02)
         return Infer(Lazy(0.001), INPUT)
 
-    found = outcome.to_record(Runner(opener, Settings(runs=10, warm_up=0)).run())
+    found = to_dict(outcome.to_record(Runner(opener, Settings(runs=10, warm_up=0)).run()))
     assert found["cold"]["load_ms"] >= 20 and found["cold"]["first_ms"] >= 30
     assert found["latency"]["summary"]["median"] < 20
 
@@ -252,7 +253,7 @@ def test_the_pipeline_quantises_runs_and_dequantises():
 
     model = Parts(0.001)
     subject = Pipeline(model, INPUT, None, post)
-    found = outcome.to_record(Runner(lambda: subject, Settings(runs=8, warm_up=0)).run())
+    found = to_dict(outcome.to_record(Runner(lambda: subject, Settings(runs=8, warm_up=0)).run()))
     assert list(found["stages"]) == ["quantise", "copy in", "device", "copy out", "dequantise", "post"]
     assert found["scope"] == "pipeline" and found["stages"]["post"]["median"] >= 2
     np.testing.assert_array_equal(seen[-1], X.to_real(INPUT["x"]))
@@ -266,7 +267,7 @@ def test_a_pipeline_reads_its_input_every_time():
         return {"x": X.to_real(INPUT["x"])}
 
     model = Model(0.001)
-    found = outcome.to_record(Runner(lambda: Pipeline(model, INPUT, read), Settings(runs=5, warm_up=0)).run())
+    found = to_dict(outcome.to_record(Runner(lambda: Pipeline(model, INPUT, read), Settings(runs=5, warm_up=0)).run()))
     assert list(found["stages"]) == ["preprocess", "quantise", "run", "dequantise"] and len(reads) == model.runs
 
 
@@ -347,6 +348,7 @@ def test_several_models_alone_and_together():
     a, b = Model(0.002), Model(0.001)
     openers = [("a", lambda: Infer(a, INPUT)), ("b", lambda: Infer(b, INPUT))]
     found, error = measure_together(openers, Settings(min_time_s=0.1, min_count=20, warm_up=2), lambda *_: None)
+    found = to_dict(found)
     assert error is None and found["complete"]
     first, second = found["together"]["models"]
     for model, ms in ((first, 2), (second, 1)):
@@ -367,6 +369,7 @@ def test_models_that_share_a_device_slow_each_other():
     # Long enough that a busy machine adds little to it.
     openers = [(name, lambda: Infer(Shares(0.02), INPUT)) for name in "ab"]
     found, _ = measure_together(openers, Settings(min_time_s=0.4, min_count=20, warm_up=2), lambda *_: None)
+    found = to_dict(found)
     means = [(m["alone"]["summary"]["mean"], m["together"]["summary"]["mean"]) for m in found["together"]["models"]]
     assert sum(both for _, both in means) > 1.5 * sum(alone for alone, _ in means)
 
@@ -375,6 +378,7 @@ def test_one_of_several_that_dies_ends_all_and_keeps_what_there_is():
     openers = [("a", lambda: Infer(Model(0.001), INPUT)), ("b", lambda: Infer(Model(0.001, dies_at=60), INPUT))]
     settings = Settings(min_time_s=0.0, min_count=30, warm_up=2)
     found, error = measure_together(openers, settings, lambda *_: None)
+    found = to_dict(found)
     assert isinstance(error, DeviceError) and not found["complete"]
     assert [bool(m["error"]) for m in found["together"]["models"]] == [False, True]
     assert found["together"]["models"][1]["alone"]["summary"]["count"] == 30
@@ -434,7 +438,7 @@ class Board:
 
 
 def test_a_board_that_dies_leaves_what_it_measured():
-    found = board_record(time_board(Board(3), Sample("x", INPUT), 10, 1))
+    found = to_dict(board_record(time_board(Board(3), Sample("x", INPUT), 10, 1)))
     assert found["latency"]["samples"] == [2.0, 2.0, 2.0] and len(found["latency"]["started_s"]) == 3
     assert not found["complete"] and found["error"]["exit_status"] == 6
     with pytest.raises(DeviceError):

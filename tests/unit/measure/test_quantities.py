@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from anynpu.measure.outcome import figure
 from anynpu.measure.paired import compare_accuracy
 from anynpu.measure.regress import changes
 from anynpu.measure.stats import summarize
-from anynpu.report import html, records_markdown, schema
+from anynpu.records.load import load
+from anynpu.report import html, markdown
+from anynpu.schema import to_dict
 
 NETWORK = "f" * 64
 
@@ -39,7 +42,7 @@ def board(unit: str, hz: int) -> dict[str, Any]:
         known_answers=0,
         outputs={},
     )
-    return {"schema_version": 2, "kind": "bench", "fingerprint": NETWORK, **board_record(found)}
+    return to_dict(replace(board_record(found), fingerprint=NETWORK))
 
 
 def test_counts_of_a_board_are_no_latency_anywhere():
@@ -48,28 +51,28 @@ def test_counts_of_a_board_are_no_latency_anywhere():
     assert launches_of(counted) == ([[100.0, 101.0, 102.0, 103.0]], "instructions")
     (row,) = rows_of(counted, "x")
     assert row.metric == "instructions (single-stream, infer)" and row.host == "", "a count is of no host"
-    schema.check(counted, "x")
-    page = html.render(counted)
+    record = load(counted, "x")
+    page = html.render(record)
     assert "median 101 instructions" in page and ">Latency" not in page and "latency in " not in page
-    assert "atency" not in records_markdown.render(counted)
+    assert "atency" not in markdown.render(record)
 
 
 def test_times_of_a_board_are_its_latency():
     timed = board("ms", 1000)
-    assert timed["counts"] is None and timed["latency"]["unit"] == "ms"
+    assert "counts" not in timed and timed["latency"]["unit"] == "ms"
     (row,) = rows_of(timed, "x")
     assert row.metric == "latency (single-stream, infer)" and row.host
-    assert "latency in ms" in html.render(timed)
+    assert "latency in ms" in html.render(load(timed, "x"))
 
 
 def test_compared_counts_are_no_latency():
     a, b = (SideInfo(name, fingerprint=NETWORK) for name in "ab")
     launches = [[100.0 + i for i in range(8)]]
     found = record_of(a, b, Rules(), measured=Measured(launches, launches, "instructions"))
-    assert found["latency"] is None and found["counts"]["verdict"] == "no difference"
-    assert schema.check(found, "x") and "B is faster" not in html.render(found)
-    assert "atency" not in records_markdown.render(found)
-    assert {row.metric for row in rows_of(found, "x")} == {"instructions"}
+    assert found.latency is None and found.counts.verdict == "no difference"
+    assert load(to_dict(found), "x") == found and "B is faster" not in html.render(found)
+    assert "atency" not in markdown.render(found)
+    assert {row.metric for row in rows_of(to_dict(found), "x")} == {"instructions"}
 
 
 def test_the_medians_shown_are_those_the_ratio_is_of():
@@ -77,10 +80,10 @@ def test_the_medians_shown_are_those_the_ratio_is_of():
     a = [[1.0] * 3, [2.0] * 99, [1.0] * 3, [1.0] * 3]
     b = [[4.0] * 99, [2.0] * 3, [2.0] * 3, [2.0] * 3]
     sides = (SideInfo(name, fingerprint=NETWORK) for name in "ab")
-    timed = record_of(*sides, Rules(), measured=Measured(a, b))["latency"]
-    medians = timed["medians"]
-    assert math.isclose(medians["b"] / medians["a"], timed["ratio"]["median"])
-    assert medians["a"] < 1.3 < timed["summary"]["a"]["median"]
+    timed = record_of(*sides, Rules(), measured=Measured(a, b)).latency
+    medians = timed.medians
+    assert math.isclose(medians.b / medians.a, timed.ratio.median)
+    assert medians.a < 1.3 < timed.summary.a.median
 
 
 def test_regress_shows_the_figures_that_its_ratio_is_of():
@@ -97,7 +100,7 @@ def test_regress_shows_the_figures_that_its_ratio_is_of():
 
 def test_a_stage_has_the_median_of_the_whole():
     samples = [1.0, 2.0, 3.0, 10.0]
-    assert figure(samples)["median"] == Figure(tuple(samples)).median == summarize(samples).median == 2.0
+    assert figure(samples).median == Figure(tuple(samples)).median == summarize(samples).median == 2.0
 
 
 def test_labels_that_no_class_has_are_refused_and_not_called_equal():

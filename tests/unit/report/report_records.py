@@ -9,6 +9,7 @@ import numpy as np
 
 from anynpu.measure.compare import Measured, Rules, SideInfo, record_of
 from anynpu.measure.stats import summarize
+from anynpu.schema import to_dict
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'&"
 
@@ -207,7 +208,7 @@ def bench(count: int = 1200, seed: int = 2, **more: Any) -> dict[str, Any]:
             "unit": "ms",
             "samples": [round(float(s), 6) for s in samples],
             "started_s": [round(float(s), 6) for s in started],
-            "summary": summarize(samples).to_json(),
+            "summary": to_dict(summarize(samples), whole=True),
         },
         "stages": {
             "copy in": {"min": 0.01, "median": 0.011, "max": 0.05, "samples": []},
@@ -236,9 +237,8 @@ def compare(slower: float = 1.06, seed: int = 3, count: int = 60) -> dict[str, A
         SideInfo("out/v1/cpu", "a" * 64, "f" * 64, "ONNX Runtime"),
         SideInfo("out/v2/cpu", "b" * 64, "f" * 64, "ONNX Runtime"),
     )
-    return record_of(
-        *sides, Rules(), measured=Measured(a, b, "ms", "random numbers", "ABBAABBAABBA"), notes=["interleaved"]
-    )
+    measured = Measured(a, b, "ms", "random numbers", "ABBAABBAABBA")
+    return to_dict(record_of(*sides, Rules(), measured=measured, notes=["interleaved"]))
 
 
 def sweep(models: tuple[str, ...] = ("zoo:kws",), seed: int = 4) -> dict[str, Any]:

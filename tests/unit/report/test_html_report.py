@@ -15,14 +15,24 @@ from click.testing import CliRunner
 
 from anynpu.cli.report import report
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.report import facts, records_markdown, schema
-from anynpu.report.html import layout, page, render
+from anynpu.records.build import ChipForm
+from anynpu.records.compare import Ratio
+from anynpu.records.load import load, published
+from anynpu.report import facts, markdown
+from anynpu.report.html import layout, page
+from anynpu.report.html import render as page_of
 from anynpu.report.html.axes import Scale, padded
 from anynpu.report.html.graph import graph_data
 from anynpu.report.html.intervals import ratio_chart
 from anynpu.report.html.latency import _bins, histogram, timeline
 from anynpu.report.html.markup import data_block, el, text
-from anynpu.schema import sealed
+from anynpu.schema import from_json, sealed
+
+
+def render(data):
+    """Returns the page of a record that was read from JSON."""
+    return page_of(load(data, "x"))
+
 
 VOID = {"meta", "link", "input", "br", "hr", "img", "col"}
 
@@ -57,7 +67,7 @@ def record(request):
 
 
 def test_every_kind_is_a_whole_page_that_names_nothing_outside(record):
-    whole = render(schema.check(record, "x"))
+    whole = render(record)
     read = Reader(whole)
     outside = [v for _, attributes in read.tags for k, v in attributes.items() if k in ("src", "href", "xlink:href")]
     assert all(v.startswith("#") or v == "data:," for v in outside)
@@ -117,7 +127,7 @@ def wreck(value):
 
 
 def test_hostile_names_are_text_everywhere(record):
-    whole = render(schema.check(wreck(record), "x"))
+    whole = render(wreck(record))
     read = Reader(whole)
     assert not [tag for tag, _ in read.tags if tag == "img"]
     code = [
@@ -142,7 +152,7 @@ def test_text_escapes_markup_quotes_zeros_and_lone_surrogates():
 def without(value, seed):
     """Returns a copy without some of the keys that the schema does not require, and None for others."""
     rng = random.Random(seed)
-    form = schema.published(value["kind"])
+    form = published(value["kind"])
 
     def strip(data, known):
         if isinstance(data, dict):
@@ -171,7 +181,7 @@ def test_no_optional_key_is_needed(record, seed):
             records.chip("a", graph=records.deep_graph(9)),
             records.failed("b", findings=[{"message": "m", "where": "w"}]),
         ]
-    Reader(render(schema.check(without(small, seed), "x")))
+    Reader(render(without(small, seed)))
 
 
 def test_the_verdict_comes_first_and_says_what_happened():
@@ -214,7 +224,7 @@ def test_a_bench_that_broke_off_or_has_only_stages_still_has_its_figures():
         "unit": "instructions",
         "stages": {"inference": {"min": 5, "median": 6, "max": 9, "samples": [5, 6, 9]}},
     }
-    whole = render(schema.check(old, "x"))
+    whole = render(old)
     assert "median 6 instructions" in "".join(Reader(whole).words)
     assert "no samples" in render({"schema_version": 1, "kind": "bench"})
 
@@ -241,12 +251,12 @@ def test_a_long_timeline_is_thinned_but_keeps_its_spikes():
 def test_ratio_and_verdict_of_a_comparison():
     words = " ".join(Reader(render(records.compare())).words)
     assert "B is worse than A" in words
-    assert "no difference" in facts.compare_verdict(records.compare(1.0))[0]
+    assert "no difference" in facts.compare_verdict(load(records.compare(1.0), "x"))[0]
 
 
 @pytest.mark.parametrize("ratio", [(71.5, 51.4, 100.2), (0.01, 0.005, 0.02), (1.0, 1.0, 1.0), (1.02, None, None)])
 def test_a_ratio_lies_on_its_side_of_one_and_no_axis_goes_below_zero(ratio):
-    drawn = ratio_chart(dict(zip(("median", "low", "high"), ratio, strict=True)), "faster", "slower")
+    drawn = ratio_chart(Ratio(**dict(zip(("median", "low", "high"), ratio, strict=True))), "faster", "slower")
     svg = ElementTree.fromstring(drawn).find(".//svg")
     ticks = [float(text.text) for text in svg.iter("text") if text.get("class") == "tick mid"]
     assert ticks
@@ -254,7 +264,7 @@ def test_a_ratio_lies_on_its_side_of_one_and_no_axis_goes_below_zero(ratio):
     dot, one = float(svg.find("circle").get("cx")), float(svg.find("line[@class='limit']").get("x1"))
     assert (dot > one) == (ratio[0] > 1)
     assert (dot < one) == (ratio[0] < 1)
-    assert ratio_chart({"median": 0.0}, "", "") == ratio_chart({}, "", "") == ""
+    assert ratio_chart(Ratio(median=0.0), "", "") == ratio_chart(Ratio(), "", "") == ""
 
 
 def test_the_front_is_filled_and_joined():
@@ -269,15 +279,15 @@ def test_the_front_is_filled_and_joined():
 
 
 def test_graph_data_names_each_tensor_once_and_draws_inputs_and_outputs():
-    chip = records.chip("x", graph=records.deep_graph(12))
-    data = graph_data(chip)
-    names = [t[0] for t in data["tensors"]]
+    chip = from_json(ChipForm, records.chip("x", graph=records.deep_graph(12)))
+    data = graph_data(chip, chip.graph)
+    names = [t[0] for t in data.tensors]
     assert len(set(names)) == len(names)
-    kinds = [n[1] for n in data["nodes"]]
+    kinds = [n[1] for n in data.nodes]
     assert (kinds[0], kinds[-1]) == ("input", "output")
-    weights = next(t for t in data["tensors"] if t[0] == "weights_0")
+    weights = next(t for t in data.tensors if t[0] == "weights_0")
     assert weights[3] == [0.001, 0.02, 64]
-    off = [n for n in data["nodes"] if n[2] == "cpu"]
+    off = [n for n in data.nodes if n[2] == "cpu"]
     assert all(n[3] == "Scale of the inputs must be equal." for n in off)
 
 
@@ -332,11 +342,11 @@ def test_scales_and_ticks():
 
 
 def test_markdown_of_every_kind(record):
-    told = records_markdown.render(record)
+    told = markdown.render(load(record, "x"))
     assert told.startswith("# ")
     rows = [line for line in told.splitlines() if line.startswith("|")]
     assert rows
-    wrecked = records_markdown.render(wreck(record)) if record["kind"] != "build" else ""
+    wrecked = markdown.render(load(wreck(record), "x")) if record["kind"] != "build" else ""
     assert "<script>" not in wrecked
 
 

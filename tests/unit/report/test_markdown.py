@@ -17,9 +17,12 @@ from anynpu.measure.verify import Verification
 from anynpu.pipeline.build import BuildResult, ChipResult
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
+from anynpu.records.build import StageTiming
+from anynpu.records.load import load
 from anynpu.records.parts import as_json, error_record
 from anynpu.report import figures
 from anynpu.report.markdown import render
+from anynpu.schema import to_dict
 from anynpu.source.load import ModelSource
 from anynpu.tensors import TensorSpec
 
@@ -61,11 +64,13 @@ def rendered(folder: Path, *chips: ChipResult, notes: tuple[str, ...] = ()) -> t
         folder, "import", format="onnx", estimates=Estimates("counted", macs=12_501_632, parameters=999)
     )
     result.chips = list(chips)
-    result.timings = ({"chip": "", "stage": "import", "seconds": 1.5, "cached": True},)
-    data = record(result)
+    result.timings = (StageTiming(stage="import", seconds=1.5, cached=True),)
+    data = to_dict(record(result))
     again = json.loads(as_json(data), parse_constant=pytest.fail)
     assert again == data
-    return again, render(again)
+    loaded = load(again, "x")
+    assert to_dict(loaded) == data
+    return again, render(loaded)
 
 
 def test_a_good_build(tmp_path: Path) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from anynpu.records.build import ArtifactForm, ChipForm, DetailsForm, EstimatesForm
 from anynpu.report.figures import table_notes
 
 NOTE = "flash is the model alone, without the code that runs it: "
 
 
-def chip(name: str, flash_bytes: int | None, **details: Any) -> dict[str, Any]:
-    estimates = {"source": "counted", "flash_bytes": flash_bytes}
-    common = {"verification": None, "receipt": None, "status": "ok", "npu": ""}
-    return {"chip": name, "estimates": estimates, "chain": [{"details": details}], **common}
+def chip(name: str, flash_bytes: int | None, **details: Any) -> ChipForm:
+    estimates = EstimatesForm(source="counted", flash_bytes=flash_bytes)
+    chain = (ArtifactForm(digest="", details=DetailsForm(rest=details)),)
+    nothing = {"verification": None, "receipt": None, "error": None, "verdict": "", "seconds": 1.0}
+    return ChipForm(chip=name, npu="", status="ok", estimates=estimates, chain=chain, **nothing)
 
 
 def test_flash_without_code_is_labelled() -> None:

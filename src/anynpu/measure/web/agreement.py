@@ -2,46 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from anynpu.measure.inference import paired_bootstrap
 from anynpu.measure.web.checks import row_cosines
+from anynpu.records.compare import Agreement
 from anynpu.tensors import Array
 
 FEWEST = 4
 """With fewer texts there are no neighbourhoods to speak of."""
-SAME = 0.99
-"""Vectors at this mean cosine or above come from one model, quantised or not."""
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Of the vectors of the same texts; a triple is the mean with its 95 % interval over texts."""
-
-    texts: int
-    width_a: int
-    width_b: int
-    cosine: tuple[float, float, float] | None
-    """None where the widths differ."""
-    least_cosine: float | None
-    neighbours: int
-    """The number of nearest texts that are compared."""
-    overlap: tuple[float, float, float] | None
-    """The share of a text's nearest neighbours that both have; None for too few texts."""
-    rank_correlation: tuple[float, float, float] | None
-    """Spearman's, of the similarities of a text to all others."""
-
-    @property
-    def figure(self) -> float | None:
-        """The one figure to hold to a limit: the mean cosine, or the correlation of ranks where widths differ."""
-        chosen = self.cosine or self.rank_correlation
-        return None if chosen is None else chosen[0]
-
-    @property
-    def same(self) -> bool:
-        return self.cosine is not None and self.cosine[0] >= SAME
 
 
 def agreement(a: Array, b: Array) -> Agreement:

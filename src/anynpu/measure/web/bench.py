@@ -22,33 +22,12 @@ from anynpu.measure.web.exchange import request_bytes
 from anynpu.measure.web.generator import Plan, Sample, Samples, generate
 from anynpu.measure.web.process import ServerProcess
 from anynpu.measure.web.target import Target, closed_plan, first_request
+from anynpu.records.bench import NoOp, Process
 
 NO_OP_REQUESTS, NO_OP_S = 300, 3.0
 WARM_REQUESTS, WARM_S = 20, 0.5
 OPEN_CONNECTIONS = 256
 """An open loop opens connections as it needs them, up to so many where none is said."""
-
-
-@dataclass(frozen=True)
-class Overhead:
-    """The generator against a server that does nothing: its own share of every latency."""
-
-    requests: int
-    median_ms: float
-    max_ms: float
-    cpu_us_per_request: float
-
-
-@dataclass(frozen=True)
-class ServerUse:
-    """What the server's processes used while it was measured."""
-
-    program: str
-    pids: tuple[int, ...]
-    cores_used: float
-    cpu_ms_per_request: float | None
-    rss_bytes: int
-    most_rss_bytes: int
 
 
 @dataclass
@@ -61,13 +40,13 @@ class WebResult:
     checked: Checked
     connections: int
     client_cpu_s: float
-    server: ServerUse | None
+    server: Process | None
     why_no_server: str = ""
-    overhead: Overhead | None = None
+    overhead: NoOp | None = None
     timeout_s: float = 10.0
 
 
-def measure_overhead(requests: int = NO_OP_REQUESTS, size: int = 8192) -> Overhead | None:
+def measure_overhead(requests: int = NO_OP_REQUESTS, size: int = 8192) -> NoOp | None:
     """Returns what the generator adds to a latency, from a server that does nothing; None where it does not answer."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as listener, Path(os.devnull).open("w") as silence:
         listener.set_inheritable(True)
@@ -91,7 +70,12 @@ def measure_overhead(requests: int = NO_OP_REQUESTS, size: int = 8192) -> Overhe
     spans = [(each.last - each.due) / 1e6 for each in samples.samples if each.outcome == 200]
     if not spans:
         return None
-    return Overhead(len(spans), stats.percentile(spans, 0.5), max(spans), 1e6 * spent / len(spans))
+    return NoOp(
+        requests=len(spans),
+        median_ms=stats.percentile(spans, 0.5),
+        max_ms=max(spans),
+        cpu_us_per_request=1e6 * spent / len(spans),
+    )
 
 
 def fill(trace: Trace, good: Sequence[Sample], samples: Samples, open_loop: bool) -> None:
@@ -177,11 +161,18 @@ class WebBench:
         )  # fmt: skip
         server, why = None, self.why
         if self.process is not None and before is not None and after is not None:
-            seconds = max(used["wall_s"], 1e-9)
+            seconds = max(used.wall_s, 1e-9)
             busy = max(0.0, after.cpu_s - before.cpu_s)
             each = 1000 * busy / len(checked.good) if checked.good else None
             most = max(before.rss_bytes, after.rss_bytes)
-            server = ServerUse(self.process.program, after.processes, busy / seconds, each, after.rss_bytes, most)
+            server = Process(
+                program=self.process.program,
+                pids=after.processes,
+                cores_used=busy / seconds,
+                cpu_ms_per_request=each,
+                rss_bytes=after.rss_bytes,
+                most_rss_bytes=most,
+            )
         elif self.process is not None:
             why = "its process ended while it was measured"
         return WebResult(

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from anynpu.measure import stats
 from anynpu.measure.load import SERVER, SINGLE, Settings, WarmUp
 from anynpu.measure.outcome import verdict
 from anynpu.measure.web.bench import OPEN_CONNECTIONS, WebBench, WebResult
+from anynpu.records.bench import LimitStep, RateLimit
 
 MOST_CONNECTIONS = 64
 GAIN = 1.05
@@ -22,32 +23,6 @@ ANSWERED = 0.95
 CLIMB = 2.0
 ROUNDS = 5
 START = 0.9
-
-
-@dataclass(frozen=True)
-class Step:
-    """One run on the way. The rate is that of the requests that arrived; None in a closed loop."""
-
-    rate_per_s: float | None
-    connections: int
-    answered_per_s: float
-    median_ms: float | None
-    p99_ms: float | None
-    failed: int
-    kept: bool
-    why: str = ""
-    """Why a rate is not kept."""
-
-
-@dataclass(frozen=True)
-class Limit:
-    """The highest rate that was kept and the lowest that was not; None where there was none."""
-
-    kept_per_s: float | None
-    not_kept_per_s: float | None
-    closed_per_s: float
-    """The throughput of the best closed loop."""
-    steps: tuple[Step, ...]
 
 
 def per_second(found: WebResult) -> float:
@@ -64,8 +39,8 @@ def not_kept(found: WebResult) -> str:
     if per_second(found) < ANSWERED * result.trace.arrived_per_s:
         return f"{per_second(found):.4g} a second were answered"
     bound = verdict(result.settings, samples, result.trace)
-    if bound is not None and not bound["met"]:
-        return str(bound["why"])
+    if bound is not None and not bound.met:
+        return bound.why
     part = len(samples) // 4
     if part >= 8:
         first, last = statistics.median(samples[:part]), statistics.median(samples[-part:])
@@ -75,18 +50,18 @@ def not_kept(found: WebResult) -> str:
     return ""
 
 
-def step_of(found: WebResult, why: str = "") -> Step:
+def step_of(found: WebResult, why: str = "") -> LimitStep:
     samples, settings = found.result.trace.samples_ms(), found.result.settings
     supported = len(samples) >= stats.needed(0.99)
-    return Step(
-        None if settings.qps is None else found.result.trace.arrived_per_s,
-        found.connections,
-        per_second(found),
-        stats.percentile(samples, 0.5) if samples else None,
-        stats.percentile(samples, 0.99) if supported else None,
-        found.checked.failed,
-        not why,
-        why,
+    return LimitStep(
+        rate_per_s=None if settings.qps is None else found.result.trace.arrived_per_s,
+        connections=found.connections,
+        answered_per_s=per_second(found),
+        median_ms=stats.percentile(samples, 0.5) if samples else None,
+        p99_ms=stats.percentile(samples, 0.99) if supported else None,
+        failed=found.checked.failed,
+        kept=not why,
+        why=why,
     )
 
 
@@ -95,15 +70,15 @@ def find_limit(
     settings: Settings,
     connections: int | None,
     warm: WarmUp,
-    tell: Callable[[Step], None] = lambda step: None,
-) -> tuple[Limit, WebResult]:
+    tell: Callable[[LimitStep], None] = lambda step: None,
+) -> tuple[RateLimit, WebResult]:
     """Returns the limit, and the run at the highest rate that was kept (or the last run where none was).
 
     A server that dies, or Ctrl-C, ends the search: the steps so far are kept, with the run that broke off.
     """
-    steps: list[Step] = []
+    steps: list[LimitStep] = []
 
-    def run(wanted: Settings, count: int, judge: bool) -> tuple[WebResult, Step]:
+    def run(wanted: Settings, count: int, judge: bool) -> tuple[WebResult, LimitStep]:
         found = bench.run(wanted, count, warm)
         steps.append(step_of(found, not_kept(found) if judge else ""))
         tell(steps[-1])
@@ -132,9 +107,9 @@ def find_limit(
     return limit_of(steps, best), kept or last
 
 
-def limit_of(steps: Sequence[Step], closed_per_s: float) -> Limit:
+def limit_of(steps: Sequence[LimitStep], closed_per_s: float) -> RateLimit:
     """Returns the limit that the steps show."""
     tried = [(each.rate_per_s, each.kept) for each in steps if each.rate_per_s is not None]
     within = max((rate for rate, kept in tried if kept), default=None)
     beyond = min((rate for rate, kept in tried if not kept), default=None)
-    return Limit(within, beyond, closed_per_s, tuple(steps))
+    return RateLimit(kept_per_s=within, not_kept_per_s=beyond, closed_per_s=closed_per_s, steps=tuple(steps))

@@ -1,13 +1,4 @@
-"""Two servers measured in turn (ABBA...), so that whatever the machine does hits both; the record "compare" of them.
-
-To the record of measure.compare it adds `http`:
-    a, b             {url, model, software, models, info_digest, width, requests, failed, outcomes, per_s, cores_used,
-                     cpu_ms_per_request, rss_bytes, program, why}; lists have one figure a turn
-    connections      of every turn, in a closed loop
-    throughput, cpu  {ratio, low, high, p_value, p_adjusted, verdict}: of answers a second, and of the server's CPU time
-                     for one answer, B over A; cpu is null where it is not known of both
-    agreement        measure.web.agreement, or null where the answers hold no vectors
-"""
+"""Two servers measured in turn (ABBA...), so that whatever the machine does hits both; the record "compare" of them."""
 
 from __future__ import annotations
 
@@ -15,22 +6,21 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
 from anynpu.errors import AnyNpuError, DeviceError
-from anynpu.measure.compare import Measured, Rules, SideInfo, judge_latency, overall, record_of, verdict_of
+from anynpu.measure.compare import Measured, Rules, judge_latency, overall, record_of, verdict_of
 from anynpu.measure.inference import holm
 from anynpu.measure.launch import order_of
 from anynpu.measure.load import Settings, WarmUp
-from anynpu.measure.web.agreement import Agreement, agreement
+from anynpu.measure.web.agreement import agreement
 from anynpu.measure.web.bench import WebBench
 from anynpu.measure.web.checks import check
 from anynpu.measure.web.generator import generate
 from anynpu.measure.web.limit import per_second
 from anynpu.measure.web.target import closed_plan
-from anynpu.schema import to_dict
+from anynpu.records.compare import Agreement, CompareRecord, HttpVersus, ServerRatio, ServerSide, SideInfo
 from anynpu.tensors import Array
 
 LATENCY, THROUGHPUT, CPU = "latency", "throughput", "cpu"
@@ -85,37 +75,26 @@ class Side:
         self.width = checked.width
         return np.concatenate([checked.first[number] for number in range(len(target.payloads))])
 
-    def to_json(self) -> dict[str, Any]:
+    def form(self) -> ServerSide:
+        """Returns who the server is and what its turns gave."""
         target = self.bench.target
-        return {
-            "url": str(target.address),
-            "model": target.model,
-            "software": target.about.software,
-            "models": list(target.about.models),
-            "info_digest": target.about.info_digest,
-            "width": self.width or None,
-            "requests": self.requests,
-            "failed": self.failed,
-            "outcomes": dict(self.outcomes),
-            "per_s": self.per_s,
-            "cores_used": self.cores_used,
-            "cpu_ms_per_request": self.cpu_ms_per_request,
-            "rss_bytes": self.rss_bytes,
-            "program": self.bench.process.program if self.bench.process else None,
-            "why": self.why,
-        }
-
-
-@dataclass(frozen=True)
-class Judged:
-    """A ratio, B over A, and whether it is a difference."""
-
-    ratio: float
-    low: float
-    high: float
-    p_value: float
-    p_adjusted: float = 1.0
-    verdict: str = ""
+        return ServerSide(
+            url=str(target.address),
+            model=target.model,
+            software=target.about.software,
+            models=tuple(target.about.models),
+            info_digest=target.about.info_digest,
+            width=self.width or None,
+            requests=self.requests,
+            failed=self.failed,
+            outcomes=dict(self.outcomes),
+            per_s=tuple(self.per_s),
+            cores_used=tuple(self.cores_used),
+            cpu_ms_per_request=tuple(self.cpu_ms_per_request),
+            rss_bytes=tuple(self.rss_bytes),
+            program=self.bench.process.program if self.bench.process else None,
+            why=self.why,
+        )
 
 
 def versus(
@@ -146,26 +125,23 @@ def agreed(a: Side, b: Side, timeout_s: float) -> Agreement | None:
 
 def compared(
     a: Side, b: Side, order: str, rules: Rules, alike: Agreement | None, connections: int, failure: str
-) -> dict[str, Any]:
+) -> CompareRecord:
     """Returns the record of a comparison."""
     info_a, info_b = (SideInfo(str(s.bench.target.address), executed=_executed(s)) for s in (a, b))
     notes = _notes(a, b, alike)
     measured = Measured(a.latencies, b.latencies, "ms", a.bench.target.source, order)
     record = record_of(info_a, info_b, rules, measured=measured, failure=failure, notes=notes)
-    web: dict[str, Any] = {
-        "a": a.to_json(),
-        "b": b.to_json(),
-        "connections": connections,
-        "agreement": None if alike is None else to_dict(alike, whole=True),
-        **dict.fromkeys((THROUGHPUT, CPU)),
-    }
-    if not failure:
-        figures = _judged(a, b, rules)
-        for name in (THROUGHPUT, CPU):
-            web[name] = None if name not in figures else to_dict(figures[name], whole=True)
-        record["latency"] |= {"p_adjusted": figures[LATENCY].p_adjusted, "verdict": figures[LATENCY].verdict}
-        record["verdict"] = overall([figures[LATENCY].verdict, figures[THROUGHPUT].verdict])
-    return {**record, "http": web}
+    web = HttpVersus(a=a.form(), b=b.form(), connections=connections, agreement=alike)
+    if failure or record.latency is None:
+        return replace(record, http=web)
+    ratios = _judged(a, b, rules)
+    latency, throughput = ratios[LATENCY], ratios[THROUGHPUT]
+    return replace(
+        record,
+        latency=replace(record.latency, p_adjusted=latency.p_adjusted, verdict=latency.verdict),
+        verdict=overall([latency.verdict, throughput.verdict]),
+        http=replace(web, throughput=throughput, cpu=ratios.get(CPU)),
+    )
 
 
 def _executed(side: Side) -> str:
@@ -173,7 +149,7 @@ def _executed(side: Side) -> str:
     return f"model {target.model}" + (f" of {target.about.software}" if target.about.software else "")
 
 
-def _judged(a: Side, b: Side, rules: Rules) -> dict[str, Judged]:
+def _judged(a: Side, b: Side, rules: Rules) -> dict[str, ServerRatio]:
     """Returns the ratios, their p-values corrected for being several (Holm); a gain is less time or more answers."""
     found = {
         LATENCY: _ratio(a.latencies, b.latencies, rules),
@@ -194,12 +170,12 @@ def _each(figures: Sequence[float], inverse: bool = False) -> list[list[float]]:
     return [[1 / value if inverse else value] for value in figures]
 
 
-def _ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], rules: Rules) -> Judged:
+def _ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], rules: Rules) -> ServerRatio:
     found = judge_latency(a, b, rules)
-    return Judged(found.ratio, found.low, found.high, found.p_value)
+    return ServerRatio(found.ratio, found.low, found.high, found.p_value)
 
 
-def _inverse(found: Judged) -> Judged:
+def _inverse(found: ServerRatio) -> ServerRatio:
     return replace(found, ratio=1 / found.ratio, low=1 / found.high, high=1 / found.low)
 
 

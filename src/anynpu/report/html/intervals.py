@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
+from anynpu.records.compare import Ratio
 from anynpu.report.html.axes import Frame, axes, chart, padded, short
 from anynpu.report.html.markup import Markup, el
 
 
-def ratio_chart(ratio: Mapping[str, Any], better: str, worse: str) -> Markup:
+def ratio_chart(ratio: Ratio, better: str, worse: str) -> Markup:
     """Returns a ratio of medians with its interval against the line of no difference; "" without a median."""
-    middle = ratio.get("median")
+    middle, low, high = ratio.median, ratio.low, ratio.high
     if middle is None:
         return Markup("")
-    low, high = ratio.get("low"), ratio.get("high")
     ends = [value for value in (low, middle, high) if value is not None]
     if min(ends) <= 0:
         return Markup("")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
+from anynpu.records.build import ChipForm, GraphForm, GraphNode
 from anynpu.report.figures import count, decibel
 from anynpu.report.html.axes import Frame, Scale, axes, chart, more, padded, short
 from anynpu.report.html.markup import Markup, el, join, table
@@ -13,20 +13,19 @@ from anynpu.report.html.markup import Markup, el, join, table
 WIDEST, APART = 40.0, 60.0
 EXACT_DB = 200.0
 """From here a figure means that nothing differs; bars end at the largest of the others."""
-Nodes = Sequence[Mapping[str, Any]]
+Nodes = Sequence[GraphNode]
 
 
-def layer_charts(chip: Mapping[str, Any], least_sqnr: float | None) -> Markup:
+def layer_charts(chip: ChipForm, graph: GraphForm, least_sqnr: float | None) -> Markup:
     """Returns the charts of the graph's nodes; those without figures are left out."""
-    graph = chip["graph"]
-    nodes = graph["nodes"]
-    devices = ["npu" if n.get("device") == "npu" else "cpu" if chip.get("npu") else "host" for n in nodes]
-    wanted = (_errors(nodes, least_sqnr), _cost(nodes, graph.get("time_unit") or ""), _macs(nodes))
+    nodes = graph.nodes
+    devices = ["npu" if node.device == "npu" else "cpu" if chip.npu else "host" for node in nodes]
+    wanted = (_errors(nodes, least_sqnr), _cost(nodes, graph.time_unit or ""), _macs(nodes))
     return join(_draw(columns, devices) for columns in wanted if columns is not None)
 
 
 def _errors(nodes: Nodes, least: float | None) -> Columns | None:
-    known = {i: min(n["sqnr_db"], EXACT_DB) for i, n in enumerate(nodes) if n.get("sqnr_db") is not None}
+    known = {i: min(n.sqnr_db, EXACT_DB) for i, n in enumerate(nodes) if n.sqnr_db is not None}
     if not known:
         return None
     rising = sorted(known, key=lambda i: known[i])
@@ -34,10 +33,7 @@ def _errors(nodes: Nodes, least: float | None) -> Columns | None:
     shown = {i: min(value, max(usual) * 1.1) for i, value in known.items()}
     worst = rising[: min(3, len(rising))]
     tips = {i: f"{_name(nodes[i])}: SQNR {_db(known[i])}" for i in known}
-    rows = [
-        {"node": nodes[i].get("name", ""), "kind": nodes[i].get("kind", ""), "SQNR dB": decibel(known[i])}
-        for i in rising[:10]
-    ]
+    rows = [{"node": nodes[i].name, "kind": nodes[i].kind, "SQNR dB": decibel(known[i])} for i in rising[:10]]
     return Columns(
         "Error by layer",
         "SQNR in dB against the float model; short bars are the layers that lose most",
@@ -54,7 +50,7 @@ def _db(value: float) -> str:
 
 
 def _cost(nodes: Nodes, unit: str) -> Columns | None:
-    known = {i: float(n["time"]) for i, n in enumerate(nodes) if n.get("time") is not None}
+    known = {i: float(n.time) for i, n in enumerate(nodes) if n.time is not None}
     total = sum(known.values())
     if not total:
         return None
@@ -62,9 +58,9 @@ def _cost(nodes: Nodes, unit: str) -> Columns | None:
     tips = {i: f"{_name(nodes[i])}: {known[i]:,.5g} {unit}, {known[i] / total:.1%}" for i in known}
     rows = [
         {
-            "node": nodes[i].get("name", ""),
-            "kind": nodes[i].get("kind", ""),
-            "device": (nodes[i].get("device") or "").upper(),
+            "node": nodes[i].name,
+            "kind": nodes[i].kind,
+            "device": nodes[i].device.upper(),
             unit or "time": f"{known[i]:,.5g}",
             "share": f"{known[i] / total:.1%}",
         }
@@ -81,7 +77,7 @@ def _cost(nodes: Nodes, unit: str) -> Columns | None:
 
 
 def _macs(nodes: Nodes) -> Columns | None:
-    known = {i: float(n["macs"]) for i, n in enumerate(nodes) if n.get("macs")}
+    known = {i: float(n.macs) for i, n in enumerate(nodes) if n.macs}
     total = sum(known.values())
     if not total:
         return None
@@ -89,8 +85,8 @@ def _macs(nodes: Nodes) -> Columns | None:
     return Columns("MACs by layer", f"multiply-accumulates; {count(int(total))} in all", known, tips)
 
 
-def _name(node: Mapping[str, Any]) -> str:
-    return f"{node.get('kind', '')} {node.get('name', '')}".strip()
+def _name(node: GraphNode) -> str:
+    return f"{node.kind} {node.name}".strip()
 
 
 @dataclass(frozen=True)

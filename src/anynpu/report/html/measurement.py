@@ -2,236 +2,196 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from anynpu.measure.stats import TIME_UNITS, quantity
+from anynpu.records.bench import BenchRecord
+from anynpu.records.compare import LETTERS, CompareRecord, Letter
+from anynpu.records.eval import EvalRecord
+from anynpu.records.shared import Summary
+from anynpu.records.sweep import SweepRecord, SweepRow
 from anynpu.report import facts
 from anynpu.report.figures import percent
 from anynpu.report.html import latency
 from anynpu.report.html.axes import more
 from anynpu.report.html.intervals import ratio_chart, score_chart
-from anynpu.report.html.markup import Markup, el, join, table
+from anynpu.report.html.markup import Child, Markup, el, join, table
 from anynpu.report.html.page import Head, Section, copied, notes
 from anynpu.report.html.pareto import pareto
 
-Record = Mapping[str, Any]
-BENCH_LEAVE = ("latency", "counts", "stages", "ticks", "spikes", "together", "throughput", "verdict")
-COMPARE_LEAVE = ("latency", "counts", "accuracy", "outputs", "a", "b", "ratio")
 FASTER, FEWER = ("B is faster", "B is slower"), ("B takes fewer", "B takes more")
-LEAVE = ("schema_version", "kind", "notes", "warnings", "samples", "started_s", "summary")
+DIGESTS = ("artifact", "fingerprint")
 
 
-def _facts(record: Record, *names: str) -> list[str]:
-    told = [str(record[name]) for name in names if isinstance(record.get(name), str)]
-    return [*told, f"anynpu {record['anynpu']}" if record.get("anynpu") else "", str(record.get("at") or "")]
+def _head(
+    record: BenchRecord | CompareRecord | SweepRecord | EvalRecord, title: str, verdict: tuple[str, str], *about: str
+) -> Head:
+    by = f"anynpu {record.anynpu}" if record.anynpu else ""
+    return Head(record.kind, title, *verdict, [fact for fact in (*about, by, record.at) if fact])
 
 
-def _head(kind: str, title: str, said: tuple[str, str], about: Sequence[str]) -> Head:
-    return Head(kind, title, said[0], said[1], [fact for fact in about if fact])
+def _drawn(shown: facts.Table, **attributes: str) -> Markup:
+    return table(shown.rows, shown.title, shown.numeric, **attributes)
 
 
-def bench_head(record: Record) -> Head:
-    title = str(record.get("path") or record.get("executed") or record.get("board") or "bench")
-    return _head("bench", title, facts.bench_verdict(record), _facts(record, "executed", "scenario", "scope", "clock"))
+def bench_head(record: BenchRecord) -> Head:
+    title = record.path or record.executed or record.board or "bench"
+    about = (record.executed, record.scenario, record.scope, record.clock)
+    return _head(record, title, facts.bench_verdict(record), *about)
 
 
-def bench_sections(record: Record) -> list[Section]:
+def bench_sections(record: BenchRecord) -> list[Section]:
     """Returns distribution, timeline, stages and conditions of a bench."""
-    samples, started = facts.latency_samples(record)
+    supported, stages, outliers, together, conditions = facts.tables(record)
     summary, unit = facts.latency_summary(record), facts.latency_unit(record)
-    marks = {
-        name: (at["value"], at.get("low"), at.get("high"))
-        for name, at in (summary.get("percentiles") or {}).items()
-        if at.get("value") is not None
+    warnings = _summary_notes(summary) if record.warnings is None else record.warnings
+    rows = [*supported.rows]
+    if record.throughput:
+        rate = f"{facts.short(record.throughput.per_s)} /s"
+        rows.append({"": "throughput", unit: rate, "95 % interval": "-"})
+    figures = table(rows, supported.title, supported.numeric)
+    return [
+        Section("summary", "Summary", join((notes(warnings, "notes warn"), figures))),
+        Section("latency", quantity(unit).capitalize(), _samples(record, summary, outliers)),
+        Section("stages", "Stages", _drawn(stages)),
+        Section("together", "Several models at once", _together(record, together)),
+        Section("provenance", "Conditions", _drawn(conditions, class_="pairs")),
+    ]
+
+
+def _samples(record: BenchRecord, summary: Summary | None, outliers: facts.Table) -> Markup:
+    """Returns the distribution of the samples, and how they went over time."""
+    samples, started = facts.latency_samples(record)
+    if not samples or summary is None:
+        return Markup("")
+    unit = facts.latency_unit(record)
+    marks = {name: (at.value, at.low, at.high) for name, at in summary.percentiles.items()}
+    spikes = {int(i): "" for i in summary.outliers}
+    spikes |= {spike.index: ", ".join(spike.causes) for spike in record.spikes}
+    listed = more("The largest outliers and what may have caused them", _drawn(outliers)) if outliers.rows else None
+    return join((latency.histogram(samples, unit, marks), latency.timeline(samples, started, spikes, unit, listed)))
+
+
+def _together(record: BenchRecord, shown: facts.Table) -> Markup:
+    if not shown.rows or record.together is None:
+        return Markup("")
+    runs = {
+        f"{model.name} {name}": run.samples if run else ()
+        for model in record.together.models
+        for name, run in (("alone", model.alone), ("together", model.together))
     }
-    drawn = Markup("")
-    if samples:
-        drawn = join((latency.histogram(samples, unit, marks), _timeline(record, samples, started, summary, unit)))
-    rows = facts.percentile_rows(summary, unit)
-    stages = facts.stage_rows(record)
-    told = notes(_summary_notes(summary) if record.get("warnings") is None else record["warnings"], "notes warn")
-    speed = (record.get("throughput") or {}).get("per_s")
-    rows += [{"": "throughput", unit: f"{facts.short(speed)} /s", "95 % interval": "-"}] if speed else []
-    return [
-        Section("summary", "Summary", join((told, table(rows, "What the samples support", (unit, "95 % interval"))))),
-        Section("latency", quantity(unit).capitalize(), drawn),
-        Section("stages", "Stages", table(stages, "Stages", ("min", "median", "max"))),
-        Section("together", "Several models at once", _together(record)),
-        Section("provenance", "Conditions", _conditions(record, BENCH_LEAVE)),
-    ]
+    return join((_drawn(shown), latency.overlay(runs, facts.latency_unit(record))))
 
 
-def _timeline(
-    record: Record, samples: Sequence[float], started: Sequence[float] | None, summary: Record, unit: str
-) -> Markup:
-    spikes = {int(i): "" for i in summary.get("outliers") or ()}
-    spikes |= {int(s["index"]): ", ".join(s.get("causes") or ()) for s in record.get("spikes") or () if "index" in s}
-    rows = facts.spike_rows(record)
-    listed = more(
-        "The largest outliers and what may have caused them", table(rows, "Outliers", ("sample", "at s", unit))
-    )
-    return latency.timeline(samples, started, spikes, unit, listed if rows else None)
-
-
-def _together(record: Record) -> Markup:
-    rows = facts.together_rows(record)
-    unit, runs = facts.latency_unit(record), {}
-    for model in (record.get("together") or {}).get("models") or ():
-        for name in ("alone", "together"):
-            runs[f"{model.get('name')} {name}"] = (model.get(name) or {}).get("samples") or []
-    drawn = latency.overlay(runs, unit) if rows else None
-    return join((table(rows, "Alone and together", ("median alone", "median together", "slowdown")), drawn))
-
-
-def _summary_notes(summary: Record) -> list[str]:
+def _summary_notes(summary: Summary | None) -> list[str]:
     """Returns what disturbs the figures, as sentences."""
-    told, trend, modes = [], summary.get("trend") or {}, summary.get("modes") or {}
-    if trend.get("p_value") is not None and trend["p_value"] < 0.01:
-        way = "rise" if (trend.get("tau") or 0) > 0 else "fall"
-        test = f"Mann-Kendall tau {facts.short(trend.get('tau'))}, p {facts.short(trend['p_value'])}"
-        told.append(f"the samples {way} with time ({test})")
+    if summary is None:
+        return []
+    sentences, trend, modes = [], summary.trend, summary.modes
+    if trend.p_value < 0.01:
+        way = "rise" if trend.tau > 0 else "fall"
+        test = f"Mann-Kendall tau {facts.short(trend.tau)}, p {facts.short(trend.p_value)}"
+        sentences.append(f"the samples {way} with time ({test})")
     if modes:
-        heaps = " and ".join(facts.short(modes.get(name)) for name in ("low", "high"))
-        told.append(f"two heaps, at {heaps}; {percent(modes.get('share_high'))} in the upper")
-    if summary.get("outliers"):
-        told.append(f"{len(summary['outliers'])} outliers; none is left out")
-    size, count = summary.get("effective_size"), summary.get("count")
-    if size and count and size < 0.5 * count:
-        told.append(f"successive samples are alike: {count} are worth {size:.0f} independent ones")
-    return told
+        heaps = f"{facts.short(modes.low)} and {facts.short(modes.high)}"
+        sentences.append(f"two heaps, at {heaps}; {percent(modes.share_high)} in the upper")
+    if summary.outliers:
+        sentences.append(f"{len(summary.outliers)} outliers; none is left out")
+    if summary.effective_size < 0.5 * summary.count:
+        worth = f"{summary.count} are worth {summary.effective_size:.0f} independent ones"
+        sentences.append(f"successive samples are alike: {worth}")
+    return sentences
 
 
-def _conditions(record: Record, leave: Sequence[str]) -> Markup:
-    return table(facts.condition_rows(record, (*LEAVE, *leave)), "Conditions", class_="pairs")
-
-
-def compare_head(record: Record) -> Head:
+def compare_head(record: CompareRecord) -> Head:
     names = [row["name"] for row in facts.side_rows(record)]
-    return _head("compare", f"{names[0]} against {names[1]}", facts.compare_verdict(record), _facts(record))
+    return _head(record, f"{names[0]} against {names[1]}", facts.compare_verdict(record))
 
 
-def compare_sections(record: Record) -> list[Section]:
+def compare_sections(record: CompareRecord) -> list[Section]:
     """Returns ratio, distributions, accuracy and outputs of a comparison."""
-    timed = facts.measured(record)
-    runs = {side.upper(): _launches(record, side) for side in ("a", "b")}
-    unit = str(timed.get("unit") or "ms")
+    sides, timed, accuracy, outputs, conditions = facts.tables(record)
+    unit = facts.compare_unit(record)
+    runs = {letter.upper(): _launches(record, letter) for letter in LETTERS}
     ratio = ratio_chart(facts.compare_ratio(record), *(FASTER if unit in TIME_UNITS else FEWER))
-    told = [
-        {"what": name.replace("_", " "), "value": value}
-        for name, value in facts.flat(timed, ("launches", "summary", "medians"))
+    who: list[dict[str, Child]] = [
+        {name: copied(value) if name in DIGESTS and value != "-" else value for name, value in row.items()}
+        for row in sides.rows
     ]
-    fidelity = facts.fidelity_rows(record["outputs"]) if isinstance(record.get("outputs"), Mapping) else []
-    accuracy = facts.accuracy_rows(record)
-    sides = table(_sides(record), "A and B", (f"median {unit}",))
+    test = table(timed.rows, "Test", class_="pairs")
     return [
-        Section("summary", "Summary", join((ratio, sides, notes(record.get("notes") or ())))),
-        Section(
-            "latency",
-            quantity(unit).capitalize(),
-            join((latency.overlay(runs, unit), table(told, "Test", class_="pairs") if told else None)),
-        ),
-        Section("accuracy", "Accuracy", table(accuracy, "Accuracy", ("samples", "A", "B"))),
-        Section("outputs", "Outputs", table(fidelity, "B against A")),
-        Section("provenance", "Conditions", _conditions(record, COMPARE_LEAVE)),
+        Section("summary", "Summary", join((ratio, table(who, sides.title, sides.numeric), notes(record.notes)))),
+        Section("latency", timed.title, join((latency.overlay(runs, unit), test))),
+        Section("accuracy", "Accuracy", _drawn(accuracy)),
+        Section("outputs", "Outputs", table(outputs.rows, "B against A")),
+        Section("provenance", "Conditions", _drawn(conditions, class_="pairs")),
     ]
 
 
-def _sides(record: Record) -> list[dict[str, str]]:
-    digests = ("artifact", "fingerprint")
-    rows = facts.side_rows(record)
-    return [{name: copied(v) if name in digests and v != "-" else v for name, v in row.items()} for row in rows]
+def _launches(record: CompareRecord, letter: Letter) -> list[float]:
+    launches = record.measured.launches if record.measured else None
+    return [float(value) for launch in getattr(launches, letter, ()) for value in launch]
 
 
-def _launches(record: Record, side: str) -> list[float]:
-    launches = (facts.measured(record).get("launches") or {}).get(side) or ()
-    found = [float(value) for launch in launches for value in launch]
-    about = record.get(side)
-    if found or not isinstance(about, Mapping):
-        return found
-    return [float(value) for value in facts.measured(about).get("samples") or about.get("samples") or ()]
+def sweep_head(record: SweepRecord) -> Head:
+    models = dict.fromkeys(row.model for row in record.rows)
+    return _head(record, ", ".join(models) or "sweep", facts.sweep_verdict(record))
 
 
-def sweep_head(record: Record) -> Head:
-    models = dict.fromkeys(str(row.get("model", "")) for row in record["rows"])
-    return _head("sweep", ", ".join(models) or "sweep", facts.sweep_verdict(record), _facts(record))
-
-
-def sweep_sections(record: Record) -> list[Section]:
+def sweep_sections(record: SweepRecord) -> list[Section]:
     """Returns the Pareto plots of every group of comparable builds, and all builds as a table."""
-    groups: dict[tuple[str, str], list[Record]] = {}
-    for row in record["rows"]:
-        key = (str(row.get("group") or row.get("model") or ""), str(row.get("metric") or "SQNR in dB"))
-        groups.setdefault(key, []).append(row)
+    groups: dict[tuple[str, str], list[SweepRow]] = {}
+    for row in record.rows:
+        groups.setdefault((row.group or row.model, row.metric or "SQNR in dB"), []).append(row)
     plots = [_plots(metric, rows, group if len(groups) > 1 else "") for (group, metric), rows in groups.items()]
-    rows = facts.sweep_rows(record)
-    numeric = ("float", "score", "SQNR dB", "est. ms", "SRAM KiB", "flash KiB")
-    failed = [f"{row.get('model')} {row.get('chip')}: {row['error']}" for row in record["rows"] if row.get("error")]
+    builds, conditions = facts.tables(record)
+    failed = [f"{row.model} {row.chip}: {row.error}" for row in record.rows if row.error]
+    every = table(builds.rows, "Every build", builds.numeric, class_="sortable")
     return [
         Section("pareto", "Pareto front", join(plots)),
-        Section(
-            "builds",
-            "Builds",
-            join(
-                (
-                    table(rows, "Every build", numeric, class_="sortable"),
-                    notes(failed),
-                    notes(record.get("notes") or ()),
-                )
-            ),
-        ),
-        Section("provenance", "Conditions", _conditions(record, ("rows",))),
+        Section("builds", "Builds", join((every, notes(failed), notes(record.notes)))),
+        Section("provenance", "Conditions", _drawn(conditions, class_="pairs")),
     ]
 
 
-def _plots(metric: str, rows: Sequence[Record], group: str) -> Markup:
-    models = ", ".join(dict.fromkeys(str(row.get("model", "")) for row in rows))
+def _plots(metric: str, rows: Sequence[SweepRow], group: str) -> Markup:
+    models = ", ".join(dict.fromkeys(row.model for row in rows))
     up = (metric, _accuracy)
-    sources = ", ".join(dict.fromkeys(str(row["latency_source"]) for row in rows if row.get("latency_source")))
+    sources = ", ".join(dict.fromkeys(row.latency_source for row in rows if row.latency_source))
     note = el("p", f"Latencies are estimates ({sources}).", class_="muted") if sources else None
     return join(
         (
             el("h3", models, f" ({group})" if group != models else "") if group else None,
-            pareto(
-                f"{metric} against latency", rows, ("latency ESTIMATE in ms", lambda row: row.get("latency_ms")), up
-            ),
+            pareto(f"{metric} against latency", rows, ("latency ESTIMATE in ms", lambda row: row.latency_ms), up),
             note,
-            pareto(f"{metric} against SRAM", rows, ("SRAM in KiB", lambda row: _kib(row.get("sram_bytes"))), up),
-            pareto(f"{metric} against flash", rows, ("flash in KiB", lambda row: _kib(row.get("flash_bytes"))), up),
+            pareto(f"{metric} against SRAM", rows, ("SRAM in KiB", lambda row: _kib(row.sram_bytes)), up),
+            pareto(f"{metric} against flash", rows, ("flash in KiB", lambda row: _kib(row.flash_bytes)), up),
         )
     )
 
 
-def _accuracy(row: Record) -> float | None:
+def _accuracy(row: SweepRow) -> float | None:
     """Returns the task score, or the SQNR where the samples have no labels."""
-    found = row.get("score") if row.get("score") is not None else row.get("sqnr_db")
-    return None if found is None else float(found)
+    return row.sqnr_db if row.score is None else row.score
 
 
 def _kib(size: float | None) -> float | None:
     return None if size is None else size / 1024
 
 
-def eval_head(record: Record) -> Head:
-    about = record.get("data") or {}
-    source = about.get("source") if isinstance(about, Mapping) else about
-    title = str(record.get("executed") or record.get("model") or source or "evaluation")
-    return _head("eval", title, facts.eval_verdict(record), _facts(record, "metric"))
+def eval_head(record: EvalRecord) -> Head:
+    title = record.executed or (record.data.source if record.data else "") or "evaluation"
+    return _head(record, title, facts.eval_verdict(record), record.metric)
 
 
-def eval_sections(record: Record) -> list[Section]:
+def eval_sections(record: EvalRecord) -> list[Section]:
     """Returns the score with its interval, every other figure, and the data."""
-    score = record.get("score")
-    drawn = (
-        Markup("")
-        if score is None
-        else score_chart(str(record.get("metric") or "score"), score, record.get("low"), record.get("high"))
-    )
-    rows = facts.condition_rows(record, (*LEAVE, "data", "metric", "score", "low", "high"))
-    data = record.get("data")
-    about = [{"what": name, "value": value} for name, value in facts.flat(data)] if isinstance(data, Mapping) else []
+    figures, data = facts.tables(record)
+    drawn = Markup("")
+    if record.score is not None:
+        drawn = score_chart(record.metric or "score", record.score, record.low, record.high)
     return [
-        Section("summary", "Score", join((drawn, notes(record.get("notes") or (), "notes")))),
-        Section("figures", "Figures", table(rows, "Figures and conditions", class_="pairs")),
-        Section("provenance", "Data", table(about, "Data", class_="pairs")),
+        Section("summary", "Score", join((drawn, notes(record.notes, "notes")))),
+        Section("figures", "Figures", table(figures.rows, "Figures and conditions", class_="pairs")),
+        Section("provenance", "Data", _drawn(data, class_="pairs")),
     ]

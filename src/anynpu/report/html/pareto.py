@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
+from anynpu.records.sweep import SweepRow
 from anynpu.report.html.axes import Frame, axes, chart, line, padded, short
 from anynpu.report.html.markup import Child, Markup, el
 
 SHAPES = 6
-Row = Mapping[str, Any]
-Value = Callable[[Row], float | None]
+Value = Callable[[SweepRow], float | None]
 
 
-def pareto(title: str, rows: Sequence[Row], across: tuple[str, Value], up: tuple[str, Value]) -> Markup:
+def pareto(title: str, rows: Sequence[SweepRow], across: tuple[str, Value], up: tuple[str, Value]) -> Markup:
     """Returns every row that has both figures, one shape and colour a chip, the front joined; "" for none."""
     figures = [(row, across[1](row), up[1](row)) for row in rows]
     known = [(row, a, b) for row, a, b in figures if a is not None and b is not None and math.isfinite(a + b)]
@@ -27,25 +26,21 @@ def pareto(title: str, rows: Sequence[Row], across: tuple[str, Value], up: tuple
     x = frame.x(*padded(across_values, 0.08, log=log), log=log)
     y = frame.y(*padded([b for _, _, b in known], 0.1))
     parts: list[Child] = [*axes(frame, x, y, across[0] + (" (logarithmic)" if log else ""), up[0])]
-    front = sorted(((a, b) for row, a, b in known if row.get("on_front")), key=lambda p: (p[0], p[1]))
+    front = sorted(((a, b) for row, a, b in known if row.on_front), key=lambda p: (p[0], p[1]))
     parts.append(_staircase([(x(a), y(b)) for a, b in _best(front)]))
-    chips = list(dict.fromkeys(str(row.get("chip", "")) for row in rows))
-    for row, a, b in sorted(known, key=lambda p: bool(p[0].get("on_front"))):
-        tip = f"{label(row)}: {up[0]} {short(b)}, {across[0]} {short(a)}" + (
-            ", on the front" if row.get("on_front") else ""
-        )
-        front_class = "front" if row.get("on_front") else "beaten"
-        kind = chips.index(str(row.get("chip", ""))) % SHAPES
+    chips = list(dict.fromkeys(row.chip for row in rows))
+    for row, a, b in sorted(known, key=lambda p: p[0].on_front):
+        tip = f"{label(row)}: {up[0]} {short(b)}, {across[0]} {short(a)}" + (", on the front" if row.on_front else "")
+        front_class = "front" if row.on_front else "beaten"
+        kind = chips.index(row.chip) % SHAPES
         parts.append(shape(kind, x(a), y(b), f"dot {front_class} c{kind}", tip))
     said = f"{len(known)} builds, {len(front)} on the front"
     return chart(title, said, frame, parts, legend(chips))
 
 
-def label(row: Row) -> str:
+def label(row: SweepRow) -> str:
     """Returns a row's name: model, chip and options."""
-    options = row.get("options") or {}
-    told = " ".join(f"{k}={v}" for k, v in options.items()) if isinstance(options, Mapping) else str(options)
-    return " ".join(part for part in (str(row.get("model", "")), str(row.get("chip", "")), told) if part)
+    return " ".join(part for part in (row.model, row.chip, row.option_text) if part)
 
 
 def _best(front: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""The published JSON Schema of every kind of record, and the check that a file is such a record.
+"""Records out of JSON: the published JSON Schema of every kind, and the one place that reads a record.
 
 The schemas use few words of the language (type, const, enum, minimum, required, properties, additionalProperties,
 items), so that checking them needs no package; tests hold this check to the jsonschema package.
@@ -18,15 +18,18 @@ from anynpu.records.build import BuildRecord
 from anynpu.records.compare import CompareRecord
 from anynpu.records.eval import EvalRecord
 from anynpu.records.sweep import SweepRecord
-from anynpu.schema import check_seal, json_schema, near, read_json
+from anynpu.schema import check_seal, from_json, json_schema, near, read_json
 
-KINDS = {
+Record = BuildRecord | BenchRecord | CompareRecord | SweepRecord | EvalRecord
+KINDS: Mapping[str, type[Record]] = {
     "build": BuildRecord,
     "bench": BenchRecord,
     "compare": CompareRecord,
     "sweep": SweepRecord,
     "eval": EvalRecord,
 }
+NEWEST = {"build": 1, "bench": 2, "compare": 1, "sweep": 1, "eval": 1}
+"""The version of every kind that this program writes; older ones are read too."""
 HINT = "a record is what -f json prints, or report.json of a build's output folder; kinds: " + ", ".join(KINDS)
 
 
@@ -40,27 +43,32 @@ def published(kind: str) -> Mapping[str, Any]:
     return {**head, **json_schema(KINDS[kind])}
 
 
-def read(path: Path) -> tuple[dict[str, Any], str]:
+def read(path: Path) -> tuple[Record, str]:
     """Returns the record in a file, of a kind that reports are made of, and a note if it has no seal."""
     try:
         data = read_json(path / "report.json" if path.is_dir() else path)
     except IntegrityError as error:
         raise IntegrityError(error.message, HINT) from None
-    return check(data, str(path)), check_seal(data, str(path))
+    return load(data, str(path)), check_seal(data, str(path))
 
 
-def check(data: Any, place: str) -> dict[str, Any]:
-    """Returns `data` if it is one of our records; ConfigError names the first thing that is not."""
+def load(data: Any, place: str) -> Record:
+    """Returns JSON as the record it is; ConfigError names the first thing that is not as it should be."""
     kind = data.get("kind") if isinstance(data, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
         told = f"a record of kind {kind!r}" if isinstance(kind, str) else "no record of anynpu"
         raise ConfigError(f"{place}: {told}; no report is made of it", HINT)
+    version = data.get("schema_version")
+    if isinstance(version, int) and version > NEWEST[kind]:
+        raise ConfigError(
+            f"{place}: a {kind} record of version {version}, this anynpu reads {NEWEST[kind]} and older",
+            "use the anynpu that wrote it, or a newer one",
+        )
     for where, what in faults(data, published(kind)):
         raise ConfigError(
             f"{place}: {where or 'the record'}: {what}", f"`anynpu report --schema {kind}` shows the form"
         )
-    record: dict[str, Any] = data
-    return record
+    return from_json(KINDS[kind], data)
 
 
 def faults(data: Any, schema: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, str]]:
