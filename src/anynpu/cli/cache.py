@@ -7,13 +7,13 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
 
 import click
 
-from anynpu.cli import flags
 from anynpu.cli.command import Group
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, flag, verb
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import forget_hashes
 from anynpu.records.parts import as_json
@@ -32,25 +32,21 @@ def cache() -> None:
     """
 
 
-@cache.command("dir")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def dir_(ctx: click.Context, /, **_: Any) -> int:
+@verb(Common, group=cache)
+def dir_(asked: Common) -> int:
     """Print the cache folder."""
-    folder = str(flags.store(ctx.params).cache)
-    if ctx.params["format"] == "json":
+    folder = str(asked.store().cache)
+    if asked.json:
         click.echo(as_json({"schema_version": 1, "kind": "cache-dir", "path": folder}), nl=False)
     else:
         click.echo(folder)
     return 0
 
 
-@cache.command()
-@flags.apply(flags.COMMON)
-@click.pass_context
-def ls(ctx: click.Context, /, **_: Any) -> int:
+@verb(Common, group=cache)
+def ls(asked: Common) -> int:
     """List what is kept."""
-    store = flags.store(ctx.params)
+    store = asked.store()
     entries, compiled = list(store.entries()), list(CompileCache(store.cache).entries())
     rows = [
         {
@@ -63,7 +59,7 @@ def ls(ctx: click.Context, /, **_: Any) -> int:
         }
         for e in entries
     ]
-    if ctx.params["format"] == "json":
+    if asked.json:
         record = {"schema_version": 1, "kind": "cache", "entries": rows, "compiled": _compiled_rows(compiled)}
         click.echo(as_json(record), nl=False)
         return 0
@@ -95,14 +91,12 @@ def _compiled_rows(compiled: Sequence[Compiled]) -> list[dict[str, str]]:
     ]
 
 
-@cache.command()
-@flags.apply(flags.COMMON)
-@click.pass_context
-def verify(ctx: click.Context, /, **_: Any) -> int:
+@verb(Common, group=cache)
+def verify(asked: Common) -> int:
     """Hash every file again; exit status 8 if one has changed."""
-    results = list(flags.store(ctx.params).verify())
+    results = list(asked.store().verify())
     bad = [{"address": address, "complaint": complaint} for address, complaint in results if complaint]
-    if ctx.params["format"] == "json":
+    if asked.json:
         click.echo(
             as_json({"schema_version": 1, "kind": "cache-verify", "steps": len(results), "damaged": bad}), nl=False
         )
@@ -113,18 +107,20 @@ def verify(ctx: click.Context, /, **_: Any) -> int:
     return IntegrityError.exit_status if bad else 0
 
 
-@cache.command()
-@click.option(
-    "--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Drop what was not used for so many days."
-)
-@click.option("--max-size", metavar="SIZE", help="Drop what was used longest ago until this is left: 500M, 2G.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def prune(ctx: click.Context, /, older_than: float | None, max_size: str | None, **_: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Prune(Common):
+    """What `cache prune` drops."""
+
+    older_than: float | None = flag("Drop what was not used for this many days.", None, least=0, metavar="DAYS")
+    max_size: str | None = flag("Drop what was used longest ago until this is left: 500M, 2G.", None, metavar="SIZE")
+
+
+@verb(Prune, group=cache)
+def prune(asked: Prune) -> int:
     """Drop what has not been used for long, and what killed builds left."""
+    older_than, max_size, store = asked.older_than, asked.max_size, asked.store()
     if older_than is not None and not math.isfinite(older_than):
         raise ConfigError(f"--older-than {older_than}: a number of days was expected")
-    store = flags.store(ctx.params)
     entries = sorted(store.entries(), key=lambda e: e.used)
     doomed = [e for e in entries if older_than is not None and e.used < time.time() - 86400 * older_than]
     if max_size is not None:
@@ -140,18 +136,22 @@ def prune(ctx: click.Context, /, older_than: float | None, max_size: str | None,
         npu.remove(compiled.key)
     swept = store.sweep()
     forget_hashes(store.cache)
-    _removed(ctx, len(removed), _size(removed) + _size(old), swept, len(old), len(doomed) - len(removed))
+    _removed(asked, len(removed), _size(removed) + _size(old), swept, len(old), len(doomed) - len(removed))
     return 0
 
 
-@cache.command()
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--npu", is_flag=True, help="Only what was compiled for the NPU of this machine.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def clear(ctx: click.Context, /, yes: bool, npu: bool, **_: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Clear(Common):
+    """What `cache clear` drops."""
+
+    yes: bool = flag("Do not ask.", False)
+    npu: bool = flag("Only what was compiled for the NPU of this machine.", False)
+
+
+@verb(Clear, group=cache)
+def clear(asked: Clear) -> int:
     """Drop everything, or only what was compiled for the NPU of this machine."""
-    store = flags.store(ctx.params)
+    store, yes, npu = asked.store(), asked.yes, asked.npu
     entries, cached = [] if npu else list(store.entries()), CompileCache(store.cache)
     compiled = list(cached.entries())
     models = f"{len(compiled)} compiled models"
@@ -164,12 +164,12 @@ def clear(ctx: click.Context, /, yes: bool, npu: bool, **_: Any) -> int:
     cached.clear()
     here = set(store.addresses())
     gone = [entry for entry in entries if entry.address not in here]
-    _removed(ctx, len(gone), _size(gone) + _size(compiled), 0, len(compiled), kept)
+    _removed(asked, len(gone), _size(gone) + _size(compiled), 0, len(compiled), kept)
     return 0
 
 
-def _removed(ctx: click.Context, count: int, size: int, swept: int, compiled: int, in_use: int) -> None:
-    if ctx.params["format"] == "json":
+def _removed(asked: Common, count: int, size: int, swept: int, compiled: int, in_use: int) -> None:
+    if asked.json:
         record = {"schema_version": 1, "kind": "cache-removed", "steps": count, "compiled": compiled, "bytes": size}
         click.echo(as_json({**record, "in_use": in_use}), nl=False)
         return

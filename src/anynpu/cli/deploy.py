@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from anynpu.cli import flags
-from anynpu.cli.command import Command, refuse_unused
+from anynpu.cli.command import refuse_unused
+from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.deploy import probe, volume
 from anynpu.deploy.image import find_image
 from anynpu.errors import ConfigError
@@ -19,18 +19,30 @@ from anynpu.schema import near
 VOLUME = "volume:"
 
 
-@click.command(cls=Command)
-@click.argument("tree", type=click.Path(path_type=Path))
-@click.option("--via", required=True, metavar="WAY", help="openocd, pyocd, probe-rs, or volume:FOLDER.")
-@click.option("--elf", "image", type=click.Path(path_type=Path), help="The firmware, where it is not TREE/build's.")
-@click.option("--chip", default="", metavar="NAME", help="The chip as the probe's program names it: stm32f4x, RP2040.")
-@click.option("--probe", default="", metavar="NAME", help="OpenOCD: stlink or a .cfg file; the others: the probe's id.")
-@click.option("--address", default="", metavar="NUMBER", help="Where a .bin file goes: 0x08000000.")
-@click.option("--timeout", type=click.FloatRange(min=0.1), default=300.0, show_default=True, help="Seconds at most.")
-@click.option("--dry-run", is_flag=True, help="Show the exact command, run nothing.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def deploy(ctx: click.Context, /, tree: Path, via: str, image: Path | None, dry_run: bool, **given: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Deploy(Common):
+    """A firmware, and the way to its board."""
+
+    tree: Path = argument()
+    via: str = flag("openocd, pyocd, probe-rs, or volume:FOLDER.", metavar="WAY")
+    image: Path | None = flag("The firmware, where it is not TREE/build's.", None, "--elf")
+    chip: str = flag("The chip as the probe's program names it: stm32f4x, RP2040.", "", metavar="NAME")
+    probe: str = flag("OpenOCD: stlink or a .cfg file; the others: the probe's id.", "", metavar="NAME")
+    address: str = flag("Where a .bin file goes: 0x08000000.", "", metavar="NUMBER")
+    timeout: float = flag("Seconds at most.", 300.0, least=0.1, shown=True)
+    dry_run: bool = flag("Show the exact command, run nothing.", False)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What was written, and the commands that did it."""
+
+    image: str
+    commands: list[str]
+
+
+@verb(Deploy)
+def deploy(asked: Deploy) -> int:
     """Write a firmware to a board, check it and start it.
 
     TREE is a project that `anynpu firmware` wrote and make built.
@@ -39,44 +51,46 @@ def deploy(ctx: click.Context, /, tree: Path, via: str, image: Path | None, dry_
     anynpu deploy tree --via openocd --probe stlink --chip stm32f4x
     anynpu deploy tree --via volume:/media/RPI-RP2 --dry-run
     """
+    via = asked.via
     if via.startswith(VOLUME):
-        refuse_unused(ctx, "a volume takes a copy of the file", "chip", "probe", "address", "timeout")
-        done = _to_volume(Path(via.removeprefix(VOLUME)), tree, image, dry_run)
+        refuse_unused(
+            click.get_current_context(), "a volume takes a copy of the file", "chip", "probe", "address", "timeout"
+        )
+        done = _to_volume(Path(via.removeprefix(VOLUME)), asked)
     elif via in probe.PROGRAMMERS:
-        done = _through_probe(probe.PROGRAMMERS[via], tree, image, dry_run, given)
+        done = _through_probe(probe.PROGRAMMERS[via], asked)
     else:
         known = [*probe.PROGRAMMERS, "volume:FOLDER"]
         raise ConfigError(f"--via {via}: no such way{near(via, known)}", "known: " + ", ".join(known))
-    if given["format"] == "json":
-        click.echo(as_json({"schema_version": 1, "kind": "deploy", "via": via, "dry_run": dry_run, **done}), nl=False)
+    if asked.json:
+        record = {"schema_version": 1, "kind": "deploy", "via": via, "dry_run": asked.dry_run, **vars(done)}
+        click.echo(as_json(record), nl=False)
     else:
-        for line in done["commands"]:
+        for line in done.commands:
             click.echo(line)
-        if not dry_run:
-            click.echo(f"{done['image']} is on the board")
+        if not asked.dry_run:
+            click.echo(f"{done.image} is on the board")
     return 0
 
 
-def _to_volume(folder: Path, tree: Path, named: Path | None, dry_run: bool) -> dict[str, Any]:
-    image = find_image(tree, volume.kinds(folder), named)
+def _to_volume(folder: Path, asked: Deploy) -> Done:
+    image = find_image(asked.tree, volume.kinds(folder), asked.image)
     volume.check(folder, image)
     command = probe.shown(["cp", str(image), str(folder / image.name)])
-    if not dry_run:
+    if not asked.dry_run:
         volume.copy(folder, image)
-    return {"image": str(image), "commands": [command]}
+    return Done(str(image), [command])
 
 
-def _through_probe(
-    programmer: probe.Programmer, tree: Path, named: Path | None, dry_run: bool, given: dict[str, Any]
-) -> dict[str, Any]:
-    image = find_image(tree, programmer.kinds, named)
-    wiring = probe.Wiring(given["chip"], given["probe"], _address(given["address"]))
+def _through_probe(programmer: probe.Programmer, asked: Deploy) -> Done:
+    image = find_image(asked.tree, programmer.kinds, asked.image)
+    wiring = probe.Wiring(asked.chip, asked.probe, _address(asked.address))
     argvs = probe.commands(programmer, image, wiring)
-    if not dry_run:
+    if not asked.dry_run:
         # Not removed: a failed tool's log must outlive it.
         log = Path(tempfile.mkdtemp(prefix="anynpu-deploy-")) / f"{programmer.name}.log"
-        probe.flash(programmer, argvs, log, given["timeout"])
-    return {"image": str(image), "commands": [probe.shown(argv) for argv in argvs]}
+        probe.flash(programmer, argvs, log, asked.timeout)
+    return Done(str(image), [probe.shown(argv) for argv in argvs])
 
 
 def _address(text: str) -> int | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from anynpu.cli import flags
-from anynpu.cli.command import Command
+from anynpu.cli.verb import Common, flag, verb
 from anynpu.records.parts import as_json
 
 if TYPE_CHECKING:
@@ -21,19 +21,21 @@ WORDS = {"failed": "fix", "missing": "get"}
 NO_PROBLEM, PROBLEM = 0, 1
 
 
-@click.command(cls=Command)
-@click.option(
-    "--root",
-    type=click.Path(path_type=Path),
-    default=Path("/"),
-    metavar="DIR",
-    help="Examine the files of another machine below this folder; nothing outside of it is read.",
-)
-@click.option("--model", multiple=True, metavar="FILE", help="Examine a model file too. Repeat for more.")
-@click.option("--all", "everything", is_flag=True, help="Show every sentence, and what an earlier problem left out.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def doctor(ctx: click.Context, /, root: Path, model: tuple[str, ...], everything: bool, **_: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Doctor(Common):
+    """What is examined."""
+
+    root: Path = flag(
+        "Examine the files of another machine below this folder; nothing outside of it is read.",
+        Path("/"),
+        metavar="DIR",
+    )
+    model: tuple[str, ...] = flag("Examine a model file too. Repeat for more.", (), metavar="FILE")
+    everything: bool = flag("Show every sentence, and what an earlier problem left out.", False, "--all")
+
+
+@verb(Doctor)
+def doctor(asked: Doctor) -> int:
     """Examine this machine: its NPU, driver, device node, vendor library, packages, and what anynpu stands on.
 
     Nothing is changed and no vendor library is loaded. Every problem comes with the command that mends it; the last
@@ -46,11 +48,11 @@ def doctor(ctx: click.Context, /, root: Path, model: tuple[str, ...], everything
     """
     from anynpu.drivers.doctor import diagnose
 
-    told = diagnose(root, tuple(_inside(root, name) for name in model), ctx.params["cache_dir"])
-    if ctx.params["format"] == "json":
+    told = diagnose(asked.root, tuple(_inside(asked.root, name) for name in asked.model), asked.cache_dir)
+    if asked.json:
         click.echo(as_json(_record(told)), nl=False)
     else:
-        _show(told, everything)
+        _show(told, asked.everything)
     return PROBLEM if told.first_problem else NO_PROBLEM
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
 from anynpu.artifact import Artifact
-from anynpu.cli import flags
-from anynpu.cli.command import Command, refuse_unused
+from anynpu.cli.command import refuse_unused
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import ConfigError
 from anynpu.files import follow_umask, followed, writing
 from anynpu.firmware.project.boards import BOARDS
@@ -22,21 +22,21 @@ from anynpu.pipeline.output import check_output, swap
 from anynpu.records.parts import as_json
 
 
-@click.command(cls=Command)
-@click.argument("artifact", type=click.Path(path_type=Path), required=False)
-@click.option("-b", "--board", metavar="BOARD", help="The board; without it all boards are listed.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FOLDER", help="Where the tree goes.")
-@click.option("--vectors", type=click.Path(path_type=Path), metavar="FILE", help="Known answers of another place.")
-@click.option(
-    "--count", type=click.IntRange(1), default=VECTORS, show_default=True, help="Most known answers to embed."
-)
-@click.option(
-    "--compiled", type=click.Path(path_type=Path), metavar="FILE", help="A .tflite file that a vendor's converter made."
-)
-@click.option("--overwrite", is_flag=True, help="Replace an earlier tree instead of keeping it.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def firmware(ctx: click.Context, /, artifact: Path | None, board: str | None, **given: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Firmware(Common):
+    """A built model, and the board that its project is for."""
+
+    artifact: Path | None = argument(None)
+    board: str | None = flag("The board; without it all boards are listed.", None, "-b", metavar="BOARD")
+    output: Path | None = flag("Where the tree goes.", None, "-o", metavar="FOLDER")
+    vectors: Path | None = flag("Known answers of another place.", None, metavar="FILE")
+    count: int = flag("Most known answers to embed.", VECTORS, least=1, shown=True)
+    compiled: Path | None = flag("A .tflite file that a vendor's converter made.", None, metavar="FILE")
+    overwrite: bool = flag("Replace an earlier tree instead of keeping it.", False)
+
+
+@verb(Firmware)
+def firmware(asked: Firmware) -> int:
     """Write a project for a board that builds without editing and proves itself by known answers.
 
     ARTIFACT is the folder of one chip that `anynpu build` made. The tree holds the model, an application with the
@@ -46,22 +46,24 @@ def firmware(ctx: click.Context, /, artifact: Path | None, board: str | None, **
     anynpu firmware out/cortex-m55 -b qemu-mps3-an547 -o firmware
     anynpu firmware out/hxwe2 -b hxwe2 -o firmware
     """
+    artifact, board = asked.artifact, asked.board
     if board is None:
         if artifact is not None:
             raise ConfigError(
                 f"for which board is {artifact}?", "give -b BOARD; without ARTIFACT all boards are listed"
             )
-        refuse_unused(ctx, "without -b the boards are listed", "output", "vectors", "count", "compiled", "overwrite")
-        return _list_boards(given["format"])
+        others = ("output", "vectors", "count", "compiled", "overwrite")
+        refuse_unused(click.get_current_context(), "without -b the boards are listed", *others)
+        return _list_boards(asked.format)
     if artifact is None:
         raise ConfigError("no artifact is named", "name the folder of one chip, such as out/cortex-m4")
-    out = given["output"] or Path(f"firmware-{board}")
-    reads = [str(path) for path in (artifact, given["vectors"], given["compiled"]) if path is not None]
-    check_output(out, given["overwrite"], reads, flags.store(given).cache)
-    project = make_project(Artifact.open(artifact), board, given["vectors"], given["compiled"], given["count"])
-    kept = write_tree(project.files, out, given["overwrite"])
-    _show(project, out, given["format"])
-    if kept is not None and not given["quiet"]:
+    out = asked.output or Path(f"firmware-{board}")
+    reads = [str(path) for path in (artifact, asked.vectors, asked.compiled) if path is not None]
+    check_output(out, asked.overwrite, reads, asked.store().cache)
+    project = make_project(Artifact.open(artifact), board, asked.vectors, asked.compiled, asked.count)
+    kept = write_tree(project.files, out, asked.overwrite)
+    _show(project, out, asked.format)
+    if kept is not None and not asked.quiet:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     return 0
 

@@ -17,7 +17,7 @@ from anynpu.tasks.images import Preprocess
 Command = Callable[..., Any]
 
 
-def _choose_cache(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+def choose_cache(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
     """Makes --cache-dir the cache of the whole command, of toolchains and sessions too."""
     if value is None:
         return None
@@ -32,7 +32,7 @@ COMMON = (
     click.option(
         "--cache-dir",
         type=click.Path(path_type=Path),
-        callback=_choose_cache,
+        callback=choose_cache,
         help="Where built steps are kept [ANYNPU_CACHE_DIR].",
     ),
 )

@@ -3,22 +3,46 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from anynpu import schema
-from anynpu.cli import flags
 from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.records.parts import as_json
 from anynpu.runtime.noe.hub_cards import HubModel, HubTensor
 from anynpu.source import fetch
 from anynpu.source import hub as models
 
-BASE = click.option("--base", metavar="ADDRESS", default="", help="https://, file:// or a folder [ANYNPU_HUB].")
+
+@dataclass(frozen=True, kw_only=True)
+class Hub(Common):
+    """Where the hub is."""
+
+    base: str = flag("https://, file:// or a folder [ANYNPU_HUB].", "", metavar="ADDRESS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named(Hub):
+    """A model of the hub."""
+
+    name: str = argument()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Get(Named):
+    """A model to fetch."""
+
+    output: Path | None = flag("Folder of the artifact [NAME].", None, "-o")
+    tokenizer: str = flag("The tokenizer of a model that reads text.", "", metavar="FILE")
+    renew: bool = flag("Accept another file than was fetched from there before.", False)
+    overwrite: bool = flag("Replace a folder that anynpu made.", False)
+    timeout: float = flag("Seconds of silence.", 30.0, least=0.1, shown=True)
 
 
 @click.group(cls=Group)
@@ -35,36 +59,29 @@ def hub() -> None:
     """
 
 
-@hub.command("list")
-@BASE
-@flags.apply(flags.COMMON)
-@click.pass_context
-def list_(ctx: click.Context, /, base: str, **_: Any) -> int:
+@verb(Hub, group=hub)
+def list_(asked: Hub) -> int:
     """List the models that have a card."""
     found = [models.model(name) for name in models.names()]
-    if ctx.params["format"] == "json":
-        rows = [_record(model, base) for model in found]
+    if asked.json:
+        rows = [_record(model, asked.base) for model in found]
         click.echo(as_json({"schema_version": 1, "kind": "hub", "models": rows}), nl=False)
         return 0
     print_table([{"name": m.name, "what": m.title, "task": _task(m), "inputs": _shapes(m)} for m in found])
-    click.echo(f"from {models.base_address(base)}", err=True)
+    click.echo(f"from {models.base_address(asked.base)}", err=True)
     return 0
 
 
-@hub.command()
-@click.argument("name")
-@BASE
-@flags.apply(flags.COMMON)
-@click.pass_context
-def show(ctx: click.Context, /, name: str, base: str, **_: Any) -> int:
+@verb(Named, group=hub)
+def show(asked: Named) -> int:
     """Show the card of a model: what it takes and gives, its licence, where it lies."""
-    model = models.model(name)
-    if ctx.params["format"] == "json":
-        click.echo(as_json({"schema_version": 1, "kind": "hub-model", **_record(model, base)}), nl=False)
+    model = models.model(asked.name)
+    if asked.json:
+        click.echo(as_json({"schema_version": 1, "kind": "hub-model", **_record(model, asked.base)}), nl=False)
         return 0
     click.echo(f"{model.name}: {model.title}\n{model.meaning}")
     for what, text in {
-        "address": _address(model, base),
+        "address": _address(model, asked.base),
         "size": f"{model.megabytes[0]} to {model.megabytes[1]} MiB",
         "sha256": model.sha256 or "not known: the first download is remembered",
         "task": _task(model),
@@ -78,52 +95,32 @@ def show(ctx: click.Context, /, name: str, base: str, **_: Any) -> int:
     return 0
 
 
-@hub.command()
-@click.argument("name")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder of the artifact [NAME].")
-@click.option("--tokenizer", metavar="FILE", default="", help="The tokenizer of a model that reads text.")
-@click.option("--renew", is_flag=True, help="Accept another file than was fetched from there before.")
-@click.option("--overwrite", is_flag=True, help="Replace a folder that anynpu made.")
-@click.option("--timeout", type=click.FloatRange(0.1), default=30.0, show_default=True, help="Seconds of silence.")
-@BASE
-@flags.apply(flags.COMMON)
-@click.pass_context
-def get(
-    ctx: click.Context,
-    /,
-    name: str,
-    output: Path | None,
-    tokenizer: str,
-    renew: bool,
-    overwrite: bool,
-    timeout: float,
-    base: str,
-    **_: Any,
-) -> int:
+@verb(Get, group=hub)
+def get(asked: Get) -> int:
     """Fetch a model, check it against its card, and make an artifact folder of it."""
-    model = models.model(name)
+    model = models.model(asked.name)
     started = time.monotonic()
-    with observer(ctx.params["quiet"]) as watch:
-        watch.started(name, "get")
+    with observer(asked.quiet) as watch:
+        watch.started(asked.name, "get")
         made = models.get(
             model,
-            output or Path(name),
-            base=base,
-            tokenizer=tokenizer,
-            cache=flags.store(ctx.params).cache,
-            renew=renew,
-            overwrite=overwrite,
-            timeout_s=timeout,
+            asked.output or Path(asked.name),
+            base=asked.base,
+            tokenizer=asked.tokenizer,
+            cache=asked.store().cache,
+            renew=asked.renew,
+            overwrite=asked.overwrite,
+            timeout_s=asked.timeout,
             progress=watch.progress,
         )
-        watch.finished(name, "get", time.monotonic() - started, False)
-    _tell(ctx, made)
+        watch.finished(asked.name, "get", time.monotonic() - started, False)
+    _tell(asked, made)
     return 0
 
 
-def _tell(ctx: click.Context, made: models.Fetched) -> None:
+def _tell(asked: Get, made: models.Fetched) -> None:
     manifest = made.artifact.manifest
-    if ctx.params["format"] == "json":
+    if asked.json:
         record = {
             **{"schema_version": 1, "kind": "hub-get", "path": str(made.artifact.path), "address": made.address},
             **{"sha256": made.sha256, "known": made.known, "notes": list(manifest.notes)},

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from anynpu.cli import flags
-from anynpu.cli.command import Command, refuse_unused
+from anynpu.cli.command import refuse_unused
+from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole, writing
 from anynpu.records.load import KINDS, published, read
@@ -22,26 +22,23 @@ FORMS = {
 }
 
 
-@click.command(cls=Command)
-@click.argument("record", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "-o", "--output", metavar="FILE", help="Where the report goes; beside the record if not said; - is stdout."
-)
-@flags.OVERWRITE
-@click.option("--as", "form", type=click.Choice(list(FORMS)), default="html", show_default=True, help="What to write.")
-@click.option("--schema", "kind", type=click.Choice(list(KINDS)), help="Print the JSON Schema of a kind instead.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def report(
-    ctx: click.Context,
-    /,
-    record: Path | None,
-    output: str | None,
-    overwrite: bool,
-    form: str,
-    kind: str | None,
-    **_: Any,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Report(Common):
+    """A record, and what is made of it."""
+
+    record: Path | None = argument(None)
+    output: str | None = flag(
+        "Where the report goes; beside the record by default; - is stdout.", None, "-o", metavar="FILE"
+    )
+    overwrite: bool = flag("Replace the file of -o if it is there.", False)
+    form: str = flag("What to write.", "html", "--as", type=click.Choice(list(FORMS)), shown=True)
+    kind: str | None = flag(
+        "Print the JSON Schema of a kind of record instead.", None, "--schema", type=click.Choice(list(KINDS))
+    )
+
+
+@verb(Report)
+def report(asked: Report) -> int:
     """Write the report of a build, bench, compare, sweep or eval from its record.
 
     RECORD is what -f json printed, or the output folder of a build. The HTML is one file that needs no network.
@@ -53,17 +50,18 @@ def report(
     anynpu report out --as junit -o -
     anynpu report --schema bench
     """
+    record, output, kind = asked.record, asked.output, asked.kind
     if kind is not None:
-        refuse_unused(ctx, "--schema prints a schema", "record", "output", "form")
+        refuse_unused(click.get_current_context(), "--schema prints a schema", "record", "output", "form")
         click.echo(as_json(published(kind)), nl=False)
         return 0
     if record is None:
         raise ConfigError("no record is named", "give RECORD.json, or --schema KIND")
-    if output == "-" and ctx.params["format"] == "json":
+    if output == "-" and asked.json:
         raise ConfigError(
             "-o - prints the report itself, which is no JSON", "leave out -f json, or name a file with -o"
         )
-    render, ending = FORMS[form]
+    render, ending = FORMS[asked.form]
     data, note = read(record)
     if note:
         click.echo(f"note: {note}", err=True)
@@ -79,10 +77,10 @@ def report(
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     # The report of a build's folder is made of the record beside it, again and again.
-    check_free(path, overwrite or (output is None and record.is_dir()), (record, record / REPORT))
+    check_free(path, asked.overwrite or (output is None and record.is_dir()), (record, record / REPORT))
     write_whole(path, text)
-    if ctx.params["format"] == "json":
-        written = {"schema_version": 1, "kind": "report", "of": data.kind, "as": form, "path": str(path)}
+    if asked.json:
+        written = {"schema_version": 1, "kind": "report", "of": data.kind, "as": asked.form, "path": str(path)}
         click.echo(as_json(written), nl=False)
     else:
         click.echo(str(path))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -15,9 +16,9 @@ from anynpu.capsules import toolchain
 from anynpu.capsules.checkout import find_checkout
 from anynpu.capsules.verify import PROBE_S
 from anynpu.capsules.verify import verify as verify_capsule
-from anynpu.cli import flags
 from anynpu.cli.command import Group
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import IntegrityError, ToolFailed, ToolMissing
 from anynpu.records.parts import as_json
 
@@ -36,18 +37,23 @@ def tool() -> None:
     """
 
 
-NAME = click.argument("name", metavar="NAME")
+@dataclass(frozen=True, kw_only=True)
+class Named(Common):
+    """A toolchain by its name."""
+
+    name: str = argument(metavar="NAME")
 
 
-@tool.command()
-@NAME
-@click.option("--accept-licence", is_flag=True, help="Accept the vendor's licence; it is asked for once.")
-@click.option(
-    "--timeout", type=click.FloatRange(1), default=installing.LIMIT_S, show_default=True, help="Seconds for all of it."
-)
-@flags.apply(flags.COMMON)
-@click.pass_context
-def install(ctx: click.Context, /, name: str, accept_licence: bool, timeout: float, **_: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Install(Named):
+    """A toolchain to install."""
+
+    accept_licence: bool = flag("Accept the vendor's licence; it is asked for once.", False)
+    timeout: float = flag("Seconds for all of it.", installing.LIMIT_S, least=1, shown=True)
+
+
+@verb(Install, group=tool)
+def install(asked: Install) -> int:
     """Install a vendor's toolchain into an environment of its own under the cache folder.
 
     NAME is one of `anynpu tool list`, or a file.toml of your own in the same form. A variable such as CIXBUILD_PATH
@@ -58,31 +64,31 @@ def install(ctx: click.Context, /, name: str, accept_licence: bool, timeout: flo
       anynpu tool install cvi --accept-licence
       anynpu tool install ./mine.toml --timeout 600
     """
-    chain = toolchain.read_toolchain(name)
-    cache = flags.store(ctx.params).cache
+    chain = toolchain.read_toolchain(asked.name)
+    cache, accepted = asked.store().cache, asked.accept_licence
 
     def tell(line: str) -> None:
-        if not ctx.params["quiet"]:
+        if not asked.quiet:
             click.echo(f"{chain.name}: {line}", err=True)
 
     if chain.wanted and capsules.read_receipt(capsules.place(chain, cache)) is None:
         tell(f"{chain.title}; about {chain.megabytes} MB and {chain.minutes:g} minutes")
         tell(f"licence: {chain.licence}")
-        accept_licence = accept_licence or _asked(chain, cache)
-    made = installing.install(name, cache=cache, accept_licence=accept_licence, timeout_s=timeout, report=tell)
-    _print(ctx, {"kind": "tool-installed", "name": made.name, "version": made.version, "root": str(made.root)})
+        accepted = accepted or _accepted(chain, cache)
+    made = installing.install(asked.name, cache=cache, accept_licence=accepted, timeout_s=asked.timeout, report=tell)
+    _print(asked, {"kind": "tool-installed", "name": made.name, "version": made.version, "root": str(made.root)})
     return 0
 
 
-def _asked(chain: toolchain.Toolchain, cache: Path) -> bool:
+def _accepted(chain: toolchain.Toolchain, cache: Path) -> bool:
     """Asks for the licence where somebody can answer."""
     if installing.accepted(chain, cache) or not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     return click.confirm("do you accept this licence?", err=True)
 
 
-def _print(ctx: click.Context, record: dict[str, Any]) -> None:
-    if ctx.params["format"] == "json":
+def _print(asked: Common, record: Mapping[str, object]) -> None:
+    if asked.json:
         click.echo(as_json({"schema_version": 1, **record}), nl=False)
     else:
         width = max(map(len, record))
@@ -91,15 +97,12 @@ def _print(ctx: click.Context, record: dict[str, Any]) -> None:
                 click.echo(f"{key:<{width}}  {', '.join(value) if isinstance(value, list) else value}")
 
 
-@tool.command()
-@NAME
-@flags.apply(flags.COMMON)
-@click.pass_context
-def show(ctx: click.Context, /, name: str, **_: Any) -> int:
+@verb(Named, group=tool)
+def show(asked: Named) -> int:
     """Show what a toolchain needs, how it is come by, and whether it is here."""
-    chain = toolchain.read_toolchain(name)
-    cache = flags.store(ctx.params).cache
-    row = _toolchain(name, cache)
+    chain = toolchain.read_toolchain(asked.name)
+    cache = asked.store().cache
+    row = _toolchain(asked.name, cache)
     record = {
         "kind": "tool",
         "name": chain.name,
@@ -118,21 +121,22 @@ def show(ctx: click.Context, /, name: str, **_: Any) -> int:
         "get": chain.get,
         "source": chain.source,
     }
-    _print(ctx, record)
+    _print(asked, record)
     return 0
 
 
-@tool.command()
-@NAME
-@click.option(
-    "--timeout", type=click.FloatRange(1), default=PROBE_S, show_default=True, help="Seconds for the probe command."
-)
-@flags.apply(flags.COMMON)
-@click.pass_context
-def verify(ctx: click.Context, /, name: str, timeout: float, **_: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Verify(Named):
+    """A toolchain to examine."""
+
+    timeout: float = flag("Seconds for the probe command.", PROBE_S, least=1, shown=True)
+
+
+@verb(Verify, group=tool)
+def verify(asked: Verify) -> int:
     """Hash every installed file again and run the probe command; exit status 8 if something is wrong."""
-    found = verify_capsule(name, flags.store(ctx.params).cache, timeout)
-    if ctx.params["format"] == "json":
+    found = verify_capsule(asked.name, asked.store().cache, asked.timeout)
+    if asked.json:
         record = {"schema_version": 1, "kind": "tool-verify", **vars(found), "complaints": list(found.complaints)}
         click.echo(as_json(record), nl=False)
     else:
@@ -143,14 +147,11 @@ def verify(ctx: click.Context, /, name: str, timeout: float, **_: Any) -> int:
     return IntegrityError.exit_status if found.complaints else 0
 
 
-@tool.command()
-@NAME
-@flags.apply(flags.COMMON)
-@click.pass_context
-def remove(ctx: click.Context, /, name: str, **_: Any) -> int:
+@verb(Named, group=tool)
+def remove(asked: Named) -> int:
     """Remove a toolchain that anynpu has installed; your own stays."""
-    count = installing.remove(name, flags.store(ctx.params).cache)
-    _print(ctx, {"kind": "tool-removed", "name": name, "removed": count})
+    count = installing.remove(asked.name, asked.store().cache)
+    _print(asked, {"kind": "tool-removed", "name": asked.name, "removed": count})
     return 0
 
 
@@ -188,18 +189,16 @@ def _toolchain(name: str, cache: Path) -> dict[str, str]:
     return _row("toolchain", name, "ready", f"{found.version} in {found.root}{with_clone}")
 
 
-@tool.command("list")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def list_(ctx: click.Context, /, **_: Any) -> int:
+@verb(Common, group=tool)
+def list_(asked: Common) -> int:
     """List toolchains, compilers and runtimes, their versions, and what is missing."""
-    cache = flags.store(ctx.params).cache
+    cache = asked.store().cache
     rows = [
         *(_toolchain(name, cache) for name in toolchain.names()),
         *(_compiler(name) for name in plugins.names("targets")),
         *(_runtime(name) for name in plugins.names("sessions")),
     ]
-    if ctx.params["format"] == "json":
+    if asked.json:
         click.echo(as_json({"schema_version": 1, "kind": "tools", "tools": rows}), nl=False)
     else:
         print_table(rows)
