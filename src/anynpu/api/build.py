@@ -25,7 +25,7 @@ from anynpu.pipeline.preview import Silent
 from anynpu.pipeline.request import Request, parse_share
 from anynpu.pipeline.steps import Observer
 from anynpu.quantize.calibration import Preprocess
-from anynpu.source.load import ModelSource
+from anynpu.source.load import ModelSource, as_text
 from anynpu.store import Store
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def build(
     layout: Mapping[str, str] | None = None,
     channels: Mapping[str, str] | None = None,
     output_names: Sequence[str] = (),
+    fix: Mapping[str, Any] | None = None,
     option: Mapping[str, Any] | None = None,
     cache_dir: str | PathLike[str] | None = None,
     observer: Observer | None = None,
@@ -73,7 +74,7 @@ def build(
 
     What concerns the model itself raises. What concerns one chip is that chip's result; `Build.require()` raises it.
     """
-    described = _Described(ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names)
+    described = _Described(ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names, fix)
     prepared = _Prepared(test, limit, preprocess, task, tokenizer, metric)
     with _files(cache_dir) as (folder, store):
         source, named = described.source(model, folder, data)
@@ -110,13 +111,14 @@ def check(
     layout: Mapping[str, str] | None = None,
     channels: Mapping[str, str] | None = None,
     output_names: Sequence[str] = (),
+    fix: Mapping[str, Any] | None = None,
     option: Mapping[str, Any] | None = None,
     cache_dir: str | PathLike[str] | None = None,
     observer: Observer | None = None,
     **options: Any,
 ) -> Checks:
     """Asks before compiling: will the model fit, will every operator run there? The names are those of `build`."""
-    described = _Described(ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names)
+    described = _Described(ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names, fix)
     prepared = _Prepared(None, limit, preprocess, task, tokenizer)
     with _files(cache_dir) as (folder, store):
         source, _ = described.source(model, folder, data)
@@ -150,6 +152,7 @@ class _Described:
     layout: Mapping[str, str] | None
     channels: Mapping[str, str] | None
     output_names: Sequence[str]
+    fix: Mapping[str, Any] | None
 
     def source(self, model: Model, folder: Path, data: Samples | None) -> tuple[ModelSource, Named]:
         """Returns the model as a build reads it, and its file with the name that reports show."""
@@ -166,6 +169,7 @@ class _Described:
             layouts=dict(self.layout or {}),
             channels={name: order.upper() for name, order in (self.channels or {}).items()},
             output_names=() if live else tuple(self.output_names),
+            fixed={name: as_text(value) for name, value in (self.fix or {}).items()},
         )
         return source, named
 

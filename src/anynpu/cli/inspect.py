@@ -34,7 +34,18 @@ from anynpu.records.parts import REPORT, as_json, receipt
 from anynpu.report.figures import count, kib
 from anynpu.runtime.base import sessions_for
 
-MODEL_FLAGS = ("ckpt", "trust_checkpoint", "arg", "shape", "dtype", "layout", "channels", "output_names", "config")
+MODEL_FLAGS = (
+    "ckpt",
+    "trust_checkpoint",
+    "arg",
+    "shape",
+    "dtype",
+    "layout",
+    "channels",
+    "output_names",
+    "fix",
+    "config",
+)
 
 
 @click.command(cls=Command)

@@ -16,7 +16,7 @@ from anynpu.errors import ConfigError
 from anynpu.measure.threshold import setting_of
 from anynpu.measure.verify import Gate
 from anynpu.pipeline.request import Request, parse_share
-from anynpu.source.load import FORMS, ModelSource
+from anynpu.source.load import FORMS, ModelSource, as_text
 from anynpu.tasks.images import Preprocess
 
 
@@ -38,6 +38,7 @@ class FileConfig:
     layout: Mapping[str, str] = field(default_factory=dict)
     channels: Mapping[str, str] = field(default_factory=dict)
     output_names: tuple[str, ...] = ()
+    fix: Mapping[str, Any] = field(default_factory=dict)
     option: Mapping[str, Any] = field(default_factory=dict)
     preprocess: Preprocess | None = None
     task: str = ""
@@ -71,6 +72,7 @@ MODEL = (
     _many("--layout", metavar="NAME=NCHW", help="Layout of a tensor, where the model's operators do not tell."),
     _many("--channels", metavar="NAME=RGB", help="Colour order of an image input."),
     click.option("--output-names", metavar="A,B", help="Names for the outputs of a PyTorch model."),
+    _many("--fix", help="Value of an input of an ONNX file that never changes: sr=16000. Repeat for more."),
     click.option("-c", "--config", type=click.Path(path_type=Path), help="TOML file with any of these settings."),
 )
 DATA = (
@@ -143,6 +145,7 @@ def model_source(given: Mapping[str, Any]) -> ModelSource:
         layouts=_named("--layout", given.get("layout")),
         channels={k: v.upper() for k, v in _named("--channels", given.get("channels")).items()},
         output_names=tuple(names.split(",")) if isinstance(names, str) else tuple(names),
+        fixed={k: as_text(v) for k, v in _named("--fix", given.get("fix")).items()},
     )
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
+
+from anynpu.graph.branches import written_out
 
 # A folded tensor beyond this size must not be larger than what it was made from: a shape can name terabytes.
 MAX_GROWN_ELEMENTS = 1 << 20
@@ -75,8 +78,16 @@ def constant_value(node: NodeProto) -> np.ndarray | None:
     return None
 
 
+def same_nodes(first: ModelProto, second: ModelProto) -> bool:
+    """Tells whether two models make the same tensors in the same order: nothing was folded or written out."""
+    return [node.output for node in first.graph.node] == [node.output for node in second.graph.node]
+
+
 def fold_constants(model: ModelProto) -> ModelProto:
-    """Returns the model with everything evaluated that depends on constants and known shapes only."""
+    """Returns the model with everything evaluated that depends on constants and known shapes only.
+
+    A branch whose condition is known and a loop of a known count are written out.
+    """
     result = ModelProto()
     result.CopyFrom(model)
     graph = result.graph
@@ -84,7 +95,13 @@ def fold_constants(model: ModelProto) -> ModelProto:
     constants: Arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     stored, outputs = set(constants), {value.name for value in graph.output}
     kept = []
-    for node in graph.node:
+    waiting = deque(graph.node)
+    while waiting:
+        node = waiting.popleft()
+        if (branch := written_out(node, constants)) is not None:
+            constants.update(branch[1])
+            waiting.extendleft(reversed(branch[0]))
+            continue
         values = None if outputs & set(node.output) else _evaluate(node, constants, shapes, result)
         if values is None:
             kept.append(node)

@@ -9,7 +9,7 @@ import onnx
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
-from anynpu.graph.fold import fold_constants, initializer_names, static_shapes
+from anynpu.graph.fold import fold_constants, initializer_names, same_nodes, static_shapes
 
 _ROUNDS = 8
 
@@ -140,7 +140,7 @@ def _propagate(model: ModelProto) -> ModelProto:
         if all(name in static_shapes(model.graph) for node in model.graph.node for name in node.output if name):
             break
         folded = fold_constants(model)
-        if len(folded.graph.node) == len(model.graph.node):
+        if same_nodes(folded, model):
             break
         model = folded
     return model

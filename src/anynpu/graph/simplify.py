@@ -19,13 +19,13 @@ from onnx import ModelProto, ValueInfoProto
 from anynpu import tool
 from anynpu.errors import IntegrityError, ToolFailed
 from anynpu.graph.agreement import disagreement
-from anynpu.graph.fold import fold_constants
+from anynpu.graph.fold import fold_constants, same_nodes
 from anynpu.graph.run import Session, random_feeds
 from anynpu.graph.shapes import dtype_of, infer, shape_of
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 600
-_ROUNDS = 4
+_ROUNDS = 8
 
 
 def tool_versions() -> dict[str, str]:
@@ -105,7 +105,7 @@ def _folded(model: ModelProto) -> ModelProto:
     for _ in range(_ROUNDS):
         # Lenient on purpose: what inference cannot tell stays unfolded, and the equality check has the last word.
         folded = fold_constants(infer(model, strict=False))
-        if len(folded.graph.node) == len(model.graph.node):
+        if same_nodes(folded, model):
             return folded
         model = folded
     return model

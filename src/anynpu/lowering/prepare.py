@@ -7,7 +7,7 @@ from typing import Any
 import onnx
 from onnx import defs, inliner, version_converter
 
-from anynpu.graph.fold import fold_constants
+from anynpu.graph.fold import fold_constants, same_nodes
 from anynpu.graph.shapes import infer
 from anynpu.lowering.recognise import recognised
 from anynpu.lowering.rewrite import rewritten
@@ -34,9 +34,9 @@ def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
 def folded(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns the model with its shapes inferred and whatever is constant computed, again while that finds more."""
     for _ in range(_ROUNDS):
-        count = len(model.graph.node)
+        before = model
         model = infer(fold_constants(infer(model, strict=False)), strict=False)
-        if len(model.graph.node) == count:
+        if same_nodes(before, model):
             break
     return model
 

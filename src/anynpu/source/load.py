@@ -45,6 +45,8 @@ class ModelSource:
     layouts: Mapping[str, str] = field(default_factory=dict)
     channels: Mapping[str, str] = field(default_factory=dict)
     output_names: tuple[str, ...] = ()
+    fixed: Mapping[str, str] = field(default_factory=dict)
+    """Values of inputs that never change, as the user wrote them."""
 
     def __post_init__(self) -> None:
         for name, order in self.channels.items():
@@ -87,10 +89,17 @@ class ModelSource:
         return parse_reference(self.model, self.arguments)
 
 
+def as_text(value: Any) -> str:
+    """Returns the value of a fixed input as the command line writes it: numbers with commas between them."""
+    return value if isinstance(value, str) else ",".join(str(number) for number in np.asarray(value).reshape(-1))
+
+
 def identify(source: ModelSource) -> dict[str, str]:
     """Returns digests of every file the model comes from, without importing or parsing any of it."""
     if source.kind != "torch":
         _reject_torch_only(source)
+    elif source.fixed:
+        raise ConfigError("--fix goes with an ONNX file", "give a PyTorch model its value with --arg, or a wrapper")
     elif unknown := [name for name in source.dtypes if name not in source.shapes]:
         near = schema.near(unknown[0], source.shapes)
         raise ConfigError(f"--dtype {unknown[0]}=...: no --shape names such an input{near}")
@@ -127,6 +136,8 @@ def _reject_torch_only(source: ModelSource) -> None:
     what = {"onnx": "an ONNX file", "tflite": "a TFLite file"}.get(source.kind, "a model of the zoo")
     if source.checkpoint or source.arguments:
         raise ConfigError(f"--ckpt and --arg go with a PyTorch model, not with {what}", FORMS)
+    if source.fixed and source.kind != "onnx":
+        raise ConfigError(f"--fix goes with an ONNX file, not with {what}")
     for flag, stated in (("--dtype", source.dtypes), ("--output-names", source.output_names)):
         if stated:
             raise ConfigError(f"{flag} goes with a PyTorch model, not with {what}", FORMS)
@@ -162,6 +173,8 @@ class Original:
     graph: onnx.ModelProto
     notes: tuple[str, ...]
     exported: Exported | None = None
+    branching: onnx.ModelProto | None = None
+    """The graph before known branches were written out, where it has any."""
 
     def prove(
         self, model: onnx.ModelProto, folders: Sequence[str], detector: CutDetector | None = None
@@ -184,7 +197,7 @@ class Original:
         else:
             probes = random_probes(model)
             feeds = _finite(probes[: max(3, proof_count(model, len(probes), effort))], Session(model).run)
-        run = self.exported.run if self.exported is not None else Session(self.graph).run
+        run = self.exported.run if self.exported is not None else Session(self.branching or self.graph).run
         if self.exported is not None:
             self.exported.watch(feeds)
         elif feeds:
@@ -341,6 +354,8 @@ def _last(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def _read(source: ModelSource) -> Original:
+    from anynpu.graph.branches import has_branches
+    from anynpu.graph.fix import fixed, with_sample_axis
     from anynpu.graph.shapes import make_static
     from anynpu.graph.training import for_inference
 
@@ -348,14 +363,20 @@ def _read(source: ModelSource) -> Original:
     if source.kind == "onnx":
         from anynpu.source.onnx_file import read
 
-        model = read(Path(source.model))
+        model = fixed(read(Path(source.model)), source.fixed)
     else:
         exported = _exported(source)
         model = exported.model
     frozen, notes = for_inference(model)
     shapes = {name: list(shape) for name, shape in source.shapes.items()}
     said = (*exported.notes, *standin_note(), *_unnamed(source, model)) if exported is not None else ()
-    return Original(make_static(frozen, shapes), (*said, *notes), exported)
+    static = make_static(frozen, shapes)
+    branching = frozen if has_branches(frozen) else None
+    if exported is None:
+        static, taken = with_sample_axis(static)
+        notes = (*notes, *taken)
+        branching = None if branching is None else with_sample_axis(branching)[0]
+    return Original(static, (*said, *notes), exported, branching)
 
 
 def _unnamed(source: ModelSource, model: onnx.ModelProto) -> tuple[str, ...]:

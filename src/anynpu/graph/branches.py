@@ -1,0 +1,123 @@
+"""Writes out control flow that is known beforehand: an If whose condition is constant, a Loop of a constant count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import count
+
+import numpy as np
+import onnx
+from onnx import GraphProto, NodeProto, helper, numpy_helper
+
+MOST_ROUNDS = 256
+"""A loop that runs more often is left as it is: written out, it would be larger than any device."""
+_NUMBERS = count()
+
+Constants = dict[str, np.ndarray]
+
+
+def written_out(node: NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[list[NodeProto], Constants] | None:
+    """Returns the nodes and constants that stand for a known branch or loop; None for any other node."""
+    if node.domain not in ("", "ai.onnx"):
+        return None
+    if node.op_type == "If" and node.input[0] in constants:
+        taken = "then_branch" if bool(np.asarray(constants[node.input[0]]).reshape(-1)[0]) else "else_branch"
+        return _inlined(_graph(node, taken), {}, list(node.output))
+    if node.op_type == "Loop":
+        return _unrolled(node, constants)
+    return None
+
+
+def _graph(node: NodeProto, name: str) -> GraphProto:
+    found: GraphProto = next(attribute.g for attribute in node.attribute if attribute.name == name)
+    return found
+
+
+def _inlined(
+    graph: GraphProto, given: Mapping[str, str], results: list[str]
+) -> tuple[list[NodeProto], Constants] | None:
+    """Returns a subgraph's nodes under new names, its inputs as they are called outside, its results as wanted."""
+    if graph.sparse_initializer:
+        return None
+    prefix = f"{graph.name or 'graph'}.{next(_NUMBERS)}/"
+    inside = [tensor.name for tensor in graph.initializer]
+    inside += [name for node in graph.node for name in node.output if name]
+    names = {name: prefix + name for name in inside} | dict(given)
+    nodes = [_renamed(node, names) for node in graph.node]
+    for value, result in zip(graph.output, results, strict=True):
+        if result:
+            nodes.append(helper.make_node("Identity", [names.get(value.name, value.name)], [result]))
+    constants = {names[tensor.name]: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    return nodes, constants
+
+
+def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
+    """Returns a copy of a node that reads and makes tensors under other names, inside its own subgraphs too."""
+    twin = NodeProto()
+    twin.CopyFrom(node)
+    for field in (twin.input, twin.output):
+        renamed = [names.get(name, name) for name in field]
+        del field[:]
+        field.extend(renamed)
+    for attribute in twin.attribute:
+        for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+            inner = [_renamed(each, names) for each in graph.node]
+            del graph.node[:]
+            graph.node.extend(inner)
+            for value in graph.output:
+                value.name = names.get(value.name, value.name)
+    return twin
+
+
+def _unrolled(node: NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[list[NodeProto], Constants] | None:
+    body, (limit, condition) = _graph(node, "body"), node.input[:2]
+    starts = condition in constants and bool(np.asarray(constants[condition]).reshape(-1)[0])
+    if limit not in constants or (condition and not starts) or not _never_ends_early(body):
+        return None
+    rounds = int(np.asarray(constants[limit]).reshape(-1)[0])
+    carried = list(node.input[2:])
+    scanned = len(body.output) - 1 - len(carried)
+    if not 0 < rounds <= MOST_ROUNDS:
+        return None
+    nodes, arrays = list[NodeProto](), Constants()
+    parts: list[list[str]] = [[] for _ in range(scanned)]
+    prefix = f"{node.name or node.output[0]}.{next(_NUMBERS)}"
+    arrays[f"{prefix}/yes"], arrays[f"{prefix}/axis"] = np.asarray(True), np.asarray([0], np.int64)
+    for turn in range(rounds):
+        number = f"{prefix}/{turn}"
+        arrays[number] = np.asarray(turn, np.int64)
+        results = [f"{number}/{value.name}" for value in body.output]
+        given = dict(zip((v.name for v in body.input), (number, f"{prefix}/yes", *carried), strict=True))
+        inlined = _inlined(body, given, results)
+        if inlined is None:
+            return None
+        nodes += inlined[0]
+        arrays |= inlined[1]
+        carried = results[1 : len(carried) + 1]
+        for part, result in zip(parts, results[len(carried) + 1 :], strict=True):
+            nodes.append(helper.make_node("Unsqueeze", [result, f"{prefix}/axis"], [f"{result}/row"]))
+            part.append(f"{result}/row")
+    for result, last in zip(node.output, carried, strict=False):
+        if result:
+            nodes.append(helper.make_node("Identity", [last], [result]))
+    for result, part in zip(node.output[len(carried) :], parts, strict=True):
+        if result:
+            nodes.append(helper.make_node("Concat", part, [result], axis=0))
+    return nodes, arrays
+
+
+def _never_ends_early(body: GraphProto) -> bool:
+    """Tells whether the condition that a body gives is the one it got, or a stored truth."""
+    name, makers = body.output[0].name, {output: node for node in body.node for output in node.output}
+    stored = {tensor.name: bool(numpy_helper.to_array(tensor).all()) for tensor in body.initializer}
+    while (maker := makers.get(name)) is not None and maker.op_type in ("Identity", "Cast"):
+        name = maker.input[0]
+    if maker is not None and maker.op_type == "Constant":
+        value = next((a.t for a in maker.attribute if a.name == "value"), None)
+        return value is not None and bool(numpy_helper.to_array(value).all())
+    return name == body.input[1].name or stored.get(name, False)
+
+
+def has_branches(model: onnx.ModelProto) -> bool:
+    """Tells whether a model has an If or a Loop."""
+    return any(node.op_type in ("If", "Loop") for node in model.graph.node)

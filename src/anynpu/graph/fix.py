@@ -1,0 +1,98 @@
+"""Binds inputs of a model to values that never change: they become constants, and are inputs no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import ModelProto, numpy_helper
+
+from anynpu import schema
+from anynpu.errors import ConfigError
+from anynpu.graph.fold import inner_graphs
+from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
+
+_TRUTHS = {"true": "1", "false": "0"}
+
+
+def fixed(model: ModelProto, values: Mapping[str, str]) -> ModelProto:
+    """Returns the model with inputs as constants; a value is one number for all elements, or one for each."""
+    if not values:
+        return model
+    inputs = {value.name: value for value in inputs_of(model)}
+    result = ModelProto()
+    result.CopyFrom(model)
+    for name, text in values.items():
+        if name not in inputs:
+            raise ConfigError(
+                f"--fix {name}={text}: the model has no input {name}{schema.near(name, inputs)}",
+                f"its inputs: {', '.join(inputs)}",
+            )
+        result.graph.initializer.append(numpy_helper.from_array(_array(inputs[name], text), name))
+    kept = [value for value in result.graph.input if value.name not in values]
+    if not any(value.name in inputs for value in kept):
+        raise ConfigError("--fix leaves the model without an input", "leave out one of them")
+    copies = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
+    del result.graph.input[:]
+    result.graph.input.extend(copies)
+    return result
+
+
+def _array(value: onnx.ValueInfoProto, text: str) -> np.ndarray:
+    dtype, shape = np.dtype(dtype_of(value)), shape_of(value)
+    where = f"--fix {value.name}={text}"
+    try:
+        numbers = [float(_TRUTHS.get(part.strip().lower(), part)) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{where}: numbers with commas between them were expected") from None
+    if dtype.kind in "iub":
+        limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if any(number != int(number) or not limits[0] <= number <= limits[1] for number in numbers):
+            raise ConfigError(f"{where}: the input is {dtype.name}, which has no such value")
+    open_axes = [place for place, size in enumerate(shape) if isinstance(size, str)]
+    sizes = [1 if isinstance(size, str) else size for size in shape]
+    if len(open_axes) == 1:  # as many as there are values for
+        sizes[open_axes[0]] = max(1, len(numbers) // math.prod(sizes))
+    if len(numbers) not in (1, math.prod(sizes)):
+        raise ConfigError(f"{where}: {len(numbers)} values for {math.prod(sizes)} elements ({list(shape)})")
+    array = np.asarray(numbers, np.float64).astype(dtype)
+    return np.broadcast_to(array.reshape(sizes if len(numbers) > 1 else ()), sizes).copy()
+
+
+def with_sample_axis(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
+    """Returns the model with an axis of one in front of inputs that have none for samples, and what to know of it.
+
+    Where some input begins with a batch of one, another that begins otherwise (a recurrent state, a number) is not
+    batched; a sample of it is then the whole of it.
+    """
+    inputs = inputs_of(model)
+    begins = {value.name: shape_of(value)[:1] for value in inputs}
+    bare = [value for value in inputs if begins[value.name] != (1,)]
+    if not bare or len(bare) == len(inputs):
+        return model, ()
+    result = ModelProto()
+    result.CopyFrom(model)
+    notes = []
+    for value in (each for each in result.graph.input if each.name in {b.name for b in bare}):
+        shape = [int(size) for size in shape_of(value)]
+        inner, target = f"{value.name}/sample", f"{value.name}/sample_shape"
+        for node in result.graph.node:
+            _reread(node, value.name, inner)
+        result.graph.initializer.append(numpy_helper.from_array(np.asarray(shape, np.int64), target))
+        result.graph.node.insert(0, onnx.helper.make_node("Reshape", [value.name, target], [inner]))
+        value.type.tensor_type.shape.dim.insert(0, onnx.TensorShapeProto.Dimension(dim_value=1))
+        wide = [1, *shape]
+        notes.append(f"input {value.name} {shape} is taken as {wide}: its first axis is not one of samples")
+    return result, tuple(notes)
+
+
+def _reread(node: onnx.NodeProto, name: str, new: str) -> None:
+    """Lets a node read another tensor, inside its subgraphs too."""
+    for place, read in enumerate(node.input):
+        if read == name:
+            node.input[place] = new
+    for graph in inner_graphs(node):
+        for each in graph.node:
+            _reread(each, name, new)

@@ -1,0 +1,140 @@
+"""Inputs that are bound to a value, and the branches and loops that become plain by it; ONNX Runtime is the judge."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from anynpu.errors import ConfigError
+from anynpu.graph.fix import fixed, with_sample_axis
+from anynpu.graph.shapes import make_static
+from anynpu.graph.simplify import simplify
+
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+
+
+def value(name, kind, shape):
+    return helper.make_tensor_value_info(name, kind, shape)
+
+
+def number(name, array):
+    return numpy_helper.from_array(np.asarray(array), name)
+
+
+def model(nodes, inputs, outputs, constants=()):
+    graph = helper.make_graph(nodes, "net", inputs, outputs, list(constants))
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.checker.check_model(made)
+    return made
+
+
+def branching():
+    """x doubled at 8000, else squared and then, by a branch inside that goes by its shape, turned around."""
+    rows = [helper.make_node("Shape", ["x"], ["size"]), helper.make_node("Gather", ["size", "one"], ["columns"])]
+    inner_then = helper.make_graph(
+        [helper.make_node("Neg", ["square"], ["t"])], "turn", [], [value("t", FLOAT, [1, 4])]
+    )
+    inner_else = helper.make_graph(
+        [helper.make_node("Identity", ["square"], ["e"])], "stay", [], [value("e", FLOAT, [1, 4])]
+    )
+    wide = [
+        helper.make_node("Mul", ["x", "x"], ["square"]),
+        *rows,
+        helper.make_node("Equal", ["columns", "four"], ["is_four"]),
+        helper.make_node("If", ["is_four"], ["w"], then_branch=inner_then, else_branch=inner_else),
+    ]
+    other = helper.make_graph(
+        wide, "wide", [], [value("w", FLOAT, [1, 4])], [number("one", np.int64(1)), number("four", np.int64(4))]
+    )
+    doubled = helper.make_graph([helper.make_node("Add", ["x", "x"], ["d"])], "double", [], [value("d", FLOAT, [1, 4])])
+    nodes = [
+        helper.make_node("Equal", ["sr", "low"], ["is_low"]),
+        helper.make_node("If", ["is_low"], ["y"], then_branch=doubled, else_branch=other),
+    ]
+    inputs = [value("x", FLOAT, [1, 4]), value("sr", INT64, [])]
+    return model(nodes, inputs, [value("y", FLOAT, [1, 4])], [number("low", np.int64(8000))])
+
+
+def looping():
+    """Adds x to itself as often as n says, keeps every sum, and multiplies by the number of the turn."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Add", ["sum", "x"], ["more"]),
+            helper.make_node("Cast", ["turn"], ["real"], to=FLOAT),
+            helper.make_node("Mul", ["more", "real"], ["row"]),
+        ],
+        "body",
+        [value("turn", INT64, []), value("go", BOOL, []), value("sum", FLOAT, [1, 4])],
+        [value("on", BOOL, []), value("more", FLOAT, [1, 4]), value("row", FLOAT, [1, 4])],
+    )
+    nodes = [helper.make_node("Loop", ["n", "yes", "x"], ["y", "rows"], body=body)]
+    inputs = [value("x", FLOAT, [1, 4]), value("n", INT64, [])]
+    outputs = [value("y", FLOAT, [1, 4]), value("rows", FLOAT, [None, 1, 4])]
+    return model(nodes, inputs, outputs, [number("yes", np.asarray(True))])
+
+
+def run(made, feeds):
+    session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, feeds)
+
+
+X = np.asarray([[1.0, -2.0, 3.0, 0.5]], np.float32)
+
+
+@pytest.mark.parametrize("rate", [8000, 16000])
+def test_a_known_branch_is_written_out(rate):
+    net = branching()
+    bound = fixed(net, {"sr": str(rate)})
+    assert [v.name for v in bound.graph.input] == ["x"]
+    simple = simplify(make_static(bound))
+    assert not any(node.op_type == "If" for node in simple.graph.node)
+    np.testing.assert_array_equal(run(simple, {"x": X})[0], run(net, {"x": X, "sr": np.asarray(rate)})[0])
+
+
+def test_a_loop_of_a_known_count_is_written_out():
+    net = looping()
+    simple = simplify(make_static(fixed(net, {"n": "3"})))
+    assert not any(node.op_type == "Loop" for node in simple.graph.node)
+    for found, wanted in zip(run(simple, {"x": X}), run(net, {"x": X, "n": np.asarray(3)}), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"rs": "1"}, "the model has no input rs"),
+        ({"sr": "fast"}, "numbers with commas"),
+        ({"sr": "1.5"}, "int64, which has no such value"),
+        ({"x": "1,2,3"}, "3 values for 4 elements"),
+        ({"x": "0", "sr": "1"}, "without an input"),
+    ],
+)
+def test_what_does_not_fit_is_refused(values, words):
+    with pytest.raises(ConfigError, match=words):
+        fixed(branching(), values)
+
+
+def test_one_value_fills_an_input_and_several_are_taken_in_order():
+    nodes = [helper.make_node("Add", ["x", "bias"], ["y"])]
+    net = model(nodes, [value("x", FLOAT, [1, 4]), value("bias", FLOAT, [4])], [value("y", FLOAT, [1, 4])])
+    assert run(fixed(net, {"bias": "2"}), {"x": X})[0].tolist() == (X + 2).tolist()
+    assert run(fixed(net, {"bias": "1,2,3,4"}), {"x": X})[0].tolist() == (X + np.arange(1, 5)).tolist()
+
+
+def test_a_state_gets_an_axis_for_samples():
+    nodes = [helper.make_node("ReduceSum", ["state"], ["s"], keepdims=0), helper.make_node("Add", ["x", "s"], ["y"])]
+    net = model(nodes, [value("x", FLOAT, [1, 4]), value("state", FLOAT, [2, 1, 3])], [value("y", FLOAT, [1, 4])])
+    wide, notes = with_sample_axis(net)
+    state = np.arange(6, dtype=np.float32).reshape(2, 1, 3)
+    np.testing.assert_array_equal(run(wide, {"x": X, "state": state[None]})[0], run(net, {"x": X, "state": state})[0])
+    assert notes == ("input state [2, 1, 3] is taken as [1, 2, 1, 3]: its first axis is not one of samples",)
+
+
+def test_a_net_whose_every_input_has_a_batch_stays_as_it_is():
+    nodes = [helper.make_node("Add", ["x", "z"], ["y"])]
+    net = model(nodes, [value("x", FLOAT, [8, 4]), value("z", FLOAT, [8, 4])], [value("y", FLOAT, [8, 4])])
+    assert with_sample_axis(net) == (net, ())
