@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from reach_models import MISSING, names
+from reach_survey import fixed_inputs
 
 ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "reach.jsonl"
@@ -63,6 +64,8 @@ def built(model: str, chips: str, folder: Path) -> dict[str, str]:
     """Returns for each chip the decibels that were proven and the share on its NPU, or why there are none."""
     command = [sys.executable, "-m", "anynpu", "build", "-m", str(folder / "model.onnx"), "-t", chips]
     command += ["--data", str(folder / "data.npz"), "-o", str(folder / "out"), "-f", "json", "-q"]
+    for name, value in fixed_inputs(folder).items():
+        command += ["--fix", f"{name}={value}"]
     environment = {**os.environ, "ANYNPU_CACHE_DIR": str(folder / "cache")}
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_S)
@@ -128,9 +131,10 @@ def proven(outcome: str) -> bool:
 
 def whole(outcome: str) -> bool:
     """Tells whether nothing of the model is left to the CPU or lacks a kernel."""
-    if outcome.endswith("for each operator") or outcome.startswith("100.0 % on the NPU"):
-        return True
-    return proven(outcome) and "partly" not in outcome
+    npu, _, figure = outcome.partition(" % on the NPU, ")
+    if figure:
+        return npu == "100.0" and proven(figure)
+    return outcome.endswith("for each operator") or (proven(outcome) and "partly" not in outcome)
 
 
 def table(rows: Iterable[Row], chips: list[str]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
 import warnings
 from collections.abc import Callable
@@ -304,6 +305,10 @@ FILES = {
 }
 
 
+FIXED = {"sr": "16000"}
+"""Inputs that choose a net, and their values."""
+
+
 def names() -> list[str]:
     """Returns every model's name, its source before the colon."""
     made = [f"{source}:{name}" for source, entry in SOURCES.items() for name in entry.names]
@@ -353,7 +358,7 @@ def copy(path: str, out: Path) -> None:
     if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError(package)
     model = onnx.load(Path(spec.submodule_search_locations[0]) / rest)
-    data = {}
+    data, fixed = {}, {}
     stored = {item.name for item in model.graph.initializer}
     for value in (value for value in model.graph.input if value.name not in stored):
         kind = value.type.tensor_type
@@ -362,9 +367,13 @@ def copy(path: str, out: Path) -> None:
         for size in shape:
             kind.shape.dim.add().dim_value = size
         dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        data[value.name] = sample(value.name, shape, dtype, reads_text="ocr" in path)
+        if value.name in FIXED:
+            fixed[value.name] = FIXED[value.name]
+        else:
+            data[value.name] = sample(value.name, shape, dtype, reads_text="ocr" in path)
     del model.graph.value_info[:]
     onnx.save(model, out / "model.onnx")
+    (out / "fixed.json").write_text(json.dumps(fixed))
     np.savez(out / "data.npz", **data)
 
 
@@ -379,9 +388,8 @@ def sample(name: str, shape: tuple[int, ...], dtype: np.dtype, reads_text: bool)
     if real and len(shape) == 2:
         return waves(shape[1])
     if real:
-        return np.random.default_rng(3).normal(0, 0.1, (SAMPLES * shape[0], *shape[1:])).astype(np.float32)
-    if name == "sr":
-        return np.full((SAMPLES, *shape[1:]), 16000, np.int64)
+        rest = shape[1:] if shape[0] == 1 else shape  # a state begins with its layers
+        return np.random.default_rng(3).normal(0, 0.1, (SAMPLES, *rest)).astype(np.float32)
     return np.random.default_rng(3).integers(1, 8, (SAMPLES, *shape[1:])).astype(dtype)
 
 

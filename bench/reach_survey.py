@@ -21,12 +21,18 @@ import onnxruntime
 
 from anynpu.errors import AnyNpuError
 from anynpu.firmware.generator import findings
+from anynpu.graph.fix import fixed, with_sample_axis
+from anynpu.graph.shapes import make_static
 from anynpu.lowering.emit import quantising
+from anynpu.lowering.followers import followers
+from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.lower import lower
+from anynpu.lowering.smooth import smoothed
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.tflite import quantize_file
+from anynpu.targets.tflite import for_npu
 
 SAMPLES = 6
 NPUS = {
@@ -46,6 +52,12 @@ np.savez(outputs, *(made.get_output(number) for number in range(int(open(inputs 
 """
 
 
+def fixed_inputs(folder: Path) -> dict[str, str]:
+    """Returns the inputs that are bound to a value, as `bench/reach_models.py` wrote them."""
+    path = folder / "fixed.json"
+    return dict(json.loads(path.read_text("utf-8"))) if path.is_file() else {}
+
+
 def decibels(truth: list[np.ndarray], found: list[np.ndarray]) -> str:
     """Returns the worst ratio of signal to noise of the outputs."""
     worst = 200.0
@@ -56,18 +68,29 @@ def decibels(truth: list[np.ndarray], found: list[np.ndarray]) -> str:
     return f"{worst:.1f} dB"
 
 
-def quantised(model: onnx.ModelProto, data: dict[str, np.ndarray], folder: Path) -> dict[bool, Path]:
-    """Returns the quantised files, with tables for what TFLite-Micro lacks and without."""
+def quantised(model: onnx.ModelProto, data: dict[str, np.ndarray], folder: Path) -> dict[str, Path]:
+    """Returns the quantised file of each chip; those for which it would be the same share one."""
     floating = folder / "float.tflite"
     graph = lower(model)
     floating.write_bytes(to_bytes(graph))
     few = {name: array[:SAMPLES] for name, array in data.items() if name in graph.inputs}
     few = {name: array.astype(np.int32) if array.dtype == np.int64 else array for name, array in few.items()}
-    files = {}
-    for tables in (False, True):
-        files[tables] = folder / f"{'micro' if tables else 'model'}.tflite"
-        write = quantising(tables=tables)
-        quantize_file(floating, Dataset(few, None, "survey"), QuantPlan(), files[tables], write=write)
+
+    def written(source: Path, name: str, tables: bool = False) -> Path:
+        result = folder / f"{name}.tflite"
+        passes = (None, quantising(tables=tables), followers, smoothed)
+        quantize_file(source, Dataset(few, None, "survey"), QuantPlan(), result, *passes)
+        return result
+
+    lacks = (ON_MICRO - ALWAYS) & {operator.kind for operator in graph.operators}
+    files = {"tflite": written(floating, "model")}
+    files["tflm"] = files["cortex-m55"] = written(floating, "micro", True) if lacks else files["tflite"]
+    for chip in NPUS:
+        files[chip] = files["tflite"]
+        if (content := for_npu(floating, chip)) is not None:
+            other = folder / f"{chip}.float.tflite"
+            other.write_bytes(content)
+            files[chip] = written(other, chip)
     return files
 
 
@@ -89,9 +112,11 @@ class Survey:
 
     def __init__(self, folder: Path, scratch: Path) -> None:
         self.scratch = scratch
-        self.model, self.data = onnx.load(folder / "model.onnx"), dict(np.load(folder / "data.npz"))
+        self.data = dict(np.load(folder / "data.npz"))
+        model = fixed(onnx.load(folder / "model.onnx"), fixed_inputs(folder))
+        self.model = with_sample_axis(make_static(model))[0]
         session = onnxruntime.InferenceSession(self.model.SerializeToString(), providers=["CPUExecutionProvider"])
-        self.sample = {value.name: self.data[value.name][: max(1, value.shape[0])] for value in session.get_inputs()}
+        self.sample = {value.name: self.data[value.name][:1] for value in session.get_inputs()}
         self.names = [value.name for value in session.get_outputs()]
         self.truth = session.run(None, self.sample)
 
@@ -131,7 +156,8 @@ class Survey:
         if share is None:
             return f"Vela: {(done.stderr.strip().splitlines() or ['no answer'])[-1]}"
         first = re.search(r"operator: (\w+)[^\n]*\nReason: ([^\n]*)", done.stdout)
-        return f"{share[1]} % on the NPU" + (f"; {first[1]}: {first[2].strip()}" if first else "")
+        figure = f"{share[1]} % on the NPU, {self.on_litert(path)}"
+        return figure + (f"; {first[1]}: {first[2].strip()}" if first else "")
 
     def _interpreter(self, path: Path):
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
@@ -152,14 +178,14 @@ def survey(folder: Path) -> dict[str, str]:
             files = quantised(subject.model, subject.data, Path(name))
         except AnyNpuError as error:
             return dict.fromkeys(("tflite", "tflm", "cortex-m55", *NPUS), str(error))
-        lacking = findings(files[True])
+        lacking = findings(files["cortex-m55"])
         kernels = f"{lacking[0]}" if lacking else "a kernel for each operator"
         chips = {
-            "tflite": subject.on_litert(files[False]),
-            "tflm": subject.on_micro(files[True]),
+            "tflite": subject.on_litert(files["tflite"]),
+            "tflm": subject.on_micro(files["tflm"]),
             "cortex-m55": kernels,
         }
-        return chips | {chip: subject.on_npu(files[False], chip) for chip in NPUS}
+        return chips | {chip: subject.on_npu(files[chip], chip) for chip in NPUS}
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import numpy as np
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
 from anynpu.lowering.moves import few_axes, repeated, small_transposes, without_broadcasts
 from anynpu.lowering.options import Activation, Fused, Mul
+from anynpu.lowering.squares import later_broadcasts, roots_of_squares, variances
 
 _ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
 _APPLIES = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "SUB", "MUL", "AVERAGE_POOL_2D", "MAX_POOL_2D")
@@ -20,7 +21,7 @@ Pass = Callable[[Graph], Graph]
 
 def cleaned(graph: Graph) -> Graph:
     """Returns the graph after all passes, repeated until none of them changes anything; large moves become small."""
-    return _settled(few_axes(small_transposes(repeated(_settled(graph)))))
+    return _settled(few_axes(small_transposes(repeated(roots_of_squares(_settled(graph))))))
 
 
 def _settled(graph: Graph) -> Graph:
@@ -28,8 +29,10 @@ def _settled(graph: Graph) -> Graph:
         before = graph
         for change in (
             joined_moves,
+            later_broadcasts,
             without_broadcasts,
             without_idle,
+            variances,
             inverse_roots,
             folded_channels,
             folded_ahead,

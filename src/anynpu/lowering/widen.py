@@ -56,6 +56,10 @@ def _before(root: Operator, graph: Graph, makers: dict[str, Operator]) -> set[st
         if operator is None or operator.kind not in _INSIDE:
             break
         wide.add(operator.outputs[0])
+        for name in operator.inputs[1:] if operator.kind == "ADD" else ():
+            other = makers.get(name)
+            if other is not None and other.kind == "MUL" and other.inputs[0] == other.inputs[1]:
+                wide.add(name)  # the other square of a sum
         if operator.kind == "SUB":
             mean = makers.get(operator.inputs[1])
             while mean is not None and mean.kind in ("MEAN", "RESHAPE"):
