@@ -179,8 +179,10 @@ def _quantized(
     from onnxruntime.quantization.calibrate import TensorData, TensorsData
     from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 
+    # onnxruntime drops a rectifier and lets the lowest code clip instead, which is zero only where the range is not.
+    tops = {name: r.max if r.min or r.max else 1.0 for name, r in ranges.items()}
     limits = {
-        name: TensorData(lowest=np.array(r.min, np.float32), highest=np.array(r.max, np.float32))
+        name: TensorData(lowest=np.array(r.min, np.float32), highest=np.array(tops[name], np.float32))
         for name, r in ranges.items()
     }
     types = {"int8": QuantType.QInt8, "uint8": QuantType.QUInt8, "int16": QuantType.QInt16}

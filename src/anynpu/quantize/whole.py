@@ -49,7 +49,9 @@ def whole_operators(graph: onnx.GraphProto) -> Whole:
             sums |= _named(_sums(node.input[0], wiring))
     if sums or any(node.op_type in _NORMS for node in found.values()):
         found |= _tail(graph)
-    readers = [*sums.values(), *(node for node in found.values() if node.op_type in (*_NORMS, "ReduceMean"))]
+    # Rounded before and behind, a softmax becomes ONNX Runtime's integer one, which loses it over many places.
+    whole = (*_NORMS, "ReduceMean", "Softmax")
+    readers = [*sums.values(), *(node for node in found.values() if node.op_type in whole)]
     unrounded = {name for node in readers for name in _before(node, wiring)}
     return Whole(frozenset({**found, **sums}), frozenset(unrounded))
 
