@@ -20,7 +20,7 @@ import anynpu.firmware
 from anynpu.platform import read_platform
 from anynpu.targets.mcu_c import McuFacts
 
-TYPES = {"channel", "wide_channel", "window", "pair_shape", "output_range", "dsp", "mve"}
+TYPES = {"channel", "wide_channel", "window", "pair_shape", "output_range", "scaling", "short_channel", "dsp", "mve"}
 HEADERS = {p.stem for p in (Path(anynpu.firmware.__file__).parent / "kernels").glob("*.h")} - TYPES
 KERNELS = {name for name in HEADERS if "_dsp" not in name and "_mve" not in name}
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Werror", "-pedantic")

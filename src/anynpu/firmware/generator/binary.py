@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from anynpu.firmware.generator.boxes import broadcast_strides, filled, merged
 from anynpu.firmware.generator.fixedpoint import RANGES, activation_range, quantize_multiplier
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, zero_of
 from anynpu.firmware.generator.layer import Call, Layer, Tensor, Value, require
 from anynpu.firmware.generator.types import C_TYPES, SUFFIX
+
+Factor = tuple[int, int]
+"""A multiplier in Q0.31 and a left shift."""
 
 
 def _require_type(graph: Graph, node: Node, dtypes: tuple[str, ...]) -> None:
@@ -29,18 +34,54 @@ def _binary(graph: Graph, node: Node, kernel: str, params: dict[str, Value], dty
     return Layer(node, (call,), over=over)
 
 
-def _sum(graph: Graph, node: Node, sign: int) -> Layer:
+@dataclass(frozen=True)
+class Sum:
+    """A sum or difference: what brings both inputs to one scale, and their sum to the output's."""
+
+    twice: int
+    """Twice the factor that gives values more bits: the kernels take the high word of a product of 64 bits."""
+    zeros: tuple[int, int]
+    factors: tuple[Factor, Factor, Factor]
+    out_zero: int
+    low: int
+    high: int
+    sign: int
+
+
+def read_sum(graph: Graph, node: Node) -> Sum:
+    """Returns an ADD or SUB in fixed point."""
     _require_type(graph, node, ("int8", "int16"))
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
+    zeros = (zero_of(a), zero_of(b))
+    require(out.dtype == "int8" or zeros == (0, 0), "takes 16-bit tensors with zero point 0")
     bits = 15 if out.dtype == "int16" else 20
-    m1, m2, m = _factors(scale_of(a), scale_of(b), scale_of(out), bits)
-    require(m[1] <= 0, "has an output scale far below those of its inputs")
+    factors = _factors(scale_of(a), scale_of(b), scale_of(out), bits)
+    require(factors[2][1] <= 0, "has an output scale far below those of its inputs")
     low, high = activation_range(out.dtype, node.options.fusedActivationFunction, scale_of(out), zero_of(out))
-    params = {**_pair_params(graph, node, bits, (m1, m2, m)), "low": low, "high": high, "sign": sign}
+    return Sum(2 << bits, zeros, factors, zero_of(out), low, high, -1 if node.kind == "SUB" else 1)
+
+
+def scaling(factor: Factor) -> dict[str, int]:
+    """Returns the fields of anynpu_scaling for a factor of one or less."""
+    multiplier, shift = factor if factor[1] > -31 else (0, 0)  # nothing is left of 31 bits
+    return {"multiplier": multiplier, "right": -shift, "half": 1 << -shift >> 1, "away": -1 if shift else 0}
+
+
+def _sum(graph: Graph, node: Node) -> Layer:
+    s = read_sum(graph, node)
+    params: dict[str, Value] = {
+        "twice": s.twice,
+        "zero1": s.zeros[0],
+        "zero2": s.zeros[1],
+        "scaling1": scaling(s.factors[0]),
+        "scaling2": scaling(s.factors[1]),
+        "scaling": scaling(s.factors[2]),
+        "out_zero": s.out_zero,
+        "low": s.low,
+        "high": s.high,
+        "sign": s.sign,
+    }
     return _binary(graph, node, "add", params, ("int8", "int16"))
-
-
-Factor = tuple[int, int]
 
 
 def _factors(a: float, b: float, out: float, bits: int) -> tuple[Factor, Factor, Factor]:
@@ -69,12 +110,12 @@ def _pair_params(graph: Graph, node: Node, bits: int, factors: tuple[Factor, Fac
 
 def add(graph: Graph, node: Node) -> Layer:
     """ADD."""
-    return _sum(graph, node, 1)
+    return _sum(graph, node)
 
 
 def sub(graph: Graph, node: Node) -> Layer:
     """SUB."""
-    return _sum(graph, node, -1)
+    return _sum(graph, node)
 
 
 def mul(graph: Graph, node: Node) -> Layer:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,6 @@ from anynpu.firmware.generator.fixedpoint import RANGES, activation_range, clamp
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, values, zero_of
 from anynpu.firmware.generator.layer import Call, Constant, Layer, Scratch, Tensor, Value, require
 from anynpu.firmware.generator.windows import is_pointwise, window
-from anynpu.targets.flatbuffer import TfliteTensor
 from anynpu.tensors import Array
 
 CHANNEL_BYTES = 12
@@ -264,10 +262,9 @@ def general(node: Node, w: dict[str, int], f: Filters, groups: int) -> Layer:
 
 def wide(graph: Graph, node: Node, w: dict[str, int], f: Filters, groups: int) -> Layer:
     """Returns the kernel for 16-bit activations."""
-    bias = graph.optional(node, 2)
     image, out = graph.input(node, 0), graph.output(node)
     require(zero_of(image) == 0 and zero_of(out) == 0, "takes 16-bit tensors with zero point 0")
-    narrow = _narrow(bias, node.options)
+    narrow = is_narrow(graph, node)
     require(narrow or all(s < 8 for _, s in f.factors), "has an output scale far below that of its input")
     rows = [[b, m, s] for b, (m, s) in zip(f.bias.tolist(), f.factors, strict=True)]
     params: dict[str, Value] = {
@@ -283,11 +280,12 @@ def wide(graph: Graph, node: Node, w: dict[str, int], f: Filters, groups: int) -
     return Layer(node, (Call("conv_s16", params, arguments),))
 
 
-def _narrow(bias: TfliteTensor | None, options: Any) -> bool:
-    """Whether the accumulator has 32 bits: a 32-bit bias says so."""
+def is_narrow(graph: Graph, node: Node) -> bool:
+    """Whether the accumulator of 16-bit activations has 32 bits: a 32-bit bias says so."""
+    bias = graph.optional(node, 2)
     if bias is not None:
         return bias.dtype == "int32"
-    return getattr(options, "quantizedBiasType", 0) == INT32_TYPE
+    return getattr(node.options, "quantizedBiasType", 0) == INT32_TYPE
 
 
 INT32_TYPE = 2

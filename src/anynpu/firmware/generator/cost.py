@@ -79,7 +79,7 @@ def _conv_any(p: Params) -> float:
 
 
 def _add(p: Params) -> float:
-    return float(100 + 108.0 * math.prod(p["shape"]["size"]))
+    return float(100 + 38.0 * math.prod(p["shape"]["size"]))
 
 
 def _pool(p: Params) -> float:
@@ -138,8 +138,45 @@ def _depthwise_mve(p: Params) -> float:
     return float(80 + float(w["batches"] * w["out_height"]) * (110 + row + lines))
 
 
+def _rows_of(p: Params) -> tuple[int, int]:
+    """Returns how many runs of values a pair of tensors has, and the length of one."""
+    size = p["shape"]["size"]
+    return math.prod(size[:-1]), size[-1]
+
+
+def _pairs_mve(p: Params, block: float) -> float:
+    rows, length = _rows_of(p)
+    whole = p["shape"]["stride1"][-1] and p["shape"]["stride2"][-1]
+    fours = length // 4 * block if whole else length // 4 * (block + 12)
+    return float(150 + rows * (60 + fours + (block + 12 if length % 4 else 0)))
+
+
 def _add_mve(p: Params) -> float:
-    return float(90 + 30.0 * _blocks(p["count"], 4))
+    return _pairs_mve(p, 30)
+
+
+def _mul_mve(p: Params) -> float:
+    return _pairs_mve(p, 18)
+
+
+def _mean(p: Params) -> float:
+    return float(60 + math.prod(p["size"]) * (60 + 13.0 * math.prod(p["reduced_size"])))
+
+
+def _mean_mve(p: Params) -> float:
+    return float(60 + p["outer"] * (10 + _blocks(p["inner"], 4) * (35 + 6.0 * p["count"])))
+
+
+def _mean_rows_mve(p: Params) -> float:
+    return float(30 + p["rows"] * (50 + 4.0 * _blocks(p["count"], 16)))
+
+
+def _softmax(p: Params) -> float:
+    return float(30 + p["rows"] * (110 + 42.0 * p["length"]))
+
+
+def _softmax_mve(p: Params) -> float:
+    return float(60 + p["rows"] * (150 + 8 * _blocks(p["length"], 16) + 36.0 * _blocks(p["length"], 4)))
 
 
 def _average_pool_mve(p: Params) -> float:
@@ -157,7 +194,7 @@ def _max_pool_mve(p: Params) -> float:
 
 
 def _dots_dsp(length: int) -> float:
-    return float(24 + 1.13 * (length & ~7) + 1.5 * (length & 4))
+    return float(20 + 1.13 * (length & ~7) + 1.5 * (length & 4))
 
 
 def _pointwise_dsp(p: Params) -> float:
@@ -175,11 +212,70 @@ def _conv_dsp(p: Params) -> float:
 
 
 def _dense_dsp(p: Params) -> float:
-    return float(40 + _blocks(p["out_channels"], 4) * (100 + 5.75 * p["length"]))
+    return float(40 + _blocks(p["out_channels"], 4) * (85 + 5.75 * p["length"]))
+
+
+def _depthwise_dsp(p: Params) -> float:
+    w = p["window"]
+    taps = w["height"] * w["width"]
+    fours = _blocks(w["in_channels"], 4)
+    pixel = 80 + fours * (100 + (9.0 if w["width"] == 3 else 12.0) * taps)
+    return float(_pixels(w) * pixel + _border_pixels(w) * _plain_gather(w))
+
+
+def _conv_s16(p: Params) -> float:
+    """Plain C of 16-bit activations: sums of 64 bits, window by window."""
+    w = p["window"]
+    depth = w["in_channels"] // p["groups"]
+    taps = w["height"] * w["width"]
+    whole = p["groups"] == 1 and w["step_x"] == 1
+    dots = w["height"] * (45 + 5.5 * w["width"] * depth) if whole else taps * (50 + 5.5 * depth)
+    return float(_pixels(w) * w["out_channels"] * (100 + dots))
+
+
+def _patch_s16(w: Params) -> float:
+    rows = w["height"] * (25 + 1.3 * w["width"] * w["in_channels"])
+    return float(30 + rows + _border_pixels(w) / _pixels(w) * w["height"] * w["width"] * 25)
+
+
+def _pair_dsp_s16(p: Params, rows: int, depth: int) -> float:
+    return float(_blocks(rows, 2) * (35 + _blocks(depth, 2) * (50 + 5.6 * p["length"])))
+
+
+def _double_mve_s16(p: Params, rows: int, depth: int) -> float:
+    fours, steps = _blocks(depth, 4), p["length"] // 8
+    return float(rows // 2 * (30 + fours * (70 + 28 * steps)) + rows % 2 * (30 + fours * (40 + 15 * steps)))
+
+
+def _windows_s16(p: Params, dots: Callable[[Params, int, int], float]) -> float:
+    w = p["window"]
+    each = dots(p, _pixels(w) // w["batches"], w["out_channels"])
+    return float(_pixels(w) * _patch_s16(w) + w["batches"] * each)
+
+
+def _depthwise_s16(p: Params, group: int, block: float, tap: float) -> float:
+    w = p["window"]
+    pixel = 70 + _blocks(w["in_channels"], group) * (block + tap * w["height"] * w["width"])
+    return float(_pixels(w) * pixel + _border_pixels(w) * _patch_s16(w))
 
 
 COSTS: Mapping[str, Callable[[Params], float]] = {
+    "add_s16": _add,
+    "conv_s16": _conv_s16,
+    "mean_s16": _mean,
+    "mul_s16": lambda p: 100 + 36.0 * math.prod(p["shape"]["size"]),
+    "add_dsp_s16": lambda p: 60 + 30.0 * p["count"],
+    "conv_dsp_s16": lambda p: _windows_s16(p, _pair_dsp_s16),
+    "depthwise_dsp_s16": lambda p: _depthwise_s16(p, 2, 45, 7.5),
+    "pointwise_dsp_s16": lambda p: 30 + _pair_dsp_s16(p, p["rows"], p["out_channels"]),
+    "add_mve_s16": _add_mve,
+    "conv_mve_s16": lambda p: _windows_s16(p, _double_mve_s16),
+    "depthwise_mve_s16": lambda p: _depthwise_s16(p, 8, 50, 10.0),
+    "mean_mve_s16": _mean_mve,
+    "mul_mve_s16": _mul_mve,
+    "pointwise_mve_s16": lambda p: 30 + _double_mve_s16(p, p["rows"], p["out_channels"]),
     "add_s8": _add,
+    "add_dsp_s8": lambda p: 60 + 30.0 * p["count"],
     "average_pool_s8": _pool,
     "clamp_s8": lambda p: 20 + 7.0 * p["count"],
     "conv_any_s8": _conv_any,
@@ -187,10 +283,15 @@ COSTS: Mapping[str, Callable[[Params], float]] = {
     "dense_s8": _dense,
     "depthwise_s8": _depthwise,
     "max_pool_s8": _pool,
+    "mean_s8": _mean,
+    "mul_s8": lambda p: 100 + 36.0 * math.prod(p["shape"]["size"]),
     "pointwise_s8": _pointwise,
+    "softmax_s8": _softmax,
+    "table_u8": lambda p: 15 + 5.0 * p["count"],
     "conv_dsp_s8": _conv_dsp,
     "dense_dsp_s8": _dense_dsp,
     "pointwise_dsp_s8": _pointwise_dsp,
+    "depthwise_dsp_s8": _depthwise_dsp,
     "add_mve_s8": _add_mve,
     "average_pool_mve_s8": _average_pool_mve,
     "conv_mve_s8": _conv_mve,
@@ -198,5 +299,10 @@ COSTS: Mapping[str, Callable[[Params], float]] = {
     "dense_mve_s8": _dense_mve,
     "depthwise_mve_s8": _depthwise_mve,
     "max_pool_mve_s8": _max_pool_mve,
+    "mean_mve_s8": _mean_mve,
+    "mean_rows_mve_s8": _mean_rows_mve,
+    "mul_mve_s8": _mul_mve,
+    "softmax_mve_s8": _softmax_mve,
+    "table_mve_u8": lambda p: 25 + 6.0 * _blocks(p["count"], 16),
     "pointwise_mve_s8": _pointwise_mve,
 }

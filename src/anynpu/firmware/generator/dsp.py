@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
-from anynpu.firmware.generator.convolution import Filters, read_convolution, read_dense, read_depthwise
+from anynpu.firmware.generator import binary
+from anynpu.firmware.generator.convolution import Filters, has_border, read_convolution, read_dense, read_depthwise
 from anynpu.firmware.generator.graph import Graph, Node
 from anynpu.firmware.generator.layer import Call, Constant, Layer, Scratch, Tensor, Value
+from anynpu.firmware.generator.types import SUFFIX
 from anynpu.firmware.generator.windows import is_pointwise
 from anynpu.tensors import Array
 
@@ -37,7 +42,7 @@ def _fields(f: Filters) -> tuple[dict[str, Value], int] | None:
         "weights": Constant("weights", "int32_t", weights, 4),
         "channels": f.packed("channels", folded=True),
         "length": rows.shape[1] + -rows.shape[1] % 4,
-        "offset": 2 * (f.out_zero + 128) + 1,
+        "offset": 2 * f.out_zero + 1,
     }
     return fields, rows.shape[1] + -rows.shape[1] % 4
 
@@ -79,9 +84,45 @@ def conv_2d(graph: Graph, node: Node) -> Layer | None:
 
 
 def depthwise_conv_2d(graph: Graph, node: Node) -> Layer | None:
-    """DEPTHWISE_CONV_2D of one channel, which is an ordinary convolution."""
+    """DEPTHWISE_CONV_2D; that of one channel is an ordinary convolution."""
     w, f = read_depthwise(graph, node)
-    return _conv(graph, node, w, f) if w["in_channels"] == 1 else None
+    if w["in_channels"] == 1:
+        return _conv(graph, node, w, f)
+    if w["out_channels"] != w["in_channels"] or not f.fast:
+        return None
+    params: dict[str, Value] = {
+        "window": w,
+        "weights": Constant("weights", "int32_t", taps_packed(f.weights), 4),
+        "channels": f.packed("channels", folded=True),
+        "offset": 2 * f.out_zero + 1,
+        "in_zero": f.in_zero,
+    }
+    arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"), Scratch("int8_t"))
+    past = -w["in_channels"] % 4
+    border = w["height"] * w["width"] * w["in_channels"] + past if has_border(w) else 0
+    call = Call("depthwise_dsp_s8", params, arguments)
+    return Layer(node, (call, *f.clamped(graph, node)), scratch=border, reads_past=past)
+
+
+def taps_packed(weights: Array) -> Array:
+    """Returns the weights of four channels at a time, tap by tap, as words of channels 0 and 2, then 1 and 3."""
+    rows = weights.reshape(len(weights), -1)
+    rows = np.pad(rows, ((0, -len(rows) % 4), (0, 0)))
+    blocks = rows.reshape(len(rows) // 4, 4, -1)[:, [0, 2, 1, 3]].transpose(0, 2, 1)
+    return np.ascontiguousarray(blocks).astype("<i2").reshape(-1).view("<i4").astype(np.int64)
+
+
+def add(graph: Graph, node: Node) -> Layer | None:
+    """ADD and SUB of tensors of one shape."""
+    a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
+    if a.shape != out.shape or b.shape != out.shape:
+        return None
+    plain = binary.add(graph, node)
+    fields = {name: value for name, value in plain.calls[0].params.items() if name != "shape"}
+    call = replace(
+        plain.calls[0], kernel=f"add_dsp_{SUFFIX[out.dtype]}", params={"count": math.prod(out.shape), **fields}
+    )
+    return replace(plain, calls=(call,))
 
 
 def fully_connected(graph: Graph, node: Node) -> Layer | None:

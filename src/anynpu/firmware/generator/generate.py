@@ -32,6 +32,10 @@ class LayerFigures:
     macs: int
     expected_instructions: int | None
     plain_instructions: int | None
+    output: str
+    """The shape of what it makes first."""
+    tensors: tuple[int, ...]
+    """What it makes, by the numbers in the model's file."""
 
 
 @dataclass(frozen=True)
@@ -150,17 +154,26 @@ def _generated(graph: Graph, layers: Sequence[Layer], layout: Plan, writer: Writ
         in_place=layout.in_place,
         largest_constants=tuple((about, size) for size, about in largest),
         largest_layer=f"{peak.kind} {peak.name}" if peak else "",
-        layers=tuple(_figures(layer) for layer in layers),
+        layers=tuple(_figures(graph, layer) for layer in layers),
         kinds=kinds,
         sizes=by_kind,
     )
 
 
-def _figures(layer: Layer) -> LayerFigures:
+def _figures(graph: Graph, layer: Layer) -> LayerFigures:
     node = layer.node
-    kernels = tuple(call.kernel for call in layer.calls)
-    plain = expected(layer) if layer.variant == "plain" else layer.plain_instructions
-    return LayerFigures(node.index, node.kind, node.name, layer.variant, kernels, node.macs, expected(layer), plain)
+    return LayerFigures(
+        index=node.index,
+        kind=node.kind,
+        name=node.name,
+        variant=layer.variant,
+        kernels=tuple(call.kernel for call in layer.calls),
+        macs=node.macs,
+        expected_instructions=expected(layer),
+        plain_instructions=expected(layer) if layer.variant == "plain" else layer.plain_instructions,
+        output="x".join(map(str, graph.output(node).shape)),
+        tensors=node.outputs,
+    )
 
 
 def _kind(symbol: str) -> str:

@@ -13,7 +13,13 @@ USES = re.compile(r"\A/\* uses:([^*]*)\*/\n")
 LOOP = re.compile(r"^/\* loop: (\w+) (\w+) \*/\n", re.MULTILINE)
 TITLE = re.compile(r"\A/\*[^*]*\*/\n")
 OWN_HEADERS = ("dsp", "mve")
-WIDER = (("int8_t", "int16_t"), ("_s8", "_s16"), ("INT8_", "INT16_"))
+WIDER = (
+    ("int8_t", "int16_t"),
+    ("_s8", "_s16"),
+    ("INT8_", "INT16_"),
+    ("vldrbq_", "vldrhq_"),
+    ("vstrbq_", "vstrhq_"),
+)
 
 
 @cache

@@ -78,6 +78,8 @@ class Layer:
 
 
 Emitter = Callable[[Graph, Node], Layer]
+VariantEmitter = Callable[[Graph, Node], Layer | None]
+"""Makes a layer with instructions of a core, or None where it has no kernel for it."""
 
 
 def require(condition: bool, reason: str) -> None:

@@ -102,7 +102,7 @@ class Writer:
             "anynpu_model.c": self._model(),
             "anynpu_weights.h": self._weights_header(constants),
             "anynpu_weights.c": self._weights(constants),
-            "anynpu_kernels.h": _kernels_header(parts),
+            "anynpu_kernels.h": kernels_header(parts),
             "anynpu_kernels.c": self._kernels(parts),
             **kernels.own_headers(parts),
         }
@@ -342,7 +342,8 @@ def _macros(prefix: str, tensor: TfliteTensor) -> list[str]:
     return [*lines, ""]
 
 
-def _kernels_header(parts: Sequence[str]) -> str:
+def kernels_header(parts: Sequence[str]) -> str:
+    """Returns the header that declares kernels and their parts."""
     lines = ["#include <stdint.h>", "", f"#define ANYNPU_AXES {MAX_RANK}", "", kernels.header(parts)]
     return _guarded("ANYNPU_KERNELS_H", "/* Kernels that this model needs. */", lines)
 

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from anynpu.firmware.generator import dsp, mve, mve_values
+from anynpu.firmware.generator import dsp, mve, mve_values, short, tables
 from anynpu.firmware.generator.cost import expected
 from anynpu.firmware.generator.graph import Graph, Node
-from anynpu.firmware.generator.layer import Layer
-
-VariantEmitter = Callable[[Graph, Node], Layer | None]
+from anynpu.firmware.generator.layer import Emitter, Layer, VariantEmitter
 
 EXTENSIONS = {"dsp": "the DSP extension (SMLAD)", "mve": "Helium (MVE)"}
 """What a core may have, in the order of preference where a model is forced to use one."""
 
+TABLES: Mapping[str, Emitter] = {
+    "ABS": tables.absolute,
+    "HARD_SWISH": tables.hard_swish,
+    "LEAKY_RELU": tables.leaky_relu,
+    "LOGISTIC": tables.logistic,
+    "QUANTIZE": tables.quantize,
+    "RELU": tables.relu,
+    "RELU6": tables.relu6,
+    "RSQRT": tables.rsqrt,
+    "TABLE": tables.table,
+    "TANH": tables.tanh,
+}
+"""Operators that are a table of bytes, where they take and make 8 bits."""
+
 EMITTERS: Mapping[str, Mapping[str, VariantEmitter]] = {
     "dsp": {
+        "ADD": dsp.add,
         "CONV_2D": dsp.conv_2d,
         "DEPTHWISE_CONV_2D": dsp.depthwise_conv_2d,
         "FULLY_CONNECTED": dsp.fully_connected,
+        "SUB": dsp.add,
     },
     "mve": {
         "ADD": mve_values.add,
@@ -28,9 +42,31 @@ EMITTERS: Mapping[str, Mapping[str, VariantEmitter]] = {
         "DEPTHWISE_CONV_2D": mve.depthwise_conv_2d,
         "FULLY_CONNECTED": mve.fully_connected,
         "MAX_POOL_2D": mve_values.max_pool_2d,
-        "SUB": mve_values.sub,
+        "MEAN": mve_values.mean,
+        "MUL": mve_values.mul,
+        "SOFTMAX": mve_values.softmax,
+        "SUB": mve_values.add,
+        "SUM": mve_values.mean,
+        **{kind: mve_values.table(emitter) for kind, emitter in TABLES.items()},
     },
 }
+
+
+WIDE_EMITTERS: Mapping[str, Mapping[str, VariantEmitter]] = {
+    form.extension: {
+        "ADD": values.add,
+        "CONV_2D": short.conv_2d(form),
+        "DEPTHWISE_CONV_2D": short.depthwise_conv_2d(form),
+        "FULLY_CONNECTED": short.fully_connected(form),
+        "SUB": values.add,
+        **more,
+    }
+    for form, values, more in (
+        (short.DSP, dsp, {}),
+        (short.MVE, mve_values, {"MEAN": mve_values.mean, "MUL": mve_values.mul, "SUM": mve_values.mean}),
+    )
+}
+"""The same for 16-bit activations."""
 
 
 @dataclass(frozen=True)
@@ -46,11 +82,10 @@ PLAIN = Core()
 
 def variants(graph: Graph, node: Node, core: Core, fixed: frozenset[int]) -> list[Layer]:
     """Returns the layer as each extension of the core can make it; tensors in `fixed` are constants."""
-    if graph.input(node, 0).dtype != "int8":
-        return []
+    emitters = {"int8": EMITTERS, "int16": WIDE_EMITTERS}.get(graph.input(node, 0).dtype, {})
     layers = []
     for extension in core.extensions:
-        emitter = EMITTERS.get(extension, {}).get(node.kind)
+        emitter = emitters.get(extension, {}).get(node.kind)
         layer = emitter(graph, node) if emitter else None
         # A constant lies in flash, where nothing is known of what is behind it.
         if layer and not (layer.reads_past and node.inputs[0] in fixed):

@@ -1,6 +1,6 @@
-/* Sum (or, with a negative sign, difference) of two tensors of one shape and any scales, with vector instructions. */
+/* Sum (or, with a negative sign, difference) of two tensors of any scales, with vector instructions. */
 typedef struct {
-    int32_t count;
+    anynpu_pair_shape shape;
     int32_t left_shift;
     int32_t zero1;
     int32_t zero2;

@@ -1,16 +1,13 @@
-/* Sum (or, with a negative second factor, difference) of two tensors of any scales. */
+/* Sum (or, with a negative sign, difference) of two tensors of any scales: both are first brought to one. */
 typedef struct {
     anynpu_pair_shape shape;
-    int32_t left_shift;
+    int32_t twice; /* twice the factor that gives values more bits */
     int32_t zero1;
     int32_t zero2;
+    anynpu_scaling scaling1;
+    anynpu_scaling scaling2;
+    anynpu_scaling scaling; /* of the sum */
     int32_t out_zero;
-    int32_t multiplier1;
-    int32_t multiplier2;
-    int32_t multiplier;
-    int32_t shift1;
-    int32_t shift2;
-    int32_t shift;
     int32_t low;
     int32_t high;
     int32_t sign; /* 1 adds, -1 subtracts */

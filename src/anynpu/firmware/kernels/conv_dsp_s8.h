@@ -4,7 +4,7 @@ typedef struct {
     const int32_t *weights;
     const anynpu_channel *channels;
     int32_t length;
-    int32_t offset; /* 2 * (output zero point + 128) + 1 */
+    int32_t offset; /* 2 * output zero point + 1 */
     int8_t in_zero;
 } anynpu_conv_dsp_s8_params;
 

@@ -1,4 +1,4 @@
-/* uses: unpack_dsp_s8 channel requantize */
+/* uses: unpack_dsp_s8 requantize_dsp */
 /* The sum of an odd channel: 256 times it is the difference. */
 static inline int32_t odd_dsp(int32_t both, int32_t even)
 {
@@ -30,15 +30,15 @@ void anynpu_dense_dsp_s8(const anynpu_dense_dsp_s8_params *p, const int8_t *in, 
             even1 = __smlad(pairs.odd, __sxtb16(w1[1]), even1);
         }
         w0 = w1;
-        out[0] = requantize(even0 + channel[0].bias, channel, offset);
+        out[0] = requantize_dsp(even0 + channel[0].bias, channel, offset);
         if (left > 1) {
-            out[1] = requantize(odd_dsp(both0, even0) + channel[1].bias, channel + 1, offset);
+            out[1] = requantize_dsp(odd_dsp(both0, even0) + channel[1].bias, channel + 1, offset);
         }
         if (left > 2) {
-            out[2] = requantize(even1 + channel[2].bias, channel + 2, offset);
+            out[2] = requantize_dsp(even1 + channel[2].bias, channel + 2, offset);
         }
         if (left > 3) {
-            out[3] = requantize(odd_dsp(both1, even1) + channel[3].bias, channel + 3, offset);
+            out[3] = requantize_dsp(odd_dsp(both1, even1) + channel[3].bias, channel + 3, offset);
         }
     }
 }

@@ -30,6 +30,14 @@ typedef struct {
     int32_t lane[4];
 } int32x4_t;
 
+typedef struct {
+    uint8_t lane[16];
+} uint8x16_t;
+
+typedef struct {
+    uint32_t lane[4];
+} uint32x4_t;
+
 typedef uint16_t mve_pred16_t; /* a bit for each byte of a vector */
 
 static inline mve_pred16_t vctp8q(uint32_t count)
@@ -403,6 +411,194 @@ static inline int32x4_t vrshlq_s32(int32x4_t a, int32x4_t b)
 static inline int32x4_t vrshlq_n_s32(int32x4_t a, int32_t b)
 {
     return vrshlq_s32(a, vdupq_n_s32(b));
+}
+
+static inline uint8x16_t vldrbq_z_u8(const uint8_t *from, mve_pred16_t some)
+{
+    uint8x16_t v;
+    for (int i = 0; i < 16; ++i) {
+        v.lane[i] = (uint8_t)(some >> i & 1 ? from[i] : 0);
+    }
+    return v;
+}
+
+static inline uint8x16_t vldrbq_u8(const uint8_t *from)
+{
+    return vldrbq_z_u8(from, 0xFFFF);
+}
+
+static inline void vstrbq_p_u8(uint8_t *to, uint8x16_t v, mve_pred16_t some)
+{
+    for (int i = 0; i < 16; ++i) {
+        if (some >> i & 1) {
+            to[i] = v.lane[i];
+        }
+    }
+}
+
+static inline void vstrbq_u8(uint8_t *to, uint8x16_t v)
+{
+    vstrbq_p_u8(to, v, 0xFFFF);
+}
+
+/* The byte at each offset. */
+static inline uint8x16_t vldrbq_gather_offset_u8(const uint8_t *base, uint8x16_t offsets)
+{
+    for (int i = 0; i < 16; ++i) {
+        offsets.lane[i] = base[offsets.lane[i]];
+    }
+    return offsets;
+}
+
+/* The word at each index, or zero. */
+static inline int32x4_t vldrwq_gather_shifted_offset_z_s32(const int32_t *base, uint32x4_t index, mve_pred16_t some)
+{
+    int32x4_t v;
+    for (int i = 0; i < 4; ++i) {
+        v.lane[i] = some >> (4 * i) & 1 ? base[index.lane[i]] : 0;
+    }
+    return v;
+}
+
+static inline uint32x4_t vreinterpretq_u32_s32(int32x4_t a)
+{
+    const uint32x4_t v = {{(uint32_t)a.lane[0], (uint32_t)a.lane[1], (uint32_t)a.lane[2], (uint32_t)a.lane[3]}};
+    return v;
+}
+
+/* Where `some` holds and a lane is below `b`. */
+static inline mve_pred16_t vcmpltq_m_n_s32(int32x4_t a, int32_t b, mve_pred16_t some)
+{
+    uint32_t below = 0;
+    for (int i = 0; i < 4; ++i) {
+        below |= a.lane[i] < b ? 0xFU << (4 * i) : 0U;
+    }
+    return (mve_pred16_t)(below & some);
+}
+
+static inline int8_t vmaxvq_p_s8(int8_t largest, int8x16_t a, mve_pred16_t some)
+{
+    for (int i = 0; i < 16; ++i) {
+        largest = (some >> i & 1) && a.lane[i] > largest ? a.lane[i] : largest;
+    }
+    return largest;
+}
+
+static inline int32_t vaddvaq_s8(int32_t sum, int8x16_t a)
+{
+    for (int i = 0; i < 16; ++i) {
+        sum += a.lane[i];
+    }
+    return sum;
+}
+
+static inline int32_t vaddvaq_s32(int32_t sum, int32x4_t a)
+{
+    for (int i = 0; i < 4; ++i) {
+        sum = (int32_t)((uint32_t)sum + (uint32_t)a.lane[i]);
+    }
+    return sum;
+}
+
+static inline int32x4_t vmulq_s32(int32x4_t a, int32x4_t b)
+{
+    for (int i = 0; i < 4; ++i) {
+        a.lane[i] = (int32_t)((uint32_t)a.lane[i] * (uint32_t)b.lane[i]);
+    }
+    return a;
+}
+
+static inline int32x4_t vsubq_s32(int32x4_t a, int32x4_t b)
+{
+    for (int i = 0; i < 4; ++i) {
+        a.lane[i] = (int32_t)((uint32_t)a.lane[i] - (uint32_t)b.lane[i]);
+    }
+    return a;
+}
+
+/* Shifts right by `bits`, halves up. */
+static inline int32x4_t vrshrq_n_s32(int32x4_t a, int bits)
+{
+    for (int i = 0; i < 4; ++i) {
+        a.lane[i] = (int32_t)(((int64_t)a.lane[i] + ((int64_t)1 << (bits - 1))) >> bits);
+    }
+    return a;
+}
+
+/* Values of 16 bits. */
+static inline int32x4_t vldrhq_z_s32(const int16_t *from, mve_pred16_t some)
+{
+    int32x4_t v;
+    for (int i = 0; i < 4; ++i) {
+        v.lane[i] = some >> (4 * i) & 1 ? from[i] : 0;
+    }
+    return v;
+}
+
+static inline int32x4_t vldrhq_s32(const int16_t *from)
+{
+    return vldrhq_z_s32(from, 0xFFFF);
+}
+
+static inline void vstrhq_p_s32(int16_t *to, int32x4_t v, mve_pred16_t some)
+{
+    for (int i = 0; i < 4; ++i) {
+        if (some >> (4 * i) & 1) {
+            to[i] = (int16_t)v.lane[i];
+        }
+    }
+}
+
+static inline void vstrhq_s32(int16_t *to, int32x4_t v)
+{
+    vstrhq_p_s32(to, v, 0xFFFF);
+}
+
+static inline void vstrhq_p_s16(int16_t *to, int16x8_t v, mve_pred16_t some)
+{
+    for (int i = 0; i < 8; ++i) {
+        if (some >> (2 * i) & 1) {
+            to[i] = v.lane[i];
+        }
+    }
+}
+
+static inline int16x8_t vldrhq_s16(const int16_t *from)
+{
+    int16x8_t v;
+    for (int i = 0; i < 8; ++i) {
+        v.lane[i] = from[i];
+    }
+    return v;
+}
+
+/* The dot product, added to `sum`. */
+static inline int32_t vmladavaq_s16(int32_t sum, int16x8_t a, int16x8_t b)
+{
+    for (int i = 0; i < 8; ++i) {
+        sum += a.lane[i] * b.lane[i];
+    }
+    return sum;
+}
+
+/* The products of the even lanes. */
+static inline int32x4_t vmullbq_int_s16(int16x8_t a, int16x8_t b)
+{
+    int32x4_t v;
+    for (int i = 0; i < 4; ++i) {
+        v.lane[i] = a.lane[2 * i] * b.lane[2 * i];
+    }
+    return v;
+}
+
+/* The products of the odd lanes. */
+static inline int32x4_t vmulltq_int_s16(int16x8_t a, int16x8_t b)
+{
+    int32x4_t v;
+    for (int i = 0; i < 4; ++i) {
+        v.lane[i] = a.lane[2 * i + 1] * b.lane[2 * i + 1];
+    }
+    return v;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* uses: unpack_dsp_s8 channel requantize */
+/* uses: unpack_dsp_s8 requantize_dsp */
 /* Widens `count` values, a multiple of four, to pairs of 16 bits. */
 static inline void widen_dsp_s8(const int8_t *from, int32_t *to, int32_t count)
 {
@@ -51,13 +51,13 @@ __attribute__((noinline)) static void pair_dsp_s8(const int32_t *patch0, const i
             add_pairs_dsp(&s, x0[1], x1[1], w[1]);
             w += 2;
         }
-        out0[0] = requantize(s.even0 + channel[0].bias, channel, offset);
-        out1[0] = requantize(s.even1 + channel[0].bias, channel, offset);
+        out0[0] = requantize_dsp(s.even0 + channel[0].bias, channel, offset);
+        out1[0] = requantize_dsp(s.even1 + channel[0].bias, channel, offset);
         if (channels > 1) {
             const int32_t odd0 = (int32_t)((uint32_t)s.both0 - (uint32_t)s.even0) >> 8;
             const int32_t odd1 = (int32_t)((uint32_t)s.both1 - (uint32_t)s.even1) >> 8;
-            out0[1] = requantize(odd0 + channel[1].bias, channel + 1, offset);
-            out1[1] = requantize(odd1 + channel[1].bias, channel + 1, offset);
+            out0[1] = requantize_dsp(odd0 + channel[1].bias, channel + 1, offset);
+            out1[1] = requantize_dsp(odd1 + channel[1].bias, channel + 1, offset);
         }
     }
 }

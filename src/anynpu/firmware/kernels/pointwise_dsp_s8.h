@@ -8,7 +8,7 @@ typedef struct {
     int32_t depth;
     int32_t length;
     int32_t out_channels;
-    int32_t offset; /* 2 * (output zero point + 128) + 1 */
+    int32_t offset; /* 2 * output zero point + 1 */
 } anynpu_pointwise_dsp_s8_params;
 
 void anynpu_pointwise_dsp_s8(const anynpu_pointwise_dsp_s8_params *p, const int8_t *in, int8_t *out, int32_t *scratch);

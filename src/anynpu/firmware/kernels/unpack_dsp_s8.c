@@ -9,6 +9,6 @@ static inline four_dsp unpack_dsp_s8(const int8_t *from)
 {
     int32_t four;
     memcpy(&four, from, sizeof four);
-    const four_dsp pairs = {__sxtb16(four), __sxtb16((int32_t)((uint32_t)four >> 8 | (uint32_t)four << 24))};
+    const four_dsp pairs = {__sxtb16(four), odd_bytes_dsp(four)};
     return pairs;
 }

@@ -1,0 +1,11 @@
+/* Convolution of 16-bit activations, two products at a time; rows of weights are a multiple of four. */
+typedef struct {
+    anynpu_window window;
+    const int32_t *weights; /* of four, bytes 0 and 2 are the first two */
+    const anynpu_short_channel *channels;
+    int32_t length;
+    int32_t low;
+    int32_t high;
+} anynpu_conv_dsp_s16_params;
+
+void anynpu_conv_dsp_s16(const anynpu_conv_dsp_s16_params *p, const int16_t *in, int16_t *out, int16_t *scratch);
