@@ -167,7 +167,10 @@ def main() -> None:
         start = time.perf_counter()
         things.optimize()
         record["index_s"] = round(time.perf_counter() - start, 1)
-        warm = drawn(given.queries, given.width, 4)
+    warm = drawn(given.queries, given.width, 4)
+    record["inside"] = spread(inside(folder / spec.name, warm, queries))
+    with EdgeStore.at(str(folder)) as store:
+        things = store.open(spec.name)
         timed(things.query, warm)
         record["border"] = spread(timed(lambda _: store.process_id(), queries))
         record["at_rest"] = spread(timed(things.query, queries))
@@ -182,7 +185,6 @@ def main() -> None:
             record["at_rest_again"] = spread(timed(things.query, queries))
             record["p95_ratio"] = round(record["while_indexing"]["p95_ms"] / record["paced"]["p95_ms"], 2)
             record["info"] = vars(things.info())
-    record["inside"] = spread(inside(folder / spec.name, warm, queries))
     record["disk_mib"] = sum(file.stat().st_blocks * 512 for file in folder.rglob("*") if file.is_file()) >> 20
     text = json.dumps(record, indent=1)
     print(text)

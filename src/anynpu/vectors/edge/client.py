@@ -61,7 +61,7 @@ class EdgeStore:
         self._owner = os.getpid()
         self._closed = False
         self._quick = False
-        """The last answer came before it was worth sleeping for it."""
+        """The last query was answered before it would have been worth sleeping."""
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._return(self._connect())
@@ -143,9 +143,7 @@ class EdgeStore:
             connection = self._take(fresh=attempt > 0)
             try:
                 connection.sendall(request)
-                sent = time.perf_counter()
-                answer = receive(connection, SPIN_S if self._quick else 0.0)
-                self._quick = time.perf_counter() - sent < SPIN_S
+                answer = self._quick_answer(connection) if head["op"] == "query" else receive(connection)
             except (OSError, EOFError):
                 connection.close()
                 continue
@@ -155,6 +153,13 @@ class EdgeStore:
             self._return(connection)
             return _accepted(answer)
         raise self._lost()
+
+    def _quick_answer(self, connection: socket.socket) -> Frame:
+        """Receives what is most often there before it would be worth sleeping; writes take longer."""
+        sent = time.perf_counter()
+        answer = receive(connection, SPIN_S if self._quick else 0.0)
+        self._quick = time.perf_counter() - sent < SPIN_S
+        return answer
 
     def _take(self, fresh: bool) -> socket.socket:
         if self._closed:

@@ -26,6 +26,10 @@ from anynpu.tool import version_of
 from anynpu.vectors.base import AnyOf, CollectionSpec, Condition, Field, Filter, HasId, Json, Match, PointId, Row
 
 LINKS, BUILD_BREADTH, SEARCH_BREADTH = 16, 100, 48
+SMALL, SMALL_BREADTH = 32_000, 160
+"""So few points are searched more broadly, in the time that more points take anyway. Where a query's own group holds
+fewer points than are wanted, the others lie far apart: of 20,000 in groups of ten, 97.5 % are found at 48 (all that are
+missed are of rank 4 to 10), 99.2 % at 160."""
 FILTERED_BREADTH, ACORN_UP_TO = 128, 0.8
 """A filter that lets a larger share of the points through leaves the graph whole enough."""
 CANDIDATES = 3.0
@@ -63,8 +67,8 @@ class Shard:
         self.path, self._shard = path, shard
         self.dirty = False
         self.log_bytes = 0
-        self.empty = self.count(None) == 0
-        """Nothing was ever written: queries need not ask it."""
+        self.points = self.count(None)
+        """At most so many: those written again are counted again, and none that was deleted is taken off."""
 
     @classmethod
     def create(cls, path: Path, spec: CollectionSpec) -> Shard:
@@ -87,6 +91,11 @@ class Shard:
         read_ahead(path / "segments")
         return shard
 
+    @property
+    def empty(self) -> bool:
+        """Nothing was ever written: queries need not ask it."""
+        return self.points == 0
+
     def _update(self, operation: Any) -> None:
         self._shard.update(operation)
         self.dirty = True
@@ -99,7 +108,7 @@ class Shard:
                 edge.Point(id, row, payload) for id, row, payload in zip(ids, vectors.tolist(), payloads, strict=True)
             ]
             self._update(edge.UpdateOperation.upsert_points(points))
-        self.empty = self.empty and not points
+        self.points += len(points)
         self.log_bytes += vectors.nbytes * 2
 
     def delete(self, ids: Sequence[PointId]) -> None:
@@ -221,10 +230,11 @@ def _available_bytes() -> int:
     return 0
 
 
-def nearest(vector: Array, limit: int, where: Filter | None, with_vector: bool, exact: bool) -> Any:
-    """Returns a request for the points nearest to a vector."""
+def nearest(vector: Array, limit: int, where: Filter | None, with_vector: bool, exact: bool, points: int) -> Any:
+    """Returns a request for those of `points` points that are nearest to a vector."""
     edge = _edge()
-    breadth = max(SEARCH_BREADTH if where is None else FILTERED_BREADTH, 2 * limit)
+    breadth = SMALL_BREADTH if points <= SMALL else SEARCH_BREADTH if where is None else FILTERED_BREADTH
+    breadth = max(breadth, 2 * limit)
     params = edge.SearchParams(
         hnsw_ef=breadth,
         exact=exact,

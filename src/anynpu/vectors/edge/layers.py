@@ -193,8 +193,9 @@ class Layers:
         self, vector: Array, limit: int, where: Filter | None, with_vector: bool, exact: bool
     ) -> list[tuple[float, Row]]:
         """Returns the nearest points of all layers, best first."""
-        request = nearest(vector, limit, where, with_vector, exact)
         shards = [shard for shard in self.shards if not shard.empty]
+        points = sum(shard.points for shard in shards)
+        request = nearest(vector, limit, where, with_vector, exact, points)
         if len(shards) == 1:
             return shards[0].query(request)
         found = [pair for shard in shards for pair in shard.query(request)]
