@@ -32,8 +32,6 @@ INTERRUPTED = 130
 MIB = 1024 * 1024
 ADDRESS_CONNECTIONS, ADDRESS_RATE = 256, 50.0
 """Of another computer: far more than a client needs, and too little to hold others up."""
-BOARDS = ("host", "qemu", "serial")
-"""What --on begins with where our firmware runs the model."""
 PACKAGES = ("httptools", "orjson", "uvloop")
 MODEL_FLAGS = (
     click.option("--on", "device", multiple=True, metavar="DEVICE", help="ort, litert, noe, ...; or NAME=DEVICE."),
@@ -139,15 +137,16 @@ def require_packages() -> None:
 
 def _open_anywhere(artifact: Artifact, settings: ModelSettings) -> Any:
     """Returns a session for an artifact: of this machine, or of our firmware on a board that --on names."""
+    from anynpu.api.session import is_board
     from anynpu.apps.serve.version import open_here
 
-    on = settings.device or ("host" if artifact.manifest.format == "c" else "")
-    if on.partition(":")[0] not in BOARDS:
+    on = settings.device or None
+    if not is_board(artifact, on):
         return open_here(artifact, settings)
     from anynpu.firmware import run as firmware
     from anynpu.store import Store
 
-    return firmware.start(artifact, on, Store()).session
+    return firmware.start(artifact, on or "host", Store()).session
 
 
 def _serve(settings: ServiceSettings, given: Mapping[str, Any]) -> int:
