@@ -70,7 +70,7 @@ async function act(path, body) {
 function drawFleet() {
   const { hosts, alerts, mutes, now_s: now } = state.fleet;
   const open = alerts.filter((a) => a.ended_s === null), past = alerts.filter((a) => a.ended_s !== null);
-  $("summary").textContent = `${hosts.length} hosts, ${open.length} open alert${open.length === 1 ? "" : "s"}`;
+  $("summary").textContent = `${hosts.length} host${hosts.length === 1 ? "" : "s"}, ${open.length} open alert${open.length === 1 ? "" : "s"}`;
   document.title = open.length ? `(${open.length}) anynpu watch` : "anynpu watch";
   $("alerts").replaceChildren(...(open.length ? open.map((a) => alertCard(a, now)) : [make("p", { className: "nothing", textContent: "Nothing is wrong." })]));
   $("past").hidden = !past.length;
