@@ -16,13 +16,16 @@ those of the rounds. On a busy machine look at the processor time for one text, 
 HTTP work is the processor time of all threads for a request whose model answers at once: sockets, parsing, route, JSON
 both ways, metrics, writing; bare ASGI that only reads and writes the same JSON is measured in the same rounds. With
 a model that does next to nothing, less what its raw loop takes, one sees what queue and device thread add; with a fake
-libnoe and a job of 15 ms the pipeline of an NPU. Latency at one connection is that of a client that does nothing but
-write and read a socket, in short blocks between blocks of the raw loop: the machine's mood changes within a second.
+libnoe and a job of 15 ms the pipeline of an NPU. A blocking socket with the model in the same thread, without HTTP and
+without any other client, is the least that an answer over a connection takes on this machine. Latency at one connection
+is that of a client that does nothing but write and read a socket, in short blocks between blocks of the raw loop: the
+machine's mood changes within a second.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import select
@@ -49,8 +52,8 @@ TEXTS = (
 LENGTH, JOB_MS = 12, 15
 
 
-def raw_loop(folder: Path, rows: int, threads: int) -> None:
-    """The child: reads seconds from stdin, loops so long, and prints what it did as a line of JSON."""
+def raw_model(folder: Path, threads: int) -> tuple[Callable[[list[str]], np.ndarray], list[int]]:
+    """tokenizers and onnxruntime, and the nanoseconds of every run of the model alone."""
     import onnxruntime
     from tokenizers import Tokenizer
 
@@ -62,12 +65,10 @@ def raw_loop(folder: Path, rows: int, threads: int) -> None:
     lengths = {len(tokenizer.encode(text).ids) for text in TEXTS}
     assert lengths == {session.get_inputs()[0].shape[1]}, f"texts of {lengths} tokens"
     name = session.get_outputs()[0].name
-    turn, runs = 0, []
+    runs: list[int] = []
 
-    def embed() -> np.ndarray:
-        nonlocal turn
-        turn += 1
-        encoded = tokenizer.encode_batch([TEXTS[(turn + at) % len(TEXTS)] for at in range(rows)])
+    def embed(texts: list[str]) -> np.ndarray:
+        encoded = tokenizer.encode_batch(texts)
         ids = np.array([each.ids for each in encoded], np.int64)
         mask = np.array([each.attention_mask for each in encoded], np.int64)
         began = time.perf_counter_ns()
@@ -79,7 +80,38 @@ def raw_loop(folder: Path, rows: int, threads: int) -> None:
         pooled = (states * weights).sum(1) / weights.sum(1)
         return pooled / np.linalg.norm(pooled, axis=1, keepdims=True)
 
-    loop(embed, rows, runs)
+    return embed, runs
+
+
+def raw_loop(folder: Path, rows: int, threads: int) -> None:
+    """The child: reads seconds from stdin, loops so long, and prints what it did as a line of JSON."""
+    embed, runs = raw_model(folder, threads)
+    turn = itertools.count()
+
+    def call() -> np.ndarray:
+        first = next(turn)
+        return embed([TEXTS[(first + at) % len(TEXTS)] for at in range(rows)])
+
+    loop(call, rows, runs)
+
+
+def socket_server(folder: Path, threads: int) -> None:
+    """The child: a socket, the model and nothing else in one thread; no server in Python does less for an answer."""
+    import socket
+
+    import orjson
+
+    embed, runs = raw_model(folder, threads)
+    embed([TEXTS[0]])
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(json.dumps({"port": listener.getsockname()[1]}), flush=True)
+    connection, _ = listener.accept()
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while request := connection.recv(65536):
+        (vector,) = embed([orjson.loads(request.partition(b"\r\n\r\n")[2])["input"]])
+        body = orjson.dumps({"data": [{"embedding": vector}]}, option=orjson.OPT_SERIALIZE_NUMPY)
+        head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\nserver-timing: run;dur=%.3f, \r\n\r\n"
+        connection.sendall(head % (len(body), runs[-1] / 1e6) + body)
 
 
 def loop(call: Callable[[], object], rows: int, runs: list[int] | None = None) -> None:
@@ -302,6 +334,8 @@ def minilm(options: argparse.Namespace, folder: Path) -> dict[str, object]:
         for connections in (1, 8, 64):
             server.run(connections, 1.0)
         question = json.dumps({"model": "minilm", "input": TEXTS[0]}).encode()
+        bare = stack.enter_context(Child("--socket", str(options.one), "--threads", str(options.threads)))
+        floor = beyond(raw, Caller(f":{bare.first['port']}", "/", question), options.blocks)
         alone = beyond(raw, Caller(url, "/v1/embeddings", question), options.blocks)
         rounds = []
         for number in range(options.rounds):
@@ -328,6 +362,7 @@ def minilm(options: argparse.Namespace, folder: Path) -> dict[str, object]:
                 each["sixty-four"]["cpu_us"] - each["raw 32"]["cpu_us"] for each in rounds
             ),
             "p50 at 1 minus raw, ms": alone,
+            "a socket and the model in one thread, p50 minus raw, ms": floor,
             "p50 at 1 minus raw, load generator, ms": statistics.median(
                 r["one"]["p50_ms"] - r["raw"]["p50_ms"] for r in rounds
             ),
@@ -510,7 +545,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of the server and of the raw loops")
     parser.add_argument("--only", choices=("minilm", "http", "npu"))
     parser.add_argument("-o", "--output", type=Path)
-    for name in ("raw", "small", "texts", "pipeline"):
+    for name in ("raw", "socket", "small", "texts", "pipeline"):
         parser.add_argument(f"--{name}", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rows", type=int, help=argparse.SUPPRESS)
     for name in ("bare", "fixed"):
@@ -518,6 +553,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.raw:
         return raw_loop(options.raw, options.rows, options.threads)
+    if options.socket:
+        return socket_server(options.socket, options.threads)
     if options.small:
         return small_loop(options.small, options.texts)
     if options.pipeline:
