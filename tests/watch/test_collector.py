@@ -206,10 +206,12 @@ def test_on_a_full_disk_a_batch_is_refused_and_everything_acknowledged_is_kept(h
     try:
         status, answer = send(1)
         assert status == 503 and "cannot be written now" in answer["error"]["message"]
-        assert hub.call("/health")[0] == 200
+        status, health = hub.call("/health")
+        assert status == 503 and health["status"] == "refusing" and health["reason"].startswith("cannot be")
     finally:
         resource.prlimit(hub.process.pid, resource.RLIMIT_FSIZE, before)
     assert send(2)[0] == 200 and send(1)[0] == 200
+    assert hub.call("/health")[1]["status"] == "ok"
     assert {id for _, id, *_ in stored(hub, "full")} == set(acknowledged) == {"f-0", "f-1", "f-2"}
 
 

@@ -29,7 +29,7 @@ from anynpu.apps.web.limits import Limits
 from anynpu.apps.web.message import HttpAnswer, HttpRequest, Refusal, json_answer
 from anynpu.apps.web.metrics import KIND as METRICS_KIND
 from anynpu.apps.web.metrics import Counter, Histogram, gauge
-from anynpu.errors import AnyNpuError, ConfigError
+from anynpu.errors import AnyNpuError, ConfigError, first_line
 
 BODY_BYTES = 2 << 20
 MOST_PENDING = 2000
@@ -68,6 +68,8 @@ class Hub:
         self.wanted = asyncio.Event()
         self.writer: asyncio.Task[None] | None = None
         self.ready = False
+        self.refusing = ""
+        """Why the last batches could not be kept: a full disk most often."""
         self.commits: deque[tuple[int, float]] = deque()
         """The last sample of every commit that the detector has not looked at yet, and when it was committed."""
 
@@ -141,10 +143,12 @@ class Hub:
                 try:
                     counts = await asyncio.to_thread(self.store.add, [delivery for delivery, _ in group])
                 except Exception as error:
+                    self.refusing = first_line(error).removeprefix(f"{self.store.path}: ")  # anyone may read it
                     for _, future in group:
                         if not future.done():
                             future.set_exception(error)
                     continue
+                self.refusing = ""
                 self.figures.commit_s.of().note(time.perf_counter() - began)
                 self.commits.append((self.store.newest, time.monotonic()))
                 self._behind_s()
@@ -155,9 +159,10 @@ class Hub:
 
     async def health(self, request: HttpRequest) -> HttpAnswer:
         """Says whether samples are taken and looked at."""
-        well = self.ready and self.watcher.thread.is_alive()
+        well = self.ready and self.watcher.thread.is_alive() and not self.refusing
         body = {
-            "status": "ok" if well else "starting",
+            "status": "ok" if well else "refusing" if self.refusing else "starting",
+            "reason": self.refusing,
             "hosts": len(self.store.known_hosts),
             "behind": self._behind(),
             "behind_s": round(self._behind_s(), 3),
