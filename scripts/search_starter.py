@@ -16,7 +16,9 @@ import argparse
 import ast
 import hashlib
 import io
+import itertools
 import json
+import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +29,7 @@ from PIL import Image
 from search_net import Projected, load_backbone
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-SIZE, BATCH = 224, 32
+SIZE, BATCH, WIDTH = 224, 32, 384
 LEFT_OUT = ("Flags", "Symbols", "Component")
 RIDGES = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 CARD = """kind = "embed-image"
@@ -68,13 +70,19 @@ def read_emoji(archive: Path) -> list[tuple[str, Image.Image]]:
     return sorted(found, key=lambda pair: pair[0])
 
 
+def said(what: str, done: int, total: int) -> None:
+    print(f"\r{what}: {done} of {total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+
 def features(net: Projected, images: Sequence[Image.Image]) -> np.ndarray:
     rows = []
     for start in range(0, len(images), BATCH):
+        said("features of pictures", start, len(images))
         some = [np.asarray(image.resize((SIZE, SIZE), 2), np.float32) / 255 for image in images[start : start + BATCH]]
         batch = (np.stack(some) - np.float32(MEAN)) / np.float32(STD)
         with torch.no_grad():
             rows.append(net.pooled(torch.from_numpy(batch.transpose(0, 3, 1, 2).copy())).numpy())
+    said("features of pictures", len(images), len(images))
     return np.concatenate(rows)
 
 
@@ -88,12 +96,21 @@ def sentences(folder: Path, texts: Sequence[str]) -> np.ndarray:
     net.load_state_dict(load_file(folder / "minilm.safetensors"))
     tokenizer = Tokenizer.from_file(str(folder / "minilm-tokenizer.json"))
     tokenizer.no_padding()
-    rows = []
-    for text in texts:
-        ids = torch.tensor([tokenizer.encode(text).ids])
-        with torch.no_grad():
-            rows.append(net(ids, torch.ones_like(ids))[0].numpy())
-    return unit(np.stack(rows))
+    encoded = [tokenizer.encode(text).ids for text in texts]
+    # Texts of one length run together: nothing is padded, so that each gets the vector that it gets alone.
+    order = sorted(range(len(texts)), key=lambda at: len(encoded[at]))
+    rows = np.zeros((len(texts), WIDTH), np.float32)
+    done = 0
+    for _, group in itertools.groupby(order, key=lambda at: len(encoded[at])):
+        places = list(group)
+        for start in range(0, len(places), BATCH):
+            some = places[start : start + BATCH]
+            ids = torch.tensor([encoded[at] for at in some])
+            with torch.no_grad():
+                rows[some] = net(ids, torch.ones_like(ids)).numpy()
+            done += len(some)
+            said("vectors of names", done, len(texts))
+    return unit(rows)
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
