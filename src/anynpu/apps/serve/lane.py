@@ -137,7 +137,7 @@ class Lane:
         while self._generation == generation:
             try:
                 self._absorb()
-                if self.closed:
+                if self.closed or self._generation != generation:
                     return
                 if (command := self._next_command()) is not None:
                     command.do()
