@@ -102,6 +102,16 @@ def from_dict(cls: type[T], data: Any, place: str) -> T:
     return value
 
 
+def settings_of(cls: type[Any], names: Iterable[str], data: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Returns what `data` says of the fields of `cls` with these names, none of which has to be there; anything unknown
+    or mistyped raises ConfigError."""
+    hints, known = get_type_hints(cls), tuple(names)
+    for name in data:
+        if name not in known:
+            raise ConfigError(f"{place}: {name}: no such setting{near(str(name), known)}")
+    return {name: _value(hints[name], item, place, name) for name, item in data.items()}
+
+
 def to_dict(value: Any, whole: bool = False) -> Any:
     """Returns plain JSON data for a dataclass; fields that hold their default are left out unless it is `whole`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

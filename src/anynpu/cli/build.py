@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
-from anynpu.api.result import Build
-from anynpu.cli import flags, options
-from anynpu.cli.command import Command
+from anynpu.api.result import Build as Built
+from anynpu.cli import options
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, flag, verb
 from anynpu.errors import ConfigError
 from anynpu.pipeline.build import build as run_build
 from anynpu.pipeline.output import check_output
@@ -25,15 +24,28 @@ from anynpu.schema import to_dict
 from anynpu.store import Store
 
 
-@click.command(cls=Command)
-@flags.apply(options.MODEL, options.DATA)
-@click.option("-o", "--output", metavar="FOLDER", help="Where artifacts and reports go; backed up if it is there.")
-@click.option("--overwrite", is_flag=True, help="Replace the output folder of an earlier build instead of keeping it.")
-@flags.apply(options.GATE)
-@click.option("--plan", "--dry-run", "plan", is_flag=True, help="Show the steps, tools and cache hits; build nothing.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def build(ctx: click.Context, /, **_: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Output(Common):
+    """Where results go."""
+
+    output: str = flag("Where artifacts and reports go; backed up if it is there.", "", "-o", metavar="FOLDER")
+    overwrite: bool = flag("Replace the output folder of an earlier build instead of keeping it.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Whether to build at all."""
+
+    plan: bool = flag("Show the steps, tools and cache hits; build nothing.", False, "--plan", "--dry-run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build(options.ModelFlags, options.DataFlags, Output, options.GateFlags, Plan):
+    """A model to build, for which chips, and what the results must reach."""
+
+
+@verb(Build)
+def build(asked: Build) -> int:
     """Export, quantise, compile, execute and compare a model for one or more chips.
 
     Every result is executed on held-out samples and compared with the float model before it counts. A chip that fails
@@ -43,38 +55,37 @@ def build(ctx: click.Context, /, **_: Any) -> int:
     anynpu build -m zoo:resnet8 -t cpu,tflm,ethos-u55-128 -o out
     anynpu build -m net.onnx -t hxwe2 --data photos/ -P size=96x96 -P resize=stretch -o out
     """
-    given = options.settings(ctx)
-    request, store = options.request(given), flags.store(given)
-    if given["plan"]:
-        return _show_plan(request, store, given["format"])
-    if not given["output"]:
+    request, store = asked.judged(asked.request(asked.source())), asked.store()
+    if asked.plan:
+        return _show_plan(request, store, asked.format)
+    if not asked.output:
         raise ConfigError("no output folder is named", "give -o FOLDER")
-    return build_and_report(request, store, {**given, "config": ctx.params["config"]})
+    return build_and_report(request, store, asked, asked.config)
 
 
-def build_and_report(request: Request, store: Store, given: dict[str, Any]) -> int:
+def build_and_report(request: Request, store: Store, asked: Output, config: Path | None = None) -> int:
     """Builds, writes the output folder and prints the closing table; returns the exit status."""
-    out = Path(given["output"])
-    check_output(out, given["overwrite"], files_read(request, given), store.cache)
-    with observer(given["quiet"]) as watcher:
-        built = Build(run_build(request, store, watcher))
-    kept = built.save(out, given["overwrite"])
-    if given["format"] == "json":
+    out = Path(asked.output)
+    check_output(out, asked.overwrite, files_read(request, config), store.cache)
+    with observer(asked.quiet) as watcher:
+        built = Built(run_build(request, store, watcher))
+    kept = built.save(out, asked.overwrite)
+    if asked.json:
         click.echo(as_json(to_dict(built.record)), nl=False)
     else:
         _print(request.source.model, built.record)
-    if kept is not None and not given["quiet"]:
+    if kept is not None and not asked.quiet:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
-    if not given["quiet"]:
+    if not asked.quiet:
         click.echo(f"report: {out / 'report.html'}", err=True)
     return built.exit_status
 
 
-def files_read(request: Request, given: Mapping[str, Any]) -> list[str]:
+def files_read(request: Request, config: Path | None = None) -> list[str]:
     """Returns what a build reads: files, folders, and names of the form file.py:name."""
     source = request.source
     named = (source.model, source.checkpoint, request.data, request.test, request.task, request.tokenizer)
-    return [str(name) for name in (*named, given.get("config")) if name]
+    return [str(name) for name in (*named, config) if name]
 
 
 def _print(title: str, record: BuildRecord) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,29 +10,37 @@ import click
 
 from anynpu.api.result import report_files
 from anynpu.cli import flags, options
-from anynpu.cli.build import build_and_report
+from anynpu.cli.build import Output, build_and_report
 from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import flag, parameters
 from anynpu.errors import AnyNpuError, ConfigError, ToolMissing
 from anynpu.measure.decibels import MAX_DB
 from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record as build_record
+from anynpu.pipeline.request import Request
 from anynpu.records.parts import as_json
+from anynpu.source.load import ModelSource
 
 CHIPS = "cpu,tflm,ethos-u55-128,ethos-u65-256,ethos-u85-256,hxwe2"
 RECORD = "demo.json"
 
 
-@click.group(cls=Group, invoke_without_command=True)
-@click.option("-m", "--model", default="zoo:resnet8", show_default=True, help="Which model of the zoo.")
-@click.option("-t", "--target", multiple=True, default=[CHIPS], show_default=True, help="Which chips. Repeat for more.")
-@click.option("-o", "--output", default="demo-out", show_default=True, help="Where artifacts and reports go.")
-@click.option("--overwrite", is_flag=True, help="Replace an earlier demo instead of keeping it.")
-@flags.apply(flags.COMMON)
+@dataclass(frozen=True, kw_only=True)
+class Demo(Output):
+    """A model of the zoo, and the chips it is built for."""
+
+    model: str = flag("Which model of the zoo.", "zoo:resnet8", "-m", shown=True)
+    target: tuple[str, ...] = flag("Which chips. Repeat for more.", (CHIPS,), "-t", shown=True)
+    output: str = flag("Where artifacts and reports go.", "demo-out", "-o", shown=True)
+    overwrite: bool = flag("Replace an earlier demo instead of keeping it.", False)
+
+
+@click.group(cls=Group, invoke_without_command=True, params=parameters(Demo))
 @click.pass_context
-def demo(ctx: click.Context, /, **_: Any) -> int:
+def demo(ctx: click.Context, /, **values: Any) -> int:
     """Build a model that ships with anynpu for six chips: export, quantise, compile, execute, compare, report.
 
     \b
@@ -42,8 +50,9 @@ def demo(ctx: click.Context, /, **_: Any) -> int:
     if ctx.invoked_subcommand is not None:
         _require_unset(ctx, ctx.invoked_subcommand)
         return 0
-    given = dict(ctx.params)
-    return build_and_report(options.request(given), flags.store(given), given)
+    asked = Demo(**values)
+    request = Request(ModelSource(asked.model), options.distinct(asked.target))
+    return build_and_report(request, asked.store(), asked)
 
 
 def _require_unset(ctx: click.Context, verb: str) -> None:

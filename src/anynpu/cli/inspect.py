@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from anynpu import plugins, schema
+from anynpu.api.build import RANDOM
 from anynpu.api.result import Checks
 from anynpu.artifact import MANIFEST, Artifact
-from anynpu.cli import flags, options
-from anynpu.cli.command import Command, refuse_unused
+from anynpu.cli import options
+from anynpu.cli.build import Build
+from anynpu.cli.command import refuse_unused
 from anynpu.cli.progress import observer
-from anynpu.cli.run import STRICT
+from anynpu.cli.run import STRICT_HELP
 from anynpu.cli.show_cix import show_cix
 from anynpu.cli.show_open import read_open, show_open
 from anynpu.cli.show_stream import show_stream
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, on_one_line
 from anynpu.measure.layers import worst_layers
 from anynpu.pipeline.check import ChipCheck
@@ -48,11 +52,15 @@ MODEL_FLAGS = (
 )
 
 
-@click.command(cls=Command)
-@click.argument("chip", required=False)
-@flags.apply(flags.COMMON)
-@click.pass_context
-def targets(ctx: click.Context, /, chip: str | None, **_: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Targets(Common):
+    """One chip, or all."""
+
+    chip: str | None = argument(None)
+
+
+@verb(Targets)
+def targets(asked: Targets) -> int:
     """List every chip: how a model gets there, whether the tools are here, and what executes the result here.
 
     With a chip's name: its memories, boards, quirks, and every option of the compilers that lead to it. With part of a
@@ -64,15 +72,15 @@ def targets(ctx: click.Context, /, chip: str | None, **_: Any) -> int:
     anynpu targets alif
     anynpu targets stm32f407vg
     """
-    if chip is not None:
-        chips = _chips_named(chip)
+    if asked.chip is not None:
+        chips = _chips_named(asked.chip)
         if len(chips) == 1:
-            return _show_chip(chips[0], ctx.params["format"])
+            return _show_chip(chips[0], asked.format)
         rows = [_name_row(platform) for platform in chips]
     else:
         names = sorted(plugins.names("platforms"), key=_natural)
         rows = [_target_row(plugins.platform(name)) for name in names]
-    if ctx.params["format"] == "json":
+    if asked.json:
         click.echo(as_json({"schema_version": 1, "kind": "targets", "chips": rows}), nl=False)
     else:
         print_table(rows)
@@ -168,14 +176,23 @@ def _target_row(platform: Platform) -> dict[str, str]:
     }
 
 
-@click.command(cls=Command)
-@click.argument("subject", required=False)
-@click.option("--layers", is_flag=True, help="The layers of a built chip that are furthest from the float model.")
-@click.option("--stream", is_flag=True, help="The command stream of an Ethos-U artifact, operation by operation.")
-@STRICT
-@flags.apply(options.MODEL, flags.COMMON)
-@click.pass_context
-def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool, strict: bool, **_: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What is shown, and what of it."""
+
+    subject: str | None = argument(None)
+    layers: bool = flag("The layers of a built chip that are furthest from the float model.", False)
+    stream: bool = flag("The command stream of an Ethos-U artifact, operation by operation.", False)
+    strict: bool = flag(STRICT_HELP, False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Show(Subject, options.ModelFlags, Common):
+    """A model or an artifact to show."""
+
+
+@verb(Show, file=Build)
+def show(asked: Show) -> int:
     """Show a model or an artifact folder: tensors, operators, cost, fingerprint, placement, lineage.
 
     A .cix file is read on any machine: tensors in our convention and the vendor's, target, compiler, sections. An ONNX
@@ -188,7 +205,8 @@ def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool,
     anynpu show out/ethos-u55-128 --layers
     anynpu show out/ethos-u55-128 --stream
     """
-    given = options.settings(ctx)
+    ctx = click.get_current_context()
+    subject, layers, stream, strict = asked.subject, asked.layers, asked.stream, asked.strict
     is_cix = subject is not None and Path(subject).suffix.lower() == ".cix" and not Path(subject).is_dir()
     if strict and (layers or stream or not is_cix):
         raise ConfigError("--strict is for .cix files", "name one, or leave it out")
@@ -199,24 +217,23 @@ def show(ctx: click.Context, /, subject: str | None, layers: bool, stream: bool,
     if stream:
         if layers:
             raise ConfigError("--layers and --stream are shown one at a time", "leave one of them out")
-        return show_stream(Path(subject or "."), given["format"])
+        return show_stream(Path(subject or "."), asked.format)
     if layers:
-        return _show_layers(Path(subject or "."), given["format"])
+        return _show_layers(Path(subject or "."), asked.format)
     if subject and is_cix:
-        return show_cix(Path(subject), given["format"], strict)
+        return show_cix(Path(subject), asked.format, strict)
     if subject and (Path(subject) / MANIFEST).is_file():
         artifact = Artifact.open(Path(subject))
     elif subject and Path(subject).is_dir():
         artifact = Artifact.open(Path(subject))  # says what a folder must hold
     else:
-        given["model"] = given.get("model") or subject
-        source = options.model_source(given)
+        source = replace(asked, model=asked.model or subject or "").source()
         if (model := read_open(source)) is not None:
-            return show_open(model, source.shapes, given["format"])
+            return show_open(model, source.shapes, asked.format)
         request = Request(source, ("null",))
-        with observer(given["quiet"]) as watcher:
-            artifact = Steps(request, flags.store(given), watcher).import_model().artifact
-    if given["format"] == "json":
+        with observer(asked.quiet) as watcher:
+            artifact = Steps(request, asked.store(), watcher).import_model().artifact
+    if asked.json:
         click.echo(as_json({"digest": artifact.digest, **schema.to_dict(artifact.manifest)}), nl=False)
     else:
         _show(artifact)
@@ -326,10 +343,13 @@ def _quantization(q: Any) -> str:
     return f"{q.scale[0]:.6g}, {q.zero_point[0]}" if q.axis is None else f"{len(q.scale)} along axis {q.axis}"
 
 
-@click.command(cls=Command)
-@flags.apply(options.MODEL, options.DATA, flags.COMMON)
-@click.pass_context
-def check(ctx: click.Context, /, **_: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Check(options.ModelFlags, options.DataFlags, Common):
+    """A model to check, and for which chips."""
+
+
+@verb(Check, file=Build)
+def check(asked: Check) -> int:
     """Ask before compiling: will it fit, will every operator run there?
 
     Findings come from the compiler's own table of constraints and the chip's memories. Exit status 1 if there are any.
@@ -338,15 +358,13 @@ def check(ctx: click.Context, /, **_: Any) -> int:
     \b
     anynpu check -m net.onnx -t ethos-u55-128,hxwe2
     """
-    given = options.settings(ctx)
-    refuse_unused(ctx, "check executes nothing, it only calibrates", "test")
-    if not given.get("data"):
-        source = options.model_source(given)
-        given["data"] = "" if source.kind == "zoo" else "random:4"
-    request = options.request(given)
-    with observer(given["quiet"]) as watcher:
-        checks = Checks(tuple(run_check(request, flags.store(given), watcher)))
-    if given["format"] == "json":
+    refuse_unused(click.get_current_context(), "check executes nothing, it only calibrates", "test")
+    source = asked.source()
+    if not asked.data and source.kind != "zoo":
+        asked = replace(asked, data=RANDOM)
+    with observer(asked.quiet) as watcher:
+        checks = Checks(tuple(run_check(asked.request(source), asked.store(), watcher)))
+    if asked.json:
         chips = [{"chip": r.chip, "findings": schema.to_dict(r.findings), "error": _error(r)} for r in checks.results]
         click.echo(as_json({"schema_version": 1, "kind": "check", "chips": chips}), nl=False)
     else:

@@ -39,9 +39,8 @@ TIMEOUT = click.option(
     show_default=True,
     help="Seconds that a board may take for an answer, beside 30 for every inference.",
 )
-STRICT = click.option(
-    "--strict", is_flag=True, help="Refuse a .cix file whose container says other than its program; else a warning."
-)
+STRICT_HELP = "Refuse a .cix file whose container says other than its program; else a warning."
+STRICT = click.option("--strict", is_flag=True, help=STRICT_HELP)
 
 
 @click.command(cls=Command)

@@ -5,58 +5,75 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
-from anynpu.cli import flags, options
-from anynpu.cli.command import Command, refuse_unused
+from anynpu.cli import options
+from anynpu.cli.command import refuse_unused
+from anynpu.cli.flags import pairs
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, flag, verb
 from anynpu.errors import ConfigError
 from anynpu.files import write_whole
 from anynpu.pipeline.sweep import CELLS, RECORD, Sweep, local, on_cluster
 from anynpu.pipeline.sweep import sweep as run_sweep
-from anynpu.quantize.calibration import Preprocess
 from anynpu.records.parts import as_json
 from anynpu.records.sweep import SweepRecord, SweepRow
 from anynpu.report.figures import decibel, kib, percent
 from anynpu.report.html import render
 from anynpu.schema import to_dict
+from anynpu.source.load import ModelSource
 
 
-@dataclass(frozen=True)
-class SweepFile:
-    """What a sweep's configuration file may say; a list holds alternatives."""
-
-    model: tuple[str, ...] = ()
-    target: tuple[str, ...] = ()
-    option: Mapping[str, tuple[str | int | float | bool, ...]] = field(default_factory=dict)
-    output: str = ""
-    data: str = ""
-    test: str = ""
-    limit: int | None = None
-    preprocess: Preprocess | None = None
-    metric: str = ""
-    require_npu: str = ""
-    min_sqnr: float | None = None
-    max_drop: float | None = None
+def _alternatives(texts: Sequence[str], stated: Mapping[str, object] | None) -> dict[str, object]:
+    """Returns the values of every option that is named; commas separate them."""
+    named = pairs("-O", tuple(texts))
+    return {**(stated or {}), **{name: tuple(map(str.strip, text.split(","))) for name, text in named.items()}}
 
 
-@click.command(cls=Command)
-@click.option("-m", "--model", "model", multiple=True, metavar="MODEL", help="A model; repeat for more.")
-@click.option("-c", "--config", type=click.Path(path_type=Path), help="TOML file with the lists instead of flags.")
-@flags.apply(options.DATA)
-@click.option("-o", "--output", metavar="FOLDER", help="Where results go; a sweep that stopped goes on from there.")
-@click.option("-j", "--jobs", type=click.IntRange(1, 256), help="Builds at once [number of processors].")
-@click.option("--cluster", metavar="ADDRESS", help="Build on a Dask cluster: tcp://scheduler:8786.")
-@flags.apply(options.GATE)
-@click.option("--plan", "--dry-run", "plan", is_flag=True, help="Show the combinations; build nothing.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def sweep(ctx: click.Context, /, **_: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """The models of a sweep, or the file that names them."""
+
+    model: tuple[str, ...] = flag("A model; repeat for more.", (), "-m", metavar="MODEL")
+    config: Path | None = flag("TOML file with the lists instead of flags.", None, "-c")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Where(Common):
+    """Where results go, and where they are made."""
+
+    output: str = flag("Where results go; a sweep that stopped goes on from there.", "", "-o", metavar="FOLDER")
+    jobs: int | None = flag("Builds at once [number of processors].", None, "-j", least=1, most=256)
+    cluster: str = flag("Build on a Dask cluster: tcp://scheduler:8786.", "", metavar="ADDRESS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Whether to build at all."""
+
+    plan: bool = flag("Show the combinations; build nothing.", False, "--plan", "--dry-run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepAsked(Models, options.DataFlags, Where, options.GateFlags, Plan):
+    """Models, chips and options, every combination of which is built."""
+
+    option: Mapping[str, tuple[str | int | float | bool, ...]] = flag(
+        "Option of a compiler: method=mse, activations=int16, vela.optimise=size, ...",
+        {},
+        "-O",
+        "--option",
+        metavar="NAME=VALUE",
+        read=_alternatives,
+    )
+
+
+@verb(SweepAsked)
+def sweep(asked: SweepAsked) -> int:
     """Build every combination of models, chips and options, and show which of them are worth having.
 
     Alternatives of an option are separated by commas. Each combination is built and proved as `anynpu build` does it;
@@ -67,25 +84,24 @@ def sweep(ctx: click.Context, /, **_: Any) -> int:
     anynpu sweep -m zoo:kws -m zoo:resnet8 -t tflm,ethos-u55-128 -O method=minmax,mse -o sweep
     anynpu sweep -c sweep.toml -o sweep --cluster tcp://scheduler:8786
     """
-    given = options.settings(ctx, SweepFile)
-    if given["cluster"]:
-        refuse_unused(ctx, "the cluster decides how many builds run at once", "jobs")
-    wanted = _wanted(given)
-    if given["plan"]:
-        return _plan(wanted, given["format"])
-    if not given["output"]:
+    if asked.cluster:
+        refuse_unused(click.get_current_context(), "the cluster decides how many builds run at once", "jobs")
+    wanted = _wanted(asked)
+    if asked.plan:
+        return _plan(wanted, asked.format)
+    if not asked.output:
         raise ConfigError("no output folder is named", "give -o FOLDER")
-    out = Path(given["output"])
+    out = Path(asked.output)
     _check_folder(out)
-    runner = on_cluster(given["cluster"]) if given["cluster"] else local(given["jobs"] or os.cpu_count() or 1)
-    heard = _silent if given["quiet"] else _say
-    found = run_sweep(wanted, out, flags.store(given), runner, heard)
+    runner = on_cluster(asked.cluster) if asked.cluster else local(asked.jobs or os.cpu_count() or 1)
+    heard = _silent if asked.quiet else _say
+    found = run_sweep(wanted, out, asked.store(), runner, heard)
     _write(out, found)
-    if given["format"] == "json":
+    if asked.json:
         click.echo(as_json(to_dict(found)), nl=False)
     else:
         _show(found)
-    if not given["quiet"]:
+    if not asked.quiet:
         click.echo(f"report: {out / 'report.html'}", err=True)
     return found.exit_status
 
@@ -97,21 +113,16 @@ def _check_folder(out: Path) -> None:
         raise ConfigError(f"{out}: has a {written[0]} that is not of a sweep", "choose another -o")
 
 
-def _wanted(given: Mapping[str, Any]) -> Sweep:
+def _wanted(asked: SweepAsked) -> Sweep:
     """Returns the sweep that the flags name."""
-    if not given["model"]:
+    if not asked.model:
         raise ConfigError("no model is named", "give -m MODEL, more than once for several")
-    stated = given["option"]
-    if isinstance(stated, Mapping):
-        alternatives = {name: tuple(_text(value) for value in values) for name, values in stated.items()}
-    else:
-        named = flags.pairs("-O", tuple(stated))
-        alternatives = {name: tuple(part.strip() for part in text.split(",")) for name, text in named.items()}
+    alternatives = {name: tuple(_text(value) for value in values) for name, values in asked.option.items()}
     for name, values in alternatives.items():
         if not all(values) or not values:
             raise ConfigError(f"-O {name}: an alternative is empty", "separate values by one comma")
-    base = options.request({**given, "model": given["model"][0], "option": ()})
-    return Sweep(base, tuple(dict.fromkeys(given["model"])), alternatives)
+    base = replace(asked, option={}).request(ModelSource(asked.model[0]))
+    return Sweep(asked.judged(base), tuple(dict.fromkeys(asked.model)), alternatives)
 
 
 def _text(value: str | int | float | bool) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import click
 from anynpu.api.result import report_files
 from anynpu.cli import flags, options
 from anynpu.cli.build import files_read
-from anynpu.cli.command import Command
+from anynpu.cli.command import Command, origin_of
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
 from anynpu.errors import AnyNpuError, ConfigError
@@ -212,7 +211,7 @@ def unpu_bench(ctx: click.Context, /, **_: Any) -> int:
 
 
 def _run(ctx: click.Context) -> int:
-    given = options.settings(ctx)
+    given = {**ctx.params, "origins": {name: origin for name in ctx.params if (origin := origin_of(ctx, name))}}
     formats = parse_formats(options.distinct(given["target_format"]))
     if not SAFE.fullmatch(given["model_name"]):
         raise ConfigError(f"--model_name {given['model_name']}: letters, digits, _, - and . make a file name")
@@ -227,7 +226,7 @@ def _run(ctx: click.Context) -> int:
         idle = [name for name in names(given["target_hardware"]) if name not in served]
         said += [f"--target_hardware {name}: {', '.join(formats)} is the same for all chips" for name in idle]
     store = flags.store(given)
-    check_output(Path(given["out_dir"]), bool(given["overwrite"]), files_read(request, given), store.cache)
+    check_output(Path(given["out_dir"]), bool(given["overwrite"]), files_read(request), store.cache)
     with observer(given["quiet"]) as watcher:
         model = Steps(request, store, Timed(watcher)).import_model().artifact.manifest
         said += bench.check_tensors(model, named.inputs, named.output_names, named.output_shapes)
@@ -276,17 +275,19 @@ def _request(
     if source.kind != "zoo" and not given["data_sample"]:
         raise ConfigError("there are no samples to calibrate and prove with", "give --data_sample samples.npy")
     generated = {"mcu_c.name": given["model_name"]} if any(bench.is_c(chip) for chip in chips) else {}
-    basis = options.request(
-        {
-            "model": source.model,
-            "target": chips,
-            "data": given["data_sample"],
-            "option": {**chosen, **generated, **more},
-            "origins": given["origins"],
-            **{name: given[name] for name in ("require_npu", "min_sqnr", "max_drop")},
-        }
+    request = Request(
+        source=source,
+        chips=chips,
+        data=given["data_sample"] or "",
+        options={name: str(value) for name, value in {**chosen, **generated, **more}.items()},
     )
-    return replace(basis, source=source), said + unused
+    gate = options.GateFlags(
+        require_npu=given["require_npu"] or "",
+        min_sqnr=given["min_sqnr"],
+        max_drop=given["max_drop"],
+        origins=given["origins"],
+    )
+    return gate.judged(request), said + unused
 
 
 def _text(value: Any) -> str:

@@ -16,18 +16,20 @@ The flags of a class that another is derived from come after its own.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import click
 
-from anynpu.cli.command import Command, Group
-from anynpu.cli.flags import choose_cache
+from anynpu.cli.command import Command, Group, origin_of
+from anynpu.cli.flags import choose_cache, pairs
 from anynpu.errors import ConfigError
+from anynpu.schema import read_toml, settings_of
 from anynpu.store import Store
 
 P = TypeVar("P")
@@ -43,13 +45,31 @@ def flag(
     shown: bool = False,
     type: click.ParamType[Any] | None = None,
     callback: Callable[..., Any] | None = None,
-    envvar: str = "",
+    read: Callable[..., Any] | None = None,
 ) -> Any:
     """A field that is a flag. Its long name is the field's, unless `names` has one; `shown` shows the default in help;
-    without a default the flag must be given."""
-    how = {"help": help, "metavar": metavar or None, "show_default": shown, "callback": callback, "envvar": envvar}
-    metadata = {"names": names, "click": how, "type": type, "range": (least, most)}
+    without a default the flag must be given.
+
+    A flag with `read` may be repeated: it makes the value of all texts and of what a configuration file says, or None.
+    """
+    how = {"help": help, "metavar": metavar or None, "show_default": shown, "callback": callback}
+    metadata = {"names": names, "click": how, "type": type, "range": (least, most), "read": read}
+    if isinstance(default, dict):
+        return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
+
+
+def table(
+    help: str, flag_name: str, entry: Callable[[str, str], object] | None = None, metavar: str = "NAME=VALUE"
+) -> Any:
+    """A field of named values, each a NAME=VALUE of its own; those of a configuration file stay that no flag names."""
+
+    def read(texts: Sequence[str], stated: Mapping[str, object] | None) -> dict[str, object]:
+        entries = pairs(flag_name, tuple(texts))
+        return {**(stated or {}), **{name: entry(name, text) if entry else text for name, text in entries.items()}}
+
+    names = (flag_name, "--option") if flag_name == "-O" else (flag_name,)
+    return flag(help, {}, *names, metavar=metavar, read=read)
 
 
 def argument(default: Any = MISSING, metavar: str = "", type: click.ParamType[Any] | None = None) -> Any:
@@ -79,15 +99,27 @@ class Common:
         return store
 
 
+CONFIG, ORIGINS = "config", "origins"
+"""The field that names a configuration file, and the one that is told where every setting came from."""
+
+
 def verb(
-    form: type[P], name: str | None = None, group: Group | None = None
+    form: type[P], name: str | None = None, group: Group | None = None, file: type[Any] | None = None
 ) -> Callable[[Callable[[P], int]], click.Command]:
-    """Returns a decorator that makes a command of a function that takes the dataclass; its docstring is the help."""
+    """Returns a decorator that makes a command of a function that takes the dataclass; its docstring is the help.
+
+    A configuration file, where the form has the field `config`, may hold the settings of the class `file`, by default
+    of the form itself.
+    """
 
     def decorate(function: Callable[[P], int]) -> click.Command:
+        @functools.wraps(function)
+        def call(**values: Any) -> int:
+            return function(filled(form, file or form, values))
+
         command = Command(
             name or function.__name__.rstrip("_").replace("_", "-"),
-            callback=lambda **values: function(form(**values)),
+            callback=call,
             params=parameters(form),
             help=function.__doc__,
         )
@@ -98,19 +130,50 @@ def verb(
     return decorate
 
 
+def filled(form: type[P], file: type[Any], values: dict[str, Any]) -> P:
+    """Returns the form of a command's values, taken from the configuration file where neither the command line nor the
+    environment has them."""
+    ctx = click.get_current_context()
+    origins = {name: origin for name in values if (origin := origin_of(ctx, name))}
+    path = values.get(CONFIG)
+    stated = {} if path is None else _settings(file, path)
+    for each in dataclasses.fields(form):  # type: ignore[arg-type]  # it is a dataclass
+        name, basis = each.name, stated.get(each.name)
+        given = name in origins
+        if basis in (None, "", (), {}):
+            basis = None
+        elif name in values and not given:
+            origins[name], values[name] = str(path), basis
+        if (read := each.metadata.get("read")) and (given or basis is None):
+            values[name] = read(values[name] or (), basis)
+    if ORIGINS in {each.name for each in dataclasses.fields(form)}:  # type: ignore[arg-type]
+        values[ORIGINS] = origins
+    return form(**values)
+
+
+def _settings(file: type[Any], path: Path) -> dict[str, Any]:
+    """Returns what a configuration file says."""
+    shared = {each.name for each in dataclasses.fields(Common)}
+    names = [each.name for each in dataclasses.fields(file) if "click" in each.metadata and each.name not in shared]
+    kept = [name for name in names if name not in (CONFIG, "plan", "overwrite")]
+    return settings_of(file, kept, read_toml(path), str(path))
+
+
 def parameters(form: type[Any]) -> list[click.Parameter]:
     """Returns the click parameters of a dataclass: the fields of the class itself first, then those of its bases."""
     hints, fields = get_type_hints(form), {each.name: each for each in dataclasses.fields(form)}
     order = [name for cls in form.__mro__ for name in inspect.get_annotations(cls) if name in fields]
-    made = [_parameter(fields[name], hints[name]) for name in dict.fromkeys(order)]
-    return sorted(made, key=lambda parameter: isinstance(parameter, click.Option))  # arguments first
+    made = [_parameter(fields[name], hints[name]) for name in dict.fromkeys(order) if "click" in fields[name].metadata]
+    common = inspect.get_annotations(Common)
+    # Arguments first, and the flags of every verb last.
+    return sorted(made, key=lambda each: (isinstance(each, click.Option), each.name in common))
 
 
 def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
     how = {name: value for name, value in each.metadata["click"].items() if value not in (None, "")}
     required = each.default is MISSING and each.default_factory is MISSING
     kind = _plain(hint)
-    many = get_origin(kind) is tuple
+    many = get_origin(kind) is tuple and not each.metadata["type"]
     if each.metadata.get("argument"):
         default = None if required or many else each.default
         parsed = each.metadata["type"] or _click_type(get_args(kind)[0] if many else kind, (None, None))
@@ -119,6 +182,8 @@ def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
     names = list(each.metadata["names"])
     if not any(name.startswith("--") for name in names):
         names.append(f"--{each.name.replace('_', '-')}")
+    if each.metadata["read"]:
+        return click.Option([*names, each.name], multiple=True, **how)
     if kind is bool:
         return click.Option([*names, each.name], is_flag=True, default=each.default, **how)
     parsed = each.metadata["type"] or _click_type(get_args(kind)[0] if many else kind, each.metadata["range"])
