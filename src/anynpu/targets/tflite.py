@@ -162,7 +162,12 @@ class TfLite:
         return options
 
     def check(self, model: Artifact, platform: Platform, options: TfLiteOptions) -> tuple[Finding, ...]:
-        return ()
+        """Returns the operators that TFLite-Micro has no kernel for, where it is what runs the file."""
+        if platform.device != "tflm" or model.manifest.details.get(LOWERED_BY) != "own":
+            return ()
+        from anynpu.targets.micro import lacking
+
+        return lacking(model.main, options, bool(self.settled(options, model, platform).tables))
 
     def compile(
         self, model: Artifact, data: Artifact | None, platform: Platform, options: TfLiteOptions, out: Path, work: Work
