@@ -18,7 +18,7 @@ from anynpu.lowering.widen import wide_operators
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.tflite import _peaks, _runner, quantize_file
+from anynpu.quantize.tflite import _peaks, quantize_file, runner
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "quantize"))
 from test_whole import SAMPLES, block, run
@@ -38,7 +38,7 @@ def sqnr(tmp_path, model, smooth):
 def test_the_float_file_computes_the_same_and_names_its_factors():
     content = to_bytes(lower(block(-30.0)))
     changed, factors = smoothed(content, lambda names: _peaks(content, DATA, names))
-    before, after = _runner(content), _runner(changed)
+    before, after = runner(content), runner(changed)
     sample = {"x": SAMPLES[:1]}
     values, others = before(sample), after(sample)
     assert np.allclose(values["y"], others["y"], atol=1e-4)

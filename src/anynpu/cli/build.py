@@ -99,6 +99,8 @@ def _print(title: str, record: BuildRecord) -> None:
                 click.echo(f"  {finding}")
             for line in error.last_lines or ():
                 click.echo(f"  | {line}")
+            for cause in chip.diagnosis.causes if chip.diagnosis else ():
+                click.echo(f"  cause: {cause.cause} at {cause.tensor}: {cause.evidence}; {cause.repair}")
         elif chip.verdict:
             click.echo(f"{chip.chip}: {chip.verdict}")
             for op in chip.receipt.elsewhere if chip.receipt else ():

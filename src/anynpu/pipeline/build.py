@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,12 +16,13 @@ from anynpu.measure.verify import Gate, judge
 from anynpu.pipeline.layers import empty, float_twin, graph
 from anynpu.pipeline.planner import Link, plan_all, source_format
 from anynpu.pipeline.request import Request
-from anynpu.pipeline.steps import Observer, Steps, overlap, read_verification, require_samples
+from anynpu.pipeline.steps import Observer, Steps, overlap, read_diagnosis, read_verification, require_samples
 from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
 from anynpu.platform import Platform
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.build import FLOAT_MODEL, GraphForm, StageTiming, Verification
+from anynpu.records.diagnosis import Diagnosis
 from anynpu.runtime.base import choose
 from anynpu.source.load import identify
 from anynpu.store import Store
@@ -41,6 +42,7 @@ class ChipResult:
     verification: Verification | None = None
     evidence: Artifact | None = None
     graph: GraphForm | None = None
+    diagnosis: Diagnosis | None = None
     not_verified: str = ""
     error: AnyNpuError | None = None
     verdict: str = ""
@@ -223,6 +225,8 @@ def _build_chip(
     except AnyNpuError as error:
         found["error"] = error
     found["graph"] = _graph(steps, platform, made, result)
+    if isinstance(found.get("error"), AccuracyError):
+        found["diagnosis"] = diagnosed(steps, platform.name, made, result)
     seconds = round(time.monotonic() - started, 3)
     timings = timed.of(platform.name)
     return ChipResult(platform.name, platform, tuple(made), seconds=seconds, timings=timings, **found)
@@ -294,6 +298,17 @@ def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: Build
         return drawn
     except (AnyNpuError, OSError, KeyError, ValueError) as error:
         return empty(made[-1].manifest.format, f"no figures per layer: {error}")
+
+
+def diagnosed(steps: Steps, chip: str, made: Sequence[Artifact], result: BuildResult) -> Diagnosis | None:
+    """Returns where what was made loses the float model; None where its operators cannot be read."""
+    if not made or result.model is None or result.test is None:
+        return None
+    try:
+        return read_diagnosis(steps.diagnose(chip, (result.model, *made), result.test, result.calibration))
+    except AnyNpuError as error:
+        steps.notes.append(f"{chip}: no diagnosis: {error.message}")
+        return None
 
 
 def _judge_degenerate(model: Artifact) -> None:

@@ -70,7 +70,7 @@ def inspect(candidate: str, reference: str, floating: str, data: str, inner: str
     """
     subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
     twin = Artifact.open(Path(floating)) if floating else None
-    view = _onnx_view(subject, truth) if subject.manifest.format in _ONNX else _tflite_view(subject, twin)
+    view = onnx_view(subject, truth) if subject.manifest.format in _ONNX else tflite_view(subject, twin)
     notes = list(view.notes)
     everything = read_samples(Path(data))
     macs = sum(node.macs or 0 for node in view.outline.nodes)
@@ -106,7 +106,7 @@ def _tried(notes: list[str], what: str, make: Callable[[], dict[str, T]]) -> dic
         return {}
 
 
-def _onnx_view(subject: Artifact, truth: Artifact) -> View:
+def onnx_view(subject: Artifact, truth: Artifact) -> View:
     import onnx
 
     from anynpu.graph.outline import outline
@@ -125,7 +125,7 @@ def _onnx_view(subject: Artifact, truth: Artifact) -> View:
     return View(mine, matches, lambda: OrtInner(subject), lambda: OrtInner(truth))
 
 
-def _tflite_view(subject: Artifact, twin: Artifact | None) -> View:
+def tflite_view(subject: Artifact, twin: Artifact | None) -> View:
     from anynpu.runtime.litert import LiteRtInner
     from anynpu.targets.tflite import EQUALIZATION
     from anynpu.targets.tflite_given import WHAT as GIVEN_AS

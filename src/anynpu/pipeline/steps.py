@@ -15,7 +15,7 @@ import numpy as np
 
 from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
-from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing, Unsupported
 from anynpu.measure import calibrated, sources
 from anynpu.measure.labels import Labels, read_labels, require_fit
 from anynpu.measure.repeat import ANSWERS, Repetition, repeat
@@ -31,6 +31,7 @@ from anynpu.platform import Platform
 from anynpu.quantize.calibration import Dataset, checked, load_data, sample_digests, source_digest, split_holdout
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.build import Verification
+from anynpu.records.diagnosis import Diagnosis
 from anynpu.records.parts import own_version
 from anynpu.runtime import int8_sums, trial
 from anynpu.runtime.base import choose, sessions_for
@@ -47,6 +48,7 @@ ZOO_CALIBRATION, ZOO_TEST = 256, 500
 HOLDOUT_EVERY = 5
 TEXTS = ".txt"
 PROOF = "proof.json"
+DIAGNOSIS = "diagnosis.json"
 
 
 class Observer(Protocol):
@@ -525,6 +527,34 @@ class Steps:
 
         return self.run(chip, "layers", step, make).artifact
 
+    def diagnose(self, chip: str, chain: Sequence[Artifact], data: Artifact, calibration: Artifact | None) -> Artifact:
+        """Returns where the last artifact of a chain that can be read loses the float model, and by what cause."""
+        subject, twin = drawable(chain), float_twin(chain)
+        if subject is None or subject.digest == chain[0].digest:
+            raise Unsupported(f"nothing here reads the operators of {chain[-1].manifest.format}")
+        inputs = {"candidate": subject.digest, "reference": chain[0].digest, "data": data.digest}
+        if twin is not None:
+            inputs["float"] = twin.digest
+        count = 0 if calibration is None else int(calibration.manifest.details["samples"])
+        step = Step(
+            "diagnose", inputs, {"calibration_samples": count}, {"anynpu": own_version(), **_runtime_versions()}
+        )
+
+        def make(out: Path, work: Work) -> Manifest:
+            arguments = {
+                "candidate": str(subject.path),
+                "reference": str(chain[0].path),
+                "floating": str(twin.path) if twin else "",
+                "data": str(data.path),
+                "calibration_samples": count,
+            }
+            function = "anynpu.pipeline.diagnosis.run:diagnose"
+            answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
+            (out / DIAGNOSIS).write_text(schema.canonical_json(answer) + "\n", "utf-8")
+            return Manifest(format="diagnosis", main=DIAGNOSIS)
+
+        return self.run(chip, "diagnose", step, make).artifact
+
     def stream_layers(
         self, chip: str, made: Sequence[Artifact], model: Artifact, data: Artifact, layers: Artifact
     ) -> Mapping[str, float]:
@@ -546,6 +576,12 @@ class Steps:
         """The task's metric: what the user names, or the zoo's card; top-1 needs to be asked for."""
         source = self.request.source
         return self.request.metric or (zoo.card(source.zoo_name).metric if source.kind == "zoo" else "")
+
+
+def read_diagnosis(artifact: Artifact) -> Diagnosis:
+    """Returns the diagnosis that a diagnose step stored."""
+    found: Diagnosis = schema.from_dict(Diagnosis, schema.read_json(artifact.main), str(artifact.main))
+    return found
 
 
 def _sourced(source: load.ModelSource, arguments: Mapping[str, Any], **how: Any) -> Any:

@@ -197,7 +197,7 @@ def quantize_file(
         model = read_model(original)
     ranges = file_ranges(original, data, plan, progress, followers)
     if plan.bias_correction:
-        means = channel_means(_runner(original), data, weighted_inputs(model), ranges, plan)
+        means = channel_means(runner(original), data, weighted_inputs(model), ranges, plan)
         correct_biases(model, means, plan.weights == "per-channel")
     calibrated = time.perf_counter()
     content = (write or _named)(pack_model(model), ranges, plan)
@@ -227,7 +227,7 @@ def _equalized(content: bytes, data: Dataset, factors: dict[str, list[float]] | 
 def _peaks(content: bytes, data: Dataset, names: Sequence[str]) -> ChannelPeaks:
     """Returns the largest magnitude of each channel of some tensors over the data."""
     peaks = ChannelPeaks(dict.fromkeys(names, -1))
-    run = _runner(content) if names else None
+    run = runner(content) if names else None
     for index in range(data.count):
         if run is not None:
             peaks.observe(run(data.sample(index)))
@@ -276,11 +276,11 @@ def file_ranges(
     """Returns the range of every activation of a float .tflite file over the data."""
     whole = border_names(read_model(content))[1]
     behind = followers(content) if followers is not None else {}
-    run, how = _runner(content), (plan.method, plan.percentile, plan.bits, plan.symmetric)
+    run, how = runner(content), (plan.method, plan.percentile, plan.bits, plan.symmetric)
     return collect(run, data, *how, progress, whole, behind)
 
 
-def _runner(content: bytes) -> Callable[[dict[str, Array]], dict[str, Array]]:
+def runner(content: bytes) -> Callable[[dict[str, Array]], dict[str, Array]]:
     """Returns a function that gives every activation of a float .tflite file for one sample."""
     tensors = activation_indices(read_model(content))
     interpreter = _interpreter(content)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from anynpu.records.diagnosis import Diagnosis
 from anynpu.records.shared import ErrorForm, Fidelity, Threshold
 from anynpu.schema import Whole, about, rest
 
@@ -274,6 +275,7 @@ class ChipForm(Whole):
     seconds: float
     timings: tuple[StageTiming, ...] = ()
     graph: GraphForm | None = about("the operators in order: where each runs, its cost, its outputs' error", None)
+    diagnosis: Diagnosis | None = about("where the accuracy is lost, of a chip that failed the gate", None)
 
     @property
     def details(self) -> DetailsForm:

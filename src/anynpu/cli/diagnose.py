@@ -1,0 +1,82 @@
+"""anynpu diagnose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from anynpu import schema
+from anynpu.cli.progress import observer
+from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, argument, flag, verb
+from anynpu.records.diagnosis import Diagnosis, TensorLoss
+from anynpu.records.parts import as_json, own_version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnose(Common):
+    """A build, and how much is shown of it."""
+
+    out: Path = argument(metavar="OUT")
+    chips: tuple[str, ...] = flag("Only this chip of the build.", (), "-t", "--target", metavar="CHIP")
+    top: int = flag("How many tensors the table has.", 10, least=1, shown=True)
+
+
+@verb(Diagnose)
+def diagnose(asked: Diagnose) -> int:
+    """Say where a build loses the float model: each tensor's error, the cause, the repair; status 1 if it is sick.
+
+    The error of every tensor is split in two: what its own operator made, and what came with the inputs. The tensors
+    where most is made stand in the table. A cause that has a name is reported with its evidence and what helps.
+
+    \b
+    anynpu build -m net.onnx -t cpu,tflite --data photos/ -o out
+    anynpu diagnose out
+    """
+    from anynpu.pipeline.diagnosis.builds import diagnose_build, read_request
+
+    request = read_request(asked.out, [chip for text in asked.chips for chip in text.split(",")])
+    with observer(asked.quiet) as watcher:
+        found = diagnose_build(request, asked.store(), watcher)
+    sick = any(each.diagnosis is not None and not each.diagnosis.healthy for each in found)
+    if asked.json:
+        record = {"schema_version": 1, "kind": "diagnosis", "anynpu": own_version(), "output": str(asked.out)}
+        click.echo(as_json({**record, "chips": schema.to_dict(found, whole=True)}), nl=False)
+        return int(sick)
+    for each in found:
+        if each.diagnosis is None:
+            click.echo(f"{each.chip}: no diagnosis: {each.reason}")
+        else:
+            _print(each.chip, each.diagnosis, asked.top)
+    return int(sick)
+
+
+def _print(chip: str, found: Diagnosis, top: int) -> None:
+    state = "healthy" if found.healthy else "sick"
+    click.echo(f"{chip}: {state}: the worst output, {found.worst_output}, has {found.sqnr_db:.1f} dB SQNR")
+    for cause in found.causes:
+        more = f" and {cause.places - 1} more" if cause.places > 1 else ""
+        click.echo(f"  {cause.cause} at {cause.tensor}{more}: {cause.evidence}")
+        click.echo(f"    what helps: {cause.repair}")
+    if found.first_bad:
+        click.echo(f"  the first tensor below 20 dB is {found.first_bad}")
+    for note in found.notes:
+        click.echo(f"  {note}")
+    rows = sorted(found.tensors, key=lambda loss: loss.made_db)[:top]
+    if rows:
+        print_table([_row(loss) for loss in rows], title=f"{chip}: where most is lost ({found.samples} samples)")
+
+
+def _row(loss: TensorLoss) -> dict[str, str]:
+    return {
+        "tensor": loss.tensor,
+        "operator": loss.operator,
+        "made dB": f"{loss.made_db:.1f}",
+        "inherited dB": f"{loss.inherited_db:.1f}",
+        "in all dB": f"{loss.sqnr_db:.1f}",
+        "from": f"{loss.low:.4g}",
+        "to": f"{loss.high:.4g}",
+        "step": "-" if loss.step is None else f"{loss.step:.4g}",
+    }

@@ -1,0 +1,248 @@
+"""Executes a build, the float model and the float model cut at every tensor, and says what they show together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anynpu import schema
+from anynpu.artifact import Artifact
+from anynpu.errors import AnyNpuError
+from anynpu.measure.fidelity import compare_outputs
+from anynpu.measure.layers import Match
+from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.measure.verify import REFERENCES, compared, run_all
+from anynpu.pipeline.diagnosis.causes import BAD_DB, Case, causes_of
+from anynpu.pipeline.diagnosis.cut import cut_model
+from anynpu.pipeline.diagnosis.figures import Figures, empty_figures
+from anynpu.pipeline.layers import onnx_view, tflite_view
+from anynpu.quantize.followers import Follower
+from anynpu.records.diagnosis import Cause, Diagnosis, TensorLoss
+from anynpu.runtime.base import choose, stored_inputs
+from anynpu.tensors import Array, by_name
+
+if TYPE_CHECKING:
+    from anynpu.graph.outline import Outline
+    from anynpu.pipeline.layers import View
+
+MAX_SAMPLES = 8
+MACS_BUDGET = 12_000_000_000
+"""What the samples of the inner tensors may cost together; two are taken whatever they cost."""
+_ONNX = ("onnx", "onnx-ort")
+_SATURATED_DB = 6.0
+"""Kernels that lose as much against the file's own arithmetic are to blame."""
+_STANDING = 1e-4
+_ALIKE, _APART = 0.99, 0.9
+"""Vectors with a mean cosine above the first are all alike, below the second they differ."""
+
+
+def diagnose(candidate: str, reference: str, floating: str, data: str, calibration_samples: int = 0) -> dict[str, Any]:
+    """Returns the diagnosis of an artifact as JSON data (runs in a child process)."""
+    from anynpu.tool import report_progress
+
+    subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
+    twin = Artifact.open(Path(floating)) if floating else None
+    samples = read_samples(Path(data))
+    samples = samples.first(min(len(samples), 32))
+    expected = run_all(choose(truth.manifest.format, REFERENCES.get(truth.manifest.format))(truth), samples, truth)
+    session = choose(subject.manifest.format)(subject)
+    got = run_all(session, samples, truth)
+    outputs = compared(expected, got, truth)
+    worst = min(outputs, key=lambda name: outputs[name].sqnr_db)
+    notes: list[str] = []
+    causes = [*_of_outputs(expected, got)]
+    case, taken = _inner_case(subject, truth, twin, samples, calibration_samples, notes, report_progress)
+    sick = outputs[worst].sqnr_db < BAD_DB or bool(outputs[worst].lost)
+    found = causes_of(case)
+    causes += found if sick else [cause for cause in found if cause.cause == "dead rectifier"]
+    causes += _of_kernels(session, samples, expected, outputs[worst].sqnr_db, truth)
+    tensors = tuple(_loss(case.figures[n]) for n in _in_order(case) if case.figures[n].followed is None)
+    first = next((loss.tensor for loss in tensors if loss.sqnr_db < BAD_DB), "") if sick else ""
+    if sick and not causes and tensors:
+        most = sorted(tensors, key=lambda loss: loss.made_db)[:3]
+        named = ", ".join(f"{loss.tensor} ({loss.made_db:.1f} dB)" for loss in most)
+        notes.append(f"no single cause: the errors of many tensors add up; the largest are made at {named}")
+    result = Diagnosis(
+        worst_output=worst,
+        sqnr_db=round(outputs[worst].sqnr_db, 3),
+        samples=taken,
+        healthy=not sick and not causes,
+        first_bad=first,
+        causes=tuple(causes),
+        tensors=tensors,
+        notes=tuple(notes),
+    )
+    record: dict[str, Any] = schema.to_dict(result, whole=True)
+    return record
+
+
+def _inner_case(
+    subject: Artifact,
+    truth: Artifact,
+    twin: Artifact | None,
+    samples: SampleSet,
+    calibration_samples: int,
+    notes: list[str],
+    progress: Any,
+) -> tuple[Case, int]:
+    """Returns the figures of every inner tensor, and over how many samples they are."""
+    view = onnx_view(subject, truth) if subject.manifest.format in _ONNX else tflite_view(subject, twin)
+    floating = truth if subject.manifest.format in _ONNX else twin
+    outputs = tuple(spec.name for spec in truth.manifest.outputs)
+    if floating is None or not view.matches:
+        notes.extend(view.notes)
+        return Case((), {}, frozenset(), outputs), 0
+    graph, followers = _float_graph(floating)
+    matches = tuple({match.reference: match for match in reversed(view.matches)}.values())
+    macs = sum(node.macs or 0 for node in graph.nodes)
+    chosen = samples.first(max(2, min(MAX_SAMPLES, MACS_BUDGET // max(macs, 1))))
+    kinds = {name: node.kind for node in graph.nodes for name in node.outputs}
+    named = {match.name: kinds.get(match.reference, "input") for match in matches}
+    figures = empty_figures(matches, view.outline.tensors, named, followers)
+    try:
+        _collect(view, floating, truth, matches, figures, chosen, progress)
+    except AnyNpuError as error:
+        notes.append(f"no error per tensor: {error.message}")
+        return Case((), {}, frozenset(), outputs), 0
+    constants = frozenset(name for name, tensor in graph.tensors.items() if tensor.constant)
+    counted = {name: each for name, each in figures.items() if each.count}
+    return Case(graph.nodes, counted, constants, outputs, calibration_samples or None), len(chosen)
+
+
+def _float_graph(floating: Artifact) -> tuple[Outline, Mapping[str, Follower]]:
+    """Returns the operators of a float model, and the functions behind its tensors."""
+    if floating.manifest.format == "onnx":
+        import onnx
+
+        from anynpu.graph.outline import outline
+        from anynpu.quantize.onnx_functions import followers
+        from anynpu.quantize.qdq import prepare
+
+        model = onnx.load(floating.main)
+        return outline(model), followers(prepare(model).graph)
+    from anynpu.lowering.followers import followers as tflite_followers
+    from anynpu.targets.tflite_outline import outline as tflite_outline
+
+    try:
+        behind = tflite_followers(floating.main.read_bytes())
+    except AnyNpuError:
+        behind = {}  # a file of another converter, with operators that the reader does not know
+    return tflite_outline(floating.main), behind
+
+
+def _collect(
+    view: View,
+    floating: Artifact,
+    truth: Artifact,
+    matches: Sequence[Match],
+    figures: Mapping[str, Figures],
+    samples: SampleSet,
+    progress: Any,
+) -> None:
+    subject: Any = view.subject()
+    reference: Any = view.reference()
+    like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
+    fed = [match.reference for match in matches if figures[match.reference].followed is None]
+    cut = cut_model(floating, fed)
+    for index, sample in enumerate(samples):
+        given = stored_inputs(reference, sample, like)
+        wanted = dict(reference.tensors(given, [match.reference for match in matches])) | given
+        stored = subject.tensors(stored_inputs(subject, sample, like), [match.subject for match in matches])
+        ours: dict[str, Array] = {}
+        for match in matches:
+            value, reached = stored.get(match.subject), wanted.get(match.reference)
+            if value is not None and reached is not None and value.shape == reached.shape:
+                lifted = value if match.factors is None else value / match.factors
+                ours[match.reference] = np.asarray(lifted, reached.dtype)
+        computed = cut({**wanted, **ours})
+        for name, value in ours.items():
+            if wanted[name].dtype.kind == "f" and wanted[name].size:
+                between = computed.get(name) if figures[name].followed is None else None
+                figures[name].add(wanted[name], value, between if name not in given else None)
+        progress(index + 1, len(samples))
+
+
+def _in_order(case: Case) -> list[str]:
+    """Returns the tensors with figures in the order of execution, inputs first."""
+    made = [name for node in case.nodes for name in node.outputs if name in case.figures]
+    return [*(name for name in case.figures if name not in {*made}), *made]
+
+
+def _loss(figures: Figures) -> TensorLoss:
+    return TensorLoss(
+        tensor=figures.name,
+        operator=figures.operator,
+        sqnr_db=round(figures.sqnr_db, 2),
+        made_db=round(figures.made_db, 2),
+        inherited_db=round(figures.inherited_db, 2),
+        low=float(f"{figures.low:.6g}"),
+        high=float(f"{figures.high:.6g}"),
+        step=None if figures.step is None else float(f"{figures.step:.6g}"),
+    )
+
+
+def _of_outputs(expected: Mapping[str, Array], got: Mapping[str, Array]) -> list[Cause]:
+    """Returns what the outputs alone show: a float model that stands still, vectors that are all alike."""
+    found = []
+    for name, values in expected.items():
+        if values.dtype.kind != "f" or len(values) < 4:
+            continue
+        size, moved = float(np.abs(values).max()), float(np.ptp(values, axis=0).max())
+        if moved <= _STANDING * size or size == 0.0:
+            found.append(
+                Cause(
+                    cause="degenerate model",
+                    tensor=name,
+                    evidence=f"the float model's output moves by {moved:.3g} over {len(values)} samples of {size:.3g}",
+                    repair="check the export, the checkpoint and how the samples are prepared",
+                )
+            )
+            continue
+        float_alike, alike = _mean_cosine(values), _mean_cosine(got[name])
+        if values.ndim == 2 and values.shape[1] >= 16 and alike > _ALIKE and float_alike < _APART:
+            found.append(
+                Cause(
+                    cause="collapsed embeddings",
+                    tensor=name,
+                    evidence=f"the mean cosine of two samples is {alike:.3f}, in the float model {float_alike:.3f}",
+                    repair="look at the first bad tensor below; -O activations=int16 keeps the vectors apart",
+                )
+            )
+    return found
+
+
+def _mean_cosine(values: Array) -> float:
+    """Returns the mean cosine of the vectors of two different samples."""
+    rows = np.asarray(values.reshape(len(values), -1), np.float64)
+    unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-30)
+    total = unit.sum(axis=0)
+    return float((total @ total - len(unit)) / (len(unit) * (len(unit) - 1)))
+
+
+def _of_kernels(
+    session: Any, samples: SampleSet, expected: Mapping[str, Array], sqnr_db: float, truth: Artifact
+) -> list[Cause]:
+    """Returns the kernels of this host as a cause, where the file's own arithmetic is far nearer to the float model."""
+    from anynpu.runtime.ort import OrtSession, run_named
+
+    if not isinstance(session, OrtSession) or sqnr_db > BAD_DB + _SATURATED_DB:
+        return []
+    plain, few = session.other_kernels()["plain"], samples.first(2)
+    names = [spec.name for spec in session.outputs]
+    rows = [run_named(plain, names, sample) for sample in few]
+    real = {s.name: np.concatenate([s.to_real(row[s.name]) for row in rows]) for s in session.outputs}
+    wanted = {name: values[: len(few)] for name, values in expected.items()}
+    exact_db = min(f.sqnr_db for f in compare_outputs(wanted, real).values())
+    if exact_db < sqnr_db + _SATURATED_DB:
+        return []
+    return [
+        Cause(
+            cause="saturating host kernels",
+            tensor=names[0],
+            evidence=f"{sqnr_db:.1f} dB as this host runs it, {exact_db:.1f} dB in the file's own arithmetic",
+            repair="session.x64quantprecision=1, weights of 7 bits, or a CPU with VNNI",
+        )
+    ]
