@@ -47,6 +47,8 @@ __all__ = ["convert_float", "convert_module", "in_layout", "inline_buffers", "qu
 Figures = dict[str, Any]
 Writer = Callable[[bytes, Mapping[str, Range], QuantPlan], bytes]
 Finder = Callable[[bytes], Mapping[str, Follower]]
+SMOOTHING_SAMPLES = 32
+"""The loudness of channels around normalisations shows in a few samples."""
 Smoother = Callable[[bytes, Callable[[Sequence[str]], ChannelPeaks]], tuple[bytes, dict[str, list[float]]]]
 
 
@@ -191,7 +193,7 @@ def quantize_file(
     if plan.equalize and plan.bits == 8 and plan.weights == "per-channel":
         if smooth is not None:
             content = original
-            original, lifted = smooth(content, lambda names: _peaks(content, data, names))
+            original, lifted = smooth(content, lambda names: _peaks(content, data, names, SMOOTHING_SAMPLES))
             factors |= lifted
         original = _equalized(original, data, factors)
         model = read_model(original)
@@ -224,11 +226,11 @@ def _equalized(content: bytes, data: Dataset, factors: dict[str, list[float]] | 
     return pack_model(model)
 
 
-def _peaks(content: bytes, data: Dataset, names: Sequence[str]) -> ChannelPeaks:
-    """Returns the largest magnitude of each channel of some tensors over the data."""
+def _peaks(content: bytes, data: Dataset, names: Sequence[str], samples: int | None = None) -> ChannelPeaks:
+    """Returns the largest magnitude of each channel of some tensors over the data, or over about so many samples."""
     peaks = ChannelPeaks(dict.fromkeys(names, -1))
-    run = runner(content) if names else None
-    for index in range(data.count):
+    run = runner(content, names) if names else None
+    for index in range(0, data.count, max(1, data.count // (samples or data.count))):
         if run is not None:
             peaks.observe(run(data.sample(index)))
     return peaks
@@ -280,9 +282,11 @@ def file_ranges(
     return collect(run, data, *how, progress, whole, behind)
 
 
-def runner(content: bytes) -> Callable[[dict[str, Array]], dict[str, Array]]:
-    """Returns a function that gives every activation of a float .tflite file for one sample."""
+def runner(content: bytes, names: Sequence[str] = ()) -> Callable[[dict[str, Array]], dict[str, Array]]:
+    """Returns a function that gives every activation of a float .tflite file for one sample, or those named."""
     tensors = activation_indices(read_model(content))
+    if names:
+        tensors = {index: name for index, name in tensors.items() if name in names}
     interpreter = _interpreter(content)
     details = {entry["name"]: entry["index"] for entry in interpreter.get_input_details()}
 
