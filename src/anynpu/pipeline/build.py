@@ -30,6 +30,8 @@ from anynpu.targets.data import require_data
 
 NOT_EXECUTED = "not executed"
 """The result of a chip whose file was made and proves nothing yet."""
+NO_REFERENCE = ("degenerate-output", "non-finite-output", "differing values")
+"""Shortfalls that say what is wrong already: the float model itself, or a value that a compiler did not repeat."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +227,8 @@ def _build_chip(
     except AnyNpuError as error:
         found["error"] = error
     found["graph"] = _graph(steps, platform, made, result)
-    if isinstance(found.get("error"), AccuracyError):
+    failure = found.get("error")
+    if isinstance(failure, AccuracyError) and failure.metric not in NO_REFERENCE:
         found["diagnosis"] = diagnosed(steps, platform.name, made, result)
     seconds = round(time.monotonic() - started, 3)
     timings = timed.of(platform.name)
