@@ -20,10 +20,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias
 
 from anynpu import errors
 from anynpu.errors import AnyNpuError, Finding, ToolFailed, ToolMissing
@@ -54,6 +54,30 @@ Process: TypeAlias = subprocess.Popen[bytes]
 """What `attend` and `converse` return, for those who keep it."""
 
 
+class Forked(Protocol):
+    """A child that another process has forked for us (anynpu.nursery)."""
+
+    pid: int
+    returncode: int | None
+
+    @property
+    def stdout(self) -> IO[str] | None:
+        """What it prints."""
+
+    def settle(self) -> None:
+        """Waits for its end without giving up its number."""
+
+    def wait(self) -> int:
+        """Returns its status."""
+
+
+Spawned: TypeAlias = subprocess.Popen[str] | Forked
+Spawner: TypeAlias = Callable[[Sequence[str], Path, dict[str, str]], AbstractContextManager[Spawned]]
+
+forked: Spawner | None = None
+"""What starts the children of `call` within `nursery.warm_children`."""
+
+
 @functools.cache
 def version_of(package: str, extra: str = "build") -> str:
     """Returns the installed version of a Python package without importing it, or raises ToolMissing."""
@@ -73,6 +97,7 @@ def run(
     on_line: Callable[[str], None] | None = None,
     hint: str = "",
     keep_stdin: bool = False,
+    spawned_by: Spawner | None = None,
 ) -> Completed:
     """Runs a program to its end and returns its output; a failure raises ToolFailed with the last lines of its log.
 
@@ -85,10 +110,11 @@ def run(
     env |= {"LC_ALL": "C.UTF-8", **(environment or {})}
     started = time.monotonic()
     lines: list[str] = []
-    with log.open("a", encoding="utf-8") as sink, _spawn([program, *argv[1:]], cwd, env, keep_stdin) as process:
+    start = spawned_by or functools.partial(spawn, keep_stdin=keep_stdin)
+    with log.open("a", encoding="utf-8") as sink, start([program, *argv[1:]], cwd, env) as process:
         sink.write("$ " + " ".join(argv) + "\n")
         expired = _drain(process, timeout_s, sink.write, lines, on_line)
-        _kill_group(process)  # what it left running in the background
+        kill_group(process)  # what it left running in the background
         status = process.wait()
     if expired:
         raise _failure(f"{argv[0]} did not finish within {timeout_s:g} s", argv, status, log, lines, hint)
@@ -98,7 +124,8 @@ def run(
 
 
 @contextmanager
-def _spawn(argv: Sequence[str], cwd: Path, env: dict[str, str], keep_stdin: bool) -> Iterator[subprocess.Popen[str]]:
+def spawn(argv: Sequence[str], cwd: Path, env: dict[str, str], keep_stdin: bool) -> Iterator[Spawned]:
+    """Yields a process in a group of its own, which is killed at the end of the block."""
     process = subprocess.Popen(
         argv,
         cwd=cwd,
@@ -113,7 +140,7 @@ def _spawn(argv: Sequence[str], cwd: Path, env: dict[str, str], keep_stdin: bool
     try:
         yield process
     finally:
-        _kill_group(process)
+        kill_group(process)
         process.wait()
         for stream in (process.stdin, process.stdout):
             if stream:
@@ -144,17 +171,24 @@ def interactive(
     )
 
 
-def attend(module: str, *arguments: str, descriptors: Sequence[int], output: int) -> subprocess.Popen[bytes]:
+def attend(
+    module: str,
+    *arguments: str,
+    descriptors: Sequence[int],
+    output: int,
+    environment: Mapping[str, str] | None = None,
+) -> Process:
     """Starts one of our own modules to serve this process through descriptors that it inherits; `end` ends it.
 
     Its stdin stays open as long as this process lives; what it prints goes to the descriptor `output`. The environment
-    is this process's own: it stands in for it.
+    is this process's own, since it stands in for it, unless another is given.
     """
     return subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=output,
         stderr=output,
+        env=environment,
         pass_fds=tuple(descriptors),
         start_new_session=True,  # Ctrl-C is for us, and we tell it
     )
@@ -177,23 +211,24 @@ def converse(argv: Sequence[str], *, cwd: Path, log: Path, environment: Mapping[
 
 def end(process: subprocess.Popen[bytes]) -> int:
     """Kills a program and all it started, and returns its status."""
-    _kill_group(process)
+    kill_group(process)
     return process.wait()
 
 
-def _kill_group(process: subprocess.Popen[Any]) -> None:
+def kill_group(process: Spawned | Process) -> None:
+    """Kills a process and all that belongs to its group."""
     # Not poll(): it would reap a leader that has ended, and its group, which may outlive it, could not be named safely.
     if process.returncode is not None:
         return
     if os.name == "posix":
         with suppress(ProcessLookupError, PermissionError):  # macOS refuses for a group of ended processes
             os.killpg(process.pid, signal.SIGKILL)
-    else:
+    elif isinstance(process, subprocess.Popen):
         process.kill()
 
 
 def _drain(
-    process: subprocess.Popen[str],
+    process: Spawned,
     timeout_s: float,
     write: Callable[[str], object],
     lines: list[str],
@@ -204,7 +239,7 @@ def _drain(
 
     def strike() -> None:
         expired.set()
-        _kill_group(process)
+        kill_group(process)
 
     timer = threading.Timer(timeout_s, strike)
     timer.daemon = True
@@ -223,8 +258,10 @@ def _drain(
     return expired.is_set()
 
 
-def _wait_unreaped(process: subprocess.Popen[str]) -> None:
-    if os.name == "posix":
+def _wait_unreaped(process: Spawned) -> None:
+    if not isinstance(process, subprocess.Popen):
+        process.settle()
+    elif os.name == "posix":
         with suppress(ChildProcessError):
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:
@@ -260,6 +297,7 @@ def call(
     """Returns what our function "module:name" returns, called in a child process with JSON arguments.
 
     `answer` answers what the function asks by `ask`; `whole_environment` is for a function that runs the user's code.
+    Within `nursery.warm_children` the child is forked from a process that has imported much, except for user's code.
     """
     request, reply = scratch / "request.json", scratch / "reply.json"
     request.write_text(json.dumps({"function": function, "arguments": dict(arguments)}), "utf-8")
@@ -281,6 +319,7 @@ def call(
             environment=environment,
             on_line=_listener(progress, answer, scratch / ANSWER),
             keep_stdin=True,
+            spawned_by=None if whole_environment else forked,
         )
     except ToolFailed as failure:
         if failure.status == NO_ANSWER_FITS:
@@ -373,7 +412,7 @@ def _number(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot go into an answer")
 
 
-def _child(request_path: str, reply_path: str) -> int:
+def answer_request(request_path: str, reply_path: str) -> None:
     """Runs one request; ends at once when the parent dies, since nobody would take the answer."""
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
     sys.path.append(str(Path.cwd()))  # last: the user's modules are found, and hide nobody else's
@@ -390,4 +429,4 @@ def _child(request_path: str, reply_path: str) -> int:
 
 
 if __name__ == "__main__":
-    _child(sys.argv[1], sys.argv[2])
+    answer_request(sys.argv[1], sys.argv[2])

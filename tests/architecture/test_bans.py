@@ -30,7 +30,11 @@ def exits(module: Module) -> list[str]:
     """Only the command line ends the process, a child that tool.py starts or a decoder forks, and a vendor's worker."""
     if module.top in ("cli", "__main__") or module.name == "capsules.workers.serve":
         return []
-    children = {"tool": ("_child", "_answer"), "runtime.ethos_u.weights": ("_decode_all",)}
+    children = {
+        "tool": ("answer_request", "_answer"),
+        "nursery": ("_keep", "_live"),
+        "runtime.ethos_u.weights": ("_decode_all",),
+    }
     child = [f for f in module.functions() if f.name in children.get(module.name, ())]
     inside = {id(n) for f in child for n in ast.walk(f)}
     ends = [n for n in ast.walk(module.tree) if dotted(n) in ("sys.exit", "os._exit", "exit", "quit")]

@@ -138,7 +138,7 @@ def _forked(
         sys.argv = list(argv[3:])
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         try:
-            tool._child(argv[4], argv[5])
+            tool.answer_request(argv[4], argv[5])
         finally:
             os._exit(1)
     os.close(stdin), os.close(sink)

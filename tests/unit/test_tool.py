@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,16 @@ import pytest
 
 from anynpu import tool
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, Finding, ToolFailed, ToolMissing, Unsupported
+from anynpu.nursery import warm_children
 
 HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module", params=["started", "forked"], autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """How the children of `call` come into being; nothing else may tell the two apart."""
+    with warm_children() if request.param == "forked" else nullcontext():
+        yield
 
 
 class Own(Unsupported):

@@ -13,6 +13,7 @@ from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsu
 from anynpu.measure import sources
 from anynpu.measure.threshold import sentences
 from anynpu.measure.verify import Gate, judge
+from anynpu.nursery import warm_children
 from anynpu.pipeline.layers import empty, float_twin, graph
 from anynpu.pipeline.planner import Link, plan_all, source_format
 from anynpu.pipeline.request import Request
@@ -128,6 +129,7 @@ def platforms(names: Iterable[str]) -> tuple[Platform, ...]:
     return tuple(found.values())
 
 
+@warm_children()
 def build(request: Request, store: Store, observer: Observer) -> BuildResult:
     """Builds the model for every chip of the request. What concerns the model itself raises; what concerns one chip
     becomes that chip's result."""

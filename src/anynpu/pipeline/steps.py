@@ -211,7 +211,7 @@ class Steps:
             scratch=out.parent,
             log=work.log,
             answer=answer,
-            whole_environment=True,  # what the user's code reads in it counts
+            whole_environment=self.request.source.kind in ("torch", "zoo"),  # what the user's code reads in it counts
         )
         self.proofs[tuple(artifact.digest for artifact in samples)] = found["proof"]
         return schema.from_dict(Manifest, found["manifest"], "import"), found.get("dependencies")

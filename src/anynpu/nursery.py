@@ -1,0 +1,237 @@
+"""Children that start at once: a process that has imported what the steps of a build need, and forks for each call.
+
+A child is as much apart as one that `tool.call` starts from nothing: its own process, group and output, killed at its
+limit, gone when we are. It only does not import numpy, onnx and ONNX Runtime again, which takes longer than most steps.
+
+    us                          the nursery                    a keeper                  the child
+    asks, with three pipes  ->  forks                      ->  forks                 ->  leads a group, tells its number
+    reads its output, kills its group at the limit             waits, tells its status   runs the function
+    closes the pipes                                           lets its number go
+
+Linux alone: elsewhere a process with threads may not be forked.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+from anynpu import tool
+
+if sys.platform == "linux":
+    import resource
+
+    LIMITS = tuple(getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_"))
+
+IMPORTED = ("numpy", "onnx", "onnx.numpy_helper", "onnxruntime")
+PATIENCE_S = 60
+"""How long a child may take to be born, with all imports before it; then it is started from nothing instead."""
+BOUND_LATE = ("TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME")
+"""Variables that may differ from child to child, besides our own and those that name a tool."""
+
+
+class Child:
+    """A forked child, as `tool` handles processes."""
+
+    def __init__(self, pid: int, output: int, life: int, told: IO[bytes]) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdout: IO[str] = os.fdopen(output, encoding="utf-8", errors="replace")
+        self._life, self._told = life, told
+        self._ended: int | None = None
+
+    def settle(self) -> None:
+        """Waits for its end; its number stays its own until `close`."""
+        if self._ended is None:
+            self._ended = int(self._told.readline() or -signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Returns its status, the negative of a signal's number."""
+        self.settle()
+        assert self._ended is not None
+        self.returncode = self._ended
+        return self.returncode
+
+    def close(self) -> None:
+        """Lets go of all that is left of it."""
+        self.stdout.close()
+        os.close(self._life)
+        os.close(self._told.fileno())
+
+
+class Nursery:
+    """The parent's side: starts the nursery when the first child is wanted, and anew for another environment."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
+        self._started_with: Mapping[str, str] = {}
+        self._process: tool.Process | None = None
+        self._socket: socket.socket | None = None
+        self._closed = False
+
+    @contextmanager
+    def spawn(self, argv: Sequence[str], cwd: Path, env: dict[str, str]) -> Iterator[tool.Spawned]:
+        """Yields a child that runs `python -P -m anynpu.tool REQUEST REPLY`; a plain one where none is born."""
+        child = None
+        if os.getpid() == self._owner:
+            with suppress(OSError, ValueError), self._lock:
+                child = None if self._closed else self._born(argv[-2:], cwd, env)
+        if child is None:
+            with tool.spawn(argv, cwd, env, True) as process:
+                yield process
+            return
+        try:
+            yield child
+        finally:
+            tool.kill_group(child)
+            child.wait()
+            child.close()
+
+    def close(self) -> None:
+        """Ends the nursery for good; children that still run go on, and later ones are started from nothing."""
+        with self._lock:
+            self._closed = True
+            self._end()
+
+    def _end(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+        if self._process is not None:
+            tool.end(self._process)
+            if self._process.stdin:
+                self._process.stdin.close()
+        self._process = self._socket = None
+
+    def _born(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Child | None:
+        limits = [resource.getrlimit(kind) for kind in LIMITS]
+        wanted = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "limits": limits}
+        (output, said), (alive, life), (status, told) = os.pipe(), os.pipe(), os.pipe()
+        with ExitStack() as ours:
+            for end in (output, life, status):
+                ours.callback(os.close, end)
+            try:
+                socket.send_fds(self._connected(env), [json.dumps(wanted).encode()], [said, alive, told])
+            finally:
+                for end in (said, alive, told):  # before we wait: where nobody else holds them, nobody will answer
+                    os.close(end)
+            answered = select.select([status], [], [], PATIENCE_S)[0]
+            news = os.fdopen(status, "rb", closefd=False)
+            number = news.readline() if answered else b""
+            if not number:
+                self._end()
+                return None
+            ours.pop_all()
+        return Child(int(number), output, life, news)
+
+    def _connected(self, env: Mapping[str, str]) -> socket.socket:
+        decided = {k: v for k, v in env.items() if not _bound_late(k)}
+        if self._socket is None or decided != self._started_with:
+            self._end()
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            module, number = "anynpu.nursery", theirs.fileno()
+            self._process = tool.attend(module, str(number), descriptors=[number], output=nowhere, environment=env)
+            os.close(nowhere)
+            theirs.close()
+            self._socket, self._started_with = ours, decided
+        return self._socket
+
+
+def _bound_late(name: str) -> bool:
+    own_tool = name.endswith("_PATH") and name != "LD_LIBRARY_PATH"
+    return name in BOUND_LATE or name.startswith("ANYNPU_") or own_tool
+
+
+@contextmanager
+def warm_children() -> Iterator[None]:
+    """Lets every `tool.call` inside the block run in a forked child, but for those that run the user's code."""
+    if sys.platform != "linux" or tool.forked is not None:
+        yield
+        return
+    nursery = Nursery()
+    tool.forked = nursery.spawn
+    try:
+        yield
+    finally:
+        tool.forked = None
+        nursery.close()
+
+
+def serve(number: int) -> None:
+    """Forks a child for every request, until nobody can ask any more."""
+    connection = socket.socket(fileno=number)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
+    for name in IMPORTED:
+        with suppress(ImportError):
+            importlib.import_module(name)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(connection, 1 << 20, 3)
+        if not message:
+            return
+        wanted = json.loads(message)
+        request = json.loads(Path(wanted["arguments"][0]).read_text("utf-8"))
+        if (module := request["function"].partition(":")[0]).startswith("anynpu."):
+            with suppress(Exception):  # the child will say what is wrong with it
+                importlib.import_module(module)
+        if os.fork() == 0:
+            connection.close()
+            _keep(wanted, *descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def _keep(wanted: dict[str, Any], said: int, alive: int, told: int) -> None:
+    """Has a child, tells its status, and keeps its number until the parent has done with it."""
+    os.setsid()  # it outlives the nursery if it must
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if (child := os.fork()) == 0:
+        _live(wanted, said, alive, told)
+    os.close(said)
+    ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    if ended is not None:
+        status = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        os.write(told, f"{status}\n".encode())
+    os.close(told)
+    os.read(alive, 1)
+    os.waitpid(child, 0)
+    os._exit(0)
+
+
+def _live(wanted: dict[str, Any], said: int, alive: int, told: int) -> None:
+    """Becomes what a process started from nothing would be, and runs the request."""
+    try:
+        os.setsid()
+        os.write(told, f"{os.getpid()}\n".encode())
+        os.close(told)
+        for theirs, own in ((alive, 0), (said, 1), (said, 2)):
+            os.dup2(theirs, own)
+        os.close(alive)
+        os.close(said)
+        os.chdir(wanted["cwd"])
+        os.environ.clear()
+        os.environ.update(wanted["env"])
+        for kind, limit in zip(LIMITS, wanted["limits"], strict=True):
+            if resource.getrlimit(kind) != tuple(limit):
+                resource.setrlimit(kind, tuple(limit))
+        sys.argv[:] = ["anynpu.tool", *wanted["arguments"]]
+        tool.answer_request(*wanted["arguments"])
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))
