@@ -8,4 +8,4 @@ LARGE = "hello"
 
 def flags(name: str) -> list[str]:
     """Returns the arguments of a build of a model of the zoo, besides the chips."""
-    return ["-m", f"zoo:{name}", *(("--limit", "16") if name == LARGE else ())]
+    return ["-m", f"zoo:{name}", *(("--limit", "8") if name == LARGE else ())]
