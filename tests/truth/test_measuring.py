@@ -18,8 +18,9 @@ from anynpu.measure.energy import CsvMeter, Rapl, Reading, Sensors, account, rea
 from anynpu.measure.inference import bca
 from anynpu.measure.load import Runner, Settings, Trace
 from anynpu.measure.subject import Infer
-from anynpu.records.bench import BenchRecord, BenchSettings, Late, Queue, Used
+from anynpu.records.bench import BenchRecord, BenchSettings, Late, Queue
 from anynpu.records.eval import ClassFigures, EvalRecord
+from anynpu.records.host import Used
 from anynpu.records.shared import Figure
 from anynpu.schema import to_dict
 from anynpu.tasks import yolo

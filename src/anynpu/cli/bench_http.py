@@ -22,7 +22,8 @@ from anynpu.measure.web.limit import find_limit
 from anynpu.measure.web.process import find_server
 from anynpu.measure.web.record import record_of
 from anynpu.measure.web.target import open_target
-from anynpu.records.bench import BenchRecord, Http, LimitStep, RateLimit
+from anynpu.records.bench import BenchRecord
+from anynpu.records.web import Http, LimitStep, RateLimit
 
 ONLY_ARTIFACTS = (
     *("device", "scope", "preprocess", "post", "others", "streams"),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from anynpu.measure import workers
 from anynpu.measure.timer import clock
-from anynpu.records.bench import Machine, Span, Used
+from anynpu.records.host import Machine, Span, Used
 
 ROOT = Path("/")
 BUSY_CORES = 0.5

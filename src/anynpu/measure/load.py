@@ -24,7 +24,7 @@ from anynpu.measure import host, stats
 from anynpu.measure.energy import Meter, Reading
 from anynpu.measure.subject import RUN, Subject
 from anynpu.measure.timer import Timer, calibrate, clock
-from anynpu.records.bench import Machine, Used
+from anynpu.records.host import Machine, Used
 
 SINGLE, MULTI, SERVER, OFFLINE = "single-stream", "multi-stream", "server", "offline"
 SCENARIOS = (SINGLE, MULTI, SERVER, OFFLINE)

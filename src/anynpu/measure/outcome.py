@@ -16,7 +16,6 @@ from anynpu.records.bench import (
     Checked,
     Cold,
     EnergyForm,
-    Host,
     Late,
     Latency,
     Queue,
@@ -27,6 +26,7 @@ from anynpu.records.bench import (
     TimerForm,
     WarmUpForm,
 )
+from anynpu.records.host import Host
 from anynpu.records.shared import ErrorForm, Summary
 from anynpu.schema import from_json
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from anynpu.records.build import Receipt
+from anynpu.records.host import Host
 from anynpu.records.shared import ErrorForm, Summary
+from anynpu.records.web import Http
 from anynpu.schema import Throughout, about, rest
 
 
@@ -107,110 +109,6 @@ class Together:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Connections:
-    """Connections to a server."""
-
-    limit: int | None = None
-    opened: int | None = None
-    most_busy: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Process:
-    """What the processes of a server used."""
-
-    program: str = ""
-    pids: tuple[int, ...] = ()
-    cores_used: float = 0.0
-    cpu_ms_per_request: float | None = None
-    rss_bytes: int = 0
-    most_rss_bytes: int = 0
-    rest: Mapping[str, object] = rest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    """A server as it describes itself, and its processes where they run here."""
-
-    software: str = ""
-    models: tuple[str, ...] = ()
-    info: Mapping[str, object] = field(default_factory=dict)
-    info_digest: str = ""
-    process: Process | None = None
-    why: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class NoOp:
-    """A request that computes nothing: the client's own share."""
-
-    requests: int | None = None
-    median_ms: float | None = None
-    max_ms: float | None = None
-    cpu_us_per_request: float | None = None
-    rest: Mapping[str, object] = rest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Client:
-    """What the load generator itself used."""
-
-    cpu_us_per_request: float = 0.0
-    cores_used: float = 0.0
-    no_op: NoOp | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LimitStep:
-    """One rate that was tried."""
-
-    rate_per_s: float | None = None
-    connections: int | None = None
-    answered_per_s: float = 0.0
-    median_ms: float | None = None
-    p99_ms: float | None = None
-    failed: int = 0
-    kept: bool = False
-    why: str = ""
-    rest: Mapping[str, object] = rest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class RateLimit:
-    """The highest rate that a server keeps up with."""
-
-    kept_per_s: float | None = None
-    not_kept_per_s: float | None = None
-    closed_per_s: float | None = None
-    steps: tuple[LimitStep, ...] = ()
-    rest: Mapping[str, object] = rest()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Http:
-    """A server, measured from outside."""
-
-    label: str = about("client-side latency: with the network, the server's queue and the client's share", "")
-    loop: str = about("open: arrivals wait for nothing; closed: each connection waits for its answer", "")
-    url: str = ""
-    route: str = ""
-    model: str = ""
-    batch: int = 1
-    timeout_s: float | None = None
-    connections: Connections = field(default_factory=Connections)
-    requests: int = 0
-    failed: int = about("requests without a right answer", 0)
-    outcomes: Mapping[str, int] = field(
-        default_factory=dict, metadata={"help": "requests by status, and by what was wrong with the answer"}
-    )
-    example: str = about("the beginning of the first answer that was not right", "")
-    retried: int = about("sent again, because the server closed an idle connection in that moment", 0)
-    server: Server = field(default_factory=Server)
-    client: Client = field(default_factory=Client)
-    limit: RateLimit | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class WarmUpForm:
     """The runs before the measurement; `stable` is null where a number of them was asked for."""
 
@@ -285,64 +183,6 @@ class EnergyForm:
     net_j: float | None = about("null where the machine drew no less at rest", None)
     gross_j_per_inference: float | None = None
     net_j_per_inference: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Span:
-    """How a figure of the machine went over the window."""
-
-    first: float
-    last: float
-    min: float
-    max: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What the machine is and how it is set; what it does not tell is null."""
-
-    cpu: str | None = None
-    name: str = ""
-    system: str = ""
-    python: str = ""
-    cores: int | None = None
-    affinity: tuple[int, ...] | None = None
-    governor: str | None = None
-    turbo: bool | None = None
-    load_1min: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Used:
-    """What was used in the measured window."""
-
-    wall_s: float = 0.0
-    cpu_user_s: float = 0.0
-    cpu_system_s: float = 0.0
-    cores_used: float = 0.0
-    other_cores_used: float | None = None
-    stolen_cores: float | None = None
-    held_back_s: float = 0.0
-    asleep_s: float = 0.0
-    involuntary_switches: int = 0
-    worker_processes: int = 0
-    worker_cpu_s: float = 0.0
-    peak_rss_bytes: int = 0
-    peak_rss_of: str = ""
-    rss_delta_bytes: int | None = None
-    worker_peak_rss_bytes: int = 0
-    frequency_mhz: Span | None = None
-    temperature_c: Span | None = None
-    gc_collections: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Host(Machine, Used):
-    """The machine, what was used in the measured window, and what the garbage collector did."""
-
-    gc: str = ""
-    timed_share: float | None = None
-    rest: Mapping[str, object] = rest()
 
 
 @dataclass(frozen=True, kw_only=True)

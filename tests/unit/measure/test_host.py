@@ -14,7 +14,7 @@ import numpy as np
 
 from anynpu.measure import host
 from anynpu.measure.timer import clock
-from anynpu.records.bench import Span, Used
+from anynpu.records.host import Span, Used
 
 
 def write(path, text):

@@ -22,7 +22,7 @@ from anynpu.measure.web.exchange import request_bytes
 from anynpu.measure.web.generator import Plan, Sample, Samples, generate
 from anynpu.measure.web.process import ServerProcess
 from anynpu.measure.web.target import Target, closed_plan, first_request
-from anynpu.records.bench import NoOp, Process
+from anynpu.records.web import NoOp, Process
 
 NO_OP_REQUESTS, NO_OP_S = 300, 3.0
 WARM_REQUESTS, WARM_S = 20, 0.5

@@ -14,7 +14,7 @@ from anynpu.measure import stats
 from anynpu.measure.load import SERVER, SINGLE, Settings, WarmUp
 from anynpu.measure.outcome import verdict
 from anynpu.measure.web.bench import OPEN_CONNECTIONS, WebBench, WebResult
-from anynpu.records.bench import LimitStep, RateLimit
+from anynpu.records.web import LimitStep, RateLimit
 
 MOST_CONNECTIONS = 64
 GAIN = 1.05

@@ -11,8 +11,9 @@ from anynpu.measure.outcome import to_record
 from anynpu.measure.web.bench import WebResult
 from anynpu.measure.web.checks import ALIKE
 from anynpu.measure.web.process import ELSEWHERE
-from anynpu.records.bench import BenchRecord, Client, Connections, EnergyForm, Http, RateLimit, Server
+from anynpu.records.bench import BenchRecord, EnergyForm
 from anynpu.records.shared import Summary
+from anynpu.records.web import Client, Connections, Http, RateLimit, Server
 
 LABEL = "client-side latency"
 OWN_SHARE = 0.2
