@@ -1,8 +1,9 @@
-"""Plug-ins: targets, sessions and platforms found through entry points, listed without importing them.
+"""Plug-ins: targets, sessions, platforms and verbs found through entry points, listed without importing them.
 
     [project.entry-points."anynpu.targets"]     vela = "anynpu.targets.vela:Vela"
     [project.entry-points."anynpu.sessions"]    tflm = "anynpu.runtime.tflm:TflmSession"
     [project.entry-points."anynpu.platforms"]   ethos-u55-128 = "anynpu.data.platforms"
+    [project.entry-points."anynpu.verbs"]       mine = "my_package.verb:mine"
 
 A platform's entry point names the package whose folder holds `<name>.toml`. Built-ins are registered in the same way.
 """
@@ -44,7 +45,7 @@ def _point(kind: str, name: str) -> EntryPoint:
     if name not in known:
         if kind == "platforms":
             raise _no_such_chip(name)
-        one = {"targets": "target", "sessions": "device"}[kind]
+        one = {"targets": "target", "sessions": "device", "verbs": "verb"}[kind]
         raise ConfigError(f"no such {one}: {name}{near(name, known)}", "`anynpu tool list` lists them")
     return known[name]
 

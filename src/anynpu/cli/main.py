@@ -61,14 +61,17 @@ INTERRUPTED = 130
 
 
 class Verbs(click.Group):
-    """A group whose commands are imported when they are called: `anynpu --help` stays fast."""
+    """A group whose commands are imported when they are called: `anynpu --help` stays fast.
+
+    Packages add verbs of their own through the entry point group `anynpu.verbs`; a name of ours stays ours.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return [*VERBS, *_plugged()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            return _plugged_command(cmd_name) if cmd_name in _plugged() else None
         module = importlib.import_module(f"anynpu.cli.{VERBS[cmd_name][0]}")
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(module, name, None) or getattr(module, f"{name}_")  # eval is Python's
@@ -77,15 +80,35 @@ class Verbs(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Verbs"):
             formatter.write_dl([(name, help) for name, (_, help) in VERBS.items()])
+        if others := _plugged():
+            with formatter.section("Verbs of plug-ins"):
+                formatter.write_dl([(name, package) for name, package in others.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in VERBS and not args[0].startswith("-"):
+        if args and args[0] not in VERBS and not args[0].startswith("-") and args[0] not in _plugged():
             from anynpu.schema import near
 
-            ctx.fail(f"no such verb: {args[0]}{near(args[0], VERBS)}")
+            ctx.fail(f"no such verb: {args[0]}{near(args[0], (*VERBS, *_plugged()))}")
         return super().resolve_command(ctx, args)
+
+
+def _plugged() -> dict[str, str]:
+    """Returns the verbs that other packages add, with the package that gives each."""
+    from importlib.metadata import entry_points
+
+    points = entry_points(group="anynpu.verbs")
+    return {point.name: f"from {point.dist.name}" if point.dist else "" for point in points if point.name not in VERBS}
+
+
+def _plugged_command(name: str) -> click.Command:
+    from anynpu import plugins
+
+    command = plugins.load("verbs", name)
+    if not isinstance(command, click.Command):
+        raise ToolFailed(f"the verb {name} of a plug-in is not a click command", hint="update or remove that package")
+    return command
 
 
 EPILOG = """\b
