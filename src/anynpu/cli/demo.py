@@ -21,7 +21,9 @@ from anynpu.measure.decibels import MAX_DB
 from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record as build_record
 from anynpu.pipeline.request import Request
+from anynpu.records.build import Receipt
 from anynpu.records.parts import as_json
+from anynpu.schema import from_json
 from anynpu.source.load import ModelSource
 
 CHIPS = "cpu,tflm,ethos-u55-128,ethos-u65-256,ethos-u85-256,hxwe2"
@@ -133,7 +135,7 @@ def _show(data: dict[str, Any], out: Path) -> None:
     if data["npu"]["ran"]:
         cpu, npu = data["runs"][-2], data["runs"][-1]
         click.echo(f"NPU against CPU, the same model: {_sqnr(npu['against_cpu'], ' dB')}, {_faster(cpu, npu)}")
-        for line in lines(data["npu"]["receipt"]):
+        for line in lines(from_json(Receipt, data["npu"]["receipt"])):
             click.echo(line)
     else:
         click.echo("nothing ran on an NPU, so there is no figure for one")

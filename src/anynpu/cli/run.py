@@ -22,6 +22,7 @@ from anynpu.files import check_free, write_whole
 from anynpu.records.parts import as_json, receipt
 from anynpu.report import figures
 from anynpu.runtime.base import open_artifact
+from anynpu.schema import to_dict
 from anynpu.tensors import Array
 
 ON_BOARD = "anynpu.on_board"
@@ -118,7 +119,7 @@ def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[
     if format == "json":
         values = {name: {"shape": list(a.shape), "values": a.ravel().tolist()} for name, a in real.items()}
         record = {"schema_version": 1, "kind": "run", "executed": what, "samples": samples, "outputs": values}
-        click.echo(as_json({**record, **more}), nl=False)
+        click.echo(as_json(to_dict({**record, **more})), nl=False)
         return
     click.echo(f"executed: {what}{figures.versions_text(more.get('versions'))}")
     rows = [
