@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import onnx
+import pytest
 from lowered_nets import net
 from onnx import helper
 
@@ -16,6 +17,7 @@ from anynpu.lowering.read import from_bytes
 CHECK = """
 import sys
 import onnx
+import pytest
 from anynpu.lowering.emit import quantising
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
@@ -73,3 +75,35 @@ def test_a_build_for_micro_and_an_npu(tmp_path, monkeypatch):
 def test_nothing_heavy_is_imported(tmp_path):
     command = [sys.executable, "-c", CHECK, str(residual(tmp_path))]
     subprocess.run(command, check=True)
+
+
+def test_the_own_writer_needs_nothing_of_the_other_converter(tmp_path, monkeypatch):
+    """As in an environment with `anynpu[tflite]` alone: the versions are not asked for, a refusal stays a refusal."""
+    from anynpu import tool
+    from anynpu.artifact import Artifact, Manifest
+    from anynpu.errors import ToolMissing, Unsupported
+    from anynpu.pipeline.build import platforms
+    from anynpu.targets.base import Work
+    from anynpu.targets.tflite import OTHER_CONVERTER, LiteRt, LiteRtOptions, TfLite
+
+    real = tool.version_of
+
+    def version_of(package, extra="build"):
+        if package in (*OTHER_CONVERTER, "ai-edge-quantizer"):
+            raise ToolMissing(f"{package} is not installed")
+        return real(package, extra)
+
+    monkeypatch.setattr(tool, "version_of", version_of)
+    assert {*LiteRt().tools()} == {"flatbuffers", "onnx"}
+    assert {*TfLite().tools()} == {"ai-edge-litert", "numpy"}
+    model = net([helper.make_node("CumSum", ["x", "axis"], ["y"]), helper.make_node("Det", ["z"], ["d"])],
+                {"x": (1, 4), "z": (1, 3, 3)}, {"axis": np.asarray(1)}, ("y", "d"))  # fmt: skip
+    onnx.save(model, tmp_path / "model.onnx")
+    source = Artifact(tmp_path, Manifest(format="onnx", main="model.onnx"))
+    work = Work(tmp_path / "log", lambda done, total: None)
+    (chip,) = platforms(("tflite",))
+    assert LiteRt().check(source, chip, LiteRtOptions())
+    with pytest.raises(Unsupported, match="Det"):
+        LiteRt().compile(source, None, chip, LiteRtOptions(), tmp_path, work)
+    with pytest.raises(ToolMissing, match="litert-torch"):
+        LiteRt().compile(source, None, chip, LiteRtOptions(converter="litert-torch"), tmp_path, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Manifest
-from anynpu.errors import ConfigError, Finding, Unsupported
+from anynpu.errors import ConfigError, Finding, ToolMissing, Unsupported
 from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
 from anynpu.targets.base import NoFacts, Work, option
@@ -62,6 +63,18 @@ class TfLiteOptions(QuantPlan):
     )
 
 
+OTHER_CONVERTER = ("litert-torch", "litert-converter", "torch")
+
+
+def _installed(names: Sequence[str]) -> dict[str, str]:
+    """Returns the versions of those packages that are installed."""
+    versions = {}
+    for name in names:
+        with contextlib.suppress(ToolMissing):
+            versions[name] = tool.version_of(name)
+    return versions
+
+
 class LiteRt:
     """Converts an ONNX model to a float TensorFlow Lite file."""
 
@@ -72,7 +85,8 @@ class LiteRt:
     Facts = NoFacts
 
     def tools(self) -> Mapping[str, str]:
-        return {name: tool.version_of(name) for name in ("litert-torch", "litert-converter", "torch", "onnx")}
+        """Returns what the own writer needs, and the other converter where it is installed."""
+        return {name: tool.version_of(name) for name in ("flatbuffers", "onnx")} | _installed(OTHER_CONVERTER)
 
     def needs_data(self, options: LiteRtOptions) -> bool:
         return False
@@ -81,7 +95,8 @@ class LiteRt:
         from anynpu.source.onnx_file import read
 
         nodes = list(read(model.main).graph.node)
-        if options.converter != "own":
+        other = len(_installed(OTHER_CONVERTER)) == len(OTHER_CONVERTER)
+        if options.converter == "litert-torch" or (options.converter == "auto" and other):
             from anynpu.source.onnx_torch import supported_operators
 
             known = {*supported_operators()}
@@ -112,11 +127,13 @@ class LiteRt:
             try:
                 specs = lower(**arguments)
             except Unsupported as refusal:
-                if options.converter == "own":
+                if options.converter == "own" or len(_installed(OTHER_CONVERTER)) < len(OTHER_CONVERTER):
                     raise
                 refused = refusal
         by_litert = options.converter == "litert-torch" or refused is not None
         if by_litert:
+            for name in OTHER_CONVERTER:
+                tool.version_of(name)  # says what is missing
             specs = tool.call("anynpu.targets.tflite:convert", arguments, scratch=out.parent, log=work.log)
         inputs = _specs(specs["inputs"], source.inputs, arguments["inputs"])
         outputs = _specs(specs["outputs"], source.outputs, arguments["outputs"])
@@ -140,7 +157,9 @@ class TfLite:
     Facts = NoFacts
 
     def tools(self) -> Mapping[str, str]:
-        return {name: tool.version_of(name) for name in ("ai-edge-quantizer", "ai-edge-litert", "numpy")}
+        return {name: tool.version_of(name) for name in ("ai-edge-litert", "numpy")} | _installed(
+            ("ai-edge-quantizer",)
+        )
 
     def needs_data(self, options: TfLiteOptions) -> bool:
         return needs_samples(options)
