@@ -11,7 +11,7 @@ from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
 from anynpu.graph.fold import fold_constants, initializer_names, same_nodes, static_shapes
 
-_ROUNDS = 8
+_ROUNDS = 64
 
 
 def inputs_of(model: ModelProto) -> list[ValueInfoProto]:

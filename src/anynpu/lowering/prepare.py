@@ -19,7 +19,7 @@ _TARGET = 18
 # How deep functions are made of functions.
 _NESTED = 4
 # A shape that is computed is known once the shapes before it are.
-_ROUNDS = 6
+_ROUNDS = 64
 
 
 def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
