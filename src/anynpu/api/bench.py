@@ -14,7 +14,7 @@ from anynpu.api.session import is_board, open_on
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError
 from anynpu.files import cache_chosen
-from anynpu.measure.bench import Sample, board_record, known_sample, time_board
+from anynpu.measure.bench import Sample, board_record, count_layers, known_sample, time_board
 from anynpu.measure.energy import CsvMeter, Meter, find_meter, parse_window
 from anynpu.measure.load import SINGLE, Runner, Settings, Tell
 from anynpu.measure.outcome import to_record
@@ -53,6 +53,8 @@ class Asked:
     energy_window: str | None = None
     energy_idle: str | None = None
     timeout_s: float = 10.0
+    layers: bool = False
+    """Whether each layer is counted too, by firmware of its own."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def bench(
     preprocess: Preprocess | None = None,
     post: Callable[..., Any] | str | None = None,
     timeout: float = 10.0,
+    layers: bool = False,
     cache_dir: str | PathLike[str] | None = None,
 ) -> Bench:
     """Measures how long an artifact takes, as `anynpu bench` does; the names are those of its flags.
@@ -176,7 +179,7 @@ def bench(
         percentile=percentile,
         seed=seed,
     )
-    asked = Asked(settings, on, scope, source, sample, preprocess, post, timeout_s=timeout)
+    asked = Asked(settings, on, scope, source, sample, preprocess, post, timeout_s=timeout, layers=layers)
     with cache_chosen(Path(cache_dir) if cache_dir else None):
         measured = measure(subject, asked, Store())
     if measured.error is not None:
@@ -196,6 +199,8 @@ def longest(min_time_s: float, max_time_s: float | None) -> float:
 
 def measure(artifact: Artifact, asked: Asked, store: Store, tell: Tell = lambda stage, seconds: None) -> Measured:
     """Measures an artifact: on this host, or by a board itself. `tell` hears of every stage."""
+    if asked.layers:
+        _refuse_layers(artifact, asked.on)
     if is_board(artifact, asked.on):
         found = _board(artifact, asked, store)
     elif asked.others:
@@ -352,4 +357,17 @@ def _board(artifact: Artifact, asked: Asked, store: Store) -> Measured:
         board = session.board
         assert board is not None
         found = time_board(board.session, sample, settings.runs or BOARD_RUNS, warmup, board.clock)
-    return Measured(replace(board_record(found), memory=from_json(BoardMemory, board.memory())), found.error, notes)
+    record = replace(board_record(found), memory=from_json(BoardMemory, board.memory()))
+    if asked.layers and found.error is None:
+        with open_on(artifact, asked.on, store, asked.timeout_s, layers=True) as session:
+            assert session.board is not None
+            record = replace(record, layers=count_layers(session.board.session, sample, artifact))
+    return Measured(record, found.error, notes)
+
+
+def _refuse_layers(artifact: Artifact, on: str | None) -> None:
+    """Layers are counted by an emulator that runs generated C."""
+    if not (on or "").startswith("qemu"):
+        raise ConfigError("--layers counts the instructions of each layer in an emulator", "add --on qemu")
+    if artifact.manifest.format != "c":
+        raise ConfigError("--layers is for generated C", "build for a core such as cortex-m55")

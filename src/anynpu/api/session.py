@@ -142,7 +142,12 @@ def is_board(artifact: Artifact, on: str | None) -> bool:
 
 
 def open_on(
-    artifact: Artifact, on: str | None, store: Store, timeout: float = 10.0, specs: Specs | None = None
+    artifact: Artifact,
+    on: str | None,
+    store: Store,
+    timeout: float = 10.0,
+    specs: Specs | None = None,
+    layers: bool = False,
 ) -> Session:
     """Returns a session on the device that `on` names; firmware that is built for it is kept in the store."""
     if not is_board(artifact, on):
@@ -150,7 +155,7 @@ def open_on(
         return Session(artifact, open_session(artifact, on), specs)
     from anynpu.firmware import run as firmware
 
-    running = firmware.start(artifact, on or "host", store, timeout_s=timeout)
+    running = firmware.start(artifact, on or "host", store, timeout_s=timeout, layers=layers)
     watch(running.session)
     # It has the protocol's calls; how it is opened is its own.
     return Session(artifact, cast(RuntimeSession, running.session), specs, running)

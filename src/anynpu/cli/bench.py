@@ -99,6 +99,11 @@ MORE = (
         "--energy-window", metavar="START,END", help="The part of the file that is the measurement, in its own time."
     ),
     click.option("--energy-idle", metavar="START,END", help="The part of the file that is the machine at rest."),
+    click.option(
+        "--layers",
+        is_flag=True,
+        help="Generated C on --on qemu: count the instructions of each layer too. They are no time.",
+    ),
     click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the record to this JSON file too."),
     flags.OVERWRITE,
 )
@@ -132,7 +137,7 @@ def bench(ctx: click.Context, /, artifact: Path | str, **given: Any) -> int:
     anynpu bench out/cpu --with other/cpu -o together.json
     anynpu bench http://127.0.0.1:8080 --qps 50 --bound 20
     anynpu bench http://127.0.0.1:8080/detect -i pictures --limit
-    anynpu bench out/cortex-m55 --on qemu -n 5
+    anynpu bench out/cortex-m55 --on qemu -n 5 --layers
     """
     if (output := given["output"]) is not None:
         folder = artifact if isinstance(artifact, Path) else None
@@ -199,6 +204,7 @@ def _artifact(ctx: click.Context, path: Path, given: Mapping[str, Any]) -> Measu
         energy_window=given["energy_window"],
         energy_idle=given["energy_idle"],
         timeout_s=given["timeout"],
+        layers=given["layers"],
     )
     with observer(given["quiet"]) as progress:
         tell: Tell = lambda stage, seconds: progress.finished("bench", stage, seconds, False)  # noqa: E731

@@ -11,7 +11,7 @@ from anynpu.cli.table import print_table
 from anynpu.measure import stats
 from anynpu.measure.bench import INSTRUCTIONS
 from anynpu.measure.subject import HTTP
-from anynpu.records.bench import BenchRecord, EnergyForm, StageFigures, Together
+from anynpu.records.bench import BenchRecord, EnergyForm, LayerCount, StageFigures, Together
 from anynpu.records.shared import Summary
 from anynpu.report.figures import versions_text
 
@@ -144,6 +144,19 @@ def show_break(record: BenchRecord) -> None:
         click.echo(f"INCOMPLETE after {record.runs} runs: {record.trouble}")
 
 
+def _layer_row(layer: LayerCount) -> dict[str, str]:
+    macs, expected = layer.macs, layer.expected_instructions
+    return {
+        "layer": f"{layer.index:02d} {layer.kind}",
+        "output": layer.output,
+        "kernels": layer.variant,
+        "MACs": f"{macs:,}" if macs else "-",
+        "instructions": f"{layer.instructions:,}",
+        "per MAC": f"{layer.instructions / macs:.2f}" if macs else "-",
+        "expected": f"{expected:,}" if expected is not None else "-",
+    }
+
+
 def show_board(record: BenchRecord) -> None:
     """Prints what a board measured of itself."""
     click.echo(f"executed: {record.executed}{versions_text(record.versions)}")
@@ -151,6 +164,9 @@ def show_board(record: BenchRecord) -> None:
     shown = "{:,.0f}" if record.unit == INSTRUCTIONS else "{:.4g}"
     print_table(_stage_rows(record.stages, record.unit, shown))
     click.echo(f"in one go: {shown.format(record.per_inference)} {record.unit} per inference")
+    if record.layers:
+        click.echo("instructions by layer, counted by the emulator: not cycles and not time")
+        print_table([_layer_row(layer) for layer in record.layers])
     if record.memory and record.memory.flash_bytes is not None:
         memory = record.memory
         click.echo(

@@ -30,6 +30,8 @@ COMPILERS: Mapping[str, tuple[str, str]] = {
     "qemu": ("arm-none-eabi-gcc", "apt install gcc-arm-none-eabi libnewlib-arm-none-eabi"),
 }
 MAKE_S = 900.0
+LAYERS = ("-DANYNPU_LAYERS", "-DANYNPU_TRACE=anynpu_layer_done")
+"""What firmware is compiled with to count its layers."""
 STAND_IN = "the C that stands in for the NPU and its working memory: a board with the NPU has neither"
 NO_NPU = "simulated: the processor executes the NPU's commands, so this is not the NPU's latency"
 
@@ -53,8 +55,11 @@ class Running:
         return found
 
 
-def start(artifact: Artifact, on: str, store: Store, timeout_s: float = 10.0) -> Running:
-    """Returns the artifact running on `on`: host, qemu, qemu:MACHINE or serial:PORT[@BAUD]."""
+def start(artifact: Artifact, on: str, store: Store, timeout_s: float = 10.0, layers: bool = False) -> Running:
+    """Returns the artifact running on `on`: host, qemu, qemu:MACHINE or serial:PORT[@BAUD].
+
+    With `layers` the firmware counts each layer, which makes the whole a little longer.
+    """
     fingerprint = _fingerprint(artifact)
     if on.startswith("serial:"):
         line: Transport = SerialPort(on.removeprefix("serial:"))
@@ -63,7 +68,7 @@ def start(artifact: Artifact, on: str, store: Store, timeout_s: float = 10.0) ->
         clock = f"the board's timer at {hz} Hz" if hz else "the board's instruction counter"
         return Running(session, _labelled(clock, session))
     board = "host" if on == "host" else qemu_board(artifact, on.partition(":")[2])
-    built = build(artifact, board, store)
+    built = build(artifact, board, store, layers)
     line = _line(built, board)
     session = BoardSession(artifact, line, timeout_s, fingerprint=fingerprint)
     clock = "wall clock of this host"
@@ -119,7 +124,7 @@ def _line(built: Artifact, board: str) -> Program:
     return qemu.line_to(board.removeprefix("qemu-"), built.main)
 
 
-def build(artifact: Artifact, board: str, store: Store) -> Artifact:
+def build(artifact: Artifact, board: str, store: Store, layers: bool = False) -> Artifact:
     """Returns the built firmware of an artifact for a board, from the store if it was built before."""
     if board != "host":
         _find(qemu.PROGRAM, qemu.PACKAGE)  # before minutes of compiling
@@ -128,11 +133,11 @@ def build(artifact: Artifact, board: str, store: Store) -> Artifact:
     step = Step(
         "firmware",
         {"artifact": artifact.digest, "tree": _digest(project)},
-        {"board": board},
+        {"board": board, **({"layers": True} if layers else {})},
         {"anynpu": own_version(), compiler: version(_find(compiler, package))},
         platform=artifact.manifest.step.platform if artifact.manifest.step else "",
     )
-    return store.build(step, lambda out, log: _make(project, out, log)).artifact
+    return store.build(step, lambda out, log: _make(project, out, log, LAYERS if layers else ())).artifact
 
 
 def _digest(project: Project) -> str:
@@ -146,11 +151,12 @@ def _find(program: str, package: str) -> str:
     return found
 
 
-def _make(project: Project, out: Path, log: Path) -> Manifest:
+def _make(project: Project, out: Path, log: Path, flags: tuple[str, ...]) -> Manifest:
     _find("make", "apt install make")
     tree = out.parent / "tree"
     write(project, tree)
-    tool.run(["make", "-C", str(tree)], cwd=out, log=log, timeout_s=MAKE_S, hint="the generated code does not compile")
+    argv = ["make", "-C", str(tree), *([f"CFLAGS={' '.join(flags)}"] if flags else [])]
+    tool.run(argv, cwd=out, log=log, timeout_s=MAKE_S, hint="the generated code does not compile")
     found = [tree / "build" / name for name in FIRMWARE if (tree / "build" / name).is_file()]
     if not found:
         raise IntegrityError(f"make of board {project.board.name} left no firmware in build/")

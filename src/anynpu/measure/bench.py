@@ -14,7 +14,7 @@ from anynpu.errors import AccuracyError, AnyNpuError, IntegrityError
 from anynpu.measure.outcome import SCHEMA_VERSION, error_of, figure, latency
 from anynpu.measure.stats import percentile
 from anynpu.measure.subject import Same
-from anynpu.records.bench import BenchRecord, Checked, EnergyForm, WarmUpForm
+from anynpu.records.bench import BenchRecord, Checked, EnergyForm, LayerCount, WarmUpForm
 from anynpu.runtime.device.answers import STAGES
 from anynpu.runtime.device.session import BoardSession
 from anynpu.schema import from_json
@@ -139,6 +139,28 @@ def time_board(
         known_answers=session.known_answers,
         outputs=same.to_json(),
         error=error,
+    )
+
+
+def count_layers(session: BoardSession, sample: Sample, artifact: Artifact) -> tuple[LayerCount, ...]:
+    """Returns the layers of generated C with the instructions that each took.
+
+    Firmware that stops to count after every tensor is a little slower as a whole: its own share is taken off.
+    """
+    session.load(sample.inputs)
+    counts = dict(session.client.layers())
+    return tuple(
+        LayerCount(
+            index=layer["index"],
+            kind=layer["kind"],
+            name=layer["name"],
+            output=layer["output"],
+            variant=layer["variant"],
+            macs=layer["macs"],
+            expected_instructions=layer["expected_instructions"],
+            instructions=sum(counts.get(tensor, 0) for tensor in layer["tensors"]),
+        )
+        for layer in artifact.manifest.details["layers"]
     )
 
 

@@ -28,6 +28,7 @@ T = TypeVar("T")
 FILE = "layers.json"
 PER_LAYER = "per_layer.csv"
 CYCLES, MILLISECONDS = "cycles (Vela estimate)", "ms (measured, onnxruntime profile)"
+INSTRUCTIONS = "instructions (expected, a count and not time)"
 _ONNX, _TFLITE = ("onnx", "onnx-ort"), ("tflite", "tflite-float")
 _NAMED = 5
 """How many tensors a note names before it counts the rest."""
@@ -237,11 +238,26 @@ def graph(layers: GraphForm, final: Artifact) -> GraphForm:
         replace(node, device=op.device, reason=op.reason) if (op := placed.get(node.name)) else node
         for node in layers.nodes
     ]
+    if final.manifest.format == "c":
+        return _with_instructions(replace(layers, nodes=tuple(nodes)), final.manifest.details.get("layers", ()))
     if not any(entry.path == PER_LAYER for entry in final.manifest.files):
         return replace(layers, nodes=tuple(nodes))
     nodes, left = _with_cycles(nodes, _cycles(final.file(PER_LAYER)))
     note = (f"{left:,} cycles of Vela's estimate belong to operators that it made itself",) if left else ()
     return replace(layers, nodes=tuple(nodes), time_unit=CYCLES, notes=(*layers.notes, *note))
+
+
+def _with_instructions(graph: GraphForm, layers: Sequence[Mapping[str, Any]]) -> GraphForm:
+    """Returns the graph with the instructions that each layer of generated C is expected to take."""
+    expected = {layer["index"]: layer["expected_instructions"] for layer in layers}
+    known = {i: count for i, count in expected.items() if count is not None and i < len(graph.nodes)}
+    if not known:
+        return graph
+    nodes = tuple(replace(node, time=known[i]) if i in known else node for i, node in enumerate(graph.nodes))
+    missing = len(nodes) - len(known)
+    rest = f"; {missing} operators have no model of theirs, or became part of another" if missing else ""
+    note = f"instructions are what the C generator expects of the kernels it chose{rest}"
+    return replace(graph, nodes=nodes, time_unit=INSTRUCTIONS, notes=(*graph.notes, note))
 
 
 def _cycles(path: Path) -> dict[str, int]:

@@ -109,6 +109,20 @@ class Together:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerCount:
+    """One layer of generated C: instructions that an emulator counted, which are no time."""
+
+    index: int
+    kind: str
+    name: str
+    output: str = about("the shape of what it makes")
+    variant: str = about("plain, or the extension whose kernels it has")
+    macs: int
+    expected_instructions: int | None = about("what the generator chose the kernels by", None)
+    instructions: int = about("counted, in steps of up to 40")
+
+
+@dataclass(frozen=True, kw_only=True)
 class WarmUpForm:
     """The runs before the measurement; `stable` is null where a number of them was asked for."""
 
@@ -254,6 +268,7 @@ class BenchRecord(Throughout):
     counts: Latency | None = about(
         "the same of counts, such as instructions of an emulator, which are no time", None, optional=True
     )
+    layers: tuple[LayerCount, ...] | None = about("generated C layer by layer, with --layers", None, optional=True)
     throughput: Throughput | None = None
     stages: Mapping[str, StageFigures | None] = field(default_factory=dict)
     reconciled: Reconciled | None = about("how much of the whole the stages explain; null with one stage", None)

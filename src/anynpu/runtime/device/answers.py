@@ -124,6 +124,17 @@ def stage(lines: Sequence[str], name: str, call: str) -> tuple[int, int, int]:
     return parts[0], parts[1], parts[2]
 
 
+def layers(lines: Sequence[str], call: str) -> list[tuple[int, int]]:
+    """Returns tensors and their ticks."""
+    found = []
+    for index in range(sum(line.startswith("a-layer-") for line in lines)):
+        parts = [number(part, call) for part in field(lines, f"a-layer-{index}-", call).split(",")]
+        if len(parts) != 2:
+            raise DeviceError(f"the answer to '{call}' has no [tensor,ticks] for {index}", call=call, cause=NOISE)
+        found.append((parts[0], parts[1]))
+    return found
+
+
 def info(lines: Sequence[str]) -> BoardInfo:
     """Returns what the answer to `info` says."""
     return BoardInfo(

@@ -2,6 +2,7 @@
 
     name, profile, timestamp, db load, infer, results        as MLPerf Tiny defines them
     info, stages N, output I, kat                            ours
+    layers                                                   of firmware that is built to count them
 
 Each command is one line; the board's answer is lines that end with `m-ready`. docs/devices.md has the whole of it.
 """
@@ -21,6 +22,8 @@ LINE_LIMIT = 80
 """Characters that every board takes in one command; a board that takes more says so in its `info`."""
 NUMBER = 16
 """Characters of a number in `results`."""
+LAYER, LAYERS_MOST = 32, 1000
+"""Characters of a line of `layers`, and how many lines are given time."""
 RETRY_S = 1.0
 """A board that is reset by opening its port misses what is sent while it boots."""
 QUIET_S = 0.2
@@ -180,6 +183,10 @@ class Client:
         command = f"stages {runs}"
         lines = self.ask(command, runs)
         return {name: answers.stage(lines, name, command) for name in STAGES}
+
+    def layers(self) -> list[tuple[int, int]]:
+        """Returns each tensor of the model with the ticks that it took, in the order in which they were made."""
+        return answers.layers(self.ask("layers", 1, LAYER * LAYERS_MOST), "layers")
 
     def output(self, index: int, size: int) -> bytes:
         """Returns the stored values of an output of `size` bytes."""

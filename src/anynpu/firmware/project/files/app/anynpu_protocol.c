@@ -250,6 +250,15 @@ static void do_stages(const char *arguments)
     }
 }
 
+#ifdef ANYNPU_LAYERS
+static void do_layers(void)
+{
+    if (!anynpu_layers(input)) {
+        complain("layers: the model failed, or has too many tensors");
+    }
+}
+#endif
+
 static const char *type_name(anynpu_type type)
 {
     switch (type) {
@@ -343,6 +352,9 @@ static int plain_command(const char *text)
     } commands[] = {
         {"name", do_name}, {"profile", do_profile}, {"timestamp", do_timestamp}, {"results", do_results},
         {"info", do_info}, {"help", do_help},
+#ifdef ANYNPU_LAYERS
+        {"layers", do_layers},
+#endif
     };
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; ++i) {
         if (strcmp(text, commands[i].word) == 0) {

@@ -130,3 +130,59 @@ int anynpu_stages(const uint8_t *bytes, uint32_t runs)
     }
     return 1;
 }
+
+#ifdef ANYNPU_LAYERS
+#define MOST_TENSORS 4096u
+#define HOOK_RUNS 16u
+
+/* When each tensor was complete, in the order in which the model makes them. */
+static struct {
+    int32_t tensor;
+    uint64_t at;
+} made[MOST_TENSORS];
+static uint32_t count;
+
+void anynpu_layer_done(int32_t tensor, const void *data, uint32_t bytes)
+{
+    (void)data;
+    (void)bytes;
+    if (count < MOST_TENSORS) {
+        made[count].tensor = tensor;
+        made[count].at = anynpu_board_ticks();
+    }
+    ++count;
+}
+
+/* What this costs by itself. */
+static uint64_t hook_ticks(void)
+{
+    count = 0;
+    for (uint32_t i = 0; i <= HOOK_RUNS; ++i) {
+        anynpu_layer_done(0, NULL, 0);
+    }
+    return (made[HOOK_RUNS].at - made[0].at) / HOOK_RUNS;
+}
+
+int anynpu_layers(const uint8_t *bytes)
+{
+    const uint64_t hook = hook_ticks();
+    anynpu_load(bytes);
+    count = 0;
+    uint64_t start = anynpu_board_ticks();
+    if (anynpu_invoke() != 0 || count > MOST_TENSORS) {
+        return 0;
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+        const uint64_t passed = made[i].at - start;
+        anynpu_put("a-layer-");
+        anynpu_put_unsigned(i);
+        anynpu_put("-[");
+        anynpu_put_signed(made[i].tensor);
+        anynpu_put(",");
+        anynpu_put_unsigned(passed > hook ? passed - hook : 0u);
+        anynpu_put_line("]");
+        start = made[i].at;
+    }
+    return 1;
+}
+#endif
