@@ -10,7 +10,7 @@ import hashlib
 import re
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -131,7 +131,7 @@ class Outcome:
     bad: int
     first: str
     instructions: float
-    made: Generated
+    made: Generated | None = None
 
 
 def known(model: Path, count: int, seed: int = 0) -> Known:
@@ -149,17 +149,38 @@ def known(model: Path, count: int, seed: int = 0) -> Known:
 
 
 def run_together(
-    cases: Sequence[tuple[Known, Core]], chip: str, folder: Path, objects: Path, level: str = ""
+    cases: Sequence[tuple[Known, Core]], chip: str, folder: Path, objects: Path, kernels_too: Iterable[str] = ()
 ) -> list[Outcome]:
-    """Returns what a chip's emulated core makes of models, each with the kernels of a core; they share one image."""
+    """Returns what a chip's emulated core makes of models, each with the kernels of a core; they share one image.
+
+    What was compiled once is kept in `objects`; `kernels_too` keeps the same library for images that need fewer.
+    """
+    made = [generate(case.model, Settings("model", "test", core=core)) for case, core in cases]
+    texts = [(str(case.model), each.files["anynpu_model.c"]) for (case, _), each in zip(cases, made, strict=True)]
+    chosen = {text: place for place, text in reversed(list(enumerate(texts)))}  # the same code runs once
+    places = sorted(chosen.values())
+    image = _image([cases[i][0] for i in places], [made[i] for i in places], chip, folder, objects, kernels_too)
+    argv = qemu.command(plugins.platform(chip).facts["machine"], image)
+    outcomes = dict(zip(places, _outcomes([cases[i][0] for i in places], argv), strict=True))
+    return [replace(outcomes[chosen[text]], made=each) for text, each in zip(texts, made, strict=True)]
+
+
+def _image(
+    cases: Sequence[Known],
+    made: Sequence[Generated],
+    chip: str,
+    folder: Path,
+    objects: Path,
+    kernels_too: Iterable[str],
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     facts = plugins.platform(chip).facts
     board_files(folder, facts["machine"])
-    flags = [flag if not level or not flag.startswith("-O") else level for flag in (*facts["flags"], *FLAGS)]
-    made = [generate(case.model, Settings("model", "test", core=core)) for case, core in cases]
-    library = _library({name for each in made for name in each.kernels}, facts["compiler"], flags, objects)
+    flags = [*facts["flags"], *FLAGS]
+    names = {name for each in made for name in each.kernels} | set(kernels_too)
+    library = _library(names, facts["compiler"], flags, objects)
     parts = [_model(each, number, facts["compiler"], flags, folder, library) for number, each in enumerate(made)]
-    data = b"".join(vectors for (case, _), each in zip(cases, made, strict=True) for vectors in _vectors(case, each))
+    data = b"".join(vectors for case, each in zip(cases, made, strict=True) for vectors in _vectors(case, each))
     (folder / "vectors.bin").write_bytes(data)
     (folder / "models.h").write_text(_table(cases))
     (folder / "main.c").write_text(MAIN)
@@ -168,18 +189,18 @@ def run_together(
     argv = [facts["compiler"], *flags, "-nostartfiles", "--specs=nano.specs", "-Wl,--gc-sections"]
     argv += ["-I", ".", "-I", "board", "-L", "board", "-T", "board/machine.ld", "main.c", "board/board_qemu.c"]
     _checked([*argv, "board/startup.c", *parts, str(library.with_suffix(".o")), "-o", str(image)], folder)
-    return _outcomes(cases, made, qemu.command(facts["machine"], image))
+    return image
 
 
-def _outcomes(cases: Sequence[tuple[Known, Core]], made: Sequence[Generated], argv: Sequence[str]) -> list[Outcome]:
+def _outcomes(cases: Sequence[Known], argv: Sequence[str]) -> list[Outcome]:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL)
     assert "end" in done.stdout, (done.stdout + done.stderr)[-500:]
     found = re.findall(r"model (\d+) bad (\d+) first (\d+) ticks (\d+)", done.stdout)
     assert len(found) == len(cases)
     outcomes = []
-    for (case, _), each, (_, bad, first, ticks) in zip(cases, made, found, strict=True):
+    for case, (_, bad, first, ticks) in zip(cases, found, strict=True):
         where = f"output {int(first) - 10000}" if int(first) >= 10000 else f"tensor {first}"
-        outcomes.append(Outcome(int(bad), where if int(bad) else "", int(ticks) / len(case.inputs), each))
+        outcomes.append(Outcome(int(bad), where if int(bad) else "", int(ticks) / len(case.inputs)))
     return outcomes
 
 
@@ -228,10 +249,10 @@ def _vectors(case: Known, made: Generated) -> Iterable[bytes]:
         yield b"".join([given, *(tensors[number] for number in order), outputs])
 
 
-def _table(cases: Sequence[tuple[Known, Core]]) -> str:
-    lines = [f"#define VECTORS {len(cases[0][0].inputs)}u"]
+def _table(cases: Sequence[Known]) -> str:
+    lines = [f"#define VECTORS {len(cases[0].inputs)}u"]
     rows = []
-    for number, (case, _) in enumerate(cases):
+    for number, case in enumerate(cases):
         graph = read_graph(case.model)
         lines += [
             f"int m{number}_anynpu_init(void);",

@@ -25,7 +25,7 @@ from random_graphs import draw
 
 from anynpu.firmware.generator.variants import PLAIN, Core
 
-COUNT, BATCH, VECTORS = 2_000, 25, 4
+COUNT, BATCH, VECTORS = 2_000, 40, 4
 CORES = {
     "cortex-m4": {"plain": PLAIN, "chosen": Core(("dsp",)), "dsp": Core(("dsp",), forced=True)},
     "cortex-m55": {"plain": PLAIN, "chosen": Core(("dsp", "mve")), "mve": Core(("mve",), forced=True)},
@@ -34,8 +34,8 @@ NOISE = 80
 """Instructions: the clock of an emulated board counts in steps of up to 40."""
 
 
-def outcome_of(first: int, folder: Path) -> dict[str, Any]:
-    """Returns what came of the graphs of one batch on every core."""
+def outcome_of(first: int, folder: Path, seen: dict[str, set[str]]) -> dict[str, Any]:
+    """Returns what came of the graphs of one batch on every core; all kernels that were `seen` are one library."""
     work = folder / "work"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
@@ -48,11 +48,13 @@ def outcome_of(first: int, folder: Path) -> dict[str, Any]:
     row: dict[str, Any] = {"first": first, "graphs": BATCH, "tensors": tensors, "wrong": [], "worse": [], "layers": {}}
     for chip, cores in CORES.items():
         cases = [(graph, core) for graph in graphs.values() for core in cores.values()]
-        outcomes = iter(run_together(cases, chip, work / chip, folder / "objects"))
+        outcomes = run_together(cases, chip, work / chip, folder / "objects", seen[chip])
+        seen[chip] |= {name for outcome in outcomes for name in outcome.made.kernels}
+        each = iter(outcomes)
         for seed in graphs:
             counts = {}
             for name in cores:
-                outcome = next(outcomes)
+                outcome = next(each)
                 counts[name] = outcome.instructions
                 if outcome.bad:
                     row["wrong"].append([seed, chip, name, outcome.bad, outcome.first, kinds[seed]])
@@ -74,10 +76,11 @@ def main() -> int:
     lines = log.read_text("utf-8").splitlines() if log.exists() else []
     rows = {row["first"]: row for row in map(json.loads, lines)}
     left = [first for first in range(0, count, BATCH) if first not in rows]
+    seen: dict[str, set[str]] = {chip: set() for chip in CORES}
     with log.open("a", encoding="utf-8") as sink:
         while left and time.monotonic() < stop:
             first = left.pop(0)
-            rows[first] = outcome_of(first, folder)
+            rows[first] = outcome_of(first, folder, seen)
             sink.write(json.dumps(rows[first]) + "\n")
             sink.flush()
             print(f"{count - BATCH * len(left):,} of {count:,}", flush=True)
