@@ -66,7 +66,9 @@ def counted(model: Path, folder: Path, plugin: Path, runs: int) -> int:
     argv = [facts["compiler"], *facts["flags"], *FLAGS, "-nostartfiles", *sources, "-o", "program"]
     argv += [f"-Wl,--defsym={symbol}" for symbol in MEMORY]
     subprocess.run(argv, cwd=folder, check=True)
-    done = subprocess.run(["qemu-riscv32", "-plugin", str(plugin), "program"], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run(
+        ["qemu-riscv32", "-plugin", str(plugin), "program"], cwd=folder, capture_output=True, text=True
+    )
     if done.returncode:
         raise SystemExit(f"{model.stem}: the output is not TFLite-Micro's (status {done.returncode})")
     return int(done.stderr.split()[-1])

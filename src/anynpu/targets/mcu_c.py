@@ -56,7 +56,8 @@ class McuOptions:
         "without intrinsics; dsp (SMLAD) and mve (Helium) are used wherever there is one",
     )
     optimise: Literal["speed", "size"] = option(
-        "speed", "what the kernels are chosen and compiled for: size takes plain kernels and -Os"
+        "speed",
+        "what the kernels are chosen and compiled for: speed takes the fewest instructions, size the least flash, and -Os",
     )
 
 
@@ -139,7 +140,7 @@ def core_of(platform: Platform, options: McuOptions) -> Core:
             f"platform {platform.name}: no such extension: {unknown[0]}", "known: " + ", ".join(EXTENSIONS)
         )
     if options.kernels == "auto":
-        return Core(has if options.optimise == "speed" else ())
+        return Core(has, small=options.optimise == "size")
     if options.kernels == "plain":
         return Core()
     if options.kernels not in has:

@@ -19,7 +19,11 @@ from anynpu import plugins
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, Unsupported
 from anynpu.firmware.generator import Settings, generate
+from anynpu.firmware.generator.generate import layers_of
+from anynpu.firmware.generator.graph import read_graph
+from anynpu.firmware.generator.size import flash_bytes
 from anynpu.firmware.generator.source import comment, quoted
+from anynpu.firmware.generator.variants import PLAIN, Core
 from anynpu.platform import Memory, Platform
 from anynpu.quantize.tflite import read_specs
 from anynpu.runtime.host_c import HostCSession
@@ -285,10 +289,23 @@ def test_a_platform_with_an_unknown_extension_is_refused(model):
         McuC().check(model, wrong, McuOptions())
 
 
-def test_size_takes_plain_kernels_and_another_optimisation(model, tmp_path):
-    made = compiled(model, tmp_path / "c", plugins.platform("cortex-m55"), optimise="size").manifest
-    assert "-Os" in made.details["flags"] and "-O3" not in made.details["flags"]
-    assert {layer["variant"] for layer in made.details["layers"]} == {"plain"}
+@pytest.mark.skipif(shutil.which("arm-none-eabi-gcc") is None, reason="install the package gcc-arm-none-eabi")
+def test_size_weighs_code_and_constants_of_the_variants(model, tmp_path):
+    chip = plugins.platform("cortex-m55")
+    small, fast = (compiled(model, tmp_path / o, chip, optimise=o).manifest for o in ("size", "speed"))
+    plain = compiled(model, tmp_path / "plain", chip, optimise="size", kernels="plain").manifest
+    assert "-Os" in small.details["flags"] and "-O3" not in small.details["flags"]
+    sizes = [made.details["memory"]["flash_bytes"] for made in (small, plain, fast)]
+    assert sizes == sorted(sizes) and sizes[0] < sizes[2]
+
+
+def test_the_smallest_form_of_each_layer_is_of_one_operator_together(model):
+    graph = read_graph(model.main)
+    forms = {core: layers_of(graph, core)[0] for core in (PLAIN, Core(("dsp", "mve"), small=True))}
+    plain, small = forms.values()
+    assert flash_bytes(small) <= flash_bytes(plain)
+    by_kind = {(layer.node.kind, layer.variant) for layer in small}
+    assert len(by_kind) == len({kind for kind, _ in by_kind})
 
 
 def test_the_manifest_is_plain_data(model, tmp_path):

@@ -65,28 +65,29 @@ class Generated:
 
 def layers_of(graph: Graph, core: Core = PLAIN) -> tuple[list[Layer], list[Finding]]:
     """Returns the layers of all operators, with the kernels that suit the core, and why some have none."""
-    layers, findings = [], _border(graph)
+    forms, findings = [], _border(graph)
     fixed = frozenset(number for number, tensor in graph.tensors.items() if tensor.constant)
     for node in graph.nodes:
         try:
-            layer = _layer(graph, node, core, fixed)
-            layers.append(layer)
-            if layer.alias in fixed:
+            options = _forms(graph, node, core, fixed)
+            forms.append(options)
+            if options[0].alias in fixed:
                 fixed |= {node.outputs[0]}
         except Refused as reason:
             findings.append(Finding("operator", f"operator {node.kind} {reason.message}", node.name))
+    layers = choose(forms, core)
     return layers, findings + _constant_outputs(graph, layers)
 
 
-def _layer(graph: Graph, node: Node, core: Core, fixed: frozenset[int]) -> Layer:
+def _forms(graph: Graph, node: Node, core: Core, fixed: frozenset[int]) -> list[Layer]:
+    """Returns the layer in plain C, then as each extension of the core has kernels for it."""
     emitter = EMITTERS.get(node.kind)
     if emitter is None:
         raise Refused("is not one that the C generator has a kernel for")
     touched = [graph.tensors[n] for n in (*node.inputs, *node.outputs) if n != ABSENT]
     require(all(size > 0 for tensor in touched for size in tensor.shape), "has an empty tensor")
     try:
-        plain = emitter(graph, node)
-        return choose(plain, variants(graph, node, core, fixed), core) if core.extensions else plain
+        return [emitter(graph, node), *variants(graph, node, core, fixed)]
     except NotQuantised as plain_number:
         raise Refused(f"has no kernel for {plain_number.dtype}") from None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:

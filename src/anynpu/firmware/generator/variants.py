@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from anynpu.firmware.generator import dsp, mve, mve_values, short, tables
 from anynpu.firmware.generator.cost import expected
 from anynpu.firmware.generator.graph import Graph, Node
 from anynpu.firmware.generator.layer import Emitter, Layer, VariantEmitter
+from anynpu.firmware.generator.size import smallest
 
 EXTENSIONS = {"dsp": "the DSP extension (SMLAD)", "mve": "Helium (MVE)"}
 """What a core may have, in the order of preference where a model is forced to use one."""
@@ -71,10 +72,12 @@ WIDE_EMITTERS: Mapping[str, Mapping[str, VariantEmitter]] = {
 
 @dataclass(frozen=True)
 class Core:
-    """What the kernels may use beyond plain C; `forced` uses it wherever there is a kernel, whether it pays or not."""
+    """What the kernels may use beyond plain C, and what they are chosen for: few instructions, or little flash."""
 
     extensions: tuple[str, ...] = ()
     forced: bool = False
+    """Uses them wherever there is a kernel, whether it pays or not."""
+    small: bool = False
 
 
 PLAIN = Core()
@@ -95,8 +98,15 @@ def variants(graph: Graph, node: Node, core: Core, fixed: frozenset[int]) -> lis
     return layers
 
 
-def choose(plain: Layer, others: list[Layer], core: Core) -> Layer:
-    """Returns the layer to generate: the one that is expected to take fewest instructions."""
+def choose(forms: Sequence[Sequence[Layer]], core: Core) -> list[Layer]:
+    """Returns the layers to generate, of the forms that each can have; the first is plain."""
+    if core.small and not core.forced:
+        return [_beside(layer, expected(options[0])) for layer, options in zip(smallest(forms), forms, strict=True)]
+    return [_fastest(plain, others, core) for plain, *others in forms]
+
+
+def _fastest(plain: Layer, others: Sequence[Layer], core: Core) -> Layer:
+    """Returns the layer that is expected to take fewest instructions."""
     cost = expected(plain)
     if core.forced and others:
         return _beside(others[-1], cost)
@@ -110,5 +120,7 @@ def choose(plain: Layer, others: list[Layer], core: Core) -> Layer:
 
 def _beside(layer: Layer, plain: int | None) -> Layer:
     """Returns a layer, and its roomier form, that knows what plain kernels would take."""
+    if layer.variant == "plain":
+        return layer
     roomy = replace(layer.roomy, plain_instructions=plain) if layer.roomy else None
     return replace(layer, plain_instructions=plain, roomy=roomy)
