@@ -1,7 +1,7 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
 VENDORS := ai8x cvi quark rknn qnn
 
-.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills test-reach test-serve-chaos search-starter $(VENDORS:%=test-%) lint format bench clean
+.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills test-reach test-emulated test-serve-chaos search-starter $(VENDORS:%=test-%) lint format bench clean
 
 BIN := .venv/bin
 
@@ -13,6 +13,7 @@ help:
 	@echo "make test-serve-chaos   kill, hang and corrupt a served device for ten minutes, and reload it 100 times"
 	@echo "make search-starter   fetch and train models with which \`anynpu search\` finds pictures by words, without CLIP"
 	@echo "make test-ai8x, test-cvi, test-quark, test-rknn, test-qnn   install a vendor's toolchain and run the tests on it"
+	@echo "make test-emulated   2,000 random graphs on emulated Cortex-M4 and Cortex-M55, every tensor (an hour; resumable)"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   measure start-up, builds and stages; count instructions in QEMU; writes bench/results/"
 	@echo "make format  ruff format"
@@ -40,6 +41,11 @@ test-models: setup
 # Models that nobody here wrote; ANYNPU_REACH_PYTHON is a Python with timm, transformers, ultralytics and the others.
 test-reach: setup
 	$(BIN)/python bench/reach.py
+
+# Random graphs on emulated cores, every tensor: FOLDER keeps what came of them, and a second run goes on.
+test-emulated: setup
+	@scripts/system.sh
+	$(BIN)/python tests/firmware/run_emulated.py $${FOLDER:-/tmp/anynpu-emulated}
 
 # The embedded store and its client, killed at 100 random moments: nothing acknowledged may be lost.
 test-kills: setup

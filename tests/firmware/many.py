@@ -24,6 +24,7 @@ from anynpu.firmware.generator.graph import read_graph
 from anynpu.firmware.generator.source import kernels_header
 from anynpu.firmware.generator.variants import Core
 from anynpu.runtime import qemu
+from anynpu.runtime.device.elf import footprint
 
 TRACED = re.compile(r"^    TRACE\((\d+), ", re.MULTILINE)
 OWN = ("anynpu_init", "anynpu_input", "anynpu_output", "anynpu_invoke")
@@ -126,11 +127,15 @@ class Known:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an emulated core made of one model: tensors that differ, the first of them, instructions of an inference."""
+    """What an emulated core made of one model: tensors that differ, the first of them, instructions of an inference.
+
+    `flash` is that of the whole image without the vectors.
+    """
 
     bad: int
     first: str
     instructions: float
+    flash: int
     made: Generated | None = None
 
 
@@ -161,7 +166,8 @@ def run_together(
     places = sorted(chosen.values())
     image = _image([cases[i][0] for i in places], [made[i] for i in places], chip, folder, objects, kernels_too)
     argv = qemu.command(plugins.platform(chip).facts["machine"], image)
-    outcomes = dict(zip(places, _outcomes([cases[i][0] for i in places], argv), strict=True))
+    flash = footprint(image).flash_bytes - (folder / "vectors.bin").stat().st_size
+    outcomes = dict(zip(places, _outcomes([cases[i][0] for i in places], argv, flash), strict=True))
     return [replace(outcomes[chosen[text]], made=each) for text, each in zip(texts, made, strict=True)]
 
 
@@ -192,7 +198,7 @@ def _image(
     return image
 
 
-def _outcomes(cases: Sequence[Known], argv: Sequence[str]) -> list[Outcome]:
+def _outcomes(cases: Sequence[Known], argv: Sequence[str], flash: int) -> list[Outcome]:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=900, stdin=subprocess.DEVNULL)
     assert "end" in done.stdout, (done.stdout + done.stderr)[-500:]
     found = re.findall(r"model (\d+) bad (\d+) first (\d+) ticks (\d+)", done.stdout)
@@ -200,7 +206,7 @@ def _outcomes(cases: Sequence[Known], argv: Sequence[str]) -> list[Outcome]:
     outcomes = []
     for case, (_, bad, first, ticks) in zip(cases, found, strict=True):
         where = f"output {int(first) - 10000}" if int(first) >= 10000 else f"tensor {first}"
-        outcomes.append(Outcome(int(bad), where if int(bad) else "", int(ticks) / len(case.inputs)))
+        outcomes.append(Outcome(int(bad), where if int(bad) else "", int(ticks) / len(case.inputs), flash))
     return outcomes
 
 

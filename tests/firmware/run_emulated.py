@@ -45,11 +45,13 @@ def outcome_of(first: int, folder: Path, seen: dict[str, set[str]]) -> dict[str,
         model, kinds[seed] = draw(seed, work / f"{seed}.tflite")
         graphs[seed] = known(model, VECTORS)
     tensors = sum(len(graph.tensors[0]) for graph in graphs.values()) * VECTORS
-    row: dict[str, Any] = {"first": first, "graphs": BATCH, "tensors": tensors, "wrong": [], "worse": [], "layers": {}}
+    row: dict[str, Any] = {"first": first, "graphs": BATCH, "tensors": tensors, "wrong": [], "worse": []}
+    row |= {"layers": {}, "kernels": {}}
     for chip, cores in CORES.items():
         cases = [(graph, core) for graph in graphs.values() for core in cores.values()]
         outcomes = run_together(cases, chip, work / chip, folder / "objects", seen[chip])
-        seen[chip] |= {name for outcome in outcomes for name in outcome.made.kernels}
+        row["kernels"][chip] = sorted({name for outcome in outcomes for name in outcome.made.kernels})
+        seen[chip].update(row["kernels"][chip])
         each = iter(outcomes)
         for seed in graphs:
             counts = {}
@@ -76,7 +78,8 @@ def main() -> int:
     lines = log.read_text("utf-8").splitlines() if log.exists() else []
     rows = {row["first"]: row for row in map(json.loads, lines)}
     left = [first for first in range(0, count, BATCH) if first not in rows]
-    seen: dict[str, set[str]] = {chip: set() for chip in CORES}
+    # The kernels of all batches so far are one library on each core, which is compiled once.
+    seen = {chip: {name for row in rows.values() for name in row["kernels"][chip]} for chip in CORES}
     with log.open("a", encoding="utf-8") as sink:
         while left and time.monotonic() < stop:
             first = left.pop(0)

@@ -15,9 +15,10 @@ pytest.importorskip("ai_edge_litert")
 if shutil.which("gcc") is None:
     pytest.skip("install the package gcc", allow_module_level=True)
 
-from emulator import MACHINES, MISSING, build, run
+from emulator import MACHINES, MISSING
 from host import compare, write_c
-from sanitized import run_program, vectors
+from many import Outcome, known, run_together
+from sanitized import run_program
 from test_clean import SANITIZERS, WARNINGS
 from zoo_flags import LARGE, flags
 
@@ -28,23 +29,29 @@ from anynpu.runtime.tflm import TflmSession
 from anynpu.source import zoo
 from anynpu.targets.mcu_c import McuFacts
 
-INPUTS = int(os.environ.get("ANYNPU_TEST_INPUTS", "100"))
+INPUTS = int(os.environ.get("ANYNPU_TEST_INPUTS", "24"))
 """How many inputs for each model; 1,000 for a thorough run."""
 FEW = {LARGE: 100}
 """Models so large that they get this many times fewer inputs."""
 MLPERF = {
-    "ad01_int8": (0.45, 0.065, 295_688),
-    "kws_ref_model": (6.1, 1.1, 96_902),
-    "pretrainedResnet_quant": (21.5, 2.9, 138_208),
-    "vww_96_int8": (18.3, 3.4, 376_240),
+    "ad01_int8": (0.42, 0.063, 295_688),
+    "kws_ref_model": (5.35, 1.071, 96_902),
+    "pretrainedResnet_quant": (19.2, 2.886, 138_208),
+    "vww_96_int8": (16.1, 3.35, 376_240),
     "str_ww_ref_model": (None, None, None),
 }
-"""Millions of instructions allowed on Cortex-M4 and Cortex-M55, and the flash of TFLite-Micro with CMSIS-NN."""
+"""Millions of instructions allowed on Cortex-M4 and Cortex-M55, and the flash of TFLite-Micro with CMSIS-NN.
 
+On the M55 none is more than 0.60 of what that takes (0.150, 1.785, 4.811, 6.436), on the M4 than 0.75 (0.583, 7.70,
+29.9, 24.1).
+"""
+
+SMALL = ("ad01_int8", "kws_ref_model")
+EMULATED = pytest.mark.skipif(bool(MISSING), reason="install the package " + ", ".join(p for _, p in MISSING))
 CORES = {machine: Core(plugins.platform(chip).facts_as(McuFacts).extensions) for machine, chip in MACHINES.items()}
 
 
-@pytest.fixture(params=MLPERF)
+@pytest.fixture(scope="module", params=MLPERF)
 def mlperf(request, test_data) -> Path:
     return test_data / "mlperf_tiny" / f"{request.param}.tflite"
 
@@ -53,28 +60,37 @@ def test_mlperf_tiny_on_the_host(mlperf, tmp_path):
     assert compare(mlperf, tmp_path, INPUTS, traced=4) == []
 
 
-@pytest.mark.skipif(bool(MISSING), reason="install the package " + ", ".join(p for _, p in MISSING))
-@pytest.mark.parametrize("machine", MACHINES)
-def test_mlperf_tiny_on_an_emulated_core(mlperf, machine, tmp_path, capsys):
-    made = write_c(mlperf, tmp_path, CORES[machine])
-    inputs, outputs = vectors(mlperf, 5)
-    result = run(build(tmp_path, MACHINES[machine], inputs, outputs), MACHINES[machine], 5)
-    flash = result.flash - sum(map(len, inputs + outputs))
-    with capsys.disabled():
-        print(f"\n{mlperf.stem} on {machine}: {result.instructions / 1e6:.3f} M instructions an inference,", end=" ")
-        print(f"{flash} bytes of flash, arena {made.arena_bytes} (live {made.arena_bound})")
-    assert result.bad == 0
-    limit = MLPERF[mlperf.stem][list(MACHINES).index(machine)]
-    assert limit is None or result.instructions <= limit * 1e6
-    assert MLPERF[mlperf.stem][2] is None or flash < MLPERF[mlperf.stem][2]
-    assert made.arena_bytes <= 1.1 * made.arena_bound
+def on_cores(model: Path, folder: Path, vectors: int = 2) -> dict[str, Outcome]:
+    """Returns what each emulated core makes of a model, every tensor; the first input is only extreme values."""
+    answers = known(model, vectors)
+    return {
+        machine: run_together([(answers, CORES[machine])], chip, folder / machine, folder / "objects")[0]
+        for machine, chip in MACHINES.items()
+    }
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang"])
-def test_mlperf_tiny_is_clean(mlperf, compiler, tmp_path):
-    if shutil.which(compiler) is None:
-        pytest.skip(f"install the package {compiler}")
-    assert run_program(mlperf, tmp_path, compiler, (*WARNINGS, *SANITIZERS), count=2) == ""
+@EMULATED
+def test_mlperf_tiny_on_emulated_cores(mlperf, tmp_path, capsys):
+    m4, m55, flash = MLPERF[mlperf.stem]
+    for machine, outcome in on_cores(mlperf, tmp_path).items():
+        made = outcome.made
+        with capsys.disabled():
+            print(f"\n{mlperf.stem} on {machine}: {outcome.instructions / 1e6:.3f} M instructions,", end=" ")
+            print(f"{outcome.flash} bytes of flash, arena {made.arena_bytes} (live {made.arena_bound})")
+        assert (outcome.bad, outcome.first) == (0, "")
+        limit = m4 if machine == "m4" else m55
+        assert limit is None or outcome.instructions <= limit * 1e6
+        assert flash is None or outcome.flash < flash * (1 if mlperf.stem == "ad01_int8" else 0.75)
+        assert made.arena_bytes <= 1.1 * made.arena_bound
+
+
+def test_mlperf_tiny_is_clean(mlperf, tmp_path):
+    """Large models have the kernels of the small ones: one compiler is enough for them."""
+    for compiler in ("gcc", "clang") if mlperf.stem in SMALL else ("gcc",):
+        if shutil.which(compiler) is None:
+            pytest.skip(f"install the package {compiler}")
+        flags = (*WARNINGS, *SANITIZERS)
+        assert run_program(mlperf, tmp_path / compiler, compiler, flags, count=1) == "", compiler
 
 
 def quantised(name: str, folder: Path, *options: str) -> Artifact:
@@ -99,6 +115,8 @@ def test_zoo_model_with_16_bit_activations(name, tmp_path):
     made = write_c(model.main, tmp_path / "c")
     assert made.arena_bytes <= 1.1 * made.arena_bound
     assert compare(model.main, tmp_path / "c", INPUTS, traced=2) == []
+    if not MISSING:
+        assert {m: (o.bad, o.first) for m, o in on_cores(model.main, tmp_path).items()} == dict.fromkeys(CORES, (0, ""))
 
 
 @pytest.mark.build
@@ -116,14 +134,10 @@ def test_zoo_model_on_the_host(built, tmp_path, request):
 
 @pytest.mark.build
 @pytest.mark.timeout(900)
-@pytest.mark.skipif(bool(MISSING), reason="install the package " + ", ".join(p for _, p in MISSING))
-@pytest.mark.parametrize("machine", MACHINES)
-def test_zoo_model_on_an_emulated_core(built, machine, tmp_path, request, capsys):
+@EMULATED
+def test_zoo_model_on_emulated_cores(built, tmp_path, request, capsys):
     name = request.node.callspec.params["built"]
-    count = 1 if name == LARGE else 5
-    made = write_c(built.main, tmp_path, CORES[machine])
-    inputs, outputs = vectors(built.main, count)
-    result = run(build(tmp_path, MACHINES[machine], inputs, outputs), MACHINES[machine], count)
-    with capsys.disabled():
-        print(f"\nzoo:{name} on {machine}: {result.instructions / 1e6:.3f} M instructions, arena {made.arena_bytes}")
-    assert result.bad == 0
+    for machine, outcome in on_cores(built.main, tmp_path, 1 if name == LARGE else 2).items():
+        with capsys.disabled():
+            print(f"\nzoo:{name} on {machine}: {outcome.instructions / 1e6:.3f} M instructions", end=" ")
+        assert (outcome.bad, outcome.first) == (0, "")

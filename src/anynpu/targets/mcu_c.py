@@ -57,7 +57,7 @@ class McuOptions:
     )
     optimise: Literal["speed", "size"] = option(
         "speed",
-        "what the kernels are chosen and compiled for: speed takes the fewest instructions, size the least flash, and -Os",
+        "what the kernels are chosen and compiled for: the fewest instructions, or the least flash with -Os",
     )
 
 

@@ -70,7 +70,7 @@ def _conv(graph: Graph, node: Node, w: dict[str, int], f: Filters) -> Layer | No
     fields, length = shared
     params: dict[str, Value] = {"window": w, **fields, "in_zero": f.in_zero}
     arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"), Scratch("int32_t"))
-    return Layer(node, (Call("conv_dsp_s8", params, arguments), *f.clamped(graph, node)), scratch=5 * length)
+    return Layer(node, (Call("conv_dsp_s8", params, arguments), *f.clamped(graph, node)), scratch=4 * length)
 
 
 def conv_2d(graph: Graph, node: Node) -> Layer | None:

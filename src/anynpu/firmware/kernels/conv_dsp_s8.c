@@ -1,8 +1,9 @@
 /* uses: window channel gather_s8 pair_dsp_s8 */
-/* Widens the part of the image under the window at (y, x), as gather_s8 copies it, by way of `narrow`. */
-static void gather_dsp_s8(const anynpu_conv_dsp_s8_params *p, const int8_t *in, int32_t y, int32_t x, int8_t *narrow,
-                          int32_t *patch)
+/* Widens the part of the image under the window at (y, x), as gather_s8 copies it: it lies in the second half of its
+   place first, and what is written of it stays behind what is still to be read. */
+static void gather_dsp_s8(const anynpu_conv_dsp_s8_params *p, const int8_t *in, int32_t y, int32_t x, int32_t *patch)
 {
+    int8_t *narrow = (int8_t *)(void *)patch + p->length;
     gather_s8(&p->window, in, y, x, p->in_zero, narrow);
     widen_dsp_s8(narrow, patch, p->length);
 }
@@ -17,7 +18,6 @@ void anynpu_conv_dsp_s8(const anynpu_conv_dsp_s8_params *p, const int8_t *in, in
     const int32_t last_x = w->in_width - w->width + 1;
     const int32_t count = w->width * w->in_channels;
     const int32_t direct = w->step_x == 1 && count % 4 == 0; /* rows of the image are rows of the patch */
-    int8_t *narrow = (int8_t *)(void *)(scratch + 2 * words);
     for (int32_t batch = 0; batch < w->batches; ++batch) {
         int32_t waiting = 0;
         for (int32_t y = 0; y < w->out_height; ++y) {
@@ -31,7 +31,7 @@ void anynpu_conv_dsp_s8(const anynpu_conv_dsp_s8_params *p, const int8_t *in, in
                         widen_dsp_s8(from, patch, count);
                     }
                 } else {
-                    gather_dsp_s8(p, in, iy, ix, narrow, patch);
+                    gather_dsp_s8(p, in, iy, ix, patch);
                 }
                 if (waiting) {
                     pair_dsp_s8(scratch, scratch + words, p->weights, p->channels, p->length, depth, p->offset, out,
