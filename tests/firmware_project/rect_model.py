@@ -13,6 +13,7 @@ from anynpu.artifact import Artifact, Made, Manifest, Step, seal
 from anynpu.firmware.generator.generate import generate
 from anynpu.firmware.generator.source import Names
 from anynpu.runtime.tflm import TflmSession
+from anynpu.schema import to_dict
 from anynpu.targets.base import Work
 from anynpu.targets.vela import Vela
 from anynpu.targets.vela.command import VelaOptions
@@ -85,9 +86,10 @@ def generated(out: Path, chip: str) -> Artifact:
     model = Artifact.open(out / "tflm") if (out / "tflm").is_dir() else tflite(out)
     folder = out / chip
     folder.mkdir()
-    generate(model.main, Names("rect", FINGERPRINT)).write(folder)
-    m = model.manifest
-    manifest = Manifest("c", "anynpu_model.c", m.inputs, m.outputs, FINGERPRINT)
+    made = generate(model.main, Names("rect", FINGERPRINT))
+    made.write(folder)
+    m, details = model.manifest, {"layers": [to_dict(layer) for layer in made.layers]}
+    manifest = Manifest("c", "anynpu_model.c", m.inputs, m.outputs, FINGERPRINT, details=details)
     artifact = seal(folder, manifest, Step("mcu_c", {"model": model.digest}, platform=chip), MADE)
     evidence(model, artifact, out)
     return artifact

@@ -31,19 +31,29 @@ def figures(value: Any, path: str = "") -> list[tuple[str, float]]:
 
 def test_bench_shows_and_records_instructions(cli, out):
     need("make", "arm-none-eabi-gcc", "qemu-system-arm")
-    done = cli("bench", str(out), "--on", "qemu", "-n", "2")
+    done = cli("bench", str(out), "--on", "qemu", "-n", "2", "--layers")
     assert done.returncode == 0, done.stderr
     text = done.stdout
+    assert "instructions by layer, counted by the emulator: not cycles and not time" in text
     rows = [line for line in text.splitlines() if re.match(r"(init|memory I/O|inference|post-processing) ", line)]
     assert len(rows) == 4 and all(" instructions " in row for row in rows)
     assert "instructions per inference" in text and not TIME.search(text)
-    done = cli("bench", str(out), "--on", "qemu", "-n", "2", "-f", "json")
+    done = cli("bench", str(out), "--on", "qemu", "-n", "2", "--layers", "-f", "json")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert record["unit"] == "instructions" and "not time" in record["clock"] and record["tick_hz"] == 0
     timed = [path for path, _ in figures(record) if re.search(r"(^|_|/)(ms|us|ns)($|_|/)", path)]
     assert timed == [], "an emulator has no time"
+    counted = sum(layer["instructions"] for layer in record["layers"])
+    assert 0.9 < counted / record["stages"]["inference"]["median"] < 1.05
+    assert all(layer["instructions"] > 0 for layer in record["layers"] if layer["macs"])
     assert all(part["unit"] == "instructions" for part in record.values() if isinstance(part, dict) and "unit" in part)
+
+
+@pytest.mark.parametrize(("flags", "hint"), [((), "--on qemu"), (("--on", "host"), "--on qemu")])
+def test_layers_are_for_an_emulator(cli, out, flags, hint):
+    done = cli("bench", str(out), *flags, "--layers")
+    assert done.returncode == 2 and "--layers" in done.stderr and hint in done.stderr
 
 
 @pytest.mark.parametrize("page", ["docs/firmware-c.md", "docs/devices.md"])

@@ -371,3 +371,6 @@ def _refuse_layers(artifact: Artifact, on: str | None) -> None:
         raise ConfigError("--layers counts the instructions of each layer in an emulator", "add --on qemu")
     if artifact.manifest.format != "c":
         raise ConfigError("--layers is for generated C", "build for a core such as cortex-m55")
+    layers = artifact.manifest.details.get("layers")
+    if not layers or "tensors" not in layers[0]:
+        raise ConfigError(f"--layers: {artifact.path} does not say which tensors its layers make", "build it again")

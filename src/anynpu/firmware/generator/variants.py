@@ -11,6 +11,9 @@ from anynpu.firmware.generator.graph import Graph, Node
 from anynpu.firmware.generator.layer import Emitter, Layer, VariantEmitter
 from anynpu.firmware.generator.size import smallest
 
+SURE = 0.95
+"""What share of plain C's instructions a variant may take at most, as far as they can be expected."""
+
 EXTENSIONS = {"dsp": "the DSP extension (SMLAD)", "mve": "Helium (MVE)"}
 """What a core may have, in the order of preference where a model is forced to use one."""
 
@@ -106,16 +109,15 @@ def choose(forms: Sequence[Sequence[Layer]], core: Core) -> list[Layer]:
 
 
 def _fastest(plain: Layer, others: Sequence[Layer], core: Core) -> Layer:
-    """Returns the layer that is expected to take fewest instructions."""
+    """Returns the layer that is expected to take fewest instructions; a variant must save more than the model errs."""
     cost = expected(plain)
     if core.forced and others:
         return _beside(others[-1], cost)
-    best, least = plain, cost
-    for layer in others:
-        count = expected(layer)
-        if count is not None and least is not None and count < least:
-            best, least = _beside(layer, cost), count
-    return best
+    counts = {index: count for index, layer in enumerate(others) if (count := expected(layer)) is not None}
+    if cost is None or not counts:
+        return plain
+    best = min(counts, key=counts.__getitem__)
+    return _beside(others[best], cost) if counts[best] < SURE * cost else plain
 
 
 def _beside(layer: Layer, plain: int | None) -> Layer:
