@@ -73,6 +73,19 @@ def test_a_softmax_over_hundreds_of_places_keeps_its_bits(tmp_path):
     assert decibels(by_onnx(model, data), by_tflm(content, data)) > 30
 
 
+@pytest.mark.parametrize("function", ["Softmax", "LogSoftmax", "Sigmoid", "Tanh"])
+@pytest.mark.parametrize("size", [1e-7, 1e-12, 1e-35])
+def test_scores_that_are_next_to_nothing_keep_micro_alive(function, size, tmp_path):
+    """Below a scale of 2^-26 TFLite-Micro aborts in SOFTMAX and takes every input of LOGISTIC for far from zero."""
+    model = net([helper.make_node(function, ["x"], ["y"])], {"x": (1, 4, 3)})
+    data = samples(model, scale=size)
+    content = quantised(model, data, tmp_path)
+    graph, truth = from_bytes(content), by_onnx(model, data)
+    assert graph.tensors[graph.operators[-1].inputs[0]].quantization.scale[0] > 2.0**-26
+    assert np.abs(by_tflm(content, data) - truth).max() < 0.05
+    assert np.abs(by_litert(content, data) - truth).max() < 0.05
+
+
 def test_a_token_of_zeros_leaves_the_others_their_bits(tmp_path):
     model = net([helper.make_node("LayerNormalization", ["x", "s"], ["y"], epsilon=1e-12)], {"x": (1, 6, 16)},
                 {"s": f(16)})  # fmt: skip

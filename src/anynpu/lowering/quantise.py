@@ -13,7 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anynpu.lowering.graph import Graph, Operator
-from anynpu.lowering.integers import FIXED, KEEPS_SCALE, ONE_SCALE, WEIGHT_AXES, data_input, real_inputs, runs_on
+from anynpu.lowering.integers import (
+    FINEST_READ,
+    FIXED,
+    KEEPS_SCALE,
+    ONE_SCALE,
+    WEIGHT_AXES,
+    data_input,
+    real_inputs,
+    runs_on,
+)
 from anynpu.lowering.widen import wide_operators
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import SMALLEST_SCALE, Range, quantization_for
@@ -188,7 +197,10 @@ class _Quantiser:
         for name in real_inputs(operator, self.graph):
             kept = operator.kind in KEEPS_SCALE and name != data_input(operator)
             one = operator.kind in ONE_SCALE or kept or self._pads_beyond(operator)
-            self.reads[key, name] = self.forms[key] if one else self._taken(name, dtype)
+            form = self.forms[key] if one else self._taken(name, dtype)
+            if dtype == "int8" and (operator.kind, dtype) in FIXED and form.quantization.scale[0] < FINEST_READ:
+                form = Form(dtype, Quantization((FINEST_READ,), form.quantization.zero_point))
+            self.reads[key, name] = form
         if operator.kind == "ADD" and key in self.masked:
             self._mask(operator)
 
