@@ -190,6 +190,38 @@ def test_the_user_may_state_the_memories_of_the_chip(model):
     assert McuC().check(model, CHIP, McuOptions(ram_kib=64, flash_kib=64)) == ()
 
 
+OUT_OF_REACH = [
+    ("SOFTMAX", 1e-8, 1 / 256, -128, "an input scale that is too small"),  # TFLite-Micro aborts
+    ("SOFTMAX", 1e-12, 1 / 256, -128, "an input scale that is too small"),
+    ("LOGISTIC", 1e-9, 1 / 256, -128, "an input scale that is too small"),
+    ("TANH", 1e-30, 1 / 128, 0, "an input scale that is too small"),
+    ("HARD_SWISH", 1e-9, 1e-9, 0, "an input scale that is too small"),
+    ("RELU6", 1e-9, 1e-9, 0, "an input scale that is too small"),
+    ("RELU", 1.0, 1e-10, 0, "scales that are too far apart"),
+    ("QUANTIZE", 1.0, 1e-10, 0, "scales that are too far apart"),
+]
+
+
+@pytest.mark.parametrize(("kind", "scale", "out_scale", "zero", "reason"), OUT_OF_REACH)
+def test_scales_that_micro_itself_fails_at_are_refused(kind, scale, out_scale, zero, reason, tmp_path):
+    b = Builder()
+    x = b.input((1, 4), scale=scale)
+    y = b.tensor("out", (1, 4), scale=out_scale, zero_point=zero)
+    b.operator(kind, [x], [y], **({"options": "SoftmaxOptions", "beta": 1.0} if kind == "SOFTMAX" else {}))
+    (found,) = McuC().check(artifact(b.write(tmp_path / "m.tflite", [y])), CHIP, McuOptions())
+    assert (found.rule, found.where) == ("operator", "out") and found.message == f"operator {kind} has {reason}"
+
+
+@pytest.mark.parametrize("kind", ["SOFTMAX", "LOGISTIC"])
+@pytest.mark.parametrize("scale", [1.6e-8, 20.0, 1e9])
+def test_scales_at_either_end_have_a_kernel(kind, scale, tmp_path):
+    b = Builder()
+    x = b.input((1, 4), scale=scale)
+    y = b.tensor("out", (1, 4), scale=1 / 256, zero_point=-128)
+    b.operator(kind, [x], [y], **({"options": "SoftmaxOptions", "beta": 1.0} if kind == "SOFTMAX" else {}))
+    assert McuC().check(artifact(b.write(tmp_path / "m.tflite", [y])), CHIP, McuOptions()) == ()
+
+
 def test_every_operator_without_a_kernel_is_named(tmp_path):
     b = Builder()
     x = b.input((1, 4), dtype="float32")

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 
+from anynpu.firmware.generator.layer import require
+
 INT32_MAX = (1 << 31) - 1
 INT32_MIN = -(1 << 31)
 RANGES = {"int8": (-128, 127), "int16": (-32768, 32767), "uint8": (0, 255), "int32": (INT32_MIN, INT32_MAX)}
@@ -26,6 +28,8 @@ def quantize_multiplier(factor: float) -> tuple[int, int]:
     if fixed == 1 << 31:
         fixed //= 2
         shift += 1
+    # What TFLite-Micro makes of a longer shift depends on the processor.
+    require(shift <= 31, "has scales that are too far apart")
     return (0, 0) if shift < -31 else (fixed, shift)
 
 

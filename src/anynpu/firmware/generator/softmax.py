@@ -19,6 +19,7 @@ INTEGER_BITS = 5
 def exponentials(beta: float, scale: float) -> list[int]:
     """Returns exp(-d * scale * beta) in Q0.31 for d from 0; the table ends where the kernel's sum leaves values out."""
     real = min(beta * scale * (1 << (31 - INTEGER_BITS)), (1 << 31) - 1.0)
+    require(real > 1, "has an input scale that is too small")  # TFLite-Micro and LiteRT abort
     multiplier, shift = quantize_multiplier(real)
     radius = math.floor(((1 << INTEGER_BITS) - 1) * (1 << (31 - INTEGER_BITS)) / (1 << shift))
     table = []

@@ -47,8 +47,8 @@ def _saturated(value: int, dtype: str = "int8") -> int:
 
 def _curve(source: TfliteTensor) -> tuple[int, int, int]:
     """Returns multiplier, shift and radius that bring an input to four integer bits."""
-    multiplier, shift = fp.quantize_multiplier(scale_of(source) * (1 << 27))
-    require(shift >= 0, "has an input scale that is too small")
+    multiplier, shift = fp.quantize_multiplier(min(scale_of(source) * (1 << 27), float(fp.INT32_MAX)))
+    require(multiplier > 0 and shift >= 0, "has an input scale that is too small")
     return multiplier, shift, math.floor(15 * (1 << 27) / (1 << shift))
 
 
@@ -104,6 +104,7 @@ def hard_swish(node: Node, source: TfliteTensor, target: TfliteTensor) -> Functi
     out_wide, out_shift = fp.quantize_multiplier(fine / scale_of(target))
     gate_wide, gate_shift = fp.quantize_multiplier(fine / (3 / 32768))
     require(out_shift <= 0, "has an output scale far below that of its input")
+    require(gate_shift > -16, "has an input scale that is too small")
     out_factor, gate_factor = _narrow(out_wide), _narrow(gate_wide)
 
     def function(value: int) -> int:
@@ -208,6 +209,7 @@ def relu6(graph: Graph, node: Node) -> Layer:
     source, target = graph.input(node, 0), graph.output(node)
     require(source.dtype == target.dtype and source.dtype in SUFFIX, f"has no kernel for {source.dtype}")
     six = zero_of(source) + fp.round_away(float(np.float32(6.0) / np.float32(scale_of(source))))
+    require(six <= fp.INT32_MAX, "has an input scale that is too small")
     bounds = fp.clamp(six, *fp.RANGES[source.dtype])
     suffix = SUFFIX[source.dtype]
     params: dict[str, Value] = {"count": math.prod(source.shape), "low": zero_of(source), "high": bounds}
