@@ -11,6 +11,12 @@ import pytest
 import rect_model
 from project_tools import need
 
+from anynpu.artifact import Artifact
+from anynpu.pipeline.layers import INSTRUCTIONS, graph
+from anynpu.records.build import ChipForm, GraphForm, GraphNode
+from anynpu.report.html.graph import node_table
+from anynpu.report.html.layers import layer_charts
+
 ROOT = Path(__file__).parents[2]
 TIME = re.compile(r"\b(ms|us|ns|seconds|milliseconds|microseconds|FPS|inferences/s)\b")
 
@@ -48,6 +54,34 @@ def test_bench_shows_and_records_instructions(cli, out):
     assert 0.9 < counted / record["stages"]["inference"]["median"] < 1.05
     assert all(layer["instructions"] > 0 for layer in record["layers"] if layer["macs"])
     assert all(part["unit"] == "instructions" for part in record.values() if isinstance(part, dict) and "unit" in part)
+
+
+def test_the_report_shows_the_kernels_and_whole_counts(out):
+    made = Artifact.open(out)
+    layers = made.manifest.details["layers"]
+    nodes = tuple(GraphNode(name=layer["name"], kind=layer["kind"], device="cpu") for layer in layers)
+    chip = ChipForm(
+        chip="cortex-m55",
+        npu="",
+        status="ok",
+        verdict="",
+        error=None,
+        chain=(),
+        verification=None,
+        receipt=None,
+        estimates=None,
+        seconds=0.0,
+    )
+    shown = graph(GraphForm(nodes=nodes), made)
+    assert [node.variant for node in shown.nodes] == [layer["variant"] for layer in layers]
+    page = str(node_table(chip, shown)) + str(layer_charts(chip, shown, None))
+    assert page.count(INSTRUCTIONS) >= 3 and not TIME.search(page)
+    most = max(layer["expected_instructions"] for layer in layers)
+    assert (
+        page.count(f"{most:,}<") == 2
+        and page.count(f">{layers[0]['variant']}<") >= 2
+        and not re.search(r"\de\+\d", page)
+    )
 
 
 @pytest.mark.parametrize(("flags", "hint"), [((), "--on qemu"), (("--on", "host"), "--on qemu")])

@@ -253,7 +253,10 @@ def _with_instructions(graph: GraphForm, layers: Sequence[Mapping[str, Any]]) ->
     known = {i: count for i, count in expected.items() if count is not None and i < len(graph.nodes)}
     if not known:
         return graph
-    nodes = tuple(replace(node, time=known[i]) if i in known else node for i, node in enumerate(graph.nodes))
+    variants = {layer["index"]: layer["variant"] for layer in layers}
+    nodes = tuple(
+        replace(node, time=known[i], variant=variants[i]) if i in known else node for i, node in enumerate(graph.nodes)
+    )
     missing = len(nodes) - len(known)
     rest = f"; {missing} operators have no model of theirs, or became part of another" if missing else ""
     note = f"instructions are what the C generator expects of the kernels it chose{rest}"

@@ -220,6 +220,7 @@ class GraphNode(Whole):
     sqnr_db: float | None = None
     time: float | None = None
     stream_sqnr_db: float | None = about("of what the compiled stream computes", None, optional=True)
+    variant: str = about("which kernels generated C has for it: plain, dsp or mve", "", optional=True)
     rest: Mapping[str, object] = rest()
 
 

@@ -25,6 +25,13 @@ def count(number: float | None) -> str:
     return str(number)
 
 
+def amount(value: float | None) -> str:
+    """Returns a time or a count: whole from a thousand on, with commas, and five digits of what is less."""
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.5g}"
+
+
 def percent(share: float | None, digits: int = 1) -> str:
     return "-" if share is None else f"{100 * share:.{digits}f} %"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from anynpu.records.build import ChipForm, GraphForm, GraphNode, GraphTensor
-from anynpu.report.figures import count, decibel
+from anynpu.report.figures import amount, count, decibel
 from anynpu.report.html.layout import draw
 from anynpu.report.html.markup import Child, Markup, data_block, el, table
 
@@ -200,6 +200,7 @@ def node_table(chip: ChipForm, graph: GraphForm) -> Markup:
     unit = graph.time_unit or "time"
     explained = any(node.reason for node in graph.nodes)
     streamed = any(node.stream_sqnr_db is not None for node in graph.nodes)
+    chosen = any(node.variant for node in graph.nodes)
     rows: list[dict[str, Child]] = [
         {
             "#": i,
@@ -207,7 +208,8 @@ def node_table(chip: ChipForm, graph: GraphForm) -> Markup:
             "kind": node.kind,
             "device": node.device.upper(),
             "MACs": count(node.macs),
-            unit: "-" if node.time is None else f"{node.time:,.4g}",
+            **({"kernels": node.variant} if chosen else {}),
+            unit: amount(node.time),
             "SQNR dB": decibel(node.sqnr_db),
             **({STREAM: decibel(node.stream_sqnr_db)} if streamed else {}),
             **({"why not on the NPU": node.reason} if explained else {}),

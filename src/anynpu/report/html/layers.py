@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anynpu.records.build import ChipForm, GraphForm, GraphNode
-from anynpu.report.figures import count, decibel
+from anynpu.report.figures import amount, count, decibel
 from anynpu.report.html.axes import Frame, Scale, axes, chart, more, padded, short
 from anynpu.report.html.markup import Markup, el, join, table
 
@@ -55,13 +55,14 @@ def _cost(nodes: Nodes, unit: str) -> Columns | None:
     if not total:
         return None
     falling = sorted(known, key=lambda i: -known[i])
-    tips = {i: f"{_name(nodes[i])}: {known[i]:,.5g} {unit}, {known[i] / total:.1%}" for i in known}
+    tips = {i: f"{_name(nodes[i])}: {amount(known[i])} {unit}, {known[i] / total:.1%}" for i in known}
     rows = [
         {
             "node": nodes[i].name,
             "kind": nodes[i].kind,
             "device": nodes[i].device.upper(),
-            unit or "time": f"{known[i]:,.5g}",
+            **({"kernels": nodes[i].variant} if any(node.variant for node in nodes) else {}),
+            unit or "time": amount(known[i]),
             "share": f"{known[i] / total:.1%}",
         }
         for i in falling[:10]
