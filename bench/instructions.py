@@ -116,7 +116,7 @@ def counted(name: str, folders: dict[str, Path]) -> dict[str, object]:
         row |= {
             f"{chip} model flash B": manifest.details["memory"]["flash_bytes"],
             "MACs M": round((manifest.estimates.macs or 0) / 1e6, 3),
-            "arena B": manifest.details["arena"]["bytes"],
+            f"{chip} arena B": manifest.details["arena"]["bytes"],
             "live B": manifest.details["arena"]["live_bytes"],
             f"{chip} flash B": memory["flash_bytes"] - memory["known_answer_bytes"],
         }
