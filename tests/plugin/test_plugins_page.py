@@ -1,4 +1,4 @@
-"""The page on plug-ins shows the sample package as it is, and every rule of the kit."""
+"""The page on plug-ins shows the sample packages as they are, and every rule of the kit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from anynpu.testing import conformance, session_rules, target_rules
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text("utf-8")
-PACKAGE = Path(__file__).parent / "anynpu-toychip"
+PACKAGES = [Path(__file__).parent / name for name in ("anynpu-toychip", "anynpu-greeting")]
 BLOCKS = re.findall(r"```(?:toml|python)\n(.*?)```", PAGE, re.S)
 KIT = next(block for block in BLOCKS if "def test_toychip" in block)
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b is not KIT], ids=lambda b: b.splitlines()[0])
-def test_code_on_the_page_is_code_of_the_package(block):
-    files = [*PACKAGE.rglob("*.toml"), *PACKAGE.rglob("*.py")]
+def test_code_on_the_page_is_code_of_a_package(block):
+    files = [file for package in PACKAGES for kind in ("*.toml", "*.py") for file in package.rglob(kind)]
     assert any(block.strip() in path.read_text("utf-8") for path in files)
 
 
