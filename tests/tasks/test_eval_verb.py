@@ -120,8 +120,7 @@ def test_the_record_becomes_a_report_and_a_row_of_the_ledger(call, classifier, p
     from anynpu.report.html import render
 
     _, record, _ = call(classifier(), "--data", photos(), "-f", "json")
-    load(record, "here")
-    assert "0.9" in render(record)
+    assert "0.9" in render(load(record, "here"))
     assert [(row.metric, row.better) for row in rows_of(record, "here")] == [("top1", "higher")]
 
 
