@@ -175,10 +175,11 @@ def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
     kind = _plain(hint)
     many = get_origin(kind) is tuple and not each.metadata["type"]
     if each.metadata.get("argument"):
-        default = None if required or many else each.default
+        if not required:
+            how["default"] = None if many else each.default
         parsed = each.metadata["type"] or _click_type(get_args(kind)[0] if many else kind, (None, None))
         count = -1 if many else 1
-        return click.Argument([each.name], type=parsed, required=required, default=default, nargs=count, **how)
+        return click.Argument([each.name], type=parsed, required=required, nargs=count, **how)
     names = list(each.metadata["names"])
     if not any(name.startswith("--") for name in names):
         names.append(f"--{each.name.replace('_', '-')}")
@@ -187,8 +188,9 @@ def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
     if kind is bool:
         return click.Option([*names, each.name], is_flag=True, default=each.default, **how)
     parsed = each.metadata["type"] or _click_type(get_args(kind)[0] if many else kind, each.metadata["range"])
-    default = None if required else each.default
-    return click.Option([*names, each.name], type=parsed, multiple=many, required=required, default=default, **how)
+    if not required:  # a default of None would count as a value
+        how["default"] = each.default
+    return click.Option([*names, each.name], type=parsed, multiple=many, required=required, **how)
 
 
 def _plain(hint: Any) -> Any:
