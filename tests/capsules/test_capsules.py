@@ -20,8 +20,9 @@ from packaging.utils import canonicalize_name
 from anynpu.artifact import hash_file
 from anynpu.capsules import toolchain
 from anynpu.capsules.capsule import FILES, find, home, log_of, read_receipt
-from anynpu.capsules.install import agree, install, remove
+from anynpu.capsules.install import PIP_SAYS, agree, install, remove
 from anynpu.capsules.python import find_python
+from anynpu.capsules.toolchain import hint_in
 from anynpu.capsules.verify import listed, verify
 from anynpu.errors import ConfigError, IntegrityError, ToolFailed, ToolMissing
 from anynpu.files import cache_chosen
@@ -201,6 +202,12 @@ def test_an_archive_of_another_digest_is_refused(wheels, facts, tmp_path, instal
     with pytest.raises(ToolFailed, match="fake was not installed: pip failed") as caught:
         install(name, cache=tmp_path, accept_licence=True)
     assert "a download was damaged" in caught.value.hint and folders(tmp_path) == []
+
+
+def test_pytorch_without_cuda_has_a_hint_of_its_own():
+    hints = [hint_in([saying], "No matching distribution found for torch==2.13.0+cpu") for saying in PIP_SAYS]
+    assert [hint.split()[0] for hint in hints if hint] == ["torch==2.13.0+cpu"]
+    assert "no numpy==9 for" in hint_in(PIP_SAYS, "No matching distribution found for numpy==9")
 
 
 def test_a_hanging_pip_is_ended_at_the_limit(silent_index, facts, tmp_path):

@@ -44,7 +44,7 @@ PIP_SAYS = (
         "pip",
     ),
     Saying(
-        r"No matching distribution found for (?P<what>\S+)(?<!\+cpu)",
+        r"No matching distribution found for (?!torch==\S+\+cpu)(?P<what>\S+)",
         "the package index has no {what} for this system: was it reached, and is it the right one (PIP_INDEX_URL)?",
         "pip",
     ),
@@ -264,19 +264,10 @@ def _locked_packages(lock: str, root: Path, call: _Call) -> None:
         file.write_text("\n".join(torch), "utf-8")
         call.module(python, *pip, "--extra-index-url", TORCH_WITHOUT_CUDA)
     file.write_text("\n".join(others), "utf-8")
-    uv = shutil.which("uv")
-    if uv is not None:
+    if found := shutil.which("uv"):
         try:
-            call.module(
-                python,
-                str(Path(uv).absolute()),
-                "pip",
-                "install",
-                "--compile-bytecode",
-                "--python",
-                str(python),
-                *exact,
-            )
+            by_uv = (str(Path(found).absolute()), "pip", "install", "--compile-bytecode", "--python", str(python))
+            call.module(python, *by_uv, *exact)
             return
         except ToolFailed as failure:
             call.report(f"packages      uv failed, now with pip ({failure.message.partition(': ')[2]})")
