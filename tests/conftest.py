@@ -6,16 +6,21 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from warm import Warm
 
+from anynpu import tool
 from anynpu.capsules import toolchain
+from anynpu.nursery import warm_children
 from anynpu.store import Store
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+CALLED: set[tuple[str, ...]] = set()
+"""Verbs that a fresh process has run."""
 
 # The same examples in every run, however slow the machine: a failure is the change's, never chance's.
 settings.register_profile("anynpu", deadline=None, derandomize=True)
@@ -58,6 +63,21 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return cache
 
 
+@pytest.fixture(scope="session", autouse=True)
+def warm_calls(session_cache: Path) -> Iterator[None]:
+    """Children of `tool.call` are forked, as they are within a build, from one process for the whole run."""
+    with warm_children():
+        yield
+
+
+@pytest.fixture(scope="module")
+def own_children() -> Iterator[None]:
+    """For tests of how children come into being: they are started from nothing unless the test forks them itself."""
+    kept, tool.forked = tool.forked, None
+    yield
+    tool.forked = kept
+
+
 @pytest.fixture(scope="module", autouse=True)
 def light_heap() -> None:
     """A measurement collects garbage before it begins: it need not look through all that earlier tests imported."""
@@ -70,21 +90,31 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "own-cache")
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    """A process that has imported much, and forks for each call of the command line."""
+    process = Warm()
+    yield process
+    process.close()
+
+
 @pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    """Calls anynpu in a fresh process and returns what it did; `cwd` is the test's own folder."""
+def cli(tmp_path: Path, warm: Warm) -> Cli:
+    """Calls anynpu in a process of its own and returns what it did; `cwd` is the test's own folder.
+
+    The first call of every verb is a fresh process, which has imported nothing that the verb does not import itself.
+    """
 
     def call(
         *arguments: str, cwd: Path | None = None, timeout: float = 300, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "anynpu", *arguments],
-            cwd=cwd or tmp_path,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-        )
+        folder, env = cwd or tmp_path, {**os.environ, **environment}
+        verb = arguments[:1]
+        if verb in CALLED and warm.fits(env):
+            return warm.run(arguments, folder, env, timeout)
+        CALLED.add(verb)
+        command = [sys.executable, "-m", "anynpu", *arguments]
+        return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
 
     return call
 

@@ -18,7 +18,10 @@ import pytest
 from anynpu import nursery, tool
 from anynpu.errors import ToolFailed
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="children are forked on Linux alone")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="children are forked on Linux alone"),
+    pytest.mark.usefixtures("own_children"),
+]
 HERE = Path(__file__).parent
 
 

@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module", params=["started", "forked"], autouse=True)
-def way(request: pytest.FixtureRequest) -> Iterator[None]:
+def way(request: pytest.FixtureRequest, own_children: None) -> Iterator[None]:
     """How the children of `call` come into being; nothing else may tell the two apart."""
     with warm_children() if request.param == "forked" else nullcontext():
         yield
