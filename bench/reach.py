@@ -1,11 +1,14 @@
 """Builds every model of bench/reach_models.py for several chips, each in a child process, and writes docs/reach.md.
 
-    python bench/reach.py [--only timm:res] [--chips cpu,tflite,...] [--survey] [--exports DIR] [--table]
+    python bench/reach.py [--only timm:res] [--again] [--chips cpu,tflite,...] [--cpu-limit-s 360] [--survey]
+                          [--exports DIR] [--table]
 
-Resumable: models with a row in bench/results/reach.jsonl are not built again. With --survey a model is lowered,
-executed once and compiled (bench/reach_survey.py), which takes a tenth of a build and proves nothing. A model whose
-package is not installed is skipped with that reason. ANYNPU_REACH_PYTHON names the Python that has the packages (by
-default this one).
+Resumable: models with a row in bench/results/reach.jsonl are not built again without --again; the last row of a model
+counts. Exported models are built first, the smallest before the others. A build that takes more CPU time than its limit
+is ended; the chips it had finished are kept, the others get "too long here". With --survey a model is lowered, executed
+once and compiled (bench/reach_survey.py), which takes a tenth of a build and proves nothing. A model whose package is
+not installed is skipped with that reason. ANYNPU_REACH_PYTHON names the Python that has the packages (by default this
+one).
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import argparse
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -31,6 +35,10 @@ PAGE = ROOT / "docs" / "reach.md"
 CHIPS = "cpu,tflite,tflm,cortex-m55,ethos-u55-256,ethos-u85-256"
 SURVEYED = "tflite,tflm,cortex-m55,ethos-u55-256,ethos-u85-256"
 LIMIT_S = 1200
+"""How long an export or a survey may take."""
+WARM_S = 30
+"""CPU time for a chip whose steps are all kept from an earlier build."""
+TOO_LONG = "too long here"
 LEAST_DB = 10.0
 """The gate that a build has unless the user moves it."""
 
@@ -60,21 +68,65 @@ def exported(model: str, folder: Path) -> str:
     return last if done.returncode in (1, MISSING) else f"not exported: {last}"
 
 
-def built(model: str, chips: str, folder: Path) -> dict[str, str]:
+def cpu_s(root: int) -> float:
+    """Returns the CPU seconds of a process, its descendants and those that they waited for."""
+    parents: dict[int, int] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text("ascii", "replace").rpartition(")")[2].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        parents[int(path.parent.name)], ticks[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
+    family = {root}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(ticks.get(pid, 0) for pid in family) / os.sysconf("SC_CLK_TCK")
+
+
+def answer(command: list[str], cache: Path, limit_s: float) -> tuple[str, str] | None:
+    """Returns what a command writes to stdout and stderr, or None if it was ended for its CPU time."""
+    environment = {**os.environ, "ANYNPU_CACHE_DIR": str(cache)}
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        child = subprocess.Popen(command, stdout=out, stderr=err, env=environment, start_new_session=True)
+        while child.poll() is None:
+            time.sleep(0.5)
+            if cpu_s(child.pid) > limit_s:
+                os.killpg(child.pid, signal.SIGTERM)
+                try:
+                    child.wait(30)
+                except subprocess.TimeoutExpired:
+                    os.killpg(child.pid, signal.SIGKILL)
+                    child.wait()
+                return None
+        out.seek(0)
+        err.seek(0)
+        return out.read().decode("utf-8", "replace"), err.read().decode("utf-8", "replace")
+
+
+def built(chips: str, folder: Path, cpu_limit_s: float) -> dict[str, str]:
     """Returns for each chip the decibels that were proven and the share on its NPU, or why there are none."""
-    command = [sys.executable, "-m", "anynpu", "build", "-m", str(folder / "model.onnx"), "-t", chips]
-    command += ["--data", str(folder / "data.npz"), "-o", str(folder / "out"), "-f", "json", "-q"]
-    for name, value in fixed_inputs(folder).items():
-        command += ["--fix", f"{name}={value}"]
-    environment = {**os.environ, "ANYNPU_CACHE_DIR": str(folder / "cache")}
+    with tempfile.TemporaryDirectory(prefix="anynpu-reach-") as name:
+        scratch = Path(name)
+        command = [sys.executable, "-m", "anynpu", "build", "-m", str(folder / "model.onnx")]
+        command += ["--data", str(folder / "data.npz"), "-o", str(scratch / "out"), "-f", "json", "-q", "--overwrite"]
+        for tensor, value in fixed_inputs(folder).items():
+            command += ["--fix", f"{tensor}={value}"]
+        said = answer([*command, "-t", chips], scratch / "cache", cpu_limit_s)
+        if said is not None:
+            return _outcomes(*said, chips)
+        outcomes = {}
+        for chip in chips.split(","):
+            said = answer([*command, "-t", chip], scratch / "cache", WARM_S)
+            outcomes |= {chip: TOO_LONG} if said is None else _outcomes(*said, chip)
+        return outcomes
+
+
+def _outcomes(stdout: str, stderr: str, chips: str) -> dict[str, str]:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_S)
-        report = json.loads(done.stdout)
-    except subprocess.TimeoutExpired:
-        return dict.fromkeys(chips.split(","), f"no answer in {LIMIT_S} s")
+        report = json.loads(stdout)
     except json.JSONDecodeError:
-        reason = (done.stderr.strip().splitlines() or ["no report"])[0]
-        return dict.fromkeys(chips.split(","), reason)
+        return dict.fromkeys(chips.split(","), f"no report: {(stderr.strip().splitlines() or ['no message'])[-1]}")
     if "chips" not in report:
         message = str((report.get("error") or {}).get("message", "not imported"))
         return dict.fromkeys(chips.split(","), f"not imported: {message}")
@@ -95,32 +147,47 @@ def surveyed(folder: Path) -> dict[str, str]:
 
 
 def _outcome(chip: dict) -> str:
-    figures, error = chip.get("verification") or {}, chip.get("error") or {}
-    decibels = f"{figures['sqnr_db']:.1f} dB" if figures.get("sqnr_db") is not None else ""
+    figures, error, receipt = chip.get("verification") or {}, chip.get("error") or {}, chip.get("receipt") or {}
+    figure = f"{figures['sqnr_db']:.1f} dB" if figures.get("sqnr_db") is not None else ""
+    if figure and receipt.get("npu"):
+        figure = f"{100 * receipt['share']:.1f} % on the NPU, {figure}"
     if chip["status"] in ("ok", "fallback"):
-        return f"{decibels}, partly on its CPU" if chip["status"] == "fallback" else decibels
-    return f"{error.get('message', chip['status'])}"
+        left = [f"{item['name']}: {item['reason']}" for item in receipt.get("elsewhere", ())]
+        return f"{figure}; {left[0]}" if left else figure
+    reason = str(error.get("message", chip["status"])).strip().splitlines()[0]
+    return f"{figure}; {reason}" if figure else reason
 
 
-def run(model: str, chips: str, survey: bool, exports: Path | None) -> Row:
+def place(model: str, exports: Path) -> Path:
+    """Returns the folder of an exported model."""
+    return exports / model.replace("/", "_").replace(":", "_")
+
+
+def size(model: str, exports: Path | None) -> float:
+    """Returns the bytes of an exported model, infinity for one that is not exported yet."""
+    path = place(model, exports) / "model.onnx" if exports else None
+    return path.stat().st_size if path and path.is_file() else float("inf")
+
+
+def run(model: str, chips: str, survey: bool, exports: Path | None, cpu_limit_s: float) -> Row:
     """Exports and builds one model; what lies in the folder of exports already is taken from there."""
     started, reason = time.monotonic(), ""
     with tempfile.TemporaryDirectory(prefix="anynpu-reach-") as name:
-        folder = Path(name) if exports is None else exports / model.replace("/", "_").replace(":", "_")
+        folder = Path(name) if exports is None else place(model, exports)
         if not (folder / "data.npz").is_file():
             try:
                 reason = exported(model, folder)
             except subprocess.TimeoutExpired:
                 reason = f"not exported in {LIMIT_S} s"
-        outcomes = {} if reason else surveyed(folder) if survey else built(model, chips, folder)
+        outcomes = {} if reason else surveyed(folder) if survey else built(chips, folder, cpu_limit_s)
     return Row(model, reason, outcomes, round(time.monotonic() - started, 1), survey)
 
 
-def read_rows() -> list[Row]:
-    """Returns the rows so far."""
-    if not RESULTS.is_file():
-        return []
-    return [Row(**json.loads(line)) for line in RESULTS.read_text("utf-8").splitlines()]
+def read_rows() -> dict[tuple[str, bool], Row]:
+    """Returns the last row of each model, surveys apart from builds."""
+    lines = RESULTS.read_text("utf-8").splitlines() if RESULTS.is_file() else []
+    rows = [Row(**json.loads(line)) for line in lines]
+    return {(row.model, row.surveyed): row for row in rows}
 
 
 def proven(outcome: str) -> bool:
@@ -206,19 +273,20 @@ def main() -> int:
     parser.add_argument("--survey", action="store_true", help="execute once and compile; a tenth of a build")
     parser.add_argument("--exports", type=Path, help="keep exported models in this folder, and take them from there")
     parser.add_argument("--table", action="store_true", help="write the page from the rows so far and build nothing")
+    parser.add_argument("--again", action="store_true", help="build models that have a row too")
+    parser.add_argument("--cpu-limit-s", type=float, default=360, help="CPU seconds for a model's build (360)")
     arguments = parser.parse_args()
     rows = read_rows()
-    known = {row.model for row in rows if row.surveyed == arguments.survey}
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    for model in [] if arguments.table else names():
-        if model in known or arguments.only not in model:
+    for model in sorted(names(), key=lambda each: size(each, arguments.exports)) if not arguments.table else []:
+        key = model, arguments.survey
+        if arguments.only not in model or (key in rows and not arguments.again):
             continue
-        row = run(model, arguments.chips, arguments.survey, arguments.exports)
-        rows.append(row)
+        row = rows[key] = run(model, arguments.chips, arguments.survey, arguments.exports, arguments.cpu_limit_s)
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         print(f"{row.model}: {row.left_out or row.chips} ({row.seconds} s)", flush=True)
-    PAGE.write_text(table(rows, arguments.chips.split(",")), "utf-8")
+    PAGE.write_text(table(rows.values(), arguments.chips.split(",")), "utf-8")
     return 0
 
 

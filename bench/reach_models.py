@@ -329,13 +329,14 @@ def settle(model: Any, data: dict[str, np.ndarray]) -> None:
 
 
 def export(name: str, out: Path) -> None:
-    """Writes model.onnx and data.npz (or copies a file and makes data for it)."""
+    """Writes model.onnx and data.npz; what the older exporter cannot write, or not right, the newer one does."""
+    import onnx
     import torch
 
     source, _, own = name.partition(":")
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
-    if source in ("timm", "smp", "ultralytics", "torchvision"):
+    if source in ("timm", "smp", "ultralytics", "torchvision", "transformers"):
         stub_torchvision()
     model, data = SOURCES[source].make(own)
     model.eval()
@@ -344,7 +345,9 @@ def export(name: str, out: Path) -> None:
     path, settings = str(out / "model.onnx"), {"input_names": list(data), "do_constant_folding": True}
     try:
         torch.onnx.export(model, one, path, dynamo=False, opset_version=18, **settings)
-    except (torch.onnx.errors.OnnxExporterError, RuntimeError):
+        onnx.shape_inference.infer_shapes_path(path, str(out / "inferred.onnx"), strict_mode=True)  # it may be wrong
+        (out / "inferred.onnx").unlink()
+    except (torch.onnx.errors.OnnxExporterError, onnx.shape_inference.InferenceError, RuntimeError):
         torch.onnx.export(model, one, path, dynamo=True, opset_version=18, external_data=False, **settings)
     np.savez(out / "data.npz", **data)
 
