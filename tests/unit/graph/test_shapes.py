@@ -25,6 +25,18 @@ def test_stated_shape_reaches_the_outputs():
     assert shapes.dtype_of(model.graph.output[0]) == "float32"
 
 
+def test_shapes_are_read_off_the_graph_as_often_for_many_nodes_as_for_few(monkeypatch):
+    reads = []
+    monkeypatch.setattr(shapes, "static_shapes", lambda graph, read=shapes.static_shapes: reads.append(1) or read(graph))
+    counts = []
+    for length in (2, 200):
+        body = " ".join(f"t{n + 1} = Relu(t{n})" for n in range(length))
+        shapes.make_static(parse(f"g (float[1,4] t0) => (float[1,4] t{length}) {{ {body} }}"))
+        counts.append(len(reads))
+        reads.clear()
+    assert counts[0] == counts[1]
+
+
 def test_the_given_model_is_not_changed():
     model = conv()
     before = model.SerializeToString()
