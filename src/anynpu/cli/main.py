@@ -29,6 +29,7 @@ VERBS = {
     "check": ("inspect", "Ask before compiling: will it fit, will every operator run there?"),
     "build": ("build", "Export, quantise, compile, execute, compare and report, for one or more chips."),
     "diagnose": ("diagnose", "Say where a build loses the float model: each tensor's error, the cause, the repair."),
+    "bisect": ("bisect", "Cut two executions of one model that disagree to the smallest sub-model that still does."),
     "run": ("run", "Run an artifact on arrays."),
     "eval": ("eval", "Score an artifact on labelled data: classes, boxes, sentence pairs; with intervals."),
     "compare": (

@@ -1,0 +1,195 @@
+"""How a side is executed: a file by a runtime as it is, or compiled again for its chip, part by part."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from anynpu import plugins, schema
+from anynpu.artifact import Artifact, Made, Manifest, Step, seal
+from anynpu.errors import ConfigError
+from anynpu.measure.decibels import MAX_DB
+from anynpu.measure.samples import FILE, SampleSet, write_samples
+from anynpu.pipeline.bisect.files import Fed, ModelFile, Place
+from anynpu.pipeline.bisect.shared import Part
+from anynpu.pipeline.planner import Link
+from anynpu.pipeline.request import Request
+from anynpu.pipeline.steps import Steps
+from anynpu.records.parts import now
+from anynpu.runtime.base import open_session, run_real
+from anynpu.runtime.versions import versions_of
+from anynpu.source.load import ModelSource
+from anynpu.store import Store
+from anynpu.tensors import Array, by_name
+
+Rows = Sequence[Mapping[str, Array]]
+"""Real numbers of shared tensors, one mapping a sample."""
+Open = Callable[[Artifact], Any]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a part gave, and the files that gave it."""
+
+    outputs: tuple[Mapping[str, Array], ...]
+    files: tuple[Path, ...]
+    chip: str = ""
+
+
+class Execution(Protocol):
+    """One side: something that runs the model and parts of it."""
+
+    name: str
+    what: str
+    file: ModelFile
+    places: Mapping[str, Place]
+    versions: Mapping[str, str]
+
+    def run(self, part: Part, rows: Rows, calibration: Rows, folder: Path) -> Ran:
+        """Runs a part on the rows; `calibration` holds its inputs for as many samples as there are."""
+        ...
+
+    def run_whole(self, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
+        """Runs the model as it was given."""
+        ...
+
+
+@dataclass
+class Direct:
+    """A file that a runtime executes, and sub-models of it that the same runtime executes."""
+
+    name: str
+    what: str
+    file: ModelFile
+    open: Open
+    artifact: Artifact
+    places: Mapping[str, Place] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.places = self.places or self.file.places()
+
+    def run_whole(self, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
+        return self._answers(self.artifact, part, rows)
+
+    def run(self, part: Part, rows: Rows, calibration: Rows, folder: Path) -> Ran:
+        cut = Artifact(folder, cut_file(self.file, self.places, part, rows[0], folder))
+        return Ran(self._answers(cut, part, rows), (cut.main,))
+
+    def _answers(self, artifact: Artifact, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
+        with closing(self.open(artifact)) as session:
+            self.what, self.versions = session.what, versions_of(session)
+            specs = by_name((*session.inputs, *session.outputs))
+            found = []
+            for row in rows:
+                stored = {}
+                for name in part.inputs:
+                    stored[name] = specs[name].to_stored(self.places[name].to_file(row[name]))
+                given = session.run(stored)
+                found.append({n: self.places[n].to_shared(specs[n].to_real(given[n])) for n in part.outputs})
+            return tuple(found)
+
+
+def cut_file(
+    file: ModelFile, places: Mapping[str, Place], part: Part, example: Mapping[str, Array], folder: Path
+) -> Manifest:
+    """Writes a part of a file into a folder and returns what it is."""
+    fed = [Fed(name, places[name].fed, places[name].to_file(example[name])) for name in part.inputs]
+    return file.cut(fed, {name: places[name].read for name in part.outputs}, folder)
+
+
+@dataclass
+class Compiled:
+    """An artifact that a compiler made of a file: parts of the file go through the same compiler, with its options."""
+
+    name: str
+    what: str
+    file: ModelFile
+    artifact: Artifact
+    before: Artifact
+    device: str | None
+    store: Store
+    chip: str
+    places: Mapping[str, Place] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        step = self.artifact.manifest.step
+        assert step is not None  # `executions_of` opens no other
+        self.places = self.places or self.file.places()
+        target = plugins.load("targets", step.name)()
+        options = schema.from_dict(target.Options, dict(step.options), f"{self.name}: options")
+        if hasattr(options, "agreement_db"):
+            options = replace(options, agreement_db=-MAX_DB)  # a part that disagrees is what is looked for
+        self._link = Link(target, options)
+        self._platform = plugins.platform(self.chip)
+
+    def require_same_tools(self) -> None:
+        """Raises where the compiler that is installed is not the one that made the artifact."""
+        step = self.artifact.manifest.step
+        assert step is not None
+        for name, version in self._link.target.tools().items():
+            if step.tools.get(name, version) != version:
+                raise ConfigError(
+                    f"{self.name} was compiled with {name} {step.tools[name]}, and {version} is installed here: its "
+                    "parts would come out otherwise",
+                    "build it again with what is installed, or bisect where the other version is",
+                )
+
+    def run_whole(self, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
+        return self._answers(self.artifact, self.before, part, rows)
+
+    def run(self, part: Part, rows: Rows, calibration: Rows, folder: Path) -> Ran:
+        room = folder / "before"
+        room.mkdir()
+        manifest = cut_file(self.file, self.places, part, rows[0], room)
+        model = seal(room, manifest, Step("cut"), Made(now(), 0.0))
+        data = self._data(model, part, calibration, folder / "data")
+        made = self._compiled(model, data)
+        kept = folder / "artifact"
+        shutil.copytree(made.path, kept)
+        return Ran(self._answers(made, model, part, rows), (model.main, kept), self.chip)
+
+    def _data(self, model: Artifact, part: Part, calibration: Rows, folder: Path) -> Artifact:
+        folder.mkdir()
+        arrays = {n: np.concatenate([self.places[n].to_file(row[n]) for row in calibration]) for n in part.inputs}
+        write_samples(folder, SampleSet(arrays))
+        details = {"random": False, "samples": len(calibration), "held_out": False, "sample_digests": []}
+        manifest = Manifest("dataset", FILE, model.manifest.inputs, details=details)
+        return seal(folder, manifest, Step("data"), Made(now(), 0.0))
+
+    def _compiled(self, model: Artifact, data: Artifact) -> Artifact:
+        request = Request(ModelSource(str(model.main)), (self.chip,))
+        steps = Steps(request, self.store, _Silent())
+        return steps.compile(self.chip, self._link, model, data, self._platform)
+
+    def _answers(self, artifact: Artifact, before: Artifact, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
+        like = by_name((*before.manifest.inputs, *before.manifest.outputs))
+        found = []
+        with closing(open_session(artifact, self.device)) as session:
+            step = artifact.manifest.step
+            self.what = session.what
+            self.versions = {**(step.tools if step else {}), **versions_of(session)}
+            for row in rows:
+                given = run_real(session, {n: self.places[n].to_file(row[n]) for n in part.inputs}, like)
+                found.append({n: self.places[n].to_shared(given[n]) for n in part.outputs})
+        return tuple(found)
+
+
+class _Silent:
+    """An observer that says nothing: the search reports its runs."""
+
+    def started(self, chip: str, stage: str) -> None:
+        return
+
+    def progress(self, done: int, total: int) -> None:
+        return
+
+    def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
+        return

@@ -1,0 +1,97 @@
+"""Sub-models of TFLite files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from anynpu import schema
+from anynpu.artifact import Artifact, Manifest
+from anynpu.graph.outline import Outline
+from anynpu.lowering.graph import pruned
+from anynpu.lowering.read import from_bytes
+from anynpu.lowering.write import to_bytes
+from anynpu.pipeline.bisect.files import Fed, Place, cannot_cut, new_names
+from anynpu.quantize.tflite_file import read_specs
+from anynpu.targets.tflite import EQUALIZATION
+from anynpu.targets.tflite_outline import CONVERSIONS, outline, through_padding
+
+MODEL = "model.tflite"
+
+
+class TfliteFile:
+    """A .tflite file, float or quantised."""
+
+    suffix = ".tflite"
+
+    def __init__(self, path: Path, format: str, artifact: Artifact | None = None) -> None:
+        self.path, self.format = path, format
+        self.graph = from_bytes(path.read_bytes(), path.name)
+        self.outline: Outline = outline(path)
+        inputs, outputs = read_specs(path)
+        self.inputs = artifact.manifest.inputs if artifact else tuple(inputs)
+        self.outputs = artifact.manifest.outputs if artifact else tuple(outputs)
+        self._factors: Mapping[str, list[float]] = {}
+        if artifact is not None and any(entry.path == EQUALIZATION for entry in artifact.manifest.files):
+            self._factors = through_padding(path, schema.read_json(artifact.file(EQUALIZATION)))
+
+    @property
+    def quantised(self) -> bool:
+        return any(tensor.scale and not tensor.constant for tensor in self.outline.tensors.values())
+
+    def places(self) -> Mapping[str, Place]:
+        found: dict[str, Place] = {}
+        for name, tensor in self.outline.tensors.items():
+            if not tensor.constant:
+                factors = np.asarray(self._factors[name]) if name in self._factors else None
+                found[name] = Place(name, name, tensor.shape, factors=factors)
+        behind = {o.outputs[0]: o.inputs[0] for o in self.graph.operators if o.kind in CONVERSIONS}
+        for name, source in behind.items():
+            if source in found and name in found:
+                # What a conversion makes is the same tensor, rounded: a cut goes in before it.
+                found[name] = Place(found[source].fed, name, found[name].shape, factors=found[source].factors)
+        return found
+
+    def cut(self, inputs: Sequence[Fed], outputs: Mapping[str, str], folder: Path) -> Manifest:
+        graph, given = self.graph, {fed.own for fed in inputs}
+        makers = graph.makers()
+        seen, waiting = set[str](), list(outputs.values())
+        while waiting:
+            name = waiting.pop()
+            if not name or name in seen or name in given:
+                continue
+            seen.add(name)
+            if name in makers:
+                waiting.extend(makers[name].inputs)
+            elif graph.constant(name) is None:
+                raise cannot_cut(self.path, f"{name} is needed too")
+        kept = [operator for operator in graph.operators if {*operator.outputs} & seen]
+        if twice := {name for operator in kept for name in operator.outputs} & given:
+            raise cannot_cut(self.path, f"{min(twice)} is made by an operator that the part needs")
+        names = new_names(
+            {fed.own: fed.name for fed in inputs} | {own: name for name, own in outputs.items()}, graph.tensors
+        )
+        tensors = {names.get(n, n): replace(t, name=names.get(n, n)) for n, t in graph.tensors.items()}
+        operators = [
+            replace(
+                operator,
+                inputs=tuple(names.get(name, name) for name in operator.inputs),
+                outputs=tuple(names.get(name, name) for name in operator.outputs),
+            )
+            for operator in kept
+        ]
+        part = pruned(operators, tensors, tuple(fed.name for fed in inputs), tuple(outputs))
+        (folder / MODEL).write_bytes(to_bytes(part))
+        layouts = {name: tensor.layout for name, tensor in self.outline.tensors.items() if tensor.layout}
+        layouts = {names.get(name, name): layout for name, layout in layouts.items()}
+        found = read_specs(folder / MODEL, layouts)
+        return Manifest(
+            self.format,
+            MODEL,
+            tuple(found[0]),
+            tuple(found[1]),
+            details={"frozen": [], "degenerate": [], "index_sizes": {}},
+        )
