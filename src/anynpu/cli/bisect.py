@@ -14,6 +14,7 @@ from anynpu.cli.flags import preprocess
 from anynpu.cli.table import print_table
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import ConfigError
+from anynpu.files import writing
 from anynpu.records.bisect import BisectRecord, OutputDifference
 from anynpu.records.parts import as_json
 
@@ -86,6 +87,10 @@ def _record(asked: Bisect) -> BisectRecord:
         if not asked.quiet:
             click.echo(f"run {done} of about {total}", err=True)
 
+    store = asked.store()
+    log = store.log("bisect")
+    with writing(log):
+        log.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="anynpu-bisect-") as name:
         room = Path(name)
         request = Asked(
@@ -99,13 +104,13 @@ def _record(asked: Bisect) -> BisectRecord:
             on_b=asked.on_b,
             different_networks=asked.different_networks,
             out=str(room / "bundle") if asked.out is not None else "",
-            cache=str(asked.store().cache),
+            cache=str(store.cache),
         )
         found = tool.call(
             "anynpu.pipeline.bisect.run:bisect",
             {"asked": schema.to_dict(request)},
             scratch=room,
-            log=room / "log",
+            log=log,
             progress=progress,
             whole_environment=True,
         )

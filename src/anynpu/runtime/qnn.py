@@ -34,7 +34,7 @@ class QnnSession:
         self._lock = threading.Lock()
         self._log = SessionLog(TOOL)
         self._worker = Worker(tool, "qnn_worker", scratch=self._log.folder, log=self._log.path)
-        opened = {"name": "npu", "model": str(artifact.main)}
+        opened = {"name": "npu", "model": str(artifact.main.absolute())}  # the worker runs in a folder of its own
         try:
             arch, open_cpu = int(details["htp_arch"]), bool(details.get("open_cpu"))
         except (KeyError, ValueError, TypeError):

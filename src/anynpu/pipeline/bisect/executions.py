@@ -100,7 +100,8 @@ def cut_file(
     file: ModelFile, places: Mapping[str, Place], part: Part, example: Mapping[str, Array], folder: Path
 ) -> Manifest:
     """Writes a part of a file into a folder and returns what it is."""
-    fed = [Fed(name, places[name].fed, places[name].to_file(example[name])) for name in part.inputs]
+    own = {name: places[name].read if name in part.rounded else places[name].fed for name in part.inputs}
+    fed = [Fed(name, own[name], places[name].to_file(example[name])) for name in part.inputs]
     return file.cut(fed, {name: places[name].read for name in part.outputs}, folder)
 
 

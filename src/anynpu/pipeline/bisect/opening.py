@@ -55,7 +55,7 @@ def named(text: str, other: str) -> Named:
         if not (path / MANIFEST).is_file() and (path / REPORT).is_file():
             chips = sorted(each.name for each in path.iterdir() if (each / MANIFEST).is_file())
             raise ConfigError(f"{path}: is the output of a whole build", "name one of its folders: " + ", ".join(chips))
-        return Named(text, Artifact.open(path), path)
+        return Named(text, Artifact.open(path.absolute()), path.absolute())  # vendors' workers run elsewhere
     if not path.exists():
         raise ConfigError(f"{path}: no such file or folder", _kept_hint(path) or FORMS)
     if path.suffix.lower() not in (".onnx", *TFLITE_ENDINGS):

@@ -94,6 +94,10 @@ class Bench:
             found = self.recorder().run(Part(self.graph.inputs, inner), self.samples, (), Path(folder))
         return [{**row, **given} for row, given in zip(self.samples, found.outputs, strict=True)]
 
+    def pairs(self) -> set[str]:
+        """Returns the tensors that a side rounds by operators of their own."""
+        return {n for side in (self.a, self.b) for n, place in side.places.items() if place.fed != place.read}
+
     def attempt(self, part: Part) -> Difference | None:
         """Runs a part on both sides with the recorded values; None where one of them cannot be cut or run there."""
         if part in self.results:
@@ -149,7 +153,7 @@ def bisect(asked: dict[str, Any]) -> object:
             return schema.to_dict(schema.with_seal(record), whole=True)
         _require_inputs(bench)
         bench.record()
-        found = find(bench.graph, _as_difference(record.whole), bench.attempt)
+        found = find(bench.graph, _as_difference(record.whole), bench.attempt, bench.pairs())
         if found.part not in bench.results and bench.attempt(found.part) is None:
             raise ToolFailed(
                 "the two disagree, but no part of the model can be run by itself",
@@ -319,6 +323,8 @@ def _concluded(bench: Bench, record: BisectRecord, found: Culprit) -> BisectReco
         for node in unit.nodes
     )
     notes = list(bench.notes)
+    if found.rounded_inputs:
+        notes.append("with inputs that are not rounded the two agree: the fault needs the rounded inputs")
     if not found.alone:
         notes.append(f"no operator disagrees by itself: over these {len(operators)} the errors add up to it")
     # Of operators that one side runs as one, the one with the weights gives the name.

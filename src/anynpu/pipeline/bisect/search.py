@@ -9,8 +9,8 @@ tolerance means something: an inner tensor may well be far off without any harm.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 
 from anynpu.pipeline.bisect.shared import Part, SharedGraph, Unit, part_of
 
@@ -35,6 +35,8 @@ class Culprit:
     units: tuple[Unit, ...]
     part: Part
     difference: Difference
+    rounded_inputs: bool = False
+    """Whether the two agree as soon as the inputs are not rounded, although the rounding itself is right."""
 
     @property
     def alone(self) -> bool:
@@ -47,23 +49,47 @@ def expected_runs(units: int) -> int:
     return 2 + math.ceil(math.log2(max(units, 1)))
 
 
-def find(graph: SharedGraph, whole: Difference, attempt: Try) -> Culprit:
-    """Returns the smallest part that disagrees, given that the whole does."""
+def find(graph: SharedGraph, whole: Difference, attempt: Try, pairs: Collection[str] = ()) -> Culprit:
+    """Returns the smallest part that disagrees, given that the whole does.
+
+    `pairs` are the tensors that a side rounds by operators of their own: those go with what reads the tensor as well.
+    """
     start, behind = _boundary(0, len(graph), lambda cut: attempt(graph.tail(cut)))
     alone = attempt(graph.block(start, behind)) if behind < len(graph) or start else whole
     if alone is not None and alone.disagrees:
-        return _smallest(graph, start, behind, alone, attempt)
-    found: dict[int, Difference] = {}
+        found = _smallest(graph, start, behind, alone, attempt)
+        return _before_rounding(graph, found, attempt, pairs)
+    shortest: dict[int, Difference] = {}
 
     def shortened(cut: int) -> Difference | None:
         result = attempt(graph.block(start, cut))
         if result is not None and result.disagrees:
-            found[cut] = result
-        return None if result is None else Difference(result.tensor, result.sqnr_db, not result.disagrees)
+            shortest[cut] = result
+        return None if result is None else replace(result, disagrees=not result.disagrees)
 
     _, end = _boundary(behind, len(graph), shortened)
-    last = found.get(end) or (attempt(graph.tail(start)) if start else whole) or whole
+    last = shortest.get(end) or (attempt(graph.tail(start)) if start else whole) or whole
     return _smallest(graph, start, end, last, attempt)
+
+
+def _before_rounding(graph: SharedGraph, found: Culprit, attempt: Try, pairs: Collection[str]) -> Culprit:
+    """Returns the operator before, where what disagrees is not an operator but how one of its inputs is rounded."""
+    makers = {unit.tensor: unit for unit in graph.units}
+    rounded = [name for name in found.part.inputs if name in pairs]
+    behind = attempt(replace(found.part, rounded=tuple(rounded))) if rounded else None
+    if behind is None or behind.disagrees:
+        return found
+    for name in rounded:
+        if name in makers and (len(rounded) == 1 or _agrees(attempt(replace(found.part, rounded=(name,))))):
+            part = part_of([makers[name]], name)
+            earlier = attempt(part)
+            if earlier is not None and earlier.disagrees:
+                return Culprit((makers[name],), part, earlier)
+    return replace(found, rounded_inputs=True)
+
+
+def _agrees(result: Difference | None) -> bool:
+    return result is not None and not result.disagrees
 
 
 def _boundary(low: int, high: int, attempt: Callable[[int], Difference | None]) -> tuple[int, int]:

@@ -14,6 +14,8 @@ class Part:
 
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    rounded: tuple[str, ...] = ()
+    """Inputs that go in behind the pair that rounds them, not before it."""
 
 
 @dataclass(frozen=True)
