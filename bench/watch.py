@@ -73,7 +73,7 @@ def forest_scores(trace: Trace, from_s: float, seasonal: bool) -> list[np.ndarra
 def seed_result(trace: Trace, model: Path, from_s: float) -> dict[str, object]:
     """The method of the first description around every fault, and for some normal hours of every host."""
     from anynpu.apps.watch.seed_method import LAST, LIMIT, likeness, line
-    from anynpu.cli.watch import _embedder
+    from anynpu.cli.watch_replay import embedder
 
     rng, by_name = np.random.default_rng(5), {host.name: host for host in trace.hosts}
 
@@ -87,7 +87,7 @@ def seed_result(trace: Trace, model: Path, from_s: float) -> dict[str, object]:
         vectors = embed(texts)
         return np.array([1 - likeness(vectors[n - LAST : n], vectors[n]) for n in range(LAST, len(rows))])
 
-    with _embedder(model) as (embed, *_):
+    with embedder(model) as (embed, *_):
         faults = []
         for label in trace.labels:
             scores = unlike(by_name[label.host], label.start_s - 690, min(label.end_s, label.start_s + 3600))

@@ -280,15 +280,14 @@ def test_boxes_are_those_of_pycocotools(call, boxes, tmp_path):
     COCO = pytest.importorskip("pycocotools.coco").COCO
     from pycocotools.cocoeval import COCOeval
 
-    from anynpu.cli.task import opened
+    from anynpu.cli.task import TaskFlags, opened
     from anynpu.measure.coco import FIGURES
     from anynpu.tasks.detect import Detector, Threshold
     from anynpu.tasks.picture import read_image
 
     made = blocks_artifact(tmp_path / "blocks")
-    given = {"task": "", "tokenizer": "", "device": None, "timeout": 10.0}
     results = []
-    with opened(made, "detect", given) as model:
+    with opened(made, "detect", TaskFlags()) as model:
         detector = Detector(model, Threshold(0.001, 0.7))
         for at in range(12):
             found, _ = detector.detect(read_image(tmp_path / "scenes" / f"{at:02}.png").pixels)

@@ -27,7 +27,7 @@ def test_texts_are_read_from_stdin_as_from_a_file(tmp_path: Path, monkeypatch) -
 
 def test_labels_are_read_from_stdin(monkeypatch) -> None:
     give(monkeypatch, b"a cat\na dog\n")
-    assert embed._zero_shot_labels({"labels": None, "labels_file": Path("-")}) == ("a cat", "a dog")
+    assert embed.zero_shot_labels(None, Path("-")) == ("a cat", "a dog")
 
 
 def test_stdin_that_is_no_text_or_too_much(monkeypatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anynpu.api.feed import feed_of, named_arrays, read_one, source_specs
-from anynpu.api.session import is_board, open_on
+from anynpu.api.session import ANSWER_S, is_board, open_on
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError
 from anynpu.files import cache_chosen
@@ -31,7 +31,7 @@ from anynpu.store import Store
 from anynpu.tasks.images import SUFFIXES, Preprocess
 from anynpu.tensors import Array
 
-BOARD_RUNS, BOARD_WARMUP, MAX_TIME_S = 10, 2, 60.0
+BOARD_RUNS, BOARD_WARMUP = 10, 2
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Asked:
     energy_csv: Path | None = None
     energy_window: str | None = None
     energy_idle: str | None = None
-    timeout_s: float = 10.0
+    timeout_s: float = ANSWER_S
     layers: bool = False
     """Whether each layer is counted too, by firmware of its own."""
 
@@ -137,21 +137,21 @@ def bench(
     inputs: str | PathLike[str] | Array | Mapping[str, Array] | None = None,
     *,
     on: str | None = None,
-    scenario: str = SINGLE,
+    scenario: str = Settings.scenario,
     scope: str = INFER,
     runs: int | None = None,
     warmup: int | None = None,
-    min_time: float = 3.0,
-    min_count: int = 100,
+    min_time: float = Settings.min_time_s,
+    min_count: int = Settings.min_count,
     max_time: float | None = None,
-    streams: int = 8,
+    streams: int = Settings.streams,
     qps: float | None = None,
     bound: float | None = None,
-    percentile: float = 99.0,
-    seed: int = 0,
+    percentile: float = Settings.percentile,
+    seed: int = Settings.seed,
     preprocess: Preprocess | None = None,
     post: Callable[..., Any] | str | None = None,
-    timeout: float = 10.0,
+    timeout: float = ANSWER_S,
     layers: bool = False,
     cache_dir: str | PathLike[str] | None = None,
 ) -> Bench:
@@ -194,7 +194,7 @@ def sealed_record(record: BenchRecord) -> BenchRecord:
 
 def longest(min_time_s: float, max_time_s: float | None) -> float:
     """Returns the most seconds to measure: as asked for, or a minute, or the least where that is more."""
-    return max(MAX_TIME_S, min_time_s) if max_time_s is None else max_time_s
+    return max(Settings.max_time_s, min_time_s) if max_time_s is None else max_time_s
 
 
 def measure(artifact: Artifact, asked: Asked, store: Store, tell: Tell = lambda stage, seconds: None) -> Measured:

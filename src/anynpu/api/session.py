@@ -25,6 +25,8 @@ from anynpu.tensors import Array, TensorSpec, by_name, relayout
 if TYPE_CHECKING:
     from anynpu.firmware.run import Running
 
+ANSWER_S = 10.0
+"""Seconds that a board may take for an answer."""
 BOARD = re.compile(r"host|qemu(:.*)?|serial:.*")
 """What `on` names where our firmware runs the model, rather than a runtime of this host."""
 
@@ -126,7 +128,7 @@ class Session:
         return f"<anynpu.Session {self.artifact.path.name}: {inputs}; {self.executed}>"
 
 
-def open(path: str | PathLike[str], on: str | None = None, *, timeout: float = 10.0) -> Session:
+def open(path: str | PathLike[str], on: str | None = None, *, timeout: float = ANSWER_S) -> Session:
     """Returns a session that runs the artifact in a folder, or a .cix file.
 
     `on` names what executes it, as --on does: ort, litert, tflm, ...; for generated C host, qemu or serial:PORT; by
@@ -145,7 +147,7 @@ def open_on(
     artifact: Artifact,
     on: str | None,
     store: Store,
-    timeout: float = 10.0,
+    timeout: float = ANSWER_S,
     specs: Specs | None = None,
     layers: bool = False,
 ) -> Session:

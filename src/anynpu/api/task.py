@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anynpu.api.session import open_on
+from anynpu.api.session import ANSWER_S, open_on
 from anynpu.errors import ConfigError
 from anynpu.runtime import task as tasks
 from anynpu.store import Store
@@ -38,12 +38,12 @@ def detect(
     artifact: str | PathLike[str],
     images: Image | Sequence[Image],
     *,
-    conf: float = 0.25,
-    iou: float = 0.7,
+    conf: float = Threshold.confidence,
+    iou: float = Threshold.iou,
     classes: Sequence[str] = (),
     on: str | None = None,
     task: str = "",
-    timeout: float = 10.0,
+    timeout: float = ANSWER_S,
 ) -> list[list[Detection]]:
     """Finds objects in images; returns a list for every image, best first. The names are those of `anynpu detect`."""
     with opened(artifact, ("detect",), on, task, "", timeout) as model:
@@ -66,7 +66,7 @@ def embed(
     on: str | None = None,
     task: str = "",
     tokenizer: str | PathLike[str] = "",
-    timeout: float = 10.0,
+    timeout: float = ANSWER_S,
 ) -> Array:
     """Turns texts or images into vectors, one row for each; the model's card says which it reads."""
     with opened(artifact, ("embed-text", "embed-image"), on, task, str(tokenizer), timeout) as model:

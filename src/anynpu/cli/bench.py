@@ -2,128 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from anynpu.api.bench import Asked, Measured, longest, measure, sealed_record
 from anynpu.api.session import is_board
-from anynpu.cli import bench_http, flags
-from anynpu.cli.bench_http import ArtifactOrUrl, asked_of, measure_server, show_server
+from anynpu.cli.bench_http import (
+    ONLY_ARTIFACTS,
+    ONLY_SERVERS,
+    ArtifactOrUrl,
+    ServerFlags,
+    measure_server,
+    show_server,
+)
 from anynpu.cli.bench_text import show, show_board
-from anynpu.cli.command import Command, refuse_unused
+from anynpu.cli.flags import read_preprocess
 from anynpu.cli.progress import observer
-from anynpu.cli.run import DEVICE, TIMEOUT
+from anynpu.cli.verb import Writes, argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError
-from anynpu.files import check_free, write_whole
-from anynpu.measure.load import MULTI, SCENARIOS, SERVER, SINGLE, Settings, Tell
+from anynpu.files import write_whole
+from anynpu.measure.load import MULTI, SCENARIOS, SERVER, Settings, Tell
 from anynpu.measure.outcome import INTERRUPTED
 from anynpu.measure.subject import INFER, PIPELINE
 from anynpu.records.bench import BenchRecord
 from anynpu.records.parts import as_json
 from anynpu.runtime.base import open_artifact
 from anynpu.schema import to_dict
+from anynpu.tasks.images import Preprocess
 
 HOST_ONLY = ("min_time", "min_count", "max_time", "preprocess", "energy_csv", "energy_window", "energy_idle")
 
-LOAD = (
-    click.option(
-        "--scenario", type=click.Choice(SCENARIOS), default=SINGLE, show_default=True, help="How queries come."
-    ),
-    click.option(
-        "--scope",
+
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """How queries arrive, and when it is enough."""
+
+    scenario: str = flag("How queries come.", Settings.scenario, shown=True, type=click.Choice(SCENARIOS))
+    scope: str = flag(
+        "infer: stored values to stored values; pipeline: from real input to real result.",
+        INFER,
+        shown=True,
         type=click.Choice([INFER, PIPELINE]),
-        default=INFER,
-        show_default=True,
-        help="infer: stored values to stored values; pipeline: from real input to real result.",
-    ),
-    click.option("-n", "--runs", type=click.IntRange(1, 100000), help="Exactly so many runs; boards: 10."),
-    click.option(
-        "--warmup", type=click.IntRange(0, 100000), help="Exactly so many runs before; until stable if not said."
-    ),
-    click.option("--min-time", type=float, default=3.0, show_default=True, help="Least seconds to measure."),
-    click.option("--min-count", type=click.IntRange(1, 1000000), default=100, show_default=True, help="Least runs."),
-    click.option("--max-time", type=float, help="Most seconds to measure; 60, or --min-time where that is more."),
-    click.option(
-        "--streams",
-        type=click.IntRange(1, 10000),
-        default=8,
-        show_default=True,
-        help="Samples a query of multi-stream.",
-    ),
-    click.option("--qps", type=float, help="Queries a second that arrive in the scenario server."),
-    click.option(
-        "--bound", type=float, metavar="MS", help="Latency that the percentile must keep (server); else status 1."
-    ),
-    click.option(
-        "--percentile", type=float, default=99.0, show_default=True, help="The percentile that --bound is for."
-    ),
-    click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the arrivals (server)."),
-)
-MORE = (
-    click.option(
+    )
+    runs: int | None = flag("Exactly so many runs; boards: 10.", None, "-n", least=1, most=100000)
+    warmup: int | None = flag("Exactly so many runs before; until stable if not said.", None, least=0, most=100000)
+    min_time: float = flag("Least seconds to measure.", Settings.min_time_s, shown=True)
+    min_count: int = flag("Least runs.", Settings.min_count, least=1, most=1000000, shown=True)
+    max_time: float | None = flag("Most seconds to measure; 60, or --min-time where that is more.", None)
+    streams: int = flag("Samples a query of multi-stream.", Settings.streams, least=1, most=10000, shown=True)
+    qps: float | None = flag("Queries a second that arrive in the scenario server.", None)
+    bound: float | None = flag("Latency that the percentile must keep (server); else status 1.", None, metavar="MS")
+    percentile: float = flag("The percentile that --bound is for.", Settings.percentile, shown=True)
+    seed: int = flag("Of the arrivals (server).", Settings.seed, least=0, shown=True)
+
+    def settings(self) -> Settings:
+        """Returns what to do, and when it is enough, as the flags say it."""
+        return Settings(
+            scenario=self.scenario,
+            min_time_s=self.min_time,
+            min_count=self.min_count,
+            max_time_s=longest(self.min_time, self.max_time),
+            runs=self.runs,
+            warm_up=self.warmup,
+            streams=self.streams,
+            qps=self.qps,
+            bound_ms=self.bound,
+            percentile=self.percentile,
+            seed=self.seed,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchAsked(Load, ServerFlags, Writes):
+    """An artifact or a server, what is measured of it and with what."""
+
+    artifact: Path | str = argument(metavar="ARTIFACT|URL", type=ArtifactOrUrl())
+    preprocess: Preprocess | None = flag(
+        "How an image becomes the input; else as its card says.",
+        None,
         "-P",
-        "--preprocess",
-        multiple=True,
         metavar="NAME=VALUE",
-        help="How an image becomes the input; else as its card says.",
-    ),
-    click.option("--post", metavar="MODULE:FUNCTION", help="Called with the real outputs at the end of the pipeline."),
-    click.option(
-        "--with",
-        "others",
-        multiple=True,
-        type=click.Path(path_type=Path),
-        help="Another artifact at the same time. Repeat for more.",
-    ),
-    click.option(
-        "--body",
-        type=click.Path(path_type=Path),
-        help="JSON file to send to a server instead of texts.",
-    ),
-    click.option(
-        "--connections",
-        type=click.IntRange(1, 1000),
-        default=1,
-        show_default=True,
-        help="Connections to a server.",
-    ),
-    click.option(
-        "--energy-csv",
-        type=click.Path(path_type=Path),
-        help="What an external meter writes: time and watts, or volts and amps.",
-    ),
-    click.option(
-        "--energy-window", metavar="START,END", help="The part of the file that is the measurement, in its own time."
-    ),
-    click.option("--energy-idle", metavar="START,END", help="The part of the file that is the machine at rest."),
-    click.option(
-        "--layers",
-        is_flag=True,
-        help="Generated C on --on qemu: count the instructions of each layer too. They are no time.",
-    ),
-    click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the record to this JSON file too."),
-    flags.OVERWRITE,
-)
+        read=read_preprocess,
+    )
+    post: str | None = flag("Called with the real outputs at the end of the pipeline.", None, metavar="MODULE:FUNCTION")
+    others: tuple[Path, ...] = flag("Another artifact at the same time. Repeat for more.", (), "--with")
+    energy_csv: Path | None = flag("What an external meter writes: time and watts, or volts and amps.", None)
+    energy_window: str | None = flag(
+        "The part of the file that is the measurement, in its own time.", None, metavar="START,END"
+    )
+    energy_idle: str | None = flag("The part of the file that is the machine at rest.", None, metavar="START,END")
+    layers: bool = flag("Generated C on --on qemu: count the instructions of each layer too. They are no time.", False)
 
 
-@click.command(cls=Command)
-@click.argument("artifact", metavar="ARTIFACT|URL", type=ArtifactOrUrl())
-@DEVICE
-@click.option(
-    "-i",
-    "--input",
-    "inputs",
-    metavar="FILE",
-    help="x.npy or x.npz, an image with --scope pipeline; else a known answer. To a server also texts.txt, x.json.",
-)
-@flags.apply(LOAD, MORE, bench_http.OPTIONS)
-@TIMEOUT
-@flags.apply(flags.COMMON)
-@click.pass_context
-def bench(ctx: click.Context, /, artifact: Path | str, **given: Any) -> int:
+@verb(BenchAsked)
+def bench(asked: BenchAsked) -> int:
     """Measure how long an artifact or a server takes; every run's output is compared with the first.
 
     Cold start is told apart, warm-up lasts until it is stable, and runs go on until both --min-time and --min-count are
@@ -139,95 +113,78 @@ def bench(ctx: click.Context, /, artifact: Path | str, **given: Any) -> int:
     anynpu bench http://127.0.0.1:8080/detect -i pictures --limit
     anynpu bench out/cortex-m55 --on qemu -n 5 --layers
     """
-    if (output := given["output"]) is not None:
-        folder = artifact if isinstance(artifact, Path) else None
-        check_free(output, given["overwrite"], (folder, given["inputs"], given["body"], given["energy_csv"]))
+    folder = asked.artifact if isinstance(asked.artifact, Path) else None
+    asked.require_free(folder, asked.inputs, asked.body, asked.energy_csv)
+    if isinstance(asked.artifact, str):
+        measured = _server(asked.artifact, asked)
     else:
-        refuse_unused(ctx, "there is no -o", "overwrite")
-    if isinstance(artifact, str):
-        measured = _server(ctx, artifact, given)
-    else:
-        refuse_unused(ctx, "it is for the URL of a server", *bench_http.ONLY_SERVERS)
-        _refuse_without_use(ctx, given)
-        measured = _artifact(ctx, artifact, given)
+        asked.refuse_unused("it is for the URL of a server", *ONLY_SERVERS)
+        _refuse_without_use(asked)
+        measured = _artifact(asked.artifact, asked)
     record = sealed_record(measured.record)
-    if output is not None:
-        write_whole(output, as_json(to_dict(record)))
-    if given["format"] == "json":
+    if asked.output is not None:
+        write_whole(asked.output, as_json(to_dict(record)))
+    if asked.json:
         click.echo(as_json(to_dict(record)), nl=False)
     else:
         (show_board if record.board else show_server if record.http else show)(record)
     return _status(record, measured.error)
 
 
-def _server(ctx: click.Context, url: str, given: Mapping[str, Any]) -> Measured:
+def _server(url: str, asked: BenchAsked) -> Measured:
     """Measures a server over HTTP; --qps makes it an open loop."""
-    asked = asked_of(ctx, url, given)
-    if asked.limit and given["qps"] is not None:
+    asked.refuse_unused("a server is measured", *ONLY_ARTIFACTS)
+    if asked.inputs and asked.body:
+        raise ConfigError("-i and --body are both what to send: one of the two")
+    if asked.limit and asked.qps is not None:
         raise ConfigError("--limit finds the rate itself: --qps has no place beside it")
     if asked.limit:
-        given = {**given, "qps": 1.0}  # every rate that is tried takes its place
-    scenario = SERVER if given["qps"] is not None else given["scenario"]
-    given = {**given, "scenario": scenario}
-    _refuse_without_use(ctx, given)
-    return Measured(*measure_server(asked, _settings(given)))
+        asked = replace(asked, qps=1.0)  # every rate that is tried takes its place
+    if asked.qps is not None:
+        asked = replace(asked, scenario=SERVER)
+    _refuse_without_use(asked)
+    return Measured(*measure_server(url, asked, asked.settings()))
 
 
-def _refuse_without_use(ctx: click.Context, given: Mapping[str, Any]) -> None:
+def _refuse_without_use(asked: BenchAsked) -> None:
     """Raises for a flag that this scenario has no use for."""
-    if given["scenario"] != SERVER:
-        refuse_unused(ctx, f"the scenario is {given['scenario']}", "seed", hint="it is for --scenario server")
-    if given["scenario"] != MULTI:
-        refuse_unused(ctx, f"the scenario is {given['scenario']}", "streams", hint="it is for --scenario multi-stream")
-    if given["bound"] is None:
-        refuse_unused(ctx, "there is no --bound", "percentile")
-    if given["runs"] is not None:
-        refuse_unused(ctx, "-n is an exact number of runs", "min_time", "min_count", "max_time")
+    if asked.scenario != SERVER:
+        asked.refuse_unused(f"the scenario is {asked.scenario}", "seed", hint="it is for --scenario server")
+    if asked.scenario != MULTI:
+        asked.refuse_unused(f"the scenario is {asked.scenario}", "streams", hint="it is for --scenario multi-stream")
+    if asked.bound is None:
+        asked.refuse_unused("there is no --bound", "percentile")
+    if asked.runs is not None:
+        asked.refuse_unused("-n is an exact number of runs", "min_time", "min_count", "max_time")
 
 
-def _artifact(ctx: click.Context, path: Path, given: Mapping[str, Any]) -> Measured:
+def _artifact(path: Path, asked: BenchAsked) -> Measured:
     """Measures an artifact on this host, or lets a board measure itself."""
     subject = open_artifact(path)
-    if is_board(subject, given["device"]):
-        refuse_unused(ctx, "a board measures itself", *HOST_ONLY)
+    if is_board(subject, asked.device):
+        asked.refuse_unused("a board measures itself", *HOST_ONLY)
     else:
-        refuse_unused(ctx, "nothing runs on a board", "timeout")
-    asked = Asked(
-        _settings(given),
-        on=given["device"],
-        scope=given["scope"],
-        inputs=given["inputs"] or "",
-        preprocess=flags.preprocess(given["preprocess"]),
-        post=given["post"],
-        others=given["others"],
-        energy_csv=given["energy_csv"],
-        energy_window=given["energy_window"],
-        energy_idle=given["energy_idle"],
-        timeout_s=given["timeout"],
-        layers=given["layers"],
+        asked.refuse_unused("nothing runs on a board", "timeout")
+    wanted = Asked(
+        asked.settings(),
+        on=asked.device,
+        scope=asked.scope,
+        inputs=asked.inputs,
+        preprocess=asked.preprocess,
+        post=asked.post,
+        others=asked.others,
+        energy_csv=asked.energy_csv,
+        energy_window=asked.energy_window,
+        energy_idle=asked.energy_idle,
+        timeout_s=asked.timeout,
+        layers=asked.layers,
     )
-    with observer(given["quiet"]) as progress:
+    with observer(asked.quiet) as progress:
         tell: Tell = lambda stage, seconds: progress.finished("bench", stage, seconds, False)  # noqa: E731
-        measured = measure(subject, asked, flags.store(given), tell)
+        measured = measure(subject, wanted, asked.store(), tell)
     for note in measured.notes:
         click.echo(f"note: {note}", err=True)
     return measured
-
-
-def _settings(given: Mapping[str, Any]) -> Settings:
-    return Settings(
-        scenario=given["scenario"],
-        min_time_s=given["min_time"],
-        min_count=given["min_count"],
-        max_time_s=longest(given["min_time"], given["max_time"]),
-        runs=given["runs"],
-        warm_up=given["warmup"],
-        streams=given["streams"],
-        qps=given["qps"],
-        bound_ms=given["bound"],
-        percentile=given["percentile"],
-        seed=given["seed"],
-    )
 
 
 def _status(record: BenchRecord, error: BaseException | None) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from anynpu.cli.bench_text import latency_rows, number, show_break, show_verdict
-from anynpu.cli.command import refuse_unused
 from anynpu.cli.progress import observer
+from anynpu.cli.run import OnDevice
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import flag
 from anynpu.errors import ConfigError
 from anynpu.measure.load import SERVER, SINGLE, Settings, Tell
 from anynpu.measure.web.address import Address, is_url
@@ -30,18 +31,28 @@ ONLY_ARTIFACTS = (
     *("energy_csv", "energy_window", "energy_idle"),
 )
 ONLY_SERVERS = ("model", "token", "batch", "pid", "limit", "body", "connections")
-MODEL = click.option("--model", metavar="NAME", help="The server's model, where it has several; its first by default.")
-TOKEN = click.option("--token", metavar="TEXT", help="Bearer token that the server asks for.")
-BATCH = click.option(
-    "--batch", type=click.IntRange(1, 4096), default=1, show_default=True, help="Texts of one request to a server."
-)
-OPTIONS = (
-    MODEL,
-    TOKEN,
-    BATCH,
-    click.option("--pid", type=click.IntRange(1), help="The server's process, where it is here and is not found."),
-    click.option("--limit", is_flag=True, help="Find the highest rate that the server keeps up with."),
-)
+TOKEN = "Bearer token that the server asks for."
+BATCH = "Texts of one request to a server."
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerFlags(OnDevice):
+    """What is sent to a server, and how it is reached."""
+
+    inputs: str = flag(
+        "x.npy or x.npz, an image with --scope pipeline; else a known answer. To a server also texts.txt, x.json.",
+        "",
+        "-i",
+        "--input",
+        metavar="FILE",
+    )
+    body: Path | None = flag("JSON file to send to a server instead of texts.", None)
+    connections: int = flag("Connections to a server.", 1, least=1, most=1000, shown=True)
+    model: str = flag("The server's model, where it has several; its first by default.", "", metavar="NAME")
+    token: str = flag(TOKEN, "", metavar="TEXT")
+    batch: int = flag(BATCH, 1, least=1, most=4096, shown=True)
+    pid: int | None = flag("The server's process, where it is here and is not found.", None, least=1)
+    limit: bool = flag("Find the highest rate that the server keeps up with.", False)
 
 
 class ArtifactOrUrl(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.2
@@ -53,73 +64,35 @@ class ArtifactOrUrl(click.ParamType):  # type: ignore[type-arg]  # generic since
         return value if isinstance(value, Path) or is_url(value) else Path(value)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the command line says about a server."""
-
-    address: Address
-    inputs: Inputs
-    model: str
-    token: str
-    batch: int
-    timeout_s: float
-    pid: int | None
-    connections: int | None
-    limit: bool
-    quiet: bool
-
-
-def asked_of(ctx: click.Context, url: str, given: Mapping[str, Any]) -> Asked:
-    """Returns what is to be measured; flags that belong to artifacts raise ConfigError."""
-    refuse_unused(ctx, "a server is measured", *ONLY_ARTIFACTS)
-    if given["inputs"] and given["body"]:
-        raise ConfigError("-i and --body are both what to send: one of the two")
-    chosen = (
-        given["connections"] if ctx.get_parameter_source("connections") != click.core.ParameterSource.DEFAULT else None
-    )
-    body = given["body"]
-    source = Path(given["inputs"]) if given["inputs"] else None
-    return Asked(
-        Address.parse(url),
-        Inputs(str(body), body=read_body(body)) if body else read_inputs(source),
-        given["model"] or "",
-        given["token"] or "",
-        given["batch"],
-        given["timeout"],
-        given["pid"],
-        chosen,
-        given["limit"],
-        given["quiet"],
-    )
-
-
-def measure_server(asked: Asked, settings: Settings) -> tuple[BenchRecord, BaseException | None]:
+def measure_server(url: str, asked: ServerFlags, settings: Settings) -> tuple[BenchRecord, BaseException | None]:
     """Returns the record of a measurement, and what broke it off."""
     if settings.scenario not in (SINGLE, SERVER):
         raise ConfigError(
             f"the scenario {settings.scenario} is for artifacts",
             "a server takes --qps (open loop) or --connections (closed loop)",
         )
+    address = Address.parse(url)
+    if asked.body is not None:
+        inputs = Inputs(str(asked.body), body=read_body(asked.body))
+    else:
+        inputs = read_inputs(Path(asked.inputs) if asked.inputs else None)
     target = open_target(
-        asked.address,
-        asked.inputs,
-        model=asked.model,
-        token=asked.token,
-        batch=asked.batch,
-        timeout_s=asked.timeout_s,
+        address, inputs, model=asked.model, token=asked.token, batch=asked.batch, timeout_s=asked.timeout
     )
-    process, why = find_server(asked.address, asked.pid)
+    process, why = find_server(address, asked.pid)
+    stated = click.get_current_context().get_parameter_source("connections") != ParameterSource.DEFAULT
+    connections = asked.connections if stated else None
     with observer(asked.quiet) as progress:
         tell: Tell = lambda stage, seconds: progress.finished("bench", stage, seconds, False)  # noqa: E731
-        bench = WebBench(target, process, why, asked.timeout_s, tell)
+        bench = WebBench(target, process, why, asked.timeout, tell)
         overhead = measure_overhead(size=bench.size)
         usual = OPEN_CONNECTIONS if settings.scenario == SERVER else 1
-        warm = bench.warm_up(settings, min(asked.connections or 1, 8))
+        warm = bench.warm_up(settings, min(connections or 1, 8))
         limit = None
         if asked.limit:
-            limit, found = find_limit(bench, settings, asked.connections, warm, lambda step: tell(_step(step), 0.0))
+            limit, found = find_limit(bench, settings, connections, warm, lambda step: tell(_step(step), 0.0))
         else:
-            found = bench.run(settings.for_verdict(), asked.connections or usual, warm)
+            found = bench.run(settings.for_verdict(), connections or usual, warm)
     found.overhead = overhead
     return record_of(found, limit), found.result.error
 

@@ -92,9 +92,9 @@ def origin_of(ctx: click.Context, name: str) -> str:
     return ""
 
 
-def threshold(ctx: click.Context, name: str, value: float, default: float, unit: str = "") -> Threshold:
+def threshold(name: str, value: float, default: float, unit: str = "") -> Threshold:
     """Returns a threshold that a flag of this command sets."""
-    return Threshold(name, value, default, unit, origin_of(ctx, name))
+    return Threshold(name, value, default, unit, origin_of(click.get_current_context(), name))
 
 
 def refuse_unused(ctx: click.Context, why: str, *names: str, hint: str = "") -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,10 +20,13 @@ from anynpu.api.compare import (
     same_network,
     sealed_record,
 )
-from anynpu.cli import compare_http, flags
+from anynpu.cli import compare_http
 from anynpu.cli.bench_http import ArtifactOrUrl
-from anynpu.cli.command import Command, refuse_unused, threshold
+from anynpu.cli.command import threshold
+from anynpu.cli.compare_http import ServerFlags
+from anynpu.cli.flags import read_preprocess
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.measure.compare import WORSE, Measured, Rules, record_of
 from anynpu.measure.stats import percentile, quantity
@@ -40,56 +43,69 @@ from anynpu.records.compare import (
 from anynpu.records.parts import as_json
 from anynpu.records.shared import Threshold
 from anynpu.report.facts import fidelity_rows
-
-LEVEL = click.option(
-    "--level", type=float, default=LEVEL_SHARE, show_default=True, help="Chance of a false alarm that is accepted."
-)
-MARGIN = click.option(
-    "--margin",
-    default=f"{MARGIN_PERCENT:g}%",
-    show_default=True,
-    metavar="SHARE",
-    help="Smallest change of interest, such as 3%.",
-)
-LEDGER = click.option(
-    "--ledger", type=click.Path(path_type=Path), envvar="ANYNPU_LEDGER", help="The ledger's file [ANYNPU_LEDGER]."
-)
-SECONDS = click.option(
-    "--seconds", type=click.FloatRange(0.0, 3600), default=0.5, show_default=True, help="Least time of a launch."
-)
+from anynpu.tasks.images import Preprocess
 
 
-@click.command(cls=Command)
-@click.argument("reference", metavar="A", type=ArtifactOrUrl())
-@click.argument("candidate", metavar="B", type=ArtifactOrUrl())
-@click.option(
-    "--data", metavar="SOURCE", help="Samples: .npy, .npz, a folder of images, file.py:generator. Servers: texts.txt."
-)
-@click.option("-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="How images become inputs.")
-@click.option("--limit", type=click.IntRange(1), default=100, show_default=True, help="Most samples to take.")
-@click.option("--metric", default="", help="How labels score: top1, mean_top1, ...; guessed from their form.")
-@click.option(
-    "--min-sqnr", type=float, default=MIN_SQNR_DB, show_default=True, metavar="DB", help="Less ends with status 1."
-)
-@click.option("--time", "timed", is_flag=True, help="Compare latencies, measured in turn in fresh processes.")
-@click.option("--launches", type=click.IntRange(2, 1000), default=5, show_default=True, help="Processes of each side.")
-@SECONDS
-@click.option(
-    "-n",
-    "--runs",
-    type=click.IntRange(1, 20000),
-    default=30,
-    show_default=True,
-    help="Least runs of a launch, if they take 5 s at most.",
-)
-@click.option("--on", "device", metavar="DEVICE", help="What runs B.")
-@click.option("--different-networks", is_flag=True, help="Go on with different networks; all is labelled so.")
-@LEVEL
-@MARGIN
-@LEDGER
-@flags.apply(compare_http.OPTIONS, flags.COMMON)
-@click.pass_context
-def compare(ctx: click.Context, /, reference: Path | str, candidate: Path | str, **given: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Level(Common):
+    """How sure a verdict must be."""
+
+    level: float = flag("Chance of a false alarm that is accepted.", LEVEL_SHARE, shown=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judging(Level):
+    """What counts as a difference, and the ledger that keeps results."""
+
+    margin: str = flag("Smallest change of interest, such as 3%.", f"{MARGIN_PERCENT:g}%", metavar="SHARE", shown=True)
+    ledger: Path | None = flag("The ledger's file [ANYNPU_LEDGER].", None, envvar="ANYNPU_LEDGER")
+
+    def rules(self) -> Rules:
+        """Returns how a difference is judged, as --level and --margin say."""
+        text = self.margin
+        try:
+            margin = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            raise ConfigError(f"--margin {text}: a share such as 1% was expected") from None
+        return Rules(self.level, margin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compare(ServerFlags, Judging):
+    """A and B, and what of them is compared."""
+
+    reference: Path | str = argument(metavar="A", type=ArtifactOrUrl())
+    candidate: Path | str = argument(metavar="B", type=ArtifactOrUrl())
+    preprocess: Preprocess | None = flag(
+        "How images become inputs.", None, "-P", metavar="NAME=VALUE", read=read_preprocess
+    )
+    limit: int = flag("Most samples to take.", Asked.limit, least=1, shown=True)
+    metric: str = flag("How labels score: top1, mean_top1, ...; guessed from their form.", "")
+    min_sqnr: float = flag("Less ends with status 1.", MIN_SQNR_DB, metavar="DB", shown=True)
+    timed: bool = flag("Compare latencies, measured in turn in fresh processes.", False, "--time")
+    device: str | None = flag("What runs B.", None, "--on", metavar="DEVICE")
+    different_networks: bool = flag("Go on with different networks; all is labelled so.", False)
+
+    def comparison(self, rules: Rules) -> Asked:
+        """Returns what is compared of two artifacts or records."""
+        return Asked(
+            rules,
+            data=self.data,
+            preprocess=self.preprocess,
+            limit=self.limit,
+            metric=self.metric,
+            min_sqnr_db=self.min_sqnr,
+            timed=self.timed,
+            launches=self.launches,
+            seconds=self.seconds,
+            runs=self.runs,
+            on=self.device,
+            different_networks=self.different_networks,
+        )
+
+
+@verb(Compare)
+def compare(asked: Compare) -> int:
     """Judge B against A: outputs, latency, accuracy; status 1 if B is worse.
 
     A and B are two artifacts, or two records that `anynpu bench -f json` wrote. With --data their outputs are compared
@@ -106,56 +122,39 @@ def compare(ctx: click.Context, /, reference: Path | str, candidate: Path | str,
     anynpu compare before.json after.json --margin 3% -f json
     anynpu compare http://127.0.0.1:8080 http://127.0.0.1:7997 --connections 8
     """
-    rules = rules_of(given)
+    rules, reference, candidate = asked.rules(), asked.reference, asked.candidate
     if isinstance(reference, str) and isinstance(candidate, str):
-        return _servers(ctx, (reference, candidate), rules, given)
+        return _servers((reference, candidate), rules, asked)
     if isinstance(reference, str) or isinstance(candidate, str):
         raise ConfigError(f"{reference} and {candidate}: one is a server, the other is not", "name two servers")
-    refuse_unused(ctx, "it is for two servers", *compare_http.ONLY_SERVERS)
+    asked.refuse_unused("it is for two servers", *compare_http.ONLY_SERVERS)
     failure: AnyNpuError | None = None
-    if given["data"] is None:
-        refuse_unused(ctx, "there is no --data", "preprocess", "limit", "metric", "min_sqnr")
-    if not given["timed"]:
-        refuse_unused(ctx, "there is no --time", "launches", "seconds", "runs")
-    asked = _asked(rules, given)
+    if not asked.data:
+        asked.refuse_unused("there is no --data", "preprocess", "limit", "metric", "min_sqnr")
+    if not asked.timed:
+        asked.refuse_unused("there is no --time", "launches", "seconds", "runs")
+    wanted = asked.comparison(rules)
     if reference.is_file() and candidate.is_file():
-        found = _records(reference, candidate, asked)
+        found = _records(reference, candidate, wanted)
     elif reference.is_file() or candidate.is_file():
         raise ConfigError(f"{reference} and {candidate}: one is a record, the other an artifact", "bench the artifact")
     else:
-        found, failure = compare_artifacts(reference, candidate, asked, _progress(given["quiet"]))
-    gate = gate_of(ctx, rules)
-    if given["data"] is not None:
-        gate = (threshold(ctx, "min_sqnr", given["min_sqnr"], MIN_SQNR_DB, "dB"), *gate)
+        found, failure = compare_artifacts(reference, candidate, wanted, _progress(asked.quiet))
+    gate = gate_of(rules)
+    if asked.data:
+        gate = (threshold("min_sqnr", asked.min_sqnr, MIN_SQNR_DB, "dB"), *gate)
     record = sealed_record(found, gate)
-    if given["format"] == "json":
+    if asked.json:
         click.echo(as_json(schema.to_dict(record)), nl=False)
     else:
         show(record)
     if failure is not None:
         raise failure
-    if given["ledger"] is not None and (record.measured or record.accuracy):
+    if asked.ledger is not None and (record.measured or record.accuracy):
         from anynpu.measure.ledger import append, rows_of
 
-        append(given["ledger"], rows_of(schema.to_dict(record), "this comparison"))
+        append(asked.ledger, rows_of(schema.to_dict(record), "this comparison"))
     return 1 if Comparison(record).worse else 0
-
-
-def _asked(rules: Rules, given: Mapping[str, Any]) -> Asked:
-    return Asked(
-        rules,
-        data=given["data"] or "",
-        preprocess=flags.preprocess(given["preprocess"]),
-        limit=given["limit"],
-        metric=given["metric"],
-        min_sqnr_db=given["min_sqnr"],
-        timed=given["timed"],
-        launches=given["launches"],
-        seconds=given["seconds"],
-        runs=given["runs"],
-        on=given["device"],
-        different_networks=given["different_networks"],
-    )
 
 
 def _progress(quiet: bool) -> Progress:
@@ -166,11 +165,12 @@ def _progress(quiet: bool) -> Progress:
     return progress
 
 
-def _servers(ctx: click.Context, urls: tuple[str, str], rules: Rules, given: Mapping[str, Any]) -> int:
+def _servers(urls: tuple[str, str], rules: Rules, asked: Compare) -> int:
     """Compares two servers, prints the record and returns the status."""
-    found, failure = compare_http.compare_servers(ctx, urls, rules, given)
-    record = sealed_record(found, gate_of(ctx, rules))
-    if given["format"] == "json":
+    asked.refuse_unused("two servers are compared", *compare_http.ONLY_ARTIFACTS)
+    found, failure = compare_http.compare_servers(urls, rules, asked)
+    record = sealed_record(found, gate_of(rules))
+    if asked.json:
         click.echo(as_json(schema.to_dict(record)), nl=False)
     else:
         compare_http.show_servers(record)
@@ -179,21 +179,11 @@ def _servers(ctx: click.Context, urls: tuple[str, str], rules: Rules, given: Map
     return 1 if record.verdict == WORSE else 0
 
 
-def rules_of(given: Mapping[str, Any]) -> Rules:
-    """Returns how a difference is judged, as --level and --margin say."""
-    text = given["margin"]
-    try:
-        margin = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise ConfigError(f"--margin {text}: a share such as 1% was expected") from None
-    return Rules(given["level"], margin)
-
-
-def gate_of(ctx: click.Context, rules: Rules) -> tuple[Threshold, ...]:
+def gate_of(rules: Rules) -> tuple[Threshold, ...]:
     """Returns --level and --margin beside their defaults and where they came from."""
     return (
-        threshold(ctx, "level", rules.level, LEVEL_SHARE),
-        threshold(ctx, "margin", 100 * rules.margin, MARGIN_PERCENT, "%"),
+        threshold("level", rules.level, LEVEL_SHARE),
+        threshold("margin", 100 * rules.margin, MARGIN_PERCENT, "%"),
     )
 
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import click
 
+from anynpu.api.compare import Asked
 from anynpu.cli.bench_http import BATCH, TOKEN
 from anynpu.cli.bench_text import number
-from anynpu.cli.command import refuse_unused
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, flag
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError
 from anynpu.measure.compare import Rules, fewest_launches
 from anynpu.measure.launch import conditions
@@ -27,84 +27,87 @@ from anynpu.measure.web.versus import Side, agreed, compared, versus
 from anynpu.records.compare import LETTERS, Agreement, CompareRecord, ServerSide, SideSummaries
 from anynpu.records.shared import Summary
 
-OPTIONS = (
-    click.option(
-        "--connections",
-        type=click.IntRange(1, 1000),
-        default=1,
-        show_default=True,
-        help="Connections to a server; each waits for its answer.",
-    ),
-    click.option("--model", metavar="NAME", help="The model of server A (and of B); its first by default."),
-    click.option("--model-b", metavar="NAME", help="The model of server B, if it has another name there."),
-    TOKEN,
-    click.option("--token-b", metavar="TEXT", help="Bearer token of server B, if it has one of its own."),
-    BATCH,
-    click.option("--pid", type=click.IntRange(1), help="The process of server A, where it is here and is not found."),
-    click.option("--pid-b", type=click.IntRange(1), help="The process of server B."),
-    click.option(
-        "--min-agreement",
-        type=click.FloatRange(-1, 1),
-        help="Mean cosine of the two servers' vectors (rank correlation for different widths); less: status 7.",
-    ),
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Turns(Common):
+    """What both sides are run on, artifacts as well as servers, and how often."""
+
+    data: str = flag(
+        "Samples: .npy, .npz, a folder of images, file.py:generator. Servers: texts.txt.", "", metavar="SOURCE"
+    )
+    launches: int = flag("Processes of each side.", Asked.launches, least=2, most=1000, shown=True)
+    seconds: float = flag("Least time of a launch.", Asked.seconds, least=0.0, most=3600, shown=True)
+    runs: int = flag(
+        "Least runs of a launch, if they take 5 s at most.", Asked.runs, "-n", least=1, most=20000, shown=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerFlags(Turns):
+    """Two servers."""
+
+    connections: int = flag("Connections to a server; each waits for its answer.", 1, least=1, most=1000, shown=True)
+    model: str = flag("The model of server A (and of B); its first by default.", "", metavar="NAME")
+    model_b: str = flag("The model of server B, if it has another name there.", "", metavar="NAME")
+    token: str = flag(TOKEN, "", metavar="TEXT")
+    token_b: str = flag("Bearer token of server B, if it has one of its own.", "", metavar="TEXT")
+    batch: int = flag(BATCH, 1, least=1, most=4096, shown=True)
+    pid: int | None = flag("The process of server A, where it is here and is not found.", None, least=1)
+    pid_b: int | None = flag("The process of server B.", None, least=1)
+    min_agreement: float | None = flag(
+        "Mean cosine of the two servers' vectors (rank correlation for different widths); less: status 7.",
+        None,
+        least=-1,
+        most=1,
+    )
+
+
 ONLY_SERVERS = (*("connections", "model", "model_b", "token", "token_b", "batch", "pid", "pid_b", "min_agreement"),)
 ONLY_ARTIFACTS = ("preprocess", "limit", "metric", "min_sqnr", "timed", "device", "different_networks", "ledger")
 TIMEOUT_S, MOST_TURN_S = 30.0, 5.0
 
 
 def compare_servers(
-    ctx: click.Context, urls: tuple[str, str], rules: Rules, given: Mapping[str, Any]
+    urls: tuple[str, str], rules: Rules, asked: ServerFlags
 ) -> tuple[CompareRecord, AnyNpuError | None]:
     """Returns the comparison of two servers, and what broke it off if something did."""
-    refuse_unused(ctx, "two servers are compared", *ONLY_ARTIFACTS)
     fewest = fewest_launches(rules.level, 3)
-    if given["launches"] < fewest:
+    if asked.launches < fewest:
         raise ConfigError(
-            f"--launches {given['launches']}: too few for a verdict at level {rules.level:g}",
+            f"--launches {asked.launches}: too few for a verdict at level {rules.level:g}",
             f"{fewest} turns of each server are the least",
         )
-    inputs = read_inputs(Path(given["data"]) if given["data"] else None)
+    inputs = read_inputs(Path(asked.data) if asked.data else None)
     sides = []
-    for url, letter in zip(urls, "ab", strict=True):
-        own = {name: _own(given, name, letter) for name in ("model", "token", "pid")}
+    of_a = (asked.model, asked.token, asked.pid)
+    of_b = (asked.model_b or asked.model, asked.token_b or asked.token, asked.pid_b)
+    for url, (model, token, pid) in zip(urls, (of_a, of_b), strict=True):
         address = Address.parse(url)
-        target = open_target(
-            *(address, inputs),
-            model=own["model"] or "",
-            token=own["token"] or "",
-            batch=given["batch"],
-            timeout_s=TIMEOUT_S,
-        )
-        pid = given["pid"] if letter == "a" else given["pid_b"]
+        target = open_target(address, inputs, model=model, token=token, batch=asked.batch, timeout_s=TIMEOUT_S)
         sides.append(Side(WebBench(target, *find_server(address, pid), TIMEOUT_S)))
     a, b = sides
     settings = Settings(
-        min_time_s=given["seconds"],
-        min_count=given["runs"],
-        max_time_s=max(MOST_TURN_S, given["seconds"]),
+        min_time_s=asked.seconds,
+        min_count=asked.runs,
+        max_time_s=max(MOST_TURN_S, asked.seconds),
         warm_up=0,
     )
     before = conditions()
     alike = agreed(a, b, TIMEOUT_S)
     for side in sides:
-        side.bench.warm_up(Settings(), given["connections"])
+        side.bench.warm_up(Settings(), asked.connections)
 
     def progress(done: int, total: int) -> None:
-        if not given["quiet"]:
+        if not asked.quiet:
             click.echo(f"turn {done} of {total}", err=True)
 
-    order, failure = versus(a, b, given["launches"], settings, given["connections"], progress)
-    told = failure.message if failure else ""
-    record = compared(a, b, order, rules, alike, given["connections"], told)
+    order, failure = versus(a, b, asked.launches, settings, asked.connections, progress)
+    why = failure.message if failure else ""
+    record = compared(a, b, order, rules, alike, asked.connections, why)
     record = replace(record, host=replace(before, load_after=conditions().load))
     if failure is None:
-        failure = _disagreement(given["min_agreement"], alike.figure if alike else None)
+        failure = _disagreement(asked.min_agreement, alike.figure if alike else None)
     return record, failure
-
-
-def _own(given: Mapping[str, Any], name: str, letter: str) -> Any:
-    return given[name] if letter == "a" or given[f"{name}_b"] is None else given[f"{name}_b"]
 
 
 def _disagreement(wanted: float | None, figure: float | None) -> AnyNpuError | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -10,9 +10,8 @@ from typing import Any
 
 import click
 
-from anynpu.cli import flags
-from anynpu.cli.command import Command, refuse_unused
-from anynpu.cli.task import FLAGS, opened
+from anynpu.cli.task import TaskFlags, opened
+from anynpu.cli.verb import argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, on_one_line
 from anynpu.files import check_free, write_whole
 from anynpu.records.parts import as_json, error_record
@@ -24,18 +23,22 @@ from anynpu.tasks.picture import Picture, read_image
 CAMERA = "camera:"
 
 
-@click.command(cls=Command)
-@click.argument("artifact", type=click.Path(path_type=Path))
-@click.argument("sources", nargs=-1, required=True, metavar="IMAGE|FOLDER|VIDEO|camera:N...")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write pictures with the boxes to this folder.")
-@click.option("--overwrite", is_flag=True, help="Replace pictures that are in the folder of -o.")
-@click.option("--conf", type=click.FloatRange(0, 1), default=0.25, show_default=True, help="Least score.")
-@click.option("--iou", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="Most overlap in a class.")
-@click.option("--classes", metavar="NAME,...", help="Only these classes, by name or number.")
-@click.option("--frames", type=click.IntRange(1), help="Most frames of a video or a camera.")
-@flags.apply(FLAGS, flags.COMMON)
-@click.pass_context
-def detect(ctx: click.Context, /, artifact: Path, sources: tuple[str, ...], **given: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Detect(TaskFlags):
+    """What is looked at, and which of the boxes count."""
+
+    artifact: Path = argument()
+    sources: tuple[str, ...] = argument(metavar="IMAGE|FOLDER|VIDEO|camera:N...")
+    output: Path | None = flag("Write pictures with the boxes to this folder.", None, "-o")
+    overwrite: bool = flag("Replace pictures that are in the folder of -o.", False)
+    conf: float = flag("Least score.", Threshold.confidence, least=0, most=1, shown=True)
+    iou: float = flag("Most overlap in a class.", Threshold.iou, least=0, most=1, shown=True)
+    classes: str | None = flag("Only these classes, by name or number.", None, metavar="NAME,...")
+    frames: int | None = flag("Most frames of a video or a camera.", None, least=1)
+
+
+@verb(Detect)
+def detect(asked: Detect) -> int:
     """Find objects in images, folders, videos or a camera's pictures with a YOLO model.
 
     Each line is a class, its score and its box (left, top, right, bottom) in pixels of the picture. An image that
@@ -46,23 +49,23 @@ def detect(ctx: click.Context, /, artifact: Path, sources: tuple[str, ...], **gi
     anynpu detect out/cpu photos/ -o found --conf 0.4 --classes person,bus
     anynpu detect out/zhouyi-z3 camera:0 --frames 100 -f json
     """
-    items = _distinct(list(_items(sources, given)))
+    items = _distinct(list(_items(asked)))
     if not any(item.moves for item in items):
-        refuse_unused(ctx, "there is no video and no camera", "frames")
-    if given["output"] is None:
-        refuse_unused(ctx, "there is no -o", "overwrite")
-    _check_output(given["output"], items, given["overwrite"])
-    with opened(artifact, "detect", given) as model:
-        wanted = class_numbers(given["classes"], model.card.labels) if given["classes"] is not None else ()
-        detector = Detector(model, Threshold(given["conf"], given["iou"], classes=wanted))
+        asked.refuse_unused("there is no video and no camera", "frames")
+    if asked.output is None:
+        asked.refuse_unused("there is no -o", "overwrite")
+    _check_output(asked.output, items, asked.overwrite)
+    with opened(asked.artifact, "detect", asked) as model:
+        wanted = class_numbers(asked.classes, model.card.labels) if asked.classes is not None else ()
+        detector = Detector(model, Threshold(asked.conf, asked.iou, classes=wanted))
         detector.layout  # noqa: B018  # a model that is no detector is refused before anything is read
         tally = _Tally([])
         for item in items:
             for shot in _shots(detector, item, len(items) == 1):
-                tally = _told(shot, detector, given, tally)
-    if given["format"] == "json":
+                tally = _told(shot, detector, asked, tally)
+    if asked.json:
         click.echo(as_json(_record(detector, tally)), nl=False)
-    if tally.pictures > 1 and not given["quiet"]:
+    if tally.pictures > 1 and not asked.quiet:
         failed = f", {tally.failed} of them could not be read" if tally.failed else ""
         click.echo(f"{tally.pictures} pictures{failed}; {tally.detections} detections", err=True)
     return 1 if tally.failed else 0
@@ -111,11 +114,11 @@ class Shot:
     error: AnyNpuError | None = None
 
 
-def _items(sources: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[Item]:
+def _items(asked: Detect) -> Iterator[Item]:
     """Yields what the arguments name, folders opened up; what is not there is said before anything runs."""
-    for source in sources:
+    for source in asked.sources:
         if source.startswith(CAMERA):
-            yield _camera(source, given)
+            yield _camera(source, asked)
             continue
         path = Path(source)
         if path.is_dir():
@@ -123,9 +126,9 @@ def _items(sources: tuple[str, ...], given: Mapping[str, Any]) -> Iterator[Item]
             files = sorted(p for p in path.rglob("*") if p.is_file() and p.suffix.lower() in known)
             if not files:
                 raise ConfigError(f"{path} holds no images or videos", "known: " + " ".join(known))
-            yield from (Item(p.relative_to(path).as_posix(), p, frames=given["frames"]) for p in files)
+            yield from (Item(p.relative_to(path).as_posix(), p, frames=asked.frames) for p in files)
         elif path.is_file():
-            yield Item(path.name, path, frames=given["frames"])
+            yield Item(path.name, path, frames=asked.frames)
         else:
             raise ConfigError(f"{source}: no such file or folder", "give images, folders, videos or camera:N")
 
@@ -141,13 +144,13 @@ def _distinct(items: list[Item]) -> list[Item]:
     return named
 
 
-def _camera(source: str, given: Mapping[str, Any]) -> Item:
+def _camera(source: str, asked: Detect) -> Item:
     number = source.removeprefix(CAMERA)
     if not number.isdecimal():
         raise ConfigError(f"{source}: a camera has a number", "camera:0 is the first")
-    if given["format"] == "json" and given["frames"] is None:
+    if asked.json and asked.frames is None:
         raise ConfigError("a camera does not end, and JSON is written at the end", "give --frames N")
-    return Item(f"camera-{number}", camera=int(number), frames=given["frames"])
+    return Item(f"camera-{number}", camera=int(number), frames=asked.frames)
 
 
 def _check_output(folder: Path | None, items: list[Item], overwrite: bool) -> None:
@@ -177,21 +180,21 @@ def _shots(detector: Detector, item: Item, alone: bool) -> Iterator[Shot]:
         yield Shot(item.name, error=error)
 
 
-def _told(shot: Shot, detector: Detector, given: Mapping[str, Any], tally: _Tally) -> _Tally:
+def _told(shot: Shot, detector: Detector, asked: Detect, tally: _Tally) -> _Tally:
     """Shows a shot, writes its picture and counts it."""
-    if not given["quiet"]:
+    if not asked.quiet:
         for note in shot.picture.notes if shot.picture else ():
             click.echo(on_one_line(f"{shot.name}: {note}"), err=True)
     if shot.error is not None:
         click.echo(on_one_line(f"anynpu: {shot.error.message}"), err=True)
-    elif given["format"] == "text":
+    elif not asked.json:
         _show(shot, detector)
-    if given["output"] is not None and shot.picture is not None and shot.found is not None:
+    if asked.output is not None and shot.picture is not None and shot.found is not None:
         names = [detector.name(int(number)) for number in shot.found.classes]
-        path = _file(given["output"], shot.name)
-        check_free(path, given["overwrite"])  # of a video, how many there are shows as it goes
+        path = _file(asked.output, shot.name)
+        check_free(path, asked.overwrite)  # of a video, how many there are shows as it goes
         write_whole(path, draw.jpeg(draw.annotated(shot.picture.pixels, shot.found, names)))
-    if given["format"] == "json":
+    if asked.json:
         tally.records.append(_image(shot, detector))
     found = 0 if shot.found is None else len(shot.found)
     failed = tally.failed + (shot.error is not None)

@@ -14,11 +14,11 @@ import click
 import numpy as np
 
 from anynpu import schema
-from anynpu.cli import flags, task
-from anynpu.cli.command import Command, refuse_unused
 from anynpu.cli.table import print_table
+from anynpu.cli.task import TaskFlags, opened, second_model
+from anynpu.cli.verb import Writes, argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, on_one_line
-from anynpu.files import check_free, write_whole
+from anynpu.files import write_whole
 from anynpu.records.parts import as_json
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.embed import Buckets, ImageTower, TextTower, ZeroShot, tower
@@ -32,15 +32,21 @@ from anynpu.tensors import Array
 MOST_SHOWN = 60
 STDIN = "-"
 TOWERS = ("embed-text", "embed-image")
-FILES = click.argument("files", nargs=-1, metavar="[IMAGE|FOLDER]...", type=click.Path(path_type=Path))
-TEXTS = (
-    click.option("--text", "texts", multiple=True, metavar="TEXT", help="A text; repeat for more."),
-    click.option("--file", "lines", type=click.Path(path_type=Path), help="A file with one text a line; - is stdin."),
-)
+TEMPLATE = "a photo of a {}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Towers(TaskFlags):
+    """A model that reads texts or images, and what it reads."""
+
+    artifact: Path = argument()
+    files: tuple[Path, ...] = argument((), metavar="[IMAGE|FOLDER]...")
+    texts: tuple[str, ...] = flag("A text; repeat for more.", (), "--text", metavar="TEXT")
+    lines: Path | None = flag("A file with one text a line; - is stdin.", None, "--file")
 
 
 @dataclass
-class Given:
+class Inputs:
     """What the user named: texts, image files, and the images that could not be read."""
 
     texts: list[str]
@@ -91,12 +97,12 @@ class Given:
         return [{"input": name, "message": error.message} for name, error in self.failed.items()]
 
 
-def gather(files: Sequence[Path], texts: Sequence[str] = (), lines: Path | None = None) -> Given:
+def gather(files: Sequence[Path], texts: Sequence[str] = (), lines: Path | None = None) -> Inputs:
     """Returns the inputs that the arguments name, folders opened; every line of a file is a text."""
     found: list[Path] = []
     for path in files:
         found += images_in(path) if path.is_dir() else [path]
-    return Given([*texts, *(_lines(lines) if lines is not None else ())], found)
+    return Inputs([*texts, *(_lines(lines) if lines is not None else ())], found)
 
 
 def _lines(path: Path) -> list[str]:
@@ -109,41 +115,29 @@ def _lines(path: Path) -> list[str]:
     return split_lines(data, "stdin")
 
 
-def _refuse_unused(model: Model, given: Given) -> None:
+def _refuse_unused(model: Model, inputs: Inputs) -> None:
     """Raises if something is given that the one model does not take."""
-    if model.card.kind == "embed-text" and given.files:
-        raise ConfigError(f"{given.files[0]}: this model reads text, not images", "give --text or --file")
-    if model.card.kind != "embed-text" and given.texts:
+    if model.card.kind == "embed-text" and inputs.files:
+        raise ConfigError(f"{inputs.files[0]}: this model reads text, not images", "give --text or --file")
+    if model.card.kind != "embed-text" and inputs.texts:
         raise ConfigError("this model reads images, not text", "name images or a folder of them")
 
 
-@click.command(cls=Command)
-@click.argument("artifact", type=click.Path(path_type=Path))
-@FILES
-@flags.apply(TEXTS)
-@click.option(
-    "--bucket",
-    "buckets",
-    multiple=True,
-    metavar="ARTIFACT",
-    type=click.Path(path_type=Path),
-    help="The same text model at another length; every text goes to the shortest that holds it. Repeat for more.",
-)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the vectors: x.npz or x.jsonl.")
-@flags.OVERWRITE
-@flags.apply(task.FLAGS, flags.COMMON)
-@click.pass_context
-def embed(
-    ctx: click.Context,
-    /,
-    artifact: Path,
-    files: tuple[Path, ...],
-    texts: tuple[str, ...],
-    lines: Path | None,
-    buckets: tuple[Path, ...],
-    output: Path | None,
-    **given: Any,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Embed(Towers, Writes):
+    """Texts or images that become vectors."""
+
+    buckets: tuple[Path, ...] = flag(
+        "The same text model at another length; every text goes to the shortest that holds it. Repeat for more.",
+        (),
+        "--bucket",
+        metavar="ARTIFACT",
+    )
+    output: Path | None = flag("Write the vectors: x.npz or x.jsonl.", None, "-o")
+
+
+@verb(Embed)
+def embed(asked: Embed) -> int:
     """Turn texts or images into vectors of the model's space.
 
     The artifact's card says what the model reads and how (`anynpu build --task clip-image`). Vectors have length 1 if
@@ -155,36 +149,29 @@ def embed(
     anynpu embed short/cpu --bucket long/cpu --file sentences.txt -o sentences.npz
     grep -i error app.log | anynpu embed out/cpu --file - -o errors.jsonl
     """
-    if output is not None and output.suffix not in (".npz", ".jsonl"):
-        raise ConfigError(f"{output}: vectors are written as .npz or .jsonl")
-    if output is not None:
-        check_free(output, given["overwrite"], (*files, lines, given["tokenizer"]))
-    else:
-        refuse_unused(ctx, "there is no -o", "overwrite")
-    inputs = gather(files, texts, lines)
+    if asked.output is not None and asked.output.suffix not in (".npz", ".jsonl"):
+        raise ConfigError(f"{asked.output}: vectors are written as .npz or .jsonl")
+    asked.require_free(*asked.files, asked.lines, asked.tokenizer)
+    inputs = gather(asked.files, asked.texts, asked.lines)
     with ExitStack() as open_models:
-        model = open_models.enter_context(task.opened(artifact, TOWERS, given))
+        model = open_models.enter_context(opened(asked.artifact, TOWERS, asked))
         _refuse_unused(model, inputs)
         by: TextTower | ImageTower | Buckets = tower(model)
-        if buckets:
-            more = [open_models.enter_context(task.opened(path, "embed-text", given)) for path in buckets]
-            by = _buckets(by, more)
+        if asked.buckets:
+            if not isinstance(by, TextTower):
+                raise ConfigError("--bucket goes with a text model", "images have one size")
+            more = [open_models.enter_context(opened(path, "embed-text", asked)) for path in asked.buckets]
+            by = Buckets.of([by, *(TextTower(model) for model in more)])
         names, vectors = inputs.embedded(by)
     space = schema.to_dict(by.space, whole=True) | {"width": by.width}
-    if output is not None:
-        _write_vectors(output, names, vectors, space)
-    if given["format"] == "json":
+    if asked.output is not None:
+        _write_vectors(asked.output, names, vectors, space)
+    if asked.json:
         items = [{"input": name, "vector": row.tolist()} for name, row in zip(names, vectors, strict=True)]
         _echo("embed", {"space": space, "items": items, "failed": inputs.record()})
     else:
         print_table([_vector_row(_short(name), row) for name, row in zip(names, vectors, strict=True)], by.space.name)
-    return inputs.tell(given["quiet"])
-
-
-def _buckets(first: TextTower | ImageTower | Buckets, more: Sequence[Model]) -> Buckets:
-    if not isinstance(first, TextTower):
-        raise ConfigError("--bucket goes with a text model", "images have one size")
-    return Buckets.of([first, *(TextTower(model) for model in more)])
+    return inputs.tell(asked.quiet)
 
 
 def _vector_row(name: str, row: Array) -> dict[str, str]:
@@ -207,26 +194,16 @@ def _echo(kind: str, record: Mapping[str, Any]) -> None:
     click.echo(as_json({"schema_version": 1, "kind": kind, **record}), nl=False)
 
 
-@click.command(cls=Command)
-@click.argument("artifact", type=click.Path(path_type=Path))
-@FILES
-@click.option("--with", "other", metavar="ARTIFACT", type=click.Path(path_type=Path), help="The other tower.")
-@flags.apply(TEXTS)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Draw the matrix: x.png or x.svg.")
-@flags.OVERWRITE
-@flags.apply(task.FLAGS, flags.COMMON)
-@click.pass_context
-def similar(
-    ctx: click.Context,
-    /,
-    artifact: Path,
-    files: tuple[Path, ...],
-    other: Path | None,
-    texts: tuple[str, ...],
-    lines: Path | None,
-    output: Path | None,
-    **given: Any,
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Similar(Towers, Writes):
+    """What is compared with what."""
+
+    other: Path | None = flag("The other tower.", None, "--with", metavar="ARTIFACT")
+    output: Path | None = flag("Draw the matrix: x.png or x.svg.", None, "-o")
+
+
+@verb(Similar)
+def similar(asked: Similar) -> int:
     """Show how similar inputs are: the cosine of every one with every other.
 
     One artifact compares its inputs with each other. With a second one, the rows are what the first reads and the
@@ -237,40 +214,32 @@ def similar(
     anynpu similar out/image orange.png blue.png bus.jpg -o matrix.png
     anynpu similar out/text --with out/image --text "a bus" --text "a cat" photos/
     """
-    if output is not None and output.suffix not in (".png", ".svg"):
-        raise ConfigError(f"{output}: the matrix is drawn as .png or .svg")
-    if output is not None:
-        check_free(output, given["overwrite"], (*files, lines, given["tokenizer"]))
-    else:
-        refuse_unused(ctx, "there is no -o", "overwrite")
-    inputs = gather(files, texts, lines)
-    if other is None:
-        with task.opened(artifact, TOWERS, given) as model:
+    if asked.output is not None and asked.output.suffix not in (".png", ".svg"):
+        raise ConfigError(f"{asked.output}: the matrix is drawn as .png or .svg")
+    asked.require_free(*asked.files, asked.lines, asked.tokenizer)
+    inputs = gather(asked.files, asked.texts, asked.lines)
+    if asked.other is None:
+        with opened(asked.artifact, TOWERS, asked) as model:
             _refuse_unused(model, inputs)
             rows, left = inputs.embedded(tower(model))
             columns, right = rows, left
     else:
-        rows, left, columns, right = _two_towers(artifact, other, inputs, given)
+        rows, left, columns, right = _two_towers(asked.other, inputs, asked)
     values = cosines(left, right)
     rows, columns = _labels(rows, inputs), _labels(columns, inputs)
-    if output is not None:
-        picture = draw(output, [_short(name) for name in rows], [_short(name) for name in columns], values)
-        write_whole(output, picture)
-    if given["format"] == "json":
+    if asked.output is not None:
+        picture = draw(asked.output, [_short(name) for name in rows], [_short(name) for name in columns], values)
+        write_whole(asked.output, picture)
+    if asked.json:
         record = {"rows": rows, "columns": columns, "cosines": values.tolist(), "failed": inputs.record()}
         _echo("similar", record)
     else:
         _print_matrix([_short(name) for name in rows], [_short(name) for name in columns], values)
-    return inputs.tell(given["quiet"])
+    return inputs.tell(asked.quiet)
 
 
-def _two_towers(
-    first: Path, second: Path, inputs: Given, given: Mapping[str, Any]
-) -> tuple[list[str], Array, list[str], Array]:
-    with (
-        task.opened(first, TOWERS, given) as a,
-        task.opened(second, TOWERS, _second(given)) as b,
-    ):
+def _two_towers(second: Path, inputs: Inputs, asked: Similar) -> tuple[list[str], Array, list[str], Array]:
+    with opened(asked.artifact, TOWERS, asked) as a, opened(second, TOWERS, second_model(asked)) as b:
         towers = tower(a), tower(b)
         joint(towers[0].space, towers[0].width, towers[1].space, towers[1].width)
         kinds = {a.card.kind, b.card.kind}
@@ -281,18 +250,13 @@ def _two_towers(
         return *inputs.embedded(towers[0]), *inputs.embedded(towers[1])
 
 
-def _second(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the flags for the second model: --task, --tokenizer and --on speak of the first."""
-    return {**given, "task": "", "tokenizer": "", "device": None}
-
-
 def _short(name: str) -> str:
     """Returns a text as one cell of a table: a line of at most 60 characters, and never nothing."""
     line = " ".join(name[: 10 * MOST_SHOWN].split()) or "(empty)"
     return line if len(line) <= MOST_SHOWN else line[: MOST_SHOWN - 3] + "..."
 
 
-def _labels(names: Sequence[str], inputs: Given) -> list[str]:
+def _labels(names: Sequence[str], inputs: Inputs) -> list[str]:
     """Returns file names without folder and ending where that still tells them apart; texts as they are."""
     files = {str(file) for file in inputs.files}
     stems = [Path(name).stem if name in files else name for name in names]
@@ -306,19 +270,21 @@ def _print_matrix(rows: Sequence[str], columns: Sequence[str], values: Array) ->
     print_table([{"": name, **dict(zip(heads, line, strict=True))} for name, line in zip(rows, cells, strict=True)])
 
 
-@click.command(cls=Command)
-@click.argument("artifact", type=click.Path(path_type=Path))
-@click.argument("files", nargs=-1, required=True, metavar="IMAGE|FOLDER...", type=click.Path(path_type=Path))
-@click.option("--labels", metavar="A,B", help="Zero-shot: the classes to tell apart, in words.")
-@click.option("--labels-file", type=click.Path(path_type=Path), help="The same, one a line; - is stdin.")
-@click.option("--text-model", metavar="ARTIFACT", type=click.Path(path_type=Path), help="Zero-shot: the text tower.")
-@click.option("--template", default="a photo of a {}", show_default=True, help="Zero-shot: the text around a label.")
-@click.option("--top", type=click.IntRange(1), default=5, show_default=True, help="How many classes to show.")
-@flags.apply(task.FLAGS, flags.COMMON)
-@click.pass_context
-def classify(
-    ctx: click.Context, /, artifact: Path, files: tuple[Path, ...], text_model: Path | None, top: int, **given: Any
-) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Classify(TaskFlags):
+    """Images to classify, and the labels of a zero-shot classifier."""
+
+    artifact: Path = argument()
+    files: tuple[Path, ...] = argument(metavar="IMAGE|FOLDER...")
+    labels: str | None = flag("Zero-shot: the classes to tell apart, in words.", None, metavar="A,B")
+    labels_file: Path | None = flag("The same, one a line; - is stdin.", None)
+    text_model: Path | None = flag("Zero-shot: the text tower.", None, metavar="ARTIFACT")
+    template: str = flag("Zero-shot: the text around a label.", TEMPLATE, shown=True)
+    top: int = flag("How many classes to show.", 5, least=1, shown=True)
+
+
+@verb(Classify)
+def classify(asked: Classify) -> int:
     """Say what is in images: by the classes of a classifier's card, or zero-shot by labels in words.
 
     Zero-shot needs two towers of one space: the artifact reads the images, --text-model the labels. Probabilities are
@@ -328,22 +294,24 @@ def classify(
     anynpu classify out/mobilenet photos/ --top 3
     anynpu classify out/image bus.jpg --labels "cat,dog,bus" --text-model out/text
     """
-    inputs = gather(files)
-    labels = _zero_shot_labels(given)
+    inputs = gather(asked.files)
+    labels = zero_shot_labels(asked.labels, asked.labels_file)
     if not labels:
-        refuse_unused(ctx, "there are no --labels", "template")
-    with task.opened(artifact, ("embed-image",) if labels else ("classify", "embed-image"), given) as model:
+        asked.refuse_unused("there are no --labels", "template")
+    with opened(asked.artifact, ("embed-image",) if labels else ("classify", "embed-image"), asked) as model:
         if labels:
-            judge: Callable[[Iterable[tuple[str, Picture]]], Array] = _zero_shot(model, text_model, labels, given)
-        elif model.card.kind == "embed-image" or text_model is not None:
-            raise ConfigError(f"{artifact}: zero-shot needs labels", 'give --labels "a cat,a dog" and --text-model')
+            judge: Callable[[Iterable[tuple[str, Picture]]], Array] = _zero_shot(model, labels, asked)
+        elif model.card.kind == "embed-image" or asked.text_model is not None:
+            raise ConfigError(
+                f"{asked.artifact}: zero-shot needs labels", 'give --labels "a cat,a dog" and --text-model'
+            )
         else:
             judge = classifier = Classifier(model)
             labels = classifier.labels
         found = judge(inputs.pictures())
     inputs.require(found)
-    best = [_best(row, labels, top) for row in found]
-    if given["format"] == "json":
+    best = [_best(row, labels, asked.top) for row in found]
+    if asked.json:
         items = [{"input": name, "classes": each} for name, each in zip(inputs.names, best, strict=True)]
         _echo("classify", {"items": items, "failed": inputs.record()})
     else:
@@ -354,26 +322,30 @@ def classify(
                 for each in classes
             ]
         )
-    return inputs.tell(given["quiet"])
+    return inputs.tell(asked.quiet)
 
 
-def _zero_shot_labels(given: Mapping[str, Any]) -> tuple[str, ...]:
-    if given["labels"] is not None and given["labels_file"] is not None:
+def zero_shot_labels(words: str | None, file: Path | None) -> tuple[str, ...]:
+    """Returns the labels that --labels or --labels-file names, or none."""
+    if words is not None and file is not None:
         raise ConfigError("--labels and --labels-file say the same thing twice")
-    if given["labels"] is None and given["labels_file"] is None:
+    if words is not None:
+        listed = words.split(",")
+    elif file is not None:
+        listed = _lines(file)
+    else:
         return ()
-    listed = given["labels"].split(",") if given["labels"] is not None else _lines(given["labels_file"])
     labels = tuple(label.strip() for label in listed if label.strip())
     if len(labels) < 2 or len(set(labels)) != len(labels):
         raise ConfigError("zero-shot needs at least two labels, all different", 'such as --labels "a cat,a dog"')
     return labels
 
 
-def _zero_shot(model: Model, text_model: Path | None, labels: tuple[str, ...], given: Mapping[str, Any]) -> ZeroShot:
-    if text_model is None:
+def _zero_shot(model: Model, labels: tuple[str, ...], asked: Classify) -> ZeroShot:
+    if asked.text_model is None:
         raise ConfigError("labels in words need the text tower", "give --text-model ARTIFACT")
-    with task.opened(text_model, "embed-text", _second(given)) as texts:
-        return ZeroShot.of(ImageTower(model), TextTower(texts), labels, given["template"])
+    with opened(asked.text_model, "embed-text", second_model(asked)) as texts:
+        return ZeroShot.of(ImageTower(model), TextTower(texts), labels, asked.template)
 
 
 def _best(row: Array, labels: Sequence[str], top: int) -> list[dict[str, Any]]:

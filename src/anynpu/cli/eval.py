@@ -15,19 +15,21 @@ from anynpu import schema
 from anynpu.api.compare import LEVEL_SHARE
 from anynpu.api.feed import ZOO, remembered, source_specs
 from anynpu.artifact import Artifact
-from anynpu.cli import flags
-from anynpu.cli.command import Command, refuse_unused, threshold
-from anynpu.cli.compare import LEVEL, rules_of
+from anynpu.cli.command import threshold
+from anynpu.cli.compare import Level
+from anynpu.cli.embed import TEMPLATE
 from anynpu.cli.eval_text import show
+from anynpu.cli.flags import read_preprocess
 from anynpu.cli.progress import observer
 from anynpu.cli.run import open_on
-from anynpu.cli.task import FLAGS, opened
+from anynpu.cli.task import TaskFlags, opened, second_model
+from anynpu.cli.verb import Writes, argument, flag, table, verb
 from anynpu.errors import ConfigError, on_one_line
-from anynpu.files import check_free, write_whole
+from anynpu.files import write_whole
 from anynpu.measure import evaluate
 from anynpu.measure.annotations import Annotations, read_annotations
 from anynpu.measure.calibrated import Calibrated
-from anynpu.measure.compare import WORSE, side_of, verdict_of
+from anynpu.measure.compare import WORSE, Rules, side_of, verdict_of
 from anynpu.measure.evaluate import Outcome, Progress
 from anynpu.measure.labels import class_numbers, folder_classes, read_labels, require_fit, require_metric
 from anynpu.measure.pairs import read_pairs
@@ -40,6 +42,7 @@ from anynpu.tasks import card as cards
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.detect import Detector, Threshold
 from anynpu.tasks.embed import ImageTower, TextTower, ZeroShot
+from anynpu.tasks.images import Preprocess
 from anynpu.tasks.model import Model
 from anynpu.tensors import TensorSpec, by_name
 
@@ -60,29 +63,30 @@ class Evaluated:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-@click.command("eval", cls=Command)
-@click.argument("artifact", type=click.Path(path_type=Path))
-@click.option("--data", required=True, metavar="SOURCE", help="Images, sentence pairs, labelled .npz or zoo:NAME.")
-@click.option("--annotations", type=click.Path(path_type=Path), help="Boxes: COCO's .json, or VOC's .xml or a folder.")
-@click.option("--metric", default="", help="The figure that is the score; the task's usual one if not said.")
-@click.option("--against", type=click.Path(path_type=Path), metavar="ARTIFACT", help="Compare with this, paired.")
-@LEVEL
-@click.option("--text-model", type=click.Path(path_type=Path), metavar="ARTIFACT", help="Zero-shot: the text tower.")
-@click.option("--template", default="a photo of a {}", show_default=True, help="Zero-shot: the text around a class.")
-@click.option("--rename", multiple=True, metavar="NAME=LABEL", help="A class of the data by the card's name.")
-@click.option("--conf", type=click.FloatRange(0, 1), default=0.001, show_default=True, help="Boxes: least score.")
-@click.option("--iou", type=click.FloatRange(0, 1), default=0.7, show_default=True, help="Boxes: most overlap.")
-@click.option(
-    "--multi-label", is_flag=True, help="Boxes: a box counts for every class above --conf, as COCO's tables have it."
-)
-@click.option("--limit", type=click.IntRange(1), help="Take the first samples only.")
-@click.option("-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="Images of a model without a card.")
-@click.option("--allow-overlap", is_flag=True, help="Score on calibration samples too; the score is labelled.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the record to this JSON file too.")
-@flags.OVERWRITE
-@flags.apply(FLAGS, flags.COMMON)
-@click.pass_context
-def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Eval(Writes, Level, TaskFlags):
+    """An artifact, the labelled data it is scored on, and how."""
+
+    artifact: Path = argument()
+    data: str = flag("Images, sentence pairs, labelled .npz or zoo:NAME.", metavar="SOURCE")
+    annotations: Path | None = flag("Boxes: COCO's .json, or VOC's .xml or a folder.", None)
+    metric: str = flag("The figure that is the score; the task's usual one if not said.", "")
+    against: Path | None = flag("Compare with this, paired.", None, metavar="ARTIFACT")
+    text_model: Path | None = flag("Zero-shot: the text tower.", None, metavar="ARTIFACT")
+    template: str = flag("Zero-shot: the text around a class.", TEMPLATE, shown=True)
+    rename: Mapping[str, str] = table("A class of the data by the card's name.", "--rename", metavar="NAME=LABEL")
+    conf: float = flag("Boxes: least score.", 0.001, least=0, most=1, shown=True)
+    iou: float = flag("Boxes: most overlap.", Threshold.iou, least=0, most=1, shown=True)
+    multi_label: bool = flag("Boxes: a box counts for every class above --conf, as COCO's tables have it.", False)
+    limit: int | None = flag("Take the first samples only.", None, least=1)
+    preprocess: Preprocess | None = flag(
+        "Images of a model without a card.", None, "-P", metavar="NAME=VALUE", read=read_preprocess
+    )
+    allow_overlap: bool = flag("Score on calibration samples too; the score is labelled.", False)
+
+
+@verb(Eval, "eval")
+def eval_(asked: Eval) -> int:
     """Score an artifact on labelled data, with an interval.
 
     The artifact's card says what is scored: classes of a folder with one sub-folder a class (top-1, top-5); boxes of
@@ -96,28 +100,25 @@ def eval_(ctx: click.Context, /, artifact: Path, **given: Any) -> int:
     anynpu eval out/cpu --data val2017/ --annotations instances_val2017.json -o eval.json
     anynpu eval out/tflm --data test.npz --metric top1 --against out/float
     """
-    if (output := given["output"]) is not None:
-        check_free(output, given["overwrite"], (given["data"], given["annotations"], given["tokenizer"]))
-    else:
-        refuse_unused(ctx, "there is no -o", "overwrite")
-    rules = rules_of({**given, "margin": "0"})
-    if given["against"] is None:
-        refuse_unused(ctx, "there is no --against", "level")
-    if given["text_model"] is None:
-        refuse_unused(ctx, "there is no --text-model", "template")
-    subject = _evaluated(artifact, given)
-    metric = evaluate.choose_metric(subject.outcome, given["metric"])
-    record = _record(subject, metric, given)
-    if given["against"] is not None:
-        other = _evaluated(given["against"], {**given, "device": None})
-        gate = (threshold(ctx, "level", rules.level, LEVEL_SHARE),)
+    asked.require_free(asked.data, asked.annotations, asked.tokenizer)
+    rules = Rules(asked.level, 0.0)
+    if asked.against is None:
+        asked.refuse_unused("there is no --against", "level")
+    if asked.text_model is None:
+        asked.refuse_unused("there is no --text-model", "template")
+    subject = _evaluated(asked.artifact, asked)
+    metric = evaluate.choose_metric(subject.outcome, asked.metric)
+    record = _record(subject, metric, asked)
+    if asked.against is not None:
+        other = _evaluated(asked.against, replace(asked, device=None))
+        gate = (threshold("level", rules.level, LEVEL_SHARE),)
         notes = (*record.notes, *(note for note in other.notes if note not in record.notes), *sentences(gate))
         against = _against(subject, other, metric, rules.level)
         record = replace(record, against=against, gate=gate, notes=notes)
     record = schema.with_seal(record)
-    if output is not None:
-        write_whole(output, as_json(schema.to_dict(record)))
-    if given["format"] == "json":
+    if asked.output is not None:
+        write_whole(asked.output, as_json(schema.to_dict(record)))
+    if asked.json:
         click.echo(as_json(schema.to_dict(record)), nl=False)
     else:
         show(record)
@@ -137,30 +138,30 @@ def _progress(path: Path, quiet: bool) -> Iterator[Progress]:
         shown.finished(name, "eval", time.perf_counter() - start, False)
 
 
-def _evaluated(path: Path, given: Mapping[str, Any]) -> Evaluated:
+def _evaluated(path: Path, asked: Eval) -> Evaluated:
     """Returns what one artifact does with the data."""
     artifact = Artifact.open(path)
-    task, tokenizer = given["task"] or "", given["tokenizer"] or ""
+    task, tokenizer = asked.task, asked.tokenizer
     kind = cards.of(artifact, task, tokenizer).card.kind if artifact.manifest.task or task else ARRAYS
     if kind != "detect":
-        refuse_unused(click.get_current_context(), "the model is no detector", "conf", "iou")
-    if kind != ARRAYS and given["preprocess"]:
+        asked.refuse_unused("the model is no detector", "conf", "iou")
+    if kind != ARRAYS and asked.preprocess:
         raise ConfigError("-P: the card says how images become inputs", "change the card, or give one with --task")
-    if kind == ARRAYS or (kind == "classify" and _is_arrays(given["data"])):
-        _refuse(given, "labelled arrays", "annotations", "text_model", "rename", "multi_label", "channels", "strict")
-        with _progress(path, given["quiet"]) as progress:
-            return _arrays(artifact, kind, given, progress)
-    evaluate.check_metric(kind, given["metric"])
-    with opened(path, kind, given) as model, _progress(path, given["quiet"]) as progress:
+    if kind == ARRAYS or (kind == "classify" and _is_arrays(asked.data)):
+        _refuse(asked, "labelled arrays", "annotations", "text_model", "rename", "multi_label", "channels", "strict")
+        with _progress(path, asked.quiet) as progress:
+            return _arrays(artifact, kind, asked, progress)
+    evaluate.check_metric(kind, asked.metric)
+    with opened(path, kind, asked) as model, _progress(path, asked.quiet) as progress:
         score = {"classify": _classes, "detect": _boxes, "embed-text": _pairs, "embed-image": _zero_shot}
-        outcome, notes = score[kind](artifact, model, given, progress)
+        outcome, notes = score[kind](artifact, model, asked, progress)
         return Evaluated(artifact, model.what, kind, outcome, tuple(notes), model.versions)
 
 
-def _refuse(given: Mapping[str, Any], what: str, *names: str) -> None:
+def _refuse(asked: Eval, what: str, *names: str) -> None:
     """Raises for a flag that does not go with what is scored."""
     for name in names:
-        if given[name]:
+        if getattr(asked, name):
             raise ConfigError(f"--{name.replace('_', '-')} does not go with {what}")
 
 
@@ -168,21 +169,18 @@ def _is_arrays(source: str) -> bool:
     return source.endswith((".npz", ".npy")) or source.startswith(ZOO) or ".py:" in source
 
 
-def _images_apart(artifact: Artifact, model: Model, files: Sequence[Path], given: Mapping[str, Any]) -> list[str]:
+def _images_apart(artifact: Artifact, model: Model, files: Sequence[Path], asked: Eval) -> list[str]:
     known = disjoint.known_of(artifact)
     overlap = disjoint.of_images(known, files, model.card.preprocess) if isinstance(known, Calibrated) else known
-    return disjoint.require(overlap, given["allow_overlap"], artifact.path)
+    return disjoint.require(overlap, asked.allow_overlap, artifact.path)
 
 
-def _classes(
-    artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress
-) -> tuple[Outcome, list[str]]:
+def _classes(artifact: Artifact, model: Model, asked: Eval, progress: Progress) -> tuple[Outcome, list[str]]:
     """Returns the accuracy of a classifier on a folder with one sub-folder a class."""
-    _refuse(given, "a classifier", "annotations", "text_model", "multi_label")
-    judge, folder = Classifier(model), evaluate.Folder.open(Path(given["data"]), given["limit"])
-    rename = flags.pairs("--rename", given["rename"])
-    numbers, note = folder_classes(folder.classes, judge.labels, rename, named=bool(model.card.labels))
-    notes = [note, *_images_apart(artifact, model, folder.files, given)]
+    _refuse(asked, "a classifier", "annotations", "text_model", "multi_label")
+    judge, folder = Classifier(model), evaluate.Folder.open(Path(asked.data), asked.limit)
+    numbers, note = folder_classes(folder.classes, judge.labels, asked.rename, named=bool(model.card.labels))
+    notes = [note, *_images_apart(artifact, model, folder.files, asked)]
     reader = evaluate.Reader(folder.files, progress)
     found = judge(reader)
     reader.require()
@@ -196,44 +194,41 @@ def _whole(values: Sequence[int]) -> Any:
     return np.asarray(values, np.int64)
 
 
-def _zero_shot(
-    artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress
-) -> tuple[Outcome, list[str]]:
+def _zero_shot(artifact: Artifact, model: Model, asked: Eval, progress: Progress) -> tuple[Outcome, list[str]]:
     """Returns the accuracy of two towers on a folder: its classes in words are the labels."""
-    _refuse(given, "zero-shot classes", "annotations", "multi_label")
-    if given["text_model"] is None:
+    _refuse(asked, "zero-shot classes", "annotations", "multi_label")
+    if asked.text_model is None:
         raise ConfigError("images are scored zero-shot, which needs the text tower", "give --text-model ARTIFACT")
-    folder = evaluate.Folder.open(Path(given["data"]), given["limit"])
-    rename = flags.pairs("--rename", given["rename"])
-    class_numbers(folder.classes, [rename.get(c, c) for c in folder.classes], rename)
-    words = [rename.get(name, name.replace("_", " ")) for name in folder.classes]
+    folder = evaluate.Folder.open(Path(asked.data), asked.limit)
+    class_numbers(folder.classes, [asked.rename.get(c, c) for c in folder.classes], asked.rename)
+    words = [asked.rename.get(name, name.replace("_", " ")) for name in folder.classes]
     if len(set(words)) < max(len(words), 2):
         raise ConfigError("zero-shot needs at least two classes, all different", "the names of the sub-folders")
-    notes = _images_apart(artifact, model, folder.files, given)
-    with opened(given["text_model"], "embed-text", {**given, "task": "", "tokenizer": "", "device": None}) as texts:
-        judge = ZeroShot.of(ImageTower(model), TextTower(texts), words, given["template"])
+    notes = _images_apart(artifact, model, folder.files, asked)
+    with opened(asked.text_model, "embed-text", second_model(asked)) as texts:
+        judge = ZeroShot.of(ImageTower(model), TextTower(texts), words, asked.template)
     reader = evaluate.Reader(folder.files, progress)
     found = judge(reader)
     reader.require()
     outcome = evaluate.classified(found, folder.labels[reader.read])
-    return replace(outcome, failed=reader.failed), [*notes, f"zero-shot, template {given['template']!r}"]
+    return replace(outcome, failed=reader.failed), [*notes, f"zero-shot, template {asked.template!r}"]
 
 
-def _boxes(artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress) -> tuple[Outcome, list[str]]:
+def _boxes(artifact: Artifact, model: Model, asked: Eval, progress: Progress) -> tuple[Outcome, list[str]]:
     """Returns the mAP of a detector on annotated images."""
-    _refuse(given, "a detector", "text_model")
-    folder = Path(given["data"])
+    _refuse(asked, "a detector", "text_model")
+    folder = Path(asked.data)
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder", "a detector is scored on a folder of images")
-    if given["annotations"] is None:
+    if asked.annotations is None:
         raise ConfigError("what is in the images?", "give --annotations: COCO's .json, or VOC's .xml or a folder")
-    data = read_annotations(given["annotations"])
-    data = replace(data, images=data.images[: given["limit"]])
-    detector = Detector(model, Threshold(given["conf"], given["iou"], multi_label=given["multi_label"]))
+    data = read_annotations(asked.annotations)
+    data = replace(data, images=data.images[: asked.limit])
+    detector = Detector(model, Threshold(asked.conf, asked.iou, multi_label=asked.multi_label))
     detector.layout  # noqa: B018  # a model that is no detector is refused before anything is read
-    notes = _images_apart(artifact, model, _present(folder, data), given)
-    outcome = evaluate.detected(detector, folder, data, flags.pairs("--rename", given["rename"]), progress)
-    if given["multi_label"]:
+    notes = _images_apart(artifact, model, _present(folder, data), asked)
+    outcome = evaluate.detected(detector, folder, data, asked.rename, progress)
+    if asked.multi_label:
         notes.append("a box counts for every class above --conf (multi-label), and not for its best class only")
     return outcome, [*outcome.notes, *notes]
 
@@ -248,18 +243,18 @@ def _present(folder: Path, data: Annotations) -> list[Path]:
     return found
 
 
-def _pairs(artifact: Artifact, model: Model, given: Mapping[str, Any], progress: Progress) -> tuple[Outcome, list[str]]:
+def _pairs(artifact: Artifact, model: Model, asked: Eval, progress: Progress) -> tuple[Outcome, list[str]]:
     """Returns how well a text model's cosines follow the scores of sentence pairs."""
-    _refuse(given, "sentence pairs", "annotations", "text_model", "rename", "multi_label", "channels", "strict")
-    pairs = read_pairs(Path(given["data"]), given["limit"])
+    _refuse(asked, "sentence pairs", "annotations", "text_model", "rename", "multi_label", "channels", "strict")
+    pairs = read_pairs(Path(asked.data), asked.limit)
     known = disjoint.known_of(artifact)
     texts = (*pairs.first, *pairs.second)
     overlap = disjoint.of_texts(known, texts, model.card, model.files) if isinstance(known, Calibrated) else known
-    notes = disjoint.require(overlap, given["allow_overlap"], artifact.path)
+    notes = disjoint.require(overlap, asked.allow_overlap, artifact.path)
     return evaluate.correlated(pairs, TextTower(model), progress), notes
 
 
-def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: Progress) -> Evaluated:
+def _arrays(artifact: Artifact, kind: str, asked: Eval, progress: Progress) -> Evaluated:
     """Returns the score of any model on labelled arrays."""
     import numpy as np
 
@@ -267,22 +262,22 @@ def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: P
     from anynpu.runtime.base import run_real
     from anynpu.source import zoo
 
-    require_metric(given["metric"], evaluate.ARRAY_METRICS)
+    require_metric(asked.metric, evaluate.ARRAY_METRICS)
     inputs, outputs = source_specs(artifact)
-    data = _dataset(given, inputs, artifact)
+    data = _dataset(asked, inputs, artifact)
     if data.labels is None:
-        raise ConfigError(f"{given['data']}: has no labels", "an .npz needs an array `labels`, a folder sub-folders")
-    usual = zoo.card(given["data"].removeprefix(ZOO)).metric if given["data"].startswith(ZOO) else ""
-    metric = given["metric"] or usual or ("top1" if kind == "classify" else metric_of(data.labels, outputs))
-    names = cards.of(artifact, given["task"] or "", given["tokenizer"] or "").card.labels if kind != ARRAYS else ()
+        raise ConfigError(f"{asked.data}: has no labels", "an .npz needs an array `labels`, a folder sub-folders")
+    usual = zoo.card(asked.data.removeprefix(ZOO)).metric if asked.data.startswith(ZOO) else ""
+    metric = asked.metric or usual or ("top1" if kind == "classify" else metric_of(data.labels, outputs))
+    names = cards.of(artifact, asked.task, asked.tokenizer).card.labels if kind != ARRAYS else ()
     if metric != SQUARED_ERROR:
         require_fit(metric, inputs, outputs)
-    labels = read_labels(metric, data.labels, data.folders, outputs, names, given["data"])
+    labels = read_labels(metric, data.labels, data.folders, outputs, names, asked.data)
     known = disjoint.known_of(artifact)
     overlap = disjoint.of_arrays(known, data) if isinstance(known, Calibrated) else known
-    notes = [*labels.notes, *disjoint.require(overlap, given["allow_overlap"], artifact.path)]
+    notes = [*labels.notes, *disjoint.require(overlap, asked.allow_overlap, artifact.path)]
     like, rows = by_name((*inputs, *outputs)), []
-    with open_on(artifact, given) as session:
+    with open_on(artifact, asked) as session:
         for at in range(len(data)):
             rows.append(run_real(session.runtime, data[at], like))
             progress(at + 1, len(data))
@@ -292,20 +287,20 @@ def _arrays(artifact: Artifact, kind: str, given: Mapping[str, Any], progress: P
     return Evaluated(artifact, session.executed, kind, outcome, tuple(notes), versions)
 
 
-def _dataset(given: Mapping[str, Any], inputs: tuple[TensorSpec, ...], artifact: Artifact) -> Any:
+def _dataset(asked: Eval, inputs: tuple[TensorSpec, ...], artifact: Artifact) -> Any:
     from anynpu.quantize.calibration import Dataset, load_data
     from anynpu.source import zoo
 
-    source = given["data"]
+    source = asked.data
     if source.startswith(ZOO):
-        refuse_unused(click.get_current_context(), f"{source} makes arrays", "preprocess")
-        samples = zoo.samples(source.removeprefix(ZOO), "test", given["limit"] or ZOO_SAMPLES)
+        asked.refuse_unused(f"{source} makes arrays", "preprocess")
+        samples = zoo.samples(source.removeprefix(ZOO), "test", asked.limit or ZOO_SAMPLES)
         return Dataset(dict(samples.inputs), samples.labels, source)
-    steps = remembered(source, flags.preprocess(given["preprocess"]), artifact)
-    return load_data(source, inputs, steps, given["limit"])
+    steps = remembered(source, asked.preprocess, artifact)
+    return load_data(source, inputs, steps, asked.limit)
 
 
-def _record(subject: Evaluated, metric: str, given: Mapping[str, Any]) -> EvalRecord:
+def _record(subject: Evaluated, metric: str, asked: Eval) -> EvalRecord:
     """Returns a score and its conditions."""
     outcome, side = subject.outcome, side_of(subject.artifact)
     figures = evaluate.figures(outcome)
@@ -341,8 +336,8 @@ def _record(subject: Evaluated, metric: str, given: Mapping[str, Any]) -> EvalRe
             for at, name in enumerate(outcome.classes)
         ),
         data=ScoredData(
-            source=str(given["data"]),
-            annotations=str(given["annotations"] or ""),
+            source=str(asked.data),
+            annotations=str(asked.annotations or ""),
             samples=outcome.samples,
             failed=tuple(FailedInput(input=name, message=text) for name, text in outcome.failed.items()),
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,11 @@ def preprocess(value: Any, basis: Mapping[str, Any] | None = None) -> Preprocess
         else:
             data[name] = literal(text)
     return schema.from_dict(Preprocess, data, "-P")
+
+
+def read_preprocess(texts: Sequence[str], stated: Preprocess | None) -> Preprocess | None:
+    """Reads -P, where it may be repeated, over what a configuration file says."""
+    return preprocess(tuple(texts), schema.to_dict(stated)) if texts else stated
 
 
 def _number(name: str, text: str) -> float:

@@ -9,13 +9,12 @@ from typing import Any
 
 import click
 
-from anynpu.cli.flags import literal, preprocess, shape_of
+from anynpu.cli.flags import literal, read_preprocess, shape_of
 from anynpu.cli.verb import flag, table
 from anynpu.errors import ConfigError
 from anynpu.measure.threshold import setting_of
 from anynpu.measure.verify import Gate
 from anynpu.pipeline.request import Request, parse_share
-from anynpu.schema import to_dict
 from anynpu.source.load import FORMS, ModelSource, as_text
 from anynpu.tasks.images import Preprocess
 
@@ -27,10 +26,6 @@ class Names(click.ParamType[tuple[str, ...]]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
         return tuple(value.split(",")) if isinstance(value, str) else tuple(value)
-
-
-def _preprocess(texts: Sequence[str], stated: Preprocess | None) -> Preprocess | None:
-    return preprocess(tuple(texts), to_dict(stated)) if texts else stated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +94,7 @@ class DataFlags:
         None,
         "-P",
         metavar="NAME=VALUE",
-        read=_preprocess,
+        read=read_preprocess,
     )
     task: str = flag("What the model is for: yolov8, clip-text, ... or card.toml.", "", metavar="CARD")
     tokenizer: str = flag("The tokenizer of a task that reads text.", "", metavar="FILE")

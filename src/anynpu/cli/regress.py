@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from anynpu import schema
-from anynpu.cli import flags
-from anynpu.cli.command import Command
-from anynpu.cli.compare import LEDGER, LEVEL, MARGIN, gate_of, rules_of
+from anynpu.cli.compare import Judging, gate_of
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import flag, verb
 from anynpu.measure.compare import WORSE
 from anynpu.measure.threshold import sentences
 from anynpu.records.parts import as_json
 
 
-@click.command(cls=Command)
-@click.option("--add", "added", multiple=True, metavar="FILE", help="Add a record: build, bench, compare or eval.")
-@click.option("--against", default="last", show_default=True, metavar="VERSION", help="3.12.0, or ethos-u-vela=3.12.0.")
-@LEVEL
-@MARGIN
-@LEDGER
-@flags.apply(flags.COMMON)
-@click.pass_context
-def regress(ctx: click.Context, /, added: tuple[str, ...], against: str, **given: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Regress(Judging):
+    """Records to add to a ledger, and the version that its newest rows are compared with."""
+
+    added: tuple[str, ...] = flag("Add a record: build, bench, compare or eval.", (), "--add", metavar="FILE")
+    against: str = flag("3.12.0, or ethos-u-vela=3.12.0.", "last", metavar="VERSION", shown=True)
+
+
+@verb(Regress)
+def regress(asked: Regress) -> int:
     """Say what changed from one toolchain version to the next; status 1 if something got worse.
 
     Results are rows of a ledger, a file that is only ever appended to. Rows of one network, chip and metric are
@@ -39,27 +39,27 @@ def regress(ctx: click.Context, /, added: tuple[str, ...], against: str, **given
     from anynpu.measure.ledger import append, default_path, read, rows_of
     from anynpu.measure.regress import changes
 
-    rules = rules_of(given)
-    path = given["ledger"] or default_path()
+    rules = asked.rules()
+    path = asked.ledger or default_path()
     # Every record is read before the first is written: a bad one leaves the ledger as it was.
-    records = {file: schema.read_json(Path(file)) for file in added}
+    records = {file: schema.read_json(Path(file)) for file in asked.added}
     fresh = [row for file, record in records.items() for row in rows_of(record, file)]
     for note in filter(None, (schema.check_seal(record, file) for file, record in records.items())):
         click.echo(f"note: {note}", err=True)
-    count = append(path, fresh) if added else 0
+    count = append(path, fresh) if asked.added else 0
     ledger = read(path)
     rows, damaged = ledger.rows, ledger.damaged
-    found = changes(rows, against, rules)
-    gate = gate_of(ctx, rules)
+    found = changes(rows, asked.against, rules)
+    gate = gate_of(rules)
     worse = any(change.verdict == WORSE for change in found)
-    if given["format"] == "json":
+    if asked.json:
         record = {"schema_version": 1, "kind": "regress", "ledger": str(path), "rows": len(rows), "added": count}
         told: dict[str, Any] = {"damaged": damaged, "gaps": ledger.gaps, "unsealed": ledger.unsealed}
         told |= {"level": rules.level, "margin": rules.margin, "verdict": WORSE if worse else "ok"}
         told["gate"] = schema.to_dict(gate, whole=True)
         click.echo(as_json({**record, **told, "changes": [asdict(change) for change in found]}), nl=False)
         return int(worse)
-    said = f"{path}: {len(rows)} rows" + (f", {count} of them new" if added else "")
+    said = f"{path}: {len(rows)} rows" + (f", {count} of them new" if asked.added else "")
     click.echo(said + (f"; {damaged} damaged lines are left out" if damaged else ""))
     if ledger.gaps:
         click.echo(f"note: {ledger.gaps} rows follow one that is not there any more: lines were taken out or moved")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,61 +12,64 @@ import click
 import numpy as np
 
 from anynpu.api.feed import read_feed
-from anynpu.api.session import Session, is_board
+from anynpu.api.session import ANSWER_S, Session, is_board
 from anynpu.api.session import open_on as open_session
 from anynpu.artifact import Artifact
-from anynpu.cli import flags
-from anynpu.cli.command import Command, refuse_unused
+from anynpu.cli.command import refuse_unused
+from anynpu.cli.flags import read_preprocess
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
-from anynpu.files import check_free, write_whole
+from anynpu.cli.verb import Common, Writes, argument, flag, verb
+from anynpu.files import write_whole
 from anynpu.records.parts import as_json, receipt
 from anynpu.report import figures
 from anynpu.runtime.base import open_artifact
 from anynpu.schema import to_dict
+from anynpu.tasks.images import Preprocess
 from anynpu.tensors import Array
 
 ON_BOARD = "anynpu.on_board"
 MOST_ROWS = 40
-DEVICE = click.option(
-    "--on",
-    "device",
-    metavar="DEVICE",
-    help="ort, litert, tflm, ...; generated C: host, qemu or serial:PORT[@BAUD]. The format's reference if not said.",
-)
-TIMEOUT = click.option(
-    "--timeout",
-    type=click.FloatRange(min=0.1),
-    default=10.0,
-    show_default=True,
-    help="Seconds that a board may take for an answer, beside 30 for every inference.",
-)
 STRICT_HELP = "Refuse a .cix file whose container says other than its program; else a warning."
-STRICT = click.option("--strict", is_flag=True, help=STRICT_HELP)
 
 
-@click.command(cls=Command)
-@click.argument("artifact", type=click.Path(path_type=Path))
-@click.option(
-    "-i",
-    "--input",
-    "inputs",
-    required=True,
-    metavar="SOURCE",
-    help="x.npy, x.npz with an array per input, an image, a folder of images, texts.txt, zoo:NAME or random:1.",
-)
-@click.option(
-    "-P", "--preprocess", multiple=True, metavar="NAME=VALUE", help="How an image becomes an input, without a card."
-)
-@click.option("--limit", type=click.IntRange(1), help="Take the first samples only; of zoo:NAME one by default.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write the outputs to this .npz file.")
-@flags.OVERWRITE
-@DEVICE
-@STRICT
-@TIMEOUT
-@flags.apply(flags.COMMON)
-@click.pass_context
-def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None, **given: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class OnDevice(Common):
+    """What executes an artifact; by default the reference of its format."""
+
+    device: str | None = flag(
+        "ort, litert, tflm, ...; generated C: host, qemu or serial:PORT[@BAUD]. The format's reference if not said.",
+        None,
+        "--on",
+        metavar="DEVICE",
+    )
+    timeout: float = flag(
+        "Seconds that a board may take for an answer, beside 30 for every inference.", ANSWER_S, least=0.1, shown=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Writes, OnDevice):
+    """An artifact and what it is run on."""
+
+    artifact: Path = argument()
+    inputs: str = flag(
+        "x.npy, x.npz with an array per input, an image, a folder of images, texts.txt, zoo:NAME or random:1.",
+        MISSING,
+        "-i",
+        "--input",
+        metavar="SOURCE",
+    )
+    preprocess: Preprocess | None = flag(
+        "How an image becomes an input, without a card.", None, "-P", metavar="NAME=VALUE", read=read_preprocess
+    )
+    limit: int | None = flag("Take the first samples only; of zoo:NAME one by default.", None, least=1)
+    output: Path | None = flag("Write the outputs to this .npz file.", None, "-o")
+    strict: bool = flag(STRICT_HELP, False)
+
+
+@verb(Run)
+def run(asked: Run) -> int:
     """Run an artifact on one input, or several, and show what comes out.
 
     Arrays are in the layout of the model that the artifact was built from, as for `anynpu build --data`, or in the one
@@ -79,40 +83,37 @@ def run(ctx: click.Context, /, artifact: Path, inputs: str, output: Path | None,
     anynpu run out/tflm -i photo.jpg
     anynpu run out/cortex-m4 -i image.npy --on qemu
     """
-    if output is not None:
-        check_free(output, given["overwrite"], (inputs, artifact))
-    else:
-        refuse_unused(ctx, "there is no -o", "overwrite")
-    subject = open_artifact(artifact, given["strict"])
-    feed = read_feed(inputs, subject, flags.preprocess(given["preprocess"]), given["limit"])
-    with open_on(subject, given) as session:
+    asked.require_free(asked.inputs, asked.artifact)
+    subject = open_artifact(asked.artifact, asked.strict)
+    feed = read_feed(asked.inputs, subject, asked.preprocess, asked.limit)
+    with open_on(subject, asked) as session:
         answer = session.answer(feed)
         versions = session.versions
     real, notes = answer.outputs, list(answer.notes)
-    if output is not None:
+    if asked.output is not None:
         packed = io.BytesIO()
         np.savez(packed, **real)  # type: ignore[arg-type]  # numpy types the keywords as its own options
-        write_whole(output, packed.getvalue())
+        write_whole(asked.output, packed.getvalue())
     more: dict[str, Any] = {"versions": versions} if versions else {}
     more |= {"memory": session.board.memory()} if session.board else {}
     more |= {"notes": notes} if notes else {}
     if found := receipt(session.placement):
         more["receipt"] = found
-    _show_outputs(given["format"], session.executed, real, more, len(feed.samples))
-    for note in () if given["quiet"] else notes:
+    _show_outputs(asked.format, session.executed, real, more, len(feed.samples))
+    for note in () if asked.quiet else notes:
         click.echo(f"note: {note}", err=True)
     return 0
 
 
-def open_on(artifact: Artifact, given: Mapping[str, Any]) -> Session:
+def open_on(artifact: Artifact, asked: OnDevice) -> Session:
     """Returns a session on the device that the flags name."""
     ctx = click.get_current_context(silent=True)  # there is none in the threads of a bench
     if ctx is not None:
-        if is_board(artifact, given["device"]):
+        if is_board(artifact, asked.device):
             ctx.meta[ON_BOARD] = True
         elif not ctx.meta.get(ON_BOARD):
             refuse_unused(ctx, "nothing runs on a board", "timeout")
-    return open_session(artifact, given["device"], flags.store(given), given["timeout"])
+    return open_session(artifact, asked.device, asked.store(), asked.timeout)
 
 
 def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[str, Any], samples: int) -> None:

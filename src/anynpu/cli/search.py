@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import MISSING, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -16,12 +15,12 @@ from anynpu import schema
 from anynpu.apps.search.intake import Summary
 from anynpu.apps.search.models import picture_model
 from anynpu.apps.search.query import Search, Where
-from anynpu.cli import flags
 from anynpu.cli.command import Group
-from anynpu.cli.run import open_on
-from anynpu.cli.search_index import OPENED, opened_index
+from anynpu.cli.run import OnDevice, open_on
+from anynpu.cli.search_index import IndexFlags, IndexModels, opened_index
 from anynpu.cli.show_search import show_answer, show_summary, teller
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import argument, flag, verb
 from anynpu.errors import ConfigError, on_one_line
 from anynpu.records.parts import as_json
 from anynpu.runtime import task
@@ -30,29 +29,63 @@ from anynpu.tasks.images import read_image
 
 INTERRUPTED = 130
 MOST_TEXT_BYTES = 32 << 20
-INDEX = click.option(
-    "--index",
-    "folder",
-    type=click.Path(path_type=Path),
-    help="Folder of the index [ANYNPU_SEARCH_INDEX]. By default anynpu/search in the user's data folder.",
-)
-MODELS = (
-    click.option("--image-model", metavar="ARTIFACT", type=click.Path(path_type=Path), help="Pictures to vectors."),
-    click.option(
-        "--question-model",
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexAsked(IndexModels, IndexFlags):
+    """Folders to index."""
+
+    folders: tuple[Path, ...] = argument(metavar="FOLDER...")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question(IndexFlags):
+    """A question, and which files may answer it."""
+
+    words: tuple[str, ...] = argument(())
+    image: Path | None = flag("Search by a picture.", None)
+    text_file: Path | None = flag("Search by what a text is about.", None)
+    like: str | None = flag("Search by something of the index: an id that a result shows.", None, metavar="ID")
+    top: int = flag("Results of each kind.", 10, least=1, most=1000, shown=True)
+    below: str = flag("Only files below this folder.", "", "--folder", metavar="FOLDER")
+    since: str | None = flag("Only files taken or written on this day or later: 2024-05-01.", None, metavar="DATE")
+    until: str | None = flag("Only files taken or written on this day or earlier.", None, metavar="DATE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class State(IndexFlags):
+    """What is shown of an index."""
+
+    problems: bool = flag("List every file that could not be read, and why.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forget(IndexFlags):
+    """A folder that leaves the index."""
+
+    folder_gone: Path = argument(metavar="FOLDER")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recall(IndexFlags):
+    """The model that the index is compared with, and on how many pictures."""
+
+    other: Path = flag(
+        "The same image model in the other form: the float one of an index made with 8 bits, or the reverse.",
+        MISSING,
+        "--with",
         metavar="ARTIFACT",
-        type=click.Path(path_type=Path),
-        help="Words to vectors of the pictures' space: the text tower that was trained with the image model.",
-    ),
-    click.option(
-        "--text-model", metavar="ARTIFACT", type=click.Path(path_type=Path), help="Sentences to vectors, for documents."
-    ),
-)
-WHERE = (
-    click.option("--folder", "below", metavar="FOLDER", default="", help="Only files below this folder."),
-    click.option("--since", metavar="DATE", help="Only files taken or written on this day or later: 2024-05-01."),
-    click.option("--until", metavar="DATE", help="Only files taken or written on this day or earlier."),
-)
+    )
+    samples: int = flag("Pictures to draw.", 500, least=20, most=20_000, shown=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageAsked(IndexFlags):
+    """Where the page is served."""
+
+    host: str = flag("Address to listen on.", "127.0.0.1", shown=True)
+    port: int = flag("Port; 0 takes a free one.", 8091, least=0, most=65535, shown=True)
+    token_file: Path | None = flag("Ask for the token in this file; one a line.", None)
 
 
 class Questions(Group):
@@ -87,14 +120,8 @@ def search() -> None:
     """
 
 
-@search.command()
-@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path))
-@INDEX
-@flags.apply(MODELS)
-@click.option("--store", metavar="URL", help="Keep the vectors in this Qdrant server, not in the index's folder.")
-@click.option("--token", metavar="TOKEN", envvar="ANYNPU_SEARCH_TOKEN", help="API key of --store.")
-@flags.apply(flags.COMMON)
-def index(folders: tuple[Path, ...], **given: Any) -> int:
+@verb(IndexAsked, group=search)
+def index(asked: IndexAsked) -> int:
     """Index folders, or bring their index up to date.
 
     Every content is computed once, whatever it is called and wherever it lies; a run that is interrupted goes on where
@@ -109,17 +136,17 @@ def index(folders: tuple[Path, ...], **given: Any) -> int:
     """
     status = 0
     summaries: list[tuple[Path, Summary]] = []
-    with opened_index(given, ("image", "question", "text"), new=True) as opened:
+    with opened_index(asked, ("image", "question", "text"), asked, new=True) as opened:
         if opened.models.pictures is None and opened.models.documents is None:
             raise ConfigError(
                 "an index needs a model",
                 "give --image-model for pictures, --text-model for documents, or both; docs/search.md says where from",
             )
-        for folder in folders:
-            summary = opened.update(folder, teller(given["quiet"]))
+        for folder in asked.folders:
+            summary = opened.update(folder, teller(asked.quiet))
             summaries.append((folder, summary))
             status = max(status, 1 if summary.problems else 0)
-    if given["format"] == "json":
+    if asked.json:
         records = [{"folder": str(folder), **schema.to_dict(summary, whole=True)} for folder, summary in summaries]
         click.echo(as_json({"schema_version": 1, "kind": "search-index", "folders": records}), nl=False)
         return status
@@ -128,17 +155,8 @@ def index(folders: tuple[Path, ...], **given: Any) -> int:
     return status
 
 
-@search.command()
-@click.argument("words", nargs=-1)
-@click.option("--image", type=click.Path(path_type=Path), help="Search by a picture.")
-@click.option("--text-file", type=click.Path(path_type=Path), help="Search by what a text is about.")
-@click.option("--like", metavar="ID", help="Search by something of the index: an id that a result shows.")
-@click.option("--top", type=click.IntRange(1, 1000), default=10, show_default=True, help="Results of each kind.")
-@flags.apply(WHERE)
-@INDEX
-@flags.apply(flags.COMMON)
-@click.pass_context
-def find(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> int:
+@verb(Question, group=search)
+def find(asked: Question) -> int:
     """Find pictures and documents. `anynpu search "words"` is short for it.
 
     Scores are cosines. Those of pictures and of documents come from different models: compare them within a list only.
@@ -149,31 +167,31 @@ def find(ctx: click.Context, /, words: tuple[str, ...], **given: Any) -> int:
     anynpu search --image x.jpg --top 5
     anynpu search --text-file letter.txt --since 2024-01-01
     """
-    ways = [bool(words), given["image"] is not None, given["text_file"] is not None, given["like"] is not None]
+    ways = [bool(asked.words), asked.image is not None, asked.text_file is not None, asked.like is not None]
     if sum(ways) != 1:
         raise ConfigError(
             "one question at a time: words, --image, --text-file or --like" if sum(ways) else "no question is given",
             'such as: anynpu search "a dog on a beach"',
         )
-    where = where_of(given)
+    where = where_of(asked)
     needed: tuple[str, ...] = ("question", "text")
-    if given["image"] is not None:
+    if asked.image is not None:
         needed = ("image",)
-    if given["like"] is not None:
+    if asked.like is not None:
         needed = ()
-    probe = read_image(given["image"]) if given["image"] is not None else None
-    text = _read_text_file(given["text_file"]) if given["text_file"] is not None else ""
-    with opened_index(given, needed) as opened:
-        ask, top = Search(opened), given["top"]
+    probe = read_image(asked.image) if asked.image is not None else None
+    text = _read_text_file(asked.text_file) if asked.text_file is not None else ""
+    with opened_index(asked, needed) as opened:
+        ask, top = Search(opened), asked.top
         if probe is not None:
-            answer = ask.by_picture(str(given["image"]), probe, top, where)
-        elif given["text_file"] is not None:
+            answer = ask.by_picture(str(asked.image), probe, top, where)
+        elif asked.text_file is not None:
             answer = ask.by_text(text, top, where)
-        elif given["like"] is not None:
-            answer = ask.like(given["like"], top, where)
+        elif asked.like is not None:
+            answer = ask.like(asked.like, top, where)
         else:
-            answer = ask.by_words(" ".join(words), top, where)
-    show_answer(answer, given["format"])
+            answer = ask.by_words(" ".join(asked.words), top, where)
+    show_answer(answer, asked.format)
     return 0 if answer.pictures or answer.documents else 1
 
 
@@ -187,13 +205,13 @@ def _read_text_file(path: Path) -> str:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def where_of(given: Mapping[str, Any]) -> Where:
+def where_of(asked: Question) -> Where:
     """Returns the filter that the flags make; --until includes its day."""
-    since, until = (_day(given[name], name) for name in ("since", "until"))
+    since, until = _day(asked.since, "since"), _day(asked.until, "until")
     if since is not None and until is not None and until < since:
         raise ConfigError("--until is before --since")
     end = None if until is None else (until + timedelta(days=1)).timestamp()
-    return Where(given["below"], None if since is None else since.timestamp(), end)
+    return Where(asked.below, None if since is None else since.timestamp(), end)
 
 
 def _day(text: str | None, flag: str) -> datetime | None:
@@ -205,13 +223,10 @@ def _day(text: str | None, flag: str) -> datetime | None:
         raise ConfigError(f"--{flag} {text}: a day was expected", "such as 2024-05-01") from None
 
 
-@search.command()
-@INDEX
-@click.option("--problems", is_flag=True, help="List every file that could not be read, and why.")
-@flags.apply(flags.COMMON)
-def state(**given: Any) -> int:
+@verb(State, group=search)
+def state(asked: State) -> int:
     """Show what is indexed: folders, files, vectors, models, and what could not be read."""
-    with opened_index(given, ()) as opened:
+    with opened_index(asked, ()) as opened:
         roots = [{"folder": root, "files": count, "unreadable": bad} for root, count, bad in opened.ledger.roots()]
         bad_rows = [row for row in opened.ledger.rows().values() if row.problem]
         collections = {}
@@ -221,7 +236,7 @@ def state(**given: Any) -> int:
                 info, space = collection.info(), collection.spec.space
                 collections[name] = {**vars(info), "space": space.name, "precision": space.precision}
         record = schema.to_dict(opened.record, whole=True)
-    if given["format"] == "json":
+    if asked.json:
         listed = [{"path": row.path, "problem": row.problem} for row in bad_rows]
         whole = {"roots": roots, "collections": collections, "index": record, "unreadable": listed}
         click.echo(as_json({"schema_version": 1, "kind": "search-state", **whole}), nl=False)
@@ -233,41 +248,26 @@ def state(**given: Any) -> int:
             for name, collection in collections.items()
         ]
     )
-    for row in bad_rows if given["problems"] else ():
+    for row in bad_rows if asked.problems else ():
         click.echo(on_one_line(row.problem))
     return 0
 
 
-@search.command()
-@click.argument("folder_gone", metavar="FOLDER", type=click.Path(path_type=Path))
-@INDEX
-@flags.apply(flags.COMMON)
-def forget(folder_gone: Path, **given: Any) -> int:
+@verb(Forget, group=search)
+def forget(asked: Forget) -> int:
     """Drop what was indexed of a folder, whether it is still there or not. No file is touched."""
-    with opened_index(given, ()) as opened:
-        count = opened.forget(folder_gone)
-    if given["format"] == "json":
-        record = {"schema_version": 1, "kind": "search-forget", "folder": str(folder_gone), "files": count}
+    with opened_index(asked, ()) as opened:
+        count = opened.forget(asked.folder_gone)
+    if asked.json:
+        record = {"schema_version": 1, "kind": "search-forget", "folder": str(asked.folder_gone), "files": count}
         click.echo(as_json(record), nl=False)
     else:
-        click.echo(on_one_line(f"{folder_gone}: {count:,} files forgotten"))
+        click.echo(on_one_line(f"{asked.folder_gone}: {count:,} files forgotten"))
     return 0
 
 
-@search.command()
-@click.option(
-    "--with",
-    "other",
-    required=True,
-    metavar="ARTIFACT",
-    type=click.Path(path_type=Path),
-    help="The same image model in the other form: the float one of an index made with 8 bits, or the reverse.",
-)
-@click.option("--samples", type=click.IntRange(20, 20_000), default=500, show_default=True, help="Pictures to draw.")
-@INDEX
-@flags.apply(flags.COMMON)
-@click.pass_context
-def recall(ctx: click.Context, /, other: Path, **given: Any) -> int:
+@verb(Recall, group=search)
+def recall(asked: Recall) -> int:
     """Measure what 8 bits cost on your own pictures: how many of the 10 nearest neighbours stay the same.
 
     \b
@@ -276,12 +276,12 @@ def recall(ctx: click.Context, /, other: Path, **given: Any) -> int:
     from anynpu.apps.search.recall import recall as measure
 
     with ExitStack() as stack:
-        opened = stack.enter_context(opened_index(given, ()))
-        subject = task.read_subject(other, ("embed-image",))
-        session = stack.enter_context(open_on(subject.artifact, OPENED))
+        opened = stack.enter_context(opened_index(asked, ()))
+        subject = task.read_subject(asked.other, ("embed-image",))
+        session = stack.enter_context(open_on(subject.artifact, OnDevice()))
         model = picture_model(subject.artifact, ImageTower(task.model_of(subject, session.runtime)))
-        result = measure(opened, model, given["samples"])
-    if given["format"] == "json":
+        result = measure(opened, model, asked.samples)
+    if asked.json:
         record = {"schema_version": 1, "kind": "search-recall", **schema.to_dict(result, whole=True)}
         click.echo(as_json(record), nl=False)
         return 0
@@ -295,15 +295,8 @@ def recall(ctx: click.Context, /, other: Path, **given: Any) -> int:
     return 0
 
 
-@search.command()
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=8091, show_default=True, help="Port; 0 takes a free one."
-)
-@click.option("--token-file", type=click.Path(path_type=Path), help="Ask for the token in this file; one a line.")
-@INDEX
-@flags.apply(flags.COMMON)
-def page(host: str, port: int, token_file: Path | None, **given: Any) -> int:
+@verb(PageAsked, group=search)
+def page(asked: PageAsked) -> int:
     """Serve a page to search on: results as you type, a picture dropped on it, folder and dates, what is like this.
 
     Only this computer reaches it unless --host says otherwise; then it needs --token-file, since whoever reaches it
@@ -317,20 +310,20 @@ def page(host: str, port: int, token_file: Path | None, **given: Any) -> int:
     from anynpu.apps.web.app import Policy
     from anynpu.apps.web.server import Life, bind, is_loopback, run, url_of
 
-    tokens = _tokens(token_file) if token_file is not None else ()
-    listener = bind(host, port)
+    tokens = _tokens(asked.token_file) if asked.token_file is not None else ()
+    listener = bind(asked.host, asked.port)
     with listener:
         local = is_loopback(listener)
         if not local and not tokens:
             raise ConfigError(
-                f"--host {host}: whoever reaches this computer would see the pictures", "give --token-file"
+                f"--host {asked.host}: whoever reaches this computer would see the pictures", "give --token-file"
             )
-        with opened_index(given, ("image", "question", "text")) as opened:
+        with opened_index(asked, ("image", "question", "text")) as opened:
             shown = Page(Search(opened), local)
 
             def ready() -> None:
                 url = url_of(listener)
-                if given["format"] == "json":
+                if asked.json:
                     click.echo(as_json({"schema_version": 1, "kind": "search-page", "url": url}), nl=False)
                 else:
                     click.echo(f"ready: {url}")

@@ -3,19 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from anynpu.apps.search.index import Index, read_record
 from anynpu.apps.search.models import Models, PictureModel, TextModel, picture_model, text_model
-from anynpu.cli.run import open_on
+from anynpu.cli.run import OnDevice, open_on
+from anynpu.cli.verb import Common, flag
 from anynpu.runtime import task
 from anynpu.tasks.embed import ImageTower, TextTower
 
-OPENED = {"device": None, "timeout": 10.0}
-"""Every model runs on its format's reference device."""
+
+@dataclass(frozen=True, kw_only=True)
+class IndexFlags(Common):
+    """The index that a command works on."""
+
+    folder: Path | None = flag(
+        "Folder of the index [ANYNPU_SEARCH_INDEX]. By default anynpu/search in the user's data folder.",
+        None,
+        "--index",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexModels:
+    """The models of an index and where its vectors are; where none is named, the index remembers its own."""
+
+    image_model: Path | None = flag("Pictures to vectors.", None, metavar="ARTIFACT")
+    question_model: Path | None = flag(
+        "Words to vectors of the pictures' space: the text tower that was trained with the image model.",
+        None,
+        metavar="ARTIFACT",
+    )
+    text_model: Path | None = flag("Sentences to vectors, for documents.", None, metavar="ARTIFACT")
+    store_: str = flag(
+        "Keep the vectors in this Qdrant server, not in the index's folder.", "", "--store", metavar="URL"
+    )
+    token: str = flag("API key of --store.", "", metavar="TOKEN", envvar="ANYNPU_SEARCH_TOKEN")
 
 
 def default_index() -> Path:
@@ -24,20 +50,15 @@ def default_index() -> Path:
     return Path(base) / "anynpu" / "search"
 
 
-def folder_of(given: Mapping[str, Any]) -> Path:
-    chosen = given.get("folder") or os.environ.get("ANYNPU_SEARCH_INDEX")
-    return Path(chosen).expanduser().absolute() if chosen else default_index()
-
-
 @contextmanager
-def opened_index(given: Mapping[str, Any], wanted: Sequence[str], new: bool = False) -> Iterator[Index]:
+def opened_index(
+    asked: IndexFlags, wanted: Sequence[str], models: IndexModels | None = None, new: bool = False
+) -> Iterator[Index]:
     """Gives the index with those of its models that a command needs: the ones given, or else the ones it remembers."""
-    folder = folder_of(given)
-    paths: dict[str, Path | None] = {
-        "image": given.get("image_model"),
-        "question": given.get("question_model"),
-        "text": given.get("text_model"),
-    }
+    chosen = asked.folder or os.environ.get("ANYNPU_SEARCH_INDEX")
+    folder = Path(chosen).expanduser().absolute() if chosen else default_index()
+    models = models or IndexModels()
+    paths = {"image": models.image_model, "question": models.question_model, "text": models.text_model}
     if not new or (folder / "index.json").exists():
         record = read_record(folder)
         kept = {"image": record.image_model, "question": record.question_model, "text": record.text_model}
@@ -50,12 +71,11 @@ def opened_index(given: Mapping[str, Any], wanted: Sequence[str], new: bool = Fa
             if path is None:
                 continue
             subject = task.read_subject(path.absolute(), ("embed-image" if name == "image" else "embed-text",))
-            session = stack.enter_context(open_on(subject.artifact, OPENED))
+            session = stack.enter_context(open_on(subject.artifact, OnDevice()))
             model = task.model_of(subject, session.runtime)
             if name == "image":
                 pictures = picture_model(subject.artifact, ImageTower(model))
             else:
                 texts[name] = text_model(subject.artifact, TextTower(model))
-        models = Models(pictures, texts.get("question"), texts.get("text"))
-        index = stack.enter_context(Index(folder, models, given.get("store") or "", given.get("token") or ""))
-        yield index
+        opened = Models(pictures, texts.get("question"), texts.get("text"))
+        yield stack.enter_context(Index(folder, opened, models.store_, models.token))

@@ -10,7 +10,7 @@
         "Drop what has not been used for long."
 
 A field's type says what its flag takes: bool none, Literal one of the values, Path a file, a tuple may be repeated.
-The flags of a class that another is derived from come after its own.
+The flags of a class that another is derived from come after its own. A field that ends in _ has a flag without it.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import click
 
-from anynpu.cli.command import Command, Group, origin_of
+from anynpu.cli.command import Command, origin_of, refuse_unused
 from anynpu.cli.flags import choose_cache, pairs
 from anynpu.errors import ConfigError
+from anynpu.files import check_free
 from anynpu.schema import read_toml, settings_of
 from anynpu.store import Store
 
@@ -46,13 +47,14 @@ def flag(
     type: click.ParamType[Any] | None = None,
     callback: Callable[..., Any] | None = None,
     read: Callable[..., Any] | None = None,
+    envvar: str | Sequence[str] | None = None,
 ) -> Any:
     """A field that is a flag. Its long name is the field's, unless `names` has one; `shown` shows the default in help;
     without a default the flag must be given.
 
     A flag with `read` may be repeated: it makes the value of all texts and of what a configuration file says, or None.
     """
-    how = {"help": help, "metavar": metavar or None, "show_default": shown, "callback": callback}
+    how = {"help": help, "metavar": metavar or None, "show_default": shown, "callback": callback, "envvar": envvar}
     metadata = {"names": names, "click": how, "type": type, "range": (least, most), "read": read}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
@@ -98,13 +100,32 @@ class Common:
             raise ConfigError(f"{store.cache}: is a file, not a cache folder", "name a folder with --cache-dir")
         return store
 
+    def refuse_unused(self, why: str, *names: str, hint: str = "") -> None:
+        """Raises for one of these flags on the command line, where this call has no use for it."""
+        refuse_unused(click.get_current_context(), why, *names, hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writes(Common):
+    """Flags of a verb that may write a file."""
+
+    output: Path | None = flag("Write the record to this JSON file too.", None, "-o")
+    overwrite: bool = flag("Replace the file of -o if it is there.", False)
+
+    def require_free(self, *read: Path | str | None) -> None:
+        """Raises, before any work, if the file of -o is there or is one of those that are read."""
+        if self.output is not None:
+            check_free(self.output, self.overwrite, read)
+        else:
+            self.refuse_unused("there is no -o", "overwrite")
+
 
 CONFIG, ORIGINS = "config", "origins"
 """The field that names a configuration file, and the one that is told where every setting came from."""
 
 
 def verb(
-    form: type[P], name: str | None = None, group: Group | None = None, file: type[Any] | None = None
+    form: type[P], name: str | None = None, group: click.Group | None = None, file: type[Any] | None = None
 ) -> Callable[[Callable[[P], int]], click.Command]:
     """Returns a decorator that makes a command of a function that takes the dataclass; its docstring is the help.
 
@@ -133,8 +154,9 @@ def verb(
 def filled(form: type[P], file: type[Any], values: dict[str, Any]) -> P:
     """Returns the form of a command's values, taken from the configuration file where neither the command line nor the
     environment has them."""
-    ctx = click.get_current_context()
-    origins = {name: origin for name in values if (origin := origin_of(ctx, name))}
+    ctx, fields = click.get_current_context(), {each.name for each in dataclasses.fields(form)}  # type: ignore[arg-type]
+    values = {f"{name}_" if f"{name}_" in fields else name: value for name, value in values.items()}
+    origins = {name: origin for name in values if (origin := origin_of(ctx, name.rstrip("_")))}
     path = values.get(CONFIG)
     stated = {} if path is None else _settings(file, path)
     for each in dataclasses.fields(form):  # type: ignore[arg-type]  # it is a dataclass
@@ -146,7 +168,7 @@ def filled(form: type[P], file: type[Any], values: dict[str, Any]) -> P:
             origins[name], values[name] = str(path), basis
         if (read := each.metadata.get("read")) and (given or basis is None):
             values[name] = read(values[name] or (), basis)
-    if ORIGINS in {each.name for each in dataclasses.fields(form)}:  # type: ignore[arg-type]
+    if ORIGINS in fields:
         values[ORIGINS] = origins
     return form(**values)
 
@@ -171,6 +193,7 @@ def parameters(form: type[Any]) -> list[click.Parameter]:
 
 def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
     how = {name: value for name, value in each.metadata["click"].items() if value not in (None, "")}
+    name = each.name.rstrip("_")
     required = each.default is MISSING and each.default_factory is MISSING
     kind = _plain(hint)
     many = get_origin(kind) is tuple and not each.metadata["type"]
@@ -179,18 +202,19 @@ def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
             how["default"] = None if many else each.default
         parsed = each.metadata["type"] or _click_type(get_args(kind)[0] if many else kind, (None, None))
         count = -1 if many else 1
-        return click.Argument([each.name], type=parsed, required=required, nargs=count, **how)
+        return click.Argument([name], type=parsed, required=required, nargs=count, **how)
     names = list(each.metadata["names"])
-    if not any(name.startswith("--") for name in names):
-        names.append(f"--{each.name.replace('_', '-')}")
+    if not any(text.startswith("--") for text in names):
+        names.append(f"--{name.replace('_', '-')}")
+    names.append(name)
     if each.metadata["read"]:
-        return click.Option([*names, each.name], multiple=True, **how)
+        return click.Option(names, multiple=True, **how)
     if kind is bool:
-        return click.Option([*names, each.name], is_flag=True, default=each.default, **how)
+        return click.Option(names, is_flag=True, default=each.default, **how)
     parsed = each.metadata["type"] or _click_type(get_args(kind)[0] if many else kind, each.metadata["range"])
     if not required:  # a default of None would count as a value
         how["default"] = each.default
-    return click.Option([*names, each.name], type=parsed, multiple=many, required=required, **how)
+    return click.Option(names, type=parsed, multiple=many, required=required, **how)
 
 
 def _plain(hint: Any) -> Any:
