@@ -105,7 +105,7 @@ def test_every_option_is_read_by_the_code(capsys):
         module = importlib.import_module(command.callback.__module__).__name__.rpartition(".")[2]
         if module == "unpu_bench":
             continue  # its flags come from the options of compilers (tests/unpu_bench)
-        known = names[module] | common
+        known = names[module] | names.get(f"{module}_flags", set()) | common
         assert param.name in known or param.name == "verbose", (path, param.name)
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-from anynpu.cli import flags
 from anynpu.cli.command import Group
+from anynpu.cli.driver_flags import BuildModule, Dkms, Install, Patch, Plan, Remove, RunFlags, Udev, Verify
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, verb
 from anynpu.drivers import plan as plans
 from anynpu.drivers.plan import Step
 from anynpu.drivers.root import Root
@@ -28,32 +29,6 @@ from anynpu.drivers.zhouyi import verify as verifies
 from anynpu.drivers.zhouyi.edits import LOST
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.records.parts import as_json
-
-TREE = click.argument("tree", type=click.Path(path_type=Path))
-KERNEL = (
-    click.option("--kdir", type=click.Path(path_type=Path), help="Kernel headers; the running kernel's if not said."),
-    click.option("--arch", metavar="ARCH", default="", help="arm64: the headers are not for this machine's processor."),
-    click.option("--cross", metavar="PREFIX", default="", help="Cross compiler's prefix: aarch64-linux-gnu-."),
-    click.option("--cc", metavar="PROGRAM", default="", help="The compiler, where it is not the one the headers name."),
-)
-ROOT = (
-    click.option("--root", type=click.Path(path_type=Path), default=Path("/"), help="Another machine's files, not /."),
-)
-RUN = (
-    click.option("--yes", is_flag=True, help="Run the steps; without it they are only shown."),
-    click.option(
-        "--dry-run", is_flag=True, help="Show the steps and run nothing (this is what happens without --yes)."
-    ),
-)
-SIGN = (
-    click.option("--key", type=click.Path(path_type=Path), help="Your private key, to sign the module (Secure Boot)."),
-    click.option("--cert", type=click.Path(path_type=Path), help="The certificate that belongs to --key."),
-)
-WHO = (
-    click.option("--group", default=udevs.GROUP, show_default=True, help="The group that may use the NPU."),
-    click.option("--user", default="", help="A user who joins the group."),
-)
-UMD = (click.option("--umd", type=click.Path(path_type=Path), help="Install this cix-noe-umd package file too."),)
 
 
 @click.group(cls=Group)
@@ -73,11 +48,8 @@ def zhouyi() -> None:
     """
 
 
-@zhouyi.command()
-@TREE
-@flags.apply(KERNEL, WHO, UMD, ROOT, flags.COMMON)
-@click.pass_context
-def plan(ctx: click.Context, /, tree: Path, **given: Any) -> int:
+@verb(Plan, group=zhouyi)
+def plan(asked: Plan) -> int:
     """Show the state of a tree and every step to a working NPU; run nothing.
 
     The last two, on the board: `modprobe` loads the module, `anynpu doctor` says whether the NPU is ready.
@@ -86,9 +58,9 @@ def plan(ctx: click.Context, /, tree: Path, **given: Any) -> int:
     anynpu driver zhouyi plan driver
     anynpu driver zhouyi plan driver --kdir linux-headers-6.12-arm64 --arch arm64 --cross aarch64-linux-gnu-
     """
-    found, root = trees.recognise(tree), Root(given["root"])
-    steps, trouble = _whole_plan(found, root, given)
-    if given["format"] == "json":
+    found, root = trees.recognise(asked.tree), Root(asked.root)
+    steps, trouble = _whole_plan(found, root, asked)
+    if asked.json:
         click.echo(
             as_json({**_record("plan", found), "steps": [s.record() for s in steps], "trouble": trouble}), nl=False
         )
@@ -100,7 +72,7 @@ def plan(ctx: click.Context, /, tree: Path, **given: Any) -> int:
     return 0
 
 
-def _whole_plan(found: trees.Tree, root: Root, given: dict[str, Any]) -> tuple[list[Step], list[str]]:
+def _whole_plan(found: trees.Tree, root: Root, asked: Plan) -> tuple[list[Step], list[str]]:
     """Returns the steps from the tree as it is to a working NPU, and why some cannot be planned here."""
     words, trouble = ("anynpu", "driver", "zhouyi"), []
     steps: list[Step] = []
@@ -111,28 +83,23 @@ def _whole_plan(found: trees.Tree, root: Root, given: dict[str, Any]) -> tuple[l
     elif found.kind == trees.CHANGED:
         trouble += [f"{state.file}: {state.why}" for state in found.states if state.state == LOST]
     try:
-        kernel = _kernel(given, root)
-        argv = (*words, "build", str(found.folder), *_kernel_words(given), "-o", f"aipu-{kernel.release}")
+        kernel = asked.kernel(root)
+        argv = (*words, "build", str(found.folder), *asked.words(), "-o", f"aipu-{kernel.release}")
         steps.append(Step(f"try it: build for kernel {kernel.release} and check the module", argv))
     except AnyNpuError as error:
         trouble.append(f"{error.message} ({error.hint})")
     if found.kind not in (trees.BY_HAND, trees.CHANGED):
-        argv = (*words, "dkms", str(found.folder), *_kernel_words(given), "--yes")
+        argv = (*words, "dkms", str(found.folder), *asked.words(), "--yes")
         steps.append(Step("install it, for this kernel and those that come", argv, needs_root=True))
         steps += signing.dkms_steps(signing.secure_boot())
-    steps += [*udevs.steps(root, given["group"], given["user"]), *userspace.steps(root, given["umd"])]
+    steps += [*udevs.steps(root, asked.group, asked.user), *userspace.steps(root, asked.umd)]
     if found.kind not in (trees.BY_HAND, trees.CHANGED):
         steps += [installs.load(), Step("see that the NPU is ready, or what keeps it from that", ("anynpu", "doctor"))]
     return steps, trouble
 
 
-@zhouyi.command()
-@TREE
-@click.option("--revert", is_flag=True, help="Take our changes out again; every byte is as it was.")
-@click.option("--dry-run", is_flag=True, help="Show the difference and write nothing.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def patch(ctx: click.Context, /, tree: Path, revert: bool, dry_run: bool, **given: Any) -> int:
+@verb(Patch, group=zhouyi)
+def patch(asked: Patch) -> int:
     """Make the source build on every kernel from 6.1 on.
 
     Seven small changes find their places by the names of functions and macros. They only insert lines, each with a
@@ -143,82 +110,74 @@ def patch(ctx: click.Context, /, tree: Path, revert: bool, dry_run: bool, **give
     anynpu driver zhouyi patch driver
     anynpu driver zhouyi patch driver --revert
     """
-    found = trees.recognise(tree)
-    rewrites = trees.reverted(found) if revert else trees.patched(found)
-    if not dry_run:
+    found = trees.recognise(asked.tree)
+    rewrites = trees.reverted(found) if asked.revert else trees.patched(found)
+    if not asked.dry_run:
         trees.write(rewrites)
-        found = trees.recognise(tree)
-    if given["format"] == "json":
+        found = trees.recognise(asked.tree)
+    if asked.json:
         files = [{"file": rewrite.name, "diff": rewrite.diff()} for rewrite in rewrites]
-        click.echo(as_json({**_record("patch", found), "revert": revert, "dry_run": dry_run, "files": files}), nl=False)
+        click.echo(
+            as_json({**_record("patch", found), "revert": asked.revert, "dry_run": asked.dry_run, "files": files}),
+            nl=False,
+        )
         return 0
-    if dry_run:
+    if asked.dry_run:
         click.echo("".join(rewrite.diff() for rewrite in rewrites), nl=False)
         return 0
     _show_tree(found)
     names = ", ".join(rewrite.name for rewrite in rewrites)
-    click.echo(f"{'reverted' if revert else 'patched'}: {names}" if names else "nothing to do", err=True)
+    click.echo(f"{'reverted' if asked.revert else 'patched'}: {names}" if names else "nothing to do", err=True)
     return 0
 
 
-@zhouyi.command()
-@TREE
-@flags.apply(KERNEL)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Folder for aipu.ko; aipu-RELEASE if not said.")
-@click.option("--dry-run", is_flag=True, help="Show the command and run nothing.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def build(ctx: click.Context, /, tree: Path, output: Path | None, dry_run: bool, **given: Any) -> int:
+@verb(BuildModule, group=zhouyi)
+def build(asked: BuildModule) -> int:
     """Build aipu.ko in a copy of the tree, and check what came out.
 
     \b
     anynpu driver zhouyi build driver
     anynpu driver zhouyi build driver --kdir headers --arch arm64 --cross aarch64-linux-gnu- -o out
     """
-    found, kernel = trees.recognise(tree), _kernel(given, Root())
-    out = output or Path(f"aipu-{kernel.release}")
+    found, kernel = trees.recognise(asked.tree), asked.kernel(Root())
+    out = asked.output or Path(f"aipu-{kernel.release}")
     step = Step(f"build for kernel {kernel.release}, in a copy of the tree", kernel.make(Path("COPY"), "modules"))
-    if dry_run:
-        return _tell("build", [step], given, tree=found)
-    if not given["quiet"]:
+    if asked.dry_run:
+        return _tell("build", [step], asked, tree=found)
+    if not asked.quiet:
         click.echo(f"# {step.why}\n{step.command()}", err=True)
     made = builds.build(found, kernel, out)
     checks = verifies.checks(verifies.read(made.module), kernel.release)
     extra = {"module": str(made.module), "log": str(made.log), "seconds": round(made.seconds, 1)}
-    return _judge("build", made.module, checks, {**extra, "warnings": made.warnings}, given)
+    return _judge("build", made.module, checks, {**extra, "warnings": made.warnings}, asked)
 
 
-@zhouyi.command()
-@click.argument("tree", type=click.Path(path_type=Path), required=False)
-@click.option("--kdir", type=click.Path(path_type=Path), help="Headers of the kernel that the module must fit.")
-@flags.apply(ROOT, flags.COMMON)
-@click.pass_context
-def verify(ctx: click.Context, /, tree: Path | None, kdir: Path | None, root: Path, **given: Any) -> int:
+@verb(Verify, group=zhouyi)
+def verify(asked: Verify) -> int:
     """Check a module without loading it: aipu.ko, a folder that holds it, or the installed one.
 
     \b
     anynpu driver zhouyi verify out/aipu.ko
     anynpu driver zhouyi verify
     """
-    machine = Root(root)
+    machine = Root(asked.root)
     release = kernels.running() if machine.is_host and kernels.machine() in kernels.ARM64_MACHINES else ""
-    if kdir is not None:
-        release = kernels.find(kdir, cross="-").release
-    if tree is not None:
-        path = verifies.find(tree)
+    if asked.kdir is not None:
+        release = kernels.find(asked.kdir, cross="-").release
+    if asked.tree is not None:
+        path = verifies.find(asked.tree)
     else:
         installed = verifies.installed(machine, release)
         if not installed:
-            raise ConfigError(f"no aipu.ko is installed below {root}", "`anynpu driver zhouyi dkms TREE` installs one")
+            raise ConfigError(
+                f"no aipu.ko is installed below {asked.root}", "`anynpu driver zhouyi dkms TREE` installs one"
+            )
         path = machine.real(installed[0])
-    return _judge("verify", path, verifies.checks(verifies.read(path), release), {"module": str(path)}, given)
+    return _judge("verify", path, verifies.checks(verifies.read(path), release), {"module": str(path)}, asked)
 
 
-@zhouyi.command()
-@TREE
-@flags.apply(KERNEL, SIGN, UMD, ROOT, RUN, flags.COMMON)
-@click.pass_context
-def install(ctx: click.Context, /, tree: Path, **given: Any) -> int:
+@verb(Install, group=zhouyi)
+def install(asked: Install) -> int:
     """Install a built module for one kernel, and the vendor's library package.
 
     TREE is aipu.ko or the folder that `build` wrote. For kernels that come later, use `dkms` instead. A library
@@ -228,104 +187,80 @@ def install(ctx: click.Context, /, tree: Path, **given: Any) -> int:
     anynpu driver zhouyi install out
     sudo anynpu driver zhouyi install out --umd cix-noe-umd_2.0.2_arm64.deb --yes
     """
-    root, module = Root(given["root"]), verifies.find(tree)
-    kernel = _kernel(given, root)
+    root, module = Root(asked.root), verifies.find(asked.tree)
+    kernel = asked.kernel(root)
     bad = [check for check in verifies.checks(verifies.read(module), kernel.release) if not check.ok]
     if bad:
         raise ConfigError(f"{module}: {bad[0].name}: {bad[0].found}", bad[0].hint)
     secure = signing.secure_boot()
-    steps = installs.steps(module, kernel, root, key=given["key"], certificate=given["cert"], secure=secure)
-    return _do("install", [*steps, *userspace.steps(root, given["umd"])], given)
+    steps = installs.steps(module, kernel, root, key=asked.key, certificate=asked.cert, secure=secure)
+    return _do("install", [*steps, *userspace.steps(root, asked.umd)], asked)
 
 
-@zhouyi.command()
-@TREE
-@flags.apply(KERNEL, ROOT, RUN, flags.COMMON)
-@click.pass_context
-def dkms(ctx: click.Context, /, tree: Path, **given: Any) -> int:
+@verb(Dkms, group=zhouyi)
+def dkms(asked: Dkms) -> int:
     """Give the patched source to DKMS, which builds it for this kernel and for every one that is installed later.
 
     \b
     anynpu driver zhouyi dkms driver
     sudo anynpu driver zhouyi dkms driver --yes
     """
-    found, root = trees.recognise(tree), Root(given["root"])
-    steps = dkms_.steps(found, _kernel(given, root), root) + signing.dkms_steps(signing.secure_boot())
-    return _do("dkms", steps, given, found)
+    found, root = trees.recognise(asked.tree), Root(asked.root)
+    steps = dkms_.steps(found, asked.kernel(root), root) + signing.dkms_steps(signing.secure_boot())
+    return _do("dkms", steps, asked, found)
 
 
-@zhouyi.command()
-@click.argument("tree", type=click.Path(path_type=Path), required=False)
-@flags.apply(WHO, ROOT, RUN, flags.COMMON)
-@click.pass_context
-def udev(ctx: click.Context, /, tree: Path | None, **given: Any) -> int:
+@verb(Udev, group=zhouyi)
+def udev(asked: Udev) -> int:
     """Let one group use the NPU: the driver opens /dev/aipu to every local user.
 
     \b
     anynpu driver zhouyi udev
     sudo anynpu driver zhouyi udev --group render --user alice --yes
     """
-    return _do("udev", udevs.steps(Root(given["root"]), given["group"], given["user"]), given)
+    return _do("udev", udevs.steps(Root(asked.root), asked.group, asked.user), asked)
 
 
-@zhouyi.command()
-@click.argument("tree", type=click.Path(path_type=Path), required=False)
-@flags.apply(ROOT, RUN, flags.COMMON)
-@click.pass_context
-def remove(ctx: click.Context, /, tree: Path | None, **given: Any) -> int:
+@verb(Remove, group=zhouyi)
+def remove(asked: Remove) -> int:
     """Undo install, dkms and udev, and, where TREE is named, patch.
 
     \b
     anynpu driver zhouyi remove
     sudo anynpu driver zhouyi remove driver --yes
     """
-    found = trees.recognise(tree) if tree else None
+    found = trees.recognise(asked.tree) if asked.tree else None
     rewrites = trees.reverted(found) if found else []
-    steps = installs.remove_steps(Root(given["root"]))
+    steps = installs.remove_steps(Root(asked.root))
     if found and rewrites:
         argv = ("anynpu", "driver", "zhouyi", "patch", str(found.folder), "--revert")
-        return _do("remove", steps, given, found, Step("our changes in the tree", argv), lambda: trees.write(rewrites))
-    return _do("remove", steps, given, found)
-
-
-def _kernel(given: dict[str, Any], root: Root) -> kernels.Kernel:
-    return kernels.find(given["kdir"], arch=given["arch"], cross=given["cross"], compiler=given["cc"], root=root)
-
-
-def _kernel_words(given: dict[str, Any]) -> tuple[str, ...]:
-    named = [(f"--{name}", given[name]) for name in ("kdir", "arch", "cross", "cc")]
-    return tuple(str(word) for flag, value in named if value for word in (flag, value))
-
-
-def _runs(given: dict[str, Any]) -> bool:
-    if given["yes"] and given["dry_run"]:
-        raise ConfigError("--yes and --dry-run contradict each other")
-    return bool(given["yes"])
+        return _do("remove", steps, asked, found, Step("our changes in the tree", argv), lambda: trees.write(rewrites))
+    return _do("remove", steps, asked, found)
 
 
 def _do(
     verb: str,
     steps: Sequence[Step],
-    given: dict[str, Any],
+    asked: RunFlags,
     tree: trees.Tree | None = None,
     last: Step | None = None,
     do_last: Callable[[], None] = lambda: None,
 ) -> int:
     """Shows the steps, and runs them where the user said --yes; the last one may be done in this process."""
     every = [*steps, last] if last else list(steps)
-    if not _runs(given):
-        status = _tell(verb, every, given, tree=tree)
-        if every and not given["quiet"]:
+    if not asked.runs():
+        status = _tell(verb, every, asked, tree=tree)
+        if every and not asked.quiet:
             click.echo("nothing was run; --yes runs these steps", err=True)
         return status
     handle, name = tempfile.mkstemp(prefix=f"anynpu-driver-{verb}-", suffix=".log")
     os.close(handle)
     again = f"look at them first, then: sudo anynpu driver zhouyi {verb} ... --yes (you are {getpass.getuser()})"
-    plans.run(steps, log=Path(name), tell=_told(given["quiet"]), again=again)
+    plans.run(steps, log=Path(name), tell=_told(asked.quiet), again=again)
     if last:
-        _told(given["quiet"])(len(every), last)
+        _told(asked.quiet)(len(every), last)
         do_last()
-    if given["format"] == "json":
+    if asked.json:
         click.echo(as_json({**_record(verb, tree), "dry_run": False, "steps": [s.record() for s in every]}), nl=False)
     else:
         click.echo(f"{sum(not step.by_hand for step in every)} steps done; log: {name}")
@@ -342,8 +277,8 @@ def _told(quiet: bool) -> plans.Tell:
     return tell
 
 
-def _tell(verb: str, steps: Sequence[Step], given: dict[str, Any], tree: trees.Tree | None = None) -> int:
-    if given["format"] == "json":
+def _tell(verb: str, steps: Sequence[Step], asked: Common, tree: trees.Tree | None = None) -> int:
+    if asked.json:
         click.echo(as_json({**_record(verb, tree), "dry_run": True, "steps": [s.record() for s in steps]}), nl=False)
     else:
         _show(steps)
@@ -376,12 +311,10 @@ def _show_tree(tree: trees.Tree) -> None:
     print_table([{"change": s.name, "file": s.file, "state": s.state, "why": s.why or s.sentence} for s in tree.states])
 
 
-def _judge(
-    verb: str, path: Path, checks: Sequence[verifies.Check], extra: dict[str, Any], given: dict[str, Any]
-) -> int:
+def _judge(verb: str, path: Path, checks: Sequence[verifies.Check], extra: dict[str, Any], asked: Common) -> int:
     """Prints the checks of a module and returns 1 where one fails."""
     ok = all(check.ok for check in checks)
-    if given["format"] == "json":
+    if asked.json:
         record = {**_record(verb, None), "ok": ok, **extra, "checks": [vars(check) for check in checks]}
         click.echo(as_json(record), nl=False)
     else:

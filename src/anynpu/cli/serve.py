@@ -19,8 +19,8 @@ from anynpu.apps.serve.base import FleetSettings, Limits, ModelSettings
 from anynpu.apps.serve.units import Deployment, compose_file, systemd_unit
 from anynpu.apps.web.limits import Limits as WebLimits
 from anynpu.artifact import Artifact
-from anynpu.cli import flags
-from anynpu.cli.command import Command, refuse_unused
+from anynpu.cli.serve_flags import MIB, PORT, Serve
+from anynpu.cli.verb import verb
 from anynpu.errors import ConfigError, ToolMissing, on_one_line
 from anynpu.files import check_free, write_whole
 
@@ -29,73 +29,13 @@ if TYPE_CHECKING:  # they need the extra `serve`, and --help does not
     from anynpu.apps.serve.service import ServiceSettings
 
 INTERRUPTED = 130
-MIB = 1024 * 1024
 ADDRESS_CONNECTIONS, ADDRESS_RATE = 256, 50.0
 """Of another computer: far more than a client needs, and too little to hold others up."""
 PACKAGES = ("httptools", "orjson", "uvloop")
-MODEL_FLAGS = (
-    click.option("--on", "device", multiple=True, metavar="DEVICE", help="ort, litert, noe, ...; or NAME=DEVICE."),
-    click.option("--task", multiple=True, metavar="CARD", help="What a model is for; or NAME=CARD."),
-    click.option("--tokenizer", multiple=True, metavar="FILE", help="Of --task; or NAME=FILE [BPE_PATH]."),
-    click.option("--channels", type=click.Choice(("RGB", "BGR"), case_sensitive=False), help="Of a bare .cix file."),
-    click.option("--strict", is_flag=True, help="Refuse a .cix file whose container says other than its program."),
-    click.option("--fallback", multiple=True, metavar="cpu|PATH", help="Answer from this CPU twin while the device is "
-                 "wrong or gone; cpu finds it beside the artifact. Or NAME=PATH."),
-    click.option("--threads", type=click.IntRange(0), default=0, help="Of a session on the CPU; 0: half of the cores."),
-)  # fmt: skip
-ADDRESS_FLAGS = (
-    click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on."),
-    click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True,
-                 envvar=["ANYNPU_SERVE_PORT", "PORT"], help="Port; 0 takes a free one [PORT]."),
-    click.option("--socket", type=click.Path(path_type=Path), help="Listen on a Unix socket at this path instead."),
-    click.option("--token", metavar="TOKEN", help="Ask clients for this bearer token. Others may see a command line: "
-                 "use --token-file, or ANYNPU_SERVE_TOKEN."),
-    click.option("--token-file", type=click.Path(path_type=Path), help="File with the token; one a line for several."),
-    click.option("--cors", multiple=True, metavar="ORIGIN", help="Let pages of this origin call; * for all."),
-    click.option("--allow-host", multiple=True, metavar="NAME", help="Another name of this server, as a proxy sends "
-                 "it; without a token, names other than localhost are refused."),
-    click.option("--admin", is_flag=True, help="Serve /admin/reload and /admin/check; needs a token or --socket."),
-)  # fmt: skip
-LIMIT_FLAGS = (
-    click.option("--max-body", type=click.IntRange(1, 4096), default=32, show_default=True, help="MiB of a body."),
-    click.option("--max-items", type=click.IntRange(1), default=256, show_default=True, help="Items of a request."),
-    click.option("--max-chars", type=click.IntRange(1), default=100_000, show_default=True, help="Of one text."),
-    click.option("--max-pixels", type=click.IntRange(1), default=50_000_000, show_default=True, help="Of a picture."),
-    click.option("--max-queue", type=click.IntRange(1), default=512, show_default=True,
-                 help="Items that may wait for a model; then 429 with Retry-After."),
-    click.option("--max-batch", type=click.IntRange(1), default=32, show_default=True, help="Rows that run together."),
-    click.option("--max-connections", type=click.IntRange(1), default=4096, show_default=True,
-                 help="Beyond these the longest idle ones are closed."),
-    click.option("--max-per-address", type=click.IntRange(0), metavar="COUNT",
-                 help="Connections of one address; 0 for any number. By default 256 for addresses of other computers."),
-    click.option("--max-connect-rate", type=click.FloatRange(0), metavar="PER_SECOND",
-                 help="New connections of one address a second, ten seconds' worth at once; 0 for any number. By "
-                 "default 50 for addresses of other computers."),
-    click.option("--deadline", type=click.FloatRange(0.001, 3600), default=30.0, show_default=True,
-                 help="Seconds for a request; clients may ask for less with X-Request-Timeout."),
-    click.option("--run-limit", type=click.FloatRange(0.1), default=30.0, show_default=True,
-                 help="Seconds for one run; then the device counts as hung and is opened again."),
-    click.option("--drain", type=click.FloatRange(0.1), default=30.0, show_default=True,
-                 help="Seconds for the last requests after SIGTERM."),
-    click.option("--canary-every", type=click.FloatRange(0), default=300.0, show_default=True,
-                 help="Seconds between two checks of the known answers, in idle time; 0: at start and reload only."),
-    click.option("--access-log", metavar="FILE", default="-", show_default=True,
-                 help="JSON line a request; - is stderr, none is none."),
-)  # fmt: skip
-WRITE_FLAGS = (
-    click.option(
-        "--systemd", metavar="FILE", help="Write a hardened unit that starts this server, and stop; - prints."
-    ),
-    click.option("--docker", metavar="FILE", help="Write a compose file that starts this server, and stop; - prints."),
-    click.option("--overwrite", is_flag=True, help="Replace the file of --systemd or --docker if it is there."),
-)
 
 
-@click.command(cls=Command)
-@click.argument("artifacts", nargs=-1, metavar="[NAME=]ARTIFACT...")
-@flags.apply(MODEL_FLAGS, ADDRESS_FLAGS, LIMIT_FLAGS, WRITE_FLAGS, flags.COMMON)
-@click.pass_context
-def serve(ctx: click.Context, /, artifacts: tuple[str, ...], **given: Any) -> int:
+@verb(Serve)
+def serve(asked: Serve) -> int:
     """Serve models over HTTP: vectors, detections, classes and raw tensors, with the proof still attached.
 
     Every answer names the digest of the artifact that computed it. OpenAI's and Hugging Face's clients, TEI's and
@@ -116,13 +56,14 @@ def serve(ctx: click.Context, /, artifacts: tuple[str, ...], **given: Any) -> in
     ANYNPU_SERVE_PORT, ANYNPU_SERVE_TOKEN_FILE, ...; PORT, MODEL_PATH and BPE_PATH count too.
     """
     require_packages()
-    settings = settings_of(_models(artifacts, given), given)
-    if given["systemd"] is None and given["docker"] is None:
-        refuse_unused(ctx, "no file is written", "overwrite")
-        return _serve(settings, given)
-    for flag, write in (("systemd", systemd_unit), ("docker", compose_file)):
-        if given[flag] is not None:
-            _write(f"--{flag}", given[flag], write(_deployment(ctx, settings, given, flag)), given["overwrite"])
+    settings = settings_of(_models(asked), asked)
+    if asked.systemd is None and asked.docker is None:
+        asked.refuse_unused("no file is written", "overwrite")
+        return _serve(settings, asked)
+    if asked.systemd is not None:
+        _write("--systemd", asked.systemd, systemd_unit(_deployment(settings, asked, "systemd")), asked.overwrite)
+    if asked.docker is not None:
+        _write("--docker", asked.docker, compose_file(_deployment(settings, asked, "docker")), asked.overwrite)
     return 0
 
 
@@ -149,7 +90,7 @@ def _open_anywhere(artifact: Artifact, settings: ModelSettings) -> Any:
     return firmware.start(artifact, on or "host", Store()).session
 
 
-def _serve(settings: ServiceSettings, given: Mapping[str, Any]) -> int:
+def _serve(settings: ServiceSettings, asked: Serve) -> int:
     from anynpu.apps.serve.fleet import open_fleet
     from anynpu.apps.serve.service import listen
     from anynpu.apps.serve.service import serve as serve_models
@@ -161,7 +102,7 @@ def _serve(settings: ServiceSettings, given: Mapping[str, Any]) -> int:
         _warn_open(url, bool(settings.tokens))
 
     def ready(desk: Desk) -> None:
-        _tell_ready(url, desk, given)
+        _tell_ready(url, desk, asked)
 
     with listener:
         ended_by = serve_models(settings, listener, partial(open_fleet, opener=_open_anywhere), ready)
@@ -176,15 +117,15 @@ def _warn_open(url: str, token: bool) -> None:
     click.echo(f"warning: listening on {url}: {text}", err=True)
 
 
-def _tell_ready(url: str, desk: Desk, given: Mapping[str, Any]) -> None:
+def _tell_ready(url: str, desk: Desk, asked: Serve) -> None:
     infos = [model.info() for model in desk.fleet.models.values()]
-    if given["format"] == "json":
+    if asked.json:
         import json
 
         models = [{"name": i.name, "kind": i.kind, "device": i.device, "version": i.version} for i in infos]
         click.echo(json.dumps({"schema_version": 1, "kind": "serve", "ready": True, "url": url, "models": models}))
     else:
-        if not given["quiet"]:
+        if not asked.quiet:
             for info in infos:
                 line = f"{info.name:<16} {info.kind:<12} {info.device:<10} {info.version[:12]}  {info.executed}"
                 click.echo(on_one_line(line), err=True)
@@ -192,42 +133,42 @@ def _tell_ready(url: str, desk: Desk, given: Mapping[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def settings_of(models: tuple[ModelSettings, ...], given: Mapping[str, Any]) -> ServiceSettings:
+def settings_of(models: tuple[ModelSettings, ...], asked: Serve) -> ServiceSettings:
     """Returns the settings that the flags make."""
     from anynpu.apps.serve.desk import DeskSettings
     from anynpu.apps.serve.service import ServiceSettings
 
-    tokens = read_tokens(given["token"], given["token_file"])
-    if given["admin"] and not tokens and given["socket"] is None:
+    tokens = read_tokens(asked.token, asked.token_file)
+    if asked.admin and not tokens and asked.socket is None:
         raise ConfigError("--admin: anyone could reload models", "give --token-file, or --socket")
-    for origin in given["cors"]:
+    for origin in asked.cors:
         if origin != "*" and not origin.startswith(("http://", "https://")):
             raise ConfigError(f"--cors {origin}: an origin was expected, such as https://example.org", "* allows all")
-    limits = Limits(given["max_items"], given["max_chars"], given["max_pixels"], given["max_body"] * MIB)
-    held, rate = given["max_per_address"], given["max_connect_rate"]
+    limits = Limits(asked.max_items, asked.max_chars, asked.max_pixels, asked.max_body * MIB)
+    held, rate = asked.max_per_address, asked.max_connect_rate
     web = WebLimits(
-        given["max_body"] * MIB,
-        max(WebLimits.bodies_bytes, 4 * given["max_body"] * MIB),
-        connections=given["max_connections"],
-        grace_s=given["drain"],
+        asked.max_body * MIB,
+        max(WebLimits.bodies_bytes, 4 * asked.max_body * MIB),
+        connections=asked.max_connections,
+        grace_s=asked.drain,
         address_connections=ADDRESS_CONNECTIONS if held is None else held,
         address_rate=ADDRESS_RATE if rate is None else rate,
         address_local=held is not None or rate is not None,
     )
-    log = given["access_log"]
+    log = asked.access_log
     return ServiceSettings(
         models,
-        FleetSettings(limits, given["max_queue"], given["run_limit"], given["canary_every"]),
-        DeskSettings(given["deadline"], given["admin"]),
+        FleetSettings(limits, asked.max_queue, asked.run_limit, asked.canary_every),
+        DeskSettings(asked.deadline, asked.admin),
         web,
         tokens,
-        given["cors"],
-        (given["host"], *given["allow_host"]),
-        given["host"],
-        given["port"],
-        given["socket"],
+        asked.cors,
+        (asked.host, *asked.allow_host),
+        asked.host,
+        asked.port,
+        asked.socket,
         None if log in ("-", "none") else Path(log),
-        log != "none" and not (given["quiet"] and log == "-"),
+        log != "none" and not (asked.quiet and log == "-"),
     )
 
 
@@ -252,21 +193,21 @@ def read_tokens(token: str | None, path: Path | None) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _models(artifacts: Sequence[str], given: Mapping[str, Any]) -> tuple[ModelSettings, ...]:
+def _models(asked: Serve) -> tuple[ModelSettings, ...]:
     """Returns the models by name; a name given twice is one model at several lengths."""
-    seed = os.environ.get("MODEL_PATH", "") if not artifacts else ""
-    if not artifacts and not seed:
+    seed = os.environ.get("MODEL_PATH", "") if not asked.artifacts else ""
+    if not asked.artifacts and not seed:
         raise ConfigError("no artifact is named", "anynpu serve out/cpu, or NAME=out/cpu; `anynpu build` makes them")
     paths: dict[str, list[Path]] = {}
     unnamed: set[str] = set()
-    for text in artifacts or (seed,):
+    for text in asked.artifacts or (seed,):
         name, path = _named(text)
         if name in paths and (name in unnamed or not text.startswith(f"{name}=")):
             raise ConfigError(f"two models would be called {name}", f"name them: first={paths[name][0]} second={path}")
         if not text.startswith(f"{name}="):
             unnamed.add(name)
         paths.setdefault(name, []).append(path)
-    values = {key: _by_model(f"--{flag}", given[key], paths) for key, flag in PER_MODEL.items()}
+    values = {key: _by_model(f"--{flag}", getattr(asked, key), paths) for key, flag in PER_MODEL.items()}
     bpe = os.environ.get("BPE_PATH", "") if seed else ""
     return tuple(
         ModelSettings(
@@ -275,11 +216,11 @@ def _models(artifacts: Sequence[str], given: Mapping[str, Any]) -> tuple[ModelSe
             values["device"].get(name) or None,
             values["task"].get(name) or ("clip-text" if bpe else ""),
             values["tokenizer"].get(name) or bpe,
-            (given["channels"] or "").upper(),
-            given["strict"],
-            given["threads"],
+            asked.channels or "",
+            asked.strict,
+            asked.threads,
             _fallback(values["fallback"].get(name, "")),
-            given["max_batch"],
+            asked.max_batch,
         )
         for name, found in paths.items()
     )
@@ -320,9 +261,9 @@ def _fallback(text: str) -> Any:
     return text if text in ("", "cpu") else Path(text)
 
 
-def _deployment(ctx: click.Context, settings: ServiceSettings, given: Mapping[str, Any], kind: str) -> Deployment:
+def _deployment(settings: ServiceSettings, asked: Serve, kind: str) -> Deployment:
     """Returns this command line for a unit or a container: paths made absolute, the token left to its file."""
-    if given["token"]:
+    if asked.token:
         raise ConfigError(f"--token would stand in the file of --{kind}", "give --token-file")
     program = Path(shutil.which("anynpu") or Path(sys.prefix) / "bin" / "anynpu")
     reads = [path.resolve() for model in settings.models for path in model.paths]
@@ -330,34 +271,34 @@ def _deployment(ctx: click.Context, settings: ServiceSettings, given: Mapping[st
     reads += [model.fallback.resolve() for model in settings.models if isinstance(model.fallback, Path)]
     arguments = [f"{model.name}={path.resolve()}" for model in settings.models for path in model.paths]
     for model in settings.models:
-        for flag, value in (("--on", model.device), ("--task", model.task), ("--tokenizer", model.tokenizer)):
+        for name, value in (("--on", model.device), ("--task", model.task), ("--tokenizer", model.tokenizer)):
             if value:
                 whole = Path(value).resolve() if Path(value).exists() else value
-                arguments += [flag, f"{model.name}={whole}"]
+                arguments += [name, f"{model.name}={whole}"]
         if model.fallback:
             whole = model.fallback if model.fallback == "cpu" else Path(model.fallback).resolve()
             arguments += ["--fallback", f"{model.name}={whole}"]
             reads += [path.resolve().parent for path in model.paths] if whole == "cpu" else []
-    arguments += _other_arguments(ctx, kind)
+    arguments += _other_arguments(kind)
     if kind == "systemd":
         reads += [Path(sys.prefix)]
     missing = [path for path in reads if not path.exists()]
     if missing:
         raise ConfigError(f"{missing[0]}: no such file or folder")
-    token_file = given["token_file"].resolve() if given["token_file"] else None
+    token_file = asked.token_file.resolve() if asked.token_file else None
     return Deployment(
         program,
         tuple(arguments),
         tuple(dict.fromkeys(reads)),
-        given["port"] or 8000,
-        given["socket"],
+        asked.port or PORT,
+        asked.socket,
         token_file,
     )
 
 
-def _other_arguments(ctx: click.Context, kind: str) -> list[str]:
+def _other_arguments(kind: str) -> list[str]:
     """Returns the flags of the command line and the environment that are not about files or models."""
-    words: list[str] = []
+    ctx, words = click.get_current_context(), []
     skipped = {"systemd", "docker", "overwrite", "format", "verbose", "quiet", "cache_dir", "token", "token_file"}
     skipped |= {*PER_MODEL, "artifacts"} | ({"host", "port", "socket"} if kind == "docker" else set())
     for param in ctx.command.params:
@@ -375,7 +316,7 @@ def _other_arguments(ctx: click.Context, kind: str) -> list[str]:
         return words
     for flag in ("--max-per-address", "--max-connect-rate"):  # all clients have the address of the container's gateway
         words += [] if flag in words else [flag, "0"]
-    return [*words, "--host", "0.0.0.0", "--port", "8000"]
+    return [*words, "--host", "0.0.0.0", "--port", str(PORT)]
 
 
 def _write(flag: str, target: str, text: str, overwrite: bool) -> None:
