@@ -6,7 +6,7 @@ from anynpu.lowering.functions import function_of, sources_of
 from anynpu.lowering.graph import Graph
 from anynpu.lowering.integers import KEEPS_SCALE, data_input
 from anynpu.lowering.read import from_bytes
-from anynpu.quantize.followers import Follower, Pointwise, Rows
+from anynpu.quantize.followers import Follower, Gate, Pointwise, Rows
 
 
 def followers(content: bytes) -> dict[str, Follower]:
@@ -38,6 +38,14 @@ def graph_followers(graph: Graph) -> dict[str, Follower]:
         name = operator.inputs[0] if operator.kind == "SOFTMAX" else ""
         if name and len(readers[name]) == 1 and name not in graph.outputs:
             found[name] = Rows(-1)
+        if operator.kind == "LOGISTIC" and operator.inputs[0] in makers:
+            level, users = makers[operator.inputs[0]], readers.get(operator.outputs[0], [])
+            inverse = graph.constant(level.inputs[1]) if level.kind == "MUL" else None
+            source = level.inputs[0]
+            gated = len(users) == 1 and {*users[0].inputs} == {source, operator.outputs[0]}
+            alone = len(readers[source]) == 2 and source not in graph.outputs
+            if gated and alone and inverse is not None and inverse.size > 1 and inverse.min() > 0:
+                found[source] = Gate(1 / float(inverse.min()))
     for name, follower in list(found.items()):
         maker = makers.get(name)
         while isinstance(follower, Pointwise) and maker is not None and maker.kind in KEEPS_SCALE:

@@ -3,7 +3,7 @@
 What a normalisation gives is smoothed: its scale and bias take the factors, the matrix products behind it take them
 back in their weights. The results of products that go into the sum before a normalisation are lifted: each of their
 channels has a weight scale of its own, so that costs nothing. Products with the inverse factors stand before the sums,
-where the graph computes in 16 bits anyway (`widen.py`).
+where the graph computes in 16 bits anyway (`widen.py`). Gates between convolutions are levelled (`gates.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from anynpu.lowering.gates import find_gates, level_gates
 from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
 from anynpu.lowering.options import Mul
 from anynpu.lowering.read import from_bytes
@@ -51,15 +52,19 @@ def smoothed(content: bytes, observe: Observe) -> tuple[bytes, dict[str, list[fl
     `observe` gives the largest magnitudes of the channels of some tensors over the samples.
     """
     work = _Smoother(from_bytes(content))
-    norms, branches = work.norms(), work.branches()
-    if not norms and not branches:
+    norms, branches, gates = work.norms(), work.branches(), find_gates(work.source)
+    observed = [*(norm.result for norm in norms), *(branch.product.outputs[0] for branch in branches)]
+    observed += [gate.result for gate in gates]
+    if not observed:
         return content, {}
-    peaks = observe([*(norm.result for norm in norms), *(branch.product.outputs[0] for branch in branches)])
+    peaks = observe(observed)
     for branch in branches:
         work.lift(branch, peaks.peak(branch.product.outputs[0]))
     for norm in norms:
         work.smooth(norm, peaks.peak(norm.result))
-    return to_bytes(work.graph()), work.factors
+    graph, levelled = level_gates(work.graph(), gates, peaks)
+    changed = work.factors | levelled
+    return (to_bytes(graph), changed) if changed else (content, {})
 
 
 class _Smoother:

@@ -21,6 +21,10 @@ MAX_FACTOR = 64.0
 HEADROOM = 0.9
 # What is quieter than this is silent.
 SMALLEST_PEAK = 1e-6
+# A gate costs one more product: it is levelled where the median channel has fewer than 32 of 256 integers.
+UNEVEN = 8.0
+# The largest factor of a gate: more would leave the loud channels too few integers of its argument.
+MAX_GATE = 16.0
 
 
 class ChannelPeaks:
@@ -63,3 +67,15 @@ def smoothing_factors(peak: Floats, weights: Floats) -> Floats:
     factors = np.sqrt(ratio)
     factors /= np.exp(np.log(factors).mean())
     return np.asarray(np.clip(factors, 1 / MAX_FACTOR, MAX_FACTOR))
+
+
+def gate_factors(peak: Floats) -> Floats | None:
+    """Returns the factor of each channel of what a gate x * sigmoid(x) gives, or None where its channels are even.
+
+    Powers of two: their inverses, which stand before the sigmoid, are nearly exact in eight bits.
+    """
+    heard = peak[peak > SMALLEST_PEAK]
+    if not heard.size or float(heard.max()) < UNEVEN * float(np.median(heard)):
+        return None
+    halves = np.rint(np.log2(channel_factors(peak, 0.5)))
+    return np.asarray(np.minimum(2.0**halves, MAX_GATE))

@@ -25,6 +25,8 @@ _ENDS = np.arange(0.0, _REACH + 0.25, 0.25)
 _VALUES = 1 << 16
 # Softmax gives exp(-12) of its largest share to what lies that far below it: a mask behind that is a mask.
 _BELOW = 12.0
+# Below minus this a sigmoid leaves next to nothing of its argument.
+_SHUT = 6.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,14 @@ class Rows:
     axis: int
 
 
-Follower = Pointwise | Rows
+@dataclass(frozen=True)
+class Gate:
+    """A product with the sigmoid of the same values, each channel at a factor of its own (`equalize.gate_factors`)."""
+
+    largest_factor: float
+
+
+Follower = Pointwise | Rows | Gate
 
 
 @dataclass
@@ -57,6 +66,8 @@ class Followed:
         if isinstance(self.follower, Rows):
             self.least_top = min(self.least_top, float(values.max(axis=self.follower.axis).min()))
             return
+        if isinstance(self.follower, Gate):
+            return
         flat = values.reshape(-1)
         flat = flat[:: -(-flat.size // _VALUES)]
         places = np.clip((flat + _REACH) * (_BINS / (2 * _REACH)), 0, _BINS - 1).astype(np.int64)
@@ -66,6 +77,8 @@ class Followed:
         """Returns the range to store of a tensor that reaches from `low` to `high`."""
         if isinstance(self.follower, Rows):
             return max(low, min(self.least_top - _BELOW, high)), high
+        if isinstance(self.follower, Gate):
+            return max(low, min(-_SHUT * self.follower.largest_factor, high)), high
         return _least_error(self.follower.function, self.counts, low, high, 2**bits - 1)
 
 

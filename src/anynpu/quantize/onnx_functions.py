@@ -15,7 +15,7 @@ import onnx
 from onnx import numpy_helper
 
 from anynpu.graph.scalars import reads_numbers, value_of
-from anynpu.quantize.followers import Follower, Pointwise, Rows
+from anynpu.quantize.followers import Follower, Gate, Pointwise, Rows
 from anynpu.tensors import Array
 
 MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Identity")
@@ -96,7 +96,21 @@ def followers(graph: onnx.GraphProto) -> dict[str, Follower]:
         if node.op_type == "Softmax" and wiring.alone(node.input[0]):
             axis = next((item.i for item in node.attribute if item.name == "axis"), -1)
             found[node.input[0]] = Rows(axis)
+        if node.op_type == "Sigmoid" and wiring.alone(node.output[0]):
+            found |= _gate(node, wiring, graph)
     return found | _before_moves(found, wiring)
+
+
+def _gate(sigmoid: onnx.NodeProto, wiring: Wiring, graph: onnx.GraphProto) -> dict[str, Follower]:
+    """Returns the gate behind a tensor that meets its own sigmoid, with a stored factor for each channel between."""
+    level, product = wiring.makers.get(sigmoid.input[0]), wiring.readers[sigmoid.output[0]][0]
+    if level is None or level.op_type != "Mul" or product.op_type != "Mul" or level.input[1] not in wiring.stored:
+        return {}
+    source = level.input[0]
+    if {*product.input} != {source, sigmoid.output[0]} or len(wiring.readers[source]) != 2 or source in wiring.outputs:
+        return {}
+    inverse = next(numpy_helper.to_array(item) for item in graph.initializer if item.name == level.input[1])
+    return {source: Gate(1 / float(inverse.min()))} if inverse.size > 1 and inverse.min() > 0 else {}
 
 
 def _before_moves(found: Mapping[str, Follower], wiring: Wiring) -> dict[str, Follower]:
@@ -105,8 +119,8 @@ def _before_moves(found: Mapping[str, Follower], wiring: Wiring) -> dict[str, Fo
     for name, follower in found.items():
         maker = wiring.makers.get(name)
         while maker is not None and maker.op_type in MOVES and wiring.alone(maker.input[0]):
-            if isinstance(follower, Rows):
-                break  # rows of another shape
+            if isinstance(follower, Rows | Gate):
+                break  # rows and channels of another shape
             moved[maker.input[0]] = follower
             maker = wiring.makers.get(maker.input[0])
     return moved

@@ -16,12 +16,13 @@ import onnx
 from anynpu.errors import IntegrityError, ToolFailed
 from anynpu.quantize.bias import ChannelMeans, channel_means, lost_mean, rounding_error
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.gates import level_gates
 from anynpu.quantize.onnx_functions import followers
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.silu import is_silu, merge_silu
 from anynpu.quantize.smooth import smooth
-from anynpu.quantize.whole import whole_operators, without_rounding
+from anynpu.quantize.whole import Whole, whole_operators, without_rounding
 from anynpu.tensors import Array
 
 # Per-channel QuantizeLinear begins here.
@@ -40,14 +41,17 @@ def write_qdq(
     prepared = prepare(model)
     if plan.activations == "float32":
         return prepared
+    levelled = Whole(frozenset(), frozenset())
     if plan.equalize and plan.bits == 8:
         smooth(prepared, data)
+        levelled = level_gates(prepared, data)
     whole = whole_operators(prepared.graph)
+    nodes, unrounded = whole.nodes | levelled.nodes, whole.unrounded | levelled.unrounded
     ranges = model_ranges(prepared, data, plan, progress)
     if plan.bias_correction:
         means = channel_means(runner(prepared), data, weighted_inputs(prepared), ranges, plan)
         correct_biases(prepared, means, plan.weights == "per-channel")
-    quantised = without_rounding(merge_silu(_quantized(prepared, ranges, plan, whole.nodes)), whole.unrounded)
+    quantised = without_rounding(merge_silu(_quantized(prepared, ranges, plan, nodes)), unrounded)
     try:
         onnx.checker.check_model(quantised)
     except onnx.checker.ValidationError as error:

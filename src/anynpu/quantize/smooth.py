@@ -42,15 +42,15 @@ def smooth(model: onnx.ModelProto, data: Dataset) -> None:
     results = _results(model)
     if not results:
         return
-    peaks = _peaks(model, [result.norm.output[0] for result in results], data)
+    peaks = channel_peaks(model, {result.norm.output[0]: -1 for result in results}, data)
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     for result in results:
         weights = [_weight_peaks(node, stored) for node in result.products]
         factors = smoothing_factors(peaks.peak(result.norm.output[0]), np.max(weights, axis=0))
         for name in result.parameters:
-            _scale(stored[name], factors)
+            scale(stored[name], factors)
         for node in result.products:
-            _scale(stored[node.input[1]], 1 / (factors if _transposed(node) else factors[:, np.newaxis]))
+            scale(stored[node.input[1]], 1 / (factors if _transposed(node) else factors[:, np.newaxis]))
         _rewire(model, result, factors)
 
 
@@ -135,22 +135,24 @@ def _weight_peaks(node: onnx.NodeProto, stored: Mapping[str, onnx.TensorProto]) 
     )
 
 
-def _scale(tensor: onnx.TensorProto, factors: Array) -> None:
+def scale(tensor: onnx.TensorProto, factors: Array) -> None:
+    """Multiplies a stored tensor."""
     values = numpy_helper.to_array(tensor) * factors
     tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float32), tensor.name))
 
 
-def _peaks(model: onnx.ModelProto, names: list[str], data: Dataset) -> ChannelPeaks:
+def channel_peaks(model: onnx.ModelProto, axes: dict[str, int], data: Dataset) -> ChannelPeaks:
+    """Returns the largest magnitude of each channel of some tensors, by their channel axes, over some samples."""
     import onnxruntime
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     del copy.graph.output[:]
-    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
+    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in axes)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = onnxruntime.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    peaks = ChannelPeaks(dict.fromkeys(names, -1))
+    names, peaks = list(axes), ChannelPeaks(axes)
     for index in range(0, data.count, max(1, data.count // _SAMPLES)):
         peaks.observe(dict(zip(names, session.run(names, data.sample(index)), strict=True)))
     return peaks
