@@ -46,11 +46,13 @@ class Load:
         shown=True,
         type=click.Choice([INFER, PIPELINE]),
     )
-    runs: int | None = flag("Exactly so many runs; boards: 10.", None, "-n", least=1, most=100000)
-    warmup: int | None = flag("Exactly so many runs before; until stable if not said.", None, least=0, most=100000)
-    min_time: float = flag("Least seconds to measure.", Settings.min_time_s, shown=True)
-    min_count: int = flag("Least runs.", Settings.min_count, least=1, most=1000000, shown=True)
-    max_time: float | None = flag("Most seconds to measure; 60, or --min-time where that is more.", None)
+    runs: int | None = flag("Exact number of runs; 10 on boards.", None, "-n", least=1, most=100000)
+    warmup: int | None = flag(
+        "Exact number of warm-up runs; by default until times are stable.", None, least=0, most=100000
+    )
+    min_time: float = flag("Minimum seconds to measure.", Settings.min_time_s, shown=True)
+    min_count: int = flag("Minimum number of runs.", Settings.min_count, least=1, most=1000000, shown=True)
+    max_time: float | None = flag("Maximum seconds to measure; 60 by default, or --min-time if that is more.", None)
     streams: int = flag("Samples a query of multi-stream.", Settings.streams, least=1, most=10000, shown=True)
     qps: float | None = flag("Queries a second that arrive in the scenario server.", None)
     bound: float | None = flag("Latency that the percentile must keep (server); else status 1.", None, metavar="MS")

@@ -79,7 +79,7 @@ class Compare(ServerFlags, Judging):
     preprocess: Preprocess | None = flag(
         "How images become inputs.", None, "-P", metavar="NAME=VALUE", read=read_preprocess
     )
-    limit: int = flag("Most samples to take.", Asked.limit, least=1, shown=True)
+    limit: int = flag("Maximum number of samples.", Asked.limit, least=1, shown=True)
     metric: str = flag("How labels score: top1, mean_top1, ...; guessed from their form.", "")
     min_sqnr: float = flag("Less ends with status 1.", MIN_SQNR_DB, metavar="DB", shown=True)
     timed: bool = flag("Compare latencies, measured in turn in fresh processes.", False, "--time")

@@ -36,9 +36,9 @@ class Turns(Common):
         "Samples: .npy, .npz, a folder of images, file.py:generator. Servers: texts.txt.", "", metavar="SOURCE"
     )
     launches: int = flag("Processes of each side.", Asked.launches, least=2, most=1000, shown=True)
-    seconds: float = flag("Least time of a launch.", Asked.seconds, least=0.0, most=3600, shown=True)
+    seconds: float = flag("Minimum time of a launch.", Asked.seconds, least=0.0, most=3600, shown=True)
     runs: int = flag(
-        "Least runs of a launch, if they take 5 s at most.", Asked.runs, "-n", least=1, most=20000, shown=True
+        "Minimum runs per launch, if they take at most 5 s.", Asked.runs, "-n", least=1, most=20000, shown=True
     )
 
 

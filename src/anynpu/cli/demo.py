@@ -76,7 +76,9 @@ def _require_unset(ctx: click.Context, verb: str) -> None:
 @click.option(
     "--size", type=int, default=32, show_default=True, help="Height and width of the input, a multiple of 32."
 )
-@click.option("--runs", type=click.IntRange(1), metavar="N", help="Time exactly so many runs, not 700 or 15 seconds.")
+@click.option(
+    "--runs", type=click.IntRange(1), metavar="N", help="Exact number of timed runs, instead of 700 or 15 seconds."
+)
 @click.option(
     "--clear-cache", is_flag=True, help="Drop what was compiled for the NPU before, so that it compiles anew."
 )

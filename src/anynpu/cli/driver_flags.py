@@ -30,7 +30,7 @@ class OptionalTree(Common):
 class KernelFlags(Common):
     """The kernel that a module is for, and its compiler."""
 
-    kdir: Path | None = flag("Kernel headers; the running kernel's if not said.", None)
+    kdir: Path | None = flag("Kernel headers; the running kernel's by default.", None)
     arch: str = flag("arm64: the headers are not for this machine's processor.", "", metavar="ARCH")
     cross: str = flag("Cross compiler's prefix: aarch64-linux-gnu-.", "", metavar="PREFIX")
     cc: str = flag("The compiler, where it is not the one the headers name.", "", metavar="PROGRAM")
@@ -97,7 +97,7 @@ class Patch(TreeFlags):
 class BuildModule(TreeFlags, KernelFlags):
     """Where the module goes."""
 
-    output: Path | None = flag("Folder for aipu.ko; aipu-RELEASE if not said.", None, "-o")
+    output: Path | None = flag("Folder for aipu.ko; aipu-RELEASE by default.", None, "-o")
     dry_run: bool = flag("Show the command and run nothing.", False)
 
 

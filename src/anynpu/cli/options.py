@@ -88,7 +88,7 @@ class DataFlags:
         metavar="SOURCE",
     )
     test: str = flag("Held-out samples; without it every fifth sample of --data is held out.", "", metavar="SOURCE")
-    limit: int = flag("Most samples to take.", Request.limit, least=1, shown=True)
+    limit: int = flag("Maximum number of samples.", Request.limit, least=1, shown=True)
     preprocess: Preprocess | None = flag(
         "How images become inputs: size=96x96, resize=stretch, channels=RGB, mean=0.5, ...",
         None,
@@ -121,9 +121,9 @@ class DataFlags:
 class GateFlags:
     """What a result must reach; where a setting is not stated, the gate's own default holds."""
 
-    require_npu: str = flag("Least share on the NPU (100%); less ends with status 1.", "", metavar="SHARE")
-    min_sqnr: float | None = flag("Least SQNR against the float model (10).", None, metavar="DB")
-    max_drop: float | None = flag("Most points of task accuracy to lose (5).", None, metavar="POINTS")
+    require_npu: str = flag("Minimum share on the NPU (100%); less ends with status 1.", "", metavar="SHARE")
+    min_sqnr: float | None = flag("Minimum SQNR against the float model (10).", None, metavar="DB")
+    max_drop: float | None = flag("Points of task accuracy that may be lost (5).", None, metavar="POINTS")
     metric: str = flag("Task accuracy when the samples have labels: top1, ...", "", metavar="NAME")
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting came from: a flag, a file or an environment variable."""

@@ -38,7 +38,7 @@ class OnDevice(Common):
     """What executes an artifact; by default the reference of its format."""
 
     device: str | None = flag(
-        "ort, litert, tflm, ...; generated C: host, qemu or serial:PORT[@BAUD]. The format's reference if not said.",
+        "ort, litert, tflm, ...; generated C: host, qemu or serial:PORT[@BAUD]. By default the format's reference.",
         None,
         "--on",
         metavar="DEVICE",

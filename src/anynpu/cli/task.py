@@ -24,7 +24,7 @@ class TaskFlags(OnDevice):
     task: str = flag("What the model is for: yolov8, clip-text, ... or card.toml.", "", metavar="CARD")
     tokenizer: str = flag("The tokenizer of a task that reads text.", "", metavar="FILE")
     channels: str | None = flag(
-        "Colour order of a bare .cix file's pictures. Its hub's or its card's if not said.", None, type=CHANNELS
+        "Colour order of a bare .cix file's pictures. By default that of its hub or card.", None, type=CHANNELS
     )
     strict: bool = flag(STRICT_HELP, False)
 

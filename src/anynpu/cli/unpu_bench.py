@@ -155,9 +155,9 @@ OURS = (
     *(
         click.option(f"--{name}", cls=Grouped, group="Beyond µNPU-Bench", type=kind, metavar=metavar, help=help)
         for name, kind, metavar, help in (
-            ("require_npu", str, "SHARE", "Least share on the NPU (100%); less ends with status 1."),
-            ("min_sqnr", float, "DB", "Least SQNR against the float model (10)."),
-            ("max_drop", float, "POINTS", "Most points of task accuracy to lose (5)."),
+            ("require_npu", str, "SHARE", "Minimum share on the NPU (100%); less ends with status 1."),
+            ("min_sqnr", float, "DB", "Minimum SQNR against the float model (10)."),
+            ("max_drop", float, "POINTS", "Points of task accuracy that may be lost (5)."),
         )
     ),
 )

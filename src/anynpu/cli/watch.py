@@ -64,7 +64,7 @@ class AgentFlags(UnitFlags):
     """What is measured here, how often, and where it goes."""
 
     collector: str | None = flag("Where samples go, such as http://collector:8620.", None, metavar="URL")
-    name: str = flag("What this machine is called; its host name if not said.", "", metavar="NAME")
+    name: str = flag("Name of this machine; its host name by default.", "", metavar="NAME")
     interval: float = flag("", INTERVAL_S, metavar="SECONDS", least=0.1, most=3600, shown=True)
     spool: Path | None = flag("Where samples wait while the collector is away.", None)
     spool_size: int = flag("", 64, metavar="MIB", least=1, most=65_536, shown=True)

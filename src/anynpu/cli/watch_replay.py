@@ -32,12 +32,12 @@ class Replay(Common):
     """A trace, and the method that looks at it."""
 
     trace: Path = argument()
-    labels: Path | None = flag("Labelled faults; trace.labels.csv if not said.", None)
+    labels: Path | None = flag("Labelled faults; trace.labels.csv by default.", None)
     method: Literal["robust", "sigma", "seed"] = flag("", "robust", shown=True)
     false_alarms: float = flag(RATE_HELP, RATE, least=0.01, most=100, metavar="RATE", shown=True)
     sigmas: float = flag("Of --method sigma.", 3.0, least=0.1, shown=True)
     learn: float | None = flag(
-        "Time at the start that is not scored; four weeks, or half of a shorter trace, if not said.",
+        "Time at the start that is not scored; by default four weeks, or half of a shorter trace.",
         None,
         metavar="DAYS",
         least=0,

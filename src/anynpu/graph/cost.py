@@ -47,7 +47,7 @@ class Cost:
     nodes: tuple[NodeCost, ...]
 
     def peak_activation_bytes(self, element_bytes: int = 1) -> int:
-        """Returns the memory all activations alive at once need, at so many bytes an element."""
+        """Returns the memory all activations alive at once need, at this many bytes an element."""
         return self.peak_activation_elements * element_bytes
 
 

@@ -179,7 +179,7 @@ def recall(of: OneClass, area: int, most: int, counts: Array) -> float:
 def figures(matches: Matches, counts: Array | None = None) -> Array:
     """Returns the twelve numbers of FIGURES, then the AP and then the AP50 of every class; NaN where nothing counts.
 
-    `counts` says how often every image counts; once each if not said.
+    `counts` says how often every image counts; once each by default.
     """
     weights = np.ones(matches.images, np.int64) if counts is None else counts
     if not matches.classes:

@@ -77,7 +77,7 @@ class Measured:
 
 
 def fewest_launches(level: float, metrics: int = 1) -> int:
-    """Returns the least launches of each side with which a permutation test can reach the level at all."""
+    """Returns the minimum number of launches of each side with which a permutation test can reach the level at all."""
     count = 2
     while metrics * 2 / math.comb(2 * count, count) > level:
         count += 1

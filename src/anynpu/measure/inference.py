@@ -18,7 +18,7 @@ from anynpu.tensors import Array
 
 RESAMPLES = 9999
 EXACT_UP_TO = 20_000
-"""Up to so many ways to share out the launches, all of them are tried."""
+"""Up to this many ways to share out the launches, all of them are tried."""
 Launches = Sequence[Sequence[float]]
 
 

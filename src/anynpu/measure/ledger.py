@@ -22,7 +22,7 @@ from anynpu.files import writing
 from anynpu.measure.stats import TIME_UNITS, quantity
 
 MOST_SAMPLES = 50_000
-"""Beyond so many samples a row keeps their digest and their median only."""
+"""Beyond this many samples a row keeps their digest and their median only."""
 ESTIMATES = {"latency_ms": "ms", "cycles": "cycles", "sram_bytes": "B", "flash_bytes": "B"}
 SIDES = ("a", "b")
 

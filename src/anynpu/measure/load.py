@@ -84,7 +84,7 @@ class Settings:
             raise ConfigError(f"--percentile {self.percentile:g}: a number between 0 and 100 was expected")
 
     def for_verdict(self) -> Settings:
-        """Returns settings whose least number of queries supports the percentile that the bound is for."""
+        """Returns settings whose minimum number of queries supports the percentile that the bound is for."""
         if self.bound_ms is None or self.runs is not None:
             return self
         return replace(self, min_count=max(self.min_count, stats.needed(self.percentile / 100)))

@@ -110,9 +110,9 @@ def score(metric: str, inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np
 
 
 ENOUGH_LABELS = 20
-"""From so many labels on, the commonest of them is a guess to be beaten."""
+"""From this many labels on, the commonest of them is a guess to be beaten."""
 GUESSES = 10
-"""From so many samples on, a guesser's luck is taken into account."""
+"""From this many samples on, a guesser's luck is taken into account."""
 NO_DETECTOR = 0.01
 
 

@@ -20,7 +20,7 @@ SQUARED_ERROR = "mse"
 PAIRED_METRICS = (*METRICS, SQUARED_ERROR)
 REDRAWN = 1000
 FEW = 100
-"""Below so many samples an accuracy is hardly more than its interval."""
+"""Below this many samples an accuracy is hardly more than its interval."""
 
 
 @dataclass(frozen=True)

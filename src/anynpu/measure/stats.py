@@ -89,7 +89,7 @@ def percentile(samples: Samples, p: float) -> float:
 
 
 def needed(p: float, confidence: float = 0.99) -> int:
-    """Returns the least number of samples before percentile `p` may be claimed (early stopping, one above it)."""
+    """Returns the minimum number of samples before percentile `p` may be claimed (early stopping, one above it)."""
     if not 0 < p < 1:
         raise ConfigError(f"percentile {p}: a number between 0 and 1 was expected")
 

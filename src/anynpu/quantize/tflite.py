@@ -227,7 +227,7 @@ def _equalized(content: bytes, data: Dataset, factors: dict[str, list[float]] | 
 
 
 def _peaks(content: bytes, data: Dataset, names: Sequence[str], samples: int | None = None) -> ChannelPeaks:
-    """Returns the largest magnitude of each channel of some tensors over the data, or over about so many samples."""
+    """Returns the largest magnitude of each channel of some tensors over the data, or over about this many samples."""
     peaks = ChannelPeaks(dict.fromkeys(names, -1))
     run = runner(content, names) if names else None
     for index in range(0, data.count, max(1, data.count // (samples or data.count))):

@@ -9,10 +9,10 @@ import numpy as np
 
 from anynpu.tensors import Array
 
-# So few boxes are settled one by one faster than by calls of numpy. Of more, the best so many are settled among
+# So few boxes are settled one by one faster than by calls of numpy. Of more, the best this many are settled among
 # themselves, then strike out what lies behind them.
 _FEW = 100
-# From so many classes on, the best box of each strikes out what lies behind it first, all classes at once.
+# From this many classes on, the best box of each strikes out what lies behind it first, all classes at once.
 _LEADERS = 4
 # Rows of the table of boxes that wait, best first.
 _RANK, _AREA, _CLASS, _X0, _Y0, _X1, _Y1 = range(7)

@@ -43,7 +43,7 @@ class PictureInput:
         return to_input(fitted, self.preprocess, self.spec)
 
     def stack(self, rows: Sequence[Array], batch: int) -> dict[str, Array]:
-        """Returns the input of so many rows; the last fills those that are left."""
+        """Returns the input of this many rows; the last fills those that are left."""
         filled = [*rows, *[rows[-1]] * (batch - len(rows))]
         return {self.spec.name: filled[0] if len(filled) == 1 else np.concatenate(filled)}
 

@@ -15,7 +15,7 @@ Each switch is an environment variable, ANYNPU_FAKE_NOE_<NAME>:
     SPOILED=FILE  HUNG=FILE            while the file exists, one bit of every output is wrong; every inference hangs
     SIZE_ADD  ZERO_ADD  DTYPE          the first output is described otherwise than in the file
     ONE_THREAD=1  TRAP_CLEANED=1       a call from another thread, or with a cleaned job, ends the process
-    MOST_JOBS  DELAY_US  NOISY=1       so many jobs at a time; so long an inference; every call prints
+    MOST_JOBS  DELAY_US  NOISY=1       this many jobs at a time; so long an inference; every call prints
     TARGET  UMD_VERSION  KMD_VERSION   what the device says of itself
     SHAPES=1x3x8x8:1x3x16x16           least and most shape of inputs that may change, with ; between them
     JOURNAL=FILE                       a line for every call: process, thread, name

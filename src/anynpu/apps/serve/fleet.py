@@ -25,10 +25,10 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 OWN_LIMIT_S = 5.0
 """What a session that ends a hanging job itself may take beyond the limit, before its thread is given up."""
 SETTLE_FACTOR = 20
-"""Warm-up and known answers are so many runs at most, with first runs that take longer."""
+"""Warm-up and known answers are this many runs at most, with first runs that take longer."""
 SUSPECT_S = 1.0
 HELD_TRIES, HELD_S = 3, 5.0
-"""What waits keeps waiting for so many tries to open a lost device again, unless they take longer than this."""
+"""What waits keeps waiting for this many tries to open a lost device again, unless they take longer than this."""
 CANARY_CASES = 2
 TWINS = ("cpu", "float")
 Result = TypeVar("Result")

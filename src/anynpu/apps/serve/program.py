@@ -29,7 +29,7 @@ from anynpu.tensors import Array, TensorSpec
 
 RAW = "raw"
 QUICK_CHARACTERS = 2000
-"""Texts of together so many characters become tokens in the event loop: that takes less than handing them over."""
+"""Texts of together this many characters become tokens in the event loop: that takes less than handing them over."""
 
 
 class Row(NamedTuple):

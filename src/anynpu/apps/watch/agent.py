@@ -168,7 +168,7 @@ class Agent:
             self._connection = None
 
     def run(self, stop: Callable[[float], bool], once: bool = False) -> None:
-        """Samples and sends until `stop` (which waits for so many seconds) says so; `once` does it one time."""
+        """Samples and sends until `stop` (which waits for this many seconds) says so; `once` does it one time."""
         self.read()  # the first reading of a rate has nothing to compare with
         if stop(min(1.0, self.settings.interval_s) if once else random.uniform(0, self.settings.interval_s)):
             return

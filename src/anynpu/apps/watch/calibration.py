@@ -41,7 +41,7 @@ LEARN_PART = 4
 """Thresholds are worked out anew when a quarter of all series have closed a block: the agents of a large fleet close
 theirs one by one, and every time costs more the larger the fleet is."""
 HABIT, HABIT_MARGIN = 2, 1.3
-"""What a series has reached in so many of its blocks is a habit; only what goes so many times beyond is an alarm."""
+"""What a series has reached in this many of its blocks is a habit; an alarm must go this many times beyond it."""
 GROSS = 2.0
 
 
@@ -147,7 +147,7 @@ class Calibration:
 
 
 def _least(blocks: int) -> float:
-    """Returns the lowest threshold that so many blocks can justify: a tail that is guessed from few is too short."""
+    """Returns the lowest threshold that this many blocks can justify: a tail that is guessed from few is too short."""
     return float(np.clip(1 - 0.5 * math.log(max(blocks, 1) / 200) / math.log(5), 0.5, 1.0))
 
 

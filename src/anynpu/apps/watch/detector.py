@@ -31,7 +31,7 @@ LONGEST_REST_S = 12 * 3600.0
 """A series that normally stands still for longer is not tested for standing still."""
 SHORTEST_REST_S = 1200.0
 SILENT_INTERVALS, SETTLE_S = 2.5, 600.0
-"""After so many intervals without a sample (a reboot, most often) single samples and quarters are not judged for so
+"""After this many intervals without a sample (a reboot, most often) single samples and quarters are not judged for this
 long."""
 USUAL, TOP, BOTTOM, SPREAD, SCALE = range(5)
 HOST_ARRAYS = ("seen_s", "bucket", "block", "longest_gap_s", "offset_s", "unsettled_s")

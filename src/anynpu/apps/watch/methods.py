@@ -63,7 +63,7 @@ def sigma_scores(trace: Trace, learn_end_s: float) -> list[Doubles]:
 
 
 def three_sigma(trace: Trace, learn_end_s: float, sigmas: float = 3.0) -> list[Alarm]:
-    """Returns an alarm wherever a value goes beyond so many standard deviations."""
+    """Returns an alarm wherever a value goes beyond this many standard deviations."""
     alarms = []
     for host, scores in zip(trace.hosts, sigma_scores(trace, learn_end_s), strict=True):
         for column, metric in enumerate(trace.metrics):

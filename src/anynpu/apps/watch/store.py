@@ -187,7 +187,7 @@ class SampleStore:
             return int(self.connection.execute("SELECT count(*) FROM samples").fetchone()[0])
 
     def forget(self, before_s: float, most: int = 20_000) -> int:
-        """Drops the oldest samples before a time, at most so many at once, and returns how many."""
+        """Drops the oldest samples before a time, at most this many at once, and returns how many."""
         with self._writing() as connection:
             return int(
                 connection.execute(

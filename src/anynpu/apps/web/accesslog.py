@@ -22,7 +22,7 @@ from anynpu.errors import ConfigError, visible
 EVERY_S = 0.25
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
 MOST_WAITING = 1000
-"""Beyond so many lines they are written at once."""
+"""Beyond this many lines they are written at once."""
 
 
 class AccessLog:

@@ -27,7 +27,7 @@ from anynpu.records.web import NoOp, Process
 NO_OP_REQUESTS, NO_OP_S = 300, 3.0
 WARM_REQUESTS, WARM_S = 20, 0.5
 OPEN_CONNECTIONS = 256
-"""An open loop opens connections as it needs them, up to so many where none is said."""
+"""An open loop opens connections as it needs them, up to this many by default."""
 
 
 @dataclass

@@ -44,7 +44,7 @@ class Plan:
     schedule: Sequence[int] | None = None
     until: Ended | None = None
     give_up: int = 20
-    """After so many refused connections in a row, and none in between that was taken, the server is gone."""
+    """After this many refused connections in a row, and none in between that was taken, the server is gone."""
 
 
 @dataclass(frozen=True, slots=True)

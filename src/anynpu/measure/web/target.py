@@ -135,7 +135,7 @@ def open_target(
 
 
 def closed_plan(target: Target, count: int, timeout_s: float, connections: int = 1) -> Plan:
-    """Returns the plan of exactly so many requests, one after the other on each connection."""
+    """Returns the plan of exactly this many requests, one after the other on each connection."""
     return Plan(
         target.address, target.requests, connections, timeout_s, until=lambda n, s: "enough" if n >= count else ""
     )

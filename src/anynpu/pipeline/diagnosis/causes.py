@@ -35,7 +35,7 @@ _INSIDE_NORM = (
 _NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "GroupNormalization")
 _MOVES = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Identity", "RESHAPE", "TRANSPOSE")
 _NEAR = 6
-"""A normalisation that is written out has at most so many operators before and behind its root."""
+"""A normalisation that is written out has at most this many operators before and behind its root."""
 
 
 @dataclass(frozen=True)

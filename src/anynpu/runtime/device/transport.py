@@ -51,7 +51,7 @@ class Lines:
         self._searched = 0
 
     def next(self, deadline: float) -> bytes:
-        """Returns the next line; `receive` gives what has arrived within so many seconds, if anything."""
+        """Returns the next line; `receive` gives what has arrived within this many seconds, if anything."""
         while (end := self._buffer.find(b"\n", self._searched)) < 0:
             self._searched = len(self._buffer)
             if self._searched > LINE_LIMIT:

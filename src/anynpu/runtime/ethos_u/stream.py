@@ -22,7 +22,7 @@ MAX_OPERATIONS = 1_000_000
 
 OPERATIONS = {0x02: "conv", 0x03: "depthwise", 0x05: "pool", 0x06: "elementwise", 0x07: "resize", 0x10: "dma"}
 WAITS = {0x11: "dma", 0x12: "kernel"}
-"""Wait until no more than so many transfers or computations run: what is executed in order need not."""
+"""Wait until no more than this many transfers or computations run: what is executed in order need not."""
 IGNORED = {0x01, 0x13}
 """Interrupts and counters."""
 STOP = 0x00

@@ -24,12 +24,12 @@ class Place:
 
 
 def passes(channels: int) -> int:
-    """Returns how often the 64 processors run for so many channels."""
+    """Returns how often the 64 processors run for this many channels."""
     return -(-channels // PROCESSORS)
 
 
 def width_of(channels: int) -> int:
-    """Returns how many processors a tensor of so many channels takes: even passes, whole memories above 64."""
+    """Returns how many processors a tensor of this many channels takes: even passes, whole memories above 64."""
     share = -(-channels // passes(channels))
     return share if channels <= PROCESSORS else min(-(-share // SHARED) * SHARED, PROCESSORS)
 

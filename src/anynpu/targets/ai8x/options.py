@@ -45,7 +45,7 @@ class Ai8xOptions:
     """What the user may choose; the names are those of µNPU-Bench and of ai8xize.py."""
 
     bit_width: Literal[1, 2, 4, 8] = option(8, "bits of weights")
-    q_scale: float = option(0.85, "least share of the largest weight that the integers reach; the rest is clipped")
+    q_scale: float = option(0.85, "minimum share of the largest weight that the integers reach; the rest is clipped")
     clip_method: Literal["best", "max", "avg", "scale", "laplace"] = option(
         "best", "how weights are clipped: best searches between q_scale and no clipping, scale clips at q_scale"
     )

@@ -33,7 +33,7 @@ missed are of rank 4 to 10), 99.2 % at 160."""
 FILTERED_BREADTH, ACORN_UP_TO = 128, 0.8
 """A filter that lets a larger share of the points through leaves the graph whole enough."""
 CANDIDATES = 3.0
-"""So many times as many points as are wanted are found by their 8-bit copies and scored by their vectors."""
+"""This many times as many points as are wanted are found by their 8-bit copies and scored by their vectors."""
 INDEX_FROM_KIB = 256
 """Below this a segment is compared one by one, which is as fast."""
 COMPARE_UP_TO_KIB = 2048
@@ -68,7 +68,7 @@ class Shard:
         self.dirty = False
         self.log_bytes = 0
         self.points = self.count(None)
-        """At most so many: those written again are counted again, and none that was deleted is taken off."""
+        """At most this many: those written again are counted again, and none that was deleted is taken off."""
 
     @classmethod
     def create(cls, path: Path, spec: CollectionSpec) -> Shard:

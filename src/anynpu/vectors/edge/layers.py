@@ -35,9 +35,9 @@ from anynpu.vectors.edge.wire import id_order
 
 SPEC, LAYOUT, BUILDING = "collection.json", "layout.json", "building"
 SLICE = 1000
-"""A tail of so many points is worth an index of its own."""
+"""A tail of this many points is worth an index of its own."""
 IDLE_S, IDLE_SLICE = 5.0, 100
-"""So many points are worth one when nothing has been written for a while."""
+"""This many points are worth one when nothing has been written for a while."""
 RETRY_S = 60.0
 """An index that could not be built (a full disk) is tried again after so long."""
 BASE_RATIO = 8
