@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from anynpu.api.result import report_files
-from anynpu.cli import flags, options
+from anynpu.cli import options
 from anynpu.cli.build import Output, build_and_report
 from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_table
-from anynpu.cli.verb import flag, parameters
+from anynpu.cli.verb import flag, parameters, verb
 from anynpu.errors import AnyNpuError, ConfigError, ToolMissing
 from anynpu.measure.decibels import MAX_DB
 from anynpu.pipeline.output import check_output, write_output
@@ -64,29 +64,21 @@ def _require_unset(ctx: click.Context, verb: str) -> None:
             raise ConfigError(f"{option.opts[-1]} is not for `demo {verb}` there", f"put its flags behind {verb}")
 
 
-@demo.command("ryzen-ai")
-@click.option("--npu", default="auto", show_default=True, metavar="auto|CHIP", help="Which NPU; auto: the one found.")
-@click.option(
-    "--precision",
-    type=click.Choice(["xint8", "a8w8", "a16w8", "bf16"]),
-    default="xint8",
-    show_default=True,
-    help="What Quark quantises to.",
-)
-@click.option(
-    "--size", type=int, default=32, show_default=True, help="Height and width of the input, a multiple of 32."
-)
-@click.option(
-    "--runs", type=click.IntRange(1), metavar="N", help="Exact number of timed runs, instead of 700 or 15 seconds."
-)
-@click.option(
-    "--clear-cache", is_flag=True, help="Drop what was compiled for the NPU before, so that it compiles anew."
-)
-@click.option("-o", "--output", default="demo-ryzen-ai", show_default=True, help="Where models and reports go.")
-@click.option("--overwrite", is_flag=True, help="Replace an earlier demo instead of keeping it.")
-@flags.apply(flags.COMMON)
-@click.pass_context
-def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
+@dataclass(frozen=True, kw_only=True)
+class RyzenAi(Output):
+    """How far to go, and with what."""
+
+    npu: str = flag("Which NPU; auto: the one found.", "auto", metavar="auto|CHIP", shown=True)
+    precision: Literal["xint8", "a8w8", "a16w8", "bf16"] = flag("What Quark quantises to.", "xint8", shown=True)
+    size: int = flag("Height and width of the input, a multiple of 32.", 32, shown=True)
+    runs: int | None = flag("Exact number of timed runs, instead of 700 or 15 seconds.", None, metavar="N", least=1)
+    clear_cache: bool = flag("Drop what was compiled for the NPU before, so that it compiles anew.", False)
+    output: str = flag("Where models and reports go.", "demo-ryzen-ai", "-o", shown=True)
+    overwrite: bool = flag("Replace an earlier demo instead of keeping it.", False)
+
+
+@verb(RyzenAi, "ryzen-ai", group=demo)
+def ryzen_ai(asked: RyzenAi) -> int:
     """Go the whole way to a Ryzen AI NPU on a small model, or as far as this machine lets you.
 
     Creates the network, exports it to ONNX opset 17, quantises it with AMD Quark, measures it on the CPU, looks for the
@@ -100,20 +92,20 @@ def ryzen_ai(ctx: click.Context, /, **given: Any) -> int:
     """
     from anynpu.pipeline import ryzen_demo
 
-    out = Path(given["output"])
-    check_output(out, given["overwrite"], cache=flags.store(given).cache)
-    load = replace(ryzen_demo.LOAD, runs=given["runs"])
-    asked = ryzen_demo.Asked(given["npu"], given["precision"], given["size"], given["clear_cache"], load=load)
-    with observer(given["quiet"]) as watcher:
-        done = ryzen_demo.run(asked, flags.store(given), watcher)
+    out, store = Path(asked.output), asked.store()
+    check_output(out, asked.overwrite, cache=store.cache)
+    load = replace(ryzen_demo.LOAD, runs=asked.runs)
+    wanted = ryzen_demo.Asked(asked.npu, asked.precision, asked.size, asked.clear_cache, load=load)
+    with observer(asked.quiet) as watcher:
+        done = ryzen_demo.run(wanted, store, watcher)
     data = ryzen_demo.record(done)
     files = report_files(build_record(done.built)) | {RECORD: as_json(data)}
-    kept = write_output(done.built, out, given["overwrite"], files)
-    if given["format"] == "json":
+    kept = write_output(done.built, out, asked.overwrite, files)
+    if asked.json:
         click.echo(as_json(data), nl=False)
     else:
         _show(data, out)
-    if kept is not None and not given["quiet"]:
+    if kept is not None and not asked.quiet:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     if done.error is not None:
         _tell(done.error)

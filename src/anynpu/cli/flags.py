@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +11,7 @@ import click
 from anynpu import schema
 from anynpu.errors import ConfigError
 from anynpu.files import cache_chosen, default_cache_dir
-from anynpu.store import Store
 from anynpu.tasks.images import Preprocess
-
-Command = Callable[..., Any]
 
 
 def choose_cache(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -23,36 +20,6 @@ def choose_cache(ctx: click.Context, param: click.Parameter, value: Path | None)
         return None
     ctx.with_resource(cache_chosen(value))
     return default_cache_dir()
-
-
-COMMON = (
-    click.option("-f", "--format", type=click.Choice(["text", "json"]), default="text", help="What stdout holds."),
-    click.option("-v", "--verbose", is_flag=True, help="Show tracebacks of errors."),
-    click.option("-q", "--quiet", is_flag=True, help="No progress on stderr."),
-    click.option(
-        "--cache-dir",
-        type=click.Path(path_type=Path),
-        callback=choose_cache,
-        help="Where built steps are kept [ANYNPU_CACHE_DIR].",
-    ),
-)
-
-OVERWRITE = click.option("--overwrite", is_flag=True, help="Replace the file of -o if it is there.")
-TASK = (
-    click.option("--task", metavar="CARD", help="What the model is for: yolov8, clip-text, ... or card.toml."),
-    click.option("--tokenizer", metavar="FILE", help="The tokenizer of a task that reads text."),
-)
-
-
-def apply(*groups: tuple[Callable[[Command], Command], ...]) -> Callable[[Command], Command]:
-    """Returns a decorator that adds groups of flags."""
-
-    def decorate(command: Command) -> Command:
-        for option in reversed([option for group in groups for option in group]):
-            command = option(command)
-        return command
-
-    return decorate
 
 
 def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
@@ -65,14 +32,6 @@ def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
         if name.strip() in found:
             raise ConfigError(f"{flag} {text}: {name.strip()} is given twice")
         found[name.strip()] = value.strip()
-    return found
-
-
-def store(given: Mapping[str, Any]) -> Store:
-    """Returns the store under the chosen cache folder."""
-    found = Store(given.get("cache_dir"))
-    if found.cache.exists() and not found.cache.is_dir():
-        raise ConfigError(f"{found.cache}: is a file, not a cache folder", "name a folder with --cache-dir")
     return found
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import click
 
 from anynpu.api.result import report_files
-from anynpu.cli import flags, options
+from anynpu.cli import options
 from anynpu.cli.build import files_read
 from anynpu.cli.command import Command, origin_of
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
+from anynpu.cli.verb import Common, flag, parameters
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.pipeline import unpu_bench as bench
 from anynpu.pipeline.build import BuildResult, Timed
@@ -23,7 +25,7 @@ from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
-from anynpu.pipeline.unpu_flags import BIT_WIDTH, BITS, FORMATS, INSTEAD, Flag, parse_formats, settings
+from anynpu.pipeline.unpu_flags import BIT_WIDTH, BITS, FORMATS, INSTEAD, parse_formats, settings
 from anynpu.pipeline.unpu_flags import flags as unpu_flags
 from anynpu.pipeline.unpu_source import LAYOUTS, Named, layouts, names, shapes
 from anynpu.pipeline.unpu_source import source as model_source
@@ -46,15 +48,8 @@ LISTS = (
 """Flags that take several values: separated by spaces, by commas, or both."""
 SHAPES = ("input_shape", "output_shape")
 SAFE = re.compile(r"\w[\w.-]*")
-COMMON_TITLE = "Model, data and output"
-
-
-class Grouped(click.Option):
-    """A flag that the help shows under a title."""
-
-    def __init__(self, *arguments: Any, group: str = COMMON_TITLE, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self.group = group
+OWN, BEYOND, OTHER = "Model, data and output", "Beyond µNPU-Bench", "Other"
+"""Titles of the help; the flags of every format have one more."""
 
 
 class Underscored(Command):
@@ -67,7 +62,7 @@ class Underscored(Command):
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
             if shown := parameter.get_help_record(ctx):
-                groups.setdefault(getattr(parameter, "group", "Other"), []).append(shown)
+                groups.setdefault(_title(parameter.name or ""), []).append(shown)
         for title, rows in groups.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
@@ -99,98 +94,145 @@ def gathered(arguments: Sequence[str]) -> list[str]:
     return found
 
 
-def _common(name: str, **more: Any) -> Any:
-    return click.option(f"--{name}", cls=Grouped, **more)
+def own(name: str, help: str, default: Any = "", **more: Any) -> Any:
+    """A field whose flag has underscores."""
+    return flag(help, default, f"--{name}", **more)
 
 
-def _switch(name: str, help: str, group: str = COMMON_TITLE) -> Any:
+def switch(name: str, help: str) -> Any:
     """A truth value: alone it is true, and it takes true or false."""
-    return click.option(
-        f"--{name}",
-        cls=Grouped,
-        group=group,
-        is_flag=False,
-        flag_value="true",
-        type=click.BOOL,
-        metavar="[true|false]",
-        help=help,
+    return flag(help, None, f"--{name}", type=click.BOOL, metavar="[true|false]", alone="true")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seed:
+    """The flags that µNPU-Bench has for every format."""
+
+    target_format: str = own("target_format", f"One or more of {', '.join(FORMATS)}.", MISSING, metavar="FORMAT...")
+    target_hardware: str = own(
+        "target_hardware",
+        "One or more chips; onnx and tflm are for all.",
+        "max78000",
+        shown=True,
+        metavar="CHIP...",
+    )
+    model: str = flag("A Python file with the model's class; or net.onnx, or zoo:NAME.")
+    model_ckpt: str = own(
+        "model_ckpt", "Its checkpoint (.pth, .pth.tar, .npz, .safetensors): tensors only.", metavar="FILE"
+    )
+    model_name: str = own("model_name", "Base name of the output files.", MISSING, metavar="NAME")
+    model_module_name: str = own("model_module_name", "The model's class in --model.", metavar="CLASS")
+    model_module_args: str = own(
+        "model_module_args", "Arguments of its constructor; a JSON object as well.", metavar="NAME=VALUE..."
+    )
+    data_sample: str = own(
+        "data_sample", "Real input samples (.npy, .npz) to calibrate with; some are held out.", metavar="FILE"
+    )
+    input_names: str | None = own("input_names", "Names of the inputs.", None, metavar="NAME...")
+    input_shape: tuple[str, ...] = own(
+        "input_shape", "Shape of an input; repeat it for several inputs.", (), metavar="N C H W"
+    )
+    input_layout: str | None = own(
+        "input_layout", "Layout of the inputs, where no operator of it tells.", None, metavar="|".join(LAYOUTS)
+    )
+    output_names: str | None = own("output_names", "Names of the outputs.", None, metavar="NAME...")
+    output_shape: tuple[str, ...] = own(
+        "output_shape", "Shape of an output, with or without its batch axis.", (), metavar="N..."
+    )
+    bit_width: str = own(
+        BIT_WIDTH, "Bits; 32 leaves it in float, 1 and 2 are of ai8x.", "8", shown=True, type=click.Choice(BITS)
+    )
+    out_dir: str = own("out_dir", "Where everything goes; backed up if it is there.", MISSING, metavar="FOLDER")
+    debug: bool | None = switch("debug", "Show on stderr what the tools said.")
+    overwrite: bool | None = switch("overwrite", "Replace the output of an earlier build instead of keeping it.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beyond:
+    """The flags that only we have."""
+
+    trust_checkpoint: bool | None = switch(
+        "trust_checkpoint", "Unpickle the checkpoint. It can run any code: only your own."
+    )
+    require_npu: str = own("require_npu", "Minimum share on the NPU (100%); less ends with status 1.", metavar="SHARE")
+    min_sqnr: float | None = own("min_sqnr", "Minimum SQNR against the float model (10).", None, metavar="DB")
+    max_drop: float | None = own("max_drop", "Points of task accuracy that may be lost (5).", None, metavar="POINTS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnpuBench(Seed, Beyond, Common):
+    """A build as µNPU-Bench asks for it."""
+
+    compilers: Mapping[str, str]
+    """The flags of the formats, which the compilers' options are made of, as they were typed."""
+    origins: Mapping[str, str]
+    """Where each setting came from."""
+
+    def named(self) -> Named:
+        """Returns the model that the flags name."""
+        return Named(
+            self.model,
+            self.model_module_name,
+            self.model_module_args,
+            self.model_ckpt,
+            bool(self.trust_checkpoint),
+            names(self.input_names),
+            shapes("--input_shape", self.input_shape),
+            layouts(self.input_layout),
+            names(self.output_names),
+            shapes("--output_shape", self.output_shape),
+        )
+
+
+def _title(name: str) -> str:
+    """Returns what a flag stands under in the help."""
+    if name in INSTEAD:
+        return f"Flags of {INSTEAD[name][0]}"
+    if name in unpu_flags() and name != BIT_WIDTH:
+        return f"Flags of {', '.join(unpu_flags()[name].formats)}"
+    forms = {OWN: Seed, BEYOND: Beyond}
+    return next((title for title, form in forms.items() if name in {each.name for each in fields(form)}), OTHER)
+
+
+def _generated() -> list[click.Option]:
+    """Returns the flags of the options of the compilers that are here."""
+    found = []
+    for name, known in unpu_flags().items():
+        if name == BIT_WIDTH or name in INSTEAD:
+            continue
+        choices = f" [{'|'.join(known.choices)}]" if known.choices and not known.boolean else ""
+        how = {"is_flag": False, "flag_value": "true", "type": click.BOOL} if known.boolean else {}
+        metavar = "[true|false]" if known.boolean else "VALUE"
+        found.append(click.Option([f"--{name}"], metavar=metavar, help=known.help + choices, **how))  # type: ignore[arg-type]
+    for name, (_, sentence) in INSTEAD.items():
+        found.append(
+            click.Option(
+                [f"--{name}"], is_flag=False, flag_value="true", metavar="VALUE", help=f"Accepted: {sentence}."
+            )
+        )
+    return found
+
+
+def _asked(**values: Any) -> UnpuBench:
+    """Returns the form of the command's values, those of the compilers' flags apart."""
+    ctx, own_names = click.get_current_context(), {each.name for each in fields(UnpuBench)}
+    typed = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+        if name not in own_names and value is not None
+    }
+    origins = {name: origin for name in values if (origin := origin_of(ctx, name))}
+    return UnpuBench(
+        **{name: value for name, value in values.items() if name in own_names}, compilers=typed, origins=origins
     )
 
 
-SEED = (
-    _common("target_format", required=True, metavar="FORMAT...", help=f"One or more of {', '.join(FORMATS)}."),
-    _common(
-        "target_hardware",
-        default="max78000",
-        show_default=True,
-        metavar="CHIP...",
-        help="One or more chips; onnx and tflm are for all.",
-    ),
-    _common("model", required=True, help="A Python file with the model's class; or net.onnx, or zoo:NAME."),
-    _common("model_ckpt", metavar="FILE", help="Its checkpoint (.pth, .pth.tar, .npz, .safetensors): tensors only."),
-    _common("model_name", required=True, metavar="NAME", help="Base name of the output files."),
-    _common("model_module_name", metavar="CLASS", help="The model's class in --model."),
-    _common("model_module_args", metavar="NAME=VALUE...", help="Arguments of its constructor; a JSON object as well."),
-    _common(
-        "data_sample", metavar="FILE", help="Real input samples (.npy, .npz) to calibrate with; some are held out."
-    ),
-    _common("input_names", metavar="NAME...", help="Names of the inputs."),
-    _common("input_shape", multiple=True, metavar="N C H W", help="Shape of an input; repeat it for several inputs."),
-    _common("input_layout", metavar="|".join(LAYOUTS), help="Layout of the inputs, where no operator of it tells."),
-    _common("output_names", metavar="NAME...", help="Names of the outputs."),
-    _common("output_shape", multiple=True, metavar="N...", help="Shape of an output, with or without its batch axis."),
-    _common(
-        BIT_WIDTH,
-        type=click.Choice(BITS),
-        default="8",
-        show_default=True,
-        help="Bits; 32 leaves it in float, 1 and 2 are of ai8x.",
-    ),
-    _common("out_dir", required=True, metavar="FOLDER", help="Where everything goes; backed up if it is there."),
-    _switch("debug", "Show on stderr what the tools said."),
-    _switch("overwrite", "Replace the output of an earlier build instead of keeping it."),
+@click.command(
+    "unpu-bench",
+    cls=Underscored,
+    params=[*parameters(Seed), *_generated(), *parameters(Beyond), *parameters(Common)],
 )
-OURS = (
-    _switch("trust_checkpoint", "Unpickle the checkpoint. It can run any code: only your own.", "Beyond µNPU-Bench"),
-    *(
-        click.option(f"--{name}", cls=Grouped, group="Beyond µNPU-Bench", type=kind, metavar=metavar, help=help)
-        for name, kind, metavar, help in (
-            ("require_npu", str, "SHARE", "Minimum share on the NPU (100%); less ends with status 1."),
-            ("min_sqnr", float, "DB", "Minimum SQNR against the float model (10)."),
-            ("max_drop", float, "POINTS", "Points of task accuracy that may be lost (5)."),
-        )
-    ),
-)
-
-
-def _generated(flag: Flag) -> Any:
-    """Returns the flag of an option."""
-    group = f"Flags of {', '.join(flag.formats)}"
-    if flag.boolean:
-        return _switch(flag.name, flag.help, group)
-    also = f" [{'|'.join(flag.choices)}]" if flag.choices else ""
-    return click.option(f"--{flag.name}", cls=Grouped, group=group, metavar="VALUE", help=flag.help + also)
-
-
-def _every_flag() -> tuple[Any, ...]:
-    made = {name: _generated(flag) for name, flag in unpu_flags().items() if name != BIT_WIDTH}
-    for name, (format, sentence) in INSTEAD.items():
-        made[name] = click.option(
-            f"--{name}",
-            cls=Grouped,
-            group=f"Flags of {format}",
-            is_flag=False,
-            flag_value="true",
-            metavar="VALUE",
-            help=f"Accepted: {sentence}.",
-        )
-    return (*SEED, *made.values(), *OURS)
-
-
-@click.command("unpu-bench", cls=Underscored)
-@flags.apply(_every_flag(), flags.COMMON)
-@click.pass_context
-def unpu_bench(ctx: click.Context, /, **_: Any) -> int:
+def unpu_bench(**values: Any) -> int:
     """Build by the command line of µNPU-Bench: formats and hardware instead of chips, flags with underscores.
 
     The formats that a format needs are built first; one that fails does not stop the others. Every result is executed
@@ -205,59 +247,40 @@ def unpu_bench(ctx: click.Context, /, **_: Any) -> int:
         --model_name resnet8 --vela_optimise Size --out_dir out
     """
     try:
-        return _run(ctx)
+        return _run(_asked(**values))
     except AnyNpuError as error:
         raise _in_own_flags(error) from error.__cause__
 
 
-def _run(ctx: click.Context) -> int:
-    given = {**ctx.params, "origins": {name: origin for name in ctx.params if (origin := origin_of(ctx, name))}}
-    formats = parse_formats(options.distinct(given["target_format"]))
-    if not SAFE.fullmatch(given["model_name"]):
-        raise ConfigError(f"--model_name {given['model_name']}: letters, digits, _, - and . make a file name")
-    asked = bench.wanted(formats, options.distinct(given["target_hardware"]), _is_stated(ctx, "target_hardware"))
-    pairs, chosen = bench.with_bits(asked, given[BIT_WIDTH])
-    named = _named(given)
-    request, said = _request(given, named, formats, pairs, chosen)
-    if "onnx" in formats and given[BIT_WIDTH] != "32" and _is_stated(ctx, BIT_WIDTH):
-        said.append(f"--{BIT_WIDTH} {given[BIT_WIDTH]}: onnx stays the float model that the others are made from")
-    if _is_stated(ctx, "target_hardware"):
-        served = {pair.hardware for pair in asked}
-        idle = [name for name in names(given["target_hardware"]) if name not in served]
+def _run(asked: UnpuBench) -> int:
+    formats = parse_formats(options.distinct(asked.target_format))
+    if not SAFE.fullmatch(asked.model_name):
+        raise ConfigError(f"--model_name {asked.model_name}: letters, digits, _, - and . make a file name")
+    chips_stated = "target_hardware" in asked.origins
+    wanted = bench.wanted(formats, options.distinct(asked.target_hardware), chips_stated)
+    pairs, chosen = bench.with_bits(wanted, asked.bit_width)
+    named = asked.named()
+    request, said = _request(asked, named, formats, pairs, chosen)
+    if "onnx" in formats and asked.bit_width != "32" and BIT_WIDTH in asked.origins:
+        said.append(f"--{BIT_WIDTH} {asked.bit_width}: onnx stays the float model that the others are made from")
+    if chips_stated:
+        served = {pair.hardware for pair in wanted}
+        idle = [name for name in names(asked.target_hardware) if name not in served]
         said += [f"--target_hardware {name}: {', '.join(formats)} is the same for all chips" for name in idle]
-    store = flags.store(given)
-    check_output(Path(given["out_dir"]), bool(given["overwrite"]), files_read(request), store.cache)
-    with observer(given["quiet"]) as watcher:
+    store = asked.store()
+    check_output(Path(asked.out_dir), bool(asked.overwrite), files_read(request), store.cache)
+    with observer(asked.quiet) as watcher:
         model = Steps(request, store, Timed(watcher)).import_model().artifact.manifest
         said += bench.check_tensors(model, named.inputs, named.output_names, named.output_shapes)
         for line in said:
             click.echo(f"anynpu: {line}", err=True)
         result = run_build(request, store, watcher)
-    rows, files = bench.deliver(result, pairs, given["model_name"])
-    return _finish(result, rows, files, bench.record(rows, given["model_name"], said), given)
-
-
-def _is_stated(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) != click.core.ParameterSource.DEFAULT
-
-
-def _named(given: Mapping[str, Any]) -> Named:
-    return Named(
-        given["model"],
-        given["model_module_name"] or "",
-        given["model_module_args"] or "",
-        given["model_ckpt"] or "",
-        bool(given["trust_checkpoint"]),
-        names(given["input_names"]),
-        shapes("--input_shape", given["input_shape"]),
-        layouts(given["input_layout"]),
-        names(given["output_names"]),
-        shapes("--output_shape", given["output_shape"]),
-    )
+    rows, files = bench.deliver(result, pairs, asked.model_name)
+    return _finish(result, rows, files, bench.record(rows, asked.model_name, said), asked)
 
 
 def _request(
-    given: Mapping[str, Any],
+    asked: UnpuBench,
     named: Named,
     formats: Sequence[str],
     pairs: Sequence[bench.Wanted],
@@ -267,31 +290,21 @@ def _request(
     chips = tuple(dict.fromkeys(pair.chip for pair in pairs if pair.chip))
     if not chips:
         raise next(pair.error for pair in pairs if pair.error)
-    typed = {
-        name: _text(given[name]) for name in (*unpu_flags(), *INSTEAD) if name != BIT_WIDTH and given[name] is not None
-    }
-    more, said = settings(typed, formats)
+    more, said = settings(asked.compilers, formats)
     source, unused = model_source(named)
-    if source.kind != "zoo" and not given["data_sample"]:
+    if source.kind != "zoo" and not asked.data_sample:
         raise ConfigError("there are no samples to calibrate and prove with", "give --data_sample samples.npy")
-    generated = {"mcu_c.name": given["model_name"]} if any(bench.is_c(chip) for chip in chips) else {}
+    generated = {"mcu_c.name": asked.model_name} if any(bench.is_c(chip) for chip in chips) else {}
     request = Request(
         source=source,
         chips=chips,
-        data=given["data_sample"] or "",
+        data=asked.data_sample,
         options={name: str(value) for name, value in {**chosen, **generated, **more}.items()},
     )
     gate = options.GateFlags(
-        require_npu=given["require_npu"] or "",
-        min_sqnr=given["min_sqnr"],
-        max_drop=given["max_drop"],
-        origins=given["origins"],
+        require_npu=asked.require_npu, min_sqnr=asked.min_sqnr, max_drop=asked.max_drop, origins=asked.origins
     )
     return gate.judged(request), said + unused
-
-
-def _text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _finish(
@@ -299,22 +312,22 @@ def _finish(
     rows: Sequence[bench.Row],
     files: Mapping[str, bytes],
     data: dict[str, Any],
-    given: Mapping[str, Any],
+    asked: UnpuBench,
 ) -> int:
     """Writes the output folder, prints the closing table and returns the exit status."""
-    out = Path(given["out_dir"])
+    out = Path(asked.out_dir)
     built = record(result)
     texts = {**report_files(built), "unpu-bench.json": as_json(data)}
-    kept = write_output(result, out, bool(given["overwrite"]), {**texts, **files})
-    if given["debug"]:
-        _tell_logs(result, flags.store(given))
-    if given["format"] == "json":
+    kept = write_output(result, out, bool(asked.overwrite), {**texts, **files})
+    if asked.debug:
+        _tell_logs(result, asked.store())
+    if asked.json:
         click.echo(as_json({**data, "build": to_dict(built)}), nl=False)
     else:
-        _print(rows, built, given["model_name"])
-    if kept is not None and not given["quiet"]:
+        _print(rows, built, asked.model_name)
+    if kept is not None and not asked.quiet:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
-    if not given["quiet"]:
+    if not asked.quiet:
         click.echo(f"report: {out / 'report.html'}", err=True)
     return int(data["exit_status"])
 

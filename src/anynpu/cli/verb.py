@@ -48,13 +48,17 @@ def flag(
     callback: Callable[..., Any] | None = None,
     read: Callable[..., Any] | None = None,
     envvar: str | Sequence[str] | None = None,
+    alone: str | None = None,
 ) -> Any:
     """A field that is a flag. Its long name is the field's, unless `names` has one; `shown` shows the default in help;
     without a default the flag must be given.
 
-    A flag with `read` may be repeated: it makes the value of all texts and of what a configuration file says, or None.
+    `alone` is its value where none follows it. A flag with `read` may be repeated: it makes the value of all texts and
+    of what a configuration file says, or None.
     """
     how = {"help": help, "metavar": metavar or None, "show_default": shown, "callback": callback, "envvar": envvar}
+    if alone is not None:
+        how |= {"is_flag": False, "flag_value": alone}
     metadata = {"names": names, "click": how, "type": type, "range": (least, most), "read": read}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
@@ -209,7 +213,7 @@ def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
     names.append(name)
     if each.metadata["read"]:
         return click.Option(names, multiple=True, **how)
-    if kind is bool:
+    if kind is bool and not each.metadata["type"]:
         return click.Option(names, is_flag=True, default=each.default, **how)
     parsed = each.metadata["type"] or _click_type(get_args(kind)[0] if many else kind, each.metadata["range"])
     if not required:  # a default of None would count as a value
