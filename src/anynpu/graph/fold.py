@@ -98,7 +98,7 @@ def fold_constants(model: ModelProto) -> ModelProto:
     waiting = deque(graph.node)
     while waiting:
         node = waiting.popleft()
-        if (branch := written_out(node, constants)) is not None:
+        if (branch := written_out(node, constants, result.opset_import)) is not None:
             constants.update(branch[1])
             waiting.extendleft(reversed(branch[0]))
             continue

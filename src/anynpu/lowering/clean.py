@@ -94,10 +94,10 @@ def without_idle(graph: Graph) -> Graph:
     for operator in graph.operators:
         operator = replace(operator, inputs=tuple(same.get(name, name) for name in operator.inputs))
         neutral = {"ADD": 0.0, "SUB": 0.0, "MUL": 1.0}.get(operator.kind)
-        stored = [name for name in operator.inputs[operator.kind == "SUB" :] if name]
+        stored = [name for name in operator.inputs[operator.kind == "SUB" :] if name and neutral is not None]
         idle = [name for name in stored if (data := graph.constant(name)) is not None and bool(np.all(data == neutral))]
         result = operator.outputs[0]
-        if neutral is not None and idle and operator.activation == "NONE" and result not in graph.outputs:
+        if idle and operator.activation == "NONE" and result not in graph.outputs:
             source = next(name for name in operator.inputs if name != idle[0])
             if graph.constant(source) is None and graph.tensors[source].shape == graph.tensors[result].shape:
                 same[result] = source

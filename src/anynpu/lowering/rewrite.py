@@ -227,6 +227,18 @@ def grid_sample(draft: Draft, node: Node) -> bool:
     return True
 
 
+def reverse_sequence(draft: Draft, node: Node) -> bool:
+    """Sequences turned around are gathered from behind, where one length is known for all of them."""
+    lengths, shape = draft.constants.get(node.input(1)), draft.shapes[node.input(0)]
+    time, batch = int(node.get("time_axis", 0)), int(node.get("batch_axis", 1))
+    if lengths is None or {time, batch} != {0, 1} or len({*lengths.reshape(-1).tolist()}) != 1:
+        return False
+    length = int(lengths.reshape(-1)[0])
+    order = np.concatenate([np.arange(length)[::-1], np.arange(length, shape[time])])
+    draft.add("Gather", [node.input(0), draft.store(order.astype(np.int64), "order")], last=True, axis=time)
+    return True
+
+
 REWRITES: dict[str, Callable[[Draft, Node], bool]] = {
     "Conv": convolution,
     "MaxPool": pool,
@@ -234,4 +246,5 @@ REWRITES: dict[str, Callable[[Draft, Node], bool]] = {
     "LRN": local_response,
     "LpPool": lp_pool,
     "GridSample": grid_sample,
+    "ReverseSequence": reverse_sequence,
 }

@@ -8,7 +8,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, Unsupported
 from anynpu.graph.fix import fixed, with_sample_axis
 from anynpu.graph.shapes import make_static
 from anynpu.graph.simplify import simplify
@@ -101,6 +101,53 @@ def test_a_loop_of_a_known_count_is_written_out():
     assert not any(node.op_type == "Loop" for node in simple.graph.node)
     for found, wanted in zip(run(simple, {"x": X}), run(net, {"x": X, "n": np.asarray(3)}), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def counting(limit, bound):
+    """A while loop as TensorFlow's converter writes it: no count, a counter and its bound carried along."""
+    carried = [value("at", INT64, []), value("sum", FLOAT, [1]), value("end", INT64, [])]
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["at", "one"], ["next"]),
+            helper.make_node("Gather", ["x", "at"], ["column"], axis=1),
+            helper.make_node("Add", ["sum", "column"], ["more"]),
+            helper.make_node("Less", ["next", "end"], ["on"]),
+        ],
+        "body",
+        [value("turn", INT64, []), value("go", BOOL, []), *carried],
+        [value("on", BOOL, []), value("next", INT64, []), value("more", FLOAT, [1]), value("end", INT64, [])],
+        [number("one", np.int64(1))],
+    )
+    body.output.append(value("more", FLOAT, [1]))
+    rows = [helper.make_node("Shape", ["x"], ["size"]), helper.make_node("Gather", ["size", bound], ["columns"])]
+    nodes = [
+        *rows,
+        helper.make_node("Loop", [limit, "yes", "zero", "start", "columns"], ["a", "y", "b", "rows"], body=body),
+    ]
+    outputs = [value("y", FLOAT, [1]), value("rows", FLOAT, [None, 1])]
+    stored = {"zero": np.int64(0), "one": np.int64(1), "two": np.int64(2), "yes": np.asarray(True)}
+    constants = [number(name, array) for name, array in stored.items()] + [number("start", np.zeros(1, np.float32))]
+    return model(nodes, [value("x", FLOAT, [1, 4])], outputs, constants)
+
+
+@pytest.mark.parametrize("limit", ["", "two"])
+def test_a_while_loop_whose_counter_is_known_is_written_out(limit):
+    net = counting(limit, "one")
+    simple = simplify(make_static(net))
+    assert not any(node.op_type == "Loop" for node in simple.graph.node)
+    results = run(simple, {"x": X})
+    assert len(results[1]) == (2 if limit else 4)
+    for found, wanted in zip(results, run(net, {"x": X}), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_while_loop_that_reads_the_samples_stays_and_is_refused():
+    net = counting("", "one")
+    body = next(node for node in net.graph.node if node.op_type == "Loop").attribute[0].g
+    body.node[-1].CopyFrom(helper.make_node("Less", ["more", "column"], ["smaller"]))
+    body.node.append(helper.make_node("Squeeze", ["smaller"], ["on"]))
+    with pytest.raises(Unsupported, match="Loop gives a shape that depends on the data"):
+        make_static(net)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ def test_stated_shape_reaches_the_outputs():
 
 def test_shapes_are_read_off_the_graph_as_often_for_many_nodes_as_for_few(monkeypatch):
     reads = []
-    monkeypatch.setattr(shapes, "static_shapes", lambda graph, read=shapes.static_shapes: reads.append(1) or read(graph))
+    read = shapes.static_shapes
+    monkeypatch.setattr(shapes, "static_shapes", lambda graph: reads.append(1) or read(graph))
     counts = []
     for length in (2, 200):
         body = " ".join(f"t{n + 1} = Relu(t{n})" for n in range(length))
