@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
@@ -13,7 +14,7 @@ from anynpu.records.compare import LETTERS, CompareRecord, LatencyVersus, Ratio
 from anynpu.records.eval import EvalRecord
 from anynpu.records.load import Record
 from anynpu.records.shared import Fidelity, Summary
-from anynpu.records.sweep import SweepRecord
+from anynpu.records.sweep import SweepRecord, SweepRow
 from anynpu.report.figures import decibel, kib, percent
 from anynpu.schema import to_dict
 
@@ -295,18 +296,35 @@ def sweep_rows(record: SweepRecord) -> list[Row]:
 
 def sweep_verdict(record: SweepRecord) -> tuple[str, str]:
     """Returns how many builds went well and how many nothing beats."""
-    rows = record.rows
-    good = sum(row.status == "ok" for row in rows)
+    rows, defaults = record.rows, {each.name: each.default for each in record.gate}
+    fine = [row for row in rows if row.status == "ok"]
+    lowered = sum(_misses(row, defaults) for row in fine)
     front = sum(row.on_front for row in rows)
-    said = f"{good} of {len(rows)} builds ok, {front} on the Pareto front"
-    return said, "good" if good == len(rows) and rows else "warn" if good else "bad"
+    said = f"{len(fine)} of {len(rows)} builds ok, {front} on the Pareto front"
+    said += f"; {lowered} of them by a lowered gate only" if lowered else ""
+    return said, "good" if len(fine) == len(rows) and rows and not lowered else "warn" if fine else "bad"
+
+
+def _misses(row: SweepRow, gate: Mapping[str, float]) -> bool:
+    """Whether a build has a figure that the thresholds do not let pass."""
+    drop = None if row.score is None or row.score_float is None else 100 * (row.score_float - row.score)
+    return (
+        (row.sqnr_db is not None and row.sqnr_db < gate.get("min_sqnr", -math.inf))
+        or (drop is not None and drop > gate.get("max_drop", math.inf))
+        or (row.on_npu is not None and 100 * row.on_npu < gate.get("require_npu", 0.0))
+    )
 
 
 def eval_verdict(record: EvalRecord) -> tuple[str, str]:
-    """Returns the score with its interval."""
+    """Returns the score with its interval, and the comparison where there is one."""
     said = f"{record.metric or 'score'} {short(record.score)}"
     said += f" ({interval(record.low, record.high)})" if record.low is not None else ""
     said += f", {record.samples} samples" if record.samples is not None else ""
+    against, unread = record.against, record.data.failed if record.data else ()
+    said += f"; {against.verdict} than {against.path}" if against and against.verdict in ("better", "worse") else ""
+    said += f"; {len(unread)} samples could not be read" if unread else ""
+    if unread or (against and against.verdict == "worse"):
+        return said, "bad"
     return said, "none" if record.score is None else "good"
 
 
