@@ -36,10 +36,13 @@ def browser(tmp_path_factory):
 def show(browser, tmp_path):
     """Opens the report of a record."""
 
-    def open_report(record):
+    def open_report(record, width=1280):
         path = tmp_path / "report.html"
         path.write_text(render(load(record, "x")), "utf-8")
         browser.media()
+        browser.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
+        )
         browser.open(path)
         return browser
 
@@ -237,3 +240,39 @@ def test_the_policy_blocks_what_is_not_in_it(show):
     )
     assert page.ask("typeof window.hacked") == "undefined"
     assert page.complaints() != []
+
+
+BOXES = """[...document.querySelectorAll('%s')].filter((e) => e.getClientRects().length)
+    .map((e) => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })"""
+"""Left, top, right and bottom of every such element that is drawn."""
+
+
+def overlaps(one, other):
+    return one[0] < other[2] - 1 and other[0] < one[2] - 1 and one[1] < other[3] - 1 and other[1] < one[3] - 1
+
+
+def test_four_cards_fill_the_row_and_a_phone_has_one_below_the_other(show):
+    chips = [records.chip(name, graph=records.deep_graph(8, fallback=False)) for name in ("a", "b", "c", "d")]
+    cards = show(records.build(chips)).ask(BOXES % ".card")
+    row = show(records.build(chips)).ask(BOXES % ".cards")[0]
+    assert len({card[1] for card in cards}) == 1
+    assert cards[0][0] == pytest.approx(row[0], abs=2) and cards[3][2] == pytest.approx(row[2], abs=2)
+    five = show(records.build([*chips, records.failed("e")])).ask(BOXES % ".card")
+    assert [len([card for card in five if card[1] == top]) for top in sorted({card[1] for card in five})] == [3, 2]
+    assert five[4][2] == pytest.approx(row[2], abs=2)
+    phone = show(records.build(chips), 390).ask(BOXES % ".card")
+    assert len({card[0] for card in phone}) == 1
+
+
+@pytest.mark.parametrize("kind", ["build", "sweep"])
+def test_a_phone_shows_every_link_and_nothing_wider_than_itself(show, kind):
+    page = show(records.EVERY[kind](), 390)
+    assert page.ask("document.documentElement.scrollWidth") == 390
+    links = page.ask(BOXES % ".top nav a")
+    assert len(links) >= 3
+    assert all(left >= 0 and right <= 390 and bottom - top >= 40 for left, top, right, bottom in links)
+    assert not any(overlaps(a, b) for i, a in enumerate(links) for b in links[:i])
+    page.ask("document.documentElement.style.scrollBehavior = 'auto'")
+    page.ask("document.querySelector('.top nav a:last-child').click()")
+    target, bar = page.ask(BOXES % ".part:last-of-type h2")[0], page.ask(BOXES % ".top")[0]
+    assert bar[3] <= target[1] < 900, "the title of the section is in sight below the bar"

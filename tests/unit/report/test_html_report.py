@@ -197,6 +197,56 @@ def test_the_verdict_comes_first_and_says_what_happened():
     assert "Scale of the inputs must be equal." in words
 
 
+def test_a_lowered_gate_a_full_memory_and_a_missed_gate_are_not_green():
+    lowered = records.chip("cpu", by_gate_only="the result is 4.2 dB SQNR from the float model; 10 dB is asked for")
+    whole = render(records.build([lowered]))
+    words = " ".join(Reader(whole).words)
+    assert "cpu: ok by a lowered gate only" in words
+    assert "by the default gate: the result is 4.2 dB" in words
+    assert 'class="verdict warn"' in whole and 'class="pill good"' not in whole
+    full = records.chip("mcu", memory={"sram_kib": 256, "flash_kib": 1024})
+    assert 'class="pill good"' not in render(records.build([full]))
+    missed = records.build(
+        [{**records.failed("x", "AccuracyError", "too far"), "verification": lowered["verification"]}]
+    )
+    missed["request"]["gate"]["min_sqnr_db"] = 60.0
+    whole = render(missed)
+    assert 'class="figure bad"' in whole and "gate 60 dB" in whole
+    assert 'class="pill good"' in render(records.build([records.chip("cpu")]))
+
+
+def test_a_sweep_by_a_lowered_gate_and_a_worse_score_are_not_green():
+    sweep = records.sweep()
+    assert facts.sweep_verdict(load(sweep, "x"))[1] == "good"
+    sweep["gate"] = [{"name": "min_sqnr", "value": 5.0, "default": 30.0, "unit": "dB", "origin": "--min-sqnr"}]
+    below = sum(row["sqnr_db"] < 30 for row in sweep["rows"])
+    assert below > 0
+    said, mood = facts.sweep_verdict(load(sweep, "x"))
+    assert f"{below} of them by a lowered gate only" in said and mood == "warn"
+    worse = {**records.evaluation(), "against": {"path": "out/v1", "verdict": "worse"}}
+    said, mood = facts.eval_verdict(load(worse, "x"))
+    assert said.endswith("worse than out/v1") and mood == "bad"
+
+
+def test_the_card_of_a_chip_that_failed_says_what_to_type():
+    hint = "try another -O method=..., `anynpu check -t u55`, --min-sqnr, or pip install 'anynpu[build]'"
+    causes = [{"cause": "ranges", "tensor": "t1", "evidence": "wide", "repair": "equalise (-O equalize=true)"}]
+    diagnosis = {"worst_output": "y", "sqnr_db": 3.0, "samples": 5, "healthy": False, "causes": causes}
+    whole = render(records.build([{**records.failed("u55", hint=hint), "diagnosis": diagnosis}]))
+    card = re.search("<article.*?</article>", whole, re.DOTALL)[0]
+    commands = re.findall(r'<code data-copy="(.*?)" class="command">(.*?)</code>', card)
+    assert all(copied == shown for copied, shown in commands)
+    assert [html.unescape(shown) for _, shown in commands] == [
+        "-O method=...",
+        "anynpu check -t u55",
+        "--min-sqnr",
+        "pip install 'anynpu[build]'",
+        "-O equalize=true",
+    ]
+    assert "equalise (" in card
+    assert "To fix it" not in render(records.build([records.chip("cpu")]))
+
+
 def test_a_build_of_nothing_and_a_graph_without_nodes():
     assert "0 of 0 chips ok" in render(records.build([]))
     Reader(render(records.build([records.chip("x", graph={"nodes": []})])))

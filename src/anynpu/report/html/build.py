@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from anynpu.records.build import FLOAT_MODEL, ArtifactForm, BuildRecord, ChipForm, Receipt
+from anynpu.records.build import FLOAT_MODEL, ArtifactForm, BuildRecord, ChipForm, GateForm, Receipt
+from anynpu.records.diagnosis import Cause
 from anynpu.records.shared import ErrorForm
 from anynpu.report.facts import fidelity_rows, flat
 from anynpu.report.figures import (
@@ -22,16 +23,37 @@ from anynpu.report.html.axes import more
 from anynpu.report.html.graph import graph_view, node_table
 from anynpu.report.html.layers import layer_charts
 from anynpu.report.html.markup import Child, Markup, el, join, table
-from anynpu.report.html.page import Head, Section, copied, figure, meter, notes, pill
+from anynpu.report.html.page import Head, Section, copied, figure, meter, notes, pill, with_commands
 from anynpu.report.memory import memory_of
 from anynpu.schema import to_dict
 
 NUMERIC = ("SQNR dB", "float", "here", "on NPU", "est. ms", "SRAM KiB", "flash KiB", "s")
 
+JUDGED = (
+    "The gate of {:g} dB is for the column SQNR dB. Of what varies (the two columns after it) the gate asks that it is "
+    "followed, not that it reaches the same figure."
+)
+
 
 def mood(chip: ChipForm) -> str:
-    """Returns how a chip's result looks: good, warn or bad."""
+    """Returns how a chip's result looks: good, warn or bad; nothing is good that only a lowered gate lets pass."""
+    if chip.status == "ok" and (chip.by_gate_only or any(share > 1 for share in _memory_shares(chip))):
+        return "warn"
     return {"ok": "good", "fallback": "warn", "not executed": "warn"}.get(chip.status, "bad")
+
+
+def status(chip: ChipForm) -> str:
+    """Returns the status of a chip as the page says it."""
+    return f"{chip.status} by a lowered gate only" if chip.by_gate_only else chip.status
+
+
+def _memory_shares(chip: ChipForm) -> list[float]:
+    """Returns how full the chip's memories are, of those whose size is known; 1 is full."""
+    memory, flash = chip.memory, chip.estimates.flash_bytes if chip.estimates else None
+    if memory is None:
+        return []
+    sizes = ((chip.sram_bytes, memory.sram_kib), (flash, memory.flash_kib))
+    return [used / 1024 / limit for used, limit in sizes if used is not None and limit]
 
 
 def head(record: BuildRecord) -> Head:
@@ -51,9 +73,9 @@ def head(record: BuildRecord) -> Head:
 
 def _sentence(chips: Sequence[ChipForm], moods: Sequence[str]) -> str:
     if len(chips) == 1:
-        return f"{chips[0].chip}: {chips[0].status}"
+        return f"{chips[0].chip}: {status(chips[0])}"
     said = f"{moods.count('good')} of {len(chips)} chips ok"
-    others = [f"{chip.chip}: {chip.status}" for chip, m in zip(chips, moods, strict=True) if m != "good"]
+    others = [f"{chip.chip}: {status(chip)}" for chip, m in zip(chips, moods, strict=True) if m != "good"]
     return "; ".join([said, *others[:6]])
 
 
@@ -69,31 +91,61 @@ def sections(record: BuildRecord) -> list[Section]:
 
 def _summary(record: BuildRecord) -> Markup:
     chips = record.chips
-    cards = el("div", *(_card(chip) for chip in chips), class_="cards")
+    gate = record.request.gate or GateForm()
+    cards = el("div", *(_card(chip, gate) for chip in chips), class_=f"cards in-{_per_row(len(chips))}")
     rows = table((chip_row(chip) for chip in chips), "All chips", NUMERIC, class_="sortable")
     sentences = [*record.notes, *table_notes(chips)]
     return join((cards, more("The same as a table", rows) if len(chips) > 1 else None, notes(sentences)))
 
 
-def _card(chip: ChipForm) -> Markup:
+def _per_row(count: int) -> int:
+    """Returns how many cards stand in a row: at most four, and as even rows as there can be."""
+    return count if count < 4 else min((4, 3), key=lambda columns: -count % columns)
+
+
+def _card(chip: ChipForm, gate: GateForm) -> Markup:
     verdict = (chip.error.message if chip.error else "") or chip.verdict or chip.not_verified
+    verdict = verdict or (f"by the default gate: {chip.by_gate_only}" if chip.by_gate_only else "")
     return el(
         "article",
-        el("header", el("h3", chip.chip), pill(mood(chip), chip.status)),
+        el("header", el("h3", chip.chip), pill(mood(chip), status(chip))),
         el("p", chip.title, class_="muted"),
         el("p", verdict, class_=f"said {mood(chip)}") if verdict else None,
-        el("dl", *_figures(chip)),
+        _fixes(chip),
+        el("dl", *_figures(chip, gate)),
         class_=f"card {mood(chip)}",
     )
 
 
-def _figures(chip: ChipForm) -> Iterator[Markup]:
+def _fixes(chip: ChipForm) -> Markup | None:
+    """Returns what would mend a chip that failed: the hint of its error, and what helps against each cause found."""
+    hints = [chip.error.hint] if chip.error and chip.error.hint else []
+    hints += [f"{cause.cause} at {cause.tensor}: {cause.repair}" for cause in causes(chip)]
+    if not hints:
+        return None
+    return el("div", el("b", "To fix it"), *(el("p", with_commands(hint)) for hint in hints), class_="fix")
+
+
+def causes(chip: ChipForm) -> tuple[Cause, ...]:
+    """Returns why a chip that failed the gate loses accuracy, as far as that is known."""
+    return chip.diagnosis.causes if chip.diagnosis and chip.error else ()
+
+
+def _figures(chip: ChipForm, gate: GateForm) -> Iterator[Markup]:
     proof, estimates, memory, receipt = chip.verification, chip.estimates, chip.memory, chip.receipt
+    least, drop = gate.min_sqnr_db, gate.max_drop_points
     if proof and proof.sqnr_db is not None:
         exact = decibel(proof.sqnr_db)
-        yield figure("SQNR", exact if exact == "exact" else f"{exact} dB", f"against {proof.reference or FLOAT_MODEL}")
+        asked = "" if least is None else f"; gate {least:g} dB"
+        below = "bad" if least is not None and proof.sqnr_db < least else ""
+        value = exact if exact == "exact" else f"{exact} dB"
+        yield figure("SQNR", value, f"against {proof.reference or FLOAT_MODEL}{asked}", mood=below)
     if proof and proof.score is not None:
-        yield figure(proof.metric or "score", percent(proof.score), f"float {percent(proof.score_float)}")
+        lost = 100 * ((proof.score_float or 0.0) - proof.score)
+        asked = "" if drop is None else f"; gate {drop:g} points less"
+        below = "bad" if drop is not None and lost > drop else ""
+        note = f"float {percent(proof.score_float)}{asked}"
+        yield figure(proof.metric or "score", percent(proof.score), note, mood=below)
     if receipt:
         bar = meter(receipt.share, "good" if receipt.share >= 1 and proof else "warn")
         where = f"{receipt.on_npu} of {receipt.operators} operators{receipt.said_by}"
@@ -142,8 +194,8 @@ def _panel(chip: ChipForm, number: int, least: float | None) -> Markup:
     graph = chip.graph
     drawn = graph is not None and bool(graph.nodes)
     parts: list[Child] = [
-        el("h3", chip.chip, " ", pill(mood(chip), chip.status)),
-        _error(chip.error) if chip.error else None,
+        el("h3", chip.chip, " ", pill(mood(chip), status(chip))),
+        _error(chip.error, causes(chip)) if chip.error else None,
         el("p", chip.verdict, class_="said warn") if chip.verdict else None,
     ]
     if graph and drawn:
@@ -156,7 +208,7 @@ def _panel(chip: ChipForm, number: int, least: float | None) -> Markup:
         ]
     if graph:
         parts.append(notes(graph.notes))
-    parts += [_receipt(chip.receipt, drawn) if chip.receipt else None, _proof(chip)]
+    parts += [_receipt(chip.receipt, drawn) if chip.receipt else None, _proof(chip, least)]
     if rows := candidate_rows(chip.details):
         parts += [el("h4", "Compiled more than one way (estimates)"), table(rows, "Candidates", tuple(rows[0])[1:])]
     sentences, areas = memory_of(chip.details)
@@ -166,11 +218,12 @@ def _panel(chip: ChipForm, number: int, least: float | None) -> Markup:
     return join([*parts, notes(dict.fromkeys(note for artifact in chip.chain for note in artifact.notes))])
 
 
-def _error(error: ErrorForm) -> Markup:
+def _error(error: ErrorForm, found: Sequence[Cause]) -> Markup:
     return el(
         "div",
         el("p", el("strong", error.message or error.kind or "error")),
-        el("p", error.hint, class_="muted") if error.hint else None,
+        el("p", with_commands(error.hint)) if error.hint else None,
+        notes(with_commands(f"{c.cause} at {c.tensor}: {c.evidence}; {c.repair}") for c in found),
         notes(map(str, error.findings or ())),
         el("pre", "\n".join(error.last_lines), tabindex=0) if error.last_lines else None,
         class_="problem",
@@ -193,7 +246,7 @@ def _receipt(receipt: Receipt, drawn: bool) -> Markup:
     return join((el("h4", "Not on the NPU"), line, table(rows, "Operators elsewhere", ("MACs",))))
 
 
-def _proof(chip: ChipForm) -> Markup:
+def _proof(chip: ChipForm, least: float | None) -> Markup:
     proof = chip.verification
     if not proof:
         why = chip.not_verified or "the build did not get that far"
@@ -208,6 +261,7 @@ def _proof(chip: ChipForm) -> Markup:
             el("h4", "Proof"),
             el("p", said),
             table(rows, f"Outputs against {proof.reference or FLOAT_MODEL}", numeric),
+            el("p", JUDGED.format(least), class_="muted") if rows and least is not None else None,
             notes(proof.notes),
             notes([f"warning: {text}" for text in proof.warnings], "notes warn"),
             notes([sentence for each in proof.outputs.values() for sentence in each.lost]),

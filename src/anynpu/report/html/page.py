@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -112,10 +113,28 @@ def pill(mood: str, said: str) -> Markup:
     return el("span", el("span", SIGNS[mood], aria_hidden="true"), " ", said, class_=f"pill {mood}")
 
 
-def figure(name: str, value: Child, note: Child = None, tag: str = "") -> Markup:
+def figure(name: str, value: Child, note: Child = None, tag: str = "", mood: str = "") -> Markup:
     """Returns one figure of a card: its name, its value, and what it is measured against."""
     label = el("dt", name, el("span", tag, class_="tag") if tag else None)
-    return el("div", label, el("dd", value, el("small", note) if note else None), class_="figure")
+    return el("div", label, el("dd", value, el("small", note) if note else None), class_=f"figure {mood}".strip())
+
+
+COMMAND = re.compile(
+    r"`([^`]+)`"  # set as code by whoever wrote it
+    r"|((?:(?:pip|apt) install|anynpu tool [a-z]+)(?: [^\s,;()]+)+"  # a command with its words
+    r"|(?<![\w-])-(?:-[a-z][\w-]*|[A-Z])(?:[ =][\w.:/%-]+=[^\s,;()]+)?)"  # a flag, with NAME=VALUE where it has one
+)
+
+
+def with_commands(sentence: str) -> Markup:
+    """Returns a hint with every command and flag in it set as code that a click copies."""
+    parts: list[Child] = []
+    end = 0
+    for match in COMMAND.finditer(sentence):
+        command = match[1] or match[2]
+        parts += [sentence[end : match.start()], el("code", command, data_copy=command, class_="command")]
+        end = match.end()
+    return join([*parts, sentence[end:]])
 
 
 def meter(share: float, mood: str = "") -> Markup:

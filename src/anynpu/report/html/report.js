@@ -34,7 +34,7 @@
   });
   document.addEventListener("click", (event) => {
     const code = event.target.closest?.("[data-copy]");
-    if (code) navigator.clipboard?.writeText(code.dataset.copy).then(() => { code.textContent = "copied"; setTimeout(() => { code.textContent = code.dataset.copy.slice(0, 12); }, 900); }, () => {});
+    if (code) navigator.clipboard?.writeText(code.dataset.copy).then(() => { const shown = code.textContent; code.textContent = "copied"; setTimeout(() => { code.textContent = shown; }, 900); }, () => {});
   });
   const factor = { k: 1e3, M: 1e6, G: 1e9 };
   const value = (text) => { const m = /^-?[\d,.]+(?:e-?\d+)?/.exec(text); return m ? parseFloat(m[0].replaceAll(",", "")) * (factor[text.slice(m[0].length).trim()[0]] || 1) : NaN; };
