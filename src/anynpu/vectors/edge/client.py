@@ -219,7 +219,12 @@ class EdgeStore:
             try:
                 number = listening.fileno()
                 self._process = tool.attend(
-                    "anynpu.vectors.edge.server", str(self.folder), str(number), descriptors=[number], output=output
+                    "anynpu.vectors.edge.server",
+                    str(self.folder),
+                    str(number),
+                    descriptors=[number],
+                    output=output,
+                    environment={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a thread more waits for a busy core
                 )
             finally:
                 os.close(output)

@@ -24,6 +24,7 @@ from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolMissing,
 from anynpu.tensors import Array
 from anynpu.tool import version_of
 from anynpu.vectors.base import AnyOf, CollectionSpec, Condition, Field, Filter, HasId, Json, Match, PointId, Row
+from anynpu.vectors.edge.mirror import Mirror
 
 LINKS, BUILD_BREADTH, SEARCH_BREADTH = 16, 100, 48
 SMALL, SMALL_BREADTH = 32_000, 160
@@ -68,7 +69,8 @@ class Shard:
         self.dirty = False
         self.log_bytes = 0
         self.points = self.count(None)
-        """At most this many: those written again are counted again, and none that was deleted is taken off."""
+        """At most so many: those written again are counted again, and none that was deleted is taken off."""
+        self.mirror: Mirror | None = None
 
     @classmethod
     def create(cls, path: Path, spec: CollectionSpec) -> Shard:
@@ -77,6 +79,7 @@ class Shard:
         with engine_errors(str(path)):
             path.mkdir(parents=True)
             shard = cls(path, edge.EdgeShard.create(str(path), _config(spec)))
+            shard.mirror = Mirror(spec.space.width)
             for each in spec.fields:
                 shard._update(edge.UpdateOperation.create_field_index(each.key, _schema(each)))
         return shard
@@ -110,11 +113,28 @@ class Shard:
             self._update(edge.UpdateOperation.upsert_points(points))
         self.points += len(points)
         self.log_bytes += vectors.nbytes * 2
+        if self.mirror is not None and self.mirror.fits(len(points)):
+            self.mirror.put(ids, vectors)
+        else:
+            self.mirror = None
 
     def delete(self, ids: Sequence[PointId]) -> None:
         with engine_errors(str(self.path)):
             self._update(_edge().UpdateOperation.delete_points(list(ids)))
+        if self.mirror is not None:
+            self.mirror.remove(ids)
         self.log_bytes += 64 * len(ids)
+
+    def mirrored(self, width: int) -> None:
+        """Reads its vectors into memory, if there is room for them."""
+        mirror = Mirror(width)
+        if not mirror.fits(self.points):
+            return
+        rows = self.scroll(None, None, self.points, with_vector=True) if self.points else []
+        for row in rows:
+            if row.vector is not None:
+                mirror.put([row.id], row.vector[None])
+        self.mirror = mirror
 
     def existing(self, ids: Sequence[PointId]) -> list[PointId]:
         """Returns those of the ids that have a point here."""
@@ -173,6 +193,11 @@ class Shard:
         with engine_errors(str(self.path)):
             return [(point.score, _row(point)) for point in self._shard.query(request)]
 
+    def scores(self, request: Any) -> list[tuple[float, PointId]]:
+        """Returns the score and the id of what a request of `nearest` finds."""
+        with engine_errors(str(self.path)):
+            return [(point.score, _id(point.id)) for point in self._shard.query(request)]
+
     def optimize(self) -> None:
         with engine_errors(str(self.path)):
             self._shard.optimize()
@@ -230,8 +255,17 @@ def _available_bytes() -> int:
     return 0
 
 
-def nearest(vector: Array, limit: int, where: Filter | None, with_vector: bool, exact: bool, points: int) -> Any:
-    """Returns a request for those of `points` points that are nearest to a vector."""
+def nearest(
+    vector: Array,
+    limit: int,
+    where: Filter | None,
+    exact: bool,
+    points: int,
+    *,
+    rows: bool,
+    with_vector: bool = False,
+) -> Any:
+    """Returns a request for those of `points` points that are nearest to a vector: `rows`, or ids and scores alone."""
     edge = _edge()
     breadth = SMALL_BREADTH if points <= SMALL else SEARCH_BREADTH if where is None else FILTERED_BREADTH
     breadth = max(breadth, 2 * limit)
@@ -246,7 +280,7 @@ def nearest(vector: Array, limit: int, where: Filter | None, with_vector: bool, 
         query=edge.Query.Nearest(vector.tolist()),
         params=params,
         filter=_filter(where),
-        with_payload=True,
+        with_payload=rows,
         with_vector=with_vector,
     )
 

@@ -34,8 +34,8 @@ from anynpu.vectors.edge.engine import Shard, nearest, sync
 from anynpu.vectors.edge.wire import id_order
 
 SPEC, LAYOUT, BUILDING = "collection.json", "layout.json", "building"
-SLICE = 1000
-"""A tail of this many points is worth an index of its own."""
+SLICE, MOST_SLICE, SLICE_RATIO = 1000, 2000, 32
+"""A tail of so many points is worth an index of its own: more where the base has 32 times as many, up to a limit."""
 IDLE_S, IDLE_SLICE = 5.0, 100
 """This many points are worth one when nothing has been written for a while."""
 RETRY_S = 60.0
@@ -95,6 +95,9 @@ class Layers:
             for name in self.layout.names:
                 self._shards[name] = Shard.load(folder / name)
             self._reconcile()
+            for name in (self.layout.tail, self.layout.sealed):
+                if name:
+                    self._shards[name].mirrored(self.spec.space.width)
         except BaseException:
             self.close()
             raise
@@ -195,11 +198,23 @@ class Layers:
         """Returns the nearest points of all layers, best first."""
         shards = [shard for shard in self.shards if not shard.empty]
         points = sum(shard.points for shard in shards)
-        request = nearest(vector, limit, where, with_vector, exact, points)
         if len(shards) == 1:
-            return shards[0].query(request)
-        found = [pair for shard in shards for pair in shard.query(request)]
-        return heapq.nsmallest(limit, found, key=lambda pair: (-pair[0], id_order(pair[1].id)))
+            return shards[0].query(nearest(vector, limit, where, exact, points, rows=True, with_vector=with_vector))
+        request = nearest(vector, limit, where, exact, points, rows=False)
+        scored = [
+            (score, id, shard)
+            for shard in shards
+            for score, id in (
+                shard.mirror.scores(vector, limit) if shard.mirror and where is None else shard.scores(request)
+            )
+        ]
+        best = sorted(scored, key=lambda each: (-each[0], id_order(each[1])))[:limit]
+        # Rows are read of the best alone: of every layer's best that would take longer than to find them.
+        rows: dict[PointId, Row] = {}
+        for shard in shards:
+            if ids := [id for _, id, holder in best if holder is shard]:
+                rows |= {row.id: row for row in shard.retrieve(ids, with_vector)}
+        return [(score, rows[id]) for score, id, _ in best]
 
     def retrieve(self, ids: Sequence[PointId], with_vector: bool) -> list[Row]:
         rows = {row.id: row for shard in self.shards for row in shard.retrieve(ids, with_vector)}
@@ -251,9 +266,13 @@ class Layers:
 
     def _begin(self) -> None:
         layout = self.layout
-        points = self._shards[layout.tail].count(None)
+        tail = self._shards[layout.tail]
         idle = time.monotonic() - self.written_at > IDLE_S
-        due = points >= SLICE or (idle and points >= IDLE_SLICE)
+        enough = min(max(SLICE, self._shards[layout.base].points // SLICE_RATIO if layout.base else 0), MOST_SLICE)
+        if tail.points < enough and not (idle or self.wanted or layout.sealed):
+            return
+        points = tail.count(None)
+        due = points >= enough or (idle and points >= IDLE_SLICE)
         if self.wanted and not points and not layout.sealed and not layout.middle:
             self.wanted = False
         if time.monotonic() < self._retry_at or not (due or self.wanted or layout.sealed):

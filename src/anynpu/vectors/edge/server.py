@@ -170,6 +170,7 @@ class Server:
             while time.monotonic() < until:
                 if ready := self._selector.select(0):
                     return ready
+                os.sched_yield()
         return self._selector.select(
             0.0 if self._work else 0.005 if self._waiting else 0.02 if self._building() else 0.2
         )

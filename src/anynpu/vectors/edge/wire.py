@@ -27,7 +27,8 @@ MOST_BYTES = 256 << 20
 CHUNK = 1 << 16
 SPIN_S = 0.001 if len(os.sched_getaffinity(0)) > 1 else 0.0
 """Whoever waits looks again and again for so long before it sleeps, where the other side was as quick the last time.
-A core that has slept takes a tenth of a millisecond to wake up, and the next query takes twice as long on it."""
+A core that has slept takes a tenth of a millisecond to wake up, and the next query takes twice as long on it. Between
+two looks it lets others run: the kernel may have put the other side, or a client that writes, on the same core."""
 NO_VECTORS = np.zeros(0, np.float32)
 KINDS: dict[str, Callable[..., Condition]] = {
     "match": Match,
@@ -97,6 +98,7 @@ def _first(connection: socket.socket, spin_s: float) -> bytes:
     while until and time.perf_counter() < until:
         with suppress(BlockingIOError):
             return _some(connection, CHUNK, socket.MSG_DONTWAIT)
+        os.sched_yield()
     return _some(connection, CHUNK)
 
 
