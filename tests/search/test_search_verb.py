@@ -141,6 +141,8 @@ def test_what_eight_bits_cost_is_measured_on_the_pictures(ask, built):
         (("red", "--since", "2024-02-01", "--until", "2024-01-01"), 2, "--until is before --since"),
         (("red", "--top", "0"), 2, "--top"),
         (("index", "none"), 2, "no such folder"),
+        (("index", ".", "--store", "vectors"), 2, "--store takes the URL of a Qdrant server"),
+        (("index", ".", "--store", "qdrant:6333"), 2, "http://HOST:6333"),
         (("forget", "none"), 2, "nothing of it is indexed"),
         (("red", "--index", "nowhere"), 2, "there is no index"),
         (("page", "--host", "0.0.0.0", "--port", "0"), 2, "would see the pictures"),

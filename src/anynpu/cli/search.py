@@ -120,8 +120,16 @@ def search() -> None:
     """
 
 
-@verb(IndexAsked, group=search)
-def index(asked: IndexAsked) -> int:
+@search.command()
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path))
+@INDEX
+@flags.apply(MODELS)
+@click.option(
+    "--store", metavar="URL", help="Keep the vectors in the Qdrant server at this URL, not in the index's folder."
+)
+@click.option("--token", metavar="TOKEN", envvar="ANYNPU_SEARCH_TOKEN", help="API key of --store.")
+@flags.apply(flags.COMMON)
+def index(folders: tuple[Path, ...], **given: Any) -> int:
     """Index folders, or bring their index up to date.
 
     Every content is computed once, whatever it is called and wherever it lies; a run that is interrupted goes on where
@@ -134,6 +142,12 @@ def index(asked: IndexAsked) -> int:
     anynpu search index ~/notes --text-model minilm/cpu
     anynpu search index ~/Pictures ~/notes
     """
+    store = given["store"]
+    if store is not None and not store.startswith(("http://", "https://")):
+        raise ConfigError(
+            f"--store takes the URL of a Qdrant server, not {store!r}",
+            "write it as http://HOST:6333; for vectors in a folder choose the index's with --index",
+        )
     status = 0
     summaries: list[tuple[Path, Summary]] = []
     with opened_index(asked, ("image", "question", "text"), asked, new=True) as opened:
