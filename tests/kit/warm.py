@@ -64,7 +64,7 @@ class Warm:
     ) -> subprocess.CompletedProcess[str]:
         """Calls anynpu, as `subprocess.run` with captured text does."""
         assert self._socket is not None, "ask `fits` first"
-        wanted = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
+        wanted = {"arguments": [os.fspath(word) for word in arguments], "cwd": str(cwd), "env": dict(env)}
         status, told = os.pipe()
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, os.fdopen(status, "rb", 0) as news:
             nothing = os.open(os.devnull, os.O_RDONLY)

@@ -120,16 +120,8 @@ def search() -> None:
     """
 
 
-@search.command()
-@click.argument("folders", nargs=-1, required=True, metavar="FOLDER...", type=click.Path(path_type=Path))
-@INDEX
-@flags.apply(MODELS)
-@click.option(
-    "--store", metavar="URL", help="Keep the vectors in the Qdrant server at this URL, not in the index's folder."
-)
-@click.option("--token", metavar="TOKEN", envvar="ANYNPU_SEARCH_TOKEN", help="API key of --store.")
-@flags.apply(flags.COMMON)
-def index(folders: tuple[Path, ...], **given: Any) -> int:
+@verb(IndexAsked, group=search)
+def index(asked: IndexAsked) -> int:
     """Index folders, or bring their index up to date.
 
     Every content is computed once, whatever it is called and wherever it lies; a run that is interrupted goes on where
@@ -142,10 +134,9 @@ def index(folders: tuple[Path, ...], **given: Any) -> int:
     anynpu search index ~/notes --text-model minilm/cpu
     anynpu search index ~/Pictures ~/notes
     """
-    store = given["store"]
-    if store is not None and not store.startswith(("http://", "https://")):
+    if asked.store_ and not asked.store_.startswith(("http://", "https://")):
         raise ConfigError(
-            f"--store takes the URL of a Qdrant server, not {store!r}",
+            f"--store takes the URL of a Qdrant server, not {asked.store_!r}",
             "write it as http://HOST:6333; for vectors in a folder choose the index's with --index",
         )
     status = 0

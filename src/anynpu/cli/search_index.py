@@ -39,7 +39,7 @@ class IndexModels:
     )
     text_model: Path | None = flag("Sentences to vectors, for documents.", None, metavar="ARTIFACT")
     store_: str = flag(
-        "Keep the vectors in this Qdrant server, not in the index's folder.", "", "--store", metavar="URL"
+        "Keep the vectors in the Qdrant server at this URL, not in the index's folder.", "", "--store", metavar="URL"
     )
     token: str = flag("API key of --store.", "", metavar="TOKEN", envvar="ANYNPU_SEARCH_TOKEN")
 

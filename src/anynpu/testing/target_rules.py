@@ -138,7 +138,9 @@ def tools_are_told_without_importing(case: TargetCase) -> None:
     room = case.folder / "tools"
     room.mkdir()
     where = whereabouts(type(case.target))
-    answer = tool.call("anynpu.testing.child:probe_tools", where, scratch=room, log=room / "log.txt")
+    # With the whole environment it is a fresh process, which has imported nothing yet.
+    log = room / "log.txt"
+    answer = tool.call("anynpu.testing.child:probe_tools", where, scratch=room, log=log, whole_environment=True)
     require(not answer["imported"], f"listing it imports {', '.join(answer['imported'])}")
     require(not answer["by_tools"], f"tools() imports {', '.join(answer['by_tools'])}")
     if "error" in answer:

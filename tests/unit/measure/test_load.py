@@ -218,7 +218,7 @@ def test_a_twin_claims_no_time_of_the_npu():
 def test_drift_is_reported():
     class Drifts(Model):
         def run(self, inputs):
-            time.sleep(0.0005 + 0.00003 * self.runs)
+            time.sleep(0.0005 + 0.0001 * self.runs)
             return super().run(inputs)
 
     assert any("drift: the latency rises" in w for w in record(Drifts(), runs=120)["warnings"])
