@@ -51,6 +51,7 @@ def build(
     require_npu: float | str = 1.0,
     min_sqnr: float | None = None,
     max_drop: float | None = None,
+    strict_calibration: bool = False,
     ckpt: str | PathLike[str] = "",
     trust_checkpoint: bool = False,
     arg: Mapping[str, Any] | None = None,
@@ -83,6 +84,7 @@ def build(
             require_npu=parse_share(require_npu) if isinstance(require_npu, str) else float(require_npu),
             gate=_gate(min_sqnr, max_drop),
             origins=_origins(require_npu, min_sqnr, max_drop),
+            strict_calibration=strict_calibration,
         )
         if output is not None:
             check_output(Path(output), overwrite, [source.model, request.data, request.test], store.cache)

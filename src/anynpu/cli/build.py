@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
@@ -40,7 +40,14 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build(options.ModelFlags, options.DataFlags, Output, options.GateFlags, Plan):
+class Strictness:
+    """What else is a shortfall."""
+
+    strict_calibration: bool = flag("End with status 7 where the calibration samples are not enough.", False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build(options.ModelFlags, options.DataFlags, Output, options.GateFlags, Strictness, Plan):
     """A model to build, for which chips, and what the results must reach."""
 
 
@@ -56,6 +63,7 @@ def build(asked: Build) -> int:
     anynpu build -m net.onnx -t hxwe2 --data photos/ -P size=96x96 -P resize=stretch -o out
     """
     request, store = asked.judged(asked.request(asked.source())), asked.store()
+    request = replace(request, strict_calibration=asked.strict_calibration)
     if asked.plan:
         return _show_plan(request, store, asked.format)
     if not asked.output:

@@ -11,6 +11,7 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, DeviceError, IntegrityError
+from anynpu.measure.adequacy import expected_loss, outside
 from anynpu.measure.fidelity import compare_arrays, compare_outputs
 from anynpu.measure.kernels import kernel_notes
 from anynpu.measure.metrics import at_chance, score
@@ -20,10 +21,12 @@ from anynpu.measure.refusals import refusal, second_opinions
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.variation import BURIED_DB, ENOUGH_SAMPLES, FLOOR_DB
 from anynpu.records.build import FLOAT_MODEL, Verification
+from anynpu.records.calibration import FILE as CALIBRATION
+from anynpu.records.calibration import Calibration
 from anynpu.records.shared import Fidelity
 from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
 from anynpu.runtime.versions import versions_of
-from anynpu.schema import to_dict
+from anynpu.schema import from_dict, read_json, to_dict
 from anynpu.tensors import Array, TensorSpec, by_name
 
 MACS_BUDGET = 6_000_000_000
@@ -187,6 +190,12 @@ def verify(
         first = next(iter(samples))
         turns = (lambda: run_real(float_session, first, like), lambda: run_real(session, first, like))
         result["warnings"] += slower_than_float(*turns)
+    intervals = [found for name in expected if (found := expected_loss(expected[name], got[name])) is not None]
+    result["expected_sqnr_db"] = min(intervals, key=sum, default=None)
+    if any(entry.path == CALIBRATION for entry in subject.manifest.files) and truth.manifest.format == "onnx":
+        calibration: Calibration = from_dict(Calibration, read_json(subject.file(CALIBRATION)), CALIBRATION)
+        held, far = outside(truth, samples, calibration.limits)
+        result |= {"held_against_ranges": held, "outside": [to_dict(each) for each in far]}
     if metric and samples.labels is not None:
         result["metric"] = metric
         result["score_float"] = score(metric, dict(samples.inputs), expected, samples.labels)

@@ -11,6 +11,7 @@ from anynpu import plugins, schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsupported
 from anynpu.measure import sources
+from anynpu.measure.adequacy import MIN_DISTINCT, judge_calibration
 from anynpu.measure.threshold import sentences
 from anynpu.measure.verify import Gate, judge
 from anynpu.nursery import warm_children
@@ -23,6 +24,8 @@ from anynpu.pipeline.stream_error import add_stream_errors
 from anynpu.platform import Platform
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.build import FLOAT_MODEL, GraphForm, StageTiming, Verification
+from anynpu.records.calibration import FILE as CALIBRATION
+from anynpu.records.calibration import Adequacy, Calibration
 from anynpu.records.diagnosis import Diagnosis
 from anynpu.runtime.base import choose
 from anynpu.source.load import identify
@@ -31,8 +34,9 @@ from anynpu.targets.data import require_data
 
 NOT_EXECUTED = "not executed"
 """The result of a chip whose file was made and proves nothing yet."""
-NO_REFERENCE = ("degenerate-output", "non-finite-output", "differing values")
-"""Shortfalls that say what is wrong already: the float model itself, or a value that a compiler did not repeat."""
+NO_REFERENCE = ("degenerate-output", "non-finite-output", "differing values", "calibration")
+"""Shortfalls that say what is wrong already: the float model itself, a value that a compiler did not repeat, or the
+samples."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class ChipResult:
     verification: Verification | None = None
     evidence: Artifact | None = None
     graph: GraphForm | None = None
+    calibration: Adequacy | None = None
     diagnosis: Diagnosis | None = None
     not_verified: str = ""
     error: AnyNpuError | None = None
@@ -149,6 +154,7 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
             result.chips.append(ChipResult(chip.name, chip, error=broken[chip.name]))
         else:
             result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed))
+    result.notes += _calibration_notes(result.chips)
     result.notes += [*sentences(request.thresholds), *_without_effect(request, chips, steps.metric)]
     result.timings = tuple(timed.stages)
     result.notes += steps.notes
@@ -222,9 +228,12 @@ def _build_chip(
         if len(made) > 1 and getattr(links[-1].target, "repeats", False):
             found = _repeated(steps, platform, made, result)
         found = found or _proof(steps, platform, made, result, oracle)
+        found["calibration"] = _adequacy(made, found.get("verification"))
         _judge_degenerate(result.model)
         if verification := found.get("verification"):
             judge(verification, steps.request.gate)
+        if steps.request.strict_calibration:
+            _require_adequate(found["calibration"])
         found["verdict"] = fallback(made[-1], platform, steps.request.require_npu)
     except AnyNpuError as error:
         found["error"] = error
@@ -235,6 +244,41 @@ def _build_chip(
     seconds = round(time.monotonic() - started, 3)
     timings = timed.of(platform.name)
     return ChipResult(platform.name, platform, tuple(made), seconds=seconds, timings=timings, **found)
+
+
+def _adequacy(made: Sequence[Artifact], proof: Verification | None) -> Adequacy | None:
+    """Returns whether the calibration samples of a chain were enough; None where nothing was calibrated here."""
+    kept = next((a for a in made if any(entry.path == CALIBRATION for entry in a.manifest.files)), None)
+    if kept is None:
+        return None
+    calibration = schema.from_dict(Calibration, schema.read_json(kept.file(CALIBRATION)), CALIBRATION)
+    return judge_calibration(calibration, *(proof.held_against_ranges, proof.outside) if proof else (0, ()))
+
+
+def _require_adequate(adequacy: Adequacy | None) -> None:
+    """Raises where calibration samples were not enough and the user wants them to be."""
+    if adequacy is not None and not adequacy.adequate:
+        hint = "give more samples, like those that the model will see; without --strict-calibration this is a note"
+        count = float(adequacy.distinct)
+        raise AccuracyError("; ".join(adequacy.reasons), "calibration", count, float(MIN_DISTINCT), hint=hint)
+
+
+def _calibration_notes(chips: Sequence[ChipResult]) -> list[str]:
+    """Returns the sentences that say whether samples were enough, and what loss new ones will have."""
+    said: dict[str, list[str]] = {}
+    for chip in chips:
+        if chip.calibration is not None:
+            said.setdefault(chip.calibration.sentence, []).append(chip.chip)
+    notes = [sentence if len(said) == 1 else f"{', '.join(names)}: {sentence}" for sentence, names in said.items()]
+    intervals = [
+        f"{chip.chip} {low:.1f} to {high:.1f} dB"
+        for chip in chips
+        if chip.calibration is not None and chip.verification is not None and chip.verification.expected_sqnr_db
+        for low, high in [chip.verification.expected_sqnr_db]
+    ]
+    if intervals:
+        notes.append(f"new samples like these are expected at (90 %): {', '.join(intervals)}")
+    return notes
 
 
 def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> dict[str, Any]:

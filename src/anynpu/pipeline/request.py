@@ -36,6 +36,8 @@ class Request:
     options: Mapping[str, str] = field(default_factory=dict)
     require_npu: float = 1.0
     gate: Gate = field(default_factory=Gate)
+    strict_calibration: bool = False
+    """Whether too few calibration samples are a shortfall like one of the gate."""
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where the settings of the gate came from: a flag, a file or an environment variable."""
 

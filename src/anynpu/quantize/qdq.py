@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from anynpu.errors import IntegrityError, ToolFailed
+from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.bias import ChannelMeans, channel_means, lost_mean, rounding_error
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.gates import level_gates
@@ -23,6 +24,7 @@ from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.silu import is_silu, merge_silu
 from anynpu.quantize.smooth import smooth
 from anynpu.quantize.whole import Whole, whole_operators, without_rounding
+from anynpu.records.calibration import Calibration
 from anynpu.tensors import Array
 
 # Per-channel QuantizeLinear begins here.
@@ -35,9 +37,14 @@ _BORDER_OPERATORS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def write_qdq(
-    model: onnx.ModelProto, data: Dataset, plan: QuantPlan, progress: Progress | None = None
+    model: onnx.ModelProto,
+    data: Dataset,
+    plan: QuantPlan,
+    progress: Progress | None = None,
+    report: Callable[[Calibration], None] | None = None,
 ) -> onnx.ModelProto:
-    """Returns the model with QuantizeLinear and DequantizeLinear pairs that carry our ranges."""
+    """Returns the model with QuantizeLinear and DequantizeLinear pairs that carry our ranges; `report` takes what the
+    samples say of them."""
     prepared = prepare(model)
     if plan.activations == "float32":
         return prepared
@@ -47,7 +54,10 @@ def write_qdq(
         levelled = level_gates(prepared, data)
     whole = whole_operators(prepared.graph)
     nodes, unrounded = whole.nodes | levelled.nodes, whole.unrounded | levelled.unrounded
-    ranges = model_ranges(prepared, data, plan, progress)
+    observed = SampleLimits()
+    ranges = model_ranges(prepared, data, plan, progress, observed)
+    if report is not None:
+        report(calibration(observed, ranges, data))
     if plan.bias_correction:
         means = channel_means(runner(prepared), data, weighted_inputs(prepared), ranges, plan)
         correct_biases(prepared, means, plan.weights == "per-channel")
@@ -85,12 +95,16 @@ def _store_constants(graph: onnx.GraphProto) -> None:
 
 
 def model_ranges(
-    model: onnx.ModelProto, data: Dataset, plan: QuantPlan, progress: Progress | None = None
+    model: onnx.ModelProto,
+    data: Dataset,
+    plan: QuantPlan,
+    progress: Progress | None = None,
+    observed: SampleLimits | None = None,
 ) -> dict[str, Range]:
     """Returns the range of every floating-point activation of the model over the data."""
     whole = {value.name for value in model.graph.output}
     how = plan.method, plan.percentile, plan.bits, plan.symmetric
-    return collect(runner(model), data, *how, progress, whole, followers(model.graph))
+    return collect(runner(model), data, *how, progress, whole, followers(model.graph), observed)
 
 
 def runner(model: onnx.ModelProto) -> Callable[[dict[str, Array]], dict[str, Array]]:

@@ -20,6 +20,7 @@ from anynpu.quantize.followers import Followed, Follower
 from anynpu.tensors import Array, Quantization
 
 if TYPE_CHECKING:
+    from anynpu.quantize.adequacy import SampleLimits
     from anynpu.quantize.calibration import Dataset
 
 METHODS = ("auto", "minmax", "percentile", "mse", "entropy")
@@ -92,12 +93,14 @@ class RangeCollector:
         bits: int = 8,
         symmetric: bool = False,
         followers: Mapping[str, Follower] = NONE,
+        observed: SampleLimits | None = None,
     ) -> None:
         if method not in METHODS:
             raise ConfigError(f"no such range method: {method}", "known: " + ", ".join(METHODS))
         if not 50.0 < percentile <= 100.0:
             raise ConfigError(f"percentile {percentile} is not above 50 and at most 100")
         self.method, self.percentile, self.bits, self.symmetric = method, percentile, bits, symmetric
+        self._observed = observed
         self._limits: dict[str, Range] = {}
         self._histograms: dict[str, Histogram] = {}
         self._followed = {name: Followed(each) for name, each in followers.items() if method == "auto"}
@@ -114,6 +117,8 @@ class RangeCollector:
             low, high = float(array.min()), float(array.max())
             if not (np.isfinite(low) and np.isfinite(high)):
                 raise IntegrityError(f"tensor {name} holds NaN or infinite values at calibration sample {sample}")
+            if self._observed is not None:
+                self._observed.observe(name, low, high)
             old = self._limits.get(name)
             self._limits[name] = Range(low, high) if old is None else Range(min(old.min, low), max(old.max, high))
             if name in self._followed:
@@ -156,13 +161,15 @@ def collect(
     progress: Progress | None = None,
     whole: Collection[str] = (),
     followers: Mapping[str, Follower] = NONE,
+    observed: SampleLimits | None = None,
 ) -> dict[str, Range]:
     """Returns the range of every floating-point tensor that `run` gives for the samples of `data`.
 
     Tensors named in `whole` are not clipped, whatever the method: a model's outputs are its answers, and in the score
-    maps of a detector the few values far above all others are the objects. `followers` are as for `RangeCollector`.
+    maps of a detector the few values far above all others are the objects. `followers` are as for `RangeCollector`;
+    `observed` takes the limits of each sample.
     """
-    collector = RangeCollector(method, percentile, bits, symmetric, followers)
+    collector = RangeCollector(method, percentile, bits, symmetric, followers, observed)
     total = data.count * collector.passes
     for step in range(total):
         sample = step % data.count

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing
+from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.bias import channel_means
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.equalize import ChannelPeaks
@@ -179,7 +180,8 @@ def quantize_file(
     channels around its normalisations are equally loud.
 
     Operators that ai-edge-quantizer leaves in floating point are named in the figures, and the factors of the channels
-    that were equalised, by the tensor of the float file: inner values of the two files differ by them.
+    that were equalised, by the tensor of the float file: inner values of the two files differ by them. `calibration` is
+    what the samples say of their ranges.
     """
     if plan.activations == "uint8":
         raise ConfigError("TFLite has no uint8 activations: its kernels are int8 or int16", "choose int8")
@@ -197,14 +199,18 @@ def quantize_file(
             factors |= lifted
         original = _equalized(original, data, factors)
         model = read_model(original)
-    ranges = file_ranges(original, data, plan, progress, followers)
+    observed = SampleLimits()
+    ranges = file_ranges(original, data, plan, progress, followers, observed)
     if plan.bias_correction:
         means = channel_means(runner(original), data, weighted_inputs(model), ranges, plan)
         correct_biases(model, means, plan.weights == "per-channel")
     calibrated = time.perf_counter()
     content = (write or _named)(pack_model(model), ranges, plan)
     seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
-    return _written(content, read_model(content), out, plan, data, seconds) | {"equalized": factors}
+    return _written(content, read_model(content), out, plan, data, seconds) | {
+        "equalized": factors,
+        "calibration": calibration(observed, ranges, data, factors),
+    }
 
 
 def _named(content: bytes, ranges: Mapping[str, Range], plan: QuantPlan) -> bytes:
@@ -274,12 +280,13 @@ def file_ranges(
     plan: QuantPlan,
     progress: Progress | None = None,
     followers: Finder | None = None,
+    observed: SampleLimits | None = None,
 ) -> dict[str, Range]:
     """Returns the range of every activation of a float .tflite file over the data."""
     whole = border_names(read_model(content))[1]
     behind = followers(content) if followers is not None else {}
     run, how = runner(content), (plan.method, plan.percentile, plan.bits, plan.symmetric)
-    return collect(run, data, *how, progress, whole, behind)
+    return collect(run, data, *how, progress, whole, behind, observed)
 
 
 def runner(content: bytes, names: Sequence[str] = ()) -> Callable[[dict[str, Array]], dict[str, Array]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from anynpu.records.calibration import Adequacy, OutsideSample
 from anynpu.records.diagnosis import Diagnosis
 from anynpu.records.shared import ErrorForm, Fidelity, Threshold
 from anynpu.schema import Whole, about, rest
@@ -151,6 +152,9 @@ class Verification:
     reference: str = about("what it was compared with, where that is not the float model", FLOAT_MODEL)
     sqnr_db: float | None = about("of the worst output", None)
     cosine: float | None = about("of the worst output", None)
+    expected_sqnr_db: tuple[float, float] | None = about("in which 90 % of the time the SQNR of new samples lies", None)
+    held_against_ranges: int = about("how many samples were held against the calibrated ranges", 0)
+    outside: tuple[OutsideSample, ...] = about("samples that lie outside of calibrated ranges", ())
 
     def __post_init__(self) -> None:
         for name in ("sqnr_db", "cosine"):
@@ -276,6 +280,7 @@ class ChipForm(Whole):
     seconds: float
     timings: tuple[StageTiming, ...] = ()
     graph: GraphForm | None = about("the operators in order: where each runs, its cost, its outputs' error", None)
+    calibration: Adequacy | None = about("whether the calibration samples were enough", None)
     diagnosis: Diagnosis | None = about("where the accuracy is lost, of a chip that failed the gate", None)
 
     @property

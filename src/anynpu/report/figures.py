@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from anynpu.records.build import FLOAT_MODEL, ChipForm, DetailsForm, StageTiming, Verification
 from anynpu.report.memory import sections
 
+SHOWN = 5
+"""How many tensors and samples of a calibration are listed; the record has them all."""
 UNKNOWN = "which says nothing of how far that is from the model it was quantised from"
 
 
@@ -161,3 +163,21 @@ def timing_rows(timings: Sequence[StageTiming]) -> list[dict[str, str]]:
         }
         for stage in timings
     ]
+
+
+def calibration_lines(chip: ChipForm) -> list[str]:
+    """Returns what is to be said of a chip's calibration: whether it is enough, what moves and what lies outside."""
+    said = chip.calibration
+    if said is None:
+        return []
+    lines = [said.sentence]
+    lines += [f"moves: {each.tensor}, {each.growth:.0%} wider with twice as many" for each in said.moving[:SHOWN]]
+    lines += [
+        f"outside: verification sample {each.sample} at {each.tensor}, by {each.excess:.0%} of its width"
+        for each in said.outside[:SHOWN]
+    ]
+    proof = chip.verification
+    if proof is not None and proof.expected_sqnr_db is not None:
+        low, high = proof.expected_sqnr_db
+        lines.append(f"new samples like these are expected at {low:.1f} to {high:.1f} dB (90 %)")
+    return lines

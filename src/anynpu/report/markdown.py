@@ -13,7 +13,16 @@ from anynpu.records.eval import EvalRecord
 from anynpu.records.load import Record
 from anynpu.records.sweep import SweepRecord
 from anynpu.report import facts
-from anynpu.report.figures import candidate_rows, chip_row, count, percent, table_notes, timing_rows, versions_text
+from anynpu.report.figures import (
+    calibration_lines,
+    candidate_rows,
+    chip_row,
+    count,
+    percent,
+    table_notes,
+    timing_rows,
+    versions_text,
+)
 from anynpu.report.memory import memory_of
 
 MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|[`|*\[\]<]|&(?=#|\w+;)|__|~~")
@@ -126,6 +135,7 @@ def _proof(chip: ChipForm) -> list[str]:
     where = "held-out samples" if proof.held_out else "of the calibration samples"
     stands = " (the model before the last compiler)" if proof.stands_for else ""
     notes = [f"- {plain(note)}" for note in proof.notes]
+    notes += [f"- {plain(line)}" for line in calibration_lines(chip)]
     notes += [f"- **warning: {plain(text)}**" for text in proof.warnings]
     notes += [f"- {plain(sentence)}" for each in proof.outputs.values() for sentence in each.lost]
     by = plain(f"{proof.executed}{versions_text(proof.versions)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
 from anynpu.source.onnx_file import read
 from anynpu.targets.base import NoFacts, Work
-from anynpu.targets.quantising import bare, emit, needs_samples
+from anynpu.targets.quantising import bare, emit, keep_calibration, needs_samples
 
 
 class Cpu:
@@ -57,6 +58,7 @@ def write(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, An
 
     options = schema.from_dict(QuantPlan, plan, "plan")
     source = onnx.load(Artifact.open(Path(model)).main)
-    quantised = write_qdq(source, dataset(Path(data)), options, progress=tool.report_progress)
+    report = partial(keep_calibration, result=Path(out))
+    quantised = write_qdq(source, dataset(Path(data)), options, tool.report_progress, report)
     onnx.save(quantised, out)
     return options.to_json()

@@ -9,6 +9,8 @@ from typing import Any
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.quantize.plan import QuantPlan
+from anynpu.records.calibration import FILE as CALIBRATION
+from anynpu.records.calibration import Calibration
 from anynpu.targets.base import Work
 from anynpu.targets.data import require_data
 
@@ -27,6 +29,11 @@ def emit(function: str, model: Artifact, data: Artifact | None, plan: QuantPlan,
         "out": str(result),
     }
     return tool.call(function, arguments, scratch=result.parent.parent, log=work.log, progress=work.progress)
+
+
+def keep_calibration(calibration: Calibration, result: Path) -> None:
+    """Writes what the samples say of their ranges beside the file that was quantised with them."""
+    result.with_name(CALIBRATION).write_text(schema.canonical_json(schema.to_dict(calibration)) + "\n", "utf-8")
 
 
 def bare(manifest: Manifest, result: Path) -> Manifest:

@@ -16,7 +16,7 @@ from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
 from anynpu.targets.base import NoFacts, Work, option
 from anynpu.targets.flatbuffer import operators
-from anynpu.targets.quantising import bare, emit, needs_samples
+from anynpu.targets.quantising import bare, emit, keep_calibration, needs_samples
 from anynpu.tensors import TensorSpec
 
 EQUALIZATION = "equalization.json"
@@ -286,4 +286,6 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
     if factors := figures.pop("equalized", None):
         Path(out).with_name(EQUALIZATION).write_text(schema.canonical_json(factors) + "\n", "utf-8")
+    if (said := figures.pop("calibration", None)) is not None:
+        keep_calibration(said, Path(out))
     return {"figures": figures, **_described(Path(out))}

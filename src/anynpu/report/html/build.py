@@ -9,6 +9,7 @@ from anynpu.records.diagnosis import Cause
 from anynpu.records.shared import ErrorForm
 from anynpu.report.facts import fidelity_rows, flat
 from anynpu.report.figures import (
+    calibration_lines,
     candidate_rows,
     chip_row,
     count,
@@ -263,6 +264,7 @@ def _proof(chip: ChipForm, least: float | None) -> Markup:
             table(rows, f"Outputs against {proof.reference or FLOAT_MODEL}", numeric),
             el("p", JUDGED.format(least), class_="muted") if rows and least is not None else None,
             notes(proof.notes),
+            notes(calibration_lines(chip)),
             notes([f"warning: {text}" for text in proof.warnings], "notes warn"),
             notes([sentence for each in proof.outputs.values() for sentence in each.lost]),
         )

@@ -1,0 +1,97 @@
+"""Measures whether the loss that a build predicts for new samples holds, and writes bench/results/adequacy.json.
+
+    python bench/adequacy.py [-m kws,autoencoder] [--sets 200] [--samples 60]
+
+For each of many calibration sets, drawn anew from a pool: every fifth sample is held out, the model is quantised with
+the others, executed on the held-out ones, and the interval that a build reports is taken from these alone. Then the
+file is executed on test samples that took no part in anything. The interval is to hold their loss in 90 % of the sets.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from anynpu.measure.adequacy import expected_loss, judge_calibration
+from anynpu.measure.decibels import ratio_db
+from anynpu.quantize.calibration import Dataset, split_holdout
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.qdq import write_qdq
+from anynpu.records.calibration import Calibration
+from anynpu.source import zoo
+
+RESULTS = Path(__file__).parent / "results" / "adequacy.json"
+POOL, TEST = 1000, 300
+
+
+def outputs(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """Returns what ONNX Runtime gives for every sample, output by output; int8 products are summed exactly."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    count = len(next(iter(inputs.values())))
+    rows = [session.run(None, {name: array[at : at + 1] for name, array in inputs.items()}) for at in range(count)]
+    return [np.concatenate(each) for each in zip(*rows, strict=True)]
+
+
+def db(wanted: np.ndarray, got: np.ndarray) -> float:
+    wanted, got = wanted.astype(np.float64), got.astype(np.float64)
+    return ratio_db(float((wanted**2).sum()), float(((got - wanted) ** 2).sum()))
+
+
+def measured(
+    model: onnx.ModelProto, pool: Dataset, test: dict[str, np.ndarray], count: int, sets: int
+) -> list[dict[str, object]]:
+    """Returns the predicted interval and the measured loss of the worst output for every set."""
+    draw = np.random.default_rng(0)
+    wanted, known = outputs(model, test), outputs(model, pool.inputs)
+    rows = []
+    for number in range(sets):
+        chosen = draw.choice(pool.count, count, replace=False)
+        kept, held = split_holdout(pool.take(chosen.tolist()))
+        said: list[Calibration] = []
+        quantised = write_qdq(model, kept, QuantPlan(), None, said.append)
+        places = [at for at in range(count) if at % 5 == 4]
+        got = outputs(quantised, held.inputs)
+        intervals = [expected_loss(each[chosen[places]], mine) for each, mine in zip(known, got, strict=True)]
+        low, high = min((each for each in intervals if each is not None), key=sum)
+        found = min(db(each, mine) for each, mine in zip(wanted, outputs(quantised, test), strict=True))
+        enough = judge_calibration(said[0], 0, ()).adequate
+        rows.append({"low": low, "high": high, "measured": found, "enough": enough})
+        if number % 20 == 19:
+            share = np.mean([row["low"] <= row["measured"] <= row["high"] for row in rows])
+            print(f"  {number + 1} sets: {share:.1%} covered", flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", "--models", default="kws,autoencoder,resnet8")
+    parser.add_argument("--sets", type=int, default=200)
+    parser.add_argument("--samples", type=int, default=60)
+    parser.add_argument("--folder", type=Path, required=True, help="where NAME.onnx of the zoo models lie")
+    asked = parser.parse_args()
+    known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
+    for name in asked.models.split(","):
+        drawn, tested = zoo.samples(name, "calibration", POOL), zoo.samples(name, "test", TEST)
+        pool = Dataset(dict(drawn.inputs), None, name)
+        rows = measured(onnx.load(asked.folder / f"{name}.onnx"), pool, dict(tested.inputs), asked.samples, asked.sets)
+        covered = float(np.mean([row["low"] <= row["measured"] <= row["high"] for row in rows]))
+        width = float(np.median([row["high"] - row["low"] for row in rows]))
+        spread = np.ptp([row["measured"] for row in rows])
+        print(
+            f"{name}: {covered:.1%} of {len(rows)} sets covered, interval {width:.2f} dB, losses {spread:.2f} dB apart"
+        )
+        known[f"{name} {asked.samples}"] = {"covered": covered, "width_db": width, "rows": rows}
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
