@@ -52,6 +52,7 @@ def build(
     min_sqnr: float | None = None,
     max_drop: float | None = None,
     strict_calibration: bool = False,
+    repair: bool = False,
     ckpt: str | PathLike[str] = "",
     trust_checkpoint: bool = False,
     arg: Mapping[str, Any] | None = None,
@@ -85,6 +86,7 @@ def build(
             gate=_gate(min_sqnr, max_drop),
             origins=_origins(require_npu, min_sqnr, max_drop),
             strict_calibration=strict_calibration,
+            repair=repair,
         )
         if output is not None:
             check_output(Path(output), overwrite, [source.model, request.data, request.test], store.cache)

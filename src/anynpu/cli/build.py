@@ -16,6 +16,7 @@ from anynpu.errors import ConfigError
 from anynpu.pipeline.build import build as run_build
 from anynpu.pipeline.output import check_output
 from anynpu.pipeline.preview import preview
+from anynpu.pipeline.repair import lines
 from anynpu.pipeline.request import Request
 from anynpu.records.build import BuildRecord
 from anynpu.records.parts import as_json
@@ -41,8 +42,9 @@ class Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Strictness:
-    """What else is a shortfall."""
+    """What else is a shortfall, and whether one is repaired."""
 
+    repair: bool = flag("Where the gate does not hold, try repairs one by one, cheapest first, until it does.", False)
     strict_calibration: bool = flag("End with status 7 where the calibration samples are not enough.", False)
 
 
@@ -63,7 +65,7 @@ def build(asked: Build) -> int:
     anynpu build -m net.onnx -t hxwe2 --data photos/ -P size=96x96 -P resize=stretch -o out
     """
     request, store = asked.judged(asked.request(asked.source())), asked.store()
-    request = replace(request, strict_calibration=asked.strict_calibration)
+    request = replace(request, strict_calibration=asked.strict_calibration, repair=asked.repair)
     if asked.plan:
         return _show_plan(request, store, asked.format)
     if not asked.output:
@@ -101,6 +103,8 @@ def _print(title: str, record: BuildRecord) -> None:
     for note in (*table_notes(record.chips), *record.notes):
         click.echo(note)
     for chip in record.chips:
+        for line in lines(chip.repairs):
+            click.echo(f"{chip.chip}: {line}")
         if error := chip.error:
             click.echo(f"{chip.chip}: {error.sentence}")
             for finding in error.findings or ():

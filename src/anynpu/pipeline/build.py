@@ -17,6 +17,7 @@ from anynpu.measure.verify import Gate, judge
 from anynpu.nursery import warm_children
 from anynpu.pipeline.layers import empty, float_twin, graph
 from anynpu.pipeline.planner import Link, plan_all, source_format
+from anynpu.pipeline.repair import Attempt, repaired
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, read_diagnosis, read_verification, require_samples
 from anynpu.pipeline.stream_error import FILE as INNER
@@ -27,6 +28,7 @@ from anynpu.records.build import FLOAT_MODEL, GraphForm, StageTiming, Verificati
 from anynpu.records.calibration import FILE as CALIBRATION
 from anynpu.records.calibration import Adequacy, Calibration
 from anynpu.records.diagnosis import Diagnosis
+from anynpu.records.repair import Repair
 from anynpu.runtime.base import choose
 from anynpu.source.load import identify
 from anynpu.store import Store
@@ -50,6 +52,7 @@ class ChipResult:
     evidence: Artifact | None = None
     graph: GraphForm | None = None
     calibration: Adequacy | None = None
+    repairs: tuple[Repair, ...] = ()
     diagnosis: Diagnosis | None = None
     not_verified: str = ""
     error: AnyNpuError | None = None
@@ -217,6 +220,26 @@ def _build_chip(
     steps: Steps, platform: Platform, links: tuple[Link, ...], result: BuildResult, timed: Timed
 ) -> ChipResult:
     started = time.monotonic()
+    attempt = _attempt(steps, platform, links, result)
+    repairs: tuple[Repair, ...] = ()
+    if steps.request.repair and _repairable(attempt.error):
+        attempt, repairs = repaired(attempt, lambda changed: _attempt(steps, platform, changed, result))
+    made, found = list(attempt.artifacts), dict(attempt.found)
+    found["graph"] = _graph(steps, platform, made, result)
+    if _repairable(found.get("error")):
+        found["diagnosis"] = diagnosed(steps, platform.name, made, result)
+    seconds = round(time.monotonic() - started, 3)
+    timings = timed.of(platform.name)
+    return ChipResult(platform.name, platform, tuple(made), repairs=repairs, seconds=seconds, timings=timings, **found)
+
+
+def _repairable(error: AnyNpuError | None) -> bool:
+    """Tells whether a chip missed the gate for what quantisation lost."""
+    return isinstance(error, AccuracyError) and error.metric not in NO_REFERENCE
+
+
+def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: BuildResult) -> Attempt:
+    """Returns what a chain of compilers makes of the model, executed and judged."""
     made: list[Artifact] = []
     found: dict[str, Any] = {}
     try:
@@ -237,13 +260,7 @@ def _build_chip(
         found["verdict"] = fallback(made[-1], platform, steps.request.require_npu)
     except AnyNpuError as error:
         found["error"] = error
-    found["graph"] = _graph(steps, platform, made, result)
-    failure = found.get("error")
-    if isinstance(failure, AccuracyError) and failure.metric not in NO_REFERENCE:
-        found["diagnosis"] = diagnosed(steps, platform.name, made, result)
-    seconds = round(time.monotonic() - started, 3)
-    timings = timed.of(platform.name)
-    return ChipResult(platform.name, platform, tuple(made), seconds=seconds, timings=timings, **found)
+    return Attempt(links, tuple(made), found)
 
 
 def _adequacy(made: Sequence[Artifact], proof: Verification | None) -> Adequacy | None:

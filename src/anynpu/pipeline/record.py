@@ -74,6 +74,7 @@ def _chip(chip: ChipResult) -> ChipForm:
         not_verified=chip.not_verified,
         graph=chip.graph,
         calibration=chip.calibration,
+        repairs=chip.repairs,
         diagnosis=chip.diagnosis,
         receipt=_claimed(chip, receipt(manifest.placement if manifest else None)),
         estimates=None if estimates is None else EstimatesForm(**vars(estimates)),

@@ -36,6 +36,8 @@ class Request:
     options: Mapping[str, str] = field(default_factory=dict)
     require_npu: float = 1.0
     gate: Gate = field(default_factory=Gate)
+    repair: bool = False
+    """Whether repairs are tried where quantisation misses the gate."""
     strict_calibration: bool = False
     """Whether too few calibration samples are a shortfall like one of the gate."""
     origins: Mapping[str, str] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from anynpu.records.calibration import Adequacy, OutsideSample
 from anynpu.records.diagnosis import Diagnosis
+from anynpu.records.repair import Repair
 from anynpu.records.shared import ErrorForm, Fidelity, Threshold
 from anynpu.schema import Whole, about, rest
 
@@ -281,6 +282,7 @@ class ChipForm(Whole):
     timings: tuple[StageTiming, ...] = ()
     graph: GraphForm | None = about("the operators in order: where each runs, its cost, its outputs' error", None)
     calibration: Adequacy | None = about("whether the calibration samples were enough", None)
+    repairs: tuple[Repair, ...] = about("what was tried where the gate did not hold, in order", ())
     diagnosis: Diagnosis | None = about("where the accuracy is lost, of a chip that failed the gate", None)
 
     @property

@@ -166,11 +166,12 @@ def timing_rows(timings: Sequence[StageTiming]) -> list[dict[str, str]]:
 
 
 def calibration_lines(chip: ChipForm) -> list[str]:
-    """Returns what is to be said of a chip's calibration: whether it is enough, what moves and what lies outside."""
+    """Returns what is to be said of a chip's repairs and calibration: gains, whether samples are enough, what moves."""
     said = chip.calibration
+    lines = [repair.sentence for repair in chip.repairs]
     if said is None:
-        return []
-    lines = [said.sentence]
+        return lines
+    lines.append(said.sentence)
     lines += [f"moves: {each.tensor}, {each.growth:.0%} wider with twice as many" for each in said.moving[:SHOWN]]
     lines += [
         f"outside: verification sample {each.sample} at {each.tensor}, by {each.excess:.0%} of its width"
