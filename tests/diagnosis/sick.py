@@ -110,7 +110,7 @@ def ours(model: onnx.ModelProto, data: Samples) -> onnx.ModelProto:
     return write_qdq(model, Dataset(dict(data), None, "test"), QuantPlan())
 
 
-def artifact(model: onnx.ModelProto, format: str, data: Samples, folder: Path) -> Artifact:
+def artifact(model: onnx.ModelProto, format: str, data: Samples, folder: Path, fingerprint: str = "") -> Artifact:
     import onnxruntime
 
     folder.mkdir(parents=True)
@@ -121,7 +121,7 @@ def artifact(model: onnx.ModelProto, format: str, data: Samples, folder: Path) -
     outputs = tuple(
         TensorSpec(value.name, a.shape, str(a.dtype)) for value, a in zip(session.get_outputs(), first, strict=True)
     )
-    return seal(folder, Manifest(format, "model.onnx", inputs, outputs), Step(format), NOW)
+    return seal(folder, Manifest(format, "model.onnx", inputs, outputs, fingerprint), Step(format), NOW)
 
 
 def diagnosed(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -115,6 +116,19 @@ def test_quarks_own_xint8_is_caught(built, samples, tmp_path):
     (tmp_path / "quantise.py").write_text(QUARK)
     quark.run(["python", "quantise.py"], cwd=tmp_path, log=tmp_path / "quark.log", timeout_s=900)
     refused(built)
+
+
+def test_the_operator_that_the_htp_computes_wrongly_is_found(built, samples, tmp_path, cli):
+    onnx.save(xint8_net(), tmp_path / "xint8.onnx")
+    kept = ("-O", "agreement_db=-300", "--min-sqnr", "-300")
+    built("-m", "xint8.onnx", *CHIP, "--data", "samples.npy", *kept)
+    words = ("bisect", "xint8.onnx", "out/hexagon-v73", "--data", "samples.npy", "-o", "bundle", "-f", "json")
+    done = cli(*words, timeout=1700)
+    assert done.returncode == 1, done.stderr[-2000:]
+    record = json.loads(done.stdout)
+    assert record["guilty"]["name"] == "second" and record["alone"]
+    assert record["difference"]["sqnr_db"] < 5
+    assert (tmp_path / "bundle" / "compiled-b" / "hexagon-v73" / "manifest.json").is_file()
 
 
 def test_the_float_model_behind_it_is_built(built, samples, tmp_path):

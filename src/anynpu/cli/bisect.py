@@ -69,7 +69,7 @@ def bisect(asked: Bisect) -> int:
     """
     record = _record(asked)
     if asked.json:
-        click.echo(as_json(schema.to_dict(record, whole=True)), nl=False)
+        click.echo(as_json(schema.to_dict(record)), nl=False)
     else:
         _print(record)
     return 0 if record.agree else 1

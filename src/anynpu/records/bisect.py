@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from anynpu.schema import about
+from anynpu.schema import Throughout, about
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class BisectRun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BisectRecord:
+class BisectRecord(Throughout):
     """Two executions of one model, and where they part."""
 
     schema_version: int

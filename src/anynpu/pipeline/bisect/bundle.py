@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anynpu import schema
-from anynpu.pipeline.bisect.executions import Compiled, Ran
+from anynpu.pipeline.bisect.executions import Compiled
 from anynpu.pipeline.bisect.shared import Part
 from anynpu.records.bisect import BisectRecord, BisectSide
 from anynpu.records.parts import as_json
@@ -19,37 +19,28 @@ from anynpu.runtime.int8_sums import host
 if TYPE_CHECKING:
     from anynpu.pipeline.bisect.run import Bench
 
-RECORD, README = "bisect.json", "README.md"
+RECORD, README, SOURCE = "bisect.json", "README.md", "source"
 
 
 def write_bundle(folder: Path, record: BisectRecord, part: Part, bench: Bench) -> None:
     """Writes everything that somebody else needs to see the same difference."""
     folder.mkdir(parents=True, exist_ok=True)
     a, b = bench.results[part]
-    files = {"a": _copied(a, folder, "a"), "b": _copied(b, folder, "b")}
-    first, second = folder / files["a"], folder / files["b"]
-    if first.read_bytes() == second.read_bytes():
-        same = f"model{first.suffix}"
-        second.unlink()
-        first.rename(folder / same)
-        files = {"a": same, "b": same}
+    same = a.model.read_bytes() == b.model.read_bytes()
+    suffixes = {"a": a.model.suffix, "b": b.model.suffix}
+    files = {letter: f"model{suffix}" if same else f"{letter}{suffix}" for letter, suffix in suffixes.items()}
+    for letter, ran, side in (("a", a, bench.a), ("b", b, bench.b)):
+        shutil.copyfile(ran.model, folder / files[letter])
+        if ran.compiled is not None and isinstance(side, Compiled):
+            shutil.copytree(ran.compiled, folder / f"compiled-{letter}" / side.chip)
+            shutil.copytree(ran.model.parent, folder / f"compiled-{letter}" / SOURCE)
     inputs = {name: bench.recorded[name] for name in part.inputs}
     _save(folder / "inputs", inputs)
     np.savez(folder / "inputs.npz", **inputs)  # type: ignore[arg-type]  # numpy types the keywords as its own options
     for letter, ran in (("a", a), ("b", b)):
         _save(folder / letter, dict(ran.outputs[0]))
-    (folder / RECORD).write_text(as_json(schema.to_dict(record, whole=True)), "utf-8")
+    (folder / RECORD).write_text(as_json(schema.to_dict(record)), "utf-8")
     (folder / README).write_text(_readme(record, part, bench, files), "utf-8")
-
-
-def _copied(ran: Ran, folder: Path, letter: str) -> str:
-    """Copies what a side ran and returns the name of the model file."""
-    model = ran.files[0]
-    name = f"{letter}{model.suffix}"
-    shutil.copyfile(model, folder / name)
-    for compiled in ran.files[1:]:
-        shutil.copytree(compiled, folder / f"{letter}-compiled", ignore=shutil.ignore_patterns("calibration.json"))
-    return name
 
 
 def _save(folder: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -128,20 +119,23 @@ def _file_rows(files: dict[str, str], bench: Bench) -> list[str]:
         rows = [f"| {files[letter]} | the sub-model of {letter.upper()} |" for letter in ("a", "b")]
     for letter, side in (("a", bench.a), ("b", bench.b)):
         if isinstance(side, Compiled):
-            rows.append(f"| {letter}-compiled/ | what the compiler of {side.chip} makes of it |")
+            rows.append(f"| compiled-{letter}/{side.chip}/ | what the compiler makes of it, from {SOURCE}/ beside it |")
     return rows
 
 
 def _commands(record: BisectRecord, bench: Bench, files: dict[str, str]) -> list[str]:
     """Returns the commands that show the difference again, from inside the bundle."""
-    sides, flags = [], []
+    sides, flags, runs = [], [], []
     for letter, side, on in (("a", bench.a, bench.on[0]), ("b", bench.b, bench.on[1])):
-        sides.append(f"{letter}-compiled" if isinstance(side, Compiled) else files[letter])
-        if on:
-            flags.append(f"--on-{letter} {on}")
+        if isinstance(side, Compiled):
+            sides.append(f"compiled-{letter}/{side.chip}")
+            runs.append(f"anynpu run {sides[-1]} -i inputs.npz")
+        else:
+            sides.append(files[letter])
+        if on or side.device == "tflm":
+            flags.append(f"--on-{letter} {on or side.device}")
     how = "exact" if record.tolerance_db is None else f"{record.tolerance_db:g}"
     words = ["anynpu bisect", *sides, "--data inputs.npz", f"--tolerance {how}", *flags]
-    runs = [f"anynpu run {letter}-compiled -i inputs.npz" for letter in "ab" if f"{letter}-compiled" in sides]
     return [" ".join(words), *runs]
 
 

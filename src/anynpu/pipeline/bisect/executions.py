@@ -38,8 +38,9 @@ class Ran:
     """What a part gave, and the files that gave it."""
 
     outputs: tuple[Mapping[str, Array], ...]
-    files: tuple[Path, ...]
-    chip: str = ""
+    model: Path
+    compiled: Path | None = None
+    """The folder with what the compiler made of the model."""
 
 
 class Execution(Protocol):
@@ -69,6 +70,7 @@ class Direct:
     file: ModelFile
     open: Open
     artifact: Artifact
+    device: str
     places: Mapping[str, Place] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
 
@@ -80,7 +82,7 @@ class Direct:
 
     def run(self, part: Part, rows: Rows, calibration: Rows, folder: Path) -> Ran:
         cut = Artifact(folder, cut_file(self.file, self.places, part, rows[0], folder))
-        return Ran(self._answers(cut, part, rows), (cut.main,))
+        return Ran(self._answers(cut, part, rows), cut.main)
 
     def _answers(self, artifact: Artifact, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
         with closing(self.open(artifact)) as session:
@@ -155,7 +157,7 @@ class Compiled:
         made = self._compiled(model, data)
         kept = folder / "artifact"
         shutil.copytree(made.path, kept)
-        return Ran(self._answers(made, model, part, rows), (model.main, kept), self.chip)
+        return Ran(self._answers(made, model, part, rows), model.main, kept)
 
     def _data(self, model: Artifact, part: Part, calibration: Rows, folder: Path) -> Artifact:
         folder.mkdir()

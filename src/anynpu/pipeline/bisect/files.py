@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 
 from anynpu.artifact import Manifest
-from anynpu.errors import Finding, Unsupported
 from anynpu.graph.outline import Outline
 from anynpu.tensors import Array, TensorSpec
 
@@ -73,16 +72,3 @@ class ModelFile(Protocol):
         `outputs` are the file's own names by the shared ones. A cut that cannot be made raises Unsupported.
         """
         ...
-
-
-def new_names(borders: Mapping[str, str], present: Iterable[str]) -> dict[str, str]:
-    """Returns what tensors are called in a sub-model, by their own names: borders as they are shared; an inner tensor
-    that has such a name already gets another."""
-    taken = {shared for own, shared in borders.items() if own != shared}
-    moved = {name: f"{name}//inner" for name in present if name in taken and name not in borders}
-    return {**moved, **borders}
-
-
-def cannot_cut(path: Path, why: str) -> Unsupported:
-    """Returns the error of a cut that a file does not allow."""
-    return Unsupported(f"{path.name} cannot be cut there: {why}", [Finding("cut", why)])

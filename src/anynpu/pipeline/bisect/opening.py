@@ -101,9 +101,9 @@ def _direct(text: str, file: ModelFile, artifact: Artifact, device: str | None) 
             raise ConfigError(f"{device} runs ONNX files, and {text} is not one")
         from anynpu.pipeline.bisect.native import Native, Plain
 
-        return Direct(text, "", file, Native if device == NATIVE else Plain, artifact)
+        return Direct(text, "", file, Native if device == NATIVE else Plain, artifact, device)
     kind: Any = choose(artifact.manifest.format, device or _usual(artifact))
-    return Direct(text, kind.what, file, kind, artifact)
+    return Direct(text, kind.what, file, kind, artifact, kind.name)
 
 
 def _usual(artifact: Artifact) -> str | None:

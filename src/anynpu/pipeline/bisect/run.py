@@ -14,6 +14,7 @@ import numpy as np
 from anynpu import schema, tool
 from anynpu.artifact import hash_file
 from anynpu.errors import AccuracyError, ConfigError, DeviceError, IntegrityError, ToolFailed, Unsupported
+from anynpu.measure import calibrated
 from anynpu.pipeline.bisect.bundle import write_bundle
 from anynpu.pipeline.bisect.executions import Compiled, Direct, Ran, Rows
 from anynpu.pipeline.bisect.opening import Named, execution, named
@@ -73,7 +74,7 @@ class Bench:
         if isinstance(self.a, Direct):
             return self.a
         kind: Any = choose(self.a.before.manifest.format)
-        return Direct(self.a.name, kind.what, self.a.file, kind, self.a.before)
+        return Direct(self.a.name, kind.what, self.a.file, kind, self.a.before, kind.name)
 
     def record(self) -> None:
         """Keeps every shared tensor for the sample on which the sides are furthest apart."""
@@ -150,7 +151,7 @@ def bisect(asked: dict[str, Any]) -> object:
     with tempfile.TemporaryDirectory(prefix="anynpu-bisect-") as folder:
         bench, record = _opened(request, Path(folder))
         if record.agree:
-            return schema.to_dict(schema.with_seal(record), whole=True)
+            return schema.to_dict(schema.with_seal(record))
         _require_inputs(bench)
         bench.record()
         found = find(bench.graph, _as_difference(record.whole), bench.attempt, bench.pairs())
@@ -162,7 +163,7 @@ def bisect(asked: dict[str, Any]) -> object:
         record = schema.with_seal(_concluded(bench, record, found))
         if request.out:
             write_bundle(Path(request.out), record, found.part, bench)
-        return schema.to_dict(record, whole=True)
+        return schema.to_dict(record)
 
 
 def _opened(request: Asked, scratch: Path) -> tuple[Bench, BisectRecord]:
@@ -235,15 +236,18 @@ def _tolerance(text: str, a: Direct | Compiled, b: Direct | Compiled) -> float |
 
 def _samples(request: Asked, one: Named, other: Named, a: Direct | Compiled) -> Dataset:
     """Returns the samples that the user names, or the known answers' inputs that an artifact carries."""
+    own = by_name(a.file.inputs)
     if request.data:
-        from anynpu.measure import calibrated
-
-        known = [calibrated.read(side.artifact) for side in (one, other) if side.artifact]
+        known = [k for side in (one, other) if side.artifact and (k := calibrated.read(side.artifact)) is not None]
         steps = request.preprocess
         if steps is None and Path(request.data).is_dir():
-            steps = next((each.preprocess for each in known if each is not None and each.preprocess), None)
-        specs = tuple(replace(s, dtype="float32", quantization=None) if s.quantization else s for s in a.file.inputs)
-        return load_data(request.data, specs, steps, request.limit)
+            steps = next((each.preprocess for each in known if each.preprocess is not None), None)
+        plain = tuple(replace(s, dtype="float32", quantization=None) if s.quantization else s for s in own.values())
+        # Samples come in the layout of the float model, as `anynpu build` takes them.
+        specs = next((each.inputs for each in known if {s.name for s in each.inputs} == {*own}), plain)
+        data = load_data(request.data, specs, steps, request.limit)
+        moved = {s.name: relayout(data.inputs[s.name], s.layout, own[s.name].layout) for s in specs}
+        return replace(data, inputs=moved)
     for side in (one, other):
         if (found := _carried(side, a)) is not None:
             return found

@@ -10,11 +10,12 @@ import numpy as np
 
 from anynpu import schema
 from anynpu.artifact import Artifact, Manifest
+from anynpu.errors import Finding, Unsupported
 from anynpu.graph.outline import Outline
 from anynpu.lowering.graph import pruned
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.write import to_bytes
-from anynpu.pipeline.bisect.files import Fed, Place, cannot_cut, new_names
+from anynpu.pipeline.bisect.files import Fed, Place
 from anynpu.quantize.tflite_file import read_specs
 from anynpu.targets.tflite import EQUALIZATION
 from anynpu.targets.tflite_outline import CONVERSIONS, outline, through_padding
@@ -67,13 +68,12 @@ class TfliteFile:
             if name in makers:
                 waiting.extend(makers[name].inputs)
             elif graph.constant(name) is None:
-                raise cannot_cut(self.path, f"{name} is needed too")
+                raise _cannot_cut(self.path, f"{name} is needed too")
         kept = [operator for operator in graph.operators if {*operator.outputs} & seen]
         if twice := {name for operator in kept for name in operator.outputs} & given:
-            raise cannot_cut(self.path, f"{min(twice)} is made by an operator that the part needs")
-        names = new_names(
-            {fed.own: fed.name for fed in inputs} | {own: name for name, own in outputs.items()}, graph.tensors
-        )
+            raise _cannot_cut(self.path, f"{min(twice)} is made by an operator that the part needs")
+        names = {fed.own: fed.name for fed in inputs} | {own: name for name, own in outputs.items()}
+        names |= {name: f"{name}//inner" for name in graph.tensors if name in {*names.values()} - {*names}}
         tensors = {names.get(n, n): replace(t, name=names.get(n, n)) for n, t in graph.tensors.items()}
         operators = [
             replace(
@@ -95,3 +95,7 @@ class TfliteFile:
             tuple(found[1]),
             details={"frozen": [], "degenerate": [], "index_sizes": {}},
         )
+
+
+def _cannot_cut(path: Path, why: str) -> Unsupported:
+    return Unsupported(f"{path.name} cannot be cut there: {why}", [Finding("cut", why)])

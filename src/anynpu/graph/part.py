@@ -1,0 +1,92 @@
+"""A sub-model of an ONNX model: the nodes between some tensors and others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import onnx
+from onnx import ModelProto, NodeProto, ValueInfoProto, helper
+
+from anynpu.errors import Finding, Unsupported
+from anynpu.graph.fold import inner_graphs, names_read
+from anynpu.graph.shapes import infer
+from anynpu.tensors import Array
+
+
+def sub_model(
+    model: ModelProto, inputs: Mapping[str, Array], outputs: Iterable[str], names: Mapping[str, str]
+) -> ModelProto:
+    """Returns the nodes from some tensors to others; the arrays show shape and type of what goes in.
+
+    `names` gives tensors other names. A cut that cannot be made raises Unsupported.
+    """
+    graph, wanted = model.graph, list(outputs)
+    nodes, needed = _between(model, inputs, wanted)
+    renamed = {**{name: f"{name}//inner" for name in needed if name in {*names.values()} - {*names}}, **names}
+    types = {value.name: value for value in (*infer(model, strict=False).graph.value_info, *graph.output)}
+    results = []
+    for name in wanted:
+        value = ValueInfoProto()
+        value.CopyFrom(types.get(name, value))
+        value.name = renamed.get(name, name)
+        results.append(value)
+    part = helper.make_graph(
+        [_renamed(node, renamed) for node in nodes],
+        "part",
+        [
+            helper.make_tensor_value_info(
+                renamed.get(name, name), helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+            )
+            for name, array in inputs.items()
+        ],
+        results,
+        [tensor for tensor in graph.initializer if tensor.name in needed],
+        sparse_initializer=[tensor for tensor in graph.sparse_initializer if tensor.values.name in needed],
+    )
+    return helper.make_model(part, opset_imports=model.opset_import, ir_version=model.ir_version)
+
+
+def before_pairs(model: ModelProto) -> dict[str, str]:
+    """Returns the tensor before each pair of QuantizeLinear and DequantizeLinear, by the one behind it."""
+    nodes = model.graph.node
+    stored = {node.output[0]: node.input[0] for node in nodes if node.op_type == "QuantizeLinear"}
+    behind = {node.output[0]: node.input[0] for node in nodes if node.op_type == "DequantizeLinear"}
+    return {name: stored[source] for name, source in behind.items() if source in stored}
+
+
+def _between(model: ModelProto, given: Collection[str], outputs: Iterable[str]) -> tuple[list[NodeProto], set[str]]:
+    """Returns the nodes between tensors in their order, and everything that they read or make."""
+    graph = model.graph
+    makers = {name: node for node in graph.node for name in node.output if name}
+    stored = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    needed, kept, waiting = set[str](), set[int](), list(outputs)
+    while waiting:
+        name = waiting.pop()
+        if name in needed or name in given or not name:
+            continue
+        needed.add(name)
+        if name in makers:
+            kept.add(id(makers[name]))
+            waiting.extend(names_read(makers[name]))
+        elif name not in stored:
+            raise _cannot(f"{name} is needed too")
+    nodes = [node for node in graph.node if id(node) in kept]
+    if twice := {name for node in nodes for name in node.output} & {*given}:
+        raise _cannot(f"{min(twice)} is made by an operator that the part needs")
+    return nodes, needed
+
+
+def _cannot(why: str) -> Unsupported:
+    return Unsupported(f"the model cannot be cut there: {why}", [Finding("cut", why)])
+
+
+def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
+    """Returns a node with other names of tensors; inner graphs read them too."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(node)
+    for field in (copy.input, copy.output):
+        field[:] = [names.get(name, name) for name in field]
+    for graph in inner_graphs(copy):
+        for at, inner in enumerate(graph.node):
+            graph.node[at].CopyFrom(_renamed(inner, names))
+    return copy
