@@ -18,6 +18,7 @@ from anynpu.pipeline.check import ChipCheck
 from anynpu.pipeline.output import write_output
 from anynpu.pipeline.record import record
 from anynpu.records.build import BuildRecord, Verification
+from anynpu.records.check import CheckRecord, ChipFindings
 from anynpu.records.parts import REPORT, as_json
 from anynpu.report import html, junit, markdown
 from anynpu.report.figures import chip_row, decibel, table_notes
@@ -305,6 +306,15 @@ class Checks(Mapping[str, ChipCheck]):
     def exit_status(self) -> int:
         """What `anynpu check` ends with."""
         return next((result.exit_status for result in self.results if result.exit_status), 0)
+
+    @property
+    def record(self) -> CheckRecord:
+        """The record that `anynpu check -f json` prints."""
+        chips = (
+            ChipFindings(chip=r.chip, findings=r.findings, error=r.error.message if r.error else None)
+            for r in self.results
+        )
+        return CheckRecord(chips=tuple(chips))
 
     def findings(self) -> list[tuple[str, Finding]]:
         """Returns every finding with the name of its chip."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from anynpu.cli.verb import Common, flag, verb
+from anynpu.records.doctor import DoctorRecord, Examined, FoundDevice
 from anynpu.records.parts import as_json
+from anynpu.schema import to_dict
 
 if TYPE_CHECKING:
     from anynpu.drivers.doctor import Examination
@@ -50,7 +52,7 @@ def doctor(asked: Doctor) -> int:
 
     told = diagnose(asked.root, tuple(_inside(asked.root, name) for name in asked.model), asked.cache_dir)
     if asked.json:
-        click.echo(as_json(_record(told)), nl=False)
+        click.echo(as_json(to_dict(_record(told))), nl=False)
     else:
         _show(told, asked.everything)
     return PROBLEM if told.first_problem else NO_PROBLEM
@@ -61,30 +63,21 @@ def _inside(root: Path, name: str) -> str:
     return str(Path(name).absolute()) if root == Path("/") else str(Path("/") / name)
 
 
-def _record(told: Examination) -> dict[str, Any]:
+def _record(told: Examination) -> DoctorRecord:
     first = told.first_problem
-    return {
-        "schema_version": 1,
-        "kind": "doctor",
-        "root": told.root,
-        "board": told.board,
-        "kernel": told.kernel,
-        "devices": [{"name": d.name, "title": d.title, "found": d.found} for d in told.devices],
-        "checks": [_row(finding) for finding in told.findings],
-        "first_problem": _row(first) if first else None,
-        "healthy": first is None,
-    }
+    return DoctorRecord(
+        root=told.root,
+        board=told.board,
+        kernel=told.kernel,
+        devices=tuple(FoundDevice(name=d.name, title=d.title, found=d.found) for d in told.devices),
+        checks=tuple(_row(finding) for finding in told.findings),
+        first_problem=_row(first) if first else None,
+        healthy=first is None,
+    )
 
 
-def _row(finding: Finding) -> dict[str, str]:
-    return {
-        "check": finding.check,
-        "device": finding.device,
-        "sentence": finding.sentence,
-        "status": finding.result.status,
-        "evidence": finding.result.evidence,
-        "fix": finding.result.fix,
-    }
+def _row(finding: Finding) -> Examined:
+    return Examined(check=finding.check, device=finding.device, sentence=finding.sentence, **vars(finding.result))
 
 
 def _show(told: Examination, everything: bool) -> None:

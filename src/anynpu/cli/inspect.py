@@ -26,7 +26,6 @@ from anynpu.cli.table import print_table
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, on_one_line
 from anynpu.measure.layers import worst_layers
-from anynpu.pipeline.check import ChipCheck
 from anynpu.pipeline.check import check as run_check
 from anynpu.pipeline.planner import chain
 from anynpu.pipeline.request import Request
@@ -365,13 +364,8 @@ def check(asked: Check) -> int:
     with observer(asked.quiet) as watcher:
         checks = Checks(tuple(run_check(asked.request(source), asked.store(), watcher)))
     if asked.json:
-        chips = [{"chip": r.chip, "findings": schema.to_dict(r.findings), "error": _error(r)} for r in checks.results]
-        click.echo(as_json({"schema_version": 1, "kind": "check", "chips": chips}), nl=False)
+        click.echo(as_json(schema.to_dict(checks.record)), nl=False)
     else:
         for line in str(checks).splitlines():
             click.echo(on_one_line(line))
     return checks.exit_status
-
-
-def _error(result: ChipCheck) -> str | None:
-    return result.error.message if result.error else None

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -14,6 +13,7 @@ from anynpu.cli.table import print_table
 from anynpu.cli.verb import flag, verb
 from anynpu.measure.compare import WORSE
 from anynpu.measure.threshold import sentences
+from anynpu.records.ledger import Change, RegressRecord
 from anynpu.records.parts import as_json
 
 
@@ -53,11 +53,20 @@ def regress(asked: Regress) -> int:
     gate = gate_of(rules)
     worse = any(change.verdict == WORSE for change in found)
     if asked.json:
-        record = {"schema_version": 1, "kind": "regress", "ledger": str(path), "rows": len(rows), "added": count}
-        told: dict[str, Any] = {"damaged": damaged, "gaps": ledger.gaps, "unsealed": ledger.unsealed}
-        told |= {"level": rules.level, "margin": rules.margin, "verdict": WORSE if worse else "ok"}
-        told["gate"] = schema.to_dict(gate, whole=True)
-        click.echo(as_json({**record, **told, "changes": [asdict(change) for change in found]}), nl=False)
+        record = RegressRecord(
+            ledger=str(path),
+            rows=len(rows),
+            added=count,
+            damaged=damaged,
+            gaps=ledger.gaps,
+            unsealed=ledger.unsealed,
+            level=rules.level,
+            margin=rules.margin,
+            verdict=WORSE if worse else "ok",
+            gate=gate,
+            changes=tuple(found),
+        )
+        click.echo(as_json(schema.to_dict(record)), nl=False)
         return int(worse)
     said = f"{path}: {len(rows)} rows" + (f", {count} of them new" if asked.added else "")
     click.echo(said + (f"; {damaged} damaged lines are left out" if damaged else ""))
@@ -73,7 +82,7 @@ def regress(asked: Regress) -> int:
     return int(worse)
 
 
-def _change_row(change: Any) -> dict[str, str]:
+def _change_row(change: Change) -> dict[str, str]:
     tools = "; ".join(f"{name} {old} -> {new}" for name, (old, new) in change.tools.items())
     ratio = "-" if change.ratio is None else f"{change.ratio:.4g}"
     if change.interval is not None:

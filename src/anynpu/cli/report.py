@@ -11,7 +11,8 @@ from anynpu.cli.command import refuse_unused
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole, writing
-from anynpu.records.load import KINDS, published, read
+from anynpu.records.load import FORMS as RECORDS
+from anynpu.records.load import published, read
 from anynpu.records.parts import REPORT, as_json
 from anynpu.report import html, junit, markdown
 
@@ -33,7 +34,7 @@ class Report(Common):
     overwrite: bool = flag("Replace the file of -o if it is there.", False)
     form: str = flag("What to write.", "html", "--as", type=click.Choice(list(FORMS)), shown=True)
     kind: str | None = flag(
-        "Print the JSON Schema of a kind of record instead.", None, "--schema", type=click.Choice(list(KINDS))
+        "Print the JSON Schema of a kind of record instead.", None, "--schema", type=click.Choice(list(RECORDS))
     )
 
 

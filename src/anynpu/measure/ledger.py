@@ -6,10 +6,9 @@ import json
 import math
 import os
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,43 +19,13 @@ from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.files import writing
 from anynpu.measure.stats import TIME_UNITS, quantity
+from anynpu.records.ledger import Row
+from anynpu.records.parts import now
 
 MOST_SAMPLES = 50_000
 """Beyond this many samples a row keeps their digest and their median only."""
 ESTIMATES = {"latency_ms": "ms", "cycles": "cycles", "sram_bytes": "B", "flash_bytes": "B"}
 SIDES = ("a", "b")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One figure and its conditions; `record` is the digest of the record it is from."""
-
-    metric: str
-    value: float
-    unit: str
-    fingerprint: str
-    chip: str = ""
-    tools: Mapping[str, str] = field(default_factory=dict)
-    options: Mapping[str, Any] = field(default_factory=dict)
-    anynpu: str = ""
-    at: str = ""
-    host: str = ""
-    better: str = "lower"
-    samples_digest: str = ""
-    launches: tuple[tuple[float, ...], ...] = ()
-    record: str = ""
-    after: str = ""
-    """The seal of the row before it: a row that is taken out shows."""
-    seal: str = ""
-
-    @property
-    def digest(self) -> str:
-        return schema.digest(replace(self, seal=""))
-
-    @property
-    def subject(self) -> tuple[str, str, str, str, str]:
-        """What has to be equal before two rows are compared; a time is one machine's own."""
-        return self.fingerprint, self.chip, self.metric, self.unit, self.host
 
 
 def default_path() -> Path:
@@ -156,13 +125,10 @@ def rows_of(record: Any, place: str) -> list[Row]:
         )
     if record.get("partial") or record.get("complete") is False:
         raise ConfigError(f"{place}: this measurement broke off; the ledger keeps whole ones only")
-    base = {
-        "anynpu": str(record.get("anynpu") or ""),
-        "at": str(record.get("at") or datetime.now(UTC).isoformat(timespec="seconds")),
-        "record": _digest(record, place),
-    }
+    version, at = str(record.get("anynpu") or ""), str(record.get("at") or now())
+    digest = _digest(record, place)
     try:
-        rows = [Row(**{**base, **row}) for row in make(record)]
+        rows = [replace(row, anynpu=version, at=at, record=digest) for row in make(record)]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise IntegrityError(f"{place}: a {record['kind']} record without what it should hold ({error})") from None
     for row in rows:
@@ -182,30 +148,29 @@ def _digest(record: Any, place: str) -> str:
         raise ConfigError(f"{place}: the record holds NaN or infinite values") from None
 
 
-def _of_build(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
+def _of_build(record: Mapping[str, Any]) -> Iterator[Row]:
     for chip in record["chips"]:
         if not chip.get("chain"):
             continue
-        tools = {k: v for link in chip["chain"] for k, v in link["step"]["tools"].items() if k != "anynpu"}
-        base = {
-            "fingerprint": record["model"]["fingerprint"],
-            "chip": chip["chip"],
-            "tools": tools,
-            "options": {k: v for link in chip["chain"] for k, v in (link["step"].get("options") or {}).items()},
-        }
-        given = chip.get("estimates") or {}
+        steps = [link["step"] for link in chip["chain"]]
+        base = Row(
+            metric="",
+            value=math.nan,
+            unit="",
+            fingerprint=record["model"]["fingerprint"],
+            chip=chip["chip"],
+            tools={k: v for step in steps for k, v in step["tools"].items() if k != "anynpu"},
+            options={k: v for step in steps for k, v in (step.get("options") or {}).items()},
+        )
+        estimates = chip.get("estimates") or {}
         for name, unit in ESTIMATES.items():
-            if given.get(name) is not None:
-                rows.append({**base, "metric": f"estimated {name}", "value": float(given[name]), "unit": unit})
+            if estimates.get(name) is not None:
+                yield replace(base, metric=f"estimated {name}", value=float(estimates[name]), unit=unit)
         checked = chip.get("verification") or {}
         if checked.get("sqnr_db") is not None:
-            rows.append({**base, "metric": "SQNR", "value": checked["sqnr_db"], "unit": "dB", "better": "higher"})
+            yield replace(base, metric="SQNR", value=checked["sqnr_db"], unit="dB", better="higher")
         if checked.get("score") is not None:
-            rows.append(
-                {**base, "metric": checked["metric"], "value": checked["score"], "unit": "", "better": "higher"}
-            )
-    return rows
+            yield replace(base, metric=checked["metric"], value=checked["score"], better="higher")
 
 
 def launches_of(record: Mapping[str, Any]) -> tuple[list[list[float]], str]:
@@ -228,88 +193,93 @@ def _is_time(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
-def timing(launches: list[list[float]], unit: str = "ms", host: str = "") -> dict[str, Any]:
-    """Returns the fields of a row of times: the median over all samples, and the samples unless there are too many.
+def _timed(row: Row, launches: list[list[float]], host: str) -> Row:
+    """Returns a row of times: the median over all samples, and the samples unless there are too many.
 
     A time is of the host that the record names, or else of this one; a count of instructions is of no host.
     """
     pooled = sorted(value for launch in launches for value in launch)
-    kept = tuple(map(tuple, launches)) if len(pooled) <= MOST_SAMPLES else ()
-    return {
-        "value": float(pooled[(len(pooled) + 1) // 2 - 1]),
-        "samples_digest": schema.digest(launches),
-        "launches": kept,
-        "host": (host or f"{platform.node()} {platform.machine()}") if unit in TIME_UNITS else "",
-    }
+    return replace(
+        row,
+        value=float(pooled[(len(pooled) + 1) // 2 - 1]),
+        samples_digest=schema.digest(launches),
+        launches=tuple(map(tuple, launches)) if len(pooled) <= MOST_SAMPLES else (),
+        host=(host or f"{platform.node()} {platform.machine()}") if row.unit in TIME_UNITS else "",
+    )
 
 
-def _of_bench(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _of_bench(record: Mapping[str, Any]) -> Iterator[Row]:
     record = with_artifact(record) if record.get("path") else record
     launches, unit = launches_of(record)
     conditions = ", ".join(str(record[name]) for name in ("scenario", "scope") if record.get(name))
-    where = str(record.get("chip") or record.get("board") or record["executed"])
-    return [
-        {
-            "metric": f"{quantity(unit)} ({conditions})" if conditions else quantity(unit),
-            "unit": unit,
-            "fingerprint": record["fingerprint"],
-            "chip": where,
-            "tools": _tools(record),
-            "options": record.get("options") or {},
-            **timing(launches, unit, str((record.get("host") or {}).get("name") or "")),
-        }
-    ]
+    row = Row(
+        metric=f"{quantity(unit)} ({conditions})" if conditions else quantity(unit),
+        value=math.nan,
+        unit=unit,
+        fingerprint=record["fingerprint"],
+        chip=str(record.get("chip") or record.get("board") or record["executed"]),
+        tools=_tools(record),
+        options=record.get("options") or {},
+    )
+    yield _timed(row, launches, _host(record))
+
+
+def _host(record: Mapping[str, Any]) -> str:
+    return str((record.get("host") or {}).get("name") or "")
 
 
 def _tools(holder: Mapping[str, Any]) -> dict[str, str]:
     return {k: str(v) for k, v in (holder.get("tools") or {}).items() if k != "anynpu"}
 
 
-def _of_compare(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    rows = []
+def _of_compare(record: Mapping[str, Any]) -> Iterator[Row]:
     for name in SIDES:
         side = record[name]
-        base = {
-            "fingerprint": side["fingerprint"],
-            "chip": side["chip"] or side["executed"],
-            "tools": _tools(side),
-            "options": side.get("options") or {},
-        }
-        timed = record.get("latency") or record.get("counts")
-        if timed:
-            unit, host = timed["unit"], str((record.get("host") or {}).get("name") or "")
-            found = timing(timed["launches"][name], unit, host)
-            rows.append({**base, "metric": quantity(unit), "unit": unit, **found})
-        if record.get("accuracy"):
-            scored = record["accuracy"]
-            way = "higher" if scored["higher_is_better"] else "lower"
-            rows.append({**base, "metric": scored["metric"], "value": scored[name], "unit": "", "better": way})
-    return rows
+        base = Row(
+            metric="",
+            value=math.nan,
+            unit="",
+            fingerprint=side["fingerprint"],
+            chip=side["chip"] or side["executed"],
+            tools=_tools(side),
+            options=side.get("options") or {},
+        )
+        if timed := record.get("latency") or record.get("counts"):
+            row = replace(base, metric=quantity(timed["unit"]), unit=timed["unit"])
+            yield _timed(row, timed["launches"][name], _host(record))
+        if scored := record.get("accuracy"):
+            better = "higher" if scored["higher_is_better"] else "lower"
+            yield replace(base, metric=scored["metric"], value=scored[name], better=better)
 
 
-def _of_eval(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    given = record.get("metrics") or {record["metric"]: record.get("value", record.get("score"))}
-    base = {
-        "fingerprint": record["fingerprint"],
-        "chip": record.get("chip") or record.get("executed", ""),
-        "tools": _tools(record),
-        "options": record.get("options") or {},
-    }
-    rows = []
-    for name, found in given.items():
-        value = found["value"] if isinstance(found, Mapping) else found
+def _of_eval(record: Mapping[str, Any]) -> Iterator[Row]:
+    figures = record.get("metrics") or {record["metric"]: record.get("value", record.get("score"))}
+    for name, figure in figures.items():
+        value = figure["value"] if isinstance(figure, Mapping) else figure
         if isinstance(value, int | float) and not isinstance(value, bool):
-            better = "lower" if name in ("mse", "mae", "rmse") else "higher"
-            rows.append({**base, "metric": name, "value": float(value), "unit": "", "better": better})
-    return rows
+            yield Row(
+                metric=name,
+                value=float(value),
+                unit="",
+                fingerprint=record["fingerprint"],
+                chip=record.get("chip") or record.get("executed", ""),
+                tools=_tools(record),
+                options=record.get("options") or {},
+                better="lower" if name in ("mse", "mae", "rmse") else "higher",
+            )
 
 
-READERS = {"build": _of_build, "bench": _of_bench, "compare": _of_compare, "eval": _of_eval}
+READERS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Row]]] = {
+    "build": _of_build,
+    "bench": _of_bench,
+    "compare": _of_compare,
+    "eval": _of_eval,
+}
 
 
 def with_artifact(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a record with what the manifest of its artifact adds (chip, tools, options), if that is still there."""
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     with suppress(AnyNpuError, TypeError):
         artifact = Artifact.open(Path(record["path"]))
         step = artifact.manifest.step

@@ -5,35 +5,16 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 from anynpu.errors import ConfigError
 from anynpu.measure.compare import SAME, Latency, Rules, judge_latency, verdict_of
 from anynpu.measure.inference import holm
-from anynpu.measure.ledger import Row
+from anynpu.records.ledger import Change, Row
 from anynpu.schema import near
 
 LAST = "last"
 Version = tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True)
-class Change:
-    """One metric before and after; `p_value` is None where single figures were compared."""
-
-    fingerprint: str
-    chip: str
-    metric: str
-    unit: str
-    before: float
-    after: float
-    tools: Mapping[str, tuple[str, str]]
-    ratio: float | None
-    interval: tuple[float, float] | None
-    p_value: float | None
-    verdict: str
-    note: str = ""
 
 
 def changes(rows: Sequence[Row], against: str, rules: Rules) -> list[Change]:
@@ -66,7 +47,7 @@ def _groups(rows: Sequence[Row]) -> list[list[Row]]:
     return [group for groups in subjects.values() for group in groups]
 
 
-def _agree(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+def _agree(a: Mapping[str, object], b: Mapping[str, object]) -> bool:
     """Returns whether two sets of options say the same; an option that a version does not know says nothing."""
     return all(a[name] == b[name] for name in a.keys() & b.keys())
 

@@ -15,8 +15,11 @@ from typing import Any
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.records.bench import BenchRecord
 from anynpu.records.build import BuildRecord
+from anynpu.records.check import CheckRecord
 from anynpu.records.compare import CompareRecord
+from anynpu.records.doctor import DoctorRecord
 from anynpu.records.eval import EvalRecord
+from anynpu.records.ledger import RegressRecord, Row
 from anynpu.records.sweep import SweepRecord
 from anynpu.schema import check_seal, from_json, json_schema, near, read_json
 
@@ -28,6 +31,14 @@ KINDS: Mapping[str, type[Record]] = {
     "sweep": SweepRecord,
     "eval": EvalRecord,
 }
+FORMS: Mapping[str, type[Any]] = {
+    **KINDS,
+    "check": CheckRecord,
+    "doctor": DoctorRecord,
+    "regress": RegressRecord,
+    "ledger": Row,
+}
+"""The kinds whose JSON Schema is published; reports are made of the first five. A line of a ledger is a row."""
 NEWEST = {"build": 1, "bench": 2, "compare": 1, "sweep": 1, "eval": 1}
 """The version of every kind that this program writes; older ones are read too."""
 HINT = "a record is what -f json prints, or report.json of a build's output folder; kinds: " + ", ".join(KINDS)
@@ -36,11 +47,11 @@ HINT = "a record is what -f json prints, or report.json of a build's output fold
 @functools.cache
 def published(kind: str) -> Mapping[str, Any]:
     """Returns the JSON Schema of a kind of record."""
-    if kind not in KINDS:
-        raise ConfigError(f"no such kind of record: {kind}{near(kind, KINDS)}", "known: " + ", ".join(KINDS))
-    title = (KINDS[kind].__doc__ or "").removesuffix(".")
+    if kind not in FORMS:
+        raise ConfigError(f"no such kind of record: {kind}{near(kind, FORMS)}", "known: " + ", ".join(FORMS))
+    title = (FORMS[kind].__doc__ or "").removesuffix(".")
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"anynpu/{kind}", "title": title}
-    return {**head, **json_schema(KINDS[kind])}
+    return {**head, **json_schema(FORMS[kind])}
 
 
 def read(path: Path) -> tuple[Record, str]:
