@@ -53,6 +53,8 @@ def build(
     max_drop: float | None = None,
     strict_calibration: bool = False,
     repair: bool = False,
+    qat: bool = False,
+    seed: int = 0,
     ckpt: str | PathLike[str] = "",
     trust_checkpoint: bool = False,
     arg: Mapping[str, Any] | None = None,
@@ -71,8 +73,7 @@ def build(
 
     `model` is what -m takes, a live `torch.nn.Module` or an `onnx.ModelProto`; `data` and `test` are what --data and
     --test take, or arrays. The other names are those of the flags of `anynpu build`. Options of compilers (-O) are
-    keywords of their own (method="mse") or entries of `option` ({"vela.optimise": "size"}). With `output` the folder is
-    written as the command line writes it.
+    keywords (method="mse") or entries of `option` ({"vela.optimise": "size"}). `output` is written as -o writes it.
 
     What concerns the model itself raises. What concerns one chip is that chip's result; `Build.require()` raises it.
     """
@@ -82,6 +83,8 @@ def build(
         source, named = described.source(model, folder, data)
         request = replace(
             prepared.request(source, chips, data, _options(option, options), folder),
+            qat=qat,
+            seed=seed,
             require_npu=parse_share(require_npu) if isinstance(require_npu, str) else float(require_npu),
             gate=_gate(min_sqnr, max_drop),
             origins=_origins(require_npu, min_sqnr, max_drop),

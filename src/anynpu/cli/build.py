@@ -49,7 +49,18 @@ class Strictness:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build(options.ModelFlags, options.DataFlags, Output, options.GateFlags, Strictness, Plan):
+class Training:
+    """Whether and how to train."""
+
+    qat: bool = flag(
+        "Train with each chip's rounding in the loop: the float model teaches, and labels where the samples have them.",
+        False,
+    )
+    seed: int = flag("Order of the samples in training; equal seeds give equal weights.", 0, least=0, shown=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build(options.ModelFlags, options.DataFlags, Training, Output, options.GateFlags, Strictness, Plan):
     """A model to build, for which chips, and what the results must reach."""
 
 
@@ -66,6 +77,7 @@ def build(asked: Build) -> int:
     """
     request, store = asked.judged(asked.request(asked.source())), asked.store()
     request = replace(request, strict_calibration=asked.strict_calibration, repair=asked.repair)
+    request = replace(request, qat=asked.qat, seed=asked.seed)
     if asked.plan:
         return _show_plan(request, store, asked.format)
     if not asked.output:

@@ -31,6 +31,10 @@ class Lines:
     def progress(self, done: int, total: int) -> None:
         return
 
+    def said(self, chip: str, stage: str, words: str) -> None:
+        if not self.quiet:
+            click.echo(on_one_line(f"{chip or 'model':<16} {stage:<12} {words}"), err=True)
+
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
         if not self.quiet:
             cached = "  (cached)" if hit else ""
@@ -72,6 +76,10 @@ class Bars:
     def progress(self, done: int, total: int) -> None:
         if self.task is not None:
             self.bars.update(self.task, completed=done, total=total)
+
+    def said(self, chip: str, stage: str, words: str) -> None:
+        line = on_one_line(f"{chip or 'model':<16} {stage:<12} {words}").replace("[", r"\[")
+        self.console.print(f"  {line}", highlight=False)
 
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
         self._clear()

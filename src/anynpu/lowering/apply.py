@@ -92,5 +92,5 @@ def _conversion(before: Form | None, after: Form | None) -> str:
 def _in_form(tensor: Tensor, form: Form | None) -> Tensor:
     if form is None:
         return tensor
-    data = None if tensor.data is None else form.quantization.quantize(tensor.data, form.dtype)
+    data = None if tensor.data is None else form.stored(tensor.data)
     return Tensor(tensor.name, tensor.shape, form.dtype, data, form.quantization)

@@ -9,7 +9,7 @@ from anynpu import schema
 from anynpu.lowering.apply import applied
 from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO, collected
-from anynpu.lowering.quantise import quantised
+from anynpu.lowering.quantise import UNTRAINED, quantised
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.tables import tabled
 from anynpu.lowering.widen import wide_operators
@@ -17,12 +17,16 @@ from anynpu.lowering.write import to_bytes
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range
 from anynpu.quantize.tflite import Writer
+from anynpu.training.scheme import WeightRounding
 
 
-def quantising(record: Path | None = None, tables: bool = False) -> Writer:
+def quantising(
+    record: Path | None = None, tables: bool = False, trained: Mapping[str, WeightRounding] = UNTRAINED
+) -> Writer:
     """Returns a function that makes the quantised file of a float one, and writes the quantisation beside it.
 
-    With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables.
+    With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables. `trained` are roundings
+    of weights that training ended with.
     """
 
     def write(content: bytes, ranges: Mapping[str, Range], plan: QuantPlan) -> bytes:
@@ -30,7 +34,7 @@ def quantising(record: Path | None = None, tables: bool = False) -> Writer:
         if plan.activations == "int8":
             graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges))
         graph, ranges = divided(graph, ranges)
-        quantisation = quantised(graph, ranges, plan)
+        quantisation = quantised(graph, ranges, plan, trained)
         if record is not None:
             record.write_text(schema.canonical_json(quantisation.to_json()) + "\n", "utf-8")
         return to_bytes(tabled(applied(graph, quantisation, plan.io == "integer"), tables))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from anynpu.lowering.graph import Graph, Operator
 from anynpu.lowering.integers import (
     FINEST_READ,
     FIXED,
+    HALF_BYTE_KINDS,
     KEEPS_SCALE,
     ONE_SCALE,
     WEIGHT_AXES,
@@ -26,10 +28,13 @@ from anynpu.lowering.integers import (
 from anynpu.lowering.widen import wide_operators
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import SMALLEST_SCALE, Range, quantization_for
+from anynpu.quantize.weights import largest_integer, symmetric_scales
 from anynpu.tensors import Array, Quantization
+from anynpu.training.scheme import WeightRounding
 
 # A number as large as this stands for an infinity, and any code that is far away holds it.
 _MASK = 1e4
+UNTRAINED: Mapping[str, WeightRounding] = MappingProxyType({})
 # A bias beyond this would leave no room in 32 bits for the products.
 _MOST_BIAS = 2.0**30
 # The lowest number that a computed mask is stored for: below it, the kernels' sums have no bits left for the scores.
@@ -42,6 +47,13 @@ class Form:
 
     dtype: str
     quantization: Quantization
+
+    def stored(self, real: Array) -> Array:
+        """Returns the integers of a constant; those of four bits are kept one to a byte, and packed in the file."""
+        if self.dtype != "int4":
+            return self.quantization.quantize(real, self.dtype)
+        most = largest_integer(4)
+        return np.clip(self.quantization.quantize(real, "int8"), -most, most)
 
     def to_json(self) -> dict[str, object]:
         """Returns the form as plain data."""
@@ -77,9 +89,12 @@ class Quantised:
         }
 
 
-def quantised(graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan) -> Quantised:
-    """Returns the quantisation of a float graph for the ranges of its activations."""
-    work = _Quantiser(graph, ranges, plan)
+def quantised(
+    graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan, trained: Mapping[str, WeightRounding] = UNTRAINED
+) -> Quantised:
+    """Returns the quantisation of a float graph for the ranges of its activations; `trained` are the roundings of
+    weights, by name, that training ended with."""
+    work = _Quantiser(graph, ranges, plan, trained)
     for name in graph.inputs:
         if graph.tensors[name].dtype == "float32":
             work.forms[name] = work.measured(name, plan.activations)
@@ -94,7 +109,10 @@ def quantised(graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan) -> Qua
 class _Quantiser:
     """The forms as they are found, in the order of the graph."""
 
-    def __init__(self, graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan) -> None:
+    def __init__(
+        self, graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan, trained: Mapping[str, WeightRounding]
+    ) -> None:
+        self.trained = trained
         self.masked = {o.inputs[0] for o in graph.operators if o.kind == "SOFTMAX"}
         self.graph, self.ranges, self.plan = graph, _bounded(graph, ranges, self.masked), plan
         self.wide = wide_operators(graph, ranges) if plan.activations == "int8" else frozenset()
@@ -221,10 +239,17 @@ class _Quantiser:
         scale = self.reads[key, source].quantization.scale[0]
         weights, axis = np.asarray(self.graph.constant(stored)), WEIGHT_AXES[operator.kind]
         offsets = self.graph.constant(bias) if bias else None
-        scales = weight_scales(weights, axis if self.plan.weights == "per-channel" else None, offsets, scale)
+        bits = self.plan.weight_bits if operator.kind in HALF_BYTE_KINDS and dtype == "int8" else 8
+        if known := self.trained.get(stored):
+            bits, scales = 8 if known.bits > 4 else 4, np.asarray(known.scale, np.float32)
+        else:
+            axes = axis if self.plan.weights == "per-channel" else None
+            scales = weight_scales(weights, axes, offsets, scale, bits)
         one = len(scales) == 1
         points = (0,) * len(scales)
-        self.reads[key, stored] = Form("int8", Quantization(tuple(scales.tolist()), points, None if one else axis))
+        self.reads[key, stored] = Form(
+            f"int{bits}", Quantization(tuple(scales.tolist()), points, None if one else axis)
+        )
         if offsets is not None:
             products = tuple((np.float32(scale) * scales).tolist())
             kind = "int64" if dtype == "int16" else "int32"
@@ -243,16 +268,14 @@ def _bounded(graph: Graph, ranges: Mapping[str, Range], masked: set[str]) -> dic
     return bounded
 
 
-def weight_scales(weights: Array, axis: int | None, bias: Array | None, source: float) -> NDArray[np.float32]:
-    """Returns the scales of symmetric 8-bit weights, large enough for the bias to fit 32 bits beside the products.
+def weight_scales(
+    weights: Array, axis: int | None, bias: Array | None, source: float, bits: int = 8
+) -> NDArray[np.float32]:
+    """Returns the scales of symmetric weights, large enough for the bias to fit 32 bits beside the products.
 
     A channel of zeros has the finest scale of the others: its bias is all it gives.
     """
-    magnitude = np.abs(np.asarray(weights, np.float64))
-    others = None if axis is None else tuple(a for a in range(weights.ndim) if a != axis)
-    top = np.atleast_1d(magnitude.max(axis=others))
-    finest = float(top[top > 0].min()) if np.any(top > 0) else 1.0
-    scales = np.where(top > 0, top, finest) / 127.0
+    scales = symmetric_scales(weights, axis, bits)
     if bias is not None:
         needed = np.abs(np.asarray(bias, np.float64)) / (_MOST_BIAS * source)
         scales = np.maximum(scales, needed if axis is not None else needed.max())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, get_type_hints
 
@@ -13,7 +14,7 @@ from anynpu.errors import Finding, IntegrityError, Unsupported
 from anynpu.lowering import options as tables
 from anynpu.lowering.graph import Graph, Operator, Tensor
 from anynpu.lowering.options import EMPTY_TABLES, Options
-from anynpu.lowering.write import _ENUMS, camel, schema
+from anynpu.lowering.write import _ENUMS, camel, schema, unpacked_halves
 from anynpu.quantize.tflite_file import operator_names, read_model, text
 from anynpu.tensors import Array, Quantization
 
@@ -50,7 +51,9 @@ def _tensor(tensor: Any, buffers: Sequence[Any]) -> Tensor:
     shape = tuple(int(size) for size in (tensor.shape if tensor.shape is not None else ()))
     content = buffers[tensor.buffer].data
     data: Array | None = None
-    if content is not None and len(content):
+    if content is not None and len(content) and dtype == "int4":
+        data = unpacked_halves(np.asarray(content, np.uint8), math.prod(shape)).reshape(shape)
+    elif content is not None and len(content):
         data = np.frombuffer(np.asarray(content, np.uint8).tobytes(), np.dtype(dtype)).reshape(shape)
     return Tensor(text(tensor.name), shape, dtype, data, _quantization(tensor.quantization))
 

@@ -13,6 +13,7 @@ from anynpu.errors import ToolMissing
 from anynpu.lowering.graph import Graph, Operator, Tensor
 from anynpu.lowering.options import EMPTY_TABLES, Options
 from anynpu.quantize.tflite_file import pack_model
+from anynpu.tensors import Array
 
 # The versions from which kernels take 8 and 16 bits; an operator that is not named has one version for all.
 BYTE_VERSIONS = {
@@ -88,7 +89,7 @@ def _tensor(tensor: Tensor, buffers: list[Any]) -> Any:
     result.buffer = 0
     if tensor.data is not None:
         buffer = s.BufferT()
-        buffer.data = np.frombuffer(np.ascontiguousarray(tensor.data, tensor.dtype).tobytes(), np.uint8)
+        buffer.data = packed_halves(tensor.data) if tensor.dtype == "int4" else _bytes_of(tensor)
         result.buffer = len(buffers)
         buffers.append(buffer)
     if tensor.quantization is not None:
@@ -98,6 +99,23 @@ def _tensor(tensor: Tensor, buffers: list[Any]) -> Any:
         parameters.quantizedDimension = tensor.quantization.axis or 0
         result.quantization = parameters
     return result
+
+
+def _bytes_of(tensor: Tensor) -> Array:
+    return np.frombuffer(np.ascontiguousarray(tensor.data, tensor.dtype).tobytes(), np.uint8)
+
+
+def packed_halves(values: Array) -> Array:
+    """Returns integers of four bits two to a byte, the first in the lower half."""
+    flat = np.asarray(values, np.int8).reshape(-1).view(np.uint8) & 0x0F
+    pairs = np.pad(flat, (0, len(flat) % 2)).reshape(-1, 2)
+    return np.asarray(pairs[:, 0] | pairs[:, 1] << 4, np.uint8)
+
+
+def unpacked_halves(content: Array, count: int) -> Array:
+    """Returns the integers of four bits that `packed_halves` packed, one to a byte."""
+    both = np.stack([content & 0x0F, content >> 4], axis=1).reshape(-1)[:count].astype(np.int8)
+    return np.asarray(np.where(both > 7, both - 16, both), np.int8)
 
 
 def _operator(operator: Operator, graph: Graph, numbers: Mapping[str, int], codes: dict[tuple[str, int], int]) -> Any:

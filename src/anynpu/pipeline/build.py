@@ -15,13 +15,14 @@ from anynpu.measure.adequacy import MIN_DISTINCT, judge_calibration
 from anynpu.measure.threshold import sentences
 from anynpu.measure.verify import Gate, judge
 from anynpu.nursery import warm_children
-from anynpu.pipeline.layers import empty, float_twin, graph
+from anynpu.pipeline.layers import empty, graph
 from anynpu.pipeline.planner import Link, plan_all, source_format
 from anynpu.pipeline.repair import Attempt, repaired
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, read_diagnosis, read_verification, require_samples
 from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
+from anynpu.pipeline.training import trained_chain, untrained_twin
 from anynpu.platform import Platform
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.build import FLOAT_MODEL, GraphForm, StageTiming, Verification
@@ -122,6 +123,10 @@ class Timed:
 
     def progress(self, done: int, total: int) -> None:
         self.inner.progress(done, total)
+
+    def said(self, chip: str, stage: str, words: str) -> None:
+        if say := getattr(self.inner, "said", None):  # an observer of the user's own may not want words
+            say(chip, stage, words)
 
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
         self.stages.append(StageTiming(chip=chip, stage=stage, seconds=round(seconds, 3), cached=hit))
@@ -247,6 +252,8 @@ def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: 
         for link in links:
             previous = made[-1] if made else result.model
             made.append(steps.compile(platform.name, link, previous, result.calibration, platform))
+        if steps.request.qat:
+            made = trained_chain(steps, platform, links, made, result)
         oracle = made[-2] if len(made) > 1 and getattr(links[-1].target, "exact", False) else None
         if len(made) > 1 and getattr(links[-1].target, "repeats", False):
             found = _repeated(steps, platform, made, result)
@@ -309,7 +316,7 @@ def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: Bu
         return {}
     assert result.model is not None
     data = require_samples(result.test)
-    floating = float_twin(made)
+    floating = untrained_twin(made)
     # What a runtime refuses in the model is told first.
     evidence = steps.verify(platform, before, result.model, data, floating=floating)
     repetition = steps.repeat(platform.name, final, before, result.model, data)
@@ -337,7 +344,7 @@ def _proof(
         assert result.model is not None
         data = require_samples(result.test)
         exact = oracle if candidate is final else None
-        evidence = steps.verify(platform, candidate, result.model, data, exact, float_twin(made))
+        evidence = steps.verify(platform, candidate, result.model, data, exact, untrained_twin(made))
         stands_for = "" if candidate is final else final.manifest.format
         verification = read_verification(evidence, stands_for)
         if candidate is final and platform.device not in ("", verification.device):

@@ -24,6 +24,9 @@ class Silent:
     def progress(self, done: int, total: int) -> None:
         return
 
+    def said(self, chip: str, stage: str, words: str) -> None:
+        return
+
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
         return
 

@@ -34,6 +34,9 @@ class Request:
     tokenizer: str = ""
     metric: str = ""
     options: Mapping[str, str] = field(default_factory=dict)
+    qat: bool = False
+    """Whether the model is trained with the rounding of each chip's compiler."""
+    seed: int = 0
     require_npu: float = 1.0
     gate: Gate = field(default_factory=Gate)
     repair: bool = False
@@ -50,6 +53,8 @@ class Request:
             raise ConfigError("--require-npu takes a share from 0% to 100%")
         if self.limit < 1:
             raise ConfigError(f"a limit of {self.limit} samples leaves none", "give --limit 1 or more")
+        if self.seed < 0:
+            raise ConfigError(f"--seed {self.seed}: a whole number from 0 on was expected")
         require_metric(self.metric, METRICS)
         for each in self.thresholds:
             if not math.isfinite(each.value):  # every comparison with NaN is false: anything would pass the gate

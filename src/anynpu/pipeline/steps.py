@@ -43,8 +43,9 @@ from anynpu.tasks import card
 from anynpu.tasks.fits import require_fit as require_card_fit
 from anynpu.tasks.images import Preprocess, in_order
 from anynpu.tasks.text import bind, read_lines
+from anynpu.training.record import carry_record
 
-ZOO_CALIBRATION, ZOO_TEST = 256, 500
+ZOO_CALIBRATION, ZOO_TEST, ZOO_TRAINING = 256, 500, 2048
 HOLDOUT_EVERY = 5
 TEXTS = ".txt"
 PROOF = "proof.json"
@@ -57,6 +58,8 @@ class Observer(Protocol):
     def started(self, chip: str, stage: str) -> None: ...
 
     def progress(self, done: int, total: int) -> None: ...
+
+    def said(self, chip: str, stage: str, words: str) -> None: ...
 
     def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None: ...
 
@@ -256,7 +259,7 @@ class Steps:
                 options["index_sizes"] = dict(model.manifest.details.get("index_sizes", {}))
             if source.endswith(TEXTS) and self.chosen is not None:
                 options["tokenizer"] = dict(self.chosen.task().get("assets", {}))
-        if role == "test":
+        if role != "calibration":
             options["metric"], options["names"] = self.metric, list(card.names_of(model))
             options["outputs"] = [list(spec.shape) for spec in model.manifest.outputs]
         inputs["tensors"] = schema.digest([schema.to_dict(s) for s in model.manifest.inputs])
@@ -277,7 +280,7 @@ class Steps:
 
         def make(out: Path, work: Work) -> Manifest:
             dataset, apart = self._load(role, self._source(role), model, work)
-            labels = self._labels(dataset, model) if role == "test" else None
+            labels = self._labels(dataset, model) if role != "calibration" else None
             write_samples(out, SampleSet(dataset.inputs, labels.values if labels and self.metric else None))
             self._keep(step, out / FILE, self.generated.get(self._source(role)))
             return Manifest(
@@ -401,6 +404,7 @@ class Steps:
             if samples is not None and samples.manifest.details["random"]:
                 manifest = replace(manifest, notes=(*manifest.notes, "calibrated with random numbers"))
             calibrated.keep(out, samples, model)
+            carry_record(model.path, out)
             if model.manifest.task:
                 card.of(model).copy_to(out)
             return replace(manifest, task=model.manifest.task)
@@ -624,8 +628,9 @@ def overlap(calibration: Artifact | None, test: Artifact) -> int:
 
 
 def _zoo_samples(name: str, role: str, limit: int) -> Dataset:
-    split, count = ("test", ZOO_TEST) if role == "test" else ("calibration", ZOO_CALIBRATION)
-    samples = zoo.samples(name, split, min(count, limit))  # type: ignore[arg-type]  # the two are splits
+    count = {"test": ZOO_TEST, "calibration": ZOO_CALIBRATION, "training": ZOO_TRAINING}[role]
+    count = count if role == "training" else min(count, limit)
+    samples = zoo.samples(name, "test" if role == "test" else "calibration", count)
     return Dataset(dict(samples.inputs), samples.labels, f"zoo:{name}")
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anynpu.quantize.ranges import Range, quantization_for
+from anynpu.quantize.weights import largest_integer, symmetric_scales
 from anynpu.tensors import Array
 
 if TYPE_CHECKING:
@@ -68,13 +69,14 @@ def channel_means(
     return means
 
 
-def rounding_error(weights: Array, channel_axis: int | None) -> Floats:
-    """Returns weights minus what symmetric int8 stores of them, one scale per slice along `channel_axis` or for all."""
+def rounding_error(weights: Array, channel_axis: int | None, bits: int = 8) -> Floats:
+    """Returns weights minus what symmetric integers keep of them; one scale per slice of `channel_axis`, or for all."""
     values = np.asarray(weights, np.float64)
-    others = None if channel_axis is None else tuple(a for a in range(values.ndim) if a != channel_axis)
-    top = np.max(np.abs(values), axis=others, keepdims=True)
-    scale = np.where(top > 0, top, 1.0) / 127.0
-    return np.asarray(values - np.rint(values / scale) * scale)
+    scale = symmetric_scales(values, channel_axis, bits)
+    if channel_axis is not None:
+        scale = scale.reshape([-1 if a == channel_axis else 1 for a in range(values.ndim)])
+    most = largest_integer(bits)
+    return np.asarray(values - np.clip(np.rint(values / scale), -most, most) * scale)
 
 
 def lost_mean(exact: Floats, rounded: Floats, means: ChannelMeans, name: str, depthwise: bool = False) -> Floats:

@@ -18,7 +18,7 @@ Border = Literal["integer", "float"]
 class QuantPlan:
     """Types, granularity and range method of a quantised model.
 
-    Weights are int8 and symmetric under every plan; "float32" activations leave the model as it is.
+    Weights are symmetric under every plan; "float32" activations leave the model as it is.
     `io` says whether inputs and outputs are stored integers or stay float with a conversion at the border.
     `bias_correction` lets biases take back the shift of the mean that rounding causes;
     `equalize` makes the channels between two layers equally loud first (TFLite, 8 bits, per-channel
@@ -37,10 +37,13 @@ class QuantPlan:
     io: Border = option("integer", "inputs and outputs as stored integers, or as float with a conversion at the border")
     bias_correction: bool = option(True, "let biases take back the shift of the mean that rounding causes")
     equalize: bool = option(True, "make the channels between two layers and around norms equally loud first (8 bits)")
+    weight_bits: Literal[4, 8] = option(8, "bits of stored weights: 8, or 4 where the kernels take them")
 
     def __post_init__(self) -> None:
         _one_of("activations", self.activations, get_args(Activations))
         _one_of("weights", self.weights, get_args(Weights))
+        if self.weight_bits not in (4, 8):
+            raise ConfigError(f"no such weight bits: {self.weight_bits}", "known: 4, 8")
         _one_of("range method", self.method, METHODS)
         _one_of("io", self.io, get_args(Border))
         if not 50.0 < self.percentile <= 100.0:

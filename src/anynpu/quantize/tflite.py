@@ -172,12 +172,14 @@ def quantize_file(
     write: Writer | None = None,
     followers: Finder | None = None,
     smooth: Smoother | None = None,
+    fixed: Mapping[str, Range] | None = None,
 ) -> Figures:
     """Writes the quantised .tflite of a float one and returns its figures; `data` is in the layout of the file.
 
     `write` makes the integers of a float file, ranges and plan; by default ai-edge-quantizer does. `followers` finds
     the functions behind the tensors of a float file, by which ranges are chosen; `smooth` changes one so that the
-    channels around its normalisations are equally loud.
+    channels around its normalisations are equally loud. `fixed` are ranges that training ended with: they hold, and the
+    weights stay as they are.
 
     Operators that ai-edge-quantizer leaves in floating point are named in the figures, and the factors of the channels
     that were equalised, by the tensor of the float file: inner values of the two files differ by them. `calibration` is
@@ -192,7 +194,7 @@ def quantize_file(
         return _written(pack_model(model), model, out, plan, data, {})
     _check_inputs(float_path, data)
     # At 16 bits activations lose next to nothing, and one weight scale for all channels would pay for it.
-    if plan.equalize and plan.bits == 8 and plan.weights == "per-channel":
+    if plan.equalize and plan.bits == 8 and plan.weights == "per-channel" and fixed is None:
         if smooth is not None:
             content = original
             original, lifted = smooth(content, lambda names: _peaks(content, data, names, SMOOTHING_SAMPLES))
@@ -200,10 +202,10 @@ def quantize_file(
         original = _equalized(original, data, factors)
         model = read_model(original)
     observed = SampleLimits()
-    ranges = file_ranges(original, data, plan, progress, followers, observed)
-    if plan.bias_correction:
+    ranges = file_ranges(original, data, plan, progress, followers, observed) | dict(fixed or {})
+    if plan.bias_correction and fixed is None:
         means = channel_means(runner(original), data, weighted_inputs(model), ranges, plan)
-        correct_biases(model, means, plan.weights == "per-channel")
+        correct_biases(model, means, plan.weights == "per-channel", plan.weight_bits)
     calibrated = time.perf_counter()
     content = (write or _named)(pack_model(model), ranges, plan)
     seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}

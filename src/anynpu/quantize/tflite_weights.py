@@ -51,13 +51,13 @@ def weighted_inputs(model: Any) -> dict[str, int]:
     return {text(tensors[int(op.inputs[0])].name): -1 for _, op in _weighted(model)}
 
 
-def correct_biases(model: Any, means: ChannelMeans, per_channel: bool) -> None:
+def correct_biases(model: Any, means: ChannelMeans, per_channel: bool, bits: int = 8) -> None:
     """Adds to every bias what rounding will take from the mean of its output."""
     tensors = model.subgraphs[0].tensors
     for name, op in _weighted(model):
         taken, bias = tensors[int(op.inputs[0])], tensors[int(op.inputs[2])]
         weights = _values(model, int(op.inputs[1])).astype(np.float64)
-        rounded = weights - rounding_error(weights, _WEIGHT_AXES[name] if per_channel else None)
+        rounded = weights - rounding_error(weights, _WEIGHT_AXES[name] if per_channel else None, bits)
         shift = lost_mean(_arranged(weights, name), _arranged(rounded, name), means, text(taken.name), _depthwise(name))
         values = np.frombuffer(model.buffers[bias.buffer].data, np.float32) + shift.astype(np.float32)
         model.buffers[bias.buffer].data = np.frombuffer(values.astype(np.float32).tobytes(), np.uint8)

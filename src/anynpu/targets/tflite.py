@@ -267,6 +267,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     from anynpu.lowering.smooth import smoothed
     from anynpu.quantize.tflite import in_layout, quantize_file
     from anynpu.targets.data import dataset
+    from anynpu.training.record import read_record
 
     source = Artifact.open(Path(model))
     options = schema.from_dict(TfLiteOptions, plan, "plan")
@@ -274,13 +275,17 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
     # ai-edge-quantizer gives the biases of files that TensorFlow's own converter made a type that no kernel takes.
     own = source.manifest.details.get(LOWERED_BY) == "own"
-    write = quantising(Path(out).with_name(QUANTISATION), bool(options.tables))
-    passes = (write, followers, smoothed) if own else ()
+    trained = read_record(source.path)
+    roundings = {each.tensor: each for each in trained.scheme.weights.values()} if trained else {}
+    write = quantising(Path(out).with_name(QUANTISATION), bool(options.tables), roundings)
+    passes: dict[str, Any] = {"write": write, "followers": followers, "smooth": smoothed} if own else {}
+    if trained:
+        passes["fixed"] = trained.scheme.ranges()
     floating = source.main
     if own and options.written_for and (content := for_npu(source.main, options.written_for)) is not None:
         floating = Path(out).with_name("float.tflite")
         floating.write_bytes(content)
-    figures = quantize_file(floating, turned, options, Path(out), tool.report_progress, *passes)
+    figures = quantize_file(floating, turned, options, Path(out), tool.report_progress, **passes)
     if floating != source.main:
         floating.unlink()
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step

@@ -19,6 +19,7 @@ from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.pipeline.bisect.files import Fed, ModelFile, Place
 from anynpu.pipeline.bisect.shared import Part
 from anynpu.pipeline.planner import Link
+from anynpu.pipeline.preview import Silent
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.records.parts import now
@@ -169,7 +170,7 @@ class Compiled:
 
     def _compiled(self, model: Artifact, data: Artifact) -> Artifact:
         request = Request(ModelSource(str(model.main)), (self.chip,))
-        steps = Steps(request, self.store, _Silent())
+        steps = Steps(request, self.store, Silent())
         return steps.compile(self.chip, self._link, model, data, self._platform)
 
     def _answers(self, artifact: Artifact, before: Artifact, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
@@ -183,16 +184,3 @@ class Compiled:
                 given = run_real(session, {n: self.places[n].to_file(row[n]) for n in part.inputs}, like)
                 found.append({n: self.places[n].to_shared(given[n]) for n in part.outputs})
         return tuple(found)
-
-
-class _Silent:
-    """An observer that says nothing: the search reports its runs."""
-
-    def started(self, chip: str, stage: str) -> None:
-        return
-
-    def progress(self, done: int, total: int) -> None:
-        return
-
-    def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
-        return

@@ -42,7 +42,8 @@ def operator_sentences() -> dict[str, str]:
 def import_model(model: onnx.ModelProto) -> torch.nn.Module:
     """Returns a torch module that computes what a static ONNX model does, with its weights as parameters.
 
-    `meta["inputs"]` and `meta["outputs"]` of the module hold the ONNX names in the order of its arguments and results.
+    `meta["inputs"]` and `meta["outputs"]` of the module hold the ONNX names in the order of its arguments and results,
+    `meta["tensors"]` the fx node of each ONNX tensor, `meta["attributes"]` the attribute of each stored one.
     Whatever cannot be imported exactly raises Unsupported with one finding for each such node.
     """
     operator_sentences()

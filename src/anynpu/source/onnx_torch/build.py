@@ -195,6 +195,8 @@ class Builder:
         inputs = [node.target for node in self.graph.nodes if node.op == "placeholder"]
         module.meta["inputs"] = tuple(self.attributes[name] for name in inputs)
         module.meta["outputs"] = tuple(outputs)
+        module.meta["tensors"] = {name: proxy.node.name for name, proxy in self.proxies.items()}
+        module.meta["attributes"] = {self.attributes[attribute]: attribute for attribute in self.stored}
         return module.eval()
 
     def _is_weight(self, value: Value, contents: Tensor) -> bool:

@@ -1,0 +1,122 @@
+"""Training in a build: the compiled model says how it rounds, the float model learns it, and is compiled again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anynpu import schema, tool
+from anynpu.artifact import Artifact, Manifest, Step
+from anynpu.errors import ConfigError, ToolMissing, Unsupported
+from anynpu.pipeline.layers import float_twin
+from anynpu.pipeline.planner import Link
+from anynpu.pipeline.steps import Steps, read_verification, require_samples
+from anynpu.platform import Platform
+from anynpu.records.build import Verification
+from anynpu.records.parts import own_version
+from anynpu.targets.base import Work
+from anynpu.targets.roundings import READERS, check_integers, scheme_of
+from anynpu.tasks import card
+from anynpu.training.fit import Settings
+from anynpu.training.record import MODEL, read_record
+from anynpu.training.scheme import RECORD, Scheme
+
+if TYPE_CHECKING:
+    from anynpu.pipeline.build import BuildResult
+
+
+def trained_chain(
+    steps: Steps, platform: Platform, links: Sequence[Link], made: Sequence[Artifact], result: BuildResult
+) -> list[Artifact]:
+    """Returns the artifacts of a chip after training, or those before it where they are better on held-out samples."""
+    assert result.model is not None
+    rounding = next((artifact for artifact in made if artifact.manifest.format in READERS), None)
+    if rounding is None:
+        known = ", ".join(sorted(READERS))
+        raise Unsupported(
+            f"--qat: nothing on the way to {platform.name} rounds in a way that training knows",
+            hint=f"it knows the formats {known}; leave --qat out for this chip",
+        )
+    if result.model.manifest.format != "onnx":
+        raise Unsupported("--qat: training needs the ONNX or PyTorch model", hint="give that with -m")
+    scheme = scheme_of(result.model, rounding)
+    model = train(steps, platform.name, result.model, scheme)
+    again: list[Artifact] = []
+    for link in links:
+        again.append(steps.compile(platform.name, link, again[-1] if again else model, result.calibration, platform))
+    at = list(made).index(rounding)
+    check_integers(model, again[at])
+    data = require_samples(result.test)
+    before, after = (
+        read_verification(steps.verify(platform, each, result.model, data), "") for each in (rounding, again[at])
+    )
+    kept = not _worse(after, before)
+    steps.notes.append(_note(platform.name, model, before, after, kept))
+    return again if kept else list(made)
+
+
+def untrained_twin(chain: Sequence[Artifact]) -> Artifact | None:
+    """Returns the float TFLite model of a chain that must compute what the user's model does; a trained one does not,
+    and its writer was proved on the untrained one."""
+    twin = float_twin(chain)
+    return None if twin is None or (twin.path / RECORD).is_file() else twin
+
+
+def train(steps: Steps, chip: str, model: Artifact, scheme: Scheme) -> Artifact:
+    """Returns the float model trained for a scheme; chips that round alike share it."""
+    data = steps.data("training", model)
+    if data is None:
+        raise ConfigError("--qat needs samples to learn from", "give --data")
+    settings = Settings(seed=steps.request.seed)
+    try:
+        version = tool.version_of("torch")
+    except ToolMissing:
+        raise ToolMissing("--qat needs torch, which is not installed", "pip install 'anynpu[build]'") from None
+    inputs = {"model": model.digest, "data": data.digest}
+    options = {"scheme": schema.to_dict(scheme), "settings": schema.to_dict(settings)}
+    step = Step("train", inputs, options, {"anynpu": own_version(), "torch": version})
+
+    def make(out: Path, work: Work) -> Manifest:
+        estimates = model.manifest.estimates
+        arguments = {
+            "model": str(model.path),
+            "data": str(data.path),
+            **options,
+            "out": str(out),
+            "checkpoint": str(steps.store.cache / "training" / f"{step.address}.npz"),
+            "macs": float(estimates.macs or 0) if estimates else 0.0,
+        }
+
+        def said(words: str) -> None:
+            steps.observer.said(chip, "train", words)
+
+        function = "anynpu.training.train:train"
+        # A GPU is found by what the environment says of it.
+        how = {"scratch": out.parent, "log": work.log, "progress": work.progress, "whole_environment": True}
+        tool.call(function, arguments, answer=said, **how)  # type: ignore[arg-type]  # of several types
+        if model.manifest.task:
+            card.of(model).copy_to(out)
+        return replace(model.manifest, files=(), step=None, made=None, main=MODEL)
+
+    return steps.run(chip, "train", step, make).artifact
+
+
+def _worse(after: Verification, before: Verification) -> bool:
+    """Tells whether training made a model worse: by the task's metric, else by the distance to the float model."""
+    if after.score is not None and before.score is not None and after.score != before.score:
+        return after.score < before.score
+    return (after.sqnr_db or 0.0) < (before.sqnr_db or 0.0)
+
+
+def _note(chip: str, model: Artifact, before: Verification, after: Verification, kept: bool) -> str:
+    record = read_record(model.path)
+    assert record is not None
+    by = "labels and the float model" if record.labelled else "the float model"
+    epochs = f"{len(record.epochs)} of {record.planned} epochs"
+    words = f"{chip}: trained by {by} on {record.samples} samples, {epochs}, on the {record.device}"
+    if before.score is not None and after.score is not None:
+        words += f": {before.metric} {before.score:.1%} -> {after.score:.1%}"
+    words += f": SQNR {before.sqnr_db or 0:.1f} -> {after.sqnr_db or 0:.1f} dB on held-out samples"
+    return words if kept else f"{words}; that is worse, so the untrained result stays"

@@ -1,0 +1,36 @@
+"""Scales of stored weights: symmetric, one for all or one for each output channel."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anynpu.tensors import Array
+
+Floats = NDArray[np.float64]
+# Below eight bits the largest weight is better cut off: these shares of it are tried.
+_CUTS = np.linspace(1.0, 0.3, 36)
+
+
+def largest_integer(bits: int) -> int:
+    """Returns the largest integer of weights; the smallest is its negative."""
+    return int(2 ** (bits - 1)) - 1
+
+
+def symmetric_scales(weights: Array, axis: int | None, bits: int) -> Floats:
+    """Returns the scales of symmetric weights: up to the largest one with eight bits, with the least squared error
+    below. A channel of zeros has the finest scale of the others."""
+    values = np.asarray(weights, np.float64)
+    rows = values.reshape(1, -1) if axis is None else np.moveaxis(values, axis, 0).reshape(values.shape[axis], -1)
+    top = np.abs(rows).max(axis=1) if rows.shape[1] else np.zeros(len(rows))
+    finest = float(top[top > 0].min()) if np.any(top > 0) else 1.0
+    top = np.where(top > 0, top, finest)
+    most = largest_integer(bits)
+    if bits >= 8:
+        return np.asarray(top / most)
+    best, least = top / most, np.full(len(rows), np.inf)
+    for cut in _CUTS:
+        scale = (top * cut / most)[:, None]
+        error = ((rows - np.clip(np.rint(rows / scale), -most, most) * scale) ** 2).sum(axis=1)
+        best, least = np.where(error < least, scale[:, 0], best), np.minimum(error, least)
+    return best

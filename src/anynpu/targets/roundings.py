@@ -1,0 +1,162 @@
+"""How compiled files round the tensors of the float ONNX model that they come from, read from the files themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from anynpu.artifact import Artifact
+from anynpu.errors import IntegrityError, Unsupported
+from anynpu.tensors import Array, Quantization
+from anynpu.training.record import read_integers, read_record
+from anynpu.training.scheme import Rounding, Scheme, WeightRounding
+
+if TYPE_CHECKING:
+    import onnx
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """Stored weights of the float model, as one operator reads them."""
+
+    name: str
+    shape: tuple[int, ...]
+    axis: int
+    """That of the output channels."""
+    output: str
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compiled file holds: the form of every activation, and the integers of stored weights."""
+
+    activations: Mapping[str, Rounding]
+    weights: Mapping[str, tuple[WeightRounding, Array]]
+    """By the name in the compiled file; the axis is that of the file."""
+
+
+def weighted(model: onnx.ModelProto) -> Iterator[Weighted]:
+    """Yields the weights that training may change: each read by one operator alone."""
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+    uses: dict[str, int] = {}
+    for node in model.graph.node:
+        for name in node.input:
+            uses[name] = uses.get(name, 0) + 1
+    for node in model.graph.node:
+        if node.op_type not in ("Conv", "Gemm", "MatMul", "ConvTranspose") or len(node.input) < 2:
+            continue
+        name = node.input[1]
+        if name not in shapes or uses[name] != 1 or node.input[0] in shapes:
+            continue
+        axis = 0
+        if node.op_type == "Gemm":
+            axis = 0 if any(a.name == "transB" and a.i for a in node.attribute) else 1
+        elif node.op_type == "MatMul":
+            axis = len(shapes[name]) - 1
+        elif node.op_type == "ConvTranspose":
+            axis = 1
+        yield Weighted(name, shapes[name], axis, node.output[0])
+
+
+def scheme_of(model: Artifact, compiled: Artifact) -> Scheme:
+    """Returns the roundings of a compiled file, by the names of the float model; other files raise Unsupported."""
+    import onnx
+
+    reader = READERS.get(compiled.manifest.format)
+    if reader is None:
+        raise Unsupported(f"training does not know how {compiled.manifest.format} rounds", hint="leave --qat out")
+    found, graph = reader(compiled), onnx.load(model.main)
+    weights = {}
+    for each in weighted(graph):
+        stored = next((n for n in (each.name, f"{each.output}/weights") if n in found.weights), None)
+        if stored is None:
+            continue
+        rounding, _ = found.weights[stored]
+        channels = each.shape[each.axis]
+        if len(rounding.scale) in (1, channels):
+            axis = None if len(rounding.scale) == 1 else each.axis
+            weights[each.name] = replace(rounding, axis=axis, tensor=stored)
+    if not weights:
+        raise Unsupported(
+            "training finds none of the model's weights in the compiled file",
+            hint="it knows files of anynpu's own writer (-O converter=own); otherwise leave --qat out",
+        )
+    names = {name for node in graph.graph.node for name in node.output} | {v.name for v in graph.graph.input}
+    fixed = {each.group for each in found.activations.values() if not each.free}
+    known = {name: replace(each, free=each.group not in fixed) for name, each in found.activations.items()}
+    return Scheme(
+        {name: each for name, each in known.items() if name in names},
+        weights,
+        {name: each for name, each in known.items() if name not in names},
+    )
+
+
+def check_integers(trained: Artifact, compiled: Artifact) -> None:
+    """Raises unless the compiled file holds the integers that training ended with, under the scales it ended with."""
+    record = read_record(trained.path)
+    assert record is not None
+    found, wanted = READERS[compiled.manifest.format](compiled), read_integers(trained.path)
+    for name, rounding in record.scheme.weights.items():
+        stored = found.weights.get(rounding.tensor)
+        if stored is None:
+            raise _changed(compiled, name, "are not in the file")
+        if not np.allclose(stored[0].scale, rounding.scale, rtol=1e-6, atol=0):
+            raise _changed(compiled, name, "have other scales")
+        if not np.array_equal(_by_channel(stored[1], stored[0].axis), _by_channel(wanted[name], rounding.axis)):
+            raise _changed(compiled, name, "are other integers")
+    for name, each in {**record.scheme.activations, **record.scheme.others}.items():
+        other = found.activations.get(name)
+        if other is None or (other.zero_point, np.float32(other.scale)) != (each.zero_point, np.float32(each.scale)):
+            raise IntegrityError(
+                f"training: the compiled file ({compiled.manifest.format}) stores {name} in another range than the "
+                "one that was trained with",
+                "leave --qat out, and report this model",
+            )
+
+
+def _changed(compiled: Artifact, name: str, what: str) -> IntegrityError:
+    where = f"the compiled file ({compiled.manifest.format})"
+    words = f"training: the weights {name} {what}: {where} must hold them as trained"
+    return IntegrityError(words, "leave --qat out, and report this model")
+
+
+def _by_channel(stored: Array, axis: int | None) -> Array:
+    """Returns the integers of each output channel in order of size: layouts differ between files, channels do not."""
+    rows = stored.reshape(1, -1) if axis is None else np.moveaxis(stored, axis, 0).reshape(stored.shape[axis], -1)
+    return np.sort(rows.astype(np.int64), axis=1)
+
+
+def _tflite(compiled: Artifact) -> Compiled:
+    from anynpu.lowering.integers import FIXED, HALF_BYTE_KINDS
+    from anynpu.lowering.read import from_bytes
+
+    graph = from_bytes(compiled.main.read_bytes(), compiled.main.name)
+    makers = graph.makers()
+    activations, weights = {}, {}
+    for name, tensor in graph.tensors.items():
+        form = tensor.quantization
+        if tensor.data is None and form is not None and tensor.dtype in ("int8", "int16") and len(form.scale) == 1:
+            maker = makers.get(name)
+            built_in = maker is not None and ((maker.kind, tensor.dtype) in FIXED or maker.kind == "RSQRT")
+            activations[name] = _rounding(tensor.dtype, form, not built_in)
+    for operator in graph.operators:
+        if operator.kind not in HALF_BYTE_KINDS:
+            continue
+        tensor = graph.tensors[operator.inputs[1]]
+        if tensor.data is not None and tensor.quantization is not None:
+            most = 7 if tensor.dtype == "int4" else 127
+            rounding = WeightRounding(-most, most, tensor.quantization.scale, tensor.quantization.axis, tensor.name)
+            weights[tensor.name] = rounding, np.asarray(tensor.data)
+    return Compiled(activations, weights)
+
+
+def _rounding(dtype: str, form: Quantization, free: bool) -> Rounding:
+    limits = np.iinfo(dtype)
+    low = -limits.max if dtype == "int16" else limits.min
+    return Rounding(int(low), int(limits.max), form.scale[0], form.zero_point[0], free)
+
+
+READERS: dict[str, Callable[[Artifact], Compiled]] = {"tflite": _tflite}

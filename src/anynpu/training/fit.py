@@ -1,0 +1,238 @@
+"""The training itself: the rounding student learns to give what the float model gives, and labels where they are."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu.arrays import read_npz
+from anynpu.errors import AccuracyError, AnyNpuError, ConfigError
+from anynpu.files import write_whole
+from anynpu.training.record import Epoch
+from anynpu.training.student import Student, require_torch
+
+BATCH = 32
+HELD_EVERY = 8
+"""Every eighth sample judges the epochs and is not trained on."""
+PATIENCE = 5
+FEWEST_SAMPLES = 16
+MOST_MACS = 1e12
+"""The work of a training, which epochs are cut to: three minutes or so of one core. A clock would make the result
+depend on what else the machine does."""
+FEWEST_EPOCHS = 4
+FEWEST_STEPS = 32
+"""Of an epoch: where the samples make fewer, they are gone through several times."""
+MANY_MACS = 5e7
+"""From this many multiplications a sample on, several threads are worth their company."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to train; equal settings on one machine give equal weights."""
+
+    seed: int = 0
+    epochs: int = 12
+    rate: float = 0.004
+    """The size of a first step as a share of the weights' own."""
+    label_share: float = 0.5
+    learn_ranges: bool = True
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is learnt from: samples by input, the float model's answers by output, and classes where they are known."""
+
+    inputs: Mapping[str, Any]
+    answers: Mapping[str, Any]
+    labels: Any | None = None
+    scored: str = ""
+    """The output that labels are of."""
+
+
+def device_of() -> str:
+    """Returns where torch trains: a GPU where it sees one, else the CPU."""
+    return "cuda" if require_torch().cuda.is_available() else "cpu"
+
+
+def prepare_torch(macs: float) -> Any:
+    """Returns torch, set to give equal results for equal seeds."""
+    torch = require_torch()
+    torch.set_num_threads((os.cpu_count() or 1) if macs > MANY_MACS else 1)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return torch
+
+
+def answers_of(module: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...], device: str) -> dict[str, Any]:
+    """Returns what a module gives for samples, in batches."""
+    import torch
+
+    many = torch.func.vmap(module)
+    parts: list[tuple[Any, ...]] = []
+    count = len(next(iter(inputs.values())))
+    with torch.no_grad():
+        for start in range(0, count, BATCH):
+            given = many(*(values[start : start + BATCH].to(device) for values in inputs.values()))
+            parts.append(given if isinstance(given, tuple) else (given,))
+    return {name: torch.cat([part[at] for part in parts]) for at, name in enumerate(outputs)}
+
+
+def check_samples(inputs: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    """Raises for samples that nothing can be learnt from."""
+    count = len(next(iter(inputs.values())))
+    if count < FEWEST_SAMPLES:
+        raise ConfigError(
+            f"training needs at least {FEWEST_SAMPLES} samples, here are {count}",
+            "give more with --data, or leave --qat out",
+        )
+    if all(bool((values == values[:1]).all()) for values in inputs.values()):
+        raise ConfigError(f"all {count} training samples are the same", "give real samples with --data")
+
+
+class Fit:
+    """One training under way; what it needs to go on is kept after every epoch."""
+
+    def __init__(self, student: Student, lesson: Lesson, settings: Settings, macs: float) -> None:
+        self.torch = prepare_torch(macs)
+        self.device = device_of()
+        self.student, self.settings = student, settings
+        student.module.to(self.device)
+        self.inputs = {name: values.to(self.device) for name, values in lesson.inputs.items()}
+        self.answers = {name: values.to(self.device) for name, values in lesson.answers.items()}
+        self.labels = None if lesson.labels is None else lesson.labels.to(self.device)
+        self.scored = list(lesson.answers).index(lesson.scored) if lesson.scored else 0
+        # Samples of equal energy: each output counts by what varies in it.
+        self.spread = [max(float(values.var()), 1e-12) for values in self.answers.values()]
+        count = len(next(iter(self.inputs.values())))
+        every = self.torch.arange(count)
+        self.held, self.taught = every[::HELD_EVERY], every[every % HELD_EVERY != 0]
+        affordable = MOST_MACS / max(3 * macs, 1.0)
+        epoch = max(len(self.taught), FEWEST_STEPS * BATCH)
+        self.epochs = min(settings.epochs, max(FEWEST_EPOCHS, int(affordable / epoch)))
+        self.steps = max(1, min(epoch, int(affordable / self.epochs)) // BATCH)
+        self.many = self.torch.func.vmap(student.module)
+        self.optimiser = self._optimiser()
+        self.history: list[Epoch] = []
+        self.best: dict[str, Any] = self._state()
+        self.best_loss = math.inf
+
+    def _optimiser(self) -> Any:
+        """Every tensor moves in steps of its own size."""
+        groups = []
+        for values in self.student.weights().values():
+            size = float(values.detach().pow(2).mean().sqrt()) or 1.0
+            groups.append({"params": [values], "lr": self.settings.rate * size})
+        if scales := self.student.scales():
+            groups.append({"params": scales, "lr": self.settings.rate})
+        for group in groups:
+            group["first"] = group["lr"]
+        return self.torch.optim.Adam(groups)
+
+    def _state(self) -> dict[str, Any]:
+        return {name: values.detach().cpu().clone() for name, values in self.student.module.named_parameters()}
+
+    def loss(self, rows: Any) -> Any:
+        """Returns the loss of samples: the distance to the float model's answers, and to labels."""
+        given = self.many(*(values[rows] for values in self.inputs.values()))
+        outputs = given if isinstance(given, tuple) else (given,)
+        wanted = zip(outputs, self.answers.values(), self.spread, strict=True)
+        total = sum(((out - want[rows]) ** 2).mean() / spread for out, want, spread in wanted) / len(outputs)
+        if self.labels is not None:
+            classes = outputs[self.scored].reshape(len(rows), -1)
+            share = self.settings.label_share
+            crossed = self.torch.nn.functional.cross_entropy(classes, self.labels[rows])
+            total = (1 - share) * total + share * crossed
+        return total
+
+    def run(self, checkpoint: Path | None, report: Callable[[Epoch, int], None]) -> None:
+        """Trains to the end, from a checkpoint where there is one; the student has the best weights then."""
+        if checkpoint is not None and checkpoint.is_file():
+            self._resume(checkpoint)
+        while len(self.history) < self.epochs and not self._stalled():
+            epoch = self._epoch(len(self.history))
+            self.history.append(epoch)
+            if epoch.held_out_loss < self.best_loss:
+                self.best_loss, self.best = epoch.held_out_loss, self._state()
+            if checkpoint is not None:
+                self._keep(checkpoint)
+            report(epoch, self.epochs)
+        self.student.module.load_state_dict(self.best, strict=False)
+        if checkpoint is not None:
+            checkpoint.unlink(missing_ok=True)
+
+    def _vain(self) -> list[bool]:
+        """Tells of each epoch whether it brought the held-out loss no lower than it was."""
+        losses = [epoch.held_out_loss for epoch in self.history]
+        return [at > 0 and loss >= min(losses[:at]) for at, loss in enumerate(losses)]
+
+    def _stalled(self) -> bool:
+        last = self._vain()[-PATIENCE:]
+        return len(last) == PATIENCE and all(last)
+
+    def _epoch(self, number: int) -> Epoch:
+        order = self.torch.Generator().manual_seed(self.settings.seed * 100_003 + number)
+        rounds = -(-self.steps * BATCH // len(self.taught))
+        orders = [self.torch.randperm(len(self.taught), generator=order) for _ in range(rounds)]
+        mixed = self.taught[self.torch.cat(orders)]
+        total, slower = 0.0, 0.5 ** sum(self._vain())
+        for step in range(self.steps):
+            done = (number * self.steps + step) / (self.epochs * self.steps)
+            for group in self.optimiser.param_groups:
+                group["lr"] = group["first"] * slower * 0.5 * (1 + math.cos(math.pi * done))
+            self.optimiser.zero_grad()
+            loss = self.loss(mixed[step * BATCH : (step + 1) * BATCH].to(self.device))
+            value = float(loss.detach())
+            if not math.isfinite(value):
+                raise AccuracyError(
+                    f"training: the loss is {value} in epoch {number + 1}, step {step + 1}",
+                    "loss",
+                    value,
+                    0.0,
+                    hint="the float model may give NaN or infinity on a sample; otherwise leave --qat out",
+                )
+            loss.backward()
+            self.optimiser.step()
+            total += value
+        with self.torch.no_grad():
+            parts = [float(self.loss(rows.to(self.device))) * len(rows) for rows in self.held.split(BATCH)]
+        return Epoch(number + 1, total / self.steps, sum(parts) / len(self.held))
+
+    def _keep(self, path: Path) -> None:
+        """Writes what it takes to go on after this epoch."""
+        arrays = {f"now:{name}": values.numpy() for name, values in self._state().items()}
+        arrays |= {f"best:{name}": values.numpy() for name, values in self.best.items()}
+        for at, moments in self.optimiser.state_dict()["state"].items():
+            arrays |= {f"adam:{at}:{name}": np.asarray(values.cpu()) for name, values in moments.items()}
+        arrays["history"] = np.asarray([(e.loss, e.held_out_loss) for e in self.history], np.float64)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        write_whole(path, buffer.getvalue())
+
+    def _resume(self, path: Path) -> None:
+        """Goes on where a checkpoint ends; one that does not fit is left aside."""
+        try:
+            arrays = read_npz(path)
+        except AnyNpuError:
+            return
+        names = set(self._state())
+        if {name.removeprefix("now:") for name in arrays if name.startswith("now:")} != names:
+            return
+        take = self.torch.from_numpy
+        self.student.module.load_state_dict({name: take(arrays[f"now:{name}"]) for name in names}, strict=False)
+        self.best = {name: take(arrays[f"best:{name}"]) for name in names}
+        state: dict[int, dict[str, Any]] = {}
+        for name in arrays:
+            if name.startswith("adam:"):
+                _, at, what = name.split(":", 2)
+                state.setdefault(int(at), {})[what] = take(arrays[name])
+        whole = self.optimiser.state_dict()
+        self.optimiser.load_state_dict({**whole, "state": state})
+        self.history = [Epoch(at + 1, *map(float, row)) for at, row in enumerate(arrays["history"])]
+        self.best_loss = min(epoch.held_out_loss for epoch in self.history)

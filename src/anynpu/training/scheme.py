@@ -1,0 +1,105 @@
+"""How a compiler rounds a model: which tensors are stored as integers, and what the integers stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anynpu.quantize.ranges import Range
+from anynpu.tensors import Array
+
+RECORD = "training.json"
+"""What training found, beside the trained model: the compilers behind it take its ranges and scales as they are."""
+INTEGERS = "integers.npz"
+"""The weights that training ended with, as integers, by the name of the ONNX initializer."""
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The integers of one activation: real = (stored - zero_point) * scale, from `low` to `high`."""
+
+    low: int
+    high: int
+    scale: float
+    zero_point: int = 0
+    free: bool = True
+    """Whether the compiler takes the scale from a range, so that another may be given; kernels have some built in."""
+
+    def limits(self) -> Range:
+        """Returns the range of real numbers that the integers cover."""
+        return Range((self.low - self.zero_point) * self.scale, (self.high - self.zero_point) * self.scale)
+
+    @property
+    def group(self) -> tuple[int, int, float, int]:
+        """What tensors that share one scale have in common."""
+        return self.low, self.high, self.scale, self.zero_point
+
+
+@dataclass(frozen=True)
+class WeightRounding:
+    """The integers of stored weights: real = stored * scale, one scale, or one for each slice along `axis`."""
+
+    low: int
+    high: int
+    scale: tuple[float, ...]
+    axis: int | None = None
+    tensor: str = ""
+    """The name of the weights in the compiled file."""
+    fixed: bool = False
+    """Whether the scale is bound to others (a power of two, a shift) and must stay as it is."""
+
+    @property
+    def bits(self) -> int:
+        """The width of an integer."""
+        return (self.high - self.low).bit_length()
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """The roundings of a compiled model, by the names of the float ONNX graph.
+
+    `others` are activations of the compiled file that the ONNX graph does not have by that name: they are not rounded
+    in training, but share the scale of one that is.
+    """
+
+    activations: Mapping[str, Rounding]
+    weights: Mapping[str, WeightRounding]
+    others: Mapping[str, Rounding] = field(default_factory=dict)
+
+    def ranges(self) -> dict[str, Range]:
+        """Returns the ranges of all activations, by the names of the compiled file."""
+        return {name: each.limits() for name, each in (*self.activations.items(), *self.others.items())}
+
+    def stretched(self, factors: Mapping[str, float]) -> Scheme:
+        """Returns the scheme with the scales of tensors changed by factors, and all that share a scale with them."""
+        by_group = {self.activations[name].group: factor for name, factor in factors.items()}
+
+        def changed(each: Rounding) -> Rounding:
+            factor = by_group.get(each.group, 1.0)
+            return replace(each, scale=float(np.float32(each.scale * factor))) if each.free else each
+
+        return replace(
+            self,
+            activations={name: changed(each) for name, each in self.activations.items()},
+            others={name: changed(each) for name, each in self.others.items()},
+        )
+
+
+def integers(weights: Array, rounding: WeightRounding) -> NDArray[np.int8]:
+    """Returns weights as the integers that stand for them."""
+    scale = np.asarray(rounding.scale, np.float64)
+    if rounding.axis is not None and len(scale) > 1:
+        scale = scale.reshape([-1 if a == rounding.axis else 1 for a in range(weights.ndim)])
+    stored = np.clip(np.rint(np.asarray(weights, np.float64) / scale), rounding.low, rounding.high)
+    return stored.astype(np.int8)
+
+
+def reals(stored: Array, rounding: WeightRounding) -> NDArray[np.float32]:
+    """Returns what the integers of weights stand for."""
+    scale = np.asarray(rounding.scale, np.float32)
+    if rounding.axis is not None and len(scale) > 1:
+        scale = scale.reshape([-1 if a == rounding.axis else 1 for a in range(stored.ndim)])
+    return np.asarray(stored.astype(np.float32) * scale, np.float32)
