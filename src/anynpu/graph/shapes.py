@@ -61,7 +61,7 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
             raise
         stated = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
         raise ConfigError(f"the model does not accept the shape {stated}: {error.message}") from error
-    _require_static(result.graph)
+    _require_static(result)
     return result
 
 
@@ -147,10 +147,14 @@ def _propagate(model: ModelProto) -> ModelProto:
     return model
 
 
-def _require_static(graph: GraphProto) -> None:
+def _require_static(model: ModelProto) -> None:
+    graph = model.graph
     static = static_shapes(graph)
     findings = [_finding(node) for node in graph.node if _starts_dynamic(node, static)]
     if findings:
+        from anynpu.graph.quantised import refuse_integers
+
+        refuse_integers(model)  # ONNX does not infer the shapes of those operators, which says nothing to the user
         raise Unsupported(
             f"{len(findings)} operator(s) give tensors whose shape depends on the data, first {findings[0]}",
             findings,

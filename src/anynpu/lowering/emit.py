@@ -40,3 +40,8 @@ def quantising(
         return to_bytes(tabled(applied(graph, quantisation, plan.io == "integer"), tables))
 
     return write
+
+
+def with_ranges(write: Writer, own: Mapping[str, Range]) -> Writer:
+    """Returns a function that quantises with the ranges that a model brings, and with measured ones elsewhere."""
+    return lambda content, ranges, plan: write(content, {**ranges, **own}, plan)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from anynpu.measure import verify
 from anynpu.measure.refusals import refusal
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.runtime.base import Session, choose, run_real
-from anynpu.targets.tflite import LOWERED_BY
+from anynpu.targets.tflite import LOWERED_BY, OWN_RANGES
 from anynpu.tensors import Array, by_name
 
 # What the proof may cost: a small part of a conversion, which takes twenty seconds of a core.
@@ -52,8 +52,10 @@ def require_converted(floating: Artifact, truth: Artifact, samples: SampleSet) -
         answers = run_real(session, feed, like)
         return [np.asarray(answers[name], np.float64) for name in names]
 
+    apart = _between_pairs(truth) if (floating.path / OWN_RANGES).is_file() else None
+
     def by_onnx(feed: Mapping[str, Array]) -> list[Array]:
-        return outputs(reference, feed, floats)
+        return outputs(reference, feed, floats) if apart is None else apart(feed, floats)
 
     def by_tflite(feed: Mapping[str, Array]) -> list[Array]:
         return outputs(candidate, feed, floats)
@@ -73,6 +75,24 @@ def require_converted(floating: Artifact, truth: Artifact, samples: SampleSet) -
             argv=(maker,),
             hint="whatever is quantised from it is as wrong: write the model with other operators, or report it",
         )
+
+
+def _between_pairs(truth: Artifact) -> Callable[[Mapping[str, Array], Sequence[str]], list[Array]]:
+    """Returns a function that gives outputs of the float model between the pairs of a model that came quantised."""
+    import onnx
+
+    from anynpu.graph.quantised import taken_apart
+    from anynpu.graph.run import Session as OnnxSession
+
+    model, _ = taken_apart(onnx.load(truth.main))
+    session, specs = OnnxSession(model), truth.manifest.inputs
+    places = {value.name: at for at, value in enumerate(model.graph.output)}
+
+    def outputs(feed: Mapping[str, Array], names: Sequence[str]) -> list[Array]:
+        answers = session.run({s.name: np.asarray(feed[s.name], s.dtype).reshape(s.shape) for s in specs})
+        return [np.asarray(answers[places[name]], np.float64) for name in names]
+
+    return outputs
 
 
 def _other_numbers(names: Sequence[str], pairs: Sequence[tuple[list[Array], list[Array]]]) -> str:

@@ -53,11 +53,16 @@ def write(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, An
     """Writes the QDQ model (runs in a child process)."""
     import onnx
 
+    from anynpu.graph.quantised import has_pairs, refuse_integers
     from anynpu.quantize.qdq import write_qdq
     from anynpu.targets.data import dataset
 
     options = schema.from_dict(QuantPlan, plan, "plan")
     source = onnx.load(Artifact.open(Path(model)).main)
+    refuse_integers(source)
+    if has_pairs(source):  # with scales of its own
+        onnx.save(source, out)
+        return options.to_json()
     report = partial(keep_calibration, result=Path(out))
     quantised = write_qdq(source, dataset(Path(data)), options, tool.report_progress, report)
     onnx.save(quantised, out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,8 @@ LOWERED_BY = "lowered_by"
 """The detail of a float file that says which converter wrote it: its quantiser goes with it."""
 
 
+OWN_RANGES = "ranges.json"
+"""What the tensors of a model that came quantised can hold: their scales are kept."""
 QUANTISATION = "quantisation.json"
 """The form of every tensor of a file that anynpu wrote itself: type, scales, zero points."""
 
@@ -122,12 +125,16 @@ class LiteRt:
             "inputs": [s.name for s in source.inputs if last and s.layout == "NCHW"],
             "outputs": [s.name for s in source.outputs if last and s.layout == "NCHW"],
         }
+        from anynpu.graph.quantised import INTEGER_RULES
+
         refused: Unsupported | None = None
         if options.converter != "litert-torch":
             try:
                 specs = lower(**arguments)
             except Unsupported as refusal:
-                if options.converter == "own" or len(_installed(OTHER_CONVERTER)) < len(OTHER_CONVERTER):
+                quantised = any(each.rule in INTEGER_RULES for each in refusal.findings)
+                alone = len(_installed(OTHER_CONVERTER)) < len(OTHER_CONVERTER)
+                if options.converter == "own" or quantised or alone:
                     raise
                 refused = refusal
         by_litert = options.converter == "litert-torch" or refused is not None
@@ -236,11 +243,17 @@ def convert(model: str, out: str, inputs: list[str], outputs: list[str]) -> dict
 
 def lower(model: str, out: str, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
     """Lowers to float TensorFlow Lite with our own writer."""
+    from anynpu.graph.quantised import has_pairs, refuse_integers, taken_apart
     from anynpu.lowering.lower import lower as lowered
     from anynpu.lowering.write import to_bytes
     from anynpu.source.onnx_file import read
 
-    Path(out).write_bytes(to_bytes(lowered(read(Path(model)), inputs, outputs)))
+    source = read(Path(model))
+    refuse_integers(source)
+    if has_pairs(source):
+        source, ranges = taken_apart(source)
+        Path(out).with_name(OWN_RANGES).write_text(schema.canonical_json(ranges) + "\n", "utf-8")
+    Path(out).write_bytes(to_bytes(lowered(source, inputs, outputs)))
     return _described(Path(out))
 
 
@@ -262,9 +275,10 @@ def for_npu(path: Path, accelerator: str) -> bytes | None:
 
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
-    from anynpu.lowering.emit import quantising
+    from anynpu.lowering.emit import quantising, with_ranges
     from anynpu.lowering.followers import followers
     from anynpu.lowering.smooth import smoothed
+    from anynpu.quantize.ranges import Range
     from anynpu.quantize.tflite import in_layout, quantize_file
     from anynpu.targets.data import dataset
     from anynpu.training.record import read_record
@@ -285,6 +299,10 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     if own and options.written_for and (content := for_npu(source.main, options.written_for)) is not None:
         floating = Path(out).with_name("float.tflite")
         floating.write_bytes(content)
+    stored = source.path / OWN_RANGES
+    if stored.is_file():
+        ranges = {name: Range(*limits) for name, limits in json.loads(stored.read_text("utf-8")).items()}
+        passes, options = {"write": with_ranges(write, ranges)}, replace(options, equalize=False)
     figures = quantize_file(floating, turned, options, Path(out), tool.report_progress, **passes)
     if floating != source.main:
         floating.unlink()
