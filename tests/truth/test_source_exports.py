@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.artifact import Artifact
-from anynpu.errors import ConfigError, IntegrityError, Unsupported
+from anynpu.errors import ConfigError, IntegrityError, ToolFailed, Unsupported
 from anynpu.graph import simplify
 from anynpu.graph.run import Session
 from anynpu.graph.training import for_inference, require_repeatable
@@ -434,3 +434,37 @@ def test_a_build_says_what_it_froze(tmp_path, cli):
     (tmp_path / "out" / "report.json").write_text('{"kind": "build"}')
     shown = cli("show", "out/null")
     assert shown.returncode == 0 and "report.json: schema_version: is missing" in shown.stdout, shown.stderr
+
+
+def before_two_exporters(export_now):
+    """Returns torch.onnx.export as torch 2.1 declares it: tracing, and no word of another exporter."""
+
+    def older(
+        model, args, f, export_params=True, verbose=False, training=torch.onnx.TrainingMode.EVAL, input_names=None,
+        output_names=None, operator_export_type=None, opset_version=None, do_constant_folding=True, dynamic_axes=None,
+        keep_initializers_as_inputs=None, custom_opsets=None, export_modules_as_functions=False, autograd_inlining=True,
+    ):  # fmt: skip
+        settings = {"training": training, "input_names": input_names, "output_names": output_names}
+        settings |= {"opset_version": opset_version, "do_constant_folding": do_constant_folding}
+        return export_now(model, args, f, dynamo=False, **settings)
+
+    return older
+
+
+def test_a_module_is_exported_by_a_torch_that_traces_alone(monkeypatch):
+    module = nn.Sequential(nn.Linear(4, 3), nn.ReLU())
+    now = export(module, {"x": (1, 4)}, {"x": "float32"}, None, OPSET)
+    monkeypatch.setattr(torch.onnx, "export", before_two_exporters(torch.onnx.export))
+    monkeypatch.delattr(torch.backends, "mha")
+    older = export(module, {"x": (1, 4)}, {"x": "float32"}, None, OPSET)
+    assert older.model.SerializeToString() == now.model.SerializeToString()
+
+
+def test_a_module_that_tracing_cannot_take_is_refused_by_such_a_torch(monkeypatch):
+    class Odd(nn.Module):
+        def forward(self, x):
+            return torch.special.bessel_j0(x)
+
+    monkeypatch.setattr(torch.onnx, "export", before_two_exporters(torch.onnx.export))
+    with pytest.raises(ToolFailed, match=r"cannot export the module: .*bessel_j0"):
+        export(Odd(), {"x": (1, 4)}, {"x": "float32"}, None, OPSET)

@@ -187,6 +187,8 @@ def _exported(
     except Exception as error:
         first = error
     try:
+        if not _has_two_exporters():
+            raise first
         return _by_torch_export(module, samples, names, outs, opset)
     except Exception as error:
         reason = (str(first).strip().splitlines() or [type(first).__name__])[0]
@@ -205,13 +207,14 @@ def _traced(
     import torch
 
     stream = io.BytesIO()
+    by_tracing: dict[str, Any] = {"dynamo": False} if _has_two_exporters() else {}
     with _quiet(), _silent_stdout(), _plain_attention(), _bare_forward(module):
         target: Any = stream  # a stream works; the annotation only knows paths
         torch.onnx.export(
             module,
             samples,
             target,
-            dynamo=False,
+            **by_tracing,
             input_names=names,
             output_names=outs,
             opset_version=opset,
@@ -221,6 +224,13 @@ def _traced(
             training=torch.onnx.TrainingMode.PRESERVE,
         )
     return onnx.load_from_string(stream.getvalue())
+
+
+def _has_two_exporters() -> bool:
+    """Tells whether this torch has the exporter by torch.export too: before 2.5 there is tracing alone."""
+    import torch
+
+    return "dynamo" in inspect.signature(torch.onnx.export).parameters
 
 
 def _by_torch_export(
@@ -269,12 +279,16 @@ def _plain_attention() -> Iterator[None]:
     """Turns off the fused attention of torch.nn, which has no ONNX counterpart."""
     import torch
 
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    switch = getattr(torch.backends, "mha", None)
+    if switch is None:  # an older torch, which takes the fused path in fewer cases and has no switch for it
+        yield
+        return
+    enabled = switch.get_fastpath_enabled()
+    switch.set_fastpath_enabled(False)
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)
+        switch.set_fastpath_enabled(enabled)
 
 
 @contextlib.contextmanager
