@@ -61,7 +61,7 @@ class EdgeStore:
         self._owner = os.getpid()
         self._closed = False
         self._quick = False
-        """The last query was answered before it would have been worth sleeping."""
+        """The last query was answered before it would have been worth sleeping, and nobody else needed the cores."""
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._return(self._connect())
@@ -158,7 +158,7 @@ class EdgeStore:
         """Receives what is most often there before it would be worth sleeping; writes take longer."""
         sent = time.perf_counter()
         answer = receive(connection, SPIN_S if self._quick else 0.0)
-        self._quick = time.perf_counter() - sent < SPIN_S
+        self._quick = time.perf_counter() - sent < SPIN_S and not answer.head.get("busy")
         return answer
 
     def _take(self, fresh: bool) -> socket.socket:

@@ -159,7 +159,8 @@ class Layers:
             self._delete_from(self.layout.names[1:], some)
             self.written_at = time.monotonic()
             start = end
-            yield
+            if start < len(ids):
+                yield
         self._limit_logs()
 
     def delete(self, ids: Sequence[PointId], step: Callable[[], int]) -> Iterator[None]:
@@ -174,7 +175,8 @@ class Layers:
             self._gone(some)
             self.written_at = time.monotonic()
             start = end
-            yield
+            if start < len(ids):
+                yield
         self._limit_logs()
 
     def _in_older(self, ids: Sequence[PointId]) -> bool:

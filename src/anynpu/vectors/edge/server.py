@@ -118,6 +118,7 @@ class Server:
         self._waiting: list[tuple[Client, Callable[[], Frame | None]]] = []
         self._syncing: threading.Thread | None = None
         self._synced_at = self._read_at = self._tended_at = self._started = time.monotonic()
+        self._wrote_at = 0.0
         self._written = self._served = self._quick = False
         self._failure: AnyNpuError | None = None
         self._selector = selectors.DefaultSelector()
@@ -174,6 +175,10 @@ class Server:
         return self._selector.select(
             0.0 if self._work else 0.005 if self._waiting else 0.02 if self._building() else 0.2
         )
+
+    def _busy(self) -> bool:
+        """Says whether others need the cores as well: points come in, or an index is built."""
+        return time.monotonic() - self._wrote_at < BUSY_S or self._building()
 
     def _over(self) -> bool:
         if self._clients:
@@ -253,6 +258,7 @@ class Server:
                 self._read_at = time.monotonic()
             elif operation in WRITES:
                 self._check_room(len(frame.vectors) * 16)
+                self._wrote_at = time.monotonic()
                 self._work.append(Work(client, WRITES[operation](self, frame)))
             elif operation == "flush":
                 self._wait_for_sync(client)
@@ -370,7 +376,7 @@ class Server:
         pairs = self._opened(frame).query(frame.vectors, head["limit"], where, head["with_vector"], head["exact"])
         rows = [row for _, row in pairs]
         scores = [score for score, _ in pairs]
-        return rows_frame(rows, {"scores": scores})
+        return rows_frame(rows, {"scores": scores, "busy": self._busy()})
 
     def _retrieve(self, frame: Frame) -> Frame:
         return rows_frame(self._opened(frame).retrieve(frame.head["ids"], frame.head["with_vector"]))
