@@ -15,6 +15,8 @@ from anynpu.report.html.markup import Markup, el, table
 
 Marks = Mapping[str, tuple[float, float | None, float | None]]
 MOST_POINTS, MOST_SPIKES = 2500, 300
+SHARES = 44.0
+"""The room right of a distribution, where the shares of its line are named."""
 
 
 def is_wide(samples: Sequence[float]) -> bool:
@@ -25,9 +27,9 @@ def is_wide(samples: Sequence[float]) -> bool:
 def histogram(samples: Sequence[float], unit: str, marks: Marks) -> Markup:
     """Returns counts in equal bins, the cumulative share above them, and the percentiles with their intervals."""
     log = is_wide(samples)
-    x = Frame().x(*padded(samples, 0.02, log=log), log=log)
+    x = Frame(right=SHARES).x(*padded(samples, 0.02, log=log), log=log)
     rows = max(_rows(marks, x).values(), default=-1) + 1
-    frame = Frame(height=280 + 16 * rows, top=20 + 16 * rows)
+    frame = Frame(height=280 + 16 * rows, top=20 + 16 * rows, right=SHARES)
     edges, counts = _bins(samples, log)
     y = frame.y(0, max(counts) * 1.08)
     scale = " (logarithmic)" if log else ""
@@ -78,7 +80,7 @@ def _ecdf(samples: Sequence[float], x: Scale, frame: Frame) -> list[Markup]:
     right = frame.width - frame.right
     return [
         line([*points, (right, share(1.0))], "ecdf"),
-        *(el("text", f"{p:.0%}", x=right - 2, y=share(p) - 4, class_="tick end") for p in (0.5, 1.0)),
+        *(el("text", f"{p:.0%}", x=right + 4, y=share(p) + 4, class_="tick") for p in (0.5, 1.0)),
     ]
 
 

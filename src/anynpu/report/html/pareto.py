@@ -11,11 +11,14 @@ from anynpu.report.html.axes import Frame, axes, chart, line, padded, short
 from anynpu.report.html.markup import Child, Markup, el
 
 SHAPES = 6
+ROOM = 16.0
+"""How far apart the middles of two dots are at least."""
 Value = Callable[[SweepRow], float | None]
+Point = tuple[float, float]
 
 
 def pareto(title: str, rows: Sequence[SweepRow], across: tuple[str, Value], up: tuple[str, Value]) -> Markup:
-    """Returns every row that has both figures, one shape and colour a chip, the front joined; "" for none."""
+    """Returns every row that has both figures, one shape and colour a chip, with the front of the two; "" for none."""
     figures = [(row, across[1](row), up[1](row)) for row in rows]
     known = [(row, a, b) for row, a, b in figures if a is not None and b is not None and math.isfinite(a + b)]
     if not known:
@@ -26,16 +29,27 @@ def pareto(title: str, rows: Sequence[SweepRow], across: tuple[str, Value], up: 
     x = frame.x(*padded(across_values, 0.08, log=log), log=log)
     y = frame.y(*padded([b for _, _, b in known], 0.1))
     parts: list[Child] = [*axes(frame, x, y, across[0] + (" (logarithmic)" if log else ""), up[0])]
-    front = sorted(((a, b) for row, a, b in known if row.on_front), key=lambda p: (p[0], p[1]))
-    parts.append(_staircase([(x(a), y(b)) for a, b in _best(front)]))
+    best = front_of([(a, b) for row, a, b in known if not row.error])
+    parts.append(_staircase([(x(a), y(b)) for a, b in best], frame))
     chips = list(dict.fromkeys(row.chip for row in rows))
-    for row, a, b in sorted(known, key=lambda p: p[0].on_front):
-        tip = f"{label(row)}: {up[0]} {short(b)}, {across[0]} {short(a)}" + (", on the front" if row.on_front else "")
-        front_class = "front" if row.on_front else "beaten"
+    drawn = sorted(known, key=lambda p: not p[0].on_front)
+    for (row, a, b), place in zip(drawn, apart([(x(a), y(b)) for _, a, b in drawn], frame), strict=True):
+        words = [f"{label(row)}: {up[0]} {short(b)}, {across[0]} {short(a)}", *_standing(row, (a, b) in best)]
         kind = chips.index(row.chip) % SHAPES
-        parts.append(shape(kind, x(a), y(b), f"dot {front_class} c{kind}", tip))
-    said = f"{len(known)} builds, {len(front)} on the front"
-    return chart(title, said, frame, parts, legend(chips))
+        if place != (x(a), y(b)):
+            parts.append(el("line", x1=x(a), y1=y(b), x2=place[0], y2=place[1], class_="lead"))
+        parts.append(shape(kind, *place, f"dot {'front' if row.on_front else 'beaten'} c{kind}", ", ".join(words)))
+    many = len({(a, b) for a, b in best})
+    said = f"{len(known)} builds, {many} on the front of these two figures"
+    missing = [label(row) for row, a, b in figures if not any(row is other for other, _, _ in known)]
+    note = f"Not drawn, for want of a figure: {', '.join(missing)}." if missing else ""
+    return chart(title, said, frame, parts, legend(chips), el("p", note, class_="muted") if note else None)
+
+
+def _standing(row: SweepRow, best: bool) -> list[str]:
+    """Returns what a build's dot says of itself besides its figures."""
+    said = ["failed" if row.error else "on the front of these two figures" if best else ""]
+    return [each for each in (*said, "on the front of all figures" if row.on_front else "") if each]
 
 
 def label(row: SweepRow) -> str:
@@ -43,18 +57,34 @@ def label(row: SweepRow) -> str:
     return " ".join(part for part in (row.model, row.chip, row.option_text) if part)
 
 
-def _best(front: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Returns the points that rise in this plane; others are on the front for a figure that it does not show."""
-    found: list[tuple[float, float]] = []
-    for a, b in front:
-        if not found or b > found[-1][1]:
-            found.append((a, b))
-    return found
+def front_of(points: Sequence[Point]) -> list[Point]:
+    """Returns the points that no other beats in the plane, from left to right: less across, more up."""
+    best: list[Point] = []
+    for a, b in sorted(points, key=lambda point: (point[0], -point[1])):
+        if not best or b > best[-1][1]:
+            best.append((a, b))
+    return best
 
 
-def _staircase(points: Sequence[tuple[float, float]]) -> Markup | None:
+def _staircase(points: Sequence[Point], frame: Frame) -> Markup | None:
+    """Returns the front from the axis up and out to the right: below and right of it is what is beaten."""
+    if not points:
+        return None
     steps = [corner for (_, y), (x, to) in itertools.pairwise(points) for corner in ((x, y), (x, to))]
-    return line([points[0], *steps], "frontier") if steps else None
+    foot, end = (points[0][0], frame.height - frame.bottom), (frame.width - frame.right, points[-1][1])
+    return line([foot, points[0], *steps, end], "frontier")
+
+
+def apart(points: Sequence[Point], frame: Frame) -> list[Point]:
+    """Returns where the dots stand: each at its point, or at the nearest place where it hides no dot before it."""
+    placed: list[Point] = []
+    for x, y in points:
+        rings = ((r, i * math.pi / 8) for r in range(0, 200, 8) for i in range(16 if r else 1))
+        places = ((x + r * math.cos(turn), y + r * math.sin(turn)) for r, turn in rings)
+        inside = (p for p in places if frame.left < p[0] < frame.width and 8 < p[1] < frame.height - frame.bottom)
+        free = (p for p in inside if all(math.dist(p, other) >= ROOM for other in placed))
+        placed.append(next(free, (x, y)))
+    return placed
 
 
 def shape(kind: int, x: float, y: float, class_: str, tip: str = "") -> Markup:
@@ -97,7 +127,9 @@ def legend(names: Sequence[str]) -> Markup:
             aria_hidden="true",
         )
         items.append(el("li", sign, name))
-    front = el(
-        "li", el("span", class_="key-line"), "front: no other build is better in one figure and as good in the rest"
+    front = (
+        el("li", el("span", class_="key-line"), "front of these two figures: nothing drawn beats it"),
+        el("li", "filled: nothing beats it in accuracy, latency and memory together"),
+        el("li", "a dot that would hide another stands aside, on a thin line from its place"),
     )
-    return el("ul", *items, front, class_="legend")
+    return el("ul", *items, *front, class_="legend")
