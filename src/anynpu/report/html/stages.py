@@ -1,0 +1,116 @@
+"""The stages of a network: stretches of the order in which it runs that few tensors cross."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from anynpu.records.build import GraphForm, GraphNode, GraphTensor
+
+SINGLE = 40
+"""Up to this many nodes are seen at a glance one by one."""
+USUAL, MOST_STAGES = 13, 20
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Layers `first` to `stop` (exclusive): what their names have in common, and the shape of what they hand on."""
+
+    name: str
+    shape: str
+    first: int
+    stop: int
+
+
+def stages(graph: GraphForm) -> list[Stage]:
+    """Returns the stages of a network in order; one for a network that is small enough to be seen at a glance."""
+    nodes = graph.nodes
+    if not nodes:
+        return []
+    cuts = [0, *_cuts(graph), len(nodes)] if len(nodes) > SINGLE else [0, len(nodes)]
+    sizes = Counter(tuple(parts[:i]) for parts in map(_parts, (n.name for n in nodes)) for i in range(1, len(parts)))
+    return [Stage(_name(nodes, a, b, sizes), _shape(graph, nodes[b - 1]), a, b) for a, b in itertools.pairwise(cuts)]
+
+
+def _cuts(graph: GraphForm) -> list[int]:
+    """Returns the first layer of each stage but the first: the cheapest cuts that leave stages of about one size.
+
+    A cut costs what crosses it, more inside a block that has a name, and less where the picture changes its size.
+    """
+    count = len(graph.nodes)
+    usual = max(USUAL, count / MOST_STAGES)
+    price = [crossing + 0.7 * depth + size for crossing, depth, size in _prices(graph)]
+    cheapest, before = [0.0] + [float("inf")] * count, [0] * (count + 1)
+    for stop in range(1, count + 1):
+        for first in range(max(0, stop - int(2 * usual)), stop):
+            uneven = 8 * ((stop - first - usual) / usual) ** 2
+            total = cheapest[first] + uneven + (price[stop] if stop < count else 0.0)
+            if total < cheapest[stop]:
+                cheapest[stop], before[stop] = total, first
+    cuts, stop = [], count
+    while stop := before[stop]:
+        cuts.append(stop)
+    return cuts[::-1]
+
+
+def _prices(graph: GraphForm) -> list[tuple[int, int, float]]:
+    """Returns of every place before a layer: tensors that cross it, names that both sides share, and 1 for one size."""
+    nodes = graph.nodes
+    changes = [0] * (len(nodes) + 1)
+    maker = {name: i for i, node in enumerate(nodes) for name in node.outputs}
+    last = {name: i for i, node in enumerate(nodes) for name in node.inputs if name in maker}
+    for name, user in last.items():
+        if user > maker[name]:
+            changes[maker[name] + 1] += 1
+            changes[user + 1] -= 1
+    crossing = list(itertools.accumulate(changes))
+    sides = [(_parts(a.name), _parts(b.name)) for a, b in itertools.pairwise(nodes)]
+    sizes = [_size(graph, node) for node in nodes]
+    same = [float(a == b) for a, b in itertools.pairwise(sizes)]
+    return [(0, 0, 0.0), *((crossing[i + 1], _shared(*sides[i]), same[i]) for i in range(len(nodes) - 1))]
+
+
+def _parts(name: str) -> list[str]:
+    """Returns the parts of a layer's name: /model.6/m.1/conv gives model.6, m.1 and conv."""
+    return [part for part in name.split("/") if part]
+
+
+def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+def _output(graph: GraphForm, node: GraphNode) -> GraphTensor:
+    return (graph.tensors.get(node.outputs[0]) if node.outputs else None) or GraphTensor()
+
+
+def _size(graph: GraphForm, node: GraphNode) -> tuple[int, ...]:
+    """Returns height and width of what a layer makes, where its layout names them."""
+    tensor = _output(graph, node)
+    axes = [tensor.layout.find(axis) for axis in "HW"]
+    shape = tensor.shape or ()
+    return tuple(shape[axis] for axis in axes) if min(axes) >= 0 and max(axes) < len(shape) else ()
+
+
+def _shape(graph: GraphForm, node: GraphNode) -> str:
+    shape = _output(graph, node).shape or ()
+    return " × ".join(map(str, shape[1:] if len(shape) > 1 and shape[0] == 1 else shape))
+
+
+def _name(nodes: Sequence[GraphNode], first: int, stop: int, sizes: Mapping[tuple[str, ...], int]) -> str:
+    """Returns the block that a stage is, or the first and the last of those that it goes through."""
+    ends = [_parts(nodes[first].name), _parts(nodes[stop - 1].name)]
+    names = list(dict.fromkeys(_block(parts, sizes) for parts in ends if parts))
+    stems = {re.sub(r"\d+$", "", name) for name in names}
+    if len(names) == 2 and len(stems) == 1:
+        names[1] = names[1].removeprefix(stems.pop())  # model.7 to model.9 is model.7–9
+    return "–".join(names)
+
+
+def _block(parts: Sequence[str], sizes: Mapping[tuple[str, ...], int]) -> str:
+    """Returns the outermost part of a layer's name that is not the name of half the network."""
+    prefixes = (tuple(parts[:depth]) for depth in range(1, len(parts)))
+    block = next((prefix[-1] for prefix in prefixes if sizes[prefix] <= 2 * USUAL), parts[-1])
+    return re.sub(r"_output_\d+$", "", block)
