@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 import sys
 from pathlib import Path
 
@@ -276,3 +277,63 @@ def test_a_phone_shows_every_link_and_nothing_wider_than_itself(show, kind):
     page.ask("document.querySelector('.top nav a:last-child').click()")
     target, bar = page.ask(BOXES % ".part:last-of-type h2")[0], page.ask(BOXES % ".top")[0]
     assert bar[3] <= target[1] < 900, "the title of the section is in sight below the bar"
+
+
+LABELS = ".panel:not([hidden]) figure:nth-of-type(%d) .chart text"
+
+
+@pytest.mark.parametrize("count", [14, 200])
+def test_no_label_of_a_layer_chart_lies_over_a_bar_or_another_label(show, count):
+    page = show(records.build([records.chip("u55", graph=records.deep_graph(count))]))
+    for figure in (1, 2, 3):
+        labels = page.ask(BOXES % (LABELS % figure))
+        bars = page.ask(BOXES % (LABELS % figure).replace("text", ".bar"))
+        drawing = page.ask(BOXES % (LABELS % figure).removesuffix(" text"))[0]
+        assert len(bars) > count / 2
+        assert not [label for label in labels if any(overlaps(label, bar) for bar in bars)]
+        assert not [1 for i, a in enumerate(labels) for b in labels[:i] if overlaps(a, b)]
+        assert all(drawing[0] - 1 <= left and right <= drawing[2] + 1 for left, _, right, _ in labels)
+    words = page.ask("[...document.querySelectorAll('figure:nth-of-type(1) .chart .name')].map((e) => e.textContent)")
+    names = ["block_0/conv_2d_0", "block_3/conv_2d_12"] if count == 14 else ["1 block_0"]
+    assert all(any(word.startswith(name) for word in words) for name in names), words
+
+
+def test_two_hundred_nodes_are_seen_as_stages_that_open(show):
+    page = show(records.build([records.chip("u55", "fallback", records.deep_graph(200))]))
+    page.ask("document.querySelector('.graph').scrollIntoView({block: 'center', behavior: 'instant'})")
+    cards, texts, canvas = (page.ask(BOXES % each) for each in (".st rect", ".st text", ".g-canvas"))
+    assert 8 <= len(cards) <= 20
+    assert page.ask(BOXES % ".g-canvas .n") == [], "the nodes are not in sight yet"
+    assert all(bottom - top > 12 for _, top, _, bottom in texts), "every card has at least one line that can be read"
+    assert all(
+        c[0] <= t[0] and t[2] <= c[2] and c[1] <= t[1] and t[3] <= c[3] for c, t in zip(cards, texts, strict=True)
+    )
+    assert all(
+        canvas[0][0] <= c[0] and c[2] <= canvas[0][2] and canvas[0][1] <= c[1] and c[3] <= canvas[0][3] for c in cards
+    )
+    assert not any(overlaps(a, b) for i, a in enumerate(cards) for b in cards[:i])
+    assert "on CPU" in page.ask("document.querySelector('.st.cpu').textContent")
+    page.click(*page.ask(MIDDLE % (".st rect", 1)))
+    nodes = page.ask("[...document.querySelectorAll('.n')].filter((e) => e.getClientRects().length).length")
+    assert nodes == 202
+    scale = float(page.ask(VIEW).split("scale(")[1].rstrip(")"))
+    assert 12 * scale > 5.5
+    page.click(*page.ask(MIDDLE % (".g-fit", 0)))
+    assert page.ask(BOXES % ".g-canvas .n") == []
+    assert page.complaints() == []
+
+
+def test_no_dot_of_a_sweep_hides_another_and_every_plot_has_its_front(show):
+    record = records.sweep()
+    for row in record["rows"][1:4]:
+        row |= {key: record["rows"][0][key] for key in ("score", "latency_ms", "sram_bytes", "flash_bytes")}
+    record["rows"][5]["latency_ms"] = None
+    page = show(record)
+    for number, builds in ((1, 15), (2, 16), (3, 16)):
+        dots = page.ask(BOXES % f"figure:nth-of-type({number}) .chart .dot")
+        assert len(dots) == builds
+        middles = [((left + right) / 2, (top + bottom) / 2) for left, top, right, bottom in dots]
+        assert min(math.dist(a, b) for i, a in enumerate(middles) for b in middles[:i]) > 12
+        assert page.ask(f"document.querySelectorAll('figure:nth-of-type({number}) .frontier').length") == 1
+    lost = page.ask("document.querySelector('figure').textContent")
+    assert "Not drawn, for want of a figure: zoo:kws ethos-u55-128 activations=int8 method=mse." in lost

@@ -8,6 +8,7 @@ import json
 import random
 import re
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 import report_records as records
@@ -23,9 +24,11 @@ from anynpu.report.html import layout, page
 from anynpu.report.html import render as page_of
 from anynpu.report.html.axes import Scale, padded
 from anynpu.report.html.graph import graph_data
+from anynpu.report.html.grouped import draw_grouped
 from anynpu.report.html.intervals import ratio_chart
 from anynpu.report.html.latency import _bins, histogram, timeline
 from anynpu.report.html.markup import data_block, el, text
+from anynpu.report.html.stages import stages
 from anynpu.schema import from_json, sealed
 
 
@@ -326,6 +329,39 @@ def test_the_front_is_filled_and_joined():
     assert len(re.findall(r'class="dot beaten c\d" data-tip', whole)) == 3 * (len(record["rows"]) - front)
     assert whole.count('class="frontier"') == 3
     assert "latency ESTIMATE in ms" in whole
+
+
+def test_stages_are_whole_blocks_of_about_one_size_in_order():
+    graph = from_json(ChipForm, records.chip("x", graph=records.deep_graph(200))).graph
+    found = stages(graph)
+    assert [stage.first for stage in found] == [0, *(stage.stop for stage in found[:-1])]
+    assert found[-1].stop == 200
+    assert 8 <= len(found) <= 20
+    assert all(4 <= stage.stop - stage.first <= 26 for stage in found)
+    assert all(stage.first % 4 == 0 for stage in found), "a residual block is not cut"
+    assert found[0].name == f"block_0–{found[0].stop // 4 - 1}"
+    assert found[0].shape.startswith("56 × 56 × ")
+    assert len(stages(replace(graph, nodes=graph.nodes[:40]))) == 1
+    assert stages(replace(graph, nodes=())) == []
+    bare = [replace(node, name="", inputs=(), outputs=()) for node in graph.nodes]
+    assert stages(replace(graph, nodes=tuple(bare)))[-1].stop == 200
+
+
+def test_a_grouped_drawing_keeps_every_node_inside_its_card_and_cards_apart():
+    rng = random.Random(3)
+    edges = [(i, i + 1) for i in range(119)] + [(i, rng.randrange(i + 1, 120)) for i in range(0, 118, 5)]
+    member = [i // 12 for i in range(120)]
+    drawing = draw_grouped(member, sorted(set(edges)))
+    wide, high = drawing.card
+    for (x, y), stage in zip(drawing.nodes, member, strict=True):
+        middle = drawing.cards[stage]
+        assert abs(x - middle[0]) <= (wide - layout.WIDTH) / 2
+        assert abs(y - middle[1]) <= (high - layout.HEIGHT) / 2 + layout.HEIGHT / 2
+    for i, (x, y) in enumerate(drawing.cards):
+        assert wide / 2 - 1 <= x <= drawing.width - wide / 2 + 1
+        assert high / 2 - 1 <= y <= drawing.height - high / 2 + 1
+        assert all(abs(x - a) >= wide or abs(y - b) >= high for a, b in drawing.cards[:i])
+    assert set(drawing.edges) == set(edges)
 
 
 def test_graph_data_names_each_tensor_once_and_draws_inputs_and_outputs():

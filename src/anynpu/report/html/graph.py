@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from anynpu.records.build import ChipForm, GraphForm, GraphNode, GraphTensor
 from anynpu.report.figures import amount, count, decibel
+from anynpu.report.html.grouped import Grouped, draw_grouped
 from anynpu.report.html.layout import draw
 from anynpu.report.html.markup import Child, Markup, data_block, el, table
+from anynpu.report.html.stages import Stage, stages
 
 STREAM = "SQNR dB in the stream"
 BORDER = "io"
@@ -27,6 +29,9 @@ class Drawing:
     nodes: tuple[list[object], ...]
     edges: tuple[list[object], ...]
     tensors: tuple[list[object], ...]
+    card: tuple[int, int] = (0, 0)
+    stages: tuple[list[object], ...] = ()
+    links: tuple[list[object], ...] = ()
 
 
 def graph_data(chip: ChipForm, graph: GraphForm) -> Drawing:
@@ -36,19 +41,35 @@ def graph_data(chip: ChipForm, graph: GraphForm) -> Drawing:
     devices = [*(BORDER for _ in inputs), *(node.device for node in graph.nodes), *(BORDER for _ in outputs)]
     tensors = {name: _tensor(name, graph.tensors.get(name) or GraphTensor()) for name in _names(nodes)}
     index = {name: i for i, name in enumerate(tensors)}
-    edges = _edges(nodes)
-    drawing = draw(len(nodes), [(a, b) for a, b, _ in edges])
-    return Drawing(
+    edges, named = _edges(nodes), stages(graph)
+    pairs, member = [(a, b) for a, b, _ in edges], _members(len(inputs), len(outputs), named)
+    drawing = draw_grouped(member, pairs) if len(named) > 1 else draw(len(nodes), pairs)
+    data = Drawing(
         chip.chip,
         chip.npu,
         graph.time_unit or "",
         (round(drawing.width), round(drawing.height)),
         tuple(
-            _node(node, device, place, index) for node, device, place in zip(nodes, devices, drawing.nodes, strict=True)
+            [*_node(node, device, place, index), stage]
+            for node, device, place, stage in zip(nodes, devices, drawing.nodes, member, strict=True)
         ),
         tuple([a, b, index[t], *_flat(drawing.edges[a, b])] for a, b, t in edges),
         tuple(tensors.values()),
     )
+    if not isinstance(drawing, Grouped):
+        return data
+    return replace(
+        data,
+        card=(round(drawing.card[0]), round(drawing.card[1])),
+        stages=tuple([s.name, s.shape, round(x), round(y)] for s, (x, y) in zip(named, drawing.cards, strict=True)),
+        links=tuple([a, b, *_flat(corners)] for (a, b), corners in drawing.links.items()),
+    )
+
+
+def _members(inputs: int, outputs: int, named: Sequence[Stage]) -> list[int]:
+    """Returns the stage of every node: the model's inputs are in the first, its outputs in the last."""
+    inner = [number for number, stage in enumerate(named) for _ in range(stage.first, stage.stop)]
+    return [*([0] * inputs), *inner, *([len(named) - 1] * outputs)]
 
 
 def _borders(chip: ChipForm, graph: GraphForm, side: Literal["input", "output"]) -> list[GraphNode]:
@@ -155,14 +176,18 @@ def graph_view(chip: ChipForm, graph: GraphForm, number: int) -> Markup:
         ),
         el("span", class_="g-found", role="status"),
         el("span", class_="spacer"),
-        *(
-            el("button", sign, type="button", class_=f"g-{name}", aria_label=label, title=label)
-            for name, sign, label in (
-                ("out", "−", "Zoom out"),
-                ("in", "+", "Zoom in"),
-                ("fit", "Fit", "Show the whole graph"),
-                ("full", "Full screen", "Full screen"),
-            )
+        el(
+            "span",
+            *(
+                el("button", sign, type="button", class_=f"g-{name}", aria_label=label, title=label)
+                for name, sign, label in (
+                    ("out", "−", "Zoom out"),
+                    ("in", "+", "Zoom in"),
+                    ("fit", "Fit", "Show the whole graph"),
+                    ("full", "Full screen", "Full screen"),
+                )
+            ),
+            class_="g-zoom",
         ),
         class_="g-tools",
     )
@@ -178,7 +203,7 @@ def graph_view(chip: ChipForm, graph: GraphForm, number: int) -> Markup:
         ),
         el(
             "aside",
-            el("p", "Click a node, or move with the arrow keys.", class_="muted"),
+            el("p", class_="muted"),
             class_="g-details",
             aria_live="polite",
         ),

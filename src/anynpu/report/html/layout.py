@@ -43,14 +43,20 @@ class Drawing:
     columns: int
 
 
-def draw(count: int, edges: Sequence[tuple[int, int]], aspect: float = 1.45) -> Drawing:
-    """Returns the drawing of `count` nodes; edges that would close a circle are drawn but do not order anything."""
+def draw(count: int, edges: Sequence[tuple[int, int]], aspect: float = 1.45, fold_from: int = 9) -> Drawing:
+    """Returns the drawing of `count` nodes, in one column below `fold_from` layers.
+
+    Edges that would close a circle are drawn but do not order anything.
+    """
     whole = sorted({(a, b) for a, b in edges if a != b})
     forward = _acyclic(count, whole)
     graph = _split(count, forward, _ranks(count, forward))
     _order(graph)
     x = _across(graph)
-    return _fold(graph, x, [edge for edge in whole if edge not in set(forward)], aspect)
+    back = [edge for edge in whole if edge not in set(forward)]
+    span = max((x[n] + graph.half(n) for n in x), default=0.0) - min((x[n] - graph.half(n) for n in x), default=0.0)
+    cuts = _cuts(graph, span, aspect) if len(graph.layers) >= fold_from else [0]
+    return _fold(graph, x, back, cuts)
 
 
 def _acyclic(count: int, edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -171,7 +177,7 @@ def _cuts(graph: Layered, width: float, aspect: float) -> list[int]:
     """Returns the first layer of each column."""
     layers, step = len(graph.layers), HEIGHT + DOWN
     columns = max(1, round(math.sqrt(aspect * layers * step / (width + GUTTER))))
-    if layers < 9 or columns == 1:
+    if columns == 1:
         return [0]
     tall, cuts = layers / columns, [0]
     for column in range(1, columns):
@@ -182,11 +188,9 @@ def _cuts(graph: Layered, width: float, aspect: float) -> list[int]:
     return cuts
 
 
-def _fold(graph: Layered, x: Mapping[int, float], back: Sequence[tuple[int, int]], aspect: float) -> Drawing:
+def _fold(graph: Layered, x: Mapping[int, float], back: Sequence[tuple[int, int]], cuts: Sequence[int]) -> Drawing:
     if not graph.count:
         return Drawing(0, 0, (), {}, 0)
-    span = max(x[n] + graph.half(n) for n in x) - min(x[n] - graph.half(n) for n in x)
-    cuts = _cuts(graph, span, aspect)
     at: dict[int, Point] = {}
     column_of: dict[int, int] = {}
     left, gutters = 0.0, []

@@ -94,9 +94,12 @@
       this.canvas = $(".g-canvas", frame);
       this.details = $(".g-details", frame);
       this.data = JSON.parse(document.getElementById(frame.dataset.graph).textContent);
-      const names = ["name", "kind", "device", "reason", "macs", "inputs", "outputs", "error", "time", "x", "y", "stream"];
+      const names = ["name", "kind", "device", "reason", "macs", "inputs", "outputs", "error", "time", "x", "y", "stream", "stage"];
       this.nodes = this.data.nodes.map((row) => Object.fromEntries(names.map((name, i) => [name, row[i]])));
       this.first = this.nodes.findIndex((node) => node.device !== "io");
+      this.staged = this.data.stages.length > 0;
+      this.stages = this.data.stages.map(([name, shape, x, y], i) => ({ name, shape, x, y, members: this.nodes.filter((node) => node.stage === i && node.device !== "io") }));
+      this.hint = `${this.staged ? "Click a stage to open it, a" : "Click a"} node for its details, or move with the arrow keys.`;
       this.mode = "placement";
       this.chosen = -1;
       this.drawn = false;
@@ -107,6 +110,7 @@
       if (this.drawn || !(this.canvas.clientWidth || hidden)) return;
       this.drawn = true;
       this.draw();
+      this.select(-1);
       this.listen();
       this.paint();
       this.fit(true);
@@ -120,9 +124,15 @@
       arrow.append(svg("path", { d: "M0 0L8 4L0 8z", fill: "#8894a2" }));
       defs.append(arrow);
       this.world = svg("g");
+      const near = svg("g", { class: "near" }), [cw, ch] = this.data.card;
+      this.stages.forEach((stage, i) => {
+        const title = svg("text", { x: stage.x - cw / 2 + 16, y: stage.y - ch / 2 + 30 });
+        title.textContent = `${i + 1} ${stage.name}`;
+        near.append(svg("rect", { x: stage.x - cw / 2, y: stage.y - ch / 2, width: cw, height: ch, rx: 16, class: "sf" }), title);
+      });
       this.edges = this.data.edges.map((edge) => {
         const path = svg("path", { d: route(edge.slice(3)), class: "e", "marker-end": `url(#${id})` });
-        this.world.append(path);
+        near.append(path);
         return { from: edge[0], to: edge[1], path };
       });
       this.marks = this.nodes.map((node, i) => {
@@ -132,23 +142,77 @@
         kind.textContent = clip(node.kind, 22);
         name.textContent = clip(node.name.length > 26 ? `…${node.name.slice(-25)}` : node.name, 28);
         g.append(kind, name);
-        this.world.append(g);
+        near.append(g);
         return g;
       });
+      this.world.append(near);
+      if (this.staged) this.world.append(this.overview(id));
       this.picture.append(defs, this.world);
       this.canvas.append(this.picture);
+    }
+
+    /* The stages as cards: what is seen of a graph that is too large to be read node by node. */
+    overview(arrow) {
+      const all = svg("g", { class: "away" }), [cw, ch] = this.data.card;
+      this.data.links.forEach((link) => all.append(svg("path", { d: route(link.slice(2), cw / 17), class: "e", "marker-end": `url(#${arrow}-far)` })));
+      const large = svg("marker", { id: `${arrow}-far`, viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: cw / 18, markerHeight: cw / 18, markerUnits: "userSpaceOnUse", orient: "auto" });
+      large.append(svg("path", { d: "M0 0L8 4L0 8z", fill: "#8894a2" }));
+      all.append(large);
+      this.cards = this.stages.map((stage, i) => {
+        const g = svg("g", { class: "st", "data-stage": i }), text = svg("text");
+        g.append(svg("rect", { x: stage.x - cw / 2, y: stage.y - ch / 2, width: cw, height: ch, rx: cw / 20 }), text);
+        all.append(g);
+        return g;
+      });
+      return all;
+    }
+
+    /* The lines of a card that have room in it, at one size of letters whatever the zoom. */
+    letter(k) {
+      const [cw, ch] = this.data.card.map((side) => side * k), rows = Math.max(1, Math.min(3, Math.floor((ch - 6) / 16)));
+      this.world.style.setProperty("--letter", `${12.5 / k}px`);
+      this.stages.forEach((stage, i) => {
+        const off = this.data.npu ? stage.members.filter((node) => node.device !== "npu").length : 0, count = stage.members.length;
+        const figure = this.mode === "placement" ? off ? `${off} of ${count} on CPU` : `${count} nodes` : this.figure(stage);
+        const lines = [`${i + 1} ${stage.name}`, figure, stage.shape].slice(0, rows), text = this.cards[i].lastChild;
+        text.replaceChildren(...lines.map((line, row) => {
+          const span = svg("tspan", { x: stage.x, y: stage.y, dy: `${(row - (lines.length - 1) / 2) * 1.3 + 0.35}em` });
+          span.textContent = clip(line, Math.max(1, Math.floor((cw - 6) / 7.9)));
+          return span;
+        }));
+        this.cards[i].dataset.tip = [`Stage ${i + 1}: ${stage.name}`, stage.shape, `${count} nodes`, ...(off ? [`${off} on the CPU`] : [])].filter(Boolean).join(", ");
+      });
+    }
+
+    /* What a stage comes to: its worst error, or the sum of its costs. */
+    value(stage, key) {
+      const known = stage.members.map((node) => node[key]).filter((x) => x != null);
+      return known.length ? ERRORS.includes(key) ? Math.min(...known) : known.reduce((a, b) => a + b, 0) : null;
+    }
+
+    figure(stage) {
+      const x = this.value(stage, this.mode);
+      return ERRORS.includes(this.mode) ? decibel(x) : `${number(x, 3)} ${this.mode === "macs" ? "MACs" : this.data.unit}`;
     }
 
     /* Colours: placement by class; figures on a ramp that is dark where it hurts. */
     paint() {
       if (!this.drawn) return;
-      const key = this.mode, figures = this.nodes.map((node) => node[key]);
-      const known = figures.filter((x) => x != null && (!ERRORS.includes(key) || x < 200));
+      const key = this.mode, io = (node) => node.device === "io";
+      const device = (node) => node.device === "npu" ? "npu" : io(node) ? "io" : this.data.npu ? "cpu" : "host";
+      const ends = this.colour(this.marks, this.nodes.map((node) => io(node) ? null : node[key]), (i) => `n ${device(this.nodes[i])}${i === this.chosen ? " on" : ""}`);
+      const off = (stage) => stage.members.some((node) => device(node) === "cpu") ? "cpu" : this.data.npu ? "npu" : "host";
+      const wide = this.staged && this.colour(this.cards, this.stages.map((stage) => this.value(stage, key)), (i) => `st ${off(this.stages[i])}`);
+      if (this.staged && this.view) this.letter(this.view.k);
+      this.legend(...(this.far ? wide : ends));
+    }
+
+    colour(marks, figures, name) {
+      const key = this.mode, known = figures.filter((x) => x != null && (!ERRORS.includes(key) || x < 200));
       const low = Math.min(...known), high = Math.max(...known);
-      this.nodes.forEach((node, i) => {
-        const g = this.marks[i], x = figures[i], rect = g.firstChild;
-        const heat = key !== "placement" && x != null && node.device !== "io";
-        g.setAttribute("class", `n ${node.device === "npu" ? "npu" : node.device === "io" ? "io" : this.data.npu ? "cpu" : "host"}${heat ? " heat" : ""}${g.classList.contains("dim") ? " dim" : ""}${i === this.chosen ? " on" : ""}`);
+      marks.forEach((g, i) => {
+        const x = figures[i], rect = g.firstChild, heat = key !== "placement" && x != null;
+        g.setAttribute("class", `${name(i)}${heat ? " heat" : ""}${g.classList.contains("dim") ? " dim" : ""}`);
         let t = high > low ? (Math.min(x, high) - low) / (high - low) : 0.5;
         if (key === "time" || key === "macs") t = 1 - Math.sqrt(high > 0 ? Math.max(x, 0) / high : 0);
         const colour = ramp(t);
@@ -156,7 +220,7 @@
         rect.style.stroke = heat ? "var(--soft)" : "";
         g.style.setProperty("--on-heat", colour[0] * 0.3 + colour[1] * 0.6 + colour[2] * 0.1 > 125 ? "#111" : "#fff");
       });
-      this.legend(low, high);
+      return [low, high];
     }
 
     legend(low, high) {
@@ -174,8 +238,10 @@
         const off = ERRORS.includes(this.mode), ends = off ? [low, high] : [high, 0], span = html("span");
         span.append(`${number(ends[0], 3)} `, bar, `${number(ends[1], 3)} ${unit}`);
         parts.push(span, html("span", off ? "dark: furthest from the float model" : "dark: costs most"));
+        if (this.far) parts.push(html("span", off ? "the worst node of each stage" : "the sum of each stage"));
       }
-      parts.push(html("span", "drag to pan, Ctrl + wheel or + − to zoom, arrow keys to walk", "hint"));
+      if (this.far) parts.push(html("span", `${this.stages.length} stages of ${counts((n) => n.device !== "io")} nodes; click one to see its nodes`));
+      parts.push(html("span", matchMedia("(pointer: coarse)").matches ? "two fingers pan and zoom" : "drag to pan, Ctrl + wheel or + − to zoom, arrow keys to walk", "hint"));
       box.replaceChildren(...parts);
     }
 
@@ -187,6 +253,7 @@
       if (on) this.picture.setAttribute("viewBox", `-20 -40 ${w + 40} ${h + 80}`); else this.picture.removeAttribute("viewBox");
       this.world.removeAttribute("transform");
       this.picture.classList.remove("far");
+      if (on && this.staged) { this.away(true); this.letter(Math.min(640 / (w + 40), 420 / (h + 80))); }
       if (!on) this.fit();
     }
 
@@ -195,7 +262,23 @@
       if (!this.canvas.clientWidth) { this.view = null; return; }
       const { x, y, k } = this.view;
       this.world.setAttribute("transform", `translate(${x} ${y}) scale(${k})`);
-      this.picture.classList.toggle("far", k < 0.28);
+      if (this.staged) { this.away(k < 0.42); this.letter(k); } else this.picture.classList.toggle("far", k < 0.28);
+    }
+
+    /* Says whether stages are shown instead of nodes. */
+    away(far) {
+      if (this.far === far) return;
+      this.far = far;
+      this.picture.classList.toggle("stages", far);
+      this.paint();
+    }
+
+    /* Shows one stage as large as it fits. */
+    open(i) {
+      const [cw, ch] = this.data.card, stage = this.stages[i], w = this.canvas.clientWidth, h = this.canvas.clientHeight;
+      const k = Math.max(Math.min(w / cw, h / ch, 1), 0.45);
+      this.view = { k, x: w / 2 - stage.x * k, y: h / 2 - stage.y * k };
+      this.move();
     }
 
     fit(first) {
@@ -231,9 +314,9 @@
       if (this.chosen >= 0) this.marks[this.chosen].classList.remove("on");
       this.chosen = i;
       this.edges.forEach((edge) => edge.path.classList.toggle("on", i >= 0 && (edge.from === i || edge.to === i)));
-      if (i < 0) { this.details.replaceChildren(html("p", "Click a node, or move with the arrow keys.", "muted")); return; }
+      if (i < 0) { this.details.replaceChildren(html("p", this.hint, "muted")); return; }
       this.marks[i].classList.add("on");
-      if (centre || !this.seen(i)) this.centre(i);
+      if (centre || this.far || !this.seen(i)) this.centre(i);
       this.tell(this.nodes[i]);
     }
 
@@ -272,16 +355,18 @@
       const names = (node) => [node.name, node.kind, ...[...node.inputs, ...node.outputs].map((t) => this.data.tensors[t][0])].join("\n").toLowerCase();
       const found = wanted ? this.nodes.map((_, i) => i).filter((i) => names(this.nodes[i]).includes(wanted)) : [];
       this.marks.forEach((g, i) => g.classList.toggle("dim", wanted !== "" && !found.includes(i)));
+      this.cards?.forEach((g, i) => g.classList.toggle("dim", wanted !== "" && !found.some((node) => this.nodes[node].stage === i)));
       said.textContent = wanted ? (found.length ? `${found.length} found` : "not found") : "";
       if (step && found.length) this.select(found[(found.indexOf(this.chosen) + 1) % found.length], true);
     }
 
     listen() {
       const canvas = this.canvas, down = new Map();
-      let moved = 0, apart = 0, hit = -1;
+      let moved = 0, apart = 0, hit = -1, stage = -1;
       const at = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
       canvas.addEventListener("pointerdown", (event) => {
         hit = Number(event.target.closest?.(".n")?.dataset.index ?? -1);
+        stage = Number(event.target.closest?.(".st")?.dataset.stage ?? -1);
         down.set(event.pointerId, at(event));
         moved = 0;
         canvas.setPointerCapture(event.pointerId);
@@ -296,6 +381,9 @@
           const [a, b] = [...down.values()], gap = Math.hypot(a[0] - b[0], a[1] - b[1]);
           if (apart) this.zoom(gap / apart, (a[0] + b[0]) / 2, (a[1] + b[1]) / 2);
           apart = gap;
+          this.view.x += (now[0] - before[0]) / 2;
+          this.view.y += (now[1] - before[1]) / 2;
+          this.move();
         } else if (moved > 3) {
           this.view.x += now[0] - before[0];
           this.view.y += now[1] - before[1];
@@ -303,7 +391,7 @@
         }
       });
       const up = (event) => { down.delete(event.pointerId); apart = 0; };
-      canvas.addEventListener("pointerup", (event) => { if (down.size === 1 && moved <= 3) this.select(hit); up(event); });
+      canvas.addEventListener("pointerup", (event) => { if (down.size === 1 && moved <= 3) { if (stage >= 0) this.open(stage); else this.select(hit); } up(event); });
       canvas.addEventListener("pointercancel", up);
       canvas.addEventListener("wheel", (event) => {
         if (!event.ctrlKey && !event.metaKey && !document.fullscreenElement) return; /* the page scrolls */
@@ -329,7 +417,7 @@
   }
 
   /* A line with round corners through the points of a route. */
-  function route(flat) {
+  function route(flat, round = 10) {
     const points = [];
     for (let i = 0; i < flat.length; i += 2) points.push([flat[i], flat[i + 1]]);
     if (points.length < 4) {
@@ -339,7 +427,7 @@
     let path = `M${points[0]}`;
     for (let i = 1; i < points.length - 1; i++) {
       const [p, q, r] = [points[i - 1], points[i], points[i + 1]];
-      const near = (to, from) => { const d = Math.hypot(to[0] - from[0], to[1] - from[1]), t = d ? Math.min(10, d / 2) / d : 0; return [from[0] + (to[0] - from[0]) * t, from[1] + (to[1] - from[1]) * t]; };
+      const near = (to, from) => { const d = Math.hypot(to[0] - from[0], to[1] - from[1]), t = d ? Math.min(round, d / 2) / d : 0; return [from[0] + (to[0] - from[0]) * t, from[1] + (to[1] - from[1]) * t]; };
       path += `L${near(p, q)}Q${q} ${near(r, q)}`;
     }
     return `${path}L${points[points.length - 1]}`;
