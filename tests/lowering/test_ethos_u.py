@@ -55,6 +55,15 @@ def mean(axes: list[int]) -> onnx.ModelProto:
     return one("ReduceMean", (1, 4, 9, 6), {"axes": np.asarray(axes, np.int64)}, keepdims=1)
 
 
+def norm(shape: tuple[int, ...]) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["a"]),
+        helper.make_node("LayerNormalization", ["a", "scale", "bias"], ["y"], axis=-1),
+    ]
+    factors = {name: np.ones(shape[-1], np.float32) for name in ("scale", "bias")}
+    return net(nodes, {"x": (1, int(np.prod(shape)))}, {"shape": np.asarray(shape), **factors})
+
+
 def expand(shape: list[int], target: list[int]) -> onnx.ModelProto:
     nodes = [
         helper.make_node("ReduceMean", ["x", "axes"], ["a"]),
@@ -78,6 +87,7 @@ NETS = {
     "square root": sqrt(),
     "mean of several images": mean([2]),
     "mean of channels between others": mean([1, 3]),
+    "norm of channels of several rows": norm((4, 9, 24)),
     "shuffle": gather([0, 2, 4, 1, 3, 5], 1),
     "some": gather([7, 0, 1, 5], 2),
     "many, in disorder": gather([int(n) for n in np.random.default_rng(1).integers(0, 8, 23)], 3),

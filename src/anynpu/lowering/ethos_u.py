@@ -230,7 +230,8 @@ def square_root(at: Rewriting, operator: Operator) -> bool:
 
 
 def mean(at: Rewriting, operator: Operator) -> bool:
-    """A MEAN of several images, or of channels between others, has what it is taken over as rows of one image."""
+    """A MEAN of several images, or of channels between others, has what it is taken over as rows of one image; one
+    of the channels of several rows of pixels has one row."""
     source, result = operator.inputs[0], operator.outputs[0]
     axes = at.graph.constant(operator.inputs[1])
     shape = at.shape(source)
@@ -241,6 +242,12 @@ def mean(at: Rewriting, operator: Operator) -> bool:
     count = math.prod(shape[axis] for axis in over)
     kept = [axis for axis in rest if shape[axis] != 1]
     last, first = all(axis < over[0] for axis in kept), all(axis > over[-1] for axis in kept)
+    if last and len(kept) > 1 and over[-1] == len(shape) - 1:
+        row = at.reshape(source, (1, math.prod(shape[axis] for axis in kept), count), f"{result}/row")
+        inputs = (row, at.store(int32((2,)), f"{result}/axes"))
+        small = at.emit("MEAN", inputs, (*at.shape(row)[:2], 1), Reducer(True), f"{result}/mean")
+        at.give(operator, at.reshape(small, at.shape(result), f"{result}/kept"))
+        return True
     if last or first or count > MOST_REDUCED:
         return False
     moved = at.transpose(source, (*over, *rest), f"{result}/rows")
