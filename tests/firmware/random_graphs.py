@@ -426,7 +426,11 @@ class Drawer:
             pads[0] = pads[3] = [0, 0]
         out = self.like(x, [n + a + b for n, (a, b) in zip(x.shape, pads, strict=True)])
         given = [x.number, self.ints(pads)]
-        if self.chance(0.4) and x.dtype == "int8":
+        symmetric = self.chance(0.5)
+        fits = all(max(both) <= n - (not symmetric) for n, both in zip(x.shape, pads, strict=True))
+        if fits and x.dtype == "int8" and self.chance(0.4):
+            self.operator("MIRROR_PAD", given, [out.number], "MirrorPadOptions", mode=int(symmetric))
+        elif self.chance(0.4) and x.dtype == "int8":
             given.append(self.tensor((1,), "int8", x.scale, x.zero, [self.int(-128, 127)]))
             self.operator("PADV2", given, [out.number], "PadV2Options")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -108,6 +109,32 @@ def pad(graph: Graph, node: Node) -> Layer:
     fill: dict[str, Value] = {"count": out.bytes // item, "bytes": item, "value": tuple(value.ljust(8, b"\0"))}
     moved = copy(node.inputs[0], node.outputs[0], image.shape, whole(image.shape), Box(offset, tuple(steps)), item)
     return Layer(node, (Call("fill", fill, (Tensor(node.outputs[0], "void"),)), moved))
+
+
+def _dot(places: Sequence[int], steps: Sequence[int]) -> int:
+    """Returns the element at a place along each axis."""
+    return sum(place * step for place, step in zip(places, steps, strict=True))
+
+
+def mirror_pad(graph: Graph, node: Node) -> Layer:
+    """MIRROR_PAD: the input into its place, and its ends turned around beside it."""
+    image, pads, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
+    require(pads.constant, "takes constant paddings")
+    edge = 0 if node.options.mode else 1  # SYMMETRIC repeats the last element, REFLECT does not
+    read_steps, write_steps, item = strides(image.shape), strides(out.shape), item_of(out)
+    pieces = []
+    for size, (before, after) in zip(image.shape, values(pads).reshape(-1, 2).tolist(), strict=True):
+        require(max(before, after) <= size - edge, "pads more than the input holds")
+        # Of each: how many elements, the first that is read, the step, and where they go.
+        along = [(before, before - 1 + edge, -1, 0), (size, 0, 1, before), (after, size - 1 - edge, -1, before + size)]
+        pieces.append([piece for piece in along if piece[0]])
+    calls = []
+    for parts in itertools.product(*pieces):
+        sizes, firsts, signs, places = zip(*parts, strict=True)
+        read = Box(_dot(firsts, read_steps), tuple(a * b for a, b in zip(signs, read_steps, strict=True)))
+        write = Box(_dot(places, write_steps), tuple(write_steps))
+        calls.append(copy(node.inputs[0], node.outputs[0], sizes, read, write, item))
+    return Layer(node, tuple(calls))
 
 
 def padding_value(graph: Graph, node: Node) -> int:

@@ -28,6 +28,7 @@ EMITTERS: dict[str, Emitter] = {
     "MAX_POOL_2D": pooling.max_pool_2d,
     "MEAN": reduction.mean,
     "MINIMUM": binary.minimum,
+    "MIRROR_PAD": movement.mirror_pad,
     "MUL": binary.mul,
     "PACK": movement.pack,
     "PAD": movement.pad,
