@@ -155,6 +155,32 @@ def test_the_file_holds_the_integers_that_training_ended_with(built):
     assert seen == 3
 
 
+def test_onnx_runtime_gets_the_same(tmp_path):
+    """The QDQ file, read by onnx alone: INT4 weights under the trained scales."""
+    result = anynpu.build(
+        *(net(), "cpu", {"x": samples(100)}),
+        output=tmp_path / "out",
+        cache_dir=tmp_path / "cache",
+        option={"weight_bits": 4, "bias_correction": "false", "equalize": "false"},
+        qat=True,
+        min_sqnr=0.0,
+    )
+    (chip,) = result.record.chips
+    assert chip.error is None, chip.error
+    assert any(note.startswith("cpu: trained by the float model on 80 samples") for note in result.record.notes)
+    trained = next((tmp_path / "cache" / "store").glob("*/*/integers.npz")).parent
+    record, wanted = read_record(trained), read_integers(trained)
+    files = [path for path in (tmp_path / "cache" / "store").glob("*/*/model.onnx") if (path.parent / RECORD).is_file()]
+    graphs = [onnx.load(path).graph for path in files]
+    (graph,) = [graph for graph in graphs if any(node.op_type == "QuantizeLinear" for node in graph.node)]
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    for name, rounding in record.scheme.weights.items():
+        tensor = tensors[f"{name}_quantized"]
+        assert tensor.data_type == TensorProto.INT4
+        assert np.array_equal(numpy_helper.to_array(tensor).astype(np.int8), wanted[name])
+        np.testing.assert_allclose(numpy_helper.to_array(tensors[f"{name}_scale"]), rounding.scale, rtol=1e-6)
+
+
 def test_other_integers_and_other_ranges_are_refused(built, tmp_path):
     _, folder, _ = built
     compiled = Artifact.open(folder / "out" / "tflite")

@@ -280,7 +280,8 @@ class Steps:
 
         def make(out: Path, work: Work) -> Manifest:
             dataset, apart = self._load(role, self._source(role), model, work)
-            labels = self._labels(dataset, model) if role != "calibration" else None
+            taught = role == "training" and self.metric == "top1" and dataset.labels is not None
+            labels = self._labels(dataset, model) if role == "test" or taught else None
             write_samples(out, SampleSet(dataset.inputs, labels.values if labels and self.metric else None))
             self._keep(step, out / FILE, self.generated.get(self._source(role)))
             return Manifest(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.silu import is_silu, merge_silu
 from anynpu.quantize.smooth import smooth
+from anynpu.quantize.weights import symmetric_scales
 from anynpu.quantize.whole import Whole, whole_operators, without_rounding
 from anynpu.records.calibration import Calibration
 from anynpu.tensors import Array
@@ -36,20 +38,30 @@ _PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0.0}
 _BORDER_OPERATORS = ("QuantizeLinear", "DequantizeLinear")
 
 
+@dataclass(frozen=True)
+class Held:
+    """What training ended with, by tensor: forms of activations, and bits, scales and axis of weights."""
+
+    activations: Mapping[str, tuple[float, int]]
+    """Scale and zero point."""
+    weights: Mapping[str, tuple[int, tuple[float, ...], int | None]]
+
+
 def write_qdq(
     model: onnx.ModelProto,
     data: Dataset,
     plan: QuantPlan,
     progress: Progress | None = None,
     report: Callable[[Calibration], None] | None = None,
+    held: Held | None = None,
 ) -> onnx.ModelProto:
     """Returns the model with QuantizeLinear and DequantizeLinear pairs that carry our ranges; `report` takes what the
-    samples say of them."""
+    samples say of them, and what training `held` stays as it is."""
     prepared = prepare(model)
     if plan.activations == "float32":
         return prepared
     levelled = Whole(frozenset(), frozenset())
-    if plan.equalize and plan.bits == 8:
+    if plan.equalize and plan.bits == 8 and held is None:
         smooth(prepared, data)
         levelled = level_gates(prepared, data)
     whole = whole_operators(prepared.graph)
@@ -58,10 +70,10 @@ def write_qdq(
     ranges = model_ranges(prepared, data, plan, progress, observed)
     if report is not None:
         report(calibration(observed, ranges, data))
-    if plan.bias_correction:
+    if plan.bias_correction and held is None:
         means = channel_means(runner(prepared), data, weighted_inputs(prepared), ranges, plan)
-        correct_biases(prepared, means, plan.weights == "per-channel")
-    quantised = without_rounding(merge_silu(_quantized(prepared, ranges, plan, nodes)), unrounded)
+        correct_biases(prepared, means, plan.weights == "per-channel", plan.weight_bits)
+    quantised = without_rounding(merge_silu(_quantized(prepared, ranges, plan, nodes, held)), unrounded)
     try:
         onnx.checker.check_model(quantised)
     except onnx.checker.ValidationError as error:
@@ -169,14 +181,14 @@ def weighted_inputs(model: onnx.ModelProto) -> dict[str, int]:
     return {node.input[0]: 1 for node in _weighted(model)}
 
 
-def correct_biases(model: onnx.ModelProto, means: ChannelMeans, per_channel: bool) -> None:
+def correct_biases(model: onnx.ModelProto, means: ChannelMeans, per_channel: bool, bits: int = 8) -> None:
     """Adds to every bias what rounding will take from the mean of its output."""
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in _weighted(model):
         weights = onnx.numpy_helper.to_array(stored[node.input[1]])
         if node.op_type == "Gemm" and not _attribute(node, "transB", 0):
             weights = weights.T
-        rounded = weights - rounding_error(weights, 0 if per_channel else None)
+        rounded = weights - rounding_error(weights, 0 if per_channel else None, bits)
         shift = lost_mean(_arranged(weights), _arranged(rounded), means, node.input[0])
         bias = stored[node.input[2]]
         values = onnx.numpy_helper.to_array(bias)
@@ -191,7 +203,11 @@ def _arranged(weights: Array) -> Array:
 
 
 def _quantized(
-    model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan, left_out: Collection[str]
+    model: onnx.ModelProto,
+    ranges: Mapping[str, Range],
+    plan: QuantPlan,
+    left_out: Collection[str],
+    held: Held | None = None,
 ) -> onnx.ModelProto:
     from onnxruntime.quantization import CalibrationMethod, QuantType
     from onnxruntime.quantization.calibrate import TensorData, TensorsData
@@ -214,7 +230,11 @@ def _quantized(
         nodes_to_quantize=[],
         nodes_to_exclude=sorted(left_out),
         op_types_to_quantize=_quantizable(),
-        extra_options={"ActivationSymmetric": plan.symmetric, "WeightSymmetric": True},
+        extra_options={
+            "ActivationSymmetric": plan.symmetric,
+            "WeightSymmetric": True,
+            "TensorQuantOverrides": _overrides(model, plan, held),
+        },
     )
     try:
         quantizer.quantize_model()
@@ -223,6 +243,39 @@ def _quantized(
         lines = str(error).splitlines() or [type(error).__name__]
         raise ToolFailed(f"onnxruntime cannot quantise the model: {lines[0]}", last_lines=lines[-20:]) from error
     return without_leftovers(quantizer.model.model)
+
+
+def _overrides(model: onnx.ModelProto, plan: QuantPlan, held: Held | None) -> dict[str, list[dict[str, Any]]]:
+    """Returns the forms that onnxruntime's quantiser is not to find itself: trained ones, and weights of four bits."""
+    from onnxruntime.quantization import QuantType
+
+    kinds = {4: QuantType.QInt4, 8: QuantType.QInt8}
+    forms: dict[str, list[dict[str, Any]]] = {}
+    weights = held.weights if held is not None else _half_byte_weights(model, plan)
+    for name, (bits, scales, axis) in weights.items():
+        zero = {"zero_point": np.array(0, np.int8), "quant_type": kinds[bits]}
+        axes = {} if axis is None else {"axis": axis}
+        forms[name] = [{"scale": np.array(scale, np.float32), **zero, **axes} for scale in scales]
+    for name, (scale, point) in (held.activations if held is not None else {}).items():
+        forms[name] = [{"scale": np.array(scale, np.float32), "zero_point": np.array(point, plan.activations)}]
+    return forms
+
+
+def _half_byte_weights(model: onnx.ModelProto, plan: QuantPlan) -> dict[str, tuple[int, tuple[float, ...], int | None]]:
+    """Returns the weights that a plan stores in four bits, each with its scales and their axis."""
+    if plan.weight_bits == 8:
+        return {}
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    found: dict[str, tuple[int, tuple[float, ...], int | None]] = {}
+    for node in model.graph.node:
+        if node.op_type not in ("Conv", "Gemm") or node.input[1] not in stored or node.input[0] in stored:
+            continue
+        axis = 1 if node.op_type == "Gemm" and not _attribute(node, "transB", 0) else 0
+        values = onnx.numpy_helper.to_array(stored[node.input[1]])
+        along = axis if plan.weights == "per-channel" else None
+        scales = symmetric_scales(values, along, plan.weight_bits)
+        found[node.input[1]] = plan.weight_bits, tuple(scales.tolist()), along
+    return found
 
 
 def _quantizable() -> list[str]:

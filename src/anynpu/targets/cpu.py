@@ -54,16 +54,27 @@ def write(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, An
     import onnx
 
     from anynpu.graph.quantised import has_pairs, refuse_integers
-    from anynpu.quantize.qdq import write_qdq
+    from anynpu.quantize.qdq import Held, write_qdq
     from anynpu.targets.data import dataset
+    from anynpu.training.record import read_record
 
     options = schema.from_dict(QuantPlan, plan, "plan")
-    source = onnx.load(Artifact.open(Path(model)).main)
+    given = Artifact.open(Path(model))
+    source = onnx.load(given.main)
     refuse_integers(source)
     if has_pairs(source):  # with scales of its own
         onnx.save(source, out)
         return options.to_json()
+    record = read_record(given.path)
+    held = None
+    if record is not None:
+        forms = {**record.scheme.activations, **record.scheme.others}
+        weights = record.scheme.weights.items()
+        held = Held(
+            {name: (form.scale, form.zero_point) for name, form in forms.items()},
+            {name: (4 if each.bits <= 4 else 8, each.scale, each.axis) for name, each in weights},
+        )
     report = partial(keep_calibration, result=Path(out))
-    quantised = write_qdq(source, dataset(Path(data)), options, tool.report_progress, report)
+    quantised = write_qdq(source, dataset(Path(data)), options, tool.report_progress, report, held)
     onnx.save(quantised, out)
     return options.to_json()

@@ -153,10 +153,39 @@ def _tflite(compiled: Artifact) -> Compiled:
     return Compiled(activations, weights)
 
 
+def _qdq(compiled: Artifact) -> Compiled:
+    """Reads the pairs of a QDQ model: what is quantised keeps its name, stored weights have it with a suffix."""
+    import onnx
+    from onnx import numpy_helper
+
+    graph = onnx.load(compiled.main).graph
+    stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    widths = {tensor.name: 4 if tensor.data_type == onnx.TensorProto.INT4 else 8 for tensor in graph.initializer}
+    activations: dict[str, Rounding] = {}
+    weights: dict[str, tuple[WeightRounding, Array]] = {}
+    for node in graph.node:
+        if node.op_type not in ("QuantizeLinear", "DequantizeLinear") or len(node.input) < 3:
+            continue
+        name, scale, point = node.input[0], stored.get(node.input[1]), stored.get(node.input[2])
+        if scale is None or point is None:
+            continue
+        if node.op_type == "QuantizeLinear" and scale.size == 1:
+            form = Quantization((float(scale.reshape(-1)[0]),), (int(point.reshape(-1)[0]),))
+            # A result of the model keeps its name behind the pair.
+            activations[name.removesuffix("_QuantizeLinear_Input")] = _rounding(str(point.dtype), form, True)
+        elif name in stored and stored[name].dtype.itemsize == 1 and stored[name].ndim > 1:
+            most = 7 if widths[name] == 4 else 127
+            axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1) if scale.size > 1 else None
+            scales = tuple(float(each) for each in scale.reshape(-1))
+            plain = name.removesuffix("_quantized")
+            weights[plain] = WeightRounding(-most, most, scales, axis, plain), stored[name].astype(np.int8)
+    return Compiled(activations, weights)
+
+
 def _rounding(dtype: str, form: Quantization, free: bool) -> Rounding:
     limits = np.iinfo(dtype)
     low = -limits.max if dtype == "int16" else limits.min
     return Rounding(int(low), int(limits.max), form.scale[0], form.zero_point[0], free)
 
 
-READERS: dict[str, Callable[[Artifact], Compiled]] = {"tflite": _tflite}
+READERS: dict[str, Callable[[Artifact], Compiled]] = {"tflite": _tflite, "onnx-ort": _qdq}
