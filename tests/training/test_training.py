@@ -243,6 +243,14 @@ def test_a_loss_that_is_not_a_number_is_an_error():
         fit.run(None, lambda epoch, planned: None)
 
 
+@pytest.mark.parametrize("chip", ["tflm", "ethos-u55-128", "cortex-m4"])
+def test_chips_without_kernels_for_four_bits_refuse_them(chip, tmp_path):
+    given = {"x": samples(20)}
+    result = anynpu.build(net(), chip, given, weight_bits=4, cache_dir=tmp_path)
+    (came,) = result.record.chips
+    assert came.error.exit_status == 3 and "takes 4-bit weights but LiteRT itself" in came.error.message
+
+
 def test_samples_that_teach_nothing_are_refused():
     with pytest.raises(ConfigError, match="needs at least 16 samples, here are 8"):
         check_samples({"x": samples(8)})

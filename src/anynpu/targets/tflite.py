@@ -176,6 +176,12 @@ class TfLite:
         Ethos-U that lacks some; the remaining chips share one file."""
         from anynpu.lowering.functions import ALWAYS, ON_MICRO
 
+        if options.weight_bits == 4 and (platform.target != self.name or platform.device == "tflm"):
+            # Vela dies of them by SIGFPE, and TFLite-Micro refuses the file.
+            raise Unsupported(
+                f"weight_bits=4: nothing on the way to {platform.name} takes 4-bit weights but LiteRT itself",
+                hint="leave weight_bits out for this chip; tflite and cpu take it",
+            )
         if options.tables is None:
             lacks = ON_MICRO - ALWAYS if platform.device == "tflm" or platform.target == "mcu_c" else ()
             tables = any(each.kind in lacks for each in operators(model.main)) if lacks else False
