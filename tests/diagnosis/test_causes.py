@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from families import FAMILIES, random_net
 from sick import Net, diagnosed, naive, ours, samples
 
 pytest.importorskip("onnxruntime")
@@ -140,12 +141,29 @@ def healthy(seed: int) -> tuple[Net, dict]:
     return net, samples(seed, 4, 8, 8)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(len(FAMILIES)))
+def test_a_net_of_a_usual_family_has_no_cause(seed, tmp_path):
+    """`run_healthy.py` tries as many as one likes."""
+    net, data = random_net(seed)
+    assert diagnosed(net.model(data), data, tmp_path, quantise=ours).healthy
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_a_healthy_net_has_no_cause(seed, tmp_path):
     net, data = healthy(seed)
     found = diagnosed(net.model(data), data, tmp_path, quantise=ours)
     assert found.healthy and not found.causes and not found.first_bad
     assert found.tensors and all(loss.sqnr_db > 15 for loss in found.tensors)
+
+
+def test_a_branch_whose_weights_are_zero_is_not_dead(tmp_path):
+    """Residual nets begin with such a last layer in every branch, and pruning leaves some."""
+    net = Net()
+    first = net("Relu", net("Conv", "x", net.weights(8, 4, 1, 1)))
+    branch = net("Conv", net("Relu", net("Conv", first, net.weights(8, 8, 1, 1))), np.zeros((8, 8, 1, 1)))
+    net("Conv", net("Add", first, net("Relu", branch)), net.weights(4, 8, 1, 1))
+    data = samples(0, 4, 8, 8)
+    assert diagnosed(net.model(data), data, tmp_path, quantise=ours).healthy
 
 
 @pytest.mark.parametrize(

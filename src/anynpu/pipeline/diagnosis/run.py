@@ -95,7 +95,7 @@ def _inner_case(
     if floating is None or not view.matches:
         notes.extend(view.notes)
         return Case((), {}, frozenset(), outputs), 0
-    graph, followers = _float_graph(floating)
+    graph, followers, zero_weights = _float_graph(floating)
     matches = tuple({match.reference: match for match in reversed(view.matches)}.values())
     macs = sum(node.macs or 0 for node in graph.nodes)
     chosen = samples.first(max(2, min(MAX_SAMPLES, MACS_BUDGET // max(macs, 1))))
@@ -109,28 +109,37 @@ def _inner_case(
         return Case((), {}, frozenset(), outputs), 0
     constants = frozenset(name for name, tensor in graph.tensors.items() if tensor.constant)
     counted = {name: each for name, each in figures.items() if each.count}
-    return Case(graph.nodes, counted, constants, outputs, calibration_samples or None), len(chosen)
+    count = calibration_samples or None
+    return Case(graph.nodes, counted, constants, outputs, count, zero_weights), len(chosen)
 
 
-def _float_graph(floating: Artifact) -> tuple[Outline, Mapping[str, Follower]]:
-    """Returns the operators of a float model, and the functions behind its tensors."""
+def _float_graph(floating: Artifact) -> tuple[Outline, Mapping[str, Follower], frozenset[str]]:
+    """Returns the operators of a float model, the functions behind its tensors, and its weights of zeros."""
     if floating.manifest.format == "onnx":
         import onnx
+        from onnx import numpy_helper
 
         from anynpu.graph.outline import outline
         from anynpu.quantize.onnx_functions import followers
         from anynpu.quantize.qdq import prepare
 
         model = onnx.load(floating.main)
-        return outline(model), followers(prepare(model).graph)
+        stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+        return outline(model), followers(prepare(model).graph), _zeros(stored)
     from anynpu.lowering.followers import followers as tflite_followers
+    from anynpu.targets.flatbuffer import operators
     from anynpu.targets.tflite_outline import outline as tflite_outline
 
     try:
         behind = tflite_followers(floating.main.read_bytes())
     except AnyNpuError:
         behind = {}  # a file of another converter, with operators that the reader does not know
-    return tflite_outline(floating.main), behind
+    constants = {t.name: t.data for op in operators(floating.main) for t in op.tensors if t.data is not None}
+    return tflite_outline(floating.main), behind, _zeros(constants)
+
+
+def _zeros(constants: Mapping[str, Array]) -> frozenset[str]:
+    return frozenset(name for name, values in constants.items() if values.ndim > 1 and not values.any())
 
 
 def _collect(
