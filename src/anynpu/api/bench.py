@@ -24,6 +24,7 @@ from anynpu.records.bench import BenchRecord, BoardMemory
 from anynpu.records.parts import own_version, receipt
 from anynpu.records.shared import Summary
 from anynpu.runtime import trial
+from anynpu.runtime.abilities import placement_of
 from anynpu.runtime.base import open_artifact, open_session
 from anynpu.runtime.versions import versions_of
 from anynpu.schema import from_json, with_seal
@@ -223,7 +224,7 @@ def _alone(artifact: Artifact, asked: Asked, tell: Tell) -> Measured:
     try:
         result = runner.run(meter)
         session = getattr(runner.subject, "session", None)
-        placed, versions = receipt(getattr(session, "placement", None)), versions_of(session)
+        placed, versions = receipt(placement_of(session)), versions_of(session)
     finally:
         runner.close()
     measured = to_record(result, meter)

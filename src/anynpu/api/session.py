@@ -15,6 +15,7 @@ import numpy as np
 from anynpu.api.feed import Feed, Specs, feed_of, named_arrays, source_specs
 from anynpu.artifact import Artifact, Placement
 from anynpu.runtime import trial
+from anynpu.runtime.abilities import placement_of
 from anynpu.runtime.base import Session as RuntimeSession
 from anynpu.runtime.base import open_artifact, open_session, run_stored
 from anynpu.runtime.versions import versions_of
@@ -86,8 +87,7 @@ class Session:
     @property
     def placement(self) -> Placement | None:
         """Which operators ran on the NPU, where the runtime says so."""
-        found: Placement | None = getattr(self.runtime, "placement", None)
-        return found
+        return placement_of(self.runtime)
 
     def run(self, arrays: Array | Mapping[str, Array]) -> dict[str, Array]:
         """Runs the model on one sample, or on several along the first axis, and returns the outputs by name.

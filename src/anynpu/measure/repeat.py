@@ -12,6 +12,7 @@ from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.verify import known_answers
+from anynpu.runtime.abilities import Audits, FindsDifference, RunsMany
 from anynpu.runtime.base import choose, sessions_for, stored_inputs
 from anynpu.runtime.ethos_u.audit import Audited
 from anynpu.tensors import Array, by_name
@@ -61,9 +62,8 @@ class Repetition:
 
 def _run_all(session: Any, samples: SampleSet) -> dict[str, Array]:
     """Returns the stored outputs of all samples, from one call where the session takes many at a time."""
-    if hasattr(session, "run_many"):
-        outputs: dict[str, Array] = session.run_many(samples.inputs)
-        return outputs
+    if isinstance(session, RunsMany):
+        return session.run_many(samples.inputs)
     rows = [session.run(sample) for sample in samples]
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
@@ -103,7 +103,7 @@ def repeat(candidate: str, oracle: str, reference: str, data: str, answers: str)
         outputs = _run_all(session, inputs)
     except DeviceError as error:
         return asdict(found) | {"refused": error.message}
-    if hasattr(session, "audit"):
+    if isinstance(session, Audits):
         found = replace(found, audit=session.audit(next(iter(inputs))))
     if not Path(answers).is_file():
         return asdict(found)
@@ -111,7 +111,7 @@ def repeat(candidate: str, oracle: str, reference: str, data: str, answers: str)
         pairs = [(value.astype(np.int64), known[f"output:{name}"].astype(np.int64)) for name, value in outputs.items()]
     differing = sum(int((got != wanted).sum()) for got, wanted in pairs)
     first = ""
-    if differing and hasattr(session, "first_difference"):
+    if differing and isinstance(session, FindsDifference):
         rows = [(got != wanted).reshape(len(samples), -1).any(axis=1) for got, wanted in pairs]
         wrong = int(np.flatnonzero(np.logical_or.reduce(rows))[0])
         first = session.first_difference(source.main.read_bytes(), list(inputs)[wrong])

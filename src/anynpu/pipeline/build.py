@@ -33,6 +33,7 @@ from anynpu.records.repair import Repair
 from anynpu.runtime.base import choose
 from anynpu.source.load import identify
 from anynpu.store import Store
+from anynpu.targets.base import is_exact, means_to_repeat
 from anynpu.targets.data import require_data
 
 NOT_EXECUTED = "not executed"
@@ -254,8 +255,8 @@ def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: 
             made.append(steps.compile(platform.name, link, previous, result.calibration, platform))
         if steps.request.qat:
             made = trained_chain(steps, platform, links, made, result)
-        oracle = made[-2] if len(made) > 1 and getattr(links[-1].target, "exact", False) else None
-        if len(made) > 1 and getattr(links[-1].target, "repeats", False):
+        oracle = made[-2] if len(made) > 1 and is_exact(links[-1].target) else None
+        if len(made) > 1 and means_to_repeat(links[-1].target):
             found = _repeated(steps, platform, made, result)
         found = found or _proof(steps, platform, made, result, oracle)
         found["calibration"] = _adequacy(made, found.get("verification"))

@@ -34,6 +34,7 @@ from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer
 from anynpu.records.bench import Latency
 from anynpu.records.parts import error_record, own_version, receipt
+from anynpu.runtime.abilities import placement_of
 from anynpu.runtime.base import sessions_for
 from anynpu.runtime.vitisai import VitisAiSession
 from anynpu.runtime.vitisai_cache import CompileCache
@@ -200,7 +201,7 @@ def _timed(open_session: Any, artifact: Artifact, samples: SampleSet, load: Sett
     runner = Runner(lambda: Infer(open_session(artifact), first), load)
     try:
         result = runner.run()
-        placed = receipt(getattr(getattr(runner.subject, "session", None), "placement", None))
+        placed = receipt(placement_of(getattr(runner.subject, "session", None)))
     finally:
         runner.close()
     if result.error is not None:

@@ -10,24 +10,24 @@ from typing import Any, ClassVar, Protocol
 from anynpu import plugins
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing
+from anynpu.runtime.abilities import SaysHowToGet
 from anynpu.runtime.watch import watch
 from anynpu.schema import near
 from anynpu.tensors import Array, TensorSpec, relayout
 
 
 class Session(Protocol):
-    """An artifact made ready to run. `run` takes and gives stored values, exactly as the tensors' specs say."""
+    """An artifact made ready to run. `run` takes and gives stored values, exactly as the tensors' specs say.
+
+    What a session may offer beyond this is in `runtime/abilities.py`.
+    """
 
     name: ClassVar[str]
     formats: ClassVar[tuple[str, ...]]
     rank: ClassVar[int]
     """Of several sessions that run a format, the one with the lowest rank is the reference."""
     what: ClassVar[str]
-    """What executes, for reports: "TFLite-Micro interpreter on this host".
-
-    A session that loads the file into this process also has `package`, the one whose code reads it: `runtime/trial.py`
-    tries a new artifact in a child process first.
-    """
+    """What executes, for reports: "TFLite-Micro interpreter on this host"."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -96,7 +96,7 @@ def choose(format: str, device: str | None = None) -> Any:
         if not (reason := cls.missing()):
             return cls
         reasons.append(f"{cls.name}: {reason}")
-    hint = getattr(able[0], "get", "pip install 'anynpu[build]'")
+    hint = able[0].get if isinstance(able[0], SaysHowToGet) else "pip install 'anynpu[build]'"
     raise ToolMissing(f"{format} artifacts cannot run here: " + "; ".join(reasons), hint)
 
 

@@ -16,6 +16,7 @@ from anynpu import schema, tool
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError, IntegrityError, ToolFailed, ToolMissing
 from anynpu.files import default_cache_dir, writing
+from anynpu.runtime.abilities import LoadsHere
 from anynpu.runtime.base import choose, open_session, run_stored
 
 TRIALS = "trials"
@@ -25,7 +26,7 @@ DAMAGED = "the file is damaged, or not of the kind its manifest says: build or f
 def require(artifact: Artifact, device: str | None = None) -> None:
     """Raises IntegrityError for an artifact that the runtime which would load it into this process does not survive."""
     kind = choose(artifact.manifest.format, device)
-    if not getattr(kind, "package", "") or _memo(artifact, kind).exists():
+    if not _loads_here(kind) or _memo(artifact, kind).exists():
         return
     with tempfile.TemporaryDirectory(prefix="anynpu-trial-") as name, writing(Path(name)):
         arguments = {"artifact": str(artifact.path), "device": kind.name}
@@ -39,9 +40,13 @@ def require(artifact: Artifact, device: str | None = None) -> None:
     passed(artifact, kind)
 
 
+def _loads_here(kind: object) -> bool:
+    return isinstance(kind, LoadsHere) and bool(kind.package)
+
+
 def passed(artifact: Artifact, kind: Any) -> None:
     """Notes that a session has run an artifact and lived."""
-    if not getattr(kind, "package", ""):
+    if not _loads_here(kind):
         return
     with suppress(OSError):  # a read-only cache: it is tried again the next time
         _memo(artifact, kind).parent.mkdir(parents=True, exist_ok=True)

@@ -9,22 +9,22 @@ from __future__ import annotations
 import importlib.metadata
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from anynpu.errors import AnyNpuError
+from anynpu.runtime.abilities import NamesPackages, TellsVersions
 
 KERNEL_MODULES, ACCELERATORS = Path("/sys/module"), Path("/sys/class/accel")
 
 
-def versions_of(session: Any) -> dict[str, str]:
+def versions_of(session: object) -> dict[str, str]:
     """Returns what runs a session by name, such as {"driver": "5.11.0", "libnoe": "0.6.0"}; never raises."""
     found: dict[str, str] = {}
-    for package in getattr(session, "packages", ()):
+    for package in session.packages if isinstance(session, NamesPackages) else ():
         with suppress(importlib.metadata.PackageNotFoundError):
             found[package] = importlib.metadata.version(package)
-    if callable(ask := getattr(session, "versions", None)):
+    if isinstance(session, TellsVersions):
         with suppress(AnyNpuError, OSError):
-            found.update({name: str(value) for name, value in ask().items() if value})
+            found.update({name: str(value) for name, value in session.versions().items() if value})
     return found
 
 

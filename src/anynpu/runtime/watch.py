@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.errors import DeviceError, SuspectWarning
+from anynpu.runtime.abilities import on_hardware
 from anynpu.tensors import Array, TensorSpec
 
 FEWEST_ELEMENTS = 8
@@ -81,7 +82,7 @@ class Watch:
         value = f"every number of every output is {next(iter(self._first.values())).flat[0]:g}"
         if self.never_constant:
             self._complain(f"{value}: nothing was computed")
-        elif getattr(self.session, "hardware", False):
+        elif on_hardware(self.session):
             _warn(f"{self.session.what}: {value}")
 
     def _is_constant(self) -> bool:
@@ -99,7 +100,7 @@ class Watch:
             self._complain(f"the outputs are the same for {count}")
 
     def _complain(self, sentence: str) -> None:
-        if getattr(self.session, "hardware", False):
+        if on_hardware(self.session):
             cause = "the driver, the library or the model for it is wrong: its calls succeed and give no results"
             raise DeviceError(f"{self.session.what}: {sentence}", "run", cause=cause, hint=HINT)
         _warn(f"{self.session.what}: {sentence}")

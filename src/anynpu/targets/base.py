@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from anynpu.artifact import Artifact, Manifest
 from anynpu.errors import Finding
@@ -34,14 +34,8 @@ class Target(Protocol):
     """A compiler: from format `accepts` to format `produces`.
 
     `Options` is a frozen dataclass; each field has a default and `metadata={"help": ...}` (see `option`). `Facts` is a
-    frozen dataclass for the platform's `facts` table. Both may be empty dataclasses. A compiler with `exact = True`
-    promises that its result repeats, bit by bit, what the artifact it was given computes; verification checks it.
-    One with `repeats = True` means to: its result is executed on part of the samples beside the artifact it was given,
-    and a difference is reported, with the figures of what was executed in place of the others.
-    A compiler whose result also depends on tools of the chip has `platform_tools(platform) -> Mapping[str, str]`: their
-    versions become part of the step's address.
-    One whose defaults depend on model and chip has `settled(options, model, platform)`, which returns the options that
-    count; chips for which they come out the same share the step.
+    frozen dataclass for the platform's `facts` table. Both may be empty dataclasses. What a compiler may offer beyond
+    this, `Exact`, `Repeats`, `PlatformTools` and `Settles`, is declared below.
     """
 
     name: str
@@ -69,16 +63,60 @@ class Target(Protocol):
         ...
 
 
+@runtime_checkable
+class Exact(Protocol):
+    """A compiler with `exact = True` promises that its result repeats, bit by bit, what the artifact it was given
+    computes; verification checks it."""
+
+    exact: bool
+
+
+@runtime_checkable
+class Repeats(Protocol):
+    """A compiler with `repeats = True` means to: its result is executed on part of the samples beside the artifact it
+    was given, and a difference is reported, with the figures of what was executed in place of the others."""
+
+    repeats: bool
+
+
+@runtime_checkable
+class PlatformTools(Protocol):
+    """A compiler whose result also depends on tools of the chip: their versions become part of the step's address."""
+
+    def platform_tools(self, platform: Platform) -> Mapping[str, str]:
+        """Returns those tools with their versions."""
+        ...
+
+
+@runtime_checkable
+class Settles(Protocol):
+    """A compiler whose defaults depend on model and chip; chips for which they come out the same share the step."""
+
+    def settled(self, options: Any, model: Artifact, platform: Platform) -> Any:
+        """Returns the options that count."""
+        ...
+
+
+def is_exact(target: Target) -> bool:
+    """Returns whether a compiler promises to repeat what it was given."""
+    return isinstance(target, Exact) and target.exact
+
+
+def means_to_repeat(target: Target) -> bool:
+    """Returns whether a compiler means to repeat what it was given."""
+    return isinstance(target, Repeats) and target.repeats
+
+
 def platform_tools(target: Target, platform: Platform) -> Mapping[str, str]:
     """Returns the tools that a compiler uses for this chip only, with their versions; most use none."""
-    ask: Callable[[Platform], Mapping[str, str]] | None = getattr(target, "platform_tools", None)
-    return ask(platform) if ask is not None and platform.target == target.name else {}
+    if isinstance(target, PlatformTools) and platform.target == target.name:
+        return target.platform_tools(platform)
+    return {}
 
 
 def settled(target: Target, options: Any, model: Artifact, platform: Platform) -> Any:
     """Returns the options that count for this model and chip; with most compilers, those that were given."""
-    ask: Callable[[Any, Artifact, Platform], Any] | None = getattr(target, "settled", None)
-    return options if ask is None else ask(options, model, platform)
+    return target.settled(options, model, platform) if isinstance(target, Settles) else options
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from anynpu.apps.serve.lane import IDLE_WAIT_S, Lane
 from anynpu.apps.serve.served import Version
 from anynpu.apps.serve.version import Loaded, Opener, Source, card_of, describe, load, open_here, read_source
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
+from anynpu.runtime.abilities import EndsJobs, on_hardware
 from anynpu.tasks.space import joint
 
 TICK_S, LATE_S = 0.1, 0.5
@@ -113,10 +114,10 @@ class Fleet:
     def _lane(self, name: str, loaded: Loaded, twin: bool) -> Lane:
         """Returns the owner of a device: one for all models on an NPU, one for each model on this computer's CPU."""
         session, device = loaded.sessions[0], loaded.source.settings.device or ""
-        key = f"{session.name} {device}".strip() if getattr(session, "hardware", False) else f"{session.name}:{name}"
+        key = f"{session.name} {device}".strip() if on_hardware(session) else f"{session.name}:{name}"
         key += ":twin" if twin else ""
         if key not in self._lanes:
-            own = OWN_LIMIT_S if hasattr(session, "timeout_ms") else 0.0
+            own = OWN_LIMIT_S if isinstance(session, EndsJobs) else 0.0
             self._lanes[key] = Lane(key, self.settings.run_limit_s + own)
         return self._lanes[key]
 

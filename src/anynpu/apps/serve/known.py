@@ -19,6 +19,7 @@ from anynpu.apps.serve.base import Figures
 from anynpu.arrays import read_npz
 from anynpu.artifact import EVIDENCE, Artifact
 from anynpu.errors import AccuracyError, AnyNpuError
+from anynpu.runtime.abilities import on_hardware
 from anynpu.runtime.base import Session
 from anynpu.tensors import Array, TensorSpec
 
@@ -123,7 +124,7 @@ class Judge:
     def of(cls, session: Session, evidence: Evidence | None, samples: Sequence[Mapping[str, Array]]) -> Judge:
         """Returns the judge of a session, by its evidence or by its own answers to the samples."""
         if evidence is not None and all(_fits(session, case) for case in evidence.cases):
-            same = evidence.device == session.name and getattr(session, "hardware", False)
+            same = evidence.device == session.name and on_hardware(session)
             return cls(session, evidence.cases, evidence.figures, evidence.source, same)
         return cls(session, tuple(Case(inputs, {}) for inputs in samples), {}, OWN)
 

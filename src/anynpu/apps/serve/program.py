@@ -15,6 +15,7 @@ import numpy as np
 
 from anynpu.apps.serve.base import ClassScore, Info, Item, Limits, Options, TooLarge
 from anynpu.errors import ConfigError
+from anynpu.runtime.abilities import free_axes
 from anynpu.runtime.base import Session, check_names
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.detect import Detections, Detector
@@ -92,7 +93,7 @@ def item_error(item: Item, wanted: str) -> ConfigError:
 
 def free_rows(session: Session) -> bool:
     """Returns whether a session runs any number of rows."""
-    return "batch" in getattr(session, "free", ())
+    return "batch" in free_axes(session)
 
 
 class Tensors:
@@ -207,7 +208,7 @@ class Texts:
         self.tokens, self._most = self.towers[-1].tokens, most_batch
         self.length = self.tokens.length
         self._free = len(pairs) == 1 and free_rows(self.sessions[0])
-        self._free_length = self._free and "length" in getattr(self.sessions[0], "free", ())
+        self._free_length = self._free and "length" in free_axes(self.sessions[0])
         self.lengths = sorted({tower.tokens.length for tower in self.towers})
         self.run_s = [1.0] * len(pairs)
 

@@ -13,6 +13,7 @@ from anynpu.apps.serve.lane import Lane, Part, Ticket
 from anynpu.apps.serve.program import Program, Row
 from anynpu.apps.serve.version import Loaded
 from anynpu.errors import AnyNpuError, DeviceError, first_line
+from anynpu.runtime.abilities import on_hardware
 
 
 class Version:
@@ -110,7 +111,7 @@ class Served:
     def _failed(self, parts: Sequence[Part], error: AnyNpuError, loaded: Loaded, generation: int) -> None:
         """Tells a request that the model refuses from a device that is lost, by the known answers."""
         tickets = list(dict.fromkeys(ticket for ticket, _ in parts))
-        hardware = isinstance(error, DeviceError) and getattr(loaded.sessions[0], "hardware", False)
+        hardware = isinstance(error, DeviceError) and on_hardware(loaded.sessions[0])
         fault = error if hardware else self._probe(loaded)
         if self.version.lane.generation != generation:
             return

@@ -18,6 +18,7 @@ from anynpu.apps.serve.program import Pictures, Program, Tensors, Texts
 from anynpu.artifact import Artifact, Placement
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError, first_line
 from anynpu.runtime import trial
+from anynpu.runtime.abilities import EndsJobs, placement_of
 from anynpu.runtime.base import Session, choose, open_artifact
 from anynpu.runtime.loose import open_loose
 from anynpu.runtime.ort import OrtSession
@@ -157,7 +158,7 @@ def load(source: Source, opener: Opener = open_here, run_limit_s: float = 30.0) 
         for artifact in source.artifacts:
             session = opener(artifact, settings)
             sessions.append(session)
-            if hasattr(session, "timeout_ms"):  # it ends a job that hangs by itself
+            if isinstance(session, EndsJobs):
                 session.timeout_ms = max(1, int(run_limit_s * 1000))
         program = _program(source, sessions)
         order = [sessions.index(session) for session in program.sessions]
@@ -192,7 +193,7 @@ def describe(name: str, loaded: Loaded, limits: Limits, loaded_at: float, twin: 
     source, session = loaded.source, loaded.sessions[0]
     manifest, card = source.artifacts[0].manifest, card_of(source)
     evidence = source.evidence[0]
-    placement: Placement | None = getattr(session, "placement", None)
+    placement = placement_of(session)
     info = Info(
         name,
         source.kind,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from anynpu.apps.watch.alerts import read_alert
-from anynpu.apps.watch.sinks import Refused, Sink
+from anynpu.apps.watch.sinks import Refused, Reminds, Sink
 from anynpu.apps.watch.store import SampleStore, StoreUnavailable
 
 TRIES = 8
@@ -31,8 +31,9 @@ class Postman:
         self.thread.start()
 
     def _run(self) -> None:
-        again_s = getattr(self.sink, "again_s", None)
-        due = time.monotonic() + (again_s or 0)
+        reminding = self.sink if isinstance(self.sink, Reminds) else None
+        again_s = reminding.again_s if reminding else 0.0
+        due = time.monotonic() + again_s
         while True:
             self.wake.clear()
             message = self.store.next_message(self.sink.name)
@@ -42,9 +43,10 @@ class Postman:
             elif self.stopping.is_set():
                 return
             elif not self.wake.wait(max(0.0, due - time.monotonic()) if again_s else None):
-                due = time.monotonic() + (again_s or 0)
+                due = time.monotonic() + again_s
                 with suppress(OSError):
-                    getattr(self.sink, "again", lambda: None)()
+                    if reminding:
+                        reminding.again()
 
     def _deliver(self, number: int, body: str) -> bool:
         """Tries until the message is taken or given up; returns False where the postman is to stop before."""

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from anynpu.apps.watch.alerts import Alert
 from anynpu.errors import ConfigError, on_one_line
@@ -30,6 +30,17 @@ class Sink(Protocol):
     def name(self) -> str: ...
 
     def send(self, alert: Alert) -> None: ...
+
+
+@runtime_checkable
+class Reminds(Protocol):
+    """A sink that must hear of open alerts again and again."""
+
+    again_s: float
+
+    def again(self) -> None:
+        """Sends those that are open."""
+        ...
 
 
 def moment(time_s: float) -> str:
