@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -75,7 +74,7 @@ def detect(asked: Detect) -> int:
 class _Tally:
     """What was seen so far; `records` stay empty unless JSON is wanted: a camera does not end."""
 
-    records: list[dict[str, Any]]
+    records: list[dict[str, object]]
     pictures: int = 0
     detections: int = 0
     failed: int = 0
@@ -215,7 +214,7 @@ def _file(folder: Path, name: str) -> Path:
     return folder / (plain if plain.lower().endswith((".jpg", ".jpeg")) else plain + ".jpg")
 
 
-def _record(detector: Detector, tally: _Tally) -> dict[str, Any]:
+def _record(detector: Detector, tally: _Tally) -> dict[str, object]:
     return {
         "schema_version": 1,
         "kind": "detect",
@@ -227,7 +226,7 @@ def _record(detector: Detector, tally: _Tally) -> dict[str, Any]:
     }
 
 
-def _image(shot: Shot, detector: Detector) -> dict[str, Any]:
+def _image(shot: Shot, detector: Detector) -> dict[str, object]:
     if shot.error is not None:
         return {"name": shot.name, "error": error_record(shot.error)}
     assert shot.found is not None and shot.timing is not None and shot.picture is not None

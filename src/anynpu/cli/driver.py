@@ -7,7 +7,6 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -298,8 +297,8 @@ def _show(steps: Sequence[Step]) -> None:
         click.echo("nothing to do")
 
 
-def _record(verb: str, tree: trees.Tree | None) -> dict[str, Any]:
-    record: dict[str, Any] = {"schema_version": 1, "kind": "driver", "driver": "zhouyi", "verb": verb}
+def _record(verb: str, tree: trees.Tree | None) -> dict[str, object]:
+    record: dict[str, object] = {"schema_version": 1, "kind": "driver", "driver": "zhouyi", "verb": verb}
     if tree is not None:
         record |= {"tree": str(tree.folder), "version": tree.version, "tree_kind": tree.kind}
         record["changes"] = [vars(state) for state in tree.states]
@@ -311,7 +310,7 @@ def _show_tree(tree: trees.Tree) -> None:
     print_table([{"change": s.name, "file": s.file, "state": s.state, "why": s.why or s.sentence} for s in tree.states])
 
 
-def _judge(verb: str, path: Path, checks: Sequence[verifies.Check], extra: dict[str, Any], asked: Common) -> int:
+def _judge(verb: str, path: Path, checks: Sequence[verifies.Check], extra: dict[str, object], asked: Common) -> int:
     """Prints the checks of a module and returns 1 where one fails."""
     ok = all(check.ok for check in checks)
     if asked.json:

@@ -58,11 +58,11 @@ def shape_of(name: str, value: Any) -> tuple[int, ...]:
     return dims
 
 
-def preprocess(value: Any, basis: Mapping[str, Any] | None = None) -> Preprocess | None:
+def preprocess(value: Any, basis: Mapping[str, object] | None = None) -> Preprocess | None:
     """Returns how images become inputs as -P says it, in all else as `basis` does."""
     if isinstance(value, Preprocess) or not value:
         return value or None
-    data: dict[str, Any] = dict(basis or {})
+    data: dict[str, object] = dict(basis or {})
     for name, text in pairs("-P", tuple(value)).items():
         if name == "size":
             data[name] = list(shape_of("size", text))

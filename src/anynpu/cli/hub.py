@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -140,8 +139,8 @@ def _address(model: HubModel, base: str) -> str:
     return fetch.join(models.base_address(base), model.path)
 
 
-def _record(model: HubModel, base: str) -> dict[str, Any]:
-    data: dict[str, Any] = schema.to_dict(model, whole=True)
+def _record(model: HubModel, base: str) -> dict[str, object]:
+    data: dict[str, object] = schema.to_dict(model, whole=True)
     return {"name": data.pop("name"), "address": _address(model, base), **data}
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
-from typing import Any, Literal
+from typing import Literal
 
 from anynpu import plugins, schema
 from anynpu.drivers.root import Root
@@ -70,7 +70,7 @@ def _of_platforms(known: Mapping[str, Device]) -> Iterator[Device]:
                 yield _with(base, facts, f"platform {name}: facts.detect")
 
 
-def _with(base: Device, facts: Mapping[str, Any], place: str) -> Device:
+def _with(base: Device, facts: Mapping[str, object], place: str) -> Device:
     told: Device = schema.from_dict(Device, {"name": base.name, "title": base.title, **facts}, place)
     return replace(base, **{name: getattr(told, name) for name in facts})
 

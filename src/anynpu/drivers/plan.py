@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from anynpu import tool
 from anynpu.errors import ConfigError
@@ -38,7 +37,7 @@ class Step:
             )
         return shlex.join(self.argv)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> dict[str, object]:
         """Returns the step as plain data."""
         return {
             "why": self.why,

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -60,7 +59,7 @@ class Interleaved:
     failure: AnyNpuError | None = None
 
 
-def launch(artifact: str, device: str | None, seconds: float, runs: int) -> dict[str, Any]:
+def launch(artifact: str, device: str | None, seconds: float, runs: int) -> dict[str, object]:
     """Times one artifact (in a child process) and returns the samples, those before a failure included."""
     from anynpu.measure.bench import known_sample
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from anynpu.artifact import Artifact
 from anynpu.capsules import capsule
@@ -32,7 +31,7 @@ class Simulator:
         scratch = Path(self._folder.name)
         self._worker = Worker(_bound(tool, scratch, simulator), "cvi_worker", scratch=scratch, log=log)
         try:
-            self.tensors: dict[str, Any] = self._worker.ask(
+            self.tensors: dict[str, object] = self._worker.ask(
                 "open_model", {"path": str(model.absolute())}, timeout_s=OPEN_S
             )[0]
         except BaseException:

@@ -85,7 +85,7 @@ def _read(place: Path) -> frozenset[str] | None:
         return None
 
 
-def make(artifact: str, out: str) -> dict[str, Any]:
+def make(artifact: str, out: str) -> dict[str, object]:
     """Writes the model with free axes and returns which are (runs in a child process)."""
     import onnx
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from anynpu.artifact import OperatorPlacement, Placement
 from anynpu.errors import IntegrityError
@@ -13,7 +12,7 @@ SOURCE = "read from the profile of a run"
 _KERNEL = "_kernel_time"
 
 
-def executed(profile: str) -> dict[str, Mapping[str, Any]]:
+def executed(profile: str) -> dict[str, Mapping[str, object]]:
     """Returns what a profile (JSON) says of each executed node, by the node's name; each counts once."""
     try:
         events = json.loads(profile)
@@ -27,7 +26,7 @@ def executed(profile: str) -> dict[str, Mapping[str, Any]]:
     return nodes
 
 
-def _is_kernel(event: Mapping[str, Any]) -> bool:
+def _is_kernel(event: Mapping[str, object]) -> bool:
     return event.get("cat") == "Node" and str(event["name"]).endswith(_KERNEL)
 
 

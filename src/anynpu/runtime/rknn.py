@@ -20,7 +20,6 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -51,8 +50,8 @@ class Recipe:
     """How the toolkit builds the model: the arguments of its `config` and `build`, and its version."""
 
     version: str
-    config: Mapping[str, Any]
-    build: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, object]
+    build: Mapping[str, object] = field(default_factory=dict)
     time_limit_s: int = 3600
 
 

@@ -129,7 +129,7 @@ def _from_json(path: Path, data: bytes, size: int | None) -> Vocabulary:
     return Vocabulary(ids, merges, start, end)
 
 
-def _check_ids(path: Path, ids: dict[str, Any], size: int | None) -> None:
+def _check_ids(path: Path, ids: dict[str, object], size: int | None) -> None:
     """Raises unless the tokens are numbered from 0 without a gap and every byte has its two."""
     if not all(type(number) is int for number in ids.values()) or {*ids.values()} != {*range(len(ids))}:
         raise IntegrityError(f"{path}: its tokens are not numbered from 0 without a gap")

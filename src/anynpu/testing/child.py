@@ -32,7 +32,7 @@ HEAVY = frozenset(
 )
 
 
-def whereabouts(cls: type[Any]) -> dict[str, Any]:
+def whereabouts(cls: type[Any]) -> dict[str, object]:
     """Returns the arguments from which a child process finds a class again."""
     return {"module": cls.__module__, "name": cls.__qualname__, "path": sys.path}
 
@@ -46,12 +46,12 @@ def _packages() -> set[str]:
     return {name.partition(".")[0] for name in sys.modules}
 
 
-def probe_tools(module: str, name: str, path: list[str]) -> dict[str, Any]:
+def probe_tools(module: str, name: str, path: list[str]) -> dict[str, object]:
     """Returns what a fresh target's tools() gives and which heavy packages were imported on the way."""
     target = _find(module, name, path)()
     before = _packages()
     try:
-        answer: dict[str, Any] = {"tools": dict(target.tools())}
+        answer: dict[str, object] = {"tools": dict(target.tools())}
     except AnyNpuError as error:
         answer = {"error": type(error).__name__, "hint": error.hint}
     own = {"anynpu", module.partition(".")[0]}
@@ -59,7 +59,7 @@ def probe_tools(module: str, name: str, path: list[str]) -> dict[str, Any]:
     return answer | {"imported": sorted(_packages() & HEAVY), "by_tools": sorted(fresh)}
 
 
-def open_and_run(module: str, name: str, path: list[str], artifact: str, inputs: str) -> dict[str, Any]:
+def open_and_run(module: str, name: str, path: list[str], artifact: str, inputs: str) -> dict[str, object]:
     """Opens an artifact, sound or not, runs it and returns the outputs' digests, or the class of what it raises."""
     from anynpu.measure.samples import read_samples
 

@@ -103,7 +103,7 @@ def model(
     inputs: Sequence[TensorSpec],
     outputs: Sequence[TensorSpec],
     executor: str = "mix",
-    task: Mapping[str, Any] | None = None,
+    task: Mapping[str, object] | None = None,
     files: Mapping[str, bytes] | None = None,
 ) -> Artifact:
     """Returns an artifact with a .cix file that the fake computes by `executor`: a name, or the path of a plug-in.

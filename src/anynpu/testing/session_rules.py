@@ -225,10 +225,10 @@ def a_damaged_file_raises_integrity_error(case: SessionCase) -> None:
         require(raised is not None or answer == sound, f"a model file {what} is run, and gives other numbers")
 
 
-def _open_apart(case: SessionCase, artifact: Artifact, room: Path) -> dict[str, Any]:
+def _open_apart(case: SessionCase, artifact: Artifact, room: Path) -> dict[str, object]:
     arguments = {**whereabouts(case.session_class), "artifact": str(artifact.path), "inputs": str(room)}
     try:
-        answer: dict[str, Any] = tool.call(
+        answer: dict[str, object] = tool.call(
             "anynpu.testing.child:open_and_run", arguments, scratch=room, log=room / "log.txt"
         )
     except ToolFailed as crash:

@@ -71,7 +71,7 @@ def _embeddings(answer: Answer, as_base64: bool) -> bytes:
     return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _model(info: Info) -> dict[str, Any]:
+def _model(info: Info) -> dict[str, object]:
     return {
         "id": info.name,
         "object": "model",

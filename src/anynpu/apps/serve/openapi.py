@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anynpu import __version__
 from anynpu.apps.serve import schemas
 from anynpu.apps.serve.desk import Desk
@@ -42,18 +40,18 @@ def routes(desk: Desk, app: App) -> list[Route]:
     ]
 
 
-def document(desk: Desk, app: App) -> dict[str, Any]:
+def document(desk: Desk, app: App) -> dict[str, object]:
     """Returns the document: only models, widths and tensors that are there can be asked for."""
     known = (
         schemas.operations({name: model.info() for name, model in desk.fleet.models.items()}) if desk.started else {}
     )
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, dict[str, object]] = {}
     for route in app.routes():
         operation = known.get(f"{route.method} {route.path}") or schemas.GENERAL.get(f"{route.method} {route.path}")
         if operation is not None:
             shown = _operation(route, operation, bool(app.policy.tokens))
             paths.setdefault(route.path, {})[route.method.lower()] = shown
-    components: dict[str, Any] = {"schemas": schemas.ERRORS}
+    components: dict[str, object] = {"schemas": schemas.ERRORS}
     if app.policy.tokens:
         components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     return {
@@ -64,7 +62,7 @@ def document(desk: Desk, app: App) -> dict[str, Any]:
     }
 
 
-def _operation(route: Route, operation: Operation, tokens: bool) -> dict[str, Any]:
+def _operation(route: Route, operation: Operation, tokens: bool) -> dict[str, object]:
     content = {operation.kind: {"schema": operation.answer}} if operation.kind else {}
     form = {"$ref": f"#/components/schemas/{route.errors}"}
     statuses = [
@@ -78,7 +76,7 @@ def _operation(route: Route, operation: Operation, tokens: bool) -> dict[str, An
     }
     if route.path == "/ready" or route.path.endswith("/ready") or route.path == "/health":
         errors["503"] = {"description": "Not now.", "content": {"application/json": {"schema": operation.answer}}}
-    shown: dict[str, Any] = {
+    shown: dict[str, object] = {
         "operationId": f"{route.method.lower()}{route.path.replace('/', '_').replace('{', '').replace('}', '')}",
         "summary": operation.summary,
         "tags": [operation.tag],

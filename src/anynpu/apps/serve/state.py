@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from anynpu import __version__, schema
 from anynpu.apps.serve.base import Health, Info
@@ -78,15 +77,15 @@ def _status(desk: Desk, models: dict[str, Health]) -> str:
     return "ok" if all(health.state == "ready" for health in models.values()) else "degraded"
 
 
-def _health(health: Health) -> dict[str, Any]:
-    record: dict[str, Any] = schema.to_dict(health, True)
+def _health(health: Health) -> dict[str, object]:
+    record: dict[str, object] = schema.to_dict(health, True)
     return {**record, "serving": health.serving}
 
 
-def _info(desk: Desk) -> dict[str, Any]:
+def _info(desk: Desk) -> dict[str, object]:
     """Returns TEI's fields of the first text model, and everything known of every model."""
     models = {name: desk.open(model).info() for name, model in desk.fleet.models.items()}
-    record: dict[str, Any] = {"version": __version__, "server": "anynpu", "started": desk.started}
+    record: dict[str, object] = {"version": __version__, "server": "anynpu", "started": desk.started}
     text = next((info for info in models.values() if info.kind == "embed-text"), None)
     if text is not None:
         record |= {
@@ -101,9 +100,9 @@ def _info(desk: Desk) -> dict[str, Any]:
     return record
 
 
-def described(info: Info) -> dict[str, Any]:
+def described(info: Info) -> dict[str, object]:
     """Returns what is known of a model; of its receipt the shares and every operator that is not on the NPU."""
-    record: dict[str, Any] = schema.to_dict(replace(info, placement=None), True)
+    record: dict[str, object] = schema.to_dict(replace(info, placement=None), True)
     placed = info.placement
     if placed is not None:
         record["placement"] = {

@@ -100,7 +100,7 @@ async def _embed(desk: Desk, request: HttpRequest, body: Any) -> HttpAnswer:
     answer = await desk.ask(request, model, items, options)
     if names[0] == "inputs":
         return answered(_rows(answer), answer)
-    named: dict[str, Any] = {"model": answer.model, "version": answer.version, "dims": answer.vectors.shape[1]}
+    named: dict[str, object] = {"model": answer.model, "version": answer.version, "dims": answer.vectors.shape[1]}
     named |= {"embedding": answer.vectors[0]} if names[0] == "text" else {"embeddings": answer.vectors}
     return answered(orjson.dumps(named, option=orjson.OPT_SERIALIZE_NUMPY), answer)
 

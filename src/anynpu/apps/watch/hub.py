@@ -260,7 +260,7 @@ class Hub:
         return HttpAnswer(("\n".join(lines) + "\n").encode(), 200, METRICS_KIND)
 
 
-def _object(raw: Any) -> dict[str, Any]:
+def _object(raw: Any) -> dict[str, object]:
     if not isinstance(raw, dict):
         raise Refusal(422, "a JSON object was expected")
     return raw

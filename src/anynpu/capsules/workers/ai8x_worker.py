@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Any
 
 
-def checkpoint(path: str, arch: str, names: list[str], arrays: dict[str, Any]) -> str:
+def checkpoint(path: str, arch: str, names: list[str], arrays: dict[str, object]) -> str:
     """Writes a checkpoint that holds tensors and nothing to unpickle, and returns the version of torch."""
     import torch
 

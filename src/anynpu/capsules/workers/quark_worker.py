@@ -26,7 +26,7 @@ class Samples:
         self.count = min(len(array) for array in self.arrays.values())
         self.at = 0
 
-    def get_next(self) -> dict[str, Any] | None:
+    def get_next(self) -> dict[str, object] | None:
         """Returns the next sample with its batch axis of one, or None after the last."""
         if self.at >= self.count:
             return None
@@ -41,7 +41,7 @@ class Samples:
 
 def quantise(
     model: str, samples: str, out: str, precision: str, method: str, cle: bool, adaround: int
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Writes the quantised model; `adaround` is the number of steps a layer, 0 for none."""
     os.environ["TMPDIR"] = str(Path.cwd())  # Quark's temporary models go where the caller clears away
     import onnx

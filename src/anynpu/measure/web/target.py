@@ -27,7 +27,7 @@ class About:
 
     software: str = ""
     models: tuple[str, ...] = ()
-    info: Mapping[str, Any] = field(default_factory=dict)
+    info: Mapping[str, object] = field(default_factory=dict)
     """The JSON of /info, which anynpu and TEI have."""
 
     @property

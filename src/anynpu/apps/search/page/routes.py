@@ -106,7 +106,7 @@ class Page:
     async def state(self, request: HttpRequest) -> HttpAnswer:
         return json_answer(await self._asked(self._state))
 
-    def _state(self) -> dict[str, Any]:
+    def _state(self) -> dict[str, object]:
         index = self.search.index
         counts = {}
         for name in (IMAGES, DOCUMENTS):
