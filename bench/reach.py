@@ -40,6 +40,7 @@ WARM_S = 30
 """CPU time for a chip whose steps are all kept from an earlier build."""
 TOO_LONG = "too long here"
 ALL_KERNELS = "a kernel for each operator"
+FAILED = "failed at"
 WHOLE = "whole"
 PARTLY = "partly on its CPU"
 KINDS = (WHOLE, PARTLY, "below the gate of 10 dB", "refused, with the reason", TOO_LONG, "not tried")
@@ -159,7 +160,7 @@ def _outcome(chip: dict) -> str:
         left = [f"{item['name']}: {item['reason']}" for item in receipt.get("elsewhere", ())]
         return f"{figure}; {left[0]}" if left else figure
     reason = str(error.get("message", chip["status"])).strip().splitlines()[0]
-    return f"{figure}; {reason}" if figure else reason
+    return f"{FAILED} {figure}; {reason}" if figure else reason
 
 
 def place(model: str, exports: Path) -> Path:
@@ -197,7 +198,7 @@ def read_rows() -> dict[tuple[str, bool], Row]:
 def kind(outcome: str) -> str:
     """Returns in which line of the counts an outcome belongs."""
     share = re.match(r"([\d.]+) % on the NPU", outcome)
-    figure = re.search(r"(?:^|NPU, )(-?[\d.]+) dB|^exact", outcome)
+    figure = re.search(r"(?:^|NPU, |failed at )(-?[\d.]+) dB|^exact", outcome)
     if outcome in ("", "-"):
         return "not tried"
     if outcome.startswith(TOO_LONG):
@@ -206,6 +207,8 @@ def kind(outcome: str) -> str:
         return "refused, with the reason"
     if figure is not None and figure[1] is not None and float(figure[1]) < LEAST_DB:
         return "below the gate of 10 dB"
+    if outcome.startswith(FAILED):
+        return "refused, with the reason"
     return WHOLE if share is None or share[1] == "100.0" else PARTLY
 
 
@@ -241,7 +244,8 @@ SURVEY = (
 )
 BUILT = (
     "Each of these was built as a user builds it, executed on held-out samples (Ethos-U on its twin, C on the host)",
-    "and compared with the float model; a figure below 10 dB fails the build and says so.",
+    "and compared with the float model; a figure below 10 dB fails the build and says so. Small models are built",
+    "first, so that the shares are those of small models until all are.",
 )
 
 
@@ -270,7 +274,7 @@ def _section(tried: list[Row], chips: list[str], survey: bool, listed: int) -> l
         for chip in chips:
             cell = row.chips.get(chip, "-").replace("|", "/")
             figure, _, reason = cell.partition("; ")
-            if not re.match(r"-?[\d.]+ (dB|%)|exact|a kernel|-$", cell):
+            if not re.match(r"(failed at )?-?[\d.]+ (dB|%)|exact|a kernel|-$", cell):
                 figure, reason = "no", cell
             number = reasons.setdefault(reason[:200], len(reasons) + 1) if reason else 0
             cells.append(f"{figure} ({number})" if reason else figure)
