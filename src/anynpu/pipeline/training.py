@@ -41,12 +41,12 @@ def trained_chain(
         )
     if result.model.manifest.format != "onnx":
         raise Unsupported("--qat: training needs the ONNX or PyTorch model", hint="give that with -m")
-    scheme = scheme_of(result.model, rounding)
-    model = train(steps, platform.name, result.model, scheme)
-    again: list[Artifact] = []
-    for link in links:
-        again.append(steps.compile(platform.name, link, again[-1] if again else model, result.calibration, platform))
     at = list(made).index(rounding)
+    # Channels that the compiler makes equally loud first have other ranges than those of the float graph.
+    plain = [_unequalized(link) for link in links]
+    probe = _compiled(steps, platform, plain[: at + 1], result.model, result)
+    model = train(steps, platform.name, result.model, scheme_of(result.model, probe[at]))
+    again = _compiled(steps, platform, plain, model, result)
     check_integers(model, again[at])
     data = require_samples(result.test)
     before, after = (
@@ -55,6 +55,20 @@ def trained_chain(
     kept = not _worse(after, before)
     steps.notes.append(_note(platform.name, model, before, after, kept))
     return again if kept else list(made)
+
+
+def _unequalized(link: Link) -> Link:
+    options = link.options
+    return replace(link, options=replace(options, equalize=False)) if hasattr(options, "equalize") else link
+
+
+def _compiled(
+    steps: Steps, platform: Platform, links: Sequence[Link], model: Artifact, result: BuildResult
+) -> list[Artifact]:
+    made: list[Artifact] = []
+    for link in links:
+        made.append(steps.compile(platform.name, link, made[-1] if made else model, result.calibration, platform))
+    return made
 
 
 def untrained_twin(chain: Sequence[Artifact]) -> Artifact | None:
