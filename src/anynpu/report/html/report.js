@@ -174,10 +174,11 @@
       this.stages.forEach((stage, i) => {
         const off = this.data.npu ? stage.members.filter((node) => node.device !== "npu").length : 0, count = stage.members.length;
         const figure = this.mode === "placement" ? off ? `${off} of ${count} on CPU` : `${count} nodes` : this.figure(stage);
-        const lines = [`${i + 1} ${stage.name}`, figure, stage.shape].slice(0, rows), text = this.cards[i].lastChild;
+        const letters = Math.floor((cw - 6) / 7.9), text = this.cards[i].lastChild;
+        const lines = letters < 8 ? [`${i + 1}`] : [`${i + 1} ${stage.name}`, figure, stage.shape].slice(0, rows);
         text.replaceChildren(...lines.map((line, row) => {
           const span = svg("tspan", { x: stage.x, y: stage.y, dy: `${(row - (lines.length - 1) / 2) * 1.3 + 0.35}em` });
-          span.textContent = clip(line, Math.max(1, Math.floor((cw - 6) / 7.9)));
+          span.textContent = clip(line, Math.max(letters, 2));
           return span;
         }));
         this.cards[i].dataset.tip = [`Stage ${i + 1}: ${stage.name}`, stage.shape, `${count} nodes`, ...(off ? [`${off} on the CPU`] : [])].filter(Boolean).join(", ");
