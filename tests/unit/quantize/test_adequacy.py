@@ -87,7 +87,7 @@ def test_verification_samples_outside_are_named_with_their_place():
 
 
 def test_the_interval_holds_the_loss_of_new_samples():
-    """On samples of uneven loudness and error, as images are, in at least 85 of 100 sets: nominal are 90."""
+    """On samples of uneven loudness and error, as images are, in at least 90 of 100 sets."""
     draw = np.random.default_rng(2)
     held = 0
     for _ in range(100):
@@ -96,9 +96,9 @@ def test_the_interval_holds_the_loss_of_new_samples():
         low, high = expected_loss(wanted[:16], got[:16])
         truth = 10 * np.log10((wanted[16:] ** 2).sum() / ((got[16:] - wanted[16:]) ** 2).sum())
         held += low <= truth <= high
-    assert held >= 85
+    assert held >= 90
 
 
 def test_no_interval_without_samples_or_without_error():
-    assert expected_loss(np.ones((2, 3)), np.zeros((2, 3))) is None
+    assert expected_loss(np.ones((7, 3)), np.zeros((7, 3))) is None
     assert expected_loss(np.ones((9, 3)), np.ones((9, 3))) is None
