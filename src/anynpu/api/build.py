@@ -81,16 +81,9 @@ def build(
     prepared = _Prepared(test, limit, preprocess, task, tokenizer, metric)
     with _files(cache_dir) as (folder, store):
         source, named = described.source(model, folder, data)
-        request = replace(
-            prepared.request(source, chips, data, _options(option, options), folder),
-            qat=qat,
-            seed=seed,
-            require_npu=parse_share(require_npu) if isinstance(require_npu, str) else float(require_npu),
-            gate=_gate(min_sqnr, max_drop),
-            origins=_origins(require_npu, min_sqnr, max_drop),
-            strict_calibration=strict_calibration,
-            repair=repair,
-        )
+        asked = prepared.request(source, chips, data, _options(option, options), folder)
+        asked = replace(asked, qat=qat, seed=seed, strict_calibration=strict_calibration, repair=repair)
+        request = _judged(asked, require_npu, min_sqnr, max_drop)
         if output is not None:
             check_output(Path(output), overwrite, [source.model, request.data, request.test], store.cache)
         result = run_build(request, store, observer or Silent())
@@ -236,15 +229,17 @@ def _options(option: Mapping[str, Any] | None, options: Mapping[str, Any]) -> di
     return {name: str(value) for name, value in {**(option or {}), **options}.items()}
 
 
-def _gate(min_sqnr: float | None, max_drop: float | None) -> Gate:
+def _judged(request: Request, require_npu: float | str, min_sqnr: float | None, max_drop: float | None) -> Request:
+    """Returns the request with its gate, and what set each part of it."""
     stated = {"min_sqnr": min_sqnr, "max_drop": max_drop}
     values = {field.name: stated[setting_of(field.name)] for field in fields(Gate)}
-    return Gate(**{name: float(value) for name, value in values.items() if value is not None})
-
-
-def _origins(require_npu: float | str, min_sqnr: float | None, max_drop: float | None) -> dict[str, str]:
-    stated = {"require_npu": None if require_npu == 1.0 else require_npu, "min_sqnr": min_sqnr, "max_drop": max_drop}
-    return {name: f"the keyword {name}" for name, value in stated.items() if value is not None}
+    named = {"require_npu": None if require_npu == 1.0 else require_npu, **stated}
+    return replace(
+        request,
+        require_npu=parse_share(require_npu) if isinstance(require_npu, str) else float(require_npu),
+        gate=Gate(**{name: float(value) for name, value in values.items() if value is not None}),
+        origins={name: f"the keyword {name}" for name, value in named.items() if value is not None},
+    )
 
 
 def _shown(samples: Samples | None) -> str:
