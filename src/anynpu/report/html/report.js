@@ -241,7 +241,7 @@
         parts.push(span, html("span", off ? "dark: furthest from the float model" : "dark: costs most"));
         if (this.far) parts.push(html("span", off ? "the worst node of each stage" : "the sum of each stage"));
       }
-      if (this.far) parts.push(html("span", `${this.stages.length} stages of ${counts((n) => n.device !== "io")} nodes; click one to see its nodes`));
+      if (this.far) parts.push(html("span", `${this.stages.length} stages of ${counts((n) => n.device !== "io")} nodes; click one to see its nodes`, "hint"));
       parts.push(html("span", matchMedia("(pointer: coarse)").matches ? "two fingers pan and zoom" : "drag to pan, Ctrl + wheel or + − to zoom, arrow keys to walk", "hint"));
       box.replaceChildren(...parts);
     }
@@ -251,10 +251,11 @@
       this.show(true);
       this.printing = on;
       const [w, h] = this.data.size;
-      if (on) this.picture.setAttribute("viewBox", `-20 -40 ${w + 40} ${h + 80}`); else this.picture.removeAttribute("viewBox");
+      const room = this.staged ? Math.round(this.data.card[1] * 0.35) : 40; /* where edges turn */
+      if (on) this.picture.setAttribute("viewBox", `-20 -${room} ${w + 40} ${h + 2 * room}`); else this.picture.removeAttribute("viewBox");
       this.world.removeAttribute("transform");
       this.picture.classList.remove("far");
-      if (on && this.staged) { this.away(true); this.letter(Math.min(640 / (w + 40), 420 / (h + 80))); }
+      if (on && this.staged) { this.away(true); this.letter(Math.min(640 / (w + 40), 420 / (h + 2 * room))); }
       if (!on) this.fit();
     }
 
