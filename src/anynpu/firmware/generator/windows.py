@@ -43,4 +43,6 @@ def window(
 
 def is_pointwise(w: dict[str, int]) -> bool:
     """Whether each window is one pixel and every pixel has one."""
-    return all(w[k] == 1 for k in ("height", "width", "stride_y", "stride_x")) and w["pad_y"] == w["pad_x"] == 0
+    single = all(w[k] == 1 for k in ("height", "width", "stride_y", "stride_x"))
+    # A PAD at the end alone shows in the size of the output only.
+    return single and all(w[f"in_{axis}"] == w[f"out_{axis}"] for axis in ("height", "width"))
