@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime
 
+import anynpu
 from anynpu.measure.adequacy import expected_loss, judge_calibration
 from anynpu.measure.decibels import ratio_db
 from anynpu.quantize.calibration import Dataset, split_holdout
@@ -27,6 +29,13 @@ from anynpu.source import zoo
 
 RESULTS = Path(__file__).parent / "results" / "adequacy.json"
 POOL, TEST = 1000, 300
+
+
+def imported(name: str) -> onnx.ModelProto:
+    """Returns the float graph that a build of a zoo model starts from."""
+    with tempfile.TemporaryDirectory() as folder:
+        anynpu.build(f"zoo:{name}", "cpu", output=Path(folder, "out"))
+        return onnx.load(Path(folder, "out", "float", "model.onnx"))
 
 
 def outputs(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -75,13 +84,12 @@ def main() -> None:
     parser.add_argument("-m", "--models", default="kws,autoencoder,resnet8")
     parser.add_argument("--sets", type=int, default=200)
     parser.add_argument("--samples", type=int, default=60)
-    parser.add_argument("--folder", type=Path, required=True, help="where NAME.onnx of the zoo models lie")
     asked = parser.parse_args()
     known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
     for name in asked.models.split(","):
         drawn, tested = zoo.samples(name, "calibration", POOL), zoo.samples(name, "test", TEST)
         pool = Dataset(dict(drawn.inputs), None, name)
-        rows = measured(onnx.load(asked.folder / f"{name}.onnx"), pool, dict(tested.inputs), asked.samples, asked.sets)
+        rows = measured(imported(name), pool, dict(tested.inputs), asked.samples, asked.sets)
         covered = float(np.mean([row["low"] <= row["measured"] <= row["high"] for row in rows]))
         width = float(np.median([row["high"] - row["low"] for row in rows]))
         spread = np.ptp([row["measured"] for row in rows])

@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("onnxruntime")
 
-from planted import case
-from run_planted import searched, verdict
+from faults import case
+from run_faults import searched, verdict
 from sick import Net, artifact, naive, samples
 
 from anynpu.errors import ConfigError

@@ -12,6 +12,7 @@ tflm = pytest.importorskip("tflite_micro")
 
 import onnx  # noqa: E402
 
+from anynpu import schema  # noqa: E402
 from anynpu.errors import ConfigError, IntegrityError  # noqa: E402
 from anynpu.measure.fidelity import compare_arrays  # noqa: E402
 from anynpu.quantize.calibration import Dataset  # noqa: E402
@@ -148,7 +149,7 @@ def test_float_file_computes_what_the_onnx_file_does(net):
 def test_integers_follow_the_float_model(net, weights):
     path, figures, int8 = net.quantized(QuantPlan(weights=weights))
     assert int8 > 30 and figures["float_operators"] == []
-    json.dumps(figures, allow_nan=False)
+    json.dumps(figures | {"calibration": schema.to_dict(figures["calibration"])}, allow_nan=False)
     micro, reference = net.run_tflm(path), net.run_reference(path)
     assert max(np.abs(micro[n].astype(int) - reference[n].astype(int)).max() for n in micro) <= 2
     _, _, int16 = net.quantized(QuantPlan("int16", weights))

@@ -1,6 +1,6 @@
 """Plants a fault in each of many random nets and counts how often `anynpu bisect` ends in the guilty operator.
 
-python tests/bisect/run_planted.py --count 50
+python tests/bisect/run_faults.py --count 50
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 
 sys.path.insert(0, str(Path(__file__).parent))
-from planted import Case, case
+from faults import Case, case
 
 from anynpu.pipeline.bisect.run import Asked, bisect
 from anynpu.records.bisect import BisectRecord
