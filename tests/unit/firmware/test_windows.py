@@ -3,16 +3,9 @@
 from anynpu.firmware.generator.windows import is_pointwise
 
 PIXELS = {
-    **{
-        "batches": 1,
-        "in_height": 4,
-        "in_width": 3,
-        "in_channels": 5,
-        "out_height": 4,
-        "out_width": 3,
-        "out_channels": 2,
-    },
-    **{"height": 1, "width": 1, "stride_y": 1, "stride_x": 1, "step_y": 1, "step_x": 1, "pad_y": 0, "pad_x": 0},
+    **{"batches": 1, "in_height": 4, "in_width": 3, "in_channels": 5},
+    **{"out_height": 4, "out_width": 3, "out_channels": 2, "height": 1, "width": 1},
+    **{"stride_y": 1, "stride_x": 1, "step_y": 1, "step_x": 1, "pad_y": 0, "pad_x": 0},
 }
 
 
