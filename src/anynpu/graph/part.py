@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
@@ -22,7 +22,7 @@ def sub_model(
     """
     graph, wanted = model.graph, list(outputs)
     nodes, needed = _between(model, inputs, wanted)
-    renamed = {**{name: f"{name}//inner" for name in needed if name in {*names.values()} - {*names}}, **names}
+    renamed = free_names(names, needed)
     types = {value.name: value for value in (*infer(model, strict=False).graph.value_info, *graph.output)}
     results = []
     for name in wanted:
@@ -54,30 +54,56 @@ def before_pairs(model: ModelProto) -> dict[str, str]:
     return {name: stored[source] for name, source in behind.items() if source in stored}
 
 
-def _between(model: ModelProto, given: Collection[str], outputs: Iterable[str]) -> tuple[list[NodeProto], set[str]]:
-    """Returns the nodes between tensors in their order, and everything that they read or make."""
-    graph = model.graph
-    makers = {name: node for node in graph.node for name in node.output if name}
-    stored = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    needed, kept, waiting = set[str](), set[int](), list(outputs)
+def needed_tensors(
+    model: str, given: Collection[str], outputs: Iterable[str], reads: Callable[[str], Iterable[str] | None]
+) -> set[str]:
+    """Returns every tensor that outputs need, up to the given ones.
+
+    `reads` says what the operator that makes a tensor reads: nothing for a stored one, None where nothing makes it.
+    """
+    needed, waiting = set[str](), list(outputs)
     while waiting:
         name = waiting.pop()
-        if name in needed or name in given or not name:
+        if not name or name in needed or name in given:
             continue
         needed.add(name)
-        if name in makers:
-            kept.add(id(makers[name]))
-            waiting.extend(names_read(makers[name]))
-        elif name not in stored:
-            raise _cannot(f"{name} is needed too")
-    nodes = [node for node in graph.node if id(node) in kept]
-    if twice := {name for node in nodes for name in node.output} & {*given}:
-        raise _cannot(f"{min(twice)} is made by an operator that the part needs")
+        sources = reads(name)
+        if sources is None:
+            raise cannot_cut(model, f"{name} is needed too")
+        waiting.extend(sources)
+    return needed
+
+
+def refuse_made(model: str, given: Collection[str], made: Iterable[str]) -> None:
+    """Raises where an operator of a part makes what goes into it."""
+    if twice := {*made} & {*given}:
+        raise cannot_cut(model, f"{min(twice)} is made by an operator that the part needs")
+
+
+def free_names(names: Mapping[str, str], present: Iterable[str]) -> dict[str, str]:
+    """Returns the new names of tensors, with another one for each that has such a name already."""
+    taken = {*names.values()} - {*names}
+    return {**{name: f"{name}//inner" for name in present if name in taken}, **names}
+
+
+def cannot_cut(model: str, why: str) -> Unsupported:
+    """Returns the error of a cut that a model does not allow."""
+    return Unsupported(f"{model} cannot be cut there: {why}", [Finding("cut", why)])
+
+
+def _between(model: ModelProto, given: Collection[str], outputs: Iterable[str]) -> tuple[list[NodeProto], set[str]]:
+    """Returns the nodes between tensors in their order, and everything that they read or make."""
+    graph, title = model.graph, "the model"
+    makers = {name: node for node in graph.node for name in node.output if name}
+    stored = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+
+    def reads(tensor: str) -> Iterable[str] | None:
+        return names_read(makers[tensor]) if tensor in makers else () if tensor in stored else None
+
+    needed = needed_tensors(title, given, outputs, reads)
+    nodes = [node for node in graph.node if {*node.output} & needed]
+    refuse_made(title, given, (tensor for node in nodes for tensor in node.output))
     return nodes, needed
-
-
-def _cannot(why: str) -> Unsupported:
-    return Unsupported(f"the model cannot be cut there: {why}", [Finding("cut", why)])
 
 
 def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:

@@ -14,6 +14,7 @@ from anynpu.pipeline.layers import float_twin
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.steps import Steps, read_verification, require_samples
 from anynpu.platform import Platform
+from anynpu.quantize.plan import QuantPlan
 from anynpu.records.build import Verification
 from anynpu.records.parts import own_version
 from anynpu.targets.base import Work
@@ -59,7 +60,7 @@ def trained_chain(
 
 def _unequalized(link: Link) -> Link:
     options = link.options
-    return replace(link, options=replace(options, equalize=False)) if hasattr(options, "equalize") else link
+    return replace(link, options=replace(options, equalize=False)) if isinstance(options, QuantPlan) else link
 
 
 def _compiled(

@@ -10,8 +10,8 @@ import numpy as np
 
 from anynpu import schema
 from anynpu.artifact import Artifact, Manifest
-from anynpu.errors import Finding, Unsupported
 from anynpu.graph.outline import Outline
+from anynpu.graph.part import free_names, needed_tensors, refuse_made
 from anynpu.lowering.graph import pruned
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.write import to_bytes
@@ -59,21 +59,15 @@ class TfliteFile:
     def cut(self, inputs: Sequence[Fed], outputs: Mapping[str, str], folder: Path) -> Manifest:
         graph, given = self.graph, {fed.own for fed in inputs}
         makers = graph.makers()
-        seen, waiting = set[str](), list(outputs.values())
-        while waiting:
-            name = waiting.pop()
-            if not name or name in seen or name in given:
-                continue
-            seen.add(name)
-            if name in makers:
-                waiting.extend(makers[name].inputs)
-            elif graph.constant(name) is None:
-                raise _cannot_cut(self.path, f"{name} is needed too")
-        kept = [operator for operator in graph.operators if {*operator.outputs} & seen]
-        if twice := {name for operator in kept for name in operator.outputs} & given:
-            raise _cannot_cut(self.path, f"{min(twice)} is made by an operator that the part needs")
-        names = {fed.own: fed.name for fed in inputs} | {own: name for name, own in outputs.items()}
-        names |= {name: f"{name}//inner" for name in graph.tensors if name in {*names.values()} - {*names}}
+
+        def reads(tensor: str) -> Sequence[str] | None:
+            return makers[tensor].inputs if tensor in makers else None if graph.constant(tensor) is None else ()
+
+        needed = needed_tensors(self.path.name, given, outputs.values(), reads)
+        kept = [operator for operator in graph.operators if {*operator.outputs} & needed]
+        refuse_made(self.path.name, given, (name for operator in kept for name in operator.outputs))
+        borders = {fed.own: fed.name for fed in inputs} | {own: name for name, own in outputs.items()}
+        names = free_names(borders, graph.tensors)
         tensors = {names.get(n, n): replace(t, name=names.get(n, n)) for n, t in graph.tensors.items()}
         operators = [
             replace(
@@ -95,7 +89,3 @@ class TfliteFile:
             tuple(found[1]),
             details={"frozen": [], "degenerate": [], "index_sizes": {}},
         )
-
-
-def _cannot_cut(path: Path, why: str) -> Unsupported:
-    return Unsupported(f"{path.name} cannot be cut there: {why}", [Finding("cut", why)])
