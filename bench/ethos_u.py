@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "ethos_u"))
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "kit"))
 
 from compiled import compile_model, micro, samples
 

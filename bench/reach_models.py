@@ -321,6 +321,8 @@ def settle(model: Any, data: dict[str, np.ndarray]) -> None:
 
     norms = [m for m in model.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
     for norm in norms:
+        norm.momentum = None  # the mean of all passes: with that of torchvision's MNASNet, 0.0003, eight change nothing
+        norm.reset_running_stats()
         norm.train()
     with torch.no_grad():
         for _ in range(8 if norms else 0):

@@ -78,7 +78,7 @@ def quantised(model: onnx.ModelProto, data: dict[str, np.ndarray], folder: Path)
 
     def written(source: Path, name: str, tables: bool = False) -> Path:
         result = folder / f"{name}.tflite"
-        passes = (None, quantising(tables=tables), followers, smoothed)
+        passes = (quantising(tables=tables), None, followers, smoothed)
         quantize_file(source, Dataset(few, None, "survey"), QuantPlan(), result, *passes)
         return result
 

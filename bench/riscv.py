@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "firmware"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
 from emulator import bytes_of
 from host import write_c

@@ -40,7 +40,7 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "serve"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
 TEXTS = (
     "how do i reset the old password of my account",

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests" / "watch"))
+sys.path.insert(0, str(ROOT / "tests" / "kit"))
 from collector import TOKEN, Collector  # noqa: E402
 
 METRICS = [f"metric_{n}_percent" for n in range(12)]

@@ -34,7 +34,8 @@ def shape(root: Path) -> dict[str, object]:
         "untyped": sum(len(UNTYPED.findall(text)) for text in texts.values()),
         "look-ups of given": sum(text.count('given["') for text in texts.values()),
         "functions": functions,
-        "private, called once": f"{once} ({once / functions:.1%})",
+        "private, called once": once,
+        "share called once": round(once / functions, 4),
         f"files over {LONG} lines": {
             str(path.relative_to(root)): count for path, text in texts.items() if (count := text.count("\n")) > LONG
         },

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,14 +31,14 @@ settings.load_profile("anynpu")
 LONGEST = (
     "firmware/test_models.py",
     "congruence/test_zoo_build.py",
-    "qnn/test_qnn_target.py",
-    "ethos_u/test_exact.py",
-    "cvi/test_cvi_target.py",
+    "toolchain/qnn/test_qnn_target.py",
+    "toolchain/ethos_u/test_exact.py",
+    "toolchain/cvi/test_cvi_target.py",
     "cli/test_bad_input.py",
     "firmware/test_random.py",
     "congruence/test_quantize.py",
-    "capsules/test_capsules.py",
-    "ai8x/test_ai8x_fake.py",
+    "toolchain/capsules/test_capsules.py",
+    "toolchain/ai8x/test_ai8x_fake.py",
     "firmware/test_clean.py",
 )
 """Files that take more than half a minute: they go first, so that no worker is left alone with one at the end."""
@@ -98,9 +99,9 @@ def warm() -> Iterator[Warm]:
     process.close()
 
 
-@pytest.fixture
-def cli(tmp_path: Path, warm: Warm) -> Cli:
-    """Calls anynpu in a process of its own and returns what it did; `cwd` is the test's own folder.
+@pytest.fixture(scope="session")
+def anywhere(warm: Warm) -> Cli:
+    """Calls anynpu in a process of its own, in the folder stated or this one, and returns what it did.
 
     The first call of every verb is a fresh process, which has imported nothing that the verb does not import itself.
     """
@@ -108,7 +109,7 @@ def cli(tmp_path: Path, warm: Warm) -> Cli:
     def call(
         *arguments: str, cwd: Path | None = None, timeout: float = 300, **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        folder, env = cwd or tmp_path, {**os.environ, **environment}
+        folder, env = cwd or Path.cwd(), {**os.environ, **environment}
         verb = arguments[:1]
         if verb in CALLED and warm.fits(env):
             return warm.run(arguments, folder, env, timeout)
@@ -117,6 +118,12 @@ def cli(tmp_path: Path, warm: Warm) -> Cli:
         return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=timeout)
 
     return call
+
+
+@pytest.fixture
+def cli(tmp_path: Path, anywhere: Cli) -> Cli:
+    """Calls anynpu as `anywhere` does, in the test's own folder by default."""
+    return partial(anywhere, cwd=tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from anynpu import errors
     from anynpu.api.bench import Bench, bench
+    from anynpu.api.bisect import bisect
     from anynpu.api.build import build, check
     from anynpu.api.compare import Comparison, compare
     from anynpu.api.result import Build, Checks, Chip, Layer
@@ -38,6 +39,7 @@ _PLACES = {
     "Session": "session",
     "bench": "bench",
     "Bench": "bench",
+    "bisect": "bisect",
     "compare": "compare",
     "Comparison": "compare",
     "detect": "task",
@@ -54,6 +56,7 @@ __all__ = [
     "Layer",
     "Session",
     "bench",
+    "bisect",
     "build",
     "check",
     "compare",

@@ -96,7 +96,7 @@ def _check(stream: IO[bytes], size: int, place: str) -> None:
     if dtype.hasobject:
         raise ConfigError(f"{place} holds Python objects, which are never unpickled", "save plain number arrays")
     if dtype.kind not in KINDS:
-        raise ConfigError(f"{place} holds {dtype}, which is no number", "save plain number arrays")
+        raise ConfigError(f"{place} holds {dtype}, which is not a number", "save plain number arrays")
     if any(isinstance(side, bool) or side < 0 for side in shape):
         raise IntegrityError(f"{place} is damaged: its shape is {list(shape)[:8]}")
     needed, there = math.prod(shape) * dtype.itemsize, size - stream.tell()

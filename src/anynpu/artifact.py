@@ -110,6 +110,19 @@ class Step:
 
 
 @dataclass(frozen=True)
+class PassEffect:
+    """What a pass did to the graph of an artifact (`graph/passes.py`)."""
+
+    name: str
+    changed: int = 0
+    """In how many places."""
+    operators: int = 0
+    """How many operators it added, or took away."""
+    dropped: str = ""
+    """Why it was left out, where it was."""
+
+
+@dataclass(frozen=True)
 class Made:
     """When and how long; no part of the digest."""
 
@@ -132,6 +145,8 @@ class Manifest:
     details: Mapping[str, Any] = field(default_factory=dict)
     task: Mapping[str, Any] = field(default_factory=dict)
     """What the model is for, as tasks/card.py reads it; empty where nobody said."""
+    passes: tuple[PassEffect, ...] = ()
+    """What was done to the graph, in order."""
     files: tuple[FileEntry, ...] = ()
     step: Step | None = None
     made: Made | None = None

@@ -5,6 +5,7 @@
     ├─ Unsupported     3   this model cannot go to that chip (findings say why)
     ├─ ToolMissing     4   a toolchain or driver is not installed
     ├─ ToolFailed      5   a vendor tool ran and failed (argv, status, log, last lines)
+    │  └─ PassFailed       a pass of our own writer changed results
     ├─ DeviceError     6   a device or its driver refused (call, code, likely cause)
     ├─ AccuracyError   7   the result was executed and is not good enough
     └─ IntegrityError  8   a file is not what it claims to be
@@ -107,6 +108,14 @@ class ToolFailed(AnyNpuError):
         self.last_lines = tuple(last_lines)
 
 
+class PassFailed(ToolFailed):
+    """A pass of our own writer changed what the model computes; the build is made again without it."""
+
+    def __init__(self, message: str, skipped: str, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.skipped = skipped
+
+
 class DeviceError(AnyNpuError):
     """A device or its driver refused a call."""
 
@@ -140,7 +149,7 @@ class IntegrityError(AnyNpuError):
     exit_status = 8
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """Returns the first line of what another library's error says, or its name where it says nothing."""
     text = str(error).strip()
     return text.splitlines()[0][:200] if text else type(error).__name__

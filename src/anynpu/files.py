@@ -73,7 +73,7 @@ def replace_file(path: Path, data: bytes | str, mode: int | None = None) -> None
     """Writes a file beside its place and moves it in: whatever goes wrong, the earlier file is there, whole.
 
     A link stays, and the file that it points to is replaced. A file keeps the mode that it had unless one is given.
-    What is no file (a pipe, a terminal, /dev/null) is written to as it is.
+    What is not a file (a pipe, a terminal, /dev/null) is written to as it is.
     """
     content = data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
     if is_stream(path):

@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypedDict
 
 from anynpu import tool
 
@@ -68,6 +68,15 @@ class Child:
         self.stdout.close()
         os.close(self._life)
         os.close(self._told.fileno())
+
+
+class Wanted(TypedDict):
+    """What a child is to be: the arguments of `tool.answer_request`, and the surroundings of a fresh process."""
+
+    arguments: list[str]
+    cwd: str
+    env: dict[str, str]
+    limits: list[tuple[int, int]]
 
 
 class Nursery:
@@ -116,7 +125,7 @@ class Nursery:
 
     def _born(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str]) -> Child | None:
         limits = [resource.getrlimit(kind) for kind in LIMITS]
-        wanted = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "limits": limits}
+        wanted: Wanted = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "limits": limits}
         (output, said), (alive, life), (status, told) = os.pipe(), os.pipe(), os.pipe()
         with ExitStack() as ours:
             for end in (output, life, status):
@@ -192,7 +201,7 @@ def serve(number: int) -> None:
             os.close(descriptor)
 
 
-def _keep(wanted: dict[str, Any], said: int, alive: int, told: int) -> None:
+def _keep(wanted: Wanted, said: int, alive: int, told: int) -> None:
     """Has a child, tells its status, and keeps its number until the parent has done with it."""
     os.setsid()  # it outlives the nursery if it must
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -209,7 +218,7 @@ def _keep(wanted: dict[str, Any], said: int, alive: int, told: int) -> None:
     os._exit(0)
 
 
-def _live(wanted: dict[str, Any], said: int, alive: int, told: int) -> None:
+def _live(wanted: Wanted, said: int, alive: int, told: int) -> None:
     """Becomes what a process started from nothing would be, and runs the request."""
     try:
         os.setsid()
@@ -224,7 +233,7 @@ def _live(wanted: dict[str, Any], said: int, alive: int, told: int) -> None:
         os.environ.update(wanted["env"])
         for kind, limit in zip(LIMITS, wanted["limits"], strict=True):
             if resource.getrlimit(kind) != tuple(limit):
-                resource.setrlimit(kind, tuple(limit))
+                resource.setrlimit(kind, (limit[0], limit[1]))
         sys.argv[:] = ["anynpu.tool", *wanted["arguments"]]
         tool.answer_request(*wanted["arguments"])
     except BaseException:

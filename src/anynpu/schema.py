@@ -17,11 +17,30 @@ import tomllib
 import types
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from anynpu.errors import ConfigError, IntegrityError
 
 T = TypeVar("T")
+
+if TYPE_CHECKING:
+    Json: TypeAlias = bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"] | None
+else:
+    Json = Any  # what reads a dataclass's types cannot follow one that holds itself
+JsonObject: TypeAlias = dict[str, Json]
+"""Data that JSON can hold, for writing; what is read has a dataclass, or a TypedDict where the file is not ours."""
 
 
 def option(default: Any, help: str, unpu: str = "", unpu_values: Mapping[str, str] = {}) -> Any:
@@ -102,7 +121,12 @@ def from_dict(cls: type[T], data: Any, place: str) -> T:
     return value
 
 
-def settings_of(cls: type[Any], names: Iterable[str], data: Mapping[str, Any], place: str) -> dict[str, Any]:
+def read_as(kind: Any, data: Any, place: str) -> Any:
+    """Returns `data` as a value of any type that a field of a dataclass may have."""
+    return _value(kind, data, place, "")
+
+
+def settings_of(cls: type[Any], names: Iterable[str], data: Mapping[str, object], place: str) -> dict[str, object]:
     """Returns what `data` says of the fields of `cls` with these names, none of which has to be there; anything unknown
     or mistyped raises ConfigError."""
     hints, known = get_type_hints(cls), tuple(names)
@@ -133,7 +157,7 @@ def to_dict(value: Any, whole: bool = False) -> Any:
     return value
 
 
-def from_json(cls: type[T], data: Mapping[str, Any]) -> T:
+def from_json(cls: type[T], data: Mapping[str, object]) -> T:
     """Returns JSON that the schema of `cls` allows as that dataclass. A missing field holds its default; what has no
     field goes to the form's `rest`, or is left out where it has none."""
     value: T = _loaded(cls, data)
@@ -178,7 +202,7 @@ def _holds(kind: Any, data: Any) -> bool:
 _JSON_TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
-def json_schema(kind: Any) -> dict[str, Any]:
+def json_schema(kind: Any) -> JsonObject:
     """Returns the JSON Schema of a type; a field with a default may be missing, and there may be others."""
     origin, inner = get_origin(kind), get_args(kind)
     if kind is Any or kind is object:
@@ -187,7 +211,7 @@ def json_schema(kind: Any) -> dict[str, Any]:
         return {"type": "string", "enum": list(inner)} if len(inner) > 1 else {"const": inner[0]}
     if origin in (Union, types.UnionType):
         parts = [json_schema(each) for each in inner]
-        merged: dict[str, Any] = {name: value for part in parts for name, value in part.items()}
+        merged: JsonObject = {name: value for part in parts for name, value in part.items()}
         return {**merged, "type": [part["type"] for part in parts]}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _object_schema(kind)
@@ -198,12 +222,12 @@ def json_schema(kind: Any) -> dict[str, Any]:
     return {"type": _JSON_TYPES[kind]}
 
 
-def _unless_any(name: str, kind: Any) -> dict[str, Any]:
+def _unless_any(name: str, kind: Any) -> JsonObject:
     inner = json_schema(kind)
     return {name: inner} if inner else {}
 
 
-def _object_schema(cls: type[Any]) -> dict[str, Any]:
+def _object_schema(cls: type[Any]) -> JsonObject:
     hints = get_type_hints(cls)
     fields = [field for field in dataclasses.fields(cls) if not field.metadata.get("rest")]
     properties = {}
@@ -229,7 +253,7 @@ def digest(value: Any) -> str:
 SEAL = "seal"
 
 
-def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+def sealed(record: Mapping[str, object]) -> dict[str, object]:
     """Returns a record with the digest of all else that it says, as its last entry."""
     plain = json.loads(json.dumps(record))  # tuples are lists for whoever reads it
     return {**{k: v for k, v in record.items() if k != SEAL}, SEAL: _seal(plain)}
@@ -238,7 +262,7 @@ def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
 class Sealed(Protocol):
     """A form that holds the digest of all else that it says."""
 
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]
 
     @property
     def seal(self) -> str: ...
@@ -253,7 +277,7 @@ def with_seal(record: S) -> S:
 
 
 def check_seal(record: Any, place: str) -> str:
-    """Raises IntegrityError for a record that says something else than when it was sealed; returns a note, or an empty
+    """Raises IntegrityError for a record that has changed since it was sealed; returns a note, or an empty
     string, where it has no seal."""
     if not isinstance(record, Mapping) or SEAL not in record:
         return f"{place}: has no seal, so a change of it would not be noticed"
@@ -264,7 +288,7 @@ def check_seal(record: Any, place: str) -> str:
     return ""
 
 
-def _seal(record: Mapping[str, Any]) -> str:
+def _seal(record: Mapping[str, object]) -> str:
     """Returns the digest of the values of a record, however the JSON is laid out: 1.0 is 1, the order is no matter."""
 
     def plain(value: Any) -> Any:
@@ -276,11 +300,11 @@ def _seal(record: Mapping[str, Any]) -> str:
 
     try:
         return digest(plain(record))
-    except ValueError:  # NaN or Infinity, which is no JSON
+    except ValueError:  # NaN or Infinity, which is not JSON
         return ""
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, object]:
     """Returns the parsed TOML file."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
@@ -300,7 +324,7 @@ def parse_json(text: str) -> Any:
 def _number(text: str) -> float:
     value = float(text)
     if not math.isfinite(value):
-        raise ValueError(f"{text[:20]} is no number")
+        raise ValueError(f"{text[:20]} is not a number")
     return value
 
 
@@ -329,6 +353,8 @@ def parse_text(kind: Any, text: str, place: str) -> Any:
                 continue
     if type(None) in choices and text.lower() == "none":
         return None
+    if get_origin(kind) is tuple:
+        return _value(kind, [each.strip() for each in text.split(",") if each.strip()], place, "")
     return _value(kind, text, place, "")
 
 

@@ -6,6 +6,7 @@
     <cache>/logs/abcd....log   what the tools of the step printed
     <cache>/leases/.../abcd... the steps that a process uses: nobody removes them while it lives
     <cache>/reads/abcd....json what the user's own code read in the step
+    <cache>/training/abcd....npz where an interrupted training goes on
 
 A folder appears under store/ by one rename, after its manifest was written last. The operating system releases the
 lock of a killed process, so nothing needs repair.
@@ -13,6 +14,7 @@ lock of a killed process, so nothing needs repair.
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import tempfile
@@ -209,6 +211,18 @@ class Store:
             shutil.rmtree(aside, ignore_errors=True)
         return True
 
+    def drop_trainings(self, before: float) -> tuple[int, int]:
+        """Removes interrupted trainings that nothing was added to since a time; returns how many, and their bytes."""
+        removed, size = 0, 0
+        for path in (self.cache / "training").glob("*.npz"):
+            lock = FileLock(self.cache / "locks" / f"{path.stem}.lock", timeout=0)
+            with suppress(OSError, Timeout), lock:  # who trains at this moment holds it
+                if path.stat().st_mtime < before:
+                    size += path.stat().st_size
+                    path.unlink()
+                    removed += 1
+        return removed, size
+
     def clear(self) -> int:
         """Removes all that no other process uses, and returns how much stays because one does."""
         logged = {path.stem for path in (self.cache / "logs").glob("*.log")}
@@ -216,6 +230,7 @@ class Store:
         self.sweep()
         forget_hashes(self.cache, everything=True)
         shutil.rmtree(self.cache / "trials", ignore_errors=True)
+        self.drop_trainings(math.inf)
         return kept
 
     def _touch(self, path: Path) -> None:

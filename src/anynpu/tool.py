@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias
+from typing import IO, Any, Protocol, TypeAlias, get_type_hints
 
 from anynpu import errors
 from anynpu.errors import AnyNpuError, Finding, ToolFailed, ToolMissing
 from anynpu.files import replace_file
+from anynpu.schema import JsonObject, read_as, to_dict
 
 KEPT_ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "USERPROFILE", "LD_LIBRARY_PATH"),
@@ -121,6 +122,13 @@ def run(
     if status != 0:
         raise _failure(f"{argv[0]} failed with {status_name(status)}", argv, status, log, lines, hint)
     return Completed(tuple(argv), "".join(lines), time.monotonic() - started)
+
+
+def require_file(path: Path, by: str, log: Path | str, argv: Sequence[str] = (), filled: bool = False) -> Path:
+    """Returns a file that a run must have made, `filled` with something: a program may end well and make none."""
+    if not path.is_file() or (filled and not path.stat().st_size):
+        raise ToolFailed(f"{by} ended well but wrote no {path.name}", argv, 0, str(log))
+    return path
 
 
 @contextmanager
@@ -285,7 +293,7 @@ def status_name(status: int) -> str:
 
 def call(
     function: str,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
     *,
     scratch: Path,
     log: Path,
@@ -294,13 +302,14 @@ def call(
     answer: Callable[[Any], Any] | None = None,
     whole_environment: bool = False,
 ) -> Any:
-    """Returns what our function "module:name" returns, called in a child process with JSON arguments.
+    """Returns what our function "module:name" returns, called in a child process.
 
+    Both ways go by JSON: a dataclass arrives there as the function's annotations say, its result here as plain data.
     `answer` answers what the function asks by `ask`; `whole_environment` is for a function that runs the user's code.
     Within `nursery.warm_children` the child is forked from a process that has imported much, except for user's code.
     """
     request, reply = scratch / "request.json", scratch / "reply.json"
-    request.write_text(json.dumps({"function": function, "arguments": dict(arguments)}), "utf-8")
+    request.write_text(json.dumps({"function": function, "arguments": to_dict(arguments)}), "utf-8")
     # -P: a file of the user's own named json.py or onnx.py in this folder must not take the place of the real one.
     argv = [sys.executable, "-P", "-m", "anynpu.tool", str(request), str(reply)]
     # The user's file may import packages that are only on this process's path; XXX_PATH names a vendor's own tool; the
@@ -350,10 +359,10 @@ def _listener(
     return on_line
 
 
-def ask(question: Any) -> Any:
-    """Returns the parent process's answer to a function run by `call`; both are JSON data."""
+def ask(question: object) -> Any:
+    """Returns the parent process's answer to a function run by `call`; both travel as JSON."""
     place = Path(sys.argv[2]).with_name(ANSWER)
-    sys.stdout.write(f"\n{QUESTION}{json.dumps(question)}\n")
+    sys.stdout.write(f"\n{QUESTION}{json.dumps(to_dict(question))}\n")
     sys.stdout.flush()
     while not place.is_file():
         time.sleep(0.005)
@@ -368,7 +377,7 @@ def report_progress(done: int, total: int) -> None:
     sys.stdout.flush()
 
 
-def _error_to(error: BaseException) -> dict[str, Any]:
+def _error_to(error: BaseException) -> JsonObject:
     if isinstance(error, AnyNpuError):
         state = {k: list(v) if isinstance(v, tuple) else v for k, v in error.__dict__.items()}
         state["findings"] = [vars(f) for f in getattr(error, "findings", ())]
@@ -396,7 +405,7 @@ def _error_from(data: dict[str, Any], log: str) -> AnyNpuError | OSError:
     return error
 
 
-def _answer(path: Path, answer: dict[str, Any]) -> None:
+def _answer(path: Path, answer: Mapping[str, object]) -> None:
     try:
         replace_file(path, json.dumps(answer, default=_number))
     except OSError as error:
@@ -412,6 +421,17 @@ def _number(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} cannot go into an answer")
 
 
+def _typed(function: Callable[..., object], arguments: Mapping[str, object]) -> dict[str, object]:
+    """Returns arguments with tables and lists as what the function's annotations say."""
+    if not any(isinstance(value, dict | list) for value in arguments.values()):
+        return dict(arguments)
+    hints, place = get_type_hints(function), function.__name__
+    return {
+        name: read_as(hints[name], value, f"{place}: {name}") if isinstance(value, dict | list) else value
+        for name, value in arguments.items()
+    }
+
+
 def answer_request(request_path: str, reply_path: str) -> None:
     """Runs one request; ends at once when the parent dies, since nobody would take the answer."""
     threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
@@ -419,7 +439,8 @@ def answer_request(request_path: str, reply_path: str) -> None:
     request = json.loads(Path(request_path).read_text("utf-8"))
     module, name = request["function"].split(":")
     try:
-        answer = {"result": getattr(importlib.import_module(module), name)(**request["arguments"])}
+        function = getattr(importlib.import_module(module), name)
+        answer = {"result": to_dict(function(**_typed(function, request["arguments"])))}
     except Exception as error:
         traceback.print_exc()
         answer = {"error": _error_to(error)}

@@ -90,6 +90,28 @@ def untyped(module: Module) -> list[str]:
     return found
 
 
+HOMES = {
+    "InferenceSession": ("runtime.ort",),
+    "Interpreter": ("runtime.litert",),
+    "get_close_matches": ("schema",),
+    "GetRootAs": ("runtime.tflite_file",),
+    "read_model_from_bytearray": ("runtime.tflite_file",),
+}
+MAGIC = {b"\x7fELF": ("elf", "testing.cix"), b"TFL3": ("runtime.tflite_form",)}
+"""The first bytes of a kind of file stand where it is read, and in the writer that its reader is tested with."""
+
+
+def second_openers(module: Module) -> list[str]:
+    """ONNX Runtime, LiteRT, TFLite and ELF files and near names have one module each; workers run without anynpu."""
+    if module.name.startswith("capsules.workers.") or module.name == "source.kinds":  # it knows every kind by its bytes
+        return []
+    nodes = list(ast.walk(module.tree))
+    homes = {n: HOMES.get(dotted(n.func).rpartition(".")[2]) for n in nodes if isinstance(n, ast.Call)}
+    texts = [n for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, bytes)]
+    homes |= {n: MAGIC.get(n.value[:4]) for n in texts}
+    return [module.at(n) for n, home in homes.items() if home and module.name not in home]
+
+
 BANS: dict[Callable[[Module], list[str]], str] = {
     prints: "def f():\n    print(1)\n",
     exits: "import sys\ndef f():\n    sys.exit(1)\n",
@@ -97,6 +119,7 @@ BANS: dict[Callable[[Module], list[str]], str] = {
     shells: "subprocess.run('ls', shell=True)\n",
     pickles: "def f():\n    import pickle\n",
     untyped: "def f(x, *y: int) -> None: ...\n",
+    second_openers: "def f():\n    return onnxruntime.InferenceSession('x')\n",
 }
 
 

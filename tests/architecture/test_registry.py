@@ -19,7 +19,7 @@ def test_every_registered_chip_has_a_file_and_the_other_way_round():
     assert set(POINTS["anynpu.platforms"].values()) == {"anynpu.data.platforms"}
 
 
-@pytest.mark.parametrize("kind", ["targets", "sessions", "platforms"])
+@pytest.mark.parametrize("kind", ["targets", "sessions", "platforms", "verbs"])
 def test_the_installed_package_registers_what_the_project_says(kind):
     assert set(POINTS[f"anynpu.{kind}"]) <= set(plugins.names(kind)), "install the package again: pip install -e ."
 

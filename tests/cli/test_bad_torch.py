@@ -35,7 +35,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_a_class_that_is_not_there_names_the_nearest(source: Path, refuse: Refuse) -> None:
-    refuse(2, "net.py has no 'Netwrok'", *BUILD, "-m", "net.py:Netwrok", hint="did you mean Network?")
+    refuse(2, "net.py has no 'Netwrok' (did you mean 'Network'?)", *BUILD, "-m", "net.py:Netwrok", hint="it defines")
 
 
 def test_a_constructor_that_fails(source: Path, refuse: Refuse) -> None:
@@ -60,7 +60,7 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path, source: Path, refuse: Refus
     (tmp_path / "damaged.pth").write_bytes((tmp_path / "missing.pth").read_bytes()[:300])
     given = (*BUILD, "-m", "net.py:Network", "--ckpt")
     refuse(2, "it has no first.bias", *given, "missing.pth")
-    refuse(2, "has unexpected first.bais (near first.bias)", *given, "unexpected.pth")
+    refuse(2, "has unexpected first.bais (did you mean 'first.bias'?)", *given, "unexpected.pth")
     refuse(8, "damaged.pth", *given, "damaged.pth")
 
 

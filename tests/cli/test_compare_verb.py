@@ -96,7 +96,7 @@ def test_what_is_no_bench_record_is_refused(refuse, tmp_path, record, words):
 def test_a_record_with_a_number_that_json_lacks_is_damaged(refuse, tmp_path):
     good = bench_file(tmp_path / "a.json", times(1))
     (tmp_path / "b.json").write_text('{"kind": "bench", "latency": {"samples": [1.0, NaN]}}')
-    refuse(8, "NaN is no number", "compare", good, "b.json")
+    refuse(8, "NaN is not a number", "compare", good, "b.json")
 
 
 def test_other_requests_that_cannot_be_met(refuse, tmp_path):

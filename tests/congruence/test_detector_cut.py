@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -12,6 +9,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 
 import onnx  # noqa: E402
+import tiny_yolo  # noqa: E402
 
 from anynpu.errors import ConfigError  # noqa: E402
 from anynpu.graph.heads import decode, find_head  # noqa: E402
@@ -19,15 +17,12 @@ from anynpu.graph.run import Session  # noqa: E402
 from anynpu.quantize.calibration import Dataset  # noqa: E402
 from anynpu.quantize.plan import QuantPlan  # noqa: E402
 from anynpu.quantize.qdq import write_qdq  # noqa: E402
-from anynpu.schema import from_dict, to_dict  # noqa: E402
+from anynpu.schema import from_dict  # noqa: E402
 from anynpu.source.load import ModelSource, import_model  # noqa: E402
 from anynpu.tasks import yolo  # noqa: E402
 from anynpu.tasks.card import Card  # noqa: E402
 from anynpu.tasks.images import Preprocess  # noqa: E402
 from anynpu.tensors import TensorSpec  # noqa: E402
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
-import tiny_yolo  # noqa: E402
 
 pytestmark = pytest.mark.build
 HEADS = {"v5": "v5", "v8": "v8", "v11": "v8"}
@@ -43,17 +38,17 @@ def card(version, decode="host"):
 def imported(folder, version, size, classes, reg_max, **kind):
     folder.mkdir(exist_ok=True)
     file = tiny_yolo.export(folder / "net.onnx", tiny_yolo.build(version, classes, reg_max), size)
-    return import_model(to_dict(ModelSource(str(file))), str(folder), to_dict(card(version, **kind)))
+    return import_model(ModelSource(str(file)), str(folder), card(version, **kind))
 
 
 @pytest.mark.parametrize(("version", "size", "classes", "reg_max"), CASES)
 def test_cut_and_host_decode_are_the_model(tmp_path, version, size, classes, reg_max):
     manifest = imported(tmp_path, version, size, classes, reg_max)
-    names = [item["name"] for item in manifest["outputs"]]
+    names = [item.name for item in manifest.outputs]
     roles = ("maps",) if version == "v5" else ("boxes", "classes")
     assert names == [f"{role}_{stride}" for stride in (8, 16, 32) for role in roles]
-    assert all(item["layout"] == "NCHW" for item in manifest["outputs"]) and manifest["inputs"][0]["channels"] == "BGR"
-    head = from_dict(Card, manifest["task"], "task").yolo
+    assert all(item.layout == "NCHW" for item in manifest.outputs) and manifest.inputs[0].channels == "BGR"
+    head = from_dict(Card, manifest.task, "task").yolo
     assert head.anchors == (tiny_yolo.ANCHORS if version == "v5" else ()) and head.strides == (8, 16, 32)
     assert version == "v5" or head.reg_max == reg_max
 
@@ -95,12 +90,12 @@ def test_the_reference_decode_is_the_model_s_to_a_ten_thousandth(both):
 def test_a_card_of_the_other_version_is_refused(tmp_path):
     file = tiny_yolo.export(tmp_path / "net.onnx", tiny_yolo.v5())
     with pytest.raises(ConfigError, match="head of version v5"):
-        import_model(to_dict(ModelSource(str(file))), str(tmp_path), to_dict(card("v8")))
+        import_model(ModelSource(str(file)), str(tmp_path), card("v8"))
 
 
 def test_a_card_that_decodes_in_the_model_leaves_it_whole(tmp_path):
     manifest = imported(tmp_path, "v8", (64, 64), 3, 16, decode="model")
-    assert [item["name"] for item in manifest["outputs"]] == ["output0"]
+    assert [item.name for item in manifest.outputs] == ["output0"]
 
 
 def test_eight_bits_keep_scores_on_the_host_and_lose_them_in_the_model(both):

@@ -20,7 +20,7 @@ from anynpu.records.build import GraphForm
 from anynpu.schema import from_json
 from anynpu.testing.models import NOW, compiled, conv_net, data_artifact, onnx_artifact
 
-for package in ("torch", "litert_torch", "ai_edge_quantizer", "onnxruntime"):
+for package in ("ai_edge_litert", "onnxruntime"):
     pytest.importorskip(package)
 
 LAYERS = ("r1", "r2", "scores")
@@ -73,7 +73,7 @@ def damage_onnx(path: Path, layer: int) -> None:
 
 
 def damage_tflite(path: Path, layer: int) -> None:
-    from anynpu.quantize.tflite_file import operator_names, pack_model, read_model
+    from anynpu.runtime.tflite_file import operator_names, pack_model, read_model
 
     model = read_model(path.read_bytes())
     graph = model.subgraphs[0]

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tflite_builder import Builder
+from tflite_builder import schema as tflite
 
-from anynpu import plugins, schema, tool
+from anynpu import plugins, tool
 from anynpu.artifact import Manifest
 from anynpu.cli.main import main
 from anynpu.errors import ConfigError, IntegrityError, Unsupported
 from anynpu.pipeline import tflite_source
 from anynpu.pipeline.planner import chain, check_options
-from anynpu.source.load import ModelSource
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "toolchain"))
-from tflite_builder import Builder
-from tflite_builder import schema as tflite
+from anynpu.source.load import ModelSource, Proof
 
 SHAPE = (1, 8, 8, 2)
 DATA = os.environ.get("ANYNPU_TEST_DATA", "")
@@ -47,11 +44,10 @@ def imported(tmp_path, monkeypatch):
     """Imports a file in this process, without samples, and returns its manifest and proof."""
     monkeypatch.setattr(tool, "ask", lambda manifest: [])
 
-    def call(path: Path, **more) -> tuple[Manifest, dict]:
+    def call(path: Path, **more) -> tuple[Manifest, Proof]:
         (tmp_path / "out").mkdir(exist_ok=True)
-        source = schema.to_dict(ModelSource(str(path), **more))
-        answer = tflite_source.import_and_prove(source, str(tmp_path / "out"))
-        return schema.from_dict(Manifest, answer["manifest"], "import"), answer["proof"]
+        answer = tflite_source.import_and_prove(ModelSource(str(path), **more), str(tmp_path / "out"))
+        return answer.manifest, answer.proof
 
     return call
 
@@ -80,7 +76,7 @@ def test_names_do_not_reach_the_fingerprint_and_weights_do(imported, tmp_path):
 def test_a_dynamic_range_file_is_widened_and_says_how_far_its_own_kernels_are(imported, tmp_path):
     manifest, proof = imported(net(tmp_path / "m.tflite", "float32", "int8"))
     assert manifest.format == "tflite-float" and "taken as the float32 that they stand for" in manifest.notes[0]
-    [note] = proof["notes"]
+    [note] = proof.notes
     assert "dB from the float model here" in note
 
 
@@ -120,7 +116,7 @@ def test_an_open_axis_needs_a_shape_and_takes_one(imported, tmp_path):
         imported(path)
     assert "--shape x=1,..." in error.value.hint
     manifest, proof = imported(path, shapes={"x": (1, 7, 2)})
-    assert manifest.inputs[0].shape == manifest.outputs[0].shape == (1, 7, 2) and not proof["notes"]
+    assert manifest.inputs[0].shape == manifest.outputs[0].shape == (1, 7, 2) and not proof.notes
     with pytest.raises(ConfigError, match=r"--shape x=1,7,3: the file says \[1, 1, 2\]"):
         imported(path, shapes={"x": (1, 7, 3)})
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -21,18 +19,17 @@ for package in ("torch", "tflite_micro"):
 MODELS = zoo.names()
 
 
-def build(folder: Path, *arguments: str) -> dict:
+def build(anywhere, folder: Path, *arguments: str) -> dict:
     """Builds through the command line and returns the report."""
-    argv = [sys.executable, "-m", "anynpu", "build", "-o", str(folder), "--overwrite", "-q", *arguments]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=900)
+    done = anywhere("build", "-o", str(folder), "--overwrite", "-q", *arguments, timeout=900)
     assert done.returncode == 0, done.stderr + done.stdout
     return json.loads((folder / "report.json").read_text())
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def int8(request, tmp_path_factory):
+def int8(request, tmp_path_factory, anywhere):
     folder = tmp_path_factory.mktemp(request.param) / "int8"
-    return request.param, folder, build(folder, *flags(request.param), "-t", "cpu,tflm")
+    return request.param, folder, build(anywhere, folder, *flags(request.param), "-t", "cpu,tflm")
 
 
 def chip(report: dict, name: str) -> dict:
@@ -40,7 +37,7 @@ def chip(report: dict, name: str) -> dict:
 
 
 @pytest.mark.timeout(900)
-def test_int8_is_close_to_float_and_int16_closer(int8, tmp_path):
+def test_int8_is_close_to_float_and_int16_closer(int8, tmp_path, anywhere):
     name, _, report = int8
     for target in ("cpu", "tflm"):
         proof = chip(report, target)["verification"]
@@ -48,7 +45,7 @@ def test_int8_is_close_to_float_and_int16_closer(int8, tmp_path):
         assert proof["sqnr_db"] >= 30, f"{name} on {target}: {proof['sqnr_db']:.1f} dB"
         one_point = max(0.01, 1 / proof["samples"])  # of fifty samples, one is two points
         assert abs(proof["score"] - proof["score_float"]) <= one_point + 1e-9, f"{name} on {target}: {proof}"
-    wide = build(tmp_path / "int16", *flags(name), "-t", "tflm", "-O", "activations=int16")
+    wide = build(anywhere, tmp_path / "int16", *flags(name), "-t", "tflm", "-O", "activations=int16")
     assert chip(wide, "tflm")["verification"]["sqnr_db"] > chip(report, "tflm")["verification"]["sqnr_db"]
 
 
@@ -69,7 +66,7 @@ def test_litert_reference_kernels_are_within_two_steps_of_tflite_micro(int8):
     assert worst <= 2
 
 
-def test_the_same_build_again_takes_every_step_from_the_store(int8):
+def test_the_same_build_again_takes_every_step_from_the_store(int8, anywhere):
     name, folder, _ = int8
-    again = build(folder, *flags(name), "-t", "cpu,tflm")
+    again = build(anywhere, folder, *flags(name), "-t", "cpu,tflm")
     assert again["timings"] and all(stage["cached"] for stage in again["timings"])

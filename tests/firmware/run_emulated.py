@@ -1,7 +1,7 @@
 """Random graphs on emulated Cortex-M4 and Cortex-M55: every tensor is TensorFlow Lite Micro's, and no choice of kernels
 takes more instructions than plain C.
 
-    python tests/firmware/run_emulated.py FOLDER [COUNT [SECONDS]]
+    PYTHONPATH=tests/kit python tests/firmware/run_emulated.py FOLDER [COUNT [SECONDS]]
 
 COUNT graphs (2,000 by default) as plain C, with the kernels that the cost model chooses, and with those of the core's
 extension wherever there is one. What came of each batch is a line of FOLDER/graphs.jsonl; a run that was interrupted,
@@ -17,8 +17,6 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from many import Known, known, run_together
 from random_graphs import draw

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -93,25 +91,24 @@ def test_mlperf_tiny_is_clean(mlperf, tmp_path):
         assert run_program(mlperf, tmp_path / compiler, compiler, flags, count=1) == "", compiler
 
 
-def quantised(name: str, folder: Path, *options: str) -> Artifact:
+def quantised(anywhere, name: str, folder: Path, *options: str) -> Artifact:
     """Returns a zoo model, quantised by anynpu itself."""
     pytest.importorskip("torch")
-    argv = [sys.executable, "-m", "anynpu", "build", *flags(name), "-t", "tflm", "-o", str(folder), "-q"]
-    done = subprocess.run([*argv, *options], capture_output=True, text=True, timeout=900)
+    done = anywhere("build", *flags(name), "-t", "tflm", "-o", str(folder), "-q", *options, timeout=900)
     assert done.returncode == 0, done.stderr + done.stdout
     return Artifact.open(folder / "tflm")
 
 
 @pytest.fixture(scope="module", params=zoo.names())
-def built(request, tmp_path_factory) -> Artifact:
-    return quantised(request.param, tmp_path_factory.mktemp(request.param) / "out")
+def built(request, tmp_path_factory, anywhere) -> Artifact:
+    return quantised(anywhere, request.param, tmp_path_factory.mktemp(request.param) / "out")
 
 
 @pytest.mark.build
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", ["kws", "resnet8"])
-def test_zoo_model_with_16_bit_activations(name, tmp_path):
-    model = quantised(name, tmp_path / "out", "-O", "activations=int16")
+def test_zoo_model_with_16_bit_activations(name, tmp_path, anywhere):
+    model = quantised(anywhere, name, tmp_path / "out", "-O", "activations=int16")
     made = write_c(model.main, tmp_path / "c")
     assert made.arena_bytes <= 1.1 * made.arena_bound
     assert compare(model.main, tmp_path / "c", INPUTS, traced=2) == []

@@ -36,13 +36,18 @@ IMPORTED = (
     "onnx",
     "onnxruntime",
 )
-LATE = {"BPE_PATH", "COLUMNS", "HOME", "LINES", "MODEL_PATH", "NO_COLOR", "PATH", "PORT", "TMPDIR"}
-"""Variables that nothing looks at while it is imported, besides those of our own."""
+LATE = {"BPE_PATH", "COLUMNS", "HOME", "LINES", "MODEL_PATH", "NO_COLOR", "PATH", "PORT", "PYTHONPATH", "TMPDIR"}
+"""Variables that nothing looks at while it is imported, besides those of our own; PYTHONPATH by `fits`."""
 
 
 def decides_early(name: str) -> bool:
     """Whether a variable may count before the command begins: such a call gets a fresh process."""
     return name not in LATE and not name.startswith(("ANYNPU_", "PYTEST_"))
+
+
+def folders(env: Mapping[str, str]) -> list[str]:
+    """Returns the folders of PYTHONPATH."""
+    return [folder for folder in env.get("PYTHONPATH", "").split(os.pathsep) if folder]
 
 
 class Warm:
@@ -52,12 +57,17 @@ class Warm:
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._started_with: dict[str, str] = {}
+        self._modules: set[str] = set()
 
     def fits(self, env: Mapping[str, str]) -> bool:
         """Whether a child would see what a fresh process with these variables would."""
         if self._socket is None:
             self._start()
-        return {k: v for k, v in env.items() if decides_early(k)} == self._started_with
+        if {k: v for k, v in env.items() if decides_early(k)} != self._started_with:
+            return False
+        added = set(folders(env)) - set(folders(os.environ))
+        names = {path.name.partition(".")[0] for folder in added for path in Path(folder).glob("*")}
+        return not names or names.isdisjoint(self._imported() | {"sitecustomize", "usercustomize"})
 
     def run(
         self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], timeout: float
@@ -91,6 +101,13 @@ class Warm:
             self._socket.close()
             self._process.wait()
 
+    def _imported(self) -> set[str]:
+        """Returns the modules that the warm process has: a folder of PYTHONPATH could no longer replace them."""
+        assert self._socket is not None
+        if not self._modules:
+            self._modules = set(json.loads(self._socket.recv(1 << 20)))
+        return self._modules
+
     def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -104,6 +121,7 @@ def serve(connection: socket.socket) -> list[str] | None:
     """Forks for every request. Returns its arguments in the child, and None when nobody can ask any more."""
     for name in IMPORTED:
         importlib.import_module(name)
+    connection.send(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})).encode())
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for keepers
     while True:
@@ -135,7 +153,7 @@ def become(wanted: dict[str, object], descriptors: Sequence[int]) -> list[str]:
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(env)
-    sys.path[0] = folder
+    sys.path[:1] = [folder, *folders(env)]
     return arguments
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))  # small_net
-sys.path.insert(0, str(Path(__file__).parents[1] / "truth"))  # small_build
 
 Mount = Callable[..., Path]
 

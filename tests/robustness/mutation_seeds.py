@@ -20,10 +20,6 @@ from anynpu.tasks.text import TextInput
 from anynpu.tensors import Quantization, TensorSpec
 from anynpu.testing.cix import write_cix
 
-TESTS = Path(__file__).parents[1]
-for _folder in ("tasks", "toolchain", "unit/tasks"):
-    sys.path.insert(0, str(TESTS / _folder))
-
 NOW = Made("2026-01-01T00:00:00+00:00", 0.0)
 Main = Callable[[list[str]], int]
 Commands = tuple[tuple[str, ...], ...]
@@ -226,8 +222,8 @@ def _of_cix(root: Path) -> Iterator[Seed]:
 
 
 def _of_pictures(root: Path) -> Iterator[Seed]:
-    from test_detect_verb import artifact, scene
-    from test_eval_verb import CLASSES, LAYOUT, colours_net
+    from blocks import artifact, scene
+    from colours import CLASSES, LAYOUT, colours_net
 
     folder = _made(root, "pictures")
     artifact(folder / "detector")

@@ -1,4 +1,6 @@
-"""Damaged files of every kind that anynpu reads: `python run_mutations.py FOLDER FROM TO` runs the cases FROM to TO.
+"""Damaged files of every kind that anynpu reads: the cases FROM to TO of them.
+
+    PYTHONPATH=tests/kit python tests/robustness/run_mutations.py FOLDER FROM TO
 
 Prints every case that fails with the end of what it said, and at last, as JSON, the exit statuses by kind of file.
 FOLDER is made; a case of a number is always the same.
@@ -10,8 +12,6 @@ import json
 import os
 import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
 from mutation_cases import Case, Outcome, preload, run_all
 from mutation_seeds import seeds

@@ -1,11 +1,6 @@
-"""Two thousand damaged .cix files; bench/fuzz_cix.py reads a hundred thousand."""
+"""Two thousand damaged .cix files; tests/robustness/fuzz_cix.py reads a hundred thousand."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 
 import fuzz_cix
 

@@ -18,7 +18,6 @@ for _package in ("torch", "onnxruntime", "PIL", "tokenizers", "safetensors", "ai
     pytest.importorskip(_package)
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
 
 from mutation_cases import Outcome  # noqa: E402
 from mutations import BYTES, TEXT, change_value, damaged  # noqa: E402
@@ -44,7 +43,8 @@ KINDS = (
 def figures(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mutations")
     argv = [sys.executable, str(HERE / "run_mutations.py"), str(folder / "all"), "0", str(COUNT)]
-    done = subprocess.run(argv, capture_output=True, text=True)
+    env = {**os.environ, "PYTHONPATH": str(HERE.parent / "kit")}
+    done = subprocess.run(argv, env=env, capture_output=True, text=True)
     assert done.returncode in (0, 1), done.stderr[-2000:]
     return json.loads(done.stdout.splitlines()[-1])
 

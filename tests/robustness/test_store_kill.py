@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -19,7 +20,8 @@ from anynpu.store import Store
 
 CHILD = str(Path(__file__).with_name("store_child.py"))
 KILLS, STEPS = 24, 3
-CLI_KILLS = 20
+CLI_KILLS = int(os.environ.get("ANYNPU_TEST_KILLS", "10"))
+"""How many builds are killed; 100 for a thorough run."""
 
 
 def start(cache: Path, count: int, *more: str) -> subprocess.Popen[str]:

@@ -11,7 +11,7 @@ import pytest
 
 onnx = pytest.importorskip("onnx")
 # Other processes import these: here it is enough that they are installed.
-MISSING = [name for name in ("torch", "litert_torch", "ai_edge_quantizer", "ethosu") if not find_spec(name)]
+MISSING = [name for name in ("ai_edge_litert", "ethosu") if not find_spec(name)]
 pytestmark = pytest.mark.skipif(bool(MISSING), reason=f"pip install 'anynpu[build]': {', '.join(MISSING)}")
 
 
@@ -25,10 +25,8 @@ NETS = {
     "gelu": ([1, 16], [("Gemm", ["w", "b"]), ("Gelu", []), ("Gemm", ["v", "c"])]),
     # Ethos-U55 knows no square root.
     "root": ([1, 3, 8, 8], [("Conv", ["k", "a"]), ("Relu", []), ("Add", ["one"]), ("Sqrt", [])]),
-    # The own TFLite writer has no rule for it.
-    "local": ([1, 3, 8, 8], [("Conv", ["k", "a"]), ("Mod", ["one"])]),
 }
-SETTINGS = {"Conv": {"pads": [1, 1, 1, 1]}, "Mod": {"fmod": 1}}
+SETTINGS = {"Conv": {"pads": [1, 1, 1, 1]}}
 WEIGHTS = {"w": drawn(16, 16), "b": drawn(16), "v": drawn(16, 8), "c": drawn(8), "k": drawn(8, 3, 3, 3), "a": drawn(8)}
 WEIGHTS["one"] = np.ones((1,), np.float32)
 
@@ -104,11 +102,3 @@ def test_check_tells_before_compiling(cli, nets):
     assert done.returncode == 1 and "SQRT" in done.stdout
     fine = cli("check", "-m", str(nets / "root.onnx"), "-t", "ethos-u55-128")
     assert fine.returncode == 0, fine.stdout + fine.stderr
-
-
-def test_a_graph_that_the_own_writer_does_not_take_says_who_converted_it(build):
-    done, _ = build("local", "-t", "tflite")
-    assert "converted by litert-torch: the ONNX model cannot be lowered to TFLite" in done.stdout
-    assert "Mod" in done.stdout
-    done, _ = build("local", "-t", "tflite", "-O", "converter=own", "--overwrite")
-    assert done.returncode == 3 and "operator Mod has no rule for TFLite" in done.stdout

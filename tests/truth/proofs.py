@@ -20,7 +20,7 @@ from anynpu.pipeline.build import _judge_degenerate
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import write_qdq
-from anynpu.source.load import import_model
+from anynpu.source.load import ModelSource, import_model
 from anynpu.targets.quantising import bare
 
 MADE = Made("2026-01-01T00:00:00+00:00", 0.0)
@@ -62,9 +62,7 @@ def proof(
     for place in places.values():
         place.mkdir(parents=True)
     onnx.save(model, folder / "net.onnx")
-    manifest = schema.from_dict(
-        Manifest, import_model({"model": str(folder / "net.onnx")}, str(places["float"])), "import"
-    )
+    manifest = import_model(ModelSource(str(folder / "net.onnx")), str(places["float"]))
     truth = artifact(places["float"], replace(manifest, task=task or {}), "import")
     _judge_degenerate(truth)
     result = places["int8"] / "model.onnx"
@@ -79,8 +77,7 @@ def proof(
         found = verify(
             str(subject.path), str(truth.path), str(places["data"]), str(folder / "vectors.npz"), metric=metric
         )
-    found |= {"held_out": True, "stands_for": ""}
-    return schema.from_dict(Verification, schema.to_dict(found), "verification")
+    return schema.from_dict(Verification, schema.to_dict(replace(found, held_out=True)), "verification")
 
 
 def judged(*arguments: Any, gate: Gate | None = None, **named: Any) -> Verification:

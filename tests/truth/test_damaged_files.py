@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,6 @@ from anynpu.errors import IntegrityError
 from anynpu.runtime import tflite_form
 from anynpu.tensors import Quantization, TensorSpec
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "toolchain"))
 __all__ = ["place"]
 
 VERBS = {

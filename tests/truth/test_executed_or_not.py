@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +28,6 @@ from anynpu.tensors import Quantization, TensorSpec
 
 pytest.importorskip("ai_edge_litert")
 pytest.importorskip("tflite_micro")
-sys.path.insert(0, str(Path(__file__).parents[1] / "toolchain"))
 
 from tflite_builder import Builder
 
@@ -96,7 +94,7 @@ def test_one_zero_among_many_samples_is_found(division, at):
 @pytest.mark.parametrize("runtime", ["litert", "tflm"])
 def test_division_by_what_is_not_zero_is_no_alarm(division, runtime):
     result = division.verdict(runtime, [1.0, 2.0, 3.0])
-    assert result["device"] == runtime and not result["notes"]
+    assert result.device == runtime and not result.notes
 
 
 def changed(division: Division, builder: Builder) -> None:
@@ -137,7 +135,7 @@ def test_what_only_one_runtime_lacks_is_a_note(division):
     builder.unary("LOG", difference, "y", SHAPE)
     changed(division, builder)
     result = division.verdict("litert", [1.0, 9.0])
-    assert any("TFLite-Micro" in note and "does not run this model" in note for note in result["notes"])
+    assert any("TFLite-Micro" in note and "does not run this model" in note for note in result.notes)
 
 
 def compiled(tmp_path: Path, verification: Verification | None, source: str = "") -> BuildRecord:

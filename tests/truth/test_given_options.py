@@ -104,7 +104,7 @@ def test_every_option_is_read_by_the_code(capsys):
     for path, command, param in EVERY:
         module = importlib.import_module(command.callback.__module__).__name__.rpartition(".")[2]
         if module == "unpu_bench":
-            continue  # its flags come from the options of compilers (tests/unpu_bench)
+            continue  # its flags come from the options of compilers (tests/cli/unpu_bench)
         known = names[module] | names.get(f"{module}_flags", set()) | common
         assert param.name in known or param.name == "verbose", (path, param.name)
 
@@ -192,7 +192,7 @@ UNUSED = [
     pytest.param([*BUILD, *DATA, "--require-npu", "150%"], "a share such as 95%", id="require-npu-150"),
     pytest.param([*BUILD, "--data", "random:8,0..9"], "the model has none", id="range-without-integers"),
     pytest.param([*BUILD, "--data", "random:8,q=0..9"], "no input q", id="range-no-input"),
-    pytest.param([*BUILD, "--data", "random:8,9..0"], "9..0 is no range", id="range-backwards"),
+    pytest.param([*BUILD, "--data", "random:8,9..0"], "9..0 is not a range", id="range-backwards"),
     pytest.param(["check", *BUILD[1:5], "--test", "x.npz"], "--test has no effect here", id="check-test"),
     pytest.param(["show", "net.onnx", "-m", "zoo:kws"], "--model has no effect here", id="show-two-models"),
     pytest.param(["show", ".", "--ckpt", "a.pth"], "--ckpt has no effect here", id="show-folder-ckpt"),

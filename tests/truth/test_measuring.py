@@ -15,8 +15,8 @@ import pytest
 from anynpu.errors import AccuracyError, ConfigError, DeviceError
 from anynpu.measure import evaluate, host, outcome
 from anynpu.measure.energy import CsvMeter, Rapl, Reading, Sensors, account, read_csv
-from anynpu.measure.inference import bca
 from anynpu.measure.load import Runner, Settings, Trace
+from anynpu.measure.significance import bca
 from anynpu.measure.subject import Infer
 from anynpu.records.bench import BenchRecord, BenchSettings, Late, Queue
 from anynpu.records.eval import ClassFigures, EvalRecord

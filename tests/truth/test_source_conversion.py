@@ -1,8 +1,7 @@
-"""A converter that changes the model, and a detector whose decode is not the host's on the samples."""
+"""A conversion that changes the model, and a detector whose decode is not the host's on the samples."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ from anynpu.artifact import Artifact, Made, Manifest, Step, seal
 from anynpu.errors import ToolFailed, Unsupported
 from anynpu.measure.samples import SampleSet, write_samples
 from anynpu.pipeline.conversion import verify_converted
-from anynpu.schema import to_dict
 from anynpu.source import load
 from anynpu.tasks.card import Card
 from anynpu.tasks.images import Preprocess
@@ -23,10 +21,8 @@ from anynpu.tensors import TensorSpec
 
 pytest.importorskip("ai_edge_litert")
 pytest.importorskip("onnxruntime")
-sys.path.insert(0, str(Path(__file__).parents[1] / "toolchain"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "graph"))
 
-from test_heads import SIZE, anchor_free
+from head_nets import SIZE, anchor_free
 from tflite_builder import Builder
 
 RNG = np.random.default_rng(0)
@@ -75,14 +71,14 @@ CONVERSIONS = {
 @pytest.mark.parametrize("case", CONVERSIONS)
 def test_a_conversion_that_changes_the_model_is_named(case, tmp_path):
     kind, slope, words = CONVERSIONS[case]
-    with pytest.raises(ToolFailed, match=f"litert-torch made differs from the ONNX model: {words}") as told:
+    with pytest.raises(ToolFailed, match=f"anynpu's own writer made differs from the ONNX model: {words}") as told:
         verify_converted(**chain(tmp_path, kind, slope))
     assert told.value.exit_status == 5 and told.value.hint
 
 
 @pytest.mark.parametrize("slope", [2.0, 2.0 * (1 + 2e-4)], ids=["exact", "rounded-by-other-kernels"])
 def test_a_sound_conversion_is_no_matter(slope, tmp_path):
-    assert verify_converted(**chain(tmp_path, "RELU", slope))["samples"] == SAMPLES
+    assert verify_converted(**chain(tmp_path, "RELU", slope)).samples == SAMPLES
 
 
 def test_classes_that_a_conversion_changes_are_named(tmp_path):
@@ -136,13 +132,13 @@ def detector(above: float) -> onnx.ModelProto:
     return model
 
 
-def imported(folder: Path, model: onnx.ModelProto, brightness: float) -> dict:
+def imported(folder: Path, model: onnx.ModelProto, brightness: float) -> load.Proof:
     onnx.save(model, folder / "net.onnx")
     images = RNG.uniform(0, brightness, (8, 3, *SIZE)).astype(np.float32)
     write_samples(folder, SampleSet({"images": images}))
     card = Card("detect", preprocess=Preprocess(resize="letterbox"), yolo=Head(version="v8", decode="host"))
-    source = to_dict(load.ModelSource(str(folder / "net.onnx")))
-    return load._imported(source, str(folder), to_dict(card), lambda manifest: [str(folder)])["proof"]
+    source = load.ModelSource(str(folder / "net.onnx"))
+    return load._imported(source, str(folder), card, lambda manifest: [str(folder)]).proof
 
 
 def test_a_decode_that_is_the_hosts_on_random_maps_only_is_refused(tmp_path):
@@ -154,4 +150,4 @@ def test_a_decode_that_is_the_hosts_on_random_maps_only_is_refused(tmp_path):
 
 
 def test_a_detector_that_the_host_decodes_is_proved_on_all_samples(tmp_path):
-    assert imported(tmp_path, anchor_free(), brightness=40.0)["compared"] == 8
+    assert imported(tmp_path, anchor_free(), brightness=40.0).compared == 8

@@ -10,12 +10,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.artifact import Artifact
-from anynpu.errors import ConfigError, IntegrityError, ToolFailed, Unsupported
+from anynpu.errors import ConfigError, ToolFailed, Unsupported
 from anynpu.graph import simplify
+from anynpu.graph.fold import copied
+from anynpu.graph.passes import Pass
 from anynpu.graph.run import Session
 from anynpu.graph.training import for_inference, require_repeatable
 from anynpu.measure.samples import SampleSet, write_samples
 from anynpu.source import load
+from anynpu.source.original import Original, Proof
 from anynpu.targets.zhouyi.options import ZhouyiOptions
 from anynpu.targets.zhouyi.rewrite import rewritten
 
@@ -242,11 +245,11 @@ def test_dropout_that_eval_does_not_reach_is_set_to_inference_and_said():
     assert "drop (Dropout)" in made.notes[0] and "set to inference" in made.notes[0]
 
 
-def proved(around, tmp_path: Path, samples: np.ndarray) -> dict:
+def proved(around, tmp_path: Path, samples: np.ndarray) -> Proof:
     """Exports a module and proves the graph on samples, as an import does."""
     made = exported(around)
     write_samples(tmp_path, SampleSet({"x": samples.astype(np.float32)}))
-    return load.Original(made.model, made.notes, made).prove(made.model, [str(tmp_path)])
+    return Original(made.model, made.notes, made).prove(made.model, [str(tmp_path)])
 
 
 def in_an_exception(net, x):
@@ -297,8 +300,8 @@ def test_values_that_forward_reads_without_effect_are_said(tmp_path):
         return net.layer(x)
 
     proof = proved(checked, tmp_path, SAMPLES)
-    assert proof["compared"] == proof["samples"] == 64
-    assert "test_source_exports.py, line" in proof["notes"][0] and "a branch on values" in proof["notes"][0]
+    assert proof.compared == proof.samples == 64
+    assert "test_source_exports.py, line" in proof.notes[0] and "a branch on values" in proof.notes[0]
 
 
 def test_shapes_and_weights_that_forward_reads_are_no_matter(tmp_path):
@@ -306,7 +309,7 @@ def test_shapes_and_weights_that_forward_reads_are_no_matter(tmp_path):
         scale = 2.0 if net.memory.sum() == 0 else 1.0
         return net.layer(x.reshape(x.shape[0], -1) if x.shape[-1] > 3 else x) * scale
 
-    assert proved(shaped, tmp_path, SAMPLES)["notes"] == []
+    assert proved(shaped, tmp_path, SAMPLES).notes == ()
 
 
 def keeping_the_shape(net, x):
@@ -347,7 +350,7 @@ HARMLESS = {
 @pytest.mark.parametrize("case", HARMLESS)
 def test_what_a_graph_can_do_too_is_no_matter(case, tmp_path):
     proof = proved(HARMLESS[case], tmp_path, SAMPLES)
-    assert proof["compared"] == 64 and proof["notes"] == []
+    assert proof.compared == 64 and proof.notes == ()
 
 
 def test_hooks_and_lazy_parts_are_no_matter(tmp_path):
@@ -356,14 +359,14 @@ def test_hooks_and_lazy_parts_are_no_matter(tmp_path):
     module.layer.register_forward_hook(lambda part, arguments, result: result * 2)
     made = export(module, {"x": (1, 8)}, {"x": "float32"}, ["y"], OPSET)
     write_samples(tmp_path, SampleSet({"x": SAMPLES.astype(np.float32)}))
-    proof = load.Original(made.model, made.notes, made).prove(made.model, [str(tmp_path)])
-    assert proof["compared"] == 64 and not made.notes and not proof["notes"]
+    proof = Original(made.model, made.notes, made).prove(made.model, [str(tmp_path)])
+    assert proof.compared == 64 and not made.notes and not proof.notes
 
 
 def test_without_samples_random_inputs_of_many_scales_look_for_branches():
     made = exported(lambda net, x: net.layer(x) if x.abs().max() < 9 else net.layer(x) * 0)
     with pytest.raises(Unsupported, match="differs from the module"):
-        load.Original(made.model, (), made).prove(made.model, [])
+        Original(made.model, (), made).prove(made.model, [])
 
 
 def test_a_simplification_is_proved_on_all_samples(tmp_path, monkeypatch):
@@ -372,19 +375,26 @@ def test_a_simplification_is_proved_on_all_samples(tmp_path, monkeypatch):
     onnx.save(model, str(tmp_path / "net.onnx"))
 
     def without_relu(model):
-        shorter = onnx.ModelProto()
-        shorter.CopyFrom(model)
+        shorter = copied(model)
         shorter.graph.node[1].input[0] = "x"
-        return shorter
+        return shorter, 1
 
-    monkeypatch.setattr(simplify, "_by_onnxsim", without_relu)
-    monkeypatch.setattr(simplify, "_by_passes", without_relu)
+    monkeypatch.setattr(simplify, "tool_versions", dict)
+    own = (*simplify.OWN_PASSES, Pass("idle", "Relu goes", without_relu))
+    monkeypatch.setattr(simplify, "OWN_PASSES", own)
     monkeypatch.setattr(simplify, "random_feeds", lambda model, seed: {"x": np.ones((1, 4), np.float32)})
     samples = np.ones((32, 4), np.float32)
     samples[8:] *= -1
     write_samples(tmp_path, SampleSet({"x": samples}))
-    with pytest.raises(IntegrityError, match="changed output 'y' on 24 of 32 samples"):
-        load._imported({"model": str(tmp_path / "net.onnx")}, str(tmp_path), None, lambda inputs: [str(tmp_path)])
+    source = load.ModelSource(str(tmp_path / "net.onnx"))
+    manifest = load._imported(source, str(tmp_path), None, lambda inputs: [str(tmp_path)]).manifest
+    effects = {each.name: each for each in manifest.passes}
+    changed = "it would change output 'y' on 24 of 32 samples"
+    assert effects["idle"].dropped.startswith(changed) and not effects["fold"].dropped
+    assert manifest.notes[0].startswith(f"the pass idle was left out, {changed}")
+    made = onnx.load(tmp_path / "model.onnx")
+    assert [each.op_type for each in made.graph.node] == ["Relu", "MatMul"]
+    assert np.array_equal(Session(made).run({"x": samples[8:9]})[0], np.zeros((1, 3), np.float32))
 
 
 def test_a_mask_rewrite_is_proved_on_all_samples():
@@ -404,10 +414,10 @@ def test_a_mask_rewrite_is_proved_on_all_samples():
     )
     model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     samples = np.random.default_rng(0).normal(0, 0.1, (32, 1, 4, 4)).astype(np.float32)
-    _, quiet = rewritten(model, ZhouyiOptions(), [{"x": sample} for sample in samples])
+    _, quiet, _ = rewritten(model, ZhouyiOptions(), [{"x": sample} for sample in samples])
     assert quiet == ("constants of attention masks became -30: 1",)
     samples[8:, :, :, 3] += 5  # scores of 40: a mask of -30 no longer hides them
-    kept, notes = rewritten(model, ZhouyiOptions(), [{"x": sample} for sample in samples])
+    kept, notes, _ = rewritten(model, ZhouyiOptions(), [{"x": sample} for sample in samples])
     assert kept is model and "left alone" in notes[0] and "24 of 32 samples" in notes[0]
 
 
@@ -419,7 +429,7 @@ def test_values_far_below_the_outputs_precision_raise_no_alarm(tmp_path):
         [numpy_helper.from_array(np.float32(100), "big"), numpy_helper.from_array(np.float32(1e-12), "tiny")],
     )
     write_samples(tmp_path, SampleSet({"x": np.float32([[0, 0, 0, 0], [1, 2, 3, 4]])}))
-    assert load.Original(model, ()).prove(other, [str(tmp_path)])["compared"] == 2
+    assert Original(model, ()).prove(other, [str(tmp_path)]).compared == 2
 
 
 def test_a_build_says_what_it_froze(tmp_path, cli):

@@ -15,6 +15,7 @@ STATUSES = {
     "Unsupported": 3,
     "ToolMissing": 4,
     "ToolFailed": 5,
+    "PassFailed": 5,
     "DeviceError": 6,
     "AccuracyError": 7,
     "IntegrityError": 8,
@@ -24,13 +25,14 @@ SAMPLES = (
     Unsupported("not there", [Finding("batch", "Batch size must be 1.", "conv1")], "export again"),
     errors.ToolMissing("vela is not installed", "pip install it"),
     ToolFailed("vela failed", ["vela", "x"], 3, "log.txt", ["one", "two"], "hint"),
+    errors.PassFailed("the pass folded-ahead changes output 'y'", "folded-ahead", "-O skip_passes=folded-ahead"),
     DeviceError("refused", "open", 5, "no driver", "load it"),
     AccuracyError("too bad", "sqnr_db", 3.5, 10.0, ["y: 3.5 dB"], "more data"),
     errors.IntegrityError("damaged"),
 )
 
 
-def test_each_kind_has_its_own_exit_status() -> None:
+def test_each_kind_has_its_exit_status() -> None:
     found = {name: kind.exit_status for name, kind in vars(errors).items() if isinstance(kind, type) and
              issubclass(kind, AnyNpuError)}  # fmt: skip
     assert found == STATUSES

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -17,6 +18,8 @@ import pytest
 from anynpu import tool
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, Finding, ToolFailed, ToolMissing, Unsupported
 from anynpu.nursery import warm_children
+from anynpu.schema import from_dict
+from anynpu.tensors import TensorSpec
 
 HERE = Path(__file__).parent
 
@@ -36,6 +39,11 @@ def answer(value: Any) -> Any:
     print("noise on stdout")
     os.write(1, b"more noise\n")
     return {"value": value, "cwd": str(Path.cwd())}
+
+
+def widened(spec: TensorSpec, others: tuple[TensorSpec, ...]) -> TensorSpec:
+    """Adds an axis for each of the others."""
+    return dataclasses.replace(spec, shape=(*spec.shape, *(other.shape[0] for other in others)))
 
 
 def count(total: int) -> None:
@@ -173,6 +181,14 @@ def test_call_returns_the_result_whatever_is_printed(
     assert capfd.readouterr() == ("", "")
     assert "more noise" in (tmp_path / "log").read_text()
     assert [p.name for p in tmp_path.iterdir()] == ["log"]
+
+
+def test_dataclasses_cross_as_the_annotations_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = TensorSpec("x", (1, 2), "int8")
+    answer = call(tmp_path, "widened", monkeypatch, spec=spec, others=(TensorSpec("y", (3,), "int8"),))
+    assert from_dict(TensorSpec, answer, "answer") == TensorSpec("x", (1, 2, 3), "int8")
+    with pytest.raises(ConfigError, match="widened: spec: shap: no such setting"):
+        call(tmp_path, "widened", monkeypatch, spec={"name": "x", "shap": []}, others=())
 
 
 def test_call_passes_progress_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -312,7 +312,7 @@ def _image(artifact: Artifact, path: Path, preprocess: Preprocess | None) -> tup
     if preprocess is None:
         raise ConfigError(f"{path}: its preprocessing is not stated", "state it with -P size=96x96 -P mean=0.5 ...")
 
-    def read() -> dict[str, Any]:
+    def read() -> dict[str, Array]:
         return {spec.name: next(iter(load_images([path], spec, preprocess))).reshape(spec.shape)}
 
     return Sample(str(path), {spec.name: spec.to_stored(read()[spec.name])}), read

@@ -6,12 +6,13 @@ import inspect
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack, cast
 
 from anynpu import schema
+from anynpu.api.keywords import BuildKeywords, CheckKeywords, ModelKeywords, OptionKeywords, spelled_out
 from anynpu.api.live import Named, Samples, model_file, samples_file
 from anynpu.api.result import Build, Checks
 from anynpu.errors import AnyNpuError, ConfigError
@@ -23,7 +24,6 @@ from anynpu.pipeline.check import check as run_check
 from anynpu.pipeline.output import check_output
 from anynpu.pipeline.preview import Silent
 from anynpu.pipeline.request import Request, parse_share
-from anynpu.pipeline.steps import Observer
 from anynpu.quantize.calibration import Preprocess
 from anynpu.source.load import ModelSource, as_text
 from anynpu.store import Store
@@ -35,96 +35,57 @@ RANDOM = "random:4"
 """What `check` calibrates with where no samples are given: ranges change no operator."""
 
 
+@spelled_out(BuildKeywords)
 def build(
-    model: Model,
-    chips: str | Sequence[str],
-    data: Samples | None = None,
-    *,
-    output: str | PathLike[str] | None = None,
-    overwrite: bool = False,
-    test: Samples | None = None,
-    limit: int = 512,
-    preprocess: Preprocess | Mapping[str, Any] | None = None,
-    task: str = "",
-    tokenizer: str | PathLike[str] = "",
-    metric: str = "",
-    require_npu: float | str = 1.0,
-    min_sqnr: float | None = None,
-    max_drop: float | None = None,
-    strict_calibration: bool = False,
-    repair: bool = False,
-    qat: bool = False,
-    seed: int = 0,
-    ckpt: str | PathLike[str] = "",
-    trust_checkpoint: bool = False,
-    arg: Mapping[str, Any] | None = None,
-    shape: Mapping[str, Sequence[int]] | None = None,
-    dtype: Mapping[str, str] | None = None,
-    layout: Mapping[str, str] | None = None,
-    channels: Mapping[str, str] | None = None,
-    output_names: Sequence[str] = (),
-    fix: Mapping[str, Any] | None = None,
-    option: Mapping[str, Any] | None = None,
-    cache_dir: str | PathLike[str] | None = None,
-    observer: Observer | None = None,
-    **options: Any,
+    model: Model, chips: str | Sequence[str], data: Samples | None = None, **keywords: Unpack[BuildKeywords]
 ) -> Build:
     """Exports, quantises, compiles, executes and compares a model for one or more chips.
 
     `model` is what -m takes, a live `torch.nn.Module` or an `onnx.ModelProto`; `data` and `test` are what --data and
-    --test take, or arrays. The other names are those of the flags of `anynpu build`. Options of compilers (-O) are
-    keywords (method="mse") or entries of `option` ({"vela.optimise": "size"}). `output` is written as -o writes it.
+    --test take, or arrays. The other names are those of the flags of `anynpu build`; None leaves one out. Options of
+    compilers (-O) are keywords (method="mse") or entries of `option` ({"vela.optimise": "size"}). `output` is written
+    as -o writes it.
 
     What concerns the model itself raises. What concerns one chip is that chip's result; `Build.require()` raises it.
     """
-    described = _Described(ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names, fix)
-    prepared = _Prepared(test, limit, preprocess, task, tokenizer, metric)
-    with _files(cache_dir) as (folder, store):
-        source, named = described.source(model, folder, data)
-        asked = prepared.request(source, chips, data, _options(option, options), folder)
-        asked = replace(asked, qat=qat, seed=seed, strict_calibration=strict_calibration, repair=repair)
-        request = _judged(asked, require_npu, min_sqnr, max_drop)
+    stated = cast(BuildKeywords, _without_none(keywords))
+    output, overwrite = stated.get("output"), bool(stated.get("overwrite"))
+    with _files(stated.get("cache_dir")) as (folder, store):
+        source, named = _source(stated, model, folder, data)
+        request = _judged(_request(stated, source, chips, data, folder), stated)
         if output is not None:
             check_output(Path(output), overwrite, [source.model, request.data, request.test], store.cache)
-        result = run_build(request, store, observer or Silent())
-        shown = replace(request, source=replace(source, model=named.title), data=_shown(data), test=_shown(test))
+        result = run_build(request, store, stated.get("observer") or Silent())
+        shown = replace(
+            request, source=replace(source, model=named.title), data=_shown(data), test=_shown(stated.get("test"))
+        )
         built = Build(replace(result, request=shown, notes=[*result.notes, *named.notes]))
         if output is not None:
             built.save(output, overwrite)
         return built
 
 
+@spelled_out(CheckKeywords)
 def check(
-    model: Model,
-    chips: str | Sequence[str],
-    data: Samples | None = None,
-    *,
-    limit: int = 512,
-    preprocess: Preprocess | Mapping[str, Any] | None = None,
-    task: str = "",
-    tokenizer: str | PathLike[str] = "",
-    ckpt: str | PathLike[str] = "",
-    trust_checkpoint: bool = False,
-    arg: Mapping[str, Any] | None = None,
-    shape: Mapping[str, Sequence[int]] | None = None,
-    dtype: Mapping[str, str] | None = None,
-    layout: Mapping[str, str] | None = None,
-    channels: Mapping[str, str] | None = None,
-    output_names: Sequence[str] = (),
-    fix: Mapping[str, Any] | None = None,
-    option: Mapping[str, Any] | None = None,
-    cache_dir: str | PathLike[str] | None = None,
-    observer: Observer | None = None,
-    **options: Any,
+    model: Model, chips: str | Sequence[str], data: Samples | None = None, **keywords: Unpack[CheckKeywords]
 ) -> Checks:
     """Asks before compiling: will the model fit, will every operator run there? The names are those of `build`."""
-    described = _Described(ckpt, trust_checkpoint, arg, shape, dtype, layout, channels, output_names, fix)
-    prepared = _Prepared(None, limit, preprocess, task, tokenizer)
-    with _files(cache_dir) as (folder, store):
-        source, _ = described.source(model, folder, data)
+    stated = cast(BuildKeywords, _without_none(keywords))
+    with _files(stated.get("cache_dir")) as (folder, store):
+        source, _ = _source(stated, model, folder, data)
         taken = RANDOM if data is None and source.kind != "zoo" else data
-        request = prepared.request(source, chips, taken, _options(option, options), folder)
-        return Checks(tuple(run_check(request, store, observer or Silent())))
+        request = _request(stated, source, chips, taken, folder)
+        return Checks(tuple(run_check(request, store, stated.get("observer") or Silent())))
+
+
+def _without_none(keywords: Mapping[str, object]) -> dict[str, object]:
+    """Returns the keywords that say something; one that is spelled almost like one of ours raises."""
+    known = {**inspect.signature(build).parameters}
+    known.pop("options")
+    for name in keywords:
+        if name not in known and (hint := schema.near(name, known)):
+            raise ConfigError(f"{name}: no such keyword{hint}", "options of compilers can be given by `option` too")
+    return {name: value for name, value in keywords.items() if value is not None}
 
 
 @contextmanager
@@ -140,72 +101,42 @@ def _files(cache_dir: str | PathLike[str] | None) -> Iterator[tuple[Path, Store]
             raise
 
 
-@dataclass(frozen=True)
-class _Described:
-    """What a model's file does not say, by the names of the flags."""
-
-    ckpt: str | PathLike[str]
-    trust_checkpoint: bool
-    arg: Mapping[str, Any] | None
-    shape: Mapping[str, Sequence[int]] | None
-    dtype: Mapping[str, str] | None
-    layout: Mapping[str, str] | None
-    channels: Mapping[str, str] | None
-    output_names: Sequence[str]
-    fix: Mapping[str, Any] | None
-
-    def source(self, model: Model, folder: Path, data: Samples | None) -> tuple[ModelSource, Named]:
-        """Returns the model as a build reads it, and its file with the name that reports show."""
-        shapes = {name: tuple(int(size) for size in dims) for name, dims in (self.shape or {}).items()}
-        live = not isinstance(model, str | PathLike)
-        named = model_file(model, folder, data, shapes, self.dtype or {}, tuple(self.output_names))
-        source = ModelSource(
-            model=named.path,
-            checkpoint=str(self.ckpt),
-            trust_checkpoint=self.trust_checkpoint,
-            arguments=dict(self.arg or {}),
-            shapes=shapes,
-            dtypes={} if live else dict(self.dtype or {}),
-            layouts=dict(self.layout or {}),
-            channels={name: order.upper() for name, order in (self.channels or {}).items()},
-            output_names=() if live else tuple(self.output_names),
-            fixed={name: as_text(value) for name, value in (self.fix or {}).items()},
-        )
-        return source, named
+def _source(stated: ModelKeywords, model: Model, folder: Path, data: Samples | None) -> tuple[ModelSource, Named]:
+    """Returns the model as a build reads it, and its file with the name that reports show."""
+    shapes = {name: tuple(int(size) for size in dims) for name, dims in (stated.get("shape") or {}).items()}
+    dtypes, outputs = dict(stated.get("dtype") or {}), tuple(stated.get("output_names") or ())
+    live = not isinstance(model, str | PathLike)
+    named = model_file(model, folder, data, shapes, dtypes, outputs)
+    source = ModelSource(
+        model=named.path,
+        checkpoint=str(stated.get("ckpt") or ""),
+        trust_checkpoint=bool(stated.get("trust_checkpoint")),
+        arguments=dict(stated.get("arg") or {}),
+        shapes=shapes,
+        dtypes={} if live else dtypes,
+        layouts=dict(stated.get("layout") or {}),
+        channels={name: order.upper() for name, order in (stated.get("channels") or {}).items()},
+        output_names=() if live else outputs,
+        fixed={name: as_text(value) for name, value in (stated.get("fix") or {}).items()},
+    )
+    return source, named
 
 
-@dataclass(frozen=True)
-class _Prepared:
-    """Samples, and what the model is for."""
-
-    test: Samples | None
-    limit: int
-    preprocess: Preprocess | Mapping[str, Any] | None
-    task: str
-    tokenizer: str | PathLike[str]
-    metric: str = ""
-
-    def request(
-        self,
-        source: ModelSource,
-        chips: str | Sequence[str],
-        data: Samples | None,
-        options: Mapping[str, str],
-        folder: Path,
-    ) -> Request:
-        """Returns the request; samples that are arrays are written to the folder."""
-        return Request(
-            source=source,
-            chips=_names(chips),
-            data=samples_file(data, folder, "data"),
-            test=samples_file(self.test, folder, "test"),
-            limit=self.limit,
-            preprocess=_preprocess(self.preprocess),
-            task=self.task,
-            tokenizer=str(self.tokenizer),
-            metric=self.metric,
-            options=options,
-        )
+def _request(
+    stated: BuildKeywords, source: ModelSource, chips: str | Sequence[str], data: Samples | None, folder: Path
+) -> Request:
+    """Returns the request; samples that are arrays are written to the folder."""
+    same = ("limit", "task", "metric", "qat", "seed", "repair", "keep_failed", "strict_calibration")
+    return Request(
+        source=source,
+        chips=_names(chips),
+        data=samples_file(data, folder, "data"),
+        test=samples_file(stated.get("test"), folder, "test"),
+        preprocess=_preprocess(stated.get("preprocess")),
+        tokenizer=str(stated.get("tokenizer") or ""),
+        options=_options(stated),
+        **{name: value for name, value in stated.items() if name in same},  # type: ignore[arg-type]  # by their names
+    )
 
 
 def _names(chips: str | Sequence[str]) -> tuple[str, ...]:
@@ -213,33 +144,33 @@ def _names(chips: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip()))
 
 
-def _preprocess(value: Preprocess | Mapping[str, Any] | None) -> Preprocess | None:
+def _preprocess(value: Preprocess | Mapping[str, object] | None) -> Preprocess | None:
     if value is None or isinstance(value, Preprocess):
         return value
     plain = {name: list(each) if isinstance(each, tuple) else each for name, each in value.items()}
     return schema.from_dict(Preprocess, plain, "preprocess")
 
 
-def _options(option: Mapping[str, Any] | None, options: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the options of compilers as -O takes them; a keyword that is spelled almost like one of ours is told."""
-    known = list(inspect.signature(build).parameters)[:-1]
-    for name in options:
-        if hint := schema.near(name, known):
-            raise ConfigError(f"{name}: no such keyword{hint}", "options of compilers can be given by `option` too")
-    return {name: str(value) for name, value in {**(option or {}), **options}.items()}
+def _options(stated: BuildKeywords) -> dict[str, str]:
+    """Returns the options of compilers as -O takes them: those of `option`, and keywords that are no flags."""
+    flags = {*BuildKeywords.__annotations__} - {*OptionKeywords.__annotations__} | {"option"}
+    keywords = {name: value for name, value in stated.items() if name not in flags}
+    values = {**(stated.get("option") or {}), **keywords}
+    return {name: ",".join(v) if isinstance(v, tuple | list) else str(v) for name, v in values.items()}
 
 
-def _judged(request: Request, require_npu: float | str, min_sqnr: float | None, max_drop: float | None) -> Request:
+def _judged(request: Request, stated: BuildKeywords) -> Request:
     """Returns the request with its gate, and what set each part of it."""
-    stated = {"min_sqnr": min_sqnr, "max_drop": max_drop}
-    values = {field.name: stated[setting_of(field.name)] for field in fields(Gate)}
-    named = {"require_npu": None if require_npu == 1.0 else require_npu, **stated}
-    return replace(
-        request,
-        require_npu=parse_share(require_npu) if isinstance(require_npu, str) else float(require_npu),
-        gate=Gate(**{name: float(value) for name, value in values.items() if value is not None}),
-        origins={name: f"the keyword {name}" for name, value in named.items() if value is not None},
-    )
+    limits = {"min_sqnr": stated.get("min_sqnr"), "max_drop": stated.get("max_drop")}
+    share = stated.get("require_npu")
+    values = {field.name: limits[setting_of(field.name)] for field in fields(Gate)}
+    gate = Gate(**{name: float(value) for name, value in values.items() if value is not None})
+    named = {"require_npu": share, **limits}
+    origins = {name: f"the keyword {name}" for name, value in named.items() if value is not None}
+    request = replace(request, gate=gate, origins=origins)
+    if share is None:
+        return request
+    return replace(request, require_npu=parse_share(share) if isinstance(share, str) else float(share))
 
 
 def _shown(samples: Samples | None) -> str:

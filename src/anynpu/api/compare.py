@@ -236,7 +236,7 @@ def _require_launches(asked: Asked, scored: bool) -> None:
     if asked.launches < least:
         raise ConfigError(
             f"--launches {asked.launches}: too few for a verdict at level {asked.rules.level:g}",
-            f"{least} launches of each side are the least",
+            f"{least} launches of each side is the minimum",
         )
 
 

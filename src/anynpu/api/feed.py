@@ -1,7 +1,7 @@
 """Inputs as an artifact stores them: arrays, and what -i names: files, images, texts, zoo samples, random numbers.
 
 Real numbers come in the layout of the model that the artifact was built from, as `build`, `eval` and `compare` take
-them, or in the artifact's own; what was moved is said.
+them, or in the artifact's own; a note names what was moved.
 """
 
 from __future__ import annotations

@@ -132,6 +132,21 @@ class Toolchain:
         hint = self.hint(said) or f"the log has {self.name}'s own words"
         return ToolFailed(message, argv, status, str(log), said.splitlines()[-tool.LAST_LINES :], hint)
 
+    def require_file(
+        self,
+        path: Path,
+        by: str,
+        log: Path | str,
+        argv: Sequence[str] = (),
+        said: str | None = None,
+        filled: bool = False,
+    ) -> Path:
+        """Returns a file that a run must have made, as tool.require_file does, or raises with the tool's own words."""
+        try:
+            return tool.require_file(path, by, log, argv, filled)
+        except ToolFailed as failure:
+            raise self.failed(failure.message, log, argv, said=said) from None
+
 
 def _last_call(log: Path | str) -> str:
     """Returns what the last call in a log has printed; nothing where there is no log."""

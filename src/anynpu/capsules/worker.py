@@ -17,7 +17,7 @@ from typing import Any
 
 from anynpu import tool
 from anynpu.capsules.capsule import Capsule
-from anynpu.capsules.workers.serve import receive, send
+from anynpu.capsules.workers.serve import Head, receive, send
 from anynpu.errors import ToolFailed, Unsupported
 from anynpu.tensors import Array
 
@@ -37,7 +37,7 @@ class Worker:
     def ask(
         self,
         function: str,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, object] | None = None,
         arrays: Mapping[str, Array] | None = None,
         *,
         timeout_s: float = 600,
@@ -69,8 +69,8 @@ class Worker:
         return head["result"], found
 
     def _converse(
-        self, function: str, arguments: Mapping[str, Any], arrays: Mapping[str, Array], progress: Progress | None
-    ) -> tuple[dict[str, Any], dict[str, Array]]:
+        self, function: str, arguments: Mapping[str, object], arrays: Mapping[str, Array], progress: Progress | None
+    ) -> tuple[Head, dict[str, Array]]:
         requests, answers = self._process.stdin, self._process.stdout
         if requests is None or answers is None or requests.closed:
             raise EOFError("it was closed")
@@ -119,7 +119,7 @@ def call(
     capsule: Capsule,
     module: str,
     function: str,
-    arguments: Mapping[str, Any],
+    arguments: Mapping[str, object],
     *,
     scratch: Path,
     log: Path,

@@ -102,10 +102,11 @@ class BenchAsked(Load, ServerFlags, Writes):
 def bench(asked: BenchAsked) -> int:
     """Measure how long an artifact or a server takes; every run's output is compared with the first.
 
-    Cold start is told apart, warm-up lasts until it is stable, and runs go on until both --min-time and --min-count are
-    met. Percentiles are told where the samples support them. What is measured before a device dies or Ctrl-C is kept.
-    Firmware measures itself, stage by stage. An emulator counts instructions, which say nothing of time. A server is
-    measured over HTTP: with --qps requests arrive on their own (open loop), else each connection waits for its answer.
+    Cold start is reported apart, warm-up lasts until it is stable, and runs go on until both --min-time and --min-count
+    are met. Percentiles are given where the samples support them. What is measured before a device dies or Ctrl-C is
+    kept. Firmware measures itself, stage by stage. An emulator counts instructions, which say nothing of time. A server
+    is measured over HTTP: with --qps requests arrive on their own (open loop), else each connection waits for its
+    answer.
 
     \b
     anynpu bench out/cpu
@@ -139,7 +140,7 @@ def _server(url: str, asked: BenchAsked) -> Measured:
     if asked.inputs and asked.body:
         raise ConfigError("-i and --body are both what to send: one of the two")
     if asked.limit and asked.qps is not None:
-        raise ConfigError("--limit finds the rate itself: --qps has no place beside it")
+        raise ConfigError("--limit finds the rate itself, so --qps has no effect")
     if asked.limit:
         asked = replace(asked, qps=1.0)  # every rate that is tried takes its place
     if asked.qps is not None:

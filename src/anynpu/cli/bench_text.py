@@ -31,7 +31,13 @@ def show(record: BenchRecord) -> None:
     if record.together is not None:
         print_table(_together_rows(record.together), "several models at once")
         click.echo(f"cores used by all: {number(record.together.cores_used)}")
-    _show_stages(record)
+    if len(record.stages) > 1:
+        print_table(_stage_rows(record.stages, record.unit, "{:.4g}"))
+    if (parts := record.reconciled) is not None:
+        click.echo(
+            f"end to end {parts.end_to_end:.4g} ms, stages {parts.stages:.4g} ms (medians): "
+            f"{parts.unexplained:.1%} of the time is in no stage"
+        )
     _show_rest(record)
     for line in lines(record.receipt) if record.receipt else ():
         click.echo(line)
@@ -75,16 +81,6 @@ def _together_rows(together: Together) -> list[dict[str, str]]:
             }
         )
     return rows
-
-
-def _show_stages(record: BenchRecord) -> None:
-    if len(record.stages) > 1:
-        print_table(_stage_rows(record.stages, record.unit, "{:.4g}"))
-    if (parts := record.reconciled) is not None:
-        click.echo(
-            f"end to end {parts.end_to_end:.4g} ms, stages {parts.stages:.4g} ms (medians): "
-            f"{parts.unexplained:.1%} of the time is in no stage"
-        )
 
 
 def _stage_rows(stages: Mapping[str, StageFigures | None], unit: str, shown: str) -> list[dict[str, str]]:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from anynpu import schema, tool
+from anynpu import schema
 from anynpu.cli.flags import preprocess
 from anynpu.cli.table import print_table
 from anynpu.cli.verb import Common, argument, flag, verb
-from anynpu.errors import ConfigError
-from anynpu.files import writing
 from anynpu.records.bisect import BisectRecord, OutputDifference
 from anynpu.records.parts import as_json
 
@@ -67,73 +63,32 @@ def bisect(asked: Bisect) -> int:
     anynpu bisect out/tflm out/ethos-u55-128 --tolerance exact
     anynpu bisect net.int8.onnx net.int8.onnx --on-a ort-plain --on-b ort-native --data random:8
     """
-    record = _record(asked)
-    if asked.json:
-        click.echo(as_json(schema.to_dict(record)), nl=False)
-    else:
-        _print(record)
-    return 0 if record.agree else 1
-
-
-def _record(asked: Bisect) -> BisectRecord:
-    """Returns what the search finds; its bundle is moved into place when it is whole."""
-    from anynpu.pipeline.bisect.run import Asked
-    from anynpu.pipeline.output import swap
-
-    if asked.out is not None:
-        _check_out(asked.out, asked.overwrite)
+    from anynpu.api.bisect import bisect as searched
 
     def progress(done: int, total: int) -> None:
         if not asked.quiet:
             click.echo(f"run {done} of about {total}", err=True)
 
-    store = asked.store()
-    log = store.log("bisect")
-    with writing(log):
-        log.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="anynpu-bisect-") as name:
-        room = Path(name)
-        request = Asked(
-            a=asked.a,
-            b=asked.b,
-            data=asked.data,
-            preprocess=preprocess(asked.preprocess),
-            limit=asked.limit,
-            tolerance=asked.tolerance,
-            on_a=asked.on_a,
-            on_b=asked.on_b,
-            different_networks=asked.different_networks,
-            out=str(room / "bundle") if asked.out is not None else "",
-            cache=str(store.cache),
-        )
-        found = tool.call(
-            "anynpu.pipeline.bisect.run:bisect",
-            {"asked": schema.to_dict(request)},
-            scratch=room,
-            log=log,
-            progress=progress,
-            whole_environment=True,
-        )
-        record: BisectRecord = schema.from_dict(BisectRecord, found, "bisect")
-        if asked.out is not None and (room / "bundle").is_dir():
-            asked.out.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=asked.out.absolute().parent) as beside:
-                fresh = Path(beside) / "bundle"
-                shutil.copytree(room / "bundle", fresh)
-                swap(fresh, asked.out, asked.overwrite)
-    return record
-
-
-def _check_out(out: Path, overwrite: bool) -> None:
-    """Raises before any work is done where the bundle may not be put."""
-    if out.exists() and not out.is_dir():
-        raise ConfigError(f"{out}: is a file, not a folder", "choose another -o")
-    if not out.exists() or not any(out.iterdir()):
-        return
-    if not overwrite:
-        raise ConfigError(f"{out}: is there already", "choose another -o, or give --overwrite")
-    if not (out / "bisect.json").is_file():
-        raise ConfigError(f"{out}: is not a bundle, so --overwrite leaves it alone", "choose another -o")
+    record = searched(
+        asked.a,
+        asked.b,
+        asked.data or None,
+        preprocess=preprocess(asked.preprocess),
+        limit=asked.limit,
+        tolerance=asked.tolerance,
+        on_a=asked.on_a,
+        on_b=asked.on_b,
+        output=asked.out,
+        overwrite=asked.overwrite,
+        different_networks=asked.different_networks,
+        cache_dir=asked.store().cache,
+        progress=progress,
+    )
+    if asked.json:
+        click.echo(as_json(schema.to_dict(record)), nl=False)
+    else:
+        _print(record)
+    return 0 if record.agree else 1
 
 
 def _print(record: BisectRecord) -> None:

@@ -45,6 +45,7 @@ class Strictness:
     """What else is a shortfall, and whether one is repaired."""
 
     repair: bool = flag("Where the gate does not hold, try repairs one by one, cheapest first, until it does.", False)
+    keep_failed: bool = flag("Keep a result that misses the accuracy gate, as failed/CHIP: for diagnosis only.", False)
     strict_calibration: bool = flag("End with status 7 where the calibration samples are not enough.", False)
 
 
@@ -77,7 +78,7 @@ def build(asked: Build) -> int:
     """
     request, store = asked.judged(asked.request(asked.source())), asked.store()
     request = replace(request, strict_calibration=asked.strict_calibration, repair=asked.repair)
-    request = replace(request, qat=asked.qat, seed=asked.seed)
+    request = replace(request, qat=asked.qat, seed=asked.seed, keep_failed=asked.keep_failed)
     if asked.plan:
         return _show_plan(request, store, asked.format)
     if not asked.output:
@@ -115,7 +116,7 @@ def _print(title: str, record: BuildRecord) -> None:
     for note in (*table_notes(record.chips), *record.notes):
         click.echo(note)
     for chip in record.chips:
-        for line in lines(chip.repairs):
+        for line in lines(chip.repairs, chip.diagnosis):
             click.echo(f"{chip.chip}: {line}")
         if error := chip.error:
             click.echo(f"{chip.chip}: {error.sentence}")
@@ -134,10 +135,16 @@ def _print(title: str, record: BuildRecord) -> None:
 def _show_plan(request: Request, store: Store, format: str) -> int:
     rows = preview(request, store)
     if format == "json":
-        click.echo(as_json({"schema_version": 1, "kind": "plan", "steps": rows}), nl=False)
+        click.echo(as_json({"schema_version": 1, "kind": "plan", "steps": to_dict(rows)}), nl=False)
         return 0
     shown = [
-        {k: ", ".join(f"{n} {v}" for n, v in r[k].items()) if k == "tools" else str(r[k]) for k in r} for r in rows
+        {
+            "chip": row.chip,
+            "step": row.step,
+            "state": row.state,
+            "tools": ", ".join(f"{name} {version}" for name, version in row.tools.items()),
+        }
+        for row in rows
     ]
     print_table(shown, title=f"plan for {request.source.model}")
     return 0

@@ -124,7 +124,10 @@ def prune(asked: Prune) -> int:
     entries = sorted(store.entries(), key=lambda e: e.used)
     doomed = [e for e in entries if older_than is not None and e.used < time.time() - 86400 * older_than]
     if max_size is not None:
-        limit, kept = _bytes(max_size), _size(entries) - _size(doomed)
+        found = SIZE.fullmatch(max_size.strip().lower())
+        if found is None:
+            raise ConfigError(f"--max-size {max_size}: a size such as 500M or 2G was expected")
+        limit, kept = int(float(found[1]) * UNITS[found[2]]), _size(entries) - _size(doomed)
         for entry in entries:
             if kept > limit and entry not in doomed:
                 doomed.append(entry)
@@ -134,9 +137,10 @@ def prune(asked: Prune) -> int:
     old = [c for c in npu.entries() if older_than is not None and c.used < time.time() - 86400 * older_than]
     for compiled in old:
         npu.remove(compiled.key)
-    swept = store.sweep()
+    trainings, trained = (0, 0) if older_than is None else store.drop_trainings(time.time() - 86400 * older_than)
+    swept = store.sweep() + trainings
     forget_hashes(store.cache)
-    _removed(asked, len(removed), _size(removed) + _size(old), swept, len(old), len(doomed) - len(removed))
+    _removed(asked, len(removed), _size(removed) + _size(old) + trained, swept, len(old), len(doomed) - len(removed))
     return 0
 
 
@@ -177,10 +181,3 @@ def _removed(asked: Common, count: int, size: int, swept: int, compiled: int, in
         click.echo(f"{in_use} steps are in use by a build that runs now; they stay", err=True)
     more = f", {compiled} compiled for an NPU" if compiled else ""
     click.echo(f"removed {count} steps{more}, {size / 2**20:.1f} MiB, and {swept} remains of killed builds")
-
-
-def _bytes(text: str) -> int:
-    found = SIZE.fullmatch(text.strip().lower())
-    if found is None:
-        raise ConfigError(f"--max-size {text}: a size such as 500M or 2G was expected")
-    return int(float(found[1]) * UNITS[found[2]])

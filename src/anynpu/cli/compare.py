@@ -32,7 +32,6 @@ from anynpu.measure.compare import WORSE, Measured, Rules, record_of
 from anynpu.measure.stats import percentile, quantity
 from anynpu.records.compare import (
     LETTERS,
-    Accuracy,
     CompareRecord,
     LatencyVersus,
     Launches,
@@ -232,7 +231,11 @@ def show(record: CompareRecord) -> None:
     if record.measured:
         _show_latency(record.measured)
     if record.accuracy:
-        _show_accuracy(record.accuracy)
+        accuracy = record.accuracy
+        mean, low, high = accuracy.difference
+        figures = f"{accuracy.metric}: A {accuracy.a:.4g}, B {accuracy.b:.4g}"
+        test = f"p = {accuracy.p_adjusted:.2g} ({accuracy.test}): {accuracy.verdict}"
+        click.echo(f"{figures}, B - A = {mean:+.4g} [{low:+.4g}, {high:+.4g}], {test}")
     for note in record.notes:
         click.echo(f"note: {note}")
     if host := record.host:
@@ -272,13 +275,6 @@ def _show_latency(latency: LatencyVersus) -> None:
             f"({100 * (ratio.confidence or 0.0):.4g} %), p = {latency.p_adjusted:.2g}: {latency.verdict}"
             + (" (equal within the margin)" if latency.equivalent else "")
         )
-
-
-def _show_accuracy(accuracy: Accuracy) -> None:
-    mean, low, high = accuracy.difference
-    figures = f"{accuracy.metric}: A {accuracy.a:.4g}, B {accuracy.b:.4g}"
-    test = f"p = {accuracy.p_adjusted:.2g} ({accuracy.test}): {accuracy.verdict}"
-    click.echo(f"{figures}, B - A = {mean:+.4g} [{low:+.4g}, {high:+.4g}], {test}")
 
 
 def _number(value: float | None) -> str:

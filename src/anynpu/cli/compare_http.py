@@ -75,7 +75,7 @@ def compare_servers(
     if asked.launches < fewest:
         raise ConfigError(
             f"--launches {asked.launches}: too few for a verdict at level {rules.level:g}",
-            f"{fewest} turns of each server are the least",
+            f"{fewest} turns of each server is the minimum",
         )
     inputs = read_inputs(Path(asked.data) if asked.data else None)
     sides = []

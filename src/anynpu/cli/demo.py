@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -21,10 +21,11 @@ from anynpu.measure.decibels import MAX_DB
 from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record as build_record
 from anynpu.pipeline.request import Request
-from anynpu.records.build import Receipt
 from anynpu.records.parts import as_json
-from anynpu.schema import from_json
 from anynpu.source.load import ModelSource
+
+if TYPE_CHECKING:
+    from anynpu.pipeline import ryzen_demo
 
 CHIPS = "cpu,tflm,ethos-u55-128,ethos-u65-256,ethos-u85-256,hxwe2"
 RECORD = "demo.json"
@@ -104,7 +105,7 @@ def ryzen_ai(asked: RyzenAi) -> int:
     if asked.json:
         click.echo(as_json(data), nl=False)
     else:
-        _show(data, out)
+        _show(done, out)
     if kept is not None and not asked.quiet:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     if done.error is not None:
@@ -121,41 +122,41 @@ def _tell(error: AnyNpuError) -> None:
             click.echo(f"{title}{said}", err=True)
 
 
-def _show(data: dict[str, Any], out: Path) -> None:
-    print_table(
-        [_row(run) for run in data["runs"]], title=f"zoo:hello at {data['size']}x{data['size']}, {data['chip']}"
-    )
-    click.echo(f"found: {data['found']['sentence']}")
-    if data["npu"]["ran"]:
-        cpu, npu = data["runs"][-2], data["runs"][-1]
-        click.echo(f"NPU against CPU, the same model: {_sqnr(npu['against_cpu'], ' dB')}, {_faster(cpu, npu)}")
-        for line in lines(from_json(Receipt, data["npu"]["receipt"])):
+def _show(done: ryzen_demo.Demo, out: Path) -> None:
+    size = done.asked.size
+    print_table([_row(run) for run in done.rows], title=f"zoo:hello at {size}x{size}, {done.chip}")
+    click.echo(f"found: {done.found.sentence()}")
+    if done.receipt is not None:
+        cpu, npu = done.rows[-2:]
+        beside = _sqnr(npu.against_cpu.sqnr_db, " dB") if npu.against_cpu else "not compared"
+        click.echo(f"NPU against CPU, the same model: {beside}, {_faster(cpu, npu)}")
+        for line in lines(done.receipt):
             click.echo(line)
     else:
         click.echo("nothing ran on an NPU, so there is no figure for one")
-    click.echo(f"files: {out / 'float/model.onnx'}, {out / data['built'] / 'model.onnx'}, {out / RECORD}")
+    click.echo(f"files: {out / 'float/model.onnx'}, {out / done.built.chips[0].chip / 'model.onnx'}, {out / RECORD}")
 
 
-def _sqnr(figures: dict[str, Any], unit: str = "") -> str:
-    return "exact" if figures["sqnr_db"] >= MAX_DB else f"{figures['sqnr_db']:.1f}{unit}"
+def _sqnr(sqnr_db: float, unit: str = "") -> str:
+    return "exact" if sqnr_db >= MAX_DB else f"{sqnr_db:.1f}{unit}"
 
 
-def _faster(cpu: dict[str, Any], npu: dict[str, Any]) -> str:
-    times = cpu["ms"]["p50"], npu["ms"]["p50"]
-    if None in times:
+def _faster(cpu: ryzen_demo.Run, npu: ryzen_demo.Run) -> str:
+    before, after = cpu.ms["p50"], npu.ms["p50"]
+    if before is None or after is None:
         return "too few runs to compare the medians"
-    return f"{times[0] / times[1]:.2f} times as fast (medians)"
+    return f"{before / after:.2f} times as fast (medians)"
 
 
-def _row(run: dict[str, Any]) -> dict[str, str]:
-    right = run["mean_top1"]
-    ms = {name: "-" if value is None else f"{value:.3g}" for name, value in run["ms"].items()}
+def _row(run: ryzen_demo.Run) -> dict[str, str]:
+    right = run.mean_top1
+    ms = {name: "-" if value is None else f"{value:.3g}" for name, value in run.ms.items()}
     return {
-        "run": run["run"],
-        "SQNR dB": _sqnr(run),
+        "run": run.run,
+        "SQNR dB": _sqnr(run.sqnr_db),
         "top-1": "-" if right is None else f"{right:.1%}",
-        "samples": str(run["samples"]),
+        "samples": str(run.samples),
         **{f"{name} ms": value for name, value in ms.items()},
-        "n": str(run["runs"]),
-        "warm-up": str(run["warmup"]),
+        "n": str(run.runs),
+        "warm-up": str(run.warmup),
     }

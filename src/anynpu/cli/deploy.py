@@ -56,7 +56,13 @@ def deploy(asked: Deploy) -> int:
         refuse_unused(
             click.get_current_context(), "a volume takes a copy of the file", "chip", "probe", "address", "timeout"
         )
-        done = _to_volume(Path(via.removeprefix(VOLUME)), asked)
+        folder = Path(via.removeprefix(VOLUME))
+        image = find_image(asked.tree, volume.kinds(folder), asked.image)
+        volume.check(folder, image)
+        command = probe.shown(["cp", str(image), str(folder / image.name)])
+        if not asked.dry_run:
+            volume.copy(folder, image)
+        done = Done(str(image), [command])
     elif via in probe.PROGRAMMERS:
         done = _through_probe(probe.PROGRAMMERS[via], asked)
     else:
@@ -71,15 +77,6 @@ def deploy(asked: Deploy) -> int:
         if not asked.dry_run:
             click.echo(f"{done.image} is on the board")
     return 0
-
-
-def _to_volume(folder: Path, asked: Deploy) -> Done:
-    image = find_image(asked.tree, volume.kinds(folder), asked.image)
-    volume.check(folder, image)
-    command = probe.shown(["cp", str(image), str(folder / image.name)])
-    if not asked.dry_run:
-        volume.copy(folder, image)
-    return Done(str(image), [command])
 
 
 def _through_probe(programmer: probe.Programmer, asked: Deploy) -> Done:

@@ -57,7 +57,7 @@ def detect(asked: Detect) -> int:
     with opened(asked.artifact, "detect", asked) as model:
         wanted = class_numbers(asked.classes, model.card.labels) if asked.classes is not None else ()
         detector = Detector(model, Threshold(asked.conf, asked.iou, classes=wanted))
-        detector.layout  # noqa: B018  # a model that is no detector is refused before anything is read
+        detector.layout  # noqa: B018  # a model that is not a detector is refused before anything is read
         tally = _Tally([])
         for item in items:
             for shot in _shots(detector, item, len(items) == 1):
@@ -114,10 +114,15 @@ class Shot:
 
 
 def _items(asked: Detect) -> Iterator[Item]:
-    """Yields what the arguments name, folders opened up; what is not there is said before anything runs."""
+    """Yields what the arguments name, folders opened up; what is missing is reported before anything runs."""
     for source in asked.sources:
         if source.startswith(CAMERA):
-            yield _camera(source, asked)
+            number = source.removeprefix(CAMERA)
+            if not number.isdecimal():
+                raise ConfigError(f"{source}: a camera has a number", "camera:0 is the first")
+            if asked.json and asked.frames is None:
+                raise ConfigError("a camera does not end, and JSON is written at the end", "give --frames N")
+            yield Item(f"camera-{number}", camera=int(number), frames=asked.frames)
             continue
         path = Path(source)
         if path.is_dir():
@@ -141,15 +146,6 @@ def _distinct(items: list[Item]) -> list[Item]:
         count = seen[item.name]
         named.append(item if count == 1 else replace(item, name=f"{count}-{item.name}"))
     return named
-
-
-def _camera(source: str, asked: Detect) -> Item:
-    number = source.removeprefix(CAMERA)
-    if not number.isdecimal():
-        raise ConfigError(f"{source}: a camera has a number", "camera:0 is the first")
-    if asked.json and asked.frames is None:
-        raise ConfigError("a camera does not end, and JSON is written at the end", "give --frames N")
-    return Item(f"camera-{number}", camera=int(number), frames=asked.frames)
 
 
 def _check_output(folder: Path | None, items: list[Item], overwrite: bool) -> None:

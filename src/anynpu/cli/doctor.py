@@ -94,7 +94,7 @@ def _show(told: Examination, everything: bool) -> None:
 
 
 def _line(finding: Finding, width: int, everything: bool) -> None:
-    """Prints what was found; the sentence says what ought to be, so one that holds is told only when asked for."""
+    """Prints what was found; the sentence says what ought to be, so one that holds is printed only when asked for."""
     result = finding.result
     status = f"{result.status:<8}"
     shown = status if os.environ.get("NO_COLOR") else click.style(status, fg=COLOURS[result.status])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import click
 import numpy as np
@@ -179,7 +179,7 @@ def _vector_row(name: str, row: Array) -> dict[str, str]:
     return {"input": name, "width": str(len(row)), "length": f"{np.linalg.norm(row):.4f}", "begins": start}
 
 
-def _write_vectors(path: Path, names: Sequence[str], vectors: Array, space: Mapping[str, Any]) -> None:
+def _write_vectors(path: Path, names: Sequence[str], vectors: Array, space: Mapping[str, object]) -> None:
     stream = io.BytesIO()
     if path.suffix == ".npz":
         np.savez(stream, vectors=vectors, names=np.asarray(names, np.str_), space=schema.canonical_json(space))
@@ -190,7 +190,7 @@ def _write_vectors(path: Path, names: Sequence[str], vectors: Array, space: Mapp
     write_whole(path, stream.getvalue())
 
 
-def _echo(kind: str, record: Mapping[str, Any]) -> None:
+def _echo(kind: str, record: Mapping[str, object]) -> None:
     click.echo(as_json({"schema_version": 1, "kind": kind, **record}), nl=False)
 
 
@@ -348,6 +348,14 @@ def _zero_shot(model: Model, labels: tuple[str, ...], asked: Classify) -> ZeroSh
         return ZeroShot.of(ImageTower(model), TextTower(texts), labels, asked.template)
 
 
-def _best(row: Array, labels: Sequence[str], top: int) -> list[dict[str, Any]]:
+class Guess(TypedDict):
+    """A class and how probable it is."""
+
+    label: str
+    index: int
+    probability: float
+
+
+def _best(row: Array, labels: Sequence[str], top: int) -> list[Guess]:
     order = np.argsort(-row, kind="stable")[:top]
     return [{"label": labels[index], "index": int(index), "probability": float(row[index])} for index in order]

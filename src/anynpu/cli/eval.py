@@ -144,7 +144,7 @@ def _evaluated(path: Path, asked: Eval) -> Evaluated:
     task, tokenizer = asked.task, asked.tokenizer
     kind = cards.of(artifact, task, tokenizer).card.kind if artifact.manifest.task or task else ARRAYS
     if kind != "detect":
-        asked.refuse_unused("the model is no detector", "conf", "iou")
+        asked.refuse_unused("the model is not a detector", "conf", "iou")
     if kind != ARRAYS and asked.preprocess:
         raise ConfigError("-P: the card says how images become inputs", "change the card, or give one with --task")
     if kind == ARRAYS or (kind == "classify" and _is_arrays(asked.data)):
@@ -185,13 +185,9 @@ def _classes(artifact: Artifact, model: Model, asked: Eval, progress: Progress) 
     found = judge(reader)
     reader.require()
     labels = [numbers[folder.labels[at]] for at in reader.read]
-    return replace(evaluate.classified(found, _whole(labels)), failed=reader.failed), notes
-
-
-def _whole(values: Sequence[int]) -> Any:
     import numpy as np
 
-    return np.asarray(values, np.int64)
+    return replace(evaluate.classified(found, np.asarray(labels, np.int64)), failed=reader.failed), notes
 
 
 def _zero_shot(artifact: Artifact, model: Model, asked: Eval, progress: Progress) -> tuple[Outcome, list[str]]:
@@ -225,7 +221,7 @@ def _boxes(artifact: Artifact, model: Model, asked: Eval, progress: Progress) ->
     data = read_annotations(asked.annotations)
     data = replace(data, images=data.images[: asked.limit])
     detector = Detector(model, Threshold(asked.conf, asked.iou, multi_label=asked.multi_label))
-    detector.layout  # noqa: B018  # a model that is no detector is refused before anything is read
+    detector.layout  # noqa: B018  # a model that is not a detector is refused before anything is read
     notes = _images_apart(artifact, model, _present(folder, data), asked)
     outcome = evaluate.detected(detector, folder, data, asked.rename, progress)
     if asked.multi_label:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from anynpu.cli.table import print_table
-from anynpu.records.eval import Against, ClassFigures, EvalRecord
+from anynpu.records.eval import ClassFigures, EvalRecord
 from anynpu.records.shared import Figure
 from anynpu.report.figures import versions_text
 
@@ -32,7 +32,12 @@ def show(record: EvalRecord) -> None:
     if record.data and record.data.failed:
         click.echo(f"note: {len(record.data.failed)} {record.unit} could not be scored and are left out")
     if record.against is not None:
-        _show_against(record.against)
+        other = record.against
+        click.echo(f"against {other.path}, {other.executed}: {_bracketed(other.score, other.low, other.high)}")
+        if change := other.difference:
+            shown = f"{change.value:+.4f} [{change.low:+.4f}, {change.high:+.4f}]"
+            click.echo(f"difference {shown}, p = {other.p_value:.2g} ({other.test})")
+        click.echo(f"verdict: {other.verdict}")
 
 
 def _number(value: float | None) -> str:
@@ -51,11 +56,3 @@ def _class_row(row: ClassFigures) -> dict[str, str]:
 
 def _bracketed(score: float | None, low: float | None, high: float | None) -> str:
     return f"{_number(score)} [{_number(low)}, {_number(high)}]"
-
-
-def _show_against(other: Against) -> None:
-    click.echo(f"against {other.path}, {other.executed}: {_bracketed(other.score, other.low, other.high)}")
-    if change := other.difference:
-        shown = f"{change.value:+.4f} [{change.low:+.4f}, {change.high:+.4f}]"
-        click.echo(f"difference {shown}, p = {other.p_value:.2g} ({other.test})")
-    click.echo(f"verdict: {other.verdict}")

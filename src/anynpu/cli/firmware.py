@@ -54,7 +54,12 @@ def firmware(asked: Firmware) -> int:
             )
         others = ("output", "vectors", "count", "compiled", "overwrite")
         refuse_unused(click.get_current_context(), "without -b the boards are listed", *others)
-        return _list_boards(asked.format)
+        rows = [{"board": b.name, "what": b.title, "model": b.engine} for b in BOARDS.values()]
+        if asked.format == "json":
+            click.echo(as_json({"schema_version": 1, "kind": "boards", "boards": rows}), nl=False)
+        else:
+            print_table(rows)
+        return 0
     if artifact is None:
         raise ConfigError("no artifact is named", "name the folder of one chip, such as out/cortex-m4")
     out = asked.output or Path(f"firmware-{board}")
@@ -84,15 +89,6 @@ def write_tree(files: Mapping[str, bytes], out: Path, overwrite: bool) -> Path |
             shutil.rmtree(fresh, ignore_errors=True)
 
 
-def _list_boards(format: str) -> int:
-    rows = [{"board": b.name, "what": b.title, "model": b.engine} for b in BOARDS.values()]
-    if format == "json":
-        click.echo(as_json({"schema_version": 1, "kind": "boards", "boards": rows}), nl=False)
-    else:
-        print_table(rows)
-    return 0
-
-
 def _show(project: Project, out: Path, format: str) -> None:
     if format == "json":
         click.echo(as_json({**project.report, "output": str(out), "files": list(project.files)}), nl=False)
@@ -101,6 +97,6 @@ def _show(project: Project, out: Path, format: str) -> None:
     click.echo(f"{report['model']} for {project.board.title}")
     arena = f"arena {report['arena_bytes']} bytes, " if report["arena_bytes"] else ""
     click.echo(f"{arena}{report['vectors']} known answers, {len(project.files)} files")
-    for note in report["notes"]:
+    for note in project.notes:
         click.echo(note)
     click.echo(f"next: {out / 'README.md'}")

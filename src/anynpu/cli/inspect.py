@@ -210,7 +210,7 @@ def show(asked: Show) -> int:
     if strict and (layers or stream or not is_cix):
         raise ConfigError("--strict is for .cix files", "name one, or leave it out")
     if subject and (layers or stream or is_cix or Path(subject).is_dir()):
-        refuse_unused(ctx, f"{subject} is no model to import", *MODEL_FLAGS)
+        refuse_unused(ctx, f"{subject} is not a model to import", *MODEL_FLAGS)
     if subject or layers or stream:
         refuse_unused(ctx, f"{subject or '.'} is shown", "model")
     if stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import json
 import os
@@ -37,7 +38,6 @@ VERBS = {
         "Judge two artifacts or benches: outputs, latency, accuracy; better, worse or the same.",
     ),
     "bench": ("bench", "Measure latency you can trust: an artifact, a board or a server."),
-    "unpu-bench": ("unpu_bench", "Build by µNPU-Bench's command line: formats, hardware and flags with underscores."),
     "regress": ("regress", "Keep a ledger of results and say what a new toolchain version made worse."),
     "sweep": ("sweep", "Build every combination of models, chips and options; show which are worth having."),
     "report": ("report", "Write the report of a record: a page, Markdown or JUnit; print the form of records."),
@@ -83,7 +83,7 @@ class Verbs(click.Group):
             formatter.write_dl([(name, help) for name, (_, help) in VERBS.items()])
         if others := _plugged():
             with formatter.section("Verbs of plug-ins"):
-                formatter.write_dl([(name, package) for name, package in others.items()])
+                formatter.write_dl(list(others.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -95,12 +95,25 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
 
+@functools.cache
 def _plugged() -> dict[str, str]:
-    """Returns the verbs that other packages add, with the package that gives each."""
+    """Returns the verbs that plug-ins add, with what the help says of each; none is imported for it."""
     from importlib.metadata import entry_points
 
-    points = entry_points(group="anynpu.verbs")
-    return {point.name: f"from {point.dist.name}" if point.dist else "" for point in points if point.name not in VERBS}
+    points = [point for point in entry_points(group="anynpu.verbs") if point.name not in VERBS]
+    return {point.name: _said_of(point.module, point.dist.name if point.dist else "") for point in points}
+
+
+def _said_of(module: str, package: str) -> str:
+    """Returns the first line of a module of ours, or the package that a verb comes from."""
+    if package != "anynpu":
+        return f"from {package}" if package else ""
+    import ast
+    from importlib.util import find_spec
+
+    spec = find_spec(module)
+    source = Path(spec.origin).read_text("utf-8") if spec is not None and spec.origin else ""
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 def _plugged_command(name: str) -> click.Command:
@@ -142,7 +155,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     signal.signal(signal.SIGTERM, _terminate)
-    _open_streams()
+    # Somewhere to write when the shell closed stdout or stderr (`>&-`)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # open to the very end
     # `-m package.module:factory` means a module of the working folder too; last, so that it hides nothing.
     sys.path.append(str(Path.cwd()))
     with shown_streams():
@@ -192,13 +208,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: Any, 
         click.echo(f"warning: {message}", err=True)
     else:
         _SHOW_FOREIGN(message, category, *where, **more)
-
-
-def _open_streams() -> None:
-    """Gives Python somewhere to write when the shell closed stdout or stderr (`>&-`)."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  # open to the very end
 
 
 def _drop_stdout() -> None:

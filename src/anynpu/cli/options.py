@@ -15,6 +15,7 @@ from anynpu.errors import ConfigError
 from anynpu.measure.threshold import setting_of
 from anynpu.measure.verify import Gate
 from anynpu.pipeline.request import Request, parse_share
+from anynpu.schema import Json
 from anynpu.source.load import FORMS, ModelSource, as_text
 from anynpu.tasks.images import Preprocess
 
@@ -37,7 +38,7 @@ class ModelFlags:
     )
     ckpt: str = flag("Checkpoint of a PyTorch model: a state dict, or a dict that holds one.", "", metavar="FILE")
     trust_checkpoint: bool = flag("Unpickle the checkpoint. It can run any code: only your own.", False)
-    arg: Mapping[str, Any] = table(
+    arg: Mapping[str, Json] = table(
         "Constructor argument of a PyTorch model. Repeat for more.", "--arg", lambda name, text: literal(text)
     )
     shape: Mapping[str, tuple[int, ...]] = table(
@@ -49,7 +50,7 @@ class ModelFlags:
     )
     channels: Mapping[str, str] = table("Colour order of an image input.", "--channels", metavar="NAME=RGB")
     output_names: tuple[str, ...] = flag("Names for the outputs of a PyTorch model.", (), metavar="A,B", type=Names())
-    fix: Mapping[str, Any] = table(
+    fix: Mapping[str, Json] = table(
         "Value of an input of an ONNX file that never changes: sr=16000. Repeat for more.", "--fix"
     )
     config: Path | None = flag("TOML file with any of these settings.", None, "-c")
@@ -98,7 +99,7 @@ class DataFlags:
     )
     task: str = flag("What the model is for: yolov8, clip-text, ... or card.toml.", "", metavar="CARD")
     tokenizer: str = flag("The tokenizer of a task that reads text.", "", metavar="FILE")
-    option: Mapping[str, Any] = table(
+    option: Mapping[str, Json] = table(
         "Option of a compiler: method=mse, activations=int16, vela.optimise=size, ...", "-O"
     )
 
@@ -142,7 +143,7 @@ class GateFlags:
 
 
 def distinct(texts: str | Sequence[str]) -> tuple[str, ...]:
-    """Returns the names in texts that commas separate, each once; one that is named twice is said."""
+    """Returns the names in texts that commas separate, each once; one that is named twice gets a note."""
     parts = [texts] if isinstance(texts, str) else texts
     names = [name.strip() for text in parts for name in text.split(",") if name.strip()]
     for name in dict.fromkeys(names):

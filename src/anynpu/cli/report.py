@@ -60,7 +60,7 @@ def report(asked: Report) -> int:
         raise ConfigError("no record is named", "give RECORD.json, or --schema KIND")
     if output == "-" and asked.json:
         raise ConfigError(
-            "-o - prints the report itself, which is no JSON", "leave out -f json, or name a file with -o"
+            "-o - prints the report itself, which is not JSON", "leave out -f json, or name a file with -o"
         )
     render, ending = FORMS[asked.form]
     data, note = read(record)

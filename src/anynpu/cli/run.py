@@ -6,7 +6,6 @@ import io
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -30,7 +29,7 @@ from anynpu.tensors import Array
 
 ON_BOARD = "anynpu.on_board"
 MOST_ROWS = 40
-STRICT_HELP = "Refuse a .cix file whose container says other than its program; else a warning."
+STRICT_HELP = "Refuse a .cix file whose container contradicts its program; by default a warning."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +72,7 @@ def run(asked: Run) -> int:
     """Run an artifact on one input, or several, and show what comes out.
 
     Arrays are in the layout of the model that the artifact was built from, as for `anynpu build --data`, or in the one
-    that `anynpu show` prints; what is moved is said. Real numbers are quantised by the input's own scale and zero
+    that `anynpu show` prints; a note names what is moved. Real numbers are quantised by the input's own scale and zero
     point; integers of the input's own type are taken as they are. Outputs are real numbers. A runtime that may leave
     operators to the CPU tells at the end which ran on the NPU.
 
@@ -94,12 +93,18 @@ def run(asked: Run) -> int:
         packed = io.BytesIO()
         np.savez(packed, **real)  # type: ignore[arg-type]  # numpy types the keywords as its own options
         write_whole(asked.output, packed.getvalue())
-    more: dict[str, Any] = {"versions": versions} if versions else {}
+    more: dict[str, object] = {"versions": versions} if versions else {}
     more |= {"memory": session.board.memory()} if session.board else {}
     more |= {"notes": notes} if notes else {}
-    if found := receipt(session.placement):
-        more["receipt"] = found
-    _show_outputs(asked.format, session.executed, real, more, len(feed.samples))
+    placed = receipt(session.placement)
+    more |= {"receipt": placed} if placed else {}
+    if asked.json:
+        _echo_record(session.executed, real, len(feed.samples), more)
+    else:
+        click.echo(f"executed: {session.executed}{figures.versions_text(versions)}")
+        _show_outputs(real, len(feed.samples))
+        for line in lines(placed) if placed else ():
+            click.echo(line)
     for note in () if asked.quiet else notes:
         click.echo(f"note: {note}", err=True)
     return 0
@@ -116,13 +121,13 @@ def open_on(artifact: Artifact, asked: OnDevice) -> Session:
     return open_session(artifact, asked.device, asked.store(), asked.timeout)
 
 
-def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[str, Any], samples: int) -> None:
-    if format == "json":
-        values = {name: {"shape": list(a.shape), "values": a.ravel().tolist()} for name, a in real.items()}
-        record = {"schema_version": 1, "kind": "run", "executed": what, "samples": samples, "outputs": values}
-        click.echo(as_json(to_dict({**record, **more})), nl=False)
-        return
-    click.echo(f"executed: {what}{figures.versions_text(more.get('versions'))}")
+def _echo_record(executed: str, real: Mapping[str, Array], samples: int, more: Mapping[str, object]) -> None:
+    values = {name: {"shape": list(a.shape), "values": a.ravel().tolist()} for name, a in real.items()}
+    record = {"schema_version": 1, "kind": "run", "executed": executed, "samples": samples, "outputs": values}
+    click.echo(as_json(to_dict({**record, **more})), nl=False)
+
+
+def _show_outputs(real: Mapping[str, Array], samples: int) -> None:
     rows = [
         {**({"sample": str(at)} if samples > 1 else {}), **_row(name, part)}
         for at in range(samples)
@@ -132,8 +137,6 @@ def _show_outputs(format: str, what: str, real: dict[str, Array], more: Mapping[
     print_table(rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
         click.echo(f"{len(rows) - MOST_ROWS} more rows are not shown; -o writes all of them")
-    for line in lines(more["receipt"]) if "receipt" in more else ():
-        click.echo(line)
 
 
 def _row(name: str, a: Array) -> dict[str, str]:

@@ -7,7 +7,7 @@ import shutil
 import signal
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -240,7 +240,7 @@ def _named(text: str) -> tuple[str, Path]:
     return name, Path(path)
 
 
-def _by_model(flag: str, texts: Sequence[str], names: Mapping[str, Any]) -> dict[str, str]:
+def _by_model(flag: str, texts: Sequence[str], names: Collection[str]) -> dict[str, str]:
     """Returns a flag's value for every model: one for all, or NAME=VALUE for some."""
     values: dict[str, str] = {}
     plain: list[str] = []

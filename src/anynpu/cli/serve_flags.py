@@ -23,7 +23,7 @@ class ModelFlags:
     task: tuple[str, ...] = flag("What a model is for; or NAME=CARD.", (), metavar="CARD")
     tokenizer: tuple[str, ...] = flag("Of --task; or NAME=FILE [BPE_PATH].", (), metavar="FILE")
     channels: str | None = flag("Of a bare .cix file.", None, type=CHANNELS)
-    strict: bool = flag("Refuse a .cix file whose container says other than its program.", False)
+    strict: bool = flag("Refuse a .cix file whose container contradicts its program.", False)
     fallback: tuple[str, ...] = flag(
         "Answer from this CPU twin while the device is wrong or gone; cpu finds it beside the artifact. Or NAME=PATH.",
         (),

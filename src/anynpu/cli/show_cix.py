@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
@@ -16,6 +15,7 @@ from anynpu.records.parts import as_json
 from anynpu.report.figures import kib
 from anynpu.runtime.noe.artifact import manifest_of
 from anynpu.runtime.noe.cix import Cix, CixTensor, read_cix
+from anynpu.schema import JsonObject
 from anynpu.tensors import TensorSpec
 
 
@@ -62,7 +62,7 @@ def _row(kind: str, tensor: CixTensor, spec: TensorSpec) -> dict[str, str]:
     }
 
 
-def _record(path: Path, cix: Cix, manifest: Manifest) -> dict[str, Any]:
+def _record(path: Path, cix: Cix, manifest: Manifest) -> JsonObject:
     tensors = [
         {
             **{"kind": kind, "index": tensor.index, "nbytes": tensor.nbytes},

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from anynpu.api.result import Build as Built
 from anynpu.cli import options
 from anynpu.cli.command import refuse_unused
 from anynpu.cli.flags import pairs
@@ -18,7 +19,12 @@ from anynpu.cli.table import print_table
 from anynpu.cli.verb import Common, flag, verb
 from anynpu.errors import ConfigError
 from anynpu.files import write_whole
-from anynpu.pipeline.sweep import CELLS, RECORD, Sweep, local, on_cluster
+from anynpu.pipeline.build import build
+from anynpu.pipeline.preview import Silent
+from anynpu.pipeline.search import Search
+from anynpu.pipeline.search import search as run_search
+from anynpu.pipeline.sweep import CELLS, RECORD, Cell, Sweep, local, on_cluster
+from anynpu.pipeline.sweep import row as row_of
 from anynpu.pipeline.sweep import sweep as run_sweep
 from anynpu.records.parts import as_json
 from anynpu.records.sweep import SweepRecord, SweepRow
@@ -26,6 +32,9 @@ from anynpu.report.figures import decibel, kib, percent
 from anynpu.report.html import render
 from anynpu.schema import to_dict
 from anynpu.source.load import ModelSource
+
+BEST = "best"
+"""Where a search puts the best build of each chip."""
 
 
 def _alternatives(texts: Sequence[str], stated: Mapping[str, object] | None) -> dict[str, object]:
@@ -49,6 +58,12 @@ class Where(Common):
     output: str = flag("Where results go; a sweep that stopped goes on from there.", "", "-o", metavar="FOLDER")
     jobs: int | None = flag("Builds at once [number of processors].", None, "-j", least=1, most=256)
     cluster: str = flag("Build on a Dask cluster: tcp://scheduler:8786.", "", metavar="ADDRESS")
+    search: float | None = flag(
+        "Not every combination: search all options of the quantiser for so long, from the best so far.",
+        None,
+        metavar="MINUTES",
+    )
+    qat: bool = flag("With --search: try training too (minutes a build).", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,23 +95,35 @@ def sweep(asked: SweepAsked) -> int:
     one that fails does not stop the others, and one that is done is not done again. The front is drawn by accuracy,
     latency estimate and memory.
 
+    With --search the options need not be named: range method, rounding, equalisation, bits, single tensors in 16 bits
+    and whatever else a chip's compiler has are tried, one step from the best so far, for as many minutes as you give.
+    -O then says what an option may be: -O activations=int8 keeps to 8 bits. The best build of each chip is in best/.
+
     \b
     anynpu sweep -m zoo:kws -m zoo:resnet8 -t tflm,ethos-u55-128 -O method=minmax,mse -o sweep
+    anynpu sweep -m net.onnx -t cpu,tflite --data photos/ --search 10 -o search
     anynpu sweep -c sweep.toml -o sweep --cluster tcp://scheduler:8786
     """
     if asked.cluster:
         refuse_unused(click.get_current_context(), "the cluster decides how many builds run at once", "jobs")
-    wanted = _wanted(asked)
+        if asked.search is not None:
+            raise ConfigError("a search builds on this machine", "leave --cluster or --search out")
+    wanted, jobs = _wanted(asked), asked.jobs or os.cpu_count() or 1
+    searched = None if asked.search is None else Search(wanted, asked.search, jobs, asked.qat)
+    if searched is None:
+        asked.refuse_unused("it goes with --search", "qat", hint="`anynpu build --qat` trains one build")
     if asked.plan:
-        return _plan(wanted, asked.format)
+        return _plan(wanted.cells() if searched is None else searched.first_steps(), asked.format)
     if not asked.output:
         raise ConfigError("no output folder is named", "give -o FOLDER")
     out = Path(asked.output)
     _check_folder(out)
-    runner = on_cluster(asked.cluster) if asked.cluster else local(asked.jobs or os.cpu_count() or 1)
-    heard = _silent if asked.quiet else _say
-    found = run_sweep(wanted, out, asked.store(), runner, heard)
-    _write(out, found)
+    if searched is not None:
+        found = _search(searched, out, asked)
+    else:
+        runner = on_cluster(asked.cluster) if asked.cluster else local(jobs)
+        found = run_sweep(wanted, out, asked.store(), runner, _silent if asked.quiet else _say)
+        _write(out, found)
     if asked.json:
         click.echo(as_json(to_dict(found)), nl=False)
     else:
@@ -104,6 +131,29 @@ def sweep(asked: SweepAsked) -> int:
     if not asked.quiet:
         click.echo(f"report: {out / 'report.html'}", err=True)
     return found.exit_status
+
+
+def _search(searched: Search, out: Path, asked: SweepAsked) -> SweepRecord:
+    """Searches, with the table and the page rewritten after every build, and keeps the best build of each chip."""
+
+    def say(row: SweepRow, tried: int, seconds: float) -> None:
+        if not asked.quiet:
+            clock = f"{seconds / 60:.1f} of {searched.minutes:g} min"
+            click.echo(f"{tried}  {clock}  {row.title}: {_outcome(row)}", err=True)
+
+    store = asked.store()
+    for found in run_search(searched, out, store, local(searched.jobs), say):
+        _write(out, found)
+    for folder, request in searched.best_of(found).items():
+        Built(build(request, store, Silent())).save(out / BEST / folder, overwrite=True)
+    return found
+
+
+def _outcome(row: SweepRow) -> str:
+    """Returns what a build came to, in a few words."""
+    if row.error or row.sqnr_db is None:
+        return f"{row.status}: {row.error}" if row.error else row.status
+    return f"{percent(row.score)}, {row.sqnr_db:.1f} dB" if row.score is not None else f"{row.sqnr_db:.1f} dB"
 
 
 def _check_folder(out: Path) -> None:
@@ -129,21 +179,15 @@ def _text(value: str | int | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _plan(wanted: Sweep, format: str) -> int:
-    cells = [
-        {"model": c.request.source.model, "chip": c.chip, "options": _options(c.request.options)}
-        for c in wanted.cells()
-    ]
+def _plan(planned: Sequence[Cell], format: str) -> int:
+    rows = [row_of(cell) for cell in planned]
+    cells = [{"model": each.model, "chip": each.chip, "options": each.option_text or "-"} for each in rows]
     if format == "json":
         click.echo(as_json({"schema_version": 1, "kind": "sweep-plan", "cells": cells}), nl=False)
     else:
         print_table(cells)
         click.echo(f"{len(cells)} combinations")
     return 0
-
-
-def _options(chosen: Mapping[str, object]) -> str:
-    return " ".join(f"{name}={value}" for name, value in chosen.items()) or "-"
 
 
 def _silent(row: SweepRow, done: int, total: int) -> None:
@@ -175,9 +219,15 @@ def _show(record: SweepRecord) -> None:
             for row in record.rows
         ]
     )
-    click.echo("* on the front of accuracy, latency estimate and memory: nothing else is as good in all three")
+    click.echo("* on the front of accuracy, latency estimate and memory: nothing else is as good in all")
     for note in record.notes:
         click.echo(note)
+    for row in record.rows:
+        if row.best:
+            start = next(each for each in record.rows if (each.model, each.chip) == (row.model, row.chip))
+            gain = "" if start is row else f"; {start.option_text or 'the default'}: {_outcome(start)}"
+            said = f"{row.option_text or 'the default'}: {_outcome(row)}{gain}"
+            click.echo(f"best of {row.model} on {row.chip}: {said}")
     for row in record.rows:
         if row.error:
             click.echo(f"{row.model} {row.chip} {row.option_text or '-'}: {row.error}")
@@ -188,6 +238,8 @@ def _write(out: Path, record: SweepRecord) -> None:
     text = io.StringIO()
     writer = csv.DictWriter(text, [column.name for column in fields(SweepRow)])
     writer.writeheader()
-    writer.writerows({**vars(row), "options": row.option_text or "-"} for row in record.rows)
+    for row in record.rows:
+        options = " ".join(f"{name}={value}" for name, value in (row.options or {}).items())
+        writer.writerow({**vars(row), "options": options or "-"})
     write_whole(out / "sweep.csv", text.getvalue())
     write_whole(out / "report.html", render(record))

@@ -1,4 +1,7 @@
-"""anynpu unpu-bench: the command line of µNPU-Bench, served by our pipeline."""
+"""Build by µNPU-Bench's command line: formats, hardware and flags with underscores.
+
+A verb by entry point, as those of other packages are: nothing in `main.py` names it.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,14 @@ from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
-from anynpu.pipeline.unpu_flags import BIT_WIDTH, BITS, FORMATS, INSTEAD, parse_formats, settings
+from anynpu.pipeline.unpu_flags import BIT_WIDTH, BITS, FORMATS, INSTEAD, parse_formats, settings, spelled_here
 from anynpu.pipeline.unpu_flags import flags as unpu_flags
 from anynpu.pipeline.unpu_source import LAYOUTS, Named, layouts, names, shapes
 from anynpu.pipeline.unpu_source import source as model_source
 from anynpu.records.build import BuildRecord
 from anynpu.records.parts import as_json
 from anynpu.report.figures import chip_row, table_notes
-from anynpu.schema import to_dict
+from anynpu.schema import JsonObject, to_dict
 from anynpu.store import Store
 
 LISTS = (
@@ -249,7 +252,9 @@ def unpu_bench(**values: Any) -> int:
     try:
         return _run(_asked(**values))
     except AnyNpuError as error:
-        raise _in_own_flags(error) from error.__cause__
+        if here := spelled_here(f"{error.message} {error.hint}"):
+            error.hint = f"{error.hint}; {here}" if error.hint else here
+        raise
 
 
 def _run(asked: UnpuBench) -> int:
@@ -276,7 +281,8 @@ def _run(asked: UnpuBench) -> int:
             click.echo(f"anynpu: {line}", err=True)
         result = run_build(request, store, watcher)
     rows, files = bench.deliver(result, pairs, asked.model_name)
-    return _finish(result, rows, files, bench.record(rows, asked.model_name, said), asked)
+    data, status = bench.record(rows, asked.model_name, said), bench.exit_status(rows)
+    return _finish(result, rows, files, data, status, asked)
 
 
 def _request(
@@ -311,7 +317,8 @@ def _finish(
     result: BuildResult,
     rows: Sequence[bench.Row],
     files: Mapping[str, bytes],
-    data: dict[str, Any],
+    data: JsonObject,
+    exit_status: int,
     asked: UnpuBench,
 ) -> int:
     """Writes the output folder, prints the closing table and returns the exit status."""
@@ -329,7 +336,7 @@ def _finish(
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     if not asked.quiet:
         click.echo(f"report: {out / 'report.html'}", err=True)
-    return int(data["exit_status"])
+    return exit_status
 
 
 def _tell_logs(result: BuildResult, store: Store) -> None:
@@ -356,8 +363,10 @@ def _print(rows: Sequence[bench.Row], built: BuildRecord, name: str) -> None:
     for note in (*table_notes(built.chips), *built.notes):
         click.echo(note)
     for row in rows:
-        for line in _complaint(row):
-            click.echo(bench.in_own_flags(line))
+        lines = _complaint(row)
+        here = spelled_here(" ".join(lines))
+        for line in (*lines, f"  {here}") if here else lines:
+            click.echo(line)
 
 
 def _complaint(row: bench.Row) -> list[str]:
@@ -368,9 +377,3 @@ def _complaint(row: bench.Row) -> list[str]:
         more = [*getattr(row.error, "findings", ()), *(f"| {x}" for x in getattr(row.error, "last_lines", ()))]
         return [f"{what}: {row.error.message}{hint}", *(f"  {line}" for line in more)]
     return [f"{what}: {row.result.verdict}"] if row.result and row.result.verdict else []
-
-
-def _in_own_flags(error: AnyNpuError) -> AnyNpuError:
-    error.message, error.hint = bench.in_own_flags(error.message), bench.in_own_flags(error.hint)
-    error.args = (error.message, *error.args[1:])
-    return error

@@ -125,7 +125,7 @@ class Writes(Common):
 
 
 CONFIG, ORIGINS = "config", "origins"
-"""The field that names a configuration file, and the one that is told where every setting came from."""
+"""The field that names a configuration file, and the one that gets the origin of every setting."""
 
 
 def verb(
@@ -177,7 +177,7 @@ def filled(form: type[P], file: type[Any], values: dict[str, Any]) -> P:
     return form(**values)
 
 
-def _settings(file: type[Any], path: Path) -> dict[str, Any]:
+def _settings(file: type[Any], path: Path) -> dict[str, object]:
     """Returns what a configuration file says."""
     shared = {each.name for each in dataclasses.fields(Common)}
     names = [each.name for each in dataclasses.fields(file) if "click" in each.metadata and each.name not in shared]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from anynpu import elf
 from anynpu.artifact import MANIFEST
 from anynpu.errors import ConfigError, IntegrityError
 
 BUILD = "build"
-MAGIC = {".elf": b"\x7fELF", ".uf2": b"UF2\n", ".hex": b":"}
+MAGIC = {".elf": elf.MAGIC, ".uf2": b"UF2\n", ".hex": b":"}
 
 
 def find_image(where: Path, kinds: Sequence[str], named: Path | None = None) -> Path:

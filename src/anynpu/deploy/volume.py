@@ -16,7 +16,7 @@ MARKERS = (UF2, "DETAILS.TXT", "MBED.HTM")
 
 
 def kinds(volume: Path) -> tuple[str, ...]:
-    """Returns the endings that a volume takes; a folder that is no board's volume raises."""
+    """Returns the endings that a volume takes; a folder that is not a board's volume raises."""
     if not volume.is_dir():
         raise DeviceError(
             f"{volume}: no such volume",

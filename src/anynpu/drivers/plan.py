@@ -53,7 +53,7 @@ Tell = Callable[[int, Step], None]
 
 
 def run(steps: Sequence[Step], *, log: Path, tell: Tell, again: str, timeout_s: float = 1800) -> None:
-    """Runs the steps one after the other; each is told before it runs, and the first failure ends the run."""
+    """Runs the steps one after the other; each is printed before it runs, and the first failure ends the run."""
     if missing := need_root(steps):
         raise ConfigError(f"{missing} of {len(steps)} steps need root, and this process is not root", again)
     for number, step in enumerate(steps, 1):

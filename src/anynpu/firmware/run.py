@@ -6,7 +6,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Manifest, Step
@@ -22,6 +21,7 @@ from anynpu.runtime.device.program import Program
 from anynpu.runtime.device.serial_port import SerialPort
 from anynpu.runtime.device.session import BoardSession
 from anynpu.runtime.device.transport import Transport
+from anynpu.schema import JsonObject
 from anynpu.store import Store
 
 FIRMWARE = ("firmware.elf", "firmware")
@@ -45,9 +45,9 @@ class Running:
     footprint: elf.Footprint | None = None
     vector_bytes: int = 0
 
-    def memory(self) -> dict[str, Any]:
-        """Returns what the firmware occupies; known answers in its flash are told apart from what a product needs."""
-        found: dict[str, Any] = {"arena_bytes": self.session.info.arena_bytes}
+    def memory(self) -> JsonObject:
+        """Returns what firmware occupies; known answers in its flash are counted apart from what a product needs."""
+        found: JsonObject = {"arena_bytes": self.session.info.arena_bytes}
         if self.footprint is not None:
             found |= {"known_answer_bytes": self.vector_bytes, **self.footprint.to_json()}
             if self.session.info.has_reference:
@@ -69,12 +69,20 @@ def start(artifact: Artifact, on: str, store: Store, timeout_s: float = 10.0, la
         return Running(session, _labelled(clock, session))
     board = "host" if on == "host" else qemu_board(artifact, on.partition(":")[2])
     built = build(artifact, board, store, layers)
-    line = _line(built, board)
+    if board == "host":
+        line = Program([str(built.main)], built.path, "the firmware built for this host")
+    else:
+        line = qemu.line_to(board.removeprefix("qemu-"), built.main)
     session = BoardSession(artifact, line, timeout_s, fingerprint=fingerprint)
     clock = "wall clock of this host"
     if board != "host":
         clock = "instructions that QEMU executed, not cycles and not time"
-        _refuse_clock(session)
+        # An emulator has no time: firmware that says otherwise must not get its ticks called milliseconds
+        if session.info.tick_hz != 0:
+            session.close()
+            raise DeviceError(
+                f"{session.what}: the emulated board claims a clock of {session.info.tick_hz} Hz", call="info"
+            )
     details = built.manifest.details
     sections = elf.footprint(built.main) if elf.is_elf(built.main) else None
     return Running(session, _labelled(clock, session), sections, details["vector_bytes"])
@@ -83,15 +91,6 @@ def start(artifact: Artifact, on: str, store: Store, timeout_s: float = 10.0, la
 def _labelled(clock: str, session: BoardSession) -> str:
     """Returns the clock with what it does not measure: firmware may have no NPU for a model that is made for one."""
     return f"{clock}; {NO_NPU}" if session.info.has_reference else clock
-
-
-def _refuse_clock(session: BoardSession) -> None:
-    """An emulator has no time: firmware that says otherwise must not get its ticks called milliseconds."""
-    if session.info.tick_hz != 0:
-        session.close()
-        raise DeviceError(
-            f"{session.what}: the emulated board claims a clock of {session.info.tick_hz} Hz", call="info"
-        )
 
 
 def _fingerprint(artifact: Artifact) -> str:
@@ -116,12 +115,6 @@ def qemu_board(artifact: Artifact, machine: str = "") -> str:
             f"QEMU has no board here that runs code for {chip or 'an unknown chip'}", hint="use --on host"
         )
     return fits[0][1]
-
-
-def _line(built: Artifact, board: str) -> Program:
-    if board == "host":
-        return Program([str(built.main)], built.path, "the firmware built for this host")
-    return qemu.line_to(board.removeprefix("qemu-"), built.main)
 
 
 def build(artifact: Artifact, board: str, store: Store, layers: bool = False) -> Artifact:
@@ -161,7 +154,7 @@ def _make(project: Project, out: Path, log: Path, flags: tuple[str, ...]) -> Man
     if not found:
         raise IntegrityError(f"make of board {project.board.name} left no firmware in build/")
     shutil.copy2(found[0], out / found[0].name)
-    details: dict[str, Any] = {"board": project.board.name, "vector_bytes": project.report["vector_bytes"]}
+    details: JsonObject = {"board": project.board.name, "vector_bytes": project.report["vector_bytes"]}
     return Manifest("firmware", found[0].name, fingerprint=project.model.fingerprint, details=details)
 
 

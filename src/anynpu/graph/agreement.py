@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import ModelProto
 
-from anynpu.errors import Unsupported
+from anynpu.errors import IntegrityError, Unsupported
 from anynpu.graph.cost import cost
-from anynpu.graph.run import random_feeds
+from anynpu.graph.run import Session, random_feeds
 from anynpu.graph.shapes import shape_of
 from anynpu.tensors import Array
 
@@ -114,6 +114,28 @@ def disagreement(
             found = Disagreement(name, len(differing), len(feeds), max(differing.values()) / (scale or 1.0))
             worst = max(filter(None, (worst, found)), key=lambda each: (each.differing, each.worst))
     return worst
+
+
+def difference(
+    names: Sequence[str], reference: Run, opened: Callable[[], Run], feeds: Sequence[Feeds], slack: float = 1.0
+) -> str:
+    """Says in which output what `opened` returns differs from the reference, or that it does not run; or nothing."""
+    try:
+        return str(disagreement(names, reference, opened(), feeds, slack) or "")
+    except IntegrityError as error:
+        for feed in feeds:
+            reference(feed)  # raises where the original does not run either
+        return f"it so that it does not run: {error.message}"
+
+
+def executed(feeds: Sequence[Feeds]) -> Callable[[ModelProto, ModelProto], str]:
+    """Returns a function that executes two ONNX models on `feeds` and says in which output they differ, or nothing."""
+
+    def compare(original: ModelProto, changed: ModelProto) -> str:
+        names = [value.name for value in original.graph.output]
+        return difference(names, Session(original).run, lambda: Session(changed).run, feeds)
+
+    return compare
 
 
 def _suspects(

@@ -60,7 +60,13 @@ def cost(model: ModelProto) -> Cost:
     _require_static(graph, shapes)
     constants = constant_names(graph)
     live = [node for node in graph.node if not set(node.output) <= constants]
-    weights = _weights(graph)
+    read = {name for node in graph.node if node.op_type not in _SETTINGS for name in node.input}
+    read |= {node.input[0] for node in graph.node if node.op_type in _SETTINGS}
+    weights = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if tensor.name in read and tensor.data_type not in _NOT_WEIGHTS
+    }
     parameters = _parameters_of(live, graph, weights)
     nodes = tuple(_node_cost(node, count, shapes) for node, count in zip(live, parameters, strict=True))
     return Cost(
@@ -93,16 +99,6 @@ def constant_names(graph: GraphProto) -> set[str]:
         if set(node.input) <= names:
             names |= set(node.output)
     return names
-
-
-def _weights(graph: GraphProto) -> dict[str, TensorProto]:
-    read = {name for node in graph.node if node.op_type not in _SETTINGS for name in node.input}
-    read |= {node.input[0] for node in graph.node if node.op_type in _SETTINGS}
-    return {
-        tensor.name: tensor
-        for tensor in graph.initializer
-        if tensor.name in read and tensor.data_type not in _NOT_WEIGHTS
-    }
 
 
 def _stored_bytes(tensor: TensorProto) -> int:

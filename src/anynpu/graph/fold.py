@@ -21,7 +21,7 @@ _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLi
 _QUANTISED = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 _CONSTANT_VALUES = {"value", "value_int", "value_ints", "value_float", "value_floats"}
 
-_M = TypeVar("_M", NodeProto, onnx.TensorProto, onnx.ValueInfoProto)
+_M = TypeVar("_M", ModelProto, NodeProto, onnx.TensorProto, onnx.ValueInfoProto)
 Arrays = dict[str, np.ndarray]
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -88,8 +88,7 @@ def fold_constants(model: ModelProto) -> ModelProto:
 
     A branch whose condition is known and a loop of a known count are written out.
     """
-    result = ModelProto()
-    result.CopyFrom(model)
+    result = copied(model)
     graph = result.graph
     shapes = static_shapes(graph)
     constants: Arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
@@ -147,18 +146,19 @@ def _span(split: NodeProto, index: np.ndarray | None, constants: Arrays) -> tupl
 
 
 def _replace(graph: GraphProto, nodes: list[NodeProto], tensors: list[onnx.TensorProto]) -> None:
-    nodes, tensors = [_copy(node) for node in nodes], [_copy(tensor) for tensor in tensors]
+    nodes, tensors = [copied(node) for node in nodes], [copied(tensor) for tensor in tensors]
     del graph.node[:]
     graph.node.extend(nodes)
     del graph.initializer[:]
     graph.initializer.extend(tensors)
     names = {tensor.name for tensor in tensors}
-    values = [_copy(value) for value in graph.value_info if value.name not in names]
+    values = [copied(value) for value in graph.value_info if value.name not in names]
     del graph.value_info[:]
     graph.value_info.extend(values)
 
 
-def _copy(message: _M) -> _M:
+def copied(message: _M) -> _M:
+    """Returns a part of a model that can be changed apart from the first."""
     twin = type(message)()
     twin.CopyFrom(message)
     return twin

@@ -63,7 +63,11 @@ class _Reader:
     def settle(self) -> None:
         """Spreads what operators say until nothing new is learned; each round settles at least one tensor."""
         for node in self._nodes:
-            self._anchor(node)
+            if node.op_type in _CHANNELS_FIRST or (node.op_type in _RESIZE and self._resizes_last_two(node)):
+                for name in (node.input[0], node.output[0]):
+                    axes = _AXES.get(len(self._dims.get(name, ())))
+                    if axes:
+                        self._learn(name, axes)
         self._changed = True
         while self._changed:
             self._changed = False
@@ -83,13 +87,6 @@ class _Reader:
         # Two operators that disagree leave the tensor without a layout, rather than with the first one.
         self._known[name] = axes if known is None else _CONFLICT
         self._changed = True
-
-    def _anchor(self, node: NodeProto) -> None:
-        if node.op_type in _CHANNELS_FIRST or (node.op_type in _RESIZE and self._resizes_last_two(node)):
-            for name in (node.input[0], node.output[0]):
-                axes = _AXES.get(len(self._dims.get(name, ())))
-                if axes:
-                    self._learn(name, axes)
 
     def _resizes_last_two(self, node: NodeProto) -> bool:
         """Returns whether a 4-D resize changes exactly axes 2 and 3, which makes them height and width."""

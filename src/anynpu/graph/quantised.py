@@ -45,8 +45,6 @@ _STAYS_POSITIVE = frozenset(
         "Unsqueeze",
     ]
 )
-INTEGER_RULES = ("dynamic-quantisation", "integer-operator")
-"""The findings about models that no converter takes: they are quantised in a way that has no float form here."""
 FLOAT_MODEL = "give the float model that the file was made from"
 
 

@@ -9,24 +9,15 @@ from onnx import ModelProto
 
 from anynpu.errors import IntegrityError, Unsupported, first_line
 from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
+from anynpu.runtime.ort import open_session
 
 
 class Session:
     """One onnxruntime session on the CPU, without onnxruntime's own rewriting of the graph."""
 
     def __init__(self, model: ModelProto) -> None:
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 4
         # The graph itself is under test: ORT's fusions would hide what a rewrite did.
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        try:
-            data = model.SerializeToString()
-            self._session = ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has its own exception types, none public
-            raise IntegrityError(f"onnxruntime does not accept the model: {first_line(error)}") from error
+        self._session = open_session(model.SerializeToString(), threads=1, plain=True, quiet=True)
 
     def run(self, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Returns the outputs for one set of inputs."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
 
+from anynpu import schema
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
 from anynpu.graph.fold import fold_constants, initializer_names, same_nodes, static_shapes
 
@@ -74,8 +74,9 @@ def _apply(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
     inputs = {value.name: value for value in inputs_of(model)}
     for name, shape in shapes.items():
         if name not in inputs:
-            near = difflib.get_close_matches(name, inputs, n=3, cutoff=0.5) or list(inputs)[:5]
-            raise ConfigError(f"the model has no input '{name}'", f"Its inputs: {', '.join(near)}.")
+            raise ConfigError(
+                f"the model has no input '{name}'{schema.near(name, inputs)}", f"its inputs: {', '.join([*inputs][:5])}"
+            )
         if any(isinstance(dim, bool) or int(dim) != dim or dim < 1 for dim in shape):
             raise ConfigError(f"shape of '{name}': every dimension is a whole number above 0, not {list(shape)}")
         _set_shape(inputs[name], [int(dim) for dim in shape])

@@ -10,6 +10,7 @@ import importlib.metadata
 import logging
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ import onnx
 from onnx import ModelProto, ValueInfoProto
 
 from anynpu import tool
+from anynpu.artifact import PassEffect
 from anynpu.errors import IntegrityError, ToolFailed
-from anynpu.graph.agreement import disagreement
-from anynpu.graph.fold import fold_constants, same_nodes
-from anynpu.graph.run import Session, random_feeds
+from anynpu.graph import passes
+from anynpu.graph.agreement import Feeds, executed
+from anynpu.graph.fold import copied, fold_constants, same_nodes
+from anynpu.graph.passes import Pass
+from anynpu.graph.run import random_feeds
 from anynpu.graph.shapes import dtype_of, infer, shape_of
 
 _LOG = logging.getLogger(__name__)
@@ -36,22 +40,32 @@ def tool_versions() -> dict[str, str]:
     return versions
 
 
-def simplify(model: ModelProto) -> ModelProto:
-    """Returns an equal model with fewer nodes: constants folded, dead and idle nodes gone."""
-    simpler = _by_onnxsim(model) if "onnxsim" in tool_versions() else None
-    if simpler is not None and not _same_border(model, simpler):
-        _LOG.warning("onnxsim changed the inputs or outputs; the passes of onnx-ir simplify this model instead")
-        simpler = None
-    if simpler is None:
-        simpler = _by_passes(model)
+def simplify(model: ModelProto, feeds: Sequence[Feeds] = ()) -> tuple[ModelProto, tuple[PassEffect, ...]]:
+    """Returns an equal model with fewer nodes, constants folded, dead and idle nodes gone, and what each pass did.
+
+    It is executed beside the given one on `feeds`, or on random numbers where there are none.
+    """
+    compare = executed(feeds or [random_feeds(model, seed=0)])
+
+    def same_border(simpler: ModelProto) -> str:
+        return "" if _same_border(model, simpler) else "it changes the inputs or outputs"
+
+    onnxsim = Pass("onnxsim", "constants are folded, dead and idle nodes go", _by_onnxsim, ensures=same_border)
+    effects: tuple[PassEffect, ...] = ()
+    if "onnxsim" in tool_versions():
+        simpler, effects = passes.run([onnxsim], model, compare)
+        if effects[0].changed:
+            return simpler, effects
+        if effects[0].dropped:
+            _LOG.warning("onnxsim is left out, %s; the passes of onnx-ir simplify this model", effects[0].dropped)
+    simpler, own = passes.run(OWN_PASSES, model, compare)
     if not _same_border(model, simpler):
         raise IntegrityError("simplification changed the inputs or outputs of the model", "Report this model.")
-    _require_equal(model, simpler)
-    return simpler
+    return simpler, (*effects, *own)
 
 
-def _by_onnxsim(model: ModelProto) -> ModelProto | None:
-    """Returns what onnxsim makes of the model, or None where it fails; it dies on some models, so it runs apart."""
+def _by_onnxsim(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns what onnxsim makes of the model; it dies on some models, so it runs apart."""
     with tempfile.TemporaryDirectory(prefix="anynpu-simplify-") as folder:
         scratch = Path(folder)
         source, result = scratch / "in.onnx", scratch / "out.onnx"
@@ -66,10 +80,10 @@ def _by_onnxsim(model: ModelProto) -> ModelProto | None:
             )
             simpler = ModelProto()
             simpler.ParseFromString(result.read_bytes())
-            return simpler
+            return simpler, 1
         except (ToolFailed, OSError) as error:
             _LOG.warning("onnxsim failed (%s); the passes of onnx-ir simplify this model instead", error)
-            return None
+            return model, 0
 
 
 def run_onnxsim(source: str, result: str) -> bool:
@@ -83,38 +97,8 @@ def run_onnxsim(source: str, result: str) -> bool:
     return bool(passed)
 
 
-def _by_passes(model: ModelProto) -> ModelProto:
-    import onnx_ir
-    from onnx_ir.passes import Sequential, common
-
-    try:
-        cleaned = Sequential(
-            common.InlinePass(),
-            common.IdentityEliminationPass(),
-            common.CommonSubexpressionEliminationPass(),
-            common.RemoveUnusedNodesPass(),
-            common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
-            common.RemoveUnusedOpsetsPass(),
-        )(onnx_ir.from_proto(_folded(_without_dropout(model)))).model
-        return onnx_ir.to_proto(cleaned)
-    except Exception as error:  # onnx-ir raises many kinds on graphs it cannot represent
-        raise IntegrityError(f"the model cannot be simplified: {error}", "Export the model again.") from error
-
-
-def _folded(model: ModelProto) -> ModelProto:
-    for _ in range(_ROUNDS):
-        # Lenient on purpose: what inference cannot tell stays unfolded, and the equality check has the last word.
-        folded = fold_constants(infer(model, strict=False))
-        if same_nodes(folded, model):
-            return folded
-        model = folded
-    return model
-
-
-def _without_dropout(model: ModelProto) -> ModelProto:
-    """Returns the model with each Dropout as Identity, which it is outside training."""
-    result = ModelProto()
-    result.CopyFrom(model)
+def _without_dropout(model: ModelProto) -> tuple[ModelProto, int]:
+    result, changed = copied(model), 0
     read = {name for node in result.graph.node for name in node.input} | {v.name for v in result.graph.output}
     for node in result.graph.node:
         mask_read = any(name in read for name in node.output[1:])
@@ -122,7 +106,44 @@ def _without_dropout(model: ModelProto) -> ModelProto:
             continue
         node.op_type = "Identity"
         del node.input[1:], node.output[1:], node.attribute[:]
-    return result
+        changed += 1
+    return result, changed
+
+
+def _folded(model: ModelProto) -> tuple[ModelProto, int]:
+    rounds = 0
+    for _ in range(_ROUNDS):
+        # Lenient on purpose: what inference cannot tell stays unfolded, and the equality check has the last word.
+        folded = fold_constants(infer(model, strict=False))
+        if same_nodes(folded, model):
+            return folded, max(rounds, 1)  # shapes are inferred, at least
+        model, rounds = folded, rounds + 1
+    return model, rounds
+
+
+def _tidied(model: ModelProto) -> tuple[ModelProto, int]:
+    import onnx_ir
+    from onnx_ir.passes import Sequential, common
+
+    try:
+        result = Sequential(
+            common.InlinePass(),
+            common.IdentityEliminationPass(),
+            common.CommonSubexpressionEliminationPass(),
+            common.RemoveUnusedNodesPass(),
+            common.RemoveUnusedFunctionsPass(),  # type: ignore[no-untyped-call]
+            common.RemoveUnusedOpsetsPass(),
+        )(onnx_ir.from_proto(model))
+        return onnx_ir.to_proto(result.model), int(result.modified)
+    except Exception as error:  # onnx-ir raises many kinds on graphs it cannot represent
+        raise IntegrityError(f"the model cannot be simplified: {error}", "Export the model again.") from error
+
+
+OWN_PASSES = (
+    Pass("dropout", "Dropout becomes Identity, which it is outside training", _without_dropout),
+    Pass("fold", "what depends on constants and known shapes alone is computed", _folded),
+    Pass("tidy", "functions are written out; idle, repeated and unused nodes go", _tidied),
+)
 
 
 def _same_border(model: ModelProto, simpler: ModelProto) -> bool:
@@ -148,10 +169,3 @@ def _agrees(old: ValueInfoProto, new: ValueInfoProto) -> bool:
         return True
     a, b = shape_of(old), shape_of(new)
     return len(a) == len(b) and all(x == y or isinstance(x, str) for x, y in zip(a, b, strict=True))
-
-
-def _require_equal(model: ModelProto, simpler: ModelProto) -> None:
-    names = [value.name for value in model.graph.output]
-    found = disagreement(names, Session(model).run, Session(simpler).run, [random_feeds(model, seed=0)])
-    if found is not None:
-        raise IntegrityError(f"simplification changed {found}", "export the model again, and report it")

@@ -1,4 +1,4 @@
-"""Operators that draw random numbers are refused by name; those in training mode are set to inference, which is said.
+"""Operators that draw random numbers are refused by name; those in training mode are set to inference, with a note.
 
 A chip computes the same answer for the same input. Branches, loop bodies and local functions are read too.
 """

@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 
+from anynpu.graph.passes import Pass, Repeated
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
 from anynpu.lowering.moves import few_axes, repeated, small_transposes, without_broadcasts
 from anynpu.lowering.options import Activation, Fused, Mul
@@ -16,32 +17,6 @@ from anynpu.lowering.squares import later_broadcasts, roots_of_squares, variance
 _ACTIVATIONS = ("RELU", "RELU6", "RELU_N1_TO_1")
 _APPLIES = ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "ADD", "SUB", "MUL", "AVERAGE_POOL_2D", "MAX_POOL_2D")
 _WEIGHT_AXIS = {"CONV_2D": 0, "FULLY_CONNECTED": 0, "DEPTHWISE_CONV_2D": 3}
-Pass = Callable[[Graph], Graph]
-
-
-def cleaned(graph: Graph) -> Graph:
-    """Returns the graph after all passes, repeated until none of them changes anything; large moves become small."""
-    return _settled(few_axes(small_transposes(repeated(roots_of_squares(_settled(graph))))))
-
-
-def _settled(graph: Graph) -> Graph:
-    while True:
-        before = graph
-        for change in (
-            joined_moves,
-            later_broadcasts,
-            without_broadcasts,
-            without_idle,
-            variances,
-            inverse_roots,
-            folded_channels,
-            folded_ahead,
-            activations_first,
-            fused_activations,
-        ):
-            graph = change(graph)
-        if graph.operators == before.operators:
-            return graph
 
 
 def _rebuilt(graph: Graph, operators: list[Operator], tensors: dict[str, Tensor]) -> Graph:
@@ -305,3 +280,42 @@ def _weigh(user: Operator, kind: str, along: np.ndarray, tensors: dict[str, Tens
 
 def _with(tensor: Tensor, data: np.ndarray) -> Tensor:
     return replace(tensor, data=np.ascontiguousarray(data, np.float32))
+
+
+def _pass(change: Callable[[Graph], Graph]) -> Pass[Graph]:
+    """Returns a pass that is called as its function, and does what its docstring says."""
+
+    def call(graph: Graph) -> tuple[Graph, int]:
+        result = change(graph)
+        return result, int(result.operators != graph.operators)
+
+    does = " ".join((change.__doc__ or "").partition("\n\n")[0].split())
+    return Pass(change.__name__.replace("_", "-"), does, call)
+
+
+_SETTLED = Repeated(
+    tuple(
+        _pass(change)
+        for change in (
+            joined_moves,
+            later_broadcasts,
+            without_broadcasts,
+            without_idle,
+            variances,
+            inverse_roots,
+            folded_channels,
+            folded_ahead,
+            activations_first,
+            fused_activations,
+        )
+    )
+)
+SMALL_MOVES: tuple[Pass[Graph], ...] = (_pass(small_transposes), _pass(few_axes))
+"""Moves of many axes as several of few, which is what kernels have."""
+CLEANING: tuple[Pass[Graph] | Repeated[Graph], ...] = (
+    _SETTLED,
+    _pass(roots_of_squares),
+    _pass(repeated),
+    *SMALL_MOVES,
+    _SETTLED,
+)

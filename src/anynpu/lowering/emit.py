@@ -11,8 +11,9 @@ from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO, collected
 from anynpu.lowering.quantise import UNTRAINED, quantised
 from anynpu.lowering.read import from_bytes
+from anynpu.lowering.steep import in_pieces
 from anynpu.lowering.tables import tabled
-from anynpu.lowering.widen import wide_operators
+from anynpu.lowering.widen import around, chosen_wide, wide_operators
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range
@@ -31,10 +32,18 @@ def quantising(
 
     def write(content: bytes, ranges: Mapping[str, Range], plan: QuantPlan) -> bytes:
         graph = from_bytes(content)
+        plan.check_tensors([*graph.inputs, *(name for operator in graph.operators for name in operator.outputs)])
         if plan.activations == "int8":
-            graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges))
+            kept = around(graph, plan.float_tensors) | chosen_wide(graph, plan.wide_tensors)
+            graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges) | kept)
         graph, ranges = divided(graph, ranges)
-        quantisation = quantised(graph, ranges, plan, trained)
+        wide = frozenset(graph.makers())
+        if plan.activations == "int8":
+            wide = wide_operators(graph, ranges) | chosen_wide(graph, plan.wide_tensors)
+        if not tables:
+            graph, ranges, pieces = in_pieces(graph, ranges, wide - around(graph, plan.float_tensors))
+            wide |= pieces
+        quantisation = quantised(graph, ranges, plan, trained, wide)
         if record is not None:
             record.write_text(schema.canonical_json(quantisation.to_json()) + "\n", "utf-8")
         return to_bytes(tabled(applied(graph, quantisation, plan.io == "integer"), tables))

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from anynpu.artifact import PassEffect
 from anynpu.errors import Finding, Unsupported
+from anynpu.graph import passes
 from anynpu.graph.shapes import inputs_of
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
 from anynpu.lowering.options import Options, Reshape
@@ -32,6 +34,16 @@ _MISFITS = (ValueError, TypeError, IndexError, KeyError, ArithmeticError)
 _SAME_SHAPE = ("GroupNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
 # TFLite indexes with 32 bits, and has no 64-bit arithmetic on microcontrollers.
 _NARROWED = {"int64": "int32", "float64": "float32", "float16": "float32"}
+# The types that operators compute with; those that are moved and cast besides, as the bytes of an image are.
+_COMPUTED = frozenset((*_NARROWED, *_NARROWED.values(), "bool"))
+# Kernels of these take real numbers alone.
+_REAL, _WHOLE = frozenset(("Einsum", "Gemm", "MatMul", "ReduceL2")), frozenset(("int32", "int64"))
+_MOVED = frozenset(("int8", "uint8", "int16"))
+_CASTS = frozenset(("Cast", "CastLike"))
+_MOVES = frozenset((
+    "Concat", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad", "Reshape",
+    "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -177,9 +189,9 @@ class Lowering:
             raise Refused(f"gives {list(held)} where ONNX has {list(wanted)}")
         self.views[name] = View(tensor, order)
 
-    def value(self, name: str, number: float) -> str:
-        """Returns a constant with one element."""
-        return self.store(np.asarray(number, np.float32), name)
+    def value(self, name: str, number: float, like: str = "") -> str:
+        """Returns a constant with one element, of the type of the tensor that it is computed with."""
+        return self.store(np.asarray(number, self.tensors[like].dtype if like else np.float32), name)
 
     def _free(self, stem: str) -> str:
         stem = stem.partition("~")[0] or "tensor"
@@ -211,13 +223,26 @@ def lower(
     The named inputs and outputs have their channels last. Raises Unsupported with a finding for each node that cannot
     be lowered.
     """
-    from anynpu.lowering.clean import cleaned
-    from anynpu.lowering.prepare import prepared
+    return lower_by_passes(model, channels_last_inputs, channels_last_outputs)[0]
 
+
+def lower_by_passes(
+    model: onnx.ModelProto, last_inputs: Sequence[str], last_outputs: Sequence[str], without: Collection[str] = ()
+) -> tuple[Graph, tuple[PassEffect, ...]]:
+    """Does the same without some of the passes, and returns what each of the others did."""
+    from anynpu.lowering.clean import CLEANING
+    from anynpu.lowering.prepare import PREPARING
+
+    prepared, before = passes.run(PREPARING, model, without=without)
+    graph, behind = passes.run(CLEANING, lower_nodes(prepared, last_inputs, last_outputs), without=without)
+    return graph, (*before, *behind)
+
+
+def lower_nodes(model: onnx.ModelProto, last_inputs: Sequence[str], last_outputs: Sequence[str]) -> Graph:
+    """Returns the TFLite operators of a prepared model, each node by its rule."""
     nodes_by_family()
-    model = prepared(model)
     at = Lowering(model)
-    inputs = [_input(at, value.name, value.name in channels_last_inputs) for value in inputs_of(model)]
+    inputs = [_input(at, value.name, value.name in last_inputs) for value in inputs_of(model)]
     findings: list[Finding] = []
     lost: set[str] = set()
     for proto in model.graph.node:
@@ -234,10 +259,10 @@ def lower(
         raise Unsupported(
             f"the ONNX model cannot be lowered to TFLite: {findings[0]}{more}",
             findings,
-            "change these operators in the model, or take the other chain: -O converter=litert-torch",
+            "change these operators in the model, or end it before them and leave the rest to the host",
         )
-    outputs = _outputs(at, [value.name for value in model.graph.output], channels_last_outputs)
-    return cleaned(pruned(at.operators, at.tensors, tuple(inputs), tuple(outputs)))
+    outputs = _outputs(at, [value.name for value in model.graph.output], last_outputs)
+    return pruned(at.operators, at.tensors, tuple(inputs), tuple(outputs))
 
 
 def nodes_by_family() -> dict[str, str]:
@@ -273,6 +298,10 @@ def _lowered(at: Lowering, node: Node, domain: str) -> str:
         at.shapes.setdefault(node.output, at.shapes[node.inputs[0]])
         at.dtypes.setdefault(node.output, at.dtypes[node.inputs[0]])
     computed = [name for name in (*node.inputs, *node.outputs) if name and name not in at.constants]
+    takes = _COMPUTED - _WHOLE if node.op in _REAL else _COMPUTED
+    strange = {at.dtypes[name] for name in computed if name in at.dtypes} - takes
+    if strange and node.op not in _MOVES and not (node.op in _CASTS and strange <= _MOVED):
+        return f"{node.op} of {min(strange)} numbers has no TFLite operator: cast them to float32 first"
     if any(math.prod(at.shapes.get(name, (1,))) == 0 for name in computed):
         return f"{node.op} reads or gives an empty tensor"
     unknown = [name for name in (*node.inputs, *node.outputs) if name and name not in at.shapes]

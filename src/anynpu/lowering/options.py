@@ -196,6 +196,7 @@ EMPTY_TABLES = {
     "SQUARED_DIFFERENCE": "SquaredDifference",
     "BROADCAST_TO": "BroadcastTo",
     "ABS": "Abs",
+    "FLOOR_MOD": "FloorMod",
     "SQUARE": "Square",
     "QUANTIZE": "Quantize",
     "DEQUANTIZE": "Dequantize",

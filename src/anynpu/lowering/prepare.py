@@ -7,8 +7,10 @@ from typing import Any
 import onnx
 from onnx import defs, inliner, version_converter
 
-from anynpu.graph.fold import fold_constants, same_nodes
+from anynpu.graph.fold import copied, fold_constants, same_nodes
+from anynpu.graph.passes import Pass
 from anynpu.graph.shapes import infer
+from anynpu.lowering.lower import nodes_by_family
 from anynpu.lowering.recognise import recognised
 from anynpu.lowering.rewrite import rewritten
 from anynpu.lowering.table import RULES
@@ -22,15 +24,6 @@ _NESTED = 4
 _ROUNDS = 64
 
 
-def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model as the rules read it; what cannot be converted up or written out stays as it is."""
-    model = folded(_converted_up(model))
-    for _ in range(_NESTED):
-        if any(_is_function(node) for node in model.graph.node):
-            model = folded(written_out(model))
-    return recognised(rewritten(model))
-
-
 def folded(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns the model with its shapes inferred and whatever is constant computed, again while that finds more."""
     for _ in range(_ROUNDS):
@@ -41,14 +34,16 @@ def folded(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _converted_up(model: onnx.ModelProto) -> onnx.ModelProto:
+def _is_recent(model: onnx.ModelProto) -> str:
     versions = [item.version for item in model.opset_import if item.domain in ("", "ai.onnx")]
-    if not versions or min(versions) >= _OLDEST:
-        return model
+    return "the rules read its opset" if not versions or min(versions) >= _OLDEST else ""
+
+
+def _converted_up(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
     try:
-        return version_converter.convert_version(model, _TARGET)
-    except (RuntimeError, ValueError, onnx.checker.ValidationError):
-        return model  # an operator that has no adapter may still have a rule
+        return version_converter.convert_version(model, _TARGET), 1
+    except (RuntimeError, ValueError, onnx.checker.ValidationError, version_converter.ConvertError):
+        return model, 0  # an operator that has no adapter may still have a rule
 
 
 def _is_function(node: onnx.NodeProto) -> bool:
@@ -73,3 +68,32 @@ def written_out(model: onnx.ModelProto) -> onnx.ModelProto:
         except (RuntimeError, onnx.checker.ValidationError):
             continue  # the operator is refused by its name
     return model
+
+
+def _without_functions(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    nodes_by_family()  # an operator that has a rule is not written out
+    changed = 0
+    for _ in range(_NESTED):
+        if count := sum(map(_is_function, model.graph.node)):
+            model, changed = folded(written_out(copied(model))), changed + count
+    return model, changed
+
+
+def _recognised(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    result = recognised(copied(model))
+    return result, int(not same_nodes(result, model))
+
+
+def _rewritten(model: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+    result = rewritten(model)
+    return result, int(result is not model)
+
+
+PREPARING: tuple[Pass[onnx.ModelProto], ...] = (
+    Pass("opset", "an old opset is converted up", _converted_up, requires=_is_recent),
+    Pass("fold", "shapes are inferred, and what is constant is computed", lambda model: (folded(model), 1)),
+    Pass("functions", "operators that ONNX defines by others are written out", _without_functions),
+    Pass("rewrite", "operators that TFLite lacks are written as others", _rewritten),
+    Pass("recognise", "written-out GELU and hard swish become one node each", _recognised),
+)
+"""What brings a model into the form that the rules read; what cannot be converted or written out stays as it is."""

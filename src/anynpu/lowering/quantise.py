@@ -25,7 +25,7 @@ from anynpu.lowering.integers import (
     real_inputs,
     runs_on,
 )
-from anynpu.lowering.widen import wide_operators
+from anynpu.lowering.widen import around, chosen_wide, wide_operators
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import SMALLEST_SCALE, Range, quantization_for
 from anynpu.quantize.weights import largest_integer, symmetric_scales
@@ -90,14 +90,21 @@ class Quantised:
 
 
 def quantised(
-    graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan, trained: Mapping[str, WeightRounding] = UNTRAINED
+    graph: Graph,
+    ranges: Mapping[str, Range],
+    plan: QuantPlan,
+    trained: Mapping[str, WeightRounding] = UNTRAINED,
+    wide: frozenset[str] | None = None,
 ) -> Quantised:
     """Returns the quantisation of a float graph for the ranges of its activations; `trained` are the roundings of
-    weights, by name, that training ended with."""
-    work = _Quantiser(graph, ranges, plan, trained)
+    weights, by name, that training ended with, `wide` the results of 16 bits in a graph of 8."""
+    if wide is None:
+        wide = wide_operators(graph, ranges) | chosen_wide(graph, plan.wide_tensors)
+    work = _Quantiser(graph, ranges, plan, trained, wide if plan.activations == "int8" else frozenset())
     for name in graph.inputs:
         if graph.tensors[name].dtype == "float32":
-            work.forms[name] = work.measured(name, plan.activations)
+            chosen = plan.activations == "int8" and name in plan.wide_tensors
+            work.forms[name] = work.measured(name, "int16" if chosen else plan.activations)
     work.adopt_joined()
     for operator in graph.operators:
         work.result(operator)
@@ -110,12 +117,18 @@ class _Quantiser:
     """The forms as they are found, in the order of the graph."""
 
     def __init__(
-        self, graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan, trained: Mapping[str, WeightRounding]
+        self,
+        graph: Graph,
+        ranges: Mapping[str, Range],
+        plan: QuantPlan,
+        trained: Mapping[str, WeightRounding],
+        wide: frozenset[str],
     ) -> None:
         self.trained = trained
         self.masked = {o.inputs[0] for o in graph.operators if o.kind == "SOFTMAX"}
         self.graph, self.ranges, self.plan = graph, _bounded(graph, ranges, self.masked), plan
-        self.wide = wide_operators(graph, ranges) if plan.activations == "int8" else frozenset()
+        self.wide = wide
+        self.in_float = around(graph, plan.float_tensors)
         self.forms: dict[str, Form] = {}
         self.reads: dict[tuple[str, str], Form] = {}
         self.floats: set[str] = set()
@@ -127,8 +140,8 @@ class _Quantiser:
         return "int16" if operator.outputs[0] in self.wide else self.plan.activations
 
     def runs(self, operator: Operator) -> bool:
-        """Tells whether an operator can be integer."""
-        return runs_on(operator, self.dtype(operator), self.graph)
+        """Tells whether an operator can be integer, and is to be."""
+        return operator.outputs[0] not in self.in_float and runs_on(operator, self.dtype(operator), self.graph)
 
     def measured(self, name: str, dtype: str) -> Form:
         """Returns the form that covers the range of a tensor."""

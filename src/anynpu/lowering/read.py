@@ -15,7 +15,7 @@ from anynpu.lowering import options as tables
 from anynpu.lowering.graph import Graph, Operator, Tensor
 from anynpu.lowering.options import EMPTY_TABLES, Options
 from anynpu.lowering.write import _ENUMS, camel, schema, unpacked_halves
-from anynpu.quantize.tflite_file import operator_names, read_model, text
+from anynpu.runtime.tflite_file import operator_names, read_model, text
 from anynpu.tensors import Array, Quantization
 
 

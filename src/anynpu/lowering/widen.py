@@ -1,4 +1,5 @@
-"""Which operators of an 8-bit graph compute in 16 bits; what goes in and what comes out has 8.
+"""Which operators of an 8-bit graph compute in 16 bits; what goes in and what comes out has 8. And which ones compute
+in 16 bits or in floating point because the plan names their tensors.
 
 The squares of a normalisation span twice as many bits as what they are squares of, and its divisor must not round to
 zero. The sums that it normalises carry what is small beside what is large through the whole net. A softmax that spreads
@@ -7,13 +8,17 @@ over hundreds of places has nothing but zeros and ones at its built-in scale of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from anynpu.errors import Finding, Unsupported
 from anynpu.lowering.graph import Graph, Operator
+from anynpu.lowering.integers import KEEPS_SCALE, runs_on
 from anynpu.quantize.ranges import Range
 
 _CARRY = ("ADD", "CONCATENATION", "RESHAPE", "TRANSPOSE")
 _INSIDE = ("MEAN", "SUB", "MUL", "ADD", "RESHAPE")
+NO_WIDE_KERNEL = "16-bit-kernel"
+"""The rule that a tensor breaks whose maker cannot compute in 16 bits."""
 
 
 # Below this the built-in scale of an 8-bit softmax wastes two bits and more.
@@ -30,6 +35,38 @@ def wide_operators(graph: Graph, ranges: Mapping[str, Range]) -> frozenset[str]:
         if operator.kind == "RSQRT":
             wide |= _before(operator, graph, makers) | _behind(operator, graph, readers)
     return frozenset(wide | _sums(wide, graph, makers))
+
+
+def around(graph: Graph, tensors: Collection[str]) -> frozenset[str]:
+    """Returns the first result of each operator that makes or reads one of the tensors, and of those that read it as
+    it is moved: only so is it rounded nowhere."""
+    makers, readers = graph.makers(), graph.readers()
+    found: set[str] = set()
+    for tensor in tensors:
+        if tensor in makers:
+            found.add(makers[tensor].outputs[0])
+        waiting = list(readers.get(tensor, ()))
+        while waiting:
+            operator = waiting.pop()
+            if operator.outputs[0] not in found:
+                found.add(operator.outputs[0])
+                moved = operator.kind in KEEPS_SCALE
+                waiting += [each for name in operator.outputs for each in readers.get(name, ())] if moved else []
+    return frozenset(found)
+
+
+def chosen_wide(graph: Graph, tensors: Collection[str]) -> frozenset[str]:
+    """Returns the operators that compute in 16 bits so that the named tensors keep them; raises for a tensor whose
+    maker has no kernel for that."""
+    makers = graph.makers()
+    narrow = [name for name in tensors if name in makers and not runs_on(makers[name], "int16", graph)]
+    if narrow:
+        findings = [
+            Finding(NO_WIDE_KERNEL, f"{makers[name].kind} has no 16-bit kernel in LiteRT", name) for name in narrow
+        ]
+        raise Unsupported(f"wide_tensors: {findings[0]}", findings, "leave it out of wide_tensors")
+    operators = {operator.outputs[0]: operator for operator in graph.operators}
+    return frozenset(name for name in around(graph, tensors) if runs_on(operators[name], "int16", graph))
 
 
 def _sums(wide: set[str], graph: Graph, makers: dict[str, Operator]) -> set[str]:

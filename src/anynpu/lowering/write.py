@@ -12,7 +12,7 @@ import numpy as np
 from anynpu.errors import ToolMissing
 from anynpu.lowering.graph import Graph, Operator, Tensor
 from anynpu.lowering.options import EMPTY_TABLES, Options
-from anynpu.quantize.tflite_file import pack_model
+from anynpu.runtime.tflite_file import pack_model
 from anynpu.tensors import Array
 
 # The versions from which kernels take 8 and 16 bits; an operator that is not named has one version for all.

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from anynpu.artifact import Artifact
 from anynpu.measure.decibels import ratio_db
-from anynpu.measure.inference import student_quantile
 from anynpu.measure.samples import SampleSet
+from anynpu.measure.significance import student_quantile
 from anynpu.records.calibration import Adequacy, Calibration, OutsideSample
 from anynpu.tensors import Array
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 OUTSIDE = 0.25
 """A sample lies outside of a range where it goes beyond it by more than this share of its width."""
 CONFIDENCE = 0.9
-DOWNWARDS = 2.0
+DOWNWARDS = 3.0
 """By how much farther the interval of the loss reaches down; measured by bench/adequacy.py."""
 MIN_DISTINCT = 8
 MOST_MOVING = 0.1
@@ -35,7 +35,7 @@ def expected_loss(reference: Array, candidate: Array, confidence: float = CONFID
     """Returns the interval in which the SQNR of new samples lies, in dB; None for fewer than 8 samples, or no error.
 
     The jackknife over samples: how much does the figure change where one of them is left out? Downwards it reaches
-    twice as far: a rare sample that leaves the calibrated ranges is more often still to come than already there.
+    three times as far: a rare sample that leaves the calibrated ranges is more often still to come than already there.
     """
     rows = [np.asarray(array, np.float64).reshape(len(array), -1) for array in (reference, candidate)]
     signal, noise = (rows[0] ** 2).sum(axis=1), ((rows[1] - rows[0]) ** 2).sum(axis=1)

@@ -132,8 +132,8 @@ def _coco(path: Path) -> Annotations:
     return Annotations(names, images, _notes({files[i]: b for i, b in found.items()}, sizes))
 
 
-def _by_id(path: Path, key: str, entries: Sequence[Any]) -> dict[int, Mapping[str, Any]]:
-    found: dict[int, Mapping[str, Any]] = {}
+def _by_id(path: Path, key: str, entries: Sequence[Any]) -> dict[int, Mapping[str, object]]:
+    found: dict[int, Mapping[str, object]] = {}
     for at, entry in enumerate(entries):
         identity = entry.get("id") if isinstance(entry, Mapping) else None
         if not isinstance(identity, int) or isinstance(identity, bool):
@@ -146,27 +146,27 @@ def _by_id(path: Path, key: str, entries: Sequence[Any]) -> dict[int, Mapping[st
     return found
 
 
-def _category(path: Path, entry: Mapping[str, Any]) -> str:
+def _category(path: Path, entry: Mapping[str, object]) -> str:
     name = entry.get("name")
     if not isinstance(name, str) or not name:
         raise IntegrityError(f"{path}: category {entry['id']} has no name")
     return name
 
 
-def _file(path: Path, entry: Mapping[str, Any]) -> str:
+def _file(path: Path, entry: Mapping[str, object]) -> str:
     name = entry.get("file_name")
     if not _is_name(name):
         raise IntegrityError(f"{path}: image {entry['id']}: file_name {name!r} names no file of the folder")
     return str(name)
 
 
-def _size(path: Path, entry: Mapping[str, Any]) -> tuple[int, int] | None:
-    size = entry.get("height"), entry.get("width")
-    if size == (None, None):
+def _size(path: Path, entry: Mapping[str, object]) -> tuple[int, int] | None:
+    height, width = entry.get("height"), entry.get("width")
+    if height is None and width is None:
         return None
-    if not all(isinstance(side, int) and side > 0 for side in size):
-        raise IntegrityError(f"{path}: image {entry['id']}: {size[1]} x {size[0]} is no size of a picture")
-    return int(size[0] or 0), int(size[1] or 0)
+    if not isinstance(height, int) or not isinstance(width, int) or min(height, width) <= 0:
+        raise IntegrityError(f"{path}: image {entry['id']}: {width} x {height} is not a size of a picture")
+    return int(height), int(width)
 
 
 def _coco_box(where: str, entry: Any, numbers: Mapping[int, int]) -> tuple[int, Box]:
@@ -178,7 +178,7 @@ def _coco_box(where: str, entry: Any, numbers: Mapping[int, int]) -> tuple[int, 
     box = _four(where, entry.get("bbox"))
     area = entry.get("area", box[2] * box[3])
     if not _is_number(area) or area < 0:
-        raise IntegrityError(f"{where}: area {area!r} is no area")
+        raise IntegrityError(f"{where}: area {area!r} is not an area")
     return entry["image_id"], Box(numbers[category], box, float(area), bool(entry.get("iscrowd", 0)))
 
 
@@ -238,7 +238,7 @@ def _parsed(path: Path) -> Element:
     except (expat.ExpatError, ElementTree.ParseError, ValueError, LookupError) as error:
         raise IntegrityError(f"{path}: not valid XML: {error}") from None
     if root.tag != "annotation":
-        raise IntegrityError(f"{path}: <{root.tag[:40]}> is no VOC annotation")
+        raise IntegrityError(f"{path}: <{root.tag[:40]}> is not a VOC annotation")
     return root
 
 
@@ -257,7 +257,7 @@ def _voc_box(path: Path, element: Element, number: int) -> Box:
     try:
         left, top, right, bottom = (float(_text(path, box, name)) for name in ("xmin", "ymin", "xmax", "ymax"))
     except ValueError:
-        raise IntegrityError(f"{path}: a <bndbox> holds what is no number") from None
+        raise IntegrityError(f"{path}: a <bndbox> holds what is not a number") from None
     if not all(map(math.isfinite, (left, top, right, bottom))) or right < left or bottom < top:
         raise IntegrityError(f"{path}: the box {left:g} {top:g} {right:g} {bottom:g} has no size")
     width, height = right - left + 1, bottom - top + 1
@@ -273,5 +273,5 @@ def _voc_size(path: Path, root: Element) -> tuple[int, int] | None:
     if texts == ["0", "0"]:  # some tools write this where they do not know
         return None
     if not all(text.isdecimal() and len(text) < 7 and int(text) for text in texts):
-        raise IntegrityError(f"{path}: {texts[1]} x {texts[0]} is no size of a picture")
+        raise IntegrityError(f"{path}: {texts[1]} x {texts[0]} is not a size of a picture")
     return int(texts[0]), int(texts[1])

@@ -11,8 +11,8 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError
-from anynpu.measure.inference import Launches, bootstrap_ratio, holm, log_medians, permutation_test
 from anynpu.measure.paired import FEW, Paired
+from anynpu.measure.significance import Launches, bootstrap_ratio, holm, log_medians, permutation_test
 from anynpu.measure.stats import TIME_UNITS, summarize, trend
 from anynpu.records.compare import (
     Accuracy,
@@ -91,7 +91,7 @@ def as_launches(launches: Launches) -> tuple[list[Any], str]:
     samples = np.asarray(launches[0], np.float64)
     if samples.size < FEWEST_SAMPLES:
         raise ConfigError(
-            f"{samples.size} samples of one launch are too few to compare", f"{FEWEST_SAMPLES} are the least"
+            f"{samples.size} samples of one launch are too few to compare", f"{FEWEST_SAMPLES} is the minimum"
         )
     return np.array_split(samples, min(BLOCKS, samples.size)), "blocks"
 

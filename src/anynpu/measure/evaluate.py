@@ -11,11 +11,11 @@ import numpy as np
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.measure import coco
 from anynpu.measure.annotations import Annotated, Annotations
-from anynpu.measure.inference import bca, mcnemar, paired_bootstrap, wilson
 from anynpu.measure.labels import class_numbers, require_metric
 from anynpu.measure.metrics import METRICS, chance_of, chance_sentence, score, within_first
 from anynpu.measure.paired import FEW, SQUARED_ERROR, Paired
 from anynpu.measure.pairs import Pairs, pearson, row_cosines, spearman
+from anynpu.measure.significance import bca, mcnemar, paired_bootstrap, wilson
 from anynpu.records.shared import Figure
 from anynpu.schema import near
 from anynpu.tasks.detect import Detections, Detector

@@ -86,7 +86,7 @@ class Ledger:
 
 
 def read(path: Path) -> Ledger:
-    """Returns the rows of a ledger; a row that says something else than when it was added raises."""
+    """Returns the rows of a ledger; a row that has changed since it was added raises."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def read(path: Path) -> Ledger:
         gaps += bool(row.seal) and row.after != (rows[-1].seal if rows else "")
         rows.append(row)
     if damaged and not rows:
-        raise IntegrityError(f"{path}: is no ledger: none of its lines is a row")
+        raise IntegrityError(f"{path}: is not a ledger: none of its lines is a row")
     return Ledger(rows, damaged, gaps, sum(not row.seal for row in rows))
 
 
@@ -135,7 +135,7 @@ def rows_of(record: Any, place: str) -> list[Row]:
         if not isinstance(row.fingerprint, str) or not row.fingerprint:
             raise ConfigError(f"{place}: names no network (fingerprint), so nothing can be compared with it")
         if not math.isfinite(row.value):
-            raise ConfigError(f"{place}: {row.metric} is no finite number")
+            raise ConfigError(f"{place}: {row.metric} is not a finite number")
     if not rows:
         raise ConfigError(f"{place}: there is no result in this record")
     return rows

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
+from anynpu import schema
 from anynpu.errors import ConfigError
 from anynpu.measure.detection import mean_average_precision
 from anynpu.tensors import Array
@@ -20,13 +20,13 @@ Values = npt.NDArray[np.float64]
 
 def _only(tensors: Tensors, kind: str) -> npt.NDArray[np.generic]:
     if len(tensors) != 1:
-        raise ConfigError(f"This metric takes one {kind} tensor, not {len(tensors)} ({', '.join(tensors) or 'none'}).")
+        raise ConfigError(f"this metric takes one {kind} tensor, not {len(tensors)} ({', '.join(tensors) or 'none'})")
     return np.asarray(next(iter(tensors.values())))
 
 
 def _same_count(values: npt.NDArray[np.generic], labels: npt.NDArray[np.generic]) -> None:
     if len(values) != len(labels) or len(labels) == 0:
-        raise ConfigError(f"There are {len(values)} outputs for {len(labels)} labels.")
+        raise ConfigError(f"there are {len(values)} outputs for {len(labels)} labels")
 
 
 def within_first(scores: Array, labels: Array, count: int) -> Array:
@@ -72,7 +72,7 @@ def auc(scores: Values, positive: npt.NDArray[np.bool_]) -> float:
     """Returns the area under the ROC curve: the chance that a positive scores above a negative, ties half."""
     positives, negatives = int(positive.sum()), int((~positive).sum())
     if not positives or not negatives:
-        raise ConfigError("The area under the curve needs both normal and anomalous samples.")
+        raise ConfigError("the area under the curve needs both normal and anomalous samples")
     above = ranks(scores)[positive].sum() - positives * (positives + 1) / 2
     return float(above / (positives * negatives))
 
@@ -82,7 +82,7 @@ def auc_reconstruction(inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np
     given, rebuilt = _only(inputs, "input"), _only(outputs, "output")
     _same_count(rebuilt, labels)
     if given.shape != rebuilt.shape:
-        raise ConfigError(f"The reconstruction has shape {rebuilt.shape}, the input {given.shape}.")
+        raise ConfigError(f"the reconstruction has shape {rebuilt.shape}, the input {given.shape}")
     difference = given.astype(np.float64) - rebuilt.astype(np.float64)
     error = np.mean(difference.reshape(len(given), -1) ** 2, axis=1)
     return auc(error, np.asarray(labels) == 1)
@@ -103,9 +103,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
 def score(metric: str, inputs: Tensors, outputs: Tensors, labels: npt.NDArray[np.generic]) -> float:
     """Returns the score of a metric by its name."""
     if metric not in METRICS:
-        near = difflib.get_close_matches(metric, METRICS, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"choose one of {', '.join(METRICS)}"
-        raise ConfigError(f"There is no metric '{metric}'.", hint=hint)
+        raise ConfigError(f"no such metric: {metric}{schema.near(metric, METRICS)}", f"known: {', '.join(METRICS)}")
     return METRICS[metric](inputs, outputs, labels)
 
 

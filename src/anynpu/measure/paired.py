@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from anynpu.errors import ConfigError
-from anynpu.measure.inference import mcnemar, paired_bootstrap, sign_flip_test, wilson
 from anynpu.measure.labels import require_metric
 from anynpu.measure.metrics import METRICS, score
+from anynpu.measure.significance import mcnemar, paired_bootstrap, sign_flip_test, wilson
 from anynpu.tensors import Array, TensorSpec
 
 PER_SAMPLE = ("top1", "mean_top1")

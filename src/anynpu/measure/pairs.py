@@ -92,7 +92,7 @@ def _pairs(path: Path, columns: tuple[int, int, int], lines: Sequence[tuple[int,
             raise IntegrityError(f"{path}: line {number} has {len(row)} columns", FORM)
         score = _number(row[columns[2]])
         if score is None:
-            raise IntegrityError(f"{path}: line {number}: {row[columns[2]][:40]!r} is no score")
+            raise IntegrityError(f"{path}: line {number}: {row[columns[2]][:40]!r} is not a score")
         found.append((row[columns[0]], row[columns[1]], score))
     first, second, scores = zip(*found, strict=True)
     return Pairs(first, second, np.asarray(scores, np.float64))

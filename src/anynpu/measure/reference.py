@@ -42,7 +42,7 @@ class Reference:
 
 def judge_reference(truth: Artifact, samples: SampleSet, outputs: Mapping[str, Array], run: Run) -> Reference:
     """Returns what the outputs of the float model on the samples say of it; `run` runs it on one sample."""
-    differing = _differing(samples)
+    differing = len({tuple(hash(values.tobytes()) for values in sample.values()) for sample in samples})
     if differing < FEWEST_SAMPLES:
         return Reference()
     real = {name: values for name, values in outputs.items() if values.dtype.kind == "f"}
@@ -56,10 +56,6 @@ def judge_reference(truth: Artifact, samples: SampleSet, outputs: Mapping[str, A
     if still and len(still) == len(real) and all((values == values[:1]).all() for values in numbers):
         return Reference((*(said[name] for name in still), *causes), tuple(warnings))
     return Reference((), (*(said[name] for name in still), *warnings, *causes))
-
-
-def _differing(samples: SampleSet) -> int:
-    return len({tuple(hash(values.tobytes()) for values in sample.values()) for sample in samples})
 
 
 def _movement(values: Array) -> float:

@@ -16,8 +16,9 @@ from anynpu.tensors import by_name
 
 ASKED = ("tflite",)
 """Formats that have several runtimes, none of which is a device."""
-MACS_BUDGET = 300_000_000
+MACS_BUDGET, MACS_LIMIT = 300_000_000, 6_000_000_000
 MIN_SAMPLES = 5
+"""How many samples others run: as many as the budget has room for, at least five within the limit, and at least one."""
 REASONS = (
     (r"div\.cc\S* .*zero_point|[Dd]ivision by", "a divisor is zero once it is quantised"),
     (r"only defined for", "a value is outside what the operator is defined for"),
@@ -44,8 +45,8 @@ def second_opinions(kind: type[Session], subject: Artifact, samples: SampleSet, 
     """Returns notes about runtimes that fail on a file which `kind` runs; one that refuses the model raises."""
     if subject.manifest.format not in ASKED:
         return []
-    estimates = truth.manifest.estimates
-    count = max(MIN_SAMPLES, MACS_BUDGET // max((estimates.macs if estimates else None) or 1, 1))
+    macs = max((truth.manifest.estimates.macs if truth.manifest.estimates else None) or 1, 1)
+    count = max(MACS_BUDGET // macs, min(MIN_SAMPLES, MACS_LIMIT // macs), 1)
     notes = []
     for other in sessions_for(subject.manifest.format):
         if other is not kind and not other.missing():

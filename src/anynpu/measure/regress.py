@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from anynpu.errors import ConfigError
 from anynpu.measure.compare import SAME, Latency, Rules, judge_latency, verdict_of
-from anynpu.measure.inference import holm
+from anynpu.measure.significance import holm
 from anynpu.records.ledger import Change, Row
 from anynpu.schema import near
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,12 @@ import numpy as np
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError
 from anynpu.measure.samples import SampleSet, read_samples
-from anynpu.measure.verify import known_answers
+from anynpu.measure.verify import TAUGHT, known_answers
 from anynpu.runtime.abilities import Audits, FindsDifference, RunsMany
 from anynpu.runtime.base import choose, sessions_for, stored_inputs
 from anynpu.runtime.ethos_u.audit import Audited
 from anynpu.tensors import Array, by_name
 
-SAMPLES = 16
 ANSWERS = "answers.npz"
 
 
@@ -68,31 +67,29 @@ def _run_all(session: Any, samples: SampleSet) -> dict[str, Array]:
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
 
 
-def teach(oracle: str, reference: str, data: str, answers: str) -> dict[str, Any]:
+def teach(oracle: str, reference: str, data: str, answers: str) -> str:
     """Writes what the model before the compiler gives for the first samples to the file `answers`.
 
-    Returns why it could not, as `not_compared` (runs in a child process).
+    Returns why it could not, or an empty string (runs in a child process).
     """
     source, truth = (Artifact.open(Path(path)) for path in (oracle, reference))
     teacher = sessions_for(source.manifest.format)[0]
     if reason := teacher.missing():
-        return {"not_compared": reason}
+        return str(reason)
     try:
-        known = known_answers(teacher(source), read_samples(Path(data)).first(SAMPLES), truth)
+        known = known_answers(teacher(source), read_samples(Path(data)).first(TAUGHT), truth)
     except (IntegrityError, DeviceError) as error:
-        return {"not_compared": error.message}
+        return error.message
     np.savez(answers, **known)  # type: ignore[arg-type]  # names are no keywords
-    return {"not_compared": ""}
+    return ""
 
 
-def repeat(candidate: str, oracle: str, reference: str, data: str, answers: str) -> dict[str, Any]:
+def repeat(candidate: str, oracle: str, reference: str, data: str, answers: str) -> Repetition:
     """Executes a compiled artifact on the first samples and compares every stored value with the answers that `teach`
-    wrote for the artifact before it.
-
-    Returns a `Repetition` as JSON data (runs in a child process where TFLite-Micro has a part in it).
+    wrote for the artifact before it (runs in a child process where TFLite-Micro has a part in it).
     """
     subject, source, truth = (Artifact.open(Path(path)) for path in (candidate, oracle, reference))
-    samples = read_samples(Path(data)).first(SAMPLES)
+    samples = read_samples(Path(data)).first(TAUGHT)
     kind, teacher = choose(subject.manifest.format), sessions_for(source.manifest.format)[0]
     found = Repetition(kind.name, kind.what, teacher.what)
     session = kind(subject)
@@ -102,11 +99,11 @@ def repeat(candidate: str, oracle: str, reference: str, data: str, answers: str)
     try:
         outputs = _run_all(session, inputs)
     except DeviceError as error:
-        return asdict(found) | {"refused": error.message}
+        return replace(found, refused=error.message)
     if isinstance(session, Audits):
         found = replace(found, audit=session.audit(next(iter(inputs))))
     if not Path(answers).is_file():
-        return asdict(found)
+        return found
     with np.load(answers) as known:
         pairs = [(value.astype(np.int64), known[f"output:{name}"].astype(np.int64)) for name, value in outputs.items()]
     differing = sum(int((got != wanted).sum()) for got, wanted in pairs)
@@ -115,10 +112,11 @@ def repeat(candidate: str, oracle: str, reference: str, data: str, answers: str)
         rows = [(got != wanted).reshape(len(samples), -1).any(axis=1) for got, wanted in pairs]
         wrong = int(np.flatnonzero(np.logical_or.reduce(rows))[0])
         first = session.first_difference(source.main.read_bytes(), list(inputs)[wrong])
-    return asdict(found) | {
-        "samples": len(samples),
-        "values": sum(wanted.size for _, wanted in pairs),
-        "differing": differing,
-        "first": first,
-        "worst": max(int(np.abs(got - wanted).max(initial=0)) for got, wanted in pairs),
-    }
+    return replace(
+        found,
+        samples=len(samples),
+        values=sum(wanted.size for _, wanted in pairs),
+        differing=differing,
+        first=first,
+        worst=max(int(np.abs(got - wanted).max(initial=0)) for got, wanted in pairs),
+    )

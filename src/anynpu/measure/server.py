@@ -103,14 +103,10 @@ def serve(openers: Sequence[Callable[[], Subject]], settings: Settings, trace: T
     finally:
         for thread in threads:
             thread.join(timeout=30)
-        _in_order(trace)
+        # By arrival: several owners do not finish in order
+        order = sorted(range(len(trace.began)), key=trace.began.__getitem__)
+        for values in (trace.began, trace.elapsed, *trace.stages.values()):
+            values[:] = [values[i] for i in order]
     if line.error is not None:
         raise line.error
     trace.ended = "enough" if len(trace.began) == len(schedule) else "maximum time"
-
-
-def _in_order(trace: Trace) -> None:
-    """Sorts the answers by arrival: several owners do not finish in order."""
-    order = sorted(range(len(trace.began)), key=trace.began.__getitem__)
-    for values in (trace.began, trace.elapsed, *trace.stages.values()):
-        values[:] = [values[i] for i in order]

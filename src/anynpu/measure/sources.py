@@ -226,7 +226,7 @@ def random_numbers(source: str) -> Random:
         except ValueError:
             low, high = 1.0, 0.0
         if low > high or not np.isfinite([low, high]).all() or (sign and not name) or name in ranges:
-            raise ConfigError(f"{source}: {text} is no range", "such as 0..999 or ids=0..999, each input once")
+            raise ConfigError(f"{source}: {text} is not a range", "such as 0..999 or ids=0..999, each input once")
         ranges[name] = (low, high)
     return Random(int(parts[0]), int(parts[1]) if len(parts) == 2 else 0, ranges)
 
@@ -241,7 +241,7 @@ def read_generator(
     source: str, path: Path, name: str, inputs: Sequence[TensorSpec], limit: int | None
 ) -> tuple[dict[str, Array], Array | None]:
     function = _load_function(path, name)
-    rows: list[Mapping[str, Any]] = []
+    rows: list[Mapping[str, Array]] = []
     nbytes = 0
     for sample in itertools.islice(_user_samples(source, function), limit):
         row = sample if isinstance(sample, Mapping) else {only_input(source, inputs).name: sample}

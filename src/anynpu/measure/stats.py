@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from anynpu.errors import ConfigError
-from anynpu.measure.inference import (
+from anynpu.measure.significance import (
     bootstrap_ratio,
     holm,
     mcnemar,
@@ -153,13 +153,6 @@ def interval(
     return float(values[low - 1]), None if high is None else float(values[high - 1])
 
 
-def _rank_transform(values: Array) -> Array:
-    """Returns mid-ranks, so that one spike cannot rule the autocorrelation."""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(counts)
-    return np.asarray((ends - (counts - 1) / 2)[inverse], np.float64)
-
-
 def _autocorrelation(values: Array) -> Array:
     centred = values - values.mean()
     size = 1 << (2 * values.size - 1).bit_length()
@@ -174,7 +167,10 @@ def effective_size(samples: Samples) -> float:
     n = values.size
     if n < 4 or values.min() == values.max():
         return float(n)
-    rho = _autocorrelation(_rank_transform(values))
+    # Mid-ranks, so that one spike cannot rule the autocorrelation
+    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)
+    rho = _autocorrelation(np.asarray((ends - (counts - 1) / 2)[inverse], np.float64))
     if rho[1] < 2.33 / math.sqrt(n):  # no correlation that the sample could show: do not take noise for it
         return float(n)
     pairs = rho[: n // 2 * 2].reshape(-1, 2).sum(axis=1)

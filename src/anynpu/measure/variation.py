@@ -332,32 +332,24 @@ def _lost(parts: _Parts, elements: _Elements, centred_db: float) -> Array:
     wrong = low & (parts.sqnr_db < WRONG_DB) & (parts.error > MARGIN_STEPS * usual_error)
     wrong &= 2 * followed.size >= parts.error.size
     if len(parts.axes) > 1:
-        wrong &= parts.error > _shaded(parts.error)
+        # The largest error that is reached from the median without a step of `SHADE`
+        order = np.sort(parts.error)[parts.error.size // 2 :]
+        steps = np.flatnonzero(order[1:] >= SHADE * order[:-1])
+        wrong &= parts.error > float(order[steps[0]] if steps.size else order[-1])
     if not elements.few or centred_db < FLOOR_DB:
         wrong |= low & parts.still & (parts.std > MARGIN_STEPS * usual_error)
         low &= parts.below_gap()
     lost = low & parts.still
     for part in np.flatnonzero(low & ~parts.still)[:MAX_LOOKED_AT].tolist():
-        lost[part] = _is_lost(parts, part, elements)
+        _, values = parts.values(elements, part)
+        lost[part] = bool(_unresolved(values, float(parts.std[part]), float(parts.sqnr_db[part]), by_step=True))
     for part in np.flatnonzero(wrong & ~lost)[:MAX_LOOKED_AT].tolist():
         lost[part] = _is_often_wrong(parts, part, elements)
     return np.asarray(lost)
 
 
-def _shaded(errors: Array) -> float:
-    """Returns the largest error that is reached from the median without a step of `SHADE`."""
-    order = np.sort(errors)[errors.size // 2 :]
-    steps = np.flatnonzero(order[1:] >= SHADE * order[:-1])
-    return float(order[steps[0]] if steps.size else order[-1])
-
-
-def _is_lost(parts: _Parts, part: int, elements: _Elements) -> bool:
-    _, values = parts.values(elements, part)
-    return bool(_unresolved(values, float(parts.std[part]), float(parts.sqnr_db[part]), by_step=True))
-
-
 def _is_often_wrong(parts: _Parts, part: int, elements: _Elements) -> bool:
-    """Returns whether a part is wrong in so many samples that it is no accident."""
+    """Returns whether a part is wrong in too many samples for an accident."""
     expected, got = parts.values(elements, part)
     error = np.square(np.subtract(got, expected, dtype=np.float64)).reshape(elements.samples, -1).mean(1)
     often = 3 if elements.few else max(3, elements.samples // 10)

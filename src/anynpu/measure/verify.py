@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,8 @@ from anynpu.records.build import FLOAT_MODEL, Verification
 from anynpu.records.calibration import FILE as CALIBRATION
 from anynpu.records.calibration import Calibration
 from anynpu.records.shared import Fidelity
-from anynpu.runtime.base import Session, choose, run_real, sessions_for, stored_inputs
+from anynpu.runtime.base import Session, choose, real_outputs, run_real, sessions_for, stored_inputs
+from anynpu.runtime.ort import OrtSession
 from anynpu.runtime.versions import versions_of
 from anynpu.schema import from_dict, read_json, to_dict
 from anynpu.tensors import Array, TensorSpec, by_name
@@ -33,7 +34,11 @@ MACS_BUDGET = 6_000_000_000
 HERE = "onnx-ort"
 """The format that the CPU of this host runs for its own sake, not as a stand-in for a chip."""
 MIN_SAMPLES = 50
+BETTER_SAMPLES = "more or better calibration data may help"
+HINT = f"`anynpu build --repair` tries what may help, cheapest first; {BETTER_SAMPLES}"
 ANSWERS = 5
+TAUGHT = 16
+"""On how many samples a compiled artifact must repeat the one before it."""
 REFERENCES = {"tflite-float": "litert"}
 """What executes a float model where that is not the first runtime of its format: TFLite-Micro lacks operators."""
 
@@ -44,6 +49,12 @@ class Gate:
 
     min_sqnr_db: float = 10.0
     max_drop_points: float = 5.0
+
+
+def opened(kind: Any, artifact: Artifact) -> Any:
+    """Returns a session for a proof, where threads that wait sleep: spinning costs half as much again, and saves
+    time only where nothing else runs."""
+    return kind(artifact, spin=False) if kind is OrtSession else kind(artifact)
 
 
 def sample_count(available: int, macs: int | None) -> int:
@@ -59,40 +70,64 @@ def run_all(
     session: Session, samples: SampleSet, reference: Artifact, progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Array]:
     """Returns every output for every sample, as real numbers in the layouts of the float model."""
-    like = by_name((*reference.manifest.inputs, *reference.manifest.outputs))
-    rows: dict[str, list[Array]] = {spec.name: [] for spec in reference.manifest.outputs}
-    for index, sample in enumerate(samples):
-        for name, value in run_real(session, sample, like).items():
-            rows[name].append(value)
-        if progress is not None:
-            progress(index + 1, len(samples))
-    return {name: np.concatenate(values) for name, values in rows.items()}
+    return run_and_keep(session, samples, reference, 0, progress)[0]
 
 
 def known_answers(session: Session, samples: SampleSet, reference: Artifact) -> dict[str, Array]:
     """Returns stored inputs and outputs as `input:NAME` and `output:NAME`: what a device must repeat."""
+    return run_and_keep(session, samples, reference, len(samples))[1]
+
+
+def run_and_keep(
+    session: Session,
+    samples: SampleSet,
+    reference: Artifact,
+    kept: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Returns what `run_all` does, and of the first samples what `known_answers` does, from one run of each sample."""
     like = by_name((*reference.manifest.inputs, *reference.manifest.outputs))
-    rows: dict[str, list[Array]] = {}
-    for sample in samples:
-        stored = stored_inputs(session, sample, like)
-        answers = {f"input:{name}": value for name, value in stored.items()}
-        answers |= {f"output:{name}": value for name, value in session.run(stored).items()}
-        for name, value in answers.items():
-            rows.setdefault(name, []).append(value)
+    real: dict[str, list[Array]] = {spec.name: [] for spec in reference.manifest.outputs}
+    known: dict[str, list[Array]] = {}
+    for index, sample in enumerate(samples):
+        inputs = stored_inputs(session, sample, like)
+        outputs = session.run(inputs)
+        for name, value in real_outputs(session, outputs, like).items():
+            real[name].append(value)
+        if index < kept:
+            stored = {f"input:{name}": value for name, value in inputs.items()}
+            stored |= {f"output:{name}": value for name, value in outputs.items()}
+            for name, value in stored.items():
+                known.setdefault(name, []).append(value)
+        if progress is not None:
+            progress(index + 1, len(samples))
+    return _joined(real), _joined(known)
+
+
+def _joined(rows: Mapping[str, list[Array]]) -> dict[str, Array]:
     return {name: np.concatenate(values) for name, values in rows.items()}
 
 
-def _taught(session: Session, samples: SampleSet, truth: Artifact, oracle: str) -> tuple[dict[str, Array], list[str]]:
-    """Returns known answers, and what is to be said of them: the oracle's where its reference runtime is here."""
+def _taught(
+    session: Session, own: dict[str, Array], samples: SampleSet, truth: Artifact, oracle: str
+) -> tuple[dict[str, Array], list[str]]:
+    """Returns known answers, and what is to be said of them: the oracle's where its reference runtime is here, the
+    session's own elsewhere."""
     if not oracle:
-        return known_answers(session, samples.first(ANSWERS), truth), []
+        return own, []
     source = Artifact.open(Path(oracle))
     teacher = sessions_for(source.manifest.format)[0]
     if reason := teacher.missing():
-        return known_answers(session, samples.first(ANSWERS), truth), [f"not compared bit by bit: {reason}"]
+        return own, [f"not compared bit by bit: {reason}"]
     known = known_answers(teacher(source), samples, truth)
     _require_same(known, session, teacher.what)
     return known, [f"bit-exact with {teacher.what} on {len(samples)} samples"]
+
+
+def _first_answers(known: Mapping[str, Array]) -> dict[str, Array]:
+    """Returns the known answers of the first few samples; a state has more than one row to a sample."""
+    samples = min(len(values) for name, values in known.items() if name.startswith("input:"))
+    return {name: values[: ANSWERS * (len(values) // samples)] for name, values in known.items()}
 
 
 def _require_same(known: Mapping[str, Array], session: Session, teacher: str) -> None:
@@ -153,12 +188,13 @@ def verify(
     device: str | None = None,
     metric: str = "",
     random: bool = False,
-) -> dict[str, Any]:
-    """Executes two artifacts on the same samples and returns the comparison as JSON data (runs in a child process).
+    taught: str = "",
+) -> Verification:
+    """Executes two artifacts on the same samples and returns the comparison (runs in a child process).
 
     Stored inputs and outputs of the first samples are written to the file `answers`. They are those of `oracle`, the
     artifact that the candidate must repeat bit by bit, where there is one. `random` says that the samples are random
-    numbers.
+    numbers. `taught` takes what `repeat.teach` would ask the reference runtime again, where that ran the candidate.
     """
     from anynpu.tool import report_progress
 
@@ -166,55 +202,64 @@ def verify(
     everything = read_samples(Path(data))
     estimates = truth.manifest.estimates
     samples = everything.first(sample_count(len(everything), estimates.macs if estimates else None))
-    float_session = choose(truth.manifest.format, REFERENCES.get(truth.manifest.format))(truth)
+    float_session = opened(choose(truth.manifest.format, REFERENCES.get(truth.manifest.format)), truth)
     expected = run_all(float_session, samples, truth)
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
     about = judge_reference(truth, samples, expected, lambda sample: run_real(float_session, sample, like))
-    kind, session, got, refused = _execute(subject, device, samples, truth, report_progress)
+    kind, session, got, own, refused = _execute(subject, device, samples, truth, report_progress)
     refused += second_opinions(kind, subject, samples, truth)
-    known, said = _taught(session, samples.first(MIN_SAMPLES), truth, oracle)
-    np.savez(answers, **{name: values[:ANSWERS] for name, values in known.items()})  # type: ignore[arg-type]
+    if taught and kind is sessions_for(subject.manifest.format)[0]:
+        np.savez(taught, **own)  # type: ignore[arg-type]  # names are no keywords
+    known, said = _taught(session, own, samples.first(MIN_SAMPLES), truth, oracle)
+    np.savez(answers, **_first_answers(known))  # type: ignore[arg-type]  # names are no keywords
     fidelities = compared(expected, got, truth)
-    result: dict[str, Any] = {
-        "executed": session.what,
-        "device": kind.name,
-        "host": getattr(session, "host", ""),
-        "samples": len(samples),
-        "outputs": {name: to_dict(each, whole=True) for name, each in fidelities.items()},
-        "arena_bytes": session.arena_bytes() if hasattr(session, "arena_bytes") else None,
-        "versions": versions_of(session),
-        "notes": [*refused, *said, *kernel_notes(session, known)],
-        "unfit": about.unfit,
-        "warnings": [*about.warnings, *cautions(fidelities, random)],
-    }
+    result = Verification(
+        executed=session.what,
+        device=kind.name,
+        host=getattr(session, "host", ""),
+        stands_for="",
+        held_out=False,
+        samples=len(samples),
+        outputs=fidelities,
+        arena_bytes=session.arena_bytes() if hasattr(session, "arena_bytes") else None,
+        versions=versions_of(session),
+        notes=(*refused, *said, *kernel_notes(session, known)),
+        unfit=tuple(about.unfit),
+        expected_sqnr_db=min(filter(None, map(expected_loss, expected.values(), got.values())), key=sum, default=None),
+    )
+    warnings = [*about.warnings, *cautions(fidelities, random)]
     if subject.manifest.format == HERE and "quantisation" in subject.manifest.details:
         first = next(iter(samples))
         turns = (lambda: run_real(float_session, first, like), lambda: run_real(session, first, like))
-        result["warnings"] += slower_than_float(*turns)
-    intervals = [found for name in expected if (found := expected_loss(expected[name], got[name])) is not None]
-    result["expected_sqnr_db"] = min(intervals, key=sum, default=None)
-    if any(entry.path == CALIBRATION for entry in subject.manifest.files) and truth.manifest.format == "onnx":
-        calibration: Calibration = from_dict(Calibration, read_json(subject.file(CALIBRATION)), CALIBRATION)
-        held, far = outside(truth, samples, calibration.limits)
-        result |= {"held_against_ranges": held, "outside": [to_dict(each) for each in far]}
+        warnings += slower_than_float(*turns)
     if metric and samples.labels is not None:
-        result["metric"] = metric
-        result["score_float"] = score(metric, dict(samples.inputs), expected, samples.labels)
-        result["score"] = score(metric, dict(samples.inputs), got, samples.labels)
-        result["warnings"] += at_chance(metric, result["score_float"], expected, samples.labels)
+        reached = score(metric, dict(samples.inputs), expected, samples.labels)
+        here = score(metric, dict(samples.inputs), got, samples.labels)
+        result = replace(result, metric=metric, score_float=reached, score=here)
+        warnings += at_chance(metric, reached, expected, samples.labels)
+    result = _held_against_ranges(replace(result, warnings=tuple(warnings)), subject, truth, samples)
     return _reworded(result, subject, truth, session)
 
 
-def _reworded(result: dict[str, Any], subject: Artifact, truth: Artifact, session: Any) -> dict[str, Any]:
-    """Returns the result with sentences that name what it was compared with, where that is no float model."""
+def _held_against_ranges(result: Verification, subject: Artifact, truth: Artifact, samples: SampleSet) -> Verification:
+    """Returns the result with the samples that leave the ranges that the subject was calibrated to."""
+    if truth.manifest.format != "onnx" or all(entry.path != CALIBRATION for entry in subject.manifest.files):
+        return result
+    calibration: Calibration = from_dict(Calibration, read_json(subject.file(CALIBRATION)), CALIBRATION)
+    held, far = outside(truth, samples, calibration.limits)
+    return replace(result, held_against_ranges=held, outside=tuple(far))
+
+
+def _reworded(result: Verification, subject: Artifact, truth: Artifact, session: Any) -> Verification:
+    """Returns the result with sentences that name what it was compared with, where that is not a float model."""
     given = truth.manifest.details.get("given", "")
     if truth.manifest.format != "tflite-given":
         return result
     name = f"the given model ({given}) in LiteRT" if ":" in given else f"the given {given.partition(' ')[2]} in LiteRT"
-    named: dict[str, Any] = _with_text(result, FLOAT_MODEL, name)
+    named = from_dict(Verification, _with_text(to_dict(result), FLOAT_MODEL, name), "verification")
     same = session.name == "litert" and subject.main.read_bytes() == truth.main.read_bytes()
     note = ("compared with itself in the same runtime: this proves that it runs, nothing more",) if same else ()
-    return named | {"reference": name, "notes": [*note, *named["notes"]]}
+    return replace(named, reference=name, notes=(*note, *named.notes))
 
 
 def _with_text(value: Any, old: str, new: str) -> Any:
@@ -250,15 +295,18 @@ def _execute(
     samples: SampleSet,
     truth: Artifact,
     progress: Callable[[int, int], None],
-) -> tuple[Any, Any, dict[str, Array], list[str]]:
-    """Runs the artifact on the named device, or on the first one that takes it; the last list says which did not."""
+) -> tuple[Any, Any, dict[str, Array], dict[str, Array], list[str]]:
+    """Runs the artifact on the named device, or on the first one that takes it; the last list says which did not.
+
+    Returns its kind, the session, all outputs as real numbers, and the known answers of the first samples.
+    """
     format = subject.manifest.format
     kinds = [choose(format, device)] if device else [c for c in sessions_for(format) if not c.missing()]
     refused: list[str] = []
     for kind in kinds or [choose(format)]:
         try:
-            session = kind(subject)
-            return kind, session, run_all(session, samples, truth, progress), refused
+            session = opened(kind, subject)
+            return kind, session, *run_and_keep(session, samples, truth, TAUGHT, progress), refused
         except (IntegrityError, DeviceError) as error:
             if wrong := refusal(kind, error):
                 raise wrong from error
@@ -286,10 +334,9 @@ def shortfall(outputs: Mapping[str, Fidelity], floor_db: float, reference: str =
     over them, in each output as a whole and in every part of it that means something.
     """
     name, worst = min(outputs.items(), key=lambda item: item[1].sqnr_db)
-    hint = "try more or better calibration data, another -O method=..., or -O activations=int16"
     if worst.sqnr_db < floor_db:
         text = f"the result is {worst.sqnr_db:.1f} dB SQNR from {reference}; {floor_db:g} dB is asked for"
-        return Shortfall(text, "sqnr_db", worst.sqnr_db, floor_db, hint)
+        return Shortfall(text, "sqnr_db", worst.sqnr_db, floor_db, HINT)
     if floor_db <= 0:
         return None
     wanted = min(floor_db, FLOOR_DB)
@@ -335,5 +382,5 @@ def judge(verification: Verification, gate: Gate) -> None:
                 verification.score,
                 verification.score_float - gate.max_drop_points / 100,
                 names,
-                "try more or better calibration data, another -O method=..., or -O activations=int16",
+                HINT,
             )

@@ -5,24 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TypeGuard
 
 from anynpu import plugins, schema
 from anynpu.artifact import Artifact
-from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolMissing, Unsupported
+from anynpu.errors import AccuracyError, AnyNpuError, Finding, PassFailed, ToolMissing, Unsupported
 from anynpu.measure import sources
 from anynpu.measure.adequacy import MIN_DISTINCT, judge_calibration
 from anynpu.measure.threshold import sentences
-from anynpu.measure.verify import Gate, judge
+from anynpu.measure.verify import BETTER_SAMPLES, Gate, judge
 from anynpu.nursery import warm_children
 from anynpu.pipeline.layers import empty, graph
 from anynpu.pipeline.planner import Link, plan_all, source_format
-from anynpu.pipeline.repair import Attempt, repaired
+from anynpu.pipeline.repair import Attempt, Proved, repaired
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, read_diagnosis, read_verification, require_samples
 from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
-from anynpu.pipeline.training import trained_chain, untrained_twin
+from anynpu.pipeline.training import can_train, trained_chain, untrained_twin
 from anynpu.platform import Platform
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.build import FLOAT_MODEL, GraphForm, StageTiming, Verification
@@ -35,6 +35,7 @@ from anynpu.source.load import identify
 from anynpu.store import Store
 from anynpu.targets.base import is_exact, means_to_repeat
 from anynpu.targets.data import require_data
+from anynpu.targets.tflite import LiteRtOptions
 
 NOT_EXECUTED = "not executed"
 """The result of a chip whose file was made and proves nothing yet."""
@@ -164,7 +165,12 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
         else:
             result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed))
     result.notes += _calibration_notes(result.chips)
-    result.notes += [*sentences(request.thresholds), *_without_effect(request, chips, steps.metric)]
+    notes = []
+    if "require_npu" in request.origins and not any(chip.npu for chip in chips):
+        notes.append(f"{request.origins['require_npu']}: require-npu has no effect, none of these chips has an NPU")
+    if "max_drop" in request.origins and not steps.metric:
+        notes.append(f"{request.origins['max_drop']}: max-drop has no effect without a --metric")
+    result.notes += [*sentences(request.thresholds), *notes]
     result.timings = tuple(timed.stages)
     result.notes += steps.notes
     return result
@@ -180,7 +186,7 @@ def _require_named_samples(request: Request, plans: Mapping[str, tuple[Link, ...
         if calibrated or (proved and not request.test):
             if request.test:
                 sources.require(request.test)
-            identify(request.source)  # a model that is not there is told of first
+            identify(request.source)  # a missing model is reported first
             if calibrated:
                 require_data(None, calibrated)
             require_samples(None)
@@ -212,16 +218,6 @@ def _notes(result: BuildResult) -> list[str]:
     return notes
 
 
-def _without_effect(request: Request, chips: Iterable[Platform], metric: str) -> list[str]:
-    """Returns a sentence for every part of the gate that was set and can judge nothing here."""
-    notes = []
-    if "require_npu" in request.origins and not any(chip.npu for chip in chips):
-        notes.append(f"{request.origins['require_npu']}: require-npu has no effect, none of these chips has an NPU")
-    if "max_drop" in request.origins and not metric:
-        notes.append(f"{request.origins['max_drop']}: max-drop has no effect without a --metric")
-    return notes
-
-
 def _build_chip(
     steps: Steps, platform: Platform, links: tuple[Link, ...], result: BuildResult, timed: Timed
 ) -> ChipResult:
@@ -229,46 +225,82 @@ def _build_chip(
     attempt = _attempt(steps, platform, links, result)
     repairs: tuple[Repair, ...] = ()
     if steps.request.repair and _repairable(attempt.error):
-        attempt, repairs = repaired(attempt, lambda changed: _attempt(steps, platform, changed, result))
-    made, found = list(attempt.artifacts), dict(attempt.found)
-    found["graph"] = _graph(steps, platform, made, result)
-    if _repairable(found.get("error")):
-        found["diagnosis"] = diagnosed(steps, platform.name, made, result)
-    seconds = round(time.monotonic() - started, 3)
-    timings = timed.of(platform.name)
-    return ChipResult(platform.name, platform, tuple(made), repairs=repairs, seconds=seconds, timings=timings, **found)
+        attempt, repairs = repaired(
+            attempt,
+            lambda changed: _attempt(steps, platform, changed, result),
+            lambda best: diagnosed(steps, platform.name, best.artifacts, result),
+        )
+    made, error, diagnosis = attempt.artifacts, attempt.error, None
+    if _repairable(error):
+        diagnosis = diagnosed(steps, platform.name, made, result)
+        error.hint = _ways_left(error, steps.request, platform.name, made)
+    return ChipResult(
+        platform.name,
+        platform,
+        tuple(made),
+        verification=attempt.proved.verification,
+        evidence=attempt.proved.evidence,
+        not_verified=attempt.proved.not_verified,
+        calibration=attempt.calibration,
+        verdict=attempt.verdict,
+        error=error,
+        repairs=repairs,
+        graph=_graph(steps, platform, made, result),
+        diagnosis=diagnosis,
+        timings=timed.of(platform.name),
+        seconds=round(time.monotonic() - started, 3),
+    )
 
 
-def _repairable(error: AnyNpuError | None) -> bool:
+def _ways_left(error: AccuracyError, request: Request, chip: str, made: Sequence[Artifact]) -> str:
+    """Returns the hint of a missed gate: what this build has not tried yet."""
+    hint = BETTER_SAMPLES if request.repair else error.hint
+    if request.qat or not can_train(made):
+        return hint
+    return f"{hint}; or train it: anynpu build -t {chip} --qat, with the same model, data and options"
+
+
+def _repairable(error: AnyNpuError | None) -> TypeGuard[AccuracyError]:
     """Tells whether a chip missed the gate for what quantisation lost."""
     return isinstance(error, AccuracyError) and error.metric not in NO_REFERENCE
 
 
 def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: BuildResult) -> Attempt:
     """Returns what a chain of compilers makes of the model, executed and judged."""
-    made: list[Artifact] = []
-    found: dict[str, Any] = {}
+    attempt = Attempt(links)
     try:
         assert result.model is not None
         for link in links:
-            previous = made[-1] if made else result.model
-            made.append(steps.compile(platform.name, link, previous, result.calibration, platform))
+            previous = attempt.artifacts[-1] if attempt.artifacts else result.model
+            attempt.artifacts.append(steps.compile(platform.name, link, previous, result.calibration, platform))
         if steps.request.qat:
-            made = trained_chain(steps, platform, links, made, result)
-        oracle = made[-2] if len(made) > 1 and is_exact(links[-1].target) else None
+            attempt.artifacts = trained_chain(steps, platform, links, attempt.artifacts, result)
+        made = attempt.artifacts
+        repetition = None
         if len(made) > 1 and means_to_repeat(links[-1].target):
-            found = _repeated(steps, platform, made, result)
-        found = found or _proof(steps, platform, made, result, oracle)
-        found["calibration"] = _adequacy(made, found.get("verification"))
+            repetition = _repeated(steps, platform, made, result)
+        oracle = made[-2] if len(made) > 1 and is_exact(links[-1].target) else None
+        attempt.proved = repetition or _proof(steps, platform, made, result, oracle)
+        attempt.calibration = _adequacy(made, attempt.proved.verification)
         _judge_degenerate(result.model)
-        if verification := found.get("verification"):
-            judge(verification, steps.request.gate)
+        if attempt.proved.verification is not None:
+            judge(attempt.proved.verification, steps.request.gate)
         if steps.request.strict_calibration:
-            _require_adequate(found["calibration"])
-        found["verdict"] = fallback(made[-1], platform, steps.request.require_npu)
+            _require_adequate(attempt.calibration)
+        attempt.verdict = fallback(made[-1], platform, steps.request.require_npu)
+    except PassFailed as failure:
+        steps.notes.append(f"{platform.name}: {failure.message}: it was left out, and the model compiled again")
+        return _attempt(steps, platform, _skipping(links, failure.skipped), result)
     except AnyNpuError as error:
-        found["error"] = error
-    return Attempt(links, tuple(made), found)
+        attempt.error = error
+    return attempt
+
+
+def _skipping(links: tuple[Link, ...], name: str) -> tuple[Link, ...]:
+    """Returns the compilers, the converter without one more of its passes."""
+    options = {at: link.options for at, link in enumerate(links) if isinstance(link.options, LiteRtOptions)}
+    skipped = {at: replace(each, skip_passes=f"{each.skip_passes},{name}".strip(",")) for at, each in options.items()}
+    return tuple(replace(link, options=skipped.get(at, link.options)) for at, link in enumerate(links))
 
 
 def _adequacy(made: Sequence[Artifact], proof: Verification | None) -> Adequacy | None:
@@ -306,19 +338,19 @@ def _calibration_notes(chips: Sequence[ChipResult]) -> list[str]:
     return notes
 
 
-def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> dict[str, Any]:
+def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> Proved | None:
     """Executes the final artifact on part of the samples; where it repeats the one before it bit by bit, the figures of
-    that one on all samples are its own. Returns nothing where it cannot be executed here.
+    that one on all samples are its own. Returns None where it cannot be executed here.
     """
     final, before = made[-1], made[-2]
     try:
         choose(final.manifest.format)
     except ToolMissing:
-        return {}
+        return None
     assert result.model is not None
     data = require_samples(result.test)
     floating = untrained_twin(made)
-    # What a runtime refuses in the model is told first.
+    # What a runtime refuses in the model is reported first.
     evidence = steps.verify(platform, before, result.model, data, floating=floating)
     repetition = steps.repeat(platform.name, final, before, result.model, data)
     if not repetition.exact and not repetition.refused:
@@ -327,16 +359,16 @@ def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: Bu
     if repetition.exact:
         verification = replace(verification, executed=repetition.executed, device=repetition.device)
     notes = (*verification.notes, *repetition.notes())
-    return {"verification": replace(verification, notes=notes), "evidence": evidence}
+    return Proved(replace(verification, notes=notes), evidence)
 
 
 def _proof(
     steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult, oracle: Artifact | None
-) -> dict[str, Any]:
+) -> Proved:
     """Executes the last artifact of the chain that anything here can execute; the final one must repeat the oracle."""
     final = made[-1]
     if final.manifest.format == "null":
-        return {"not_verified": "the null device computes nothing"}
+        return Proved(not_verified="the null device computes nothing")
     for candidate in reversed(made):
         try:
             choose(candidate.manifest.format)
@@ -351,8 +383,8 @@ def _proof(
         if candidate is final and platform.device not in ("", verification.device):
             findings = [Finding("runs", note) for note in verification.notes]
             raise Unsupported(f"{platform.title} does not run this model", findings)
-        return {"verification": verification, "evidence": evidence}
-    return {"not_verified": f"nothing on this machine executes {final.manifest.format}"}
+        return Proved(verification, evidence)
+    return Proved(not_verified=f"nothing on this machine executes {final.manifest.format}")
 
 
 def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> GraphForm | None:
@@ -386,7 +418,7 @@ def diagnosed(steps: Steps, chip: str, made: Sequence[Artifact], result: BuildRe
 
 
 def _judge_degenerate(model: Artifact) -> None:
-    """Raises for a model that is no reference, whatever the samples are."""
+    """Raises for a model that is not a reference, whatever the samples are."""
     findings = [schema.from_dict(Finding, f, "finding") for f in model.manifest.details["degenerate"]]
     if findings:
         which = "the given model" if model.manifest.format == GIVEN else FLOAT_MODEL

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from anynpu.artifact import Artifact
-from anynpu.errors import DeviceError, IntegrityError, ToolFailed
+from anynpu.errors import DeviceError, IntegrityError, PassFailed, ToolFailed
 from anynpu.measure import verify
 from anynpu.measure.refusals import refusal
 from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.records.build import Verification
 from anynpu.runtime.base import Session, choose, run_real
-from anynpu.targets.tflite import LOWERED_BY, OWN_RANGES
+from anynpu.targets.tflite import OWN_RANGES
 from anynpu.tensors import Array, by_name
 
 # What the proof may cost: a small part of a conversion, which takes twenty seconds of a core.
@@ -25,11 +26,10 @@ OF_INTEGERS = 0.02
 """The share of class numbers that near ties may turn over."""
 
 
-def verify_converted(floating: str, **arguments: Any) -> dict[str, Any]:
+def verify_converted(floating: str, reference: str, data: str, **arguments: Any) -> Verification:
     """Proves the float TFLite model and then verifies the candidate (runs in a child process)."""
-    truth = Artifact.open(Path(arguments["reference"]))
-    require_converted(Artifact.open(Path(floating)), truth, read_samples(Path(arguments["data"])))
-    return verify.verify(**arguments)
+    require_converted(Artifact.open(Path(floating)), Artifact.open(Path(reference)), read_samples(Path(data)))
+    return verify.verify(reference=reference, data=data, **arguments)
 
 
 def require_converted(floating: Artifact, truth: Artifact, samples: SampleSet) -> None:
@@ -43,7 +43,7 @@ def require_converted(floating: Artifact, truth: Artifact, samples: SampleSet) -
     feeds = [rows[at] for at in spread(len(rows), count)]
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
     kernels: Any = LiteRtInner  # the plain ones: the reference kernels take five times as long
-    reference, candidate = choose(truth.manifest.format)(truth), kernels(floating)
+    reference, candidate = verify.opened(choose(truth.manifest.format), truth), kernels(floating)
     kinds = {spec.name: np.dtype(spec.dtype).kind for spec in truth.manifest.outputs}
     floats = [name for name, kind in kinds.items() if kind == "f"]
     numbers = [name for name in kinds if name not in floats]
@@ -68,13 +68,31 @@ def require_converted(floating: Artifact, truth: Artifact, samples: SampleSet) -
     except (IntegrityError, DeviceError) as error:
         raise refusal(kernels, error) or error from error
     if where:
-        own = floating.manifest.details.get(LOWERED_BY) == "own"
-        maker = "anynpu's own writer" if own else "litert-torch"
+        if fault := _guilty_pass(floating, truth, feeds):
+            raise PassFailed(
+                f"the pass {fault[0]} of anynpu's own writer changes {fault[1]}",
+                fault[0],
+                f"leave it out: -O skip_passes={fault[0]}",
+            )
         raise ToolFailed(
-            f"the float TFLite model that {maker} made differs from the ONNX model: {where}",
-            argv=(maker,),
+            f"the float TFLite model that anynpu's own writer made differs from the ONNX model: {where}",
             hint="whatever is quantised from it is as wrong: write the model with other operators, or report it",
         )
+
+
+def _guilty_pass(floating: Artifact, truth: Artifact, feeds: Sequence[Mapping[str, Array]]) -> tuple[str, str] | None:
+    """Returns the pass of the own writer that makes the float TFLite model differ, and in what; None where it is a
+    rule of an operator."""
+    import onnx
+
+    from anynpu.lowering.guilty import guilty_pass
+
+    source, made = truth.manifest, floating.manifest
+    layouts = {spec.name: spec.layout for spec in (*source.inputs, *source.outputs)}
+    turned = [spec.name for spec in (*made.inputs, *made.outputs) if spec.layout != layouts[spec.name]]
+    exact = [{s.name: np.asarray(feed[s.name], s.dtype).reshape(s.shape) for s in source.inputs} for feed in feeds]
+    skipped = str(made.step.options.get("skip_passes", "")).split(",") if made.step is not None else []
+    return guilty_pass(onnx.load(truth.main), exact, turned, skipped, SLACK)
 
 
 def _between_pairs(truth: Artifact) -> Callable[[Mapping[str, Array], Sequence[str]], list[Array]]:

@@ -10,18 +10,21 @@ from datetime import datetime
 from pathlib import Path
 
 from anynpu.artifact import EVIDENCE, MANIFEST, Artifact
-from anynpu.errors import ConfigError
+from anynpu.errors import AccuracyError, ConfigError
 from anynpu.files import follow_umask, followed, writing
 from anynpu.pipeline.build import BuildResult
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.parts import REPORT
 
+FAILED = "failed"
+"""Where results lie that missed the accuracy gate: apart from those that count."""
+WHY = "FAILED.txt"
 MOST_CARRIED_BYTES = 8 << 20
 """An artifact carries evidence of at most this size; larger known answers lie beside it only."""
 
 
 def check_output(out: Path, overwrite: bool, reads: Iterable[str] = (), cache: Path | None = None) -> None:
-    """Raises before any work is done if the results could not be put at `out`: it is no folder, it holds what the
+    """Raises before any work is done if the results could not be put at `out`: it is not a folder, it holds what the
     command reads, or the cache, or it lies in the cache."""
     with writing(out):
         whole = followed(out)
@@ -82,6 +85,9 @@ def _fill(folder: Path, result: BuildResult) -> None:
                 _copy(artifact, folder / "steps" / name)
         if chip.artifact is not None and chip.error is None:
             _copy(chip.artifact, folder / chip.chip)
+        elif chip.artifact is not None and isinstance(chip.error, AccuracyError) and result.request.keep_failed:
+            _copy(chip.artifact, folder / FAILED / chip.chip)
+            (folder / FAILED / chip.chip / WHY).write_text(f"{chip.error.message}\n", "utf-8")
         if chip.evidence is not None and chip.error is None:
             _copy(chip.evidence, folder / EVIDENCE / chip.chip)
             if sum(entry.size for entry in chip.evidence.manifest.files) <= MOST_CARRIED_BYTES:

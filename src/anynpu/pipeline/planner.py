@@ -90,7 +90,7 @@ def plan(platform: Platform, given: Mapping[str, str], source_format: str = SOUR
     """Returns the chain for a chip with the options that concern it."""
     links = []
     for target in chain(platform, source_format):
-        chosen: dict[str, Any] = {}
+        chosen: dict[str, object] = {}
         hints = get_type_hints(target.Options)
         for key, text in given.items():
             owner, _, name = key.rpartition(".")

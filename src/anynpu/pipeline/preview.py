@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from anynpu import schema
 from anynpu.artifact import Artifact, Step
@@ -31,7 +32,17 @@ class Silent:
         return
 
 
-def preview(request: Request, store: Store) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class PlannedStep(schema.Whole):
+    """One step of a plan: for which chip, whether it is there already, and the tools that it runs."""
+
+    chip: str
+    step: str
+    state: str
+    tools: Mapping[str, str]
+
+
+def preview(request: Request, store: Store) -> list[PlannedStep]:
     """Returns one row a step; behind a step that is yet to be made, nobody can know whether the next is cached."""
     chips = platforms(request.chips)
     plans, broken = plan_all(chips, request.options, source_format(request.source))
@@ -48,13 +59,13 @@ def preview(request: Request, store: Store) -> list[dict[str, Any]]:
     for chip in chips:
         current = model
         if error := broken.get(chip.name):
-            rows.append({"chip": chip.name, "step": chip.target, "state": "broken", "tools": {error.message: ""}})
+            rows.append(PlannedStep(chip.name, chip.target, "broken", {error.message: ""}))
         for link in plans.get(chip.name, ()):
             name = f"{link.target.name}: {link.target.accepts} -> {link.target.produces}"
             try:
                 tools = {**link.target.tools(), **platform_tools(link.target, chip)}
             except ToolMissing as missing:
-                rows.append({"chip": chip.name, "step": name, "state": "tool missing", "tools": {missing.message: ""}})
+                rows.append(PlannedStep(chip.name, name, "tool missing", {missing.message: ""}))
                 break
             ready = current is not None and (data["calibration"] or not link.target.needs_data(link.options))
             step = steps.compile_step(link, current, data["calibration"], chip) if current and ready else None
@@ -65,13 +76,8 @@ def preview(request: Request, store: Store) -> list[dict[str, Any]]:
 
 def _row(
     chip: str, step: Step | None, found: Artifact | None, name: str = "", tools: dict[str, str] | None = None
-) -> dict[str, Any]:
+) -> PlannedStep:
     state = "cached" if found else "to build" if step else "to build (after the one before)"
     known = dict(tools if tools is not None else step.tools if step else {})
     known.pop("anynpu", None)
-    return {
-        "chip": chip,
-        "step": name or (step.name if step else "data"),
-        "state": state,
-        "tools": schema.to_dict(known),
-    }
+    return PlannedStep(chip, name or (step.name if step else "data"), state, known)

@@ -41,6 +41,8 @@ class Request:
     gate: Gate = field(default_factory=Gate)
     repair: bool = False
     """Whether repairs are tried where quantisation misses the gate."""
+    keep_failed: bool = False
+    """Whether a result that misses the accuracy gate is kept, below `failed/` in the output folder."""
     strict_calibration: bool = False
     """Whether too few calibration samples are a shortfall like one of the gate."""
     origins: Mapping[str, str] = field(default_factory=dict)

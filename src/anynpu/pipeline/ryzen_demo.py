@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,15 +32,18 @@ from anynpu.measure.verify import Gate, class_axes, run_all
 from anynpu.pipeline.build import BuildResult, ChipResult, build
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer
-from anynpu.records.bench import Latency
+from anynpu.records.bench import Cold, Latency
+from anynpu.records.build import Receipt
 from anynpu.records.parts import error_record, own_version, receipt
 from anynpu.runtime.abilities import placement_of
 from anynpu.runtime.base import sessions_for
 from anynpu.runtime.vitisai import VitisAiSession
 from anynpu.runtime.vitisai_cache import CompileCache
+from anynpu.schema import JsonObject
 from anynpu.source import zoo
 from anynpu.source.load import ModelSource
 from anynpu.store import Store
+from anynpu.tensors import Array
 
 MODEL, METRIC = "hello", "mean_top1"
 TARGET, DEFAULT_CHIP = "vitisai", "ryzen-ai-stx"
@@ -71,6 +74,33 @@ class Asked:
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """How far the worst output is from its reference."""
+
+    sqnr_db: float
+    cosine: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(schema.Whole):
+    """One thing that ran, as the record has it."""
+
+    run: str
+    samples: int
+    sqnr_db: float
+    cosine: float
+    mean_top1: float | None
+    against_cpu: Accuracy | None = schema.about("the NPU against the same model on the CPU", None, optional=True)
+    executed: str
+    warmup: int
+    runs: int
+    cold: Cold | None
+    ms: Mapping[str, float | None]
+    samples_ms: tuple[float, ...]
+    receipt: Receipt | None
+
+
 @dataclass
 class Demo:
     """What came of it: the build, what was found, and a row for everything that ran."""
@@ -79,10 +109,10 @@ class Demo:
     chip: str
     found: ryzenai.Search
     built: BuildResult
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[Run] = field(default_factory=list)
     npu: str = ""
     """Why nothing ran on the NPU, or an empty string."""
-    receipt: dict[str, Any] | None = None
+    receipt: Receipt | None = None
     error: AnyNpuError | None = None
     dropped: int = 0
 
@@ -128,7 +158,7 @@ def _chip(asked: Asked, found: ryzenai.Search) -> str:
         return known[0] if known else DEFAULT_CHIP
     platform = plugins.platform(asked.npu)
     if platform.target != TARGET:
-        raise ConfigError(f"--npu {asked.npu}: is no Ryzen AI chip", "ryzen-ai-phx, ryzen-ai-stx or ryzen-ai-krk")
+        raise ConfigError(f"--npu {asked.npu}: is not a Ryzen AI chip", "ryzen-ai-phx, ryzen-ai-stx or ryzen-ai-krk")
     return platform.name
 
 
@@ -137,9 +167,9 @@ def _request(asked: Asked, chip: str, folder: Path) -> Request:
     card, options = zoo.card(MODEL), {} if chip == WITHOUT_QUARK else {"precision": asked.precision}
     tiles = asked.size // card.input_shape[-1]
     # The receipt of the run judges what is on the NPU, not the compiler's prediction.
-    common: dict[str, Any] = {"chips": (chip,), "metric": METRIC, "options": options, "require_npu": 0.0}
+    request = Request(ModelSource(f"zoo:{MODEL}"), (chip,), metric=METRIC, options=options, require_npu=0.0)
     if tiles == 1:
-        return Request(ModelSource(f"zoo:{MODEL}"), **common)
+        return request
     shape = (*card.input_shape[:2], asked.size, asked.size)
     source = ModelSource(f"zoo:{MODEL}", shapes={card.input_name: shape})
     files = {}
@@ -148,7 +178,7 @@ def _request(asked: Asked, chip: str, folder: Path) -> Request:
         arrays = {name: np.tile(values, (1, 1, tiles, tiles)) for name, values in samples.inputs.items()}
         files[split] = folder / f"{split}.npz"
         np.savez(files[split], **{LABELS: samples.labels}, **arrays)  # type: ignore[arg-type]  # as in samples.py
-    return Request(source, data=str(files["calibration"]), test=str(files["test"]), **common)
+    return replace(request, source=source, data=str(files["calibration"]), test=str(files["test"]))
 
 
 def _parts(demo: Demo, result: ChipResult) -> tuple[Artifact, Artifact, Artifact]:
@@ -161,7 +191,7 @@ def _on_cpu(demo: Demo, result: ChipResult, observer: Observer) -> None:
     """Adds the float model and the quantised one on the CPU: the baseline."""
     model, quantised, data = _parts(demo, result)
     samples = read_samples(data.path).first(SAMPLES)
-    expected: dict[str, Any] | None = None
+    expected: dict[str, Array] | None = None
     made = "int8 by anynpu" if result.chip == WITHOUT_QUARK else demo.asked.precision
     for name, artifact in (("float, CPU", model), (f"{made}, CPU", quantised)):
         started = time.monotonic()
@@ -169,13 +199,8 @@ def _on_cpu(demo: Demo, result: ChipResult, observer: Observer) -> None:
         kind = cpu_session(artifact.manifest.format)
         outputs = run_all(kind(artifact), samples, model)
         expected = outputs if expected is None else expected
-        demo.rows.append(
-            {
-                "run": name,
-                **_accuracy(samples, model, expected, outputs),
-                **_timed(kind, artifact, samples, demo.asked.load),
-            }
-        )
+        accuracy = _accuracy(model, expected, outputs)
+        demo.rows.append(_timed(name, kind, artifact, samples, demo.asked.load, accuracy, _score(samples, outputs)))
         observer.finished(STAGE, name, time.monotonic() - started, False)
 
 
@@ -187,16 +212,25 @@ def cpu_session(format: str) -> Any:
     return able[0]
 
 
-def _accuracy(
-    samples: SampleSet, model: Artifact, expected: Mapping[str, Any], outputs: Mapping[str, Any]
-) -> dict[str, Any]:
+def _accuracy(model: Artifact, expected: Mapping[str, Array], outputs: Mapping[str, Array]) -> Accuracy:
     worst = min(compare_outputs(expected, outputs, class_axes(model)).values(), key=lambda f: f.sqnr_db)
-    right = None if samples.labels is None else score(METRIC, dict(samples.inputs), dict(outputs), samples.labels)
-    return {"samples": len(samples), "sqnr_db": worst.sqnr_db, "cosine": worst.cosine, METRIC: right}
+    return Accuracy(sqnr_db=worst.sqnr_db, cosine=worst.cosine)
 
 
-def _timed(open_session: Any, artifact: Artifact, samples: SampleSet, load: Settings) -> dict[str, Any]:
-    """Returns the latency of one sample again and again, after warming up; the raw samples are part of it."""
+def _score(samples: SampleSet, outputs: Mapping[str, Array]) -> float | None:
+    return None if samples.labels is None else score(METRIC, dict(samples.inputs), dict(outputs), samples.labels)
+
+
+def _timed(
+    name: str,
+    open_session: Any,
+    artifact: Artifact,
+    samples: SampleSet,
+    load: Settings,
+    accuracy: Accuracy,
+    right: float | None,
+) -> Run:
+    """Returns accuracy and the latency of one sample again and again, after warming up."""
     first = next(iter(samples))
     runner = Runner(lambda: Infer(open_session(artifact), first), load)
     try:
@@ -209,15 +243,20 @@ def _timed(open_session: Any, artifact: Artifact, samples: SampleSet, load: Sett
     record = to_record(result)
     latency = record.latency or Latency()
     estimates = latency.summary.percentiles if latency.summary else {}
-    return {
-        "executed": record.executed,
-        "warmup": record.warmup,
-        "runs": record.runs,
-        "cold": schema.to_dict(record.cold),
-        "ms": {name: estimates[name].value if name in estimates else None for name in PERCENTILES},
-        "samples_ms": list(latency.samples),
-        "receipt": schema.to_dict(placed),
-    }
+    return Run(
+        run=name,
+        samples=len(samples),
+        sqnr_db=accuracy.sqnr_db,
+        cosine=accuracy.cosine,
+        mean_top1=right,
+        executed=record.executed,
+        warmup=record.warmup,
+        runs=record.runs,
+        cold=record.cold,
+        ms={each: estimates[each].value if each in estimates else None for each in PERCENTILES},
+        samples_ms=tuple(latency.samples),
+        receipt=placed,
+    )
 
 
 def _on_npu(demo: Demo, result: ChipResult, store: Store, observer: Observer) -> None:
@@ -234,9 +273,9 @@ def _on_npu(demo: Demo, result: ChipResult, store: Store, observer: Observer) ->
         if reason := VitisAiSession.missing():
             raise ToolMissing(reason, GET)
         row = _in_child(demo, (model, quantised, data), store)
-        demo.receipt = row["receipt"]
-        demo.rows.append({"run": f"{demo.asked.precision}, NPU", **row})
-        _judge(row["sqnr_db"])
+        demo.receipt = row.receipt
+        demo.rows.append(row)
+        _judge(row.sqnr_db)
     except AnyNpuError as error:
         demo.error, demo.npu = error, demo.npu or error.message
     observer.finished(STAGE, "NPU", time.monotonic() - started, False)
@@ -261,22 +300,25 @@ def _judge(sqnr_db: float) -> None:
         )
 
 
-def _in_child(demo: Demo, parts: tuple[Artifact, Artifact, Artifact], store: Store) -> dict[str, Any]:
+def _in_child(demo: Demo, parts: tuple[Artifact, Artifact, Artifact], store: Store) -> Run:
     """Runs the NPU in a child process: a provider that crashes takes only that with it."""
     log = store.cache / "logs" / "demo-ryzen-ai.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.unlink(missing_ok=True)
     names = ("model", "quantised", "data")
     arguments = {name: str(part.path) for name, part in zip(names, parts, strict=True)}
-    arguments |= {"cache": str(store.cache), "root": str(demo.asked.root.folder) if demo.asked.root else ""}
+    arguments |= {
+        "name": f"{demo.asked.precision}, NPU",
+        "cache": str(store.cache),
+        "root": str(demo.asked.root.folder) if demo.asked.root else "",
+    }
     with tempfile.TemporaryDirectory() as scratch:
-        load = {"load": schema.to_dict(demo.asked.load)}
-        answer = tool.call(f"{__name__}:on_npu", arguments | load, scratch=Path(scratch), log=log)
-    return dict(answer)
+        answer = tool.call(f"{__name__}:on_npu", {**arguments, "load": demo.asked.load}, scratch=Path(scratch), log=log)
+    return schema.from_dict(Run, answer, "on_npu")
 
 
-def on_npu(model: str, quantised: str, data: str, cache: str, root: str, load: dict[str, Any]) -> dict[str, Any]:
-    """Returns accuracy, latency and receipt of a run on the NPU as JSON data (runs in a child process)."""
+def on_npu(name: str, model: str, quantised: str, data: str, cache: str, root: str, load: Settings) -> Run:
+    """Returns accuracy, latency and receipt of a run on the NPU (runs in a child process)."""
     truth, subject = Artifact.open(Path(model)), Artifact.open(Path(quantised))
     samples = read_samples(Path(data)).first(SAMPLES)
     expected = run_all(cpu_session(truth.manifest.format)(truth), samples, truth)
@@ -288,15 +330,12 @@ def on_npu(model: str, quantised: str, data: str, cache: str, root: str, load: d
     session = opened(subject)
     outputs = run_all(session, samples, truth)
     session.close()
-    beside = _accuracy(samples, truth, on_cpu, outputs)
-    return {
-        **_accuracy(samples, truth, expected, outputs),
-        "against_cpu": {name: beside[name] for name in ("sqnr_db", "cosine")},
-        **_timed(opened, subject, samples, schema.from_dict(Settings, load, "load")),
-    }
+    accuracy, right = _accuracy(truth, expected, outputs), _score(samples, outputs)
+    row = _timed(name, opened, subject, samples, load, accuracy, right)
+    return replace(row, against_cpu=_accuracy(truth, on_cpu, outputs))
 
 
-def record(demo: Demo) -> dict[str, Any]:
+def record(demo: Demo) -> JsonObject:
     """Returns everything that the demo tells, as plain data."""
     model, quantised, _ = _parts(demo, demo.built.chips[0])
     return {
@@ -311,8 +350,8 @@ def record(demo: Demo) -> dict[str, Any]:
         "model": {"digest": model.digest, "bytes": model.main.stat().st_size},
         "quantised": {"digest": quantised.digest, "bytes": quantised.main.stat().st_size, **quantised.manifest.details},
         "found": {**schema.to_dict(demo.found, whole=True), "sentence": demo.found.sentence()},
-        "runs": demo.rows,
-        "npu": {"ran": demo.receipt is not None, "why_not": demo.npu, "receipt": demo.receipt},
+        "runs": schema.to_dict(demo.rows),
+        "npu": {"ran": demo.receipt is not None, "why_not": demo.npu, "receipt": schema.to_dict(demo.receipt)},
         "compiled_models_dropped": demo.dropped,
         "notes": demo.built.notes,
         "error": None if demo.error is None else error_record(demo.error),

@@ -35,8 +35,10 @@ from anynpu.records.diagnosis import Diagnosis
 from anynpu.records.parts import own_version
 from anynpu.runtime import int8_sums, trial
 from anynpu.runtime.base import choose, sessions_for
+from anynpu.schema import JsonObject
 from anynpu.source import dependencies, load, zoo
 from anynpu.source.dependencies import Dependencies
+from anynpu.source.original import Proof
 from anynpu.store import Built, Store
 from anynpu.targets.base import Work, platform_tools, settled
 from anynpu.tasks import card
@@ -45,11 +47,13 @@ from anynpu.tasks.images import Preprocess, in_order
 from anynpu.tasks.text import bind, read_lines
 from anynpu.training.record import carry_record
 
-ZOO_CALIBRATION, ZOO_TEST, ZOO_TRAINING = 256, 500, 2048
+ZOO_CALIBRATION, ZOO_TEST, ZOO_TRAINING = 256, 500, 4096
 HOLDOUT_EVERY = 5
 TEXTS = ".txt"
 PROOF = "proof.json"
 DIAGNOSIS = "diagnosis.json"
+REPEATED = "tflite"
+"""What compilers take that mean to repeat it."""
 
 
 class Observer(Protocol):
@@ -73,14 +77,14 @@ class Steps:
     observer: Observer
     notes: list[str] = field(default_factory=list)
     """What the user should know of the steps themselves."""
-    proofs: dict[tuple[str, ...], dict[str, Any]] = field(default_factory=dict)
+    proofs: dict[tuple[str, ...], Proof] = field(default_factory=dict)
     """How the imported graph was compared with the user's model, by the digests of the samples."""
     samples: dict[str, Built] = field(default_factory=dict)
     """The sets of samples that this request has come to, by address."""
     reported: set[str] = field(default_factory=set)
     datasets: dict[str, Dataset] = field(default_factory=dict)
     """What the user's generators gave, by source."""
-    generated: dict[str, dict[str, Any]] = field(default_factory=dict)
+    generated: dict[str, Dependencies] = field(default_factory=dict)
     """What they read meanwhile."""
 
     def run(self, chip: str, stage: str, step: Step, make: Callable[[Path, Work], Manifest]) -> Built:
@@ -115,11 +119,11 @@ class Steps:
             return ""
         return dependencies.changed(dependencies.read(self.store.reads(step.address)), kept)
 
-    def _keep(self, step: Step, main: Path, record: Mapping[str, Any] | None) -> None:
+    def _keep(self, step: Step, main: Path, record: Dependencies | None) -> None:
         """Keeps what the user's code read in a step, and says what of it nobody can check later."""
         if record is None:
             return
-        read = schema.from_dict(Dependencies, {**record, "result": hash_file(main)}, "what was read")
+        read = replace(record, result=hash_file(main))
         dependencies.write(self.store.reads(step.address), read)
         what = "the model is imported" if step.name == "import" else "the samples are made"
         for reason in read.unknown:
@@ -159,7 +163,7 @@ class Steps:
         return in_order(self.chosen.card.preprocess, inputs[0].channels if len(inputs) == 1 else "")
 
     def import_model(self) -> Built:
-        """Returns the float ONNX artifact; samples that are not there are told of before anything long begins."""
+        """Returns the float ONNX artifact; missing samples are reported before anything long begins."""
         given = [samples for samples in (self.request.data, self.request.test) if samples]
         for samples in given:
             sources.require(samples)
@@ -177,8 +181,9 @@ class Steps:
             raise sources.unstated(folder)
 
         def make(out: Path, work: Work) -> Manifest:
-            manifest, record = self._imported(out, work)
-            self._keep(step, out / manifest.main, record)
+            imported = self._imported(out, work)
+            manifest = imported.manifest
+            self._keep(step, out / manifest.main, imported.dependencies)
             if self.chosen is not None:
                 # a head that is found in the model completes the card
                 manifest = replace(manifest, task=manifest.task or self.chosen.task())
@@ -191,24 +196,23 @@ class Steps:
         self._prove(built.artifact)
         return built
 
-    def _imported(self, out: Path, work: Work) -> tuple[Manifest, dict[str, Any] | None]:
-        """Writes the float model into a folder and returns its manifest and what the user's code read; the proof on
-        samples is kept in `proofs`."""
+    def _imported(self, out: Path, work: Work) -> load.Imported:
+        """Writes the float model into a folder; the proof on samples is kept in `proofs`."""
         arguments = {
-            "source": schema.to_dict(self.request.source),
+            "source": self.request.source,
             "out": str(out),
-            "task": self.chosen.task() if self.chosen else {},
+            "task": self.chosen.task() if self.chosen else None,
         }
         if self.chosen is not None:
             self.chosen.copy_to(out)
         samples: list[Artifact] = []
 
-        def answer(manifest: dict[str, Any]) -> list[str]:
+        def answer(manifest: object) -> list[str]:
             model = Artifact(out, schema.from_dict(Manifest, manifest, "import"))
             samples.extend(self._all_samples(model, within=True))
             return [str(artifact.path) for artifact in samples]
 
-        found = _sourced(
+        imported = _sourced(
             self.request.source,
             arguments,
             scratch=out.parent,
@@ -216,8 +220,8 @@ class Steps:
             answer=answer,
             whole_environment=self.request.source.kind in ("torch", "zoo"),  # what the user's code reads in it counts
         )
-        self.proofs[tuple(artifact.digest for artifact in samples)] = found["proof"]
-        return schema.from_dict(Manifest, found["manifest"], "import"), found.get("dependencies")
+        self.proofs[tuple(artifact.digest for artifact in samples)] = imported.proof
+        return imported
 
     def _all_samples(self, model: Artifact, within: bool = False) -> list[Artifact]:
         """Returns the calibration and test samples of the request, as far as there are any."""
@@ -240,15 +244,16 @@ class Steps:
             return Manifest(format="proof", main=PROOF)
 
         step = Step("prove", inputs, tools={"anynpu": own_version()})
-        proof = schema.read_json(self.run("", "prove", step, make).artifact.main)
-        self.notes.extend(note for note in proof["notes"] if note not in self.notes)
+        main = self.run("", "prove", step, make).artifact.main
+        proof = schema.from_dict(Proof, schema.read_json(main), str(main))
+        self.notes.extend(note for note in proof.notes if note not in self.notes)
 
     def data_step(self, role: str, model: Artifact) -> Step | None:
         """Returns the step that makes a set of samples, or None where there is no source for it, or no use."""
         source = self._source(role)
         if not source or (role == "calibration" and model.manifest.format == GIVEN):
             return None
-        options: dict[str, Any] = {"role": role, "limit": self.request.limit}
+        options: JsonObject = {"role": role, "limit": self.request.limit}
         if source.startswith("zoo:"):
             inputs = {"source": schema.digest([source, *map(str, _file_hashes(source.removeprefix("zoo:")))])}
         else:
@@ -258,7 +263,7 @@ class Steps:
             if sources.is_random(source):
                 options["index_sizes"] = dict(model.manifest.details.get("index_sizes", {}))
             if source.endswith(TEXTS) and self.chosen is not None:
-                options["tokenizer"] = dict(self.chosen.task().get("assets", {}))
+                options["tokenizer"] = self.chosen.digests()
         if role != "calibration":
             options["metric"], options["names"] = self.metric, list(card.names_of(model))
             options["outputs"] = [list(spec.shape) for spec in model.manifest.outputs]
@@ -345,16 +350,21 @@ class Steps:
     def _generated(self, source: str, model: Artifact, work: Work) -> Dataset:
         """Returns what a user's generator gives; it runs once for both roles, in a child that records what it reads."""
         if source not in self.datasets:
-            inputs = [schema.to_dict(spec) for spec in model.manifest.inputs]
             with tempfile.TemporaryDirectory(prefix="anynpu-samples-") as folder:
-                arguments = {"source": source, "inputs": inputs, "limit": self.request.limit, "out": folder}
-                self.generated[source] = tool.call(
+                arguments = {
+                    "source": source,
+                    "inputs": model.manifest.inputs,
+                    "limit": self.request.limit,
+                    "out": folder,
+                }
+                record = tool.call(
                     "anynpu.quantize.generator:run_generator",
                     arguments,
                     scratch=Path(folder),
                     log=work.log,
                     whole_environment=True,
                 )
+                self.generated[source] = schema.from_dict(Dependencies, record, "what was read")
                 given = read_samples(Path(folder))
             self.datasets[source] = checked(
                 source, given.inputs, given.labels, model.manifest.inputs, self.request.limit
@@ -443,11 +453,13 @@ class Steps:
         step = Step("verify", inputs, {"metric": self.metric, "device": device}, tools)
 
         def make(out: Path, work: Work) -> Manifest:
+            taught = out.parent / ANSWERS
             arguments = {
                 "candidate": str(made.path),
                 "reference": str(model.path),
                 "data": str(data.path),
                 "answers": str(out / "vectors.npz"),
+                "taught": str(taught) if made.manifest.format == REPEATED else "",
                 "oracle": str(oracle.path) if oracle else "",
                 "metric": self.metric,
                 "device": device or None,
@@ -457,29 +469,34 @@ class Steps:
             if floating is not None:
                 function, arguments["floating"] = "anynpu.pipeline.conversion:verify_converted", str(floating.path)
             answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
-            if answer["device"] == choose(made.manifest.format).name:
+            found = schema.from_dict(Verification, answer, "verification")
+            if found.device == choose(made.manifest.format).name:
                 trial.passed(made, choose(made.manifest.format))
             trial.passed(model, choose(model.manifest.format, REFERENCES.get(model.manifest.format)))
-            answer["held_out"] = bool(data.manifest.details["held_out"])
-            (out / "verification.json").write_text(schema.canonical_json(answer) + "\n", "utf-8")
+            if taught.is_file():  # what a compiler must repeat is known now
+                self._built(self._teach_step(made, model, data), lambda there, _: _taught(there, taught))
+            found = replace(found, held_out=bool(data.manifest.details["held_out"]))
+            (out / "verification.json").write_text(schema.canonical_json(found) + "\n", "utf-8")
             return Manifest(format="evidence", main="verification.json")
 
         return self.run(platform.name, "verify", step, make).artifact
 
     def teach(self, chip: str, oracle: Artifact, model: Artifact, data: Artifact) -> Artifact:
-        """Returns what the artifact before the compiler gives for the first samples: one answer for all chips."""
-        inputs = {"oracle": oracle.digest, "reference": model.digest, "data": data.digest}
-        step = Step("teach", inputs, tools={"anynpu": own_version(), **_runtime_versions()})
+        """Returns what the artifact before the compiler gives for the first samples: one answer for all chips. Where it
+        was verified in the same store, that has left it already."""
 
         def make(out: Path, work: Work) -> Manifest:
             artifacts = {"oracle": oracle, "reference": model, "data": data}
             arguments = {name: str(artifact.path) for name, artifact in artifacts.items()}
-            arguments["answers"] = str(out / ANSWERS)
+            arguments["answers"] = str(out.parent / ANSWERS)
             answer = tool.call("anynpu.measure.repeat:teach", arguments, scratch=out.parent, log=work.log)
-            (out / "teacher.json").write_text(schema.canonical_json(answer) + "\n", "utf-8")
-            return Manifest(format="evidence", main="teacher.json")
+            return _taught(out, out.parent / ANSWERS, str(answer))
 
-        return self.run(chip, "teach", step, make).artifact
+        return self.run(chip, "teach", self._teach_step(oracle, model, data), make).artifact
+
+    def _teach_step(self, oracle: Artifact, model: Artifact, data: Artifact) -> Step:
+        inputs = {"oracle": oracle.digest, "reference": model.digest, "data": data.digest}
+        return Step("teach", inputs, tools={"anynpu": own_version(), **_runtime_versions()})
 
     def repeat(self, chip: str, made: Artifact, oracle: Artifact, model: Artifact, data: Artifact) -> Repetition:
         """Returns whether what was compiled computes, bit by bit, what the artifact before it does."""
@@ -492,13 +509,14 @@ class Steps:
             arguments = {name: str(artifact.path) for name, artifact in artifacts.items()}
             arguments["answers"] = str(taught.path / ANSWERS)
             if made.manifest.placement is not None and not made.manifest.placement.elsewhere():
-                answer = repeat(**arguments)  # our own code alone: another Python takes longer to start
+                found = repeat(**arguments)  # our own code alone: another Python takes longer to start
             else:
                 answer = tool.call("anynpu.measure.repeat:repeat", arguments, scratch=out.parent, log=work.log)
-            if not answer["refused"]:
+                found = schema.from_dict(Repetition, answer, "repetition")
+            if not found.refused:
                 trial.passed(made, choose(made.manifest.format))
-                answer |= schema.read_json(taught.main)
-            (out / "repetition.json").write_text(schema.canonical_json(answer) + "\n", "utf-8")
+                found = replace(found, not_compared=schema.read_json(taught.main)["not_compared"])
+            (out / "repetition.json").write_text(schema.canonical_json(found) + "\n", "utf-8")
             return Manifest(format="evidence", main="repetition.json")
 
         evidence = self.run(chip, "execute", step, make).artifact
@@ -583,23 +601,31 @@ class Steps:
         return self.request.metric or (zoo.card(source.zoo_name).metric if source.kind == "zoo" else "")
 
 
+def _taught(out: Path, answers: Path, not_compared: str = "") -> Manifest:
+    """Moves the answers of a teacher, if it has any, into the folder of its step."""
+    if answers.is_file():
+        answers.replace(out / ANSWERS)
+    (out / "teacher.json").write_text(schema.canonical_json({"not_compared": not_compared}) + "\n", "utf-8")
+    return Manifest(format="evidence", main="teacher.json")
+
+
 def read_diagnosis(artifact: Artifact) -> Diagnosis:
     """Returns the diagnosis that a diagnose step stored."""
     found: Diagnosis = schema.from_dict(Diagnosis, schema.read_json(artifact.main), str(artifact.main))
     return found
 
 
-def _sourced(source: load.ModelSource, arguments: Mapping[str, Any], **how: Any) -> Any:
+def _sourced(source: load.ModelSource, arguments: Mapping[str, object], **how: Any) -> load.Imported:
     """Returns what the importer of a kind of source says; a .tflite file that kills LiteRT is a damaged one."""
-    if source.kind != "tflite":
-        return tool.call("anynpu.source.load:import_and_prove", arguments, **how)
+    module = "anynpu.pipeline.tflite_source" if source.kind == "tflite" else "anynpu.source.load"
     try:
-        return tool.call("anynpu.pipeline.tflite_source:import_and_prove", arguments, **how)
+        imported = tool.call(f"{module}:import_and_prove", arguments, **how)
     except ToolFailed as failure:
-        if failure.status is None or failure.status >= 0:
+        if source.kind != "tflite" or failure.status is None or failure.status >= 0:
             raise
         ended = tool.status_name(failure.status)
         raise IntegrityError(f"{source.model}: LiteRT ends with {ended}", trial.DAMAGED) from failure
+    return schema.from_dict(load.Imported, imported, "import")
 
 
 def _option_files(options: Any) -> dict[str, str]:

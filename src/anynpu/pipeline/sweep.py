@@ -24,14 +24,19 @@ from anynpu.records.build import BuildRecord
 from anynpu.records.load import load
 from anynpu.records.parts import as_json, error_form, now, own_version
 from anynpu.records.shared import ErrorForm
-from anynpu.records.sweep import SweepRecord, SweepRow
+from anynpu.records.sweep import SearchForm, SweepRecord, SweepRow
 from anynpu.source.load import identify
 from anynpu.store import Store
 
 SCHEMA_VERSION = 1
 CELLS, RECORD = "cells", "sweep.json"
 CELL_S = 6 * 3600.0
-AXES: Mapping[str, str] = {"accuracy": "higher", "latency_ms": "lower", "memory_bytes": "lower"}
+AXES: Mapping[str, str] = {
+    "accuracy": "higher",
+    "latency_ms": "lower",
+    "sram_bytes": "lower",
+    "storage_bytes": "lower",
+}
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,12 @@ def build_cell(request: object, cache: str) -> object:
     """Returns what one build came to, as JSON (runs in a child process or on a cluster)."""
     wanted = schema.from_dict(Request, request, "sweep")
     try:
-        return _plain(record(build(wanted, Store(Path(cache) if cache else None), Silent())))
+        return plain(record(build(wanted, Store(Path(cache) if cache else None), Silent())))
     except AnyNpuError as error:
-        return _plain(error_form(error))
+        return plain(error_form(error))
 
 
-def _plain(answer: Answer) -> object:
+def plain(answer: Answer) -> object:
     """Returns an answer as JSON, which processes and files hold."""
     data = schema.to_dict(answer)
     return data if isinstance(answer, BuildRecord) else {"kind": "build", "error": data}
@@ -170,13 +175,26 @@ def sweep(
     folder = out / CELLS
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    done: dict[str, Answer] = {cell.address: kept for cell in cells if (kept := _kept(folder, cell)) is not None}
+    done: dict[str, Answer] = {cell.address: kept for cell in cells if (kept := kept_answer(folder, cell)) is not None}
     missing = [cell for cell in cells if cell.address not in done]
     for cell, answer in runner(missing, store) if missing else ():
-        write_whole(folder / f"{cell.address}.json", as_json(_plain(answer)))
+        write_whole(folder / f"{cell.address}.json", as_json(plain(answer)))
         done[cell.address] = answer
         heard(row(cell, answer), len(done), len(cells))
     rows = with_front([row(cell, done[cell.address]) for cell in cells])
+    status = next((each.exit_status for each in rows if each.exit_status), 0)
+    return keep_record(out, rows, wanted.base, status)
+
+
+def keep_record(
+    out: Path,
+    rows: tuple[SweepRow, ...],
+    base: Request,
+    exit_status: int,
+    search: SearchForm | None = None,
+    more_notes: Sequence[str] = (),
+) -> SweepRecord:
+    """Writes the record of these rows into the folder and returns it."""
     result = schema.with_seal(
         SweepRecord(
             schema_version=SCHEMA_VERSION,
@@ -184,17 +202,18 @@ def sweep(
             anynpu=own_version(),
             at=now(),
             axes=dict(AXES),
-            gate=wanted.base.thresholds,
+            gate=base.thresholds,
             rows=rows,
-            notes=(*sentences(wanted.base.thresholds), *_notes(rows)),
-            exit_status=next((each.exit_status for each in rows if each.exit_status), 0),
+            search=search,
+            notes=(*sentences(base.thresholds), *_notes(rows), *more_notes),
+            exit_status=exit_status,
         )
     )
     write_whole(out / RECORD, as_json(schema.to_dict(result)))
     return result
 
 
-def _kept(folder: Path, cell: Cell) -> BuildRecord | None:
+def kept_answer(folder: Path, cell: Cell) -> BuildRecord | None:
     """Returns the result of an earlier run; one that an error ended is tried again, a tool may be there now."""
     path = folder / f"{cell.address}.json"
     if not path.is_file():
@@ -210,15 +229,18 @@ def _kept(folder: Path, cell: Cell) -> BuildRecord | None:
     return None if isinstance(answer, ErrorForm) or any(chip.error for chip in answer.chips) else answer
 
 
-def row(cell: Cell, answer: Answer) -> SweepRow:
-    """Returns one line of the sweep from what its build came to."""
+def row(cell: Cell, answer: Answer | None = None) -> SweepRow:
+    """Returns one line of the sweep from what its build came to; without that, of a build to come."""
     line = SweepRow(
         model=cell.request.source.model,
         chip=cell.chip,
         options=dict(cell.request.options),
+        qat=cell.request.qat,
         status="",
-        report=f"{CELLS}/{cell.address}.json",
     )
+    if answer is None:
+        return line
+    line = replace(line, report=f"{CELLS}/{cell.address}.json")
     error = answer if isinstance(answer, ErrorForm) else answer.chips[0].error
     if error:
         line = replace(line, status=error.kind, error=error.message, exit_status=error.exit_status)
@@ -269,14 +291,11 @@ def with_front(rows: Iterable[SweepRow]) -> tuple[SweepRow, ...]:
     return tuple(replace(each, on_front=id(each) in points and not beaten(each)) for each in lines)
 
 
-def _point(row: SweepRow) -> tuple[float, float, float]:
+def _point(row: SweepRow) -> tuple[float, ...]:
     """Returns a row as costs; a figure that nobody knows is the worst there is: it never makes a row look good."""
-    known = [size for size in (row.sram_bytes, row.flash_bytes, row.dram_bytes) if size]
-    # Working memory and a place for the weights, or it is not the whole.
-    whole = row.sram_bytes is not None and (row.flash_bytes or row.dram_bytes)
-    memory = float(sum(known)) if whole else float("inf")
-    latency = float("inf") if row.latency_ms is None else float(row.latency_ms)
-    return (-float(row.accuracy or 0.0), latency, memory)
+    storage = [size for size in (row.flash_bytes, row.dram_bytes) if size]
+    costs = (row.latency_ms, row.sram_bytes, sum(storage) if storage else None)
+    return (-float(row.accuracy or 0.0), *(float("inf") if cost is None else float(cost) for cost in costs))
 
 
 def _beats(a: tuple[float, ...], b: tuple[float, ...]) -> bool:

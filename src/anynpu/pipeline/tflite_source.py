@@ -17,14 +17,14 @@ from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import ConfigError, DeviceError, Finding, IntegrityError, Unsupported
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.samples import read_samples
-from anynpu.quantize.tflite_file import read_model, read_specs, text
 from anynpu.quantize.tflite_given import FLOAT, GivenFile, open_axes, read_given, with_shapes
 from anynpu.runtime.base import run_real
 from anynpu.runtime.litert import LiteRtInner, LiteRtSession
+from anynpu.runtime.tflite_file import read_model, read_specs, text
 from anynpu.source import load
-from anynpu.source.load import ModelSource
+from anynpu.source.load import Imported, ModelSource
+from anynpu.source.original import Proof
 from anynpu.targets.flatbuffer import TfliteOperator, operators
-from anynpu.targets.tflite import LOWERED_BY
 from anynpu.targets.tflite_given import WHAT
 from anynpu.targets.tflite_outline import outline
 from anynpu.tasks.card import Card
@@ -42,22 +42,20 @@ TABLES = {"GATHER": 1, "EMBEDDING_LOOKUP": 0}
 Feeds = dict[str, Array]
 
 
-def import_and_prove(source: dict[str, Any], out: str, task: dict[str, Any] | None = None) -> dict[str, Any]:
+def import_and_prove(source: ModelSource, out: str, task: Card | None = None) -> Imported:
     """Writes the model into a folder and returns its manifest, with the proof on samples that the parent process makes
     for its inputs (runs in a child process)."""
-    request = schema.from_dict(ModelSource, source, "model source")
-    card = schema.from_dict(Card, task, "task") if task else None
-    if card is not None and card.yolo is not None and card.yolo.decode == "host":
+    if task is not None and task.yolo is not None and task.yolo.decode == "host":
         raise ConfigError(
             "the task card leaves the decode of the boxes to the host, and only an ONNX model can be cut there",
             'give the ONNX model, or a card with decode = "model"',
         )
-    path = Path(request.model)
+    path = Path(source.model)
     given = read_given(path)
     file = Path(out) / MODEL
-    file.write_bytes(_shaped(given, request, file))
+    file.write_bytes(_shaped(given, source, file))
     ops = operators(file)
-    manifest = _described(file, ops, given, request, card)
+    manifest = _described(file, ops, given, source, task)
     model = Artifact(Path(out), manifest)
     session = _opened(model, given)
     findings = _degenerate(session, ops, manifest)
@@ -66,9 +64,8 @@ def import_and_prove(source: dict[str, Any], out: str, task: dict[str, Any] | No
         notes=(*manifest.notes, *map(str, findings)),
         details={**manifest.details, "degenerate": [vars(finding) for finding in findings]},
     )
-    described = schema.to_dict(manifest)
-    folders = tool.ask(described)
-    return {"manifest": described, "proof": _proved(path, model, given, session, folders, bool(request.shapes))}
+    folders = tool.ask(manifest)
+    return Imported(manifest, _proved(path, model, given, session, folders, bool(source.shapes)))
 
 
 def _shaped(given: GivenFile, request: ModelSource, file: Path) -> bytes:
@@ -130,7 +127,6 @@ def _described(
             "frozen": [what, *given.notes],
             "index_sizes": _index_sizes(ops, inputs),
             "output_operators": _last(ops, outputs),
-            LOWERED_BY: "own",
             WHAT: given.what,
         },
         task=schema.to_dict(card) if card else {},
@@ -286,7 +282,7 @@ def _degenerate(session: LiteRtSession, ops: Sequence[TfliteOperator], manifest:
 
 def _proved(
     path: Path, model: Artifact, given: GivenFile, session: LiteRtSession, folders: Sequence[str], resized: bool
-) -> dict[str, Any]:
+) -> Proof:
     """Raises unless the model computes what the file does where it is not the file itself; returns what was compared.
 
     Of a dynamic-range file the two differ by what its own kernels round; how much becomes a note.
@@ -296,7 +292,7 @@ def _proved(
     sets = [read_samples(Path(folder)) for folder in folders]
     rows = [sample for each in sets for sample in each]
     if not given.loads or model.main.read_bytes() == path.read_bytes():
-        return {"compared": 0, "samples": len(rows), "notes": []}
+        return Proof(0, len(rows))
     macs = model.manifest.estimates.macs if model.manifest.estimates else 0
     count = min(len(rows), MAX_PROVED, max(MIN_PROVED, MAX_MACS // max(macs or 1, 1)))
     like = by_name((*model.manifest.inputs, *model.manifest.outputs))
@@ -318,7 +314,7 @@ def _proved(
             where = disagreement(names, lambda f: of(original, f), lambda f: of(session, f), feeds)
             if where is not None:
                 raise IntegrityError(f"{path}: taken apart and put together, it differs: {where}", "report it")
-            return {"compared": len(feeds) if rows else 0, "samples": len(rows), "notes": []}
+            return Proof(len(feeds) if rows else 0, len(rows))
         pairs = [(of(original, feed), of(session, feed)) for feed in feeds]
     expected, got = (
         {name: np.concatenate([pair[side][at] for pair in pairs]) for at, name in enumerate(names)} for side in (0, 1)
@@ -327,4 +323,4 @@ def _proved(
     note = (
         f"{given.what}: the file's own kernels round activations on the way, {worst:.1f} dB from the float model here"
     )
-    return {"compared": len(feeds) if rows else 0, "samples": len(rows), "notes": [note]}
+    return Proof(len(feeds) if rows else 0, len(rows), (note,))

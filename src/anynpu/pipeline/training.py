@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Manifest, Step
@@ -14,7 +14,6 @@ from anynpu.pipeline.layers import float_twin
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.steps import Steps, read_verification, require_samples
 from anynpu.platform import Platform
-from anynpu.quantize.plan import QuantPlan
 from anynpu.records.build import Verification
 from anynpu.records.parts import own_version
 from anynpu.targets.base import Work
@@ -59,8 +58,10 @@ def trained_chain(
 
 
 def _unequalized(link: Link) -> Link:
-    options = link.options
-    return replace(link, options=replace(options, equalize=False)) if isinstance(options, QuantPlan) else link
+    """Returns the link without what changes weights before they are rounded."""
+    options: Any = link.options
+    changed = {name: False for name in ("equalize", "cle", "adaround") if getattr(options, name, False)}
+    return replace(link, options=replace(options, **changed)) if changed else link
 
 
 def _compiled(
@@ -70,6 +71,11 @@ def _compiled(
     for link in links:
         made.append(steps.compile(platform.name, link, made[-1] if made else model, result.calibration, platform))
     return made
+
+
+def can_train(made: Sequence[Artifact]) -> bool:
+    """Whether the rounding of a chain of compilers can be learnt."""
+    return any(artifact.manifest.format in READERS for artifact in made)
 
 
 def untrained_twin(chain: Sequence[Artifact]) -> Artifact | None:
@@ -84,7 +90,7 @@ def train(steps: Steps, chip: str, model: Artifact, scheme: Scheme) -> Artifact:
     data = steps.data("training", model)
     if data is None:
         raise ConfigError("--qat needs samples to learn from", "give --data")
-    settings = Settings(seed=steps.request.seed)
+    settings = Settings(seed=steps.request.seed, classes=steps.metric == "top1")
     try:
         version = tool.version_of("torch")
     except ToolMissing:

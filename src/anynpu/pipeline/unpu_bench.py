@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -16,28 +15,13 @@ from anynpu.firmware.project.answers import FILE as VECTORS
 from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.tree import make_project
 from anynpu.pipeline.build import BuildResult, ChipResult
-from anynpu.pipeline.unpu_flags import FORMATS, bits, closure, in_flags
+from anynpu.pipeline.unpu_flags import FORMATS, bits, closure
 from anynpu.platform import Platform
 from anynpu.records.parts import error_record
-from anynpu.schema import near
+from anynpu.schema import JsonObject, near
 from anynpu.tensors import TensorSpec
 
 ALL = "all"
-FLAGS = {
-    "--ckpt": "--model_ckpt",
-    "--trust-checkpoint": "--trust_checkpoint",
-    "--arg": "--model_module_args",
-    "--shape": "--input_shape",
-    "--layout": "--input_layout",
-    "--data": "--data_sample",
-    "--min-sqnr": "--min_sqnr",
-    "--max-drop": "--max_drop",
-    "--require-npu": "--require_npu",
-    "-o": "--out_dir",
-    "-t": "--target_hardware",
-    "-m": "--model",
-}
-"""Flags of other verbs that a message may name, and what they are called here."""
 SOURCES = (".c", ".h", ".cpp", ".md", ".json", "")
 PROJECT = ("Makefile", "CMakeLists.txt", "project.mk")
 
@@ -235,9 +219,10 @@ def _source_tree(pair: Wanted, chip: ChipResult) -> tuple[str, dict[str, bytes],
     return f"firmware/{pair.hardware}", dict(project.files), None
 
 
-def record(rows: Iterable[Row], name: str, said: Sequence[str]) -> dict[str, Any]:
+def record(rows: Iterable[Row], name: str, said: Sequence[str]) -> JsonObject:
     """Returns the run as plain data."""
-    found = [
+    rows = tuple(rows)
+    found: list[JsonObject] = [
         {
             "format": row.wanted.format,
             "hardware": row.wanted.hardware,
@@ -251,18 +236,16 @@ def record(rows: Iterable[Row], name: str, said: Sequence[str]) -> dict[str, Any
         }
         for row in rows
     ]
-    status = next((each["exit_status"] for each in found if each["exit_status"]), 0)
-    notes = list(said)
     return {
         "schema_version": 1,
         "kind": "unpu-bench",
         "model_name": name,
         "formats": found,
-        "notes": notes,
-        "exit_status": status,
+        "notes": list(said),
+        "exit_status": exit_status(rows),
     }
 
 
-def in_own_flags(text: str) -> str:
-    """Returns a message with the flags of other verbs by the names that they have here."""
-    return re.sub(r"(?<![\w-])--?[a-z][\w-]*", lambda found: FLAGS.get(found[0], found[0]), in_flags(text))
+def exit_status(rows: Iterable[Row]) -> int:
+    """Returns the status of the first format that did not go well, or zero."""
+    return next((row.exit_status for row in rows if row.exit_status), 0)

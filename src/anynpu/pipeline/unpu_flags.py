@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +16,21 @@ from anynpu.schema import near
 
 BIT_WIDTH = "bit_width"
 BITS = ("1", "2", "4", "8", "16", "32")
+FLAGS = {
+    "--ckpt": "--model_ckpt",
+    "--trust-checkpoint": "--trust_checkpoint",
+    "--arg": "--model_module_args",
+    "--shape": "--input_shape",
+    "--layout": "--input_layout",
+    "--data": "--data_sample",
+    "--min-sqnr": "--min_sqnr",
+    "--max-drop": "--max_drop",
+    "--require-npu": "--require_npu",
+    "-o": "--out_dir",
+    "-t": "--target_hardware",
+    "-m": "--model",
+}
+"""Flags of other verbs that a message may name, and what they are called here."""
 
 
 @dataclass(frozen=True)
@@ -171,18 +186,28 @@ def settings(given: Mapping[str, str], formats: Iterable[str]) -> tuple[dict[str
     return options, said
 
 
-def in_flags(text: str) -> str:
-    """Returns a message with `-O compiler.option=value` as the flag that sets the option."""
+def spelled_here(text: str) -> str:
+    """Returns how flags of other verbs that a message names are spelled here, such as "here --data is --data_sample",
+    or an empty string."""
+    words = [word.strip("`'\"().,;:") for word in text.split()]
+    known = {word: FLAGS[word] for word in words if word in FLAGS}
+    for word, option in itertools.pairwise(words):
+        if word == "-O" and (flag := _flag_of(option)):
+            known[f"-O {option}..." if option.endswith("=") else f"-O {option}"] = flag
+    listed = ", ".join(f"{flag} is {ours}" for flag, ours in known.items())
+    return f"here {listed}" if listed else ""
 
-    def flag(found: re.Match[str]) -> str:
-        for name, known in flags().items():
-            for place in known.places:
-                if place.option == found["option"] and found["compiler"] in (None, place.compiler):
-                    back = {value: typed for typed, value in place.values.items()}
-                    return f"--{name}" + (f" {back.get(found['value'], found['value'])}" if found["value"] else "")
-        return found[0]
 
-    return re.sub(r"(?<!\w)-O (?:(?P<compiler>\w+)\.)?(?P<option>\w+)(?:=(?P<value>\.\.\.|[\w.-]*\w))?", flag, text)
+def _flag_of(option: str) -> str:
+    """Returns the flag that sets an option of -O, with its value where one is named, or an empty string."""
+    key, sign, value = option.partition("=")
+    compiler, _, name = key.rpartition(".")
+    for flag, known in flags().items():
+        for place in known.places:
+            if place.option == name and compiler in ("", place.compiler):
+                back = {theirs: typed for typed, theirs in place.values.items()}
+                return f"--{flag}" + (f" {back.get(value, value) or '...'}" if sign else "")
+    return ""
 
 
 def bits(width: str, format: str, dtypes: Iterable[str] = ()) -> dict[str, str]:

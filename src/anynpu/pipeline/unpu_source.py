@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from anynpu.errors import ConfigError
+from anynpu.schema import JsonObject
 from anynpu.source.load import ModelSource
 
 LAYOUTS = ("NCHW", "NHWC", "NCW", "NWC")
@@ -126,7 +127,7 @@ def _layouts(named: Named) -> dict[str, str]:
     return dict(zip(named.input_names, given, strict=True))
 
 
-def arguments(text: str) -> dict[str, Any]:
+def arguments(text: str) -> JsonObject:
     """Returns the constructor's arguments of "width=8,bias=true" or of an object in JSON or Python."""
     if not text or text == "None":
         return {}
@@ -146,7 +147,7 @@ def arguments(text: str) -> dict[str, Any]:
     return found
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: str) -> JsonObject:
     import json
 
     try:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Literal, get_args
 
 from anynpu.errors import ConfigError
-from anynpu.quantize.ranges import METHODS
-from anynpu.schema import option
+from anynpu.quantize.ranges import METHOD_HELP, METHODS
+from anynpu.schema import near, option
 
 Activations = Literal["int8", "uint8", "int16", "float32"]
 Weights = Literal["per-channel", "per-tensor"]
 Border = Literal["integer", "float"]
+Rounding = Literal["nearest", "fitted"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class QuantPlan:
     `io` says whether inputs and outputs are stored integers or stay float with a conversion at the border.
     `bias_correction` lets biases take back the shift of the mean that rounding causes;
     `equalize` makes the channels between two layers equally loud first (TFLite, 8 bits, per-channel
-    weights).
+    weights). Tensors are named as in the emitter's own float graph; one that is named twice is float.
     """
 
     activations: Activations = option(
@@ -32,12 +34,15 @@ class QuantPlan:
         unpu_values={"8": "int8", "16": "int16", "32": "float32"},
     )
     weights: Weights = option("per-channel", "one scale per output channel, or one per tensor", unpu="tflm_quant_type")
-    method: str = option("auto", "how ranges are found: auto, minmax, percentile, mse or entropy")
+    method: str = option("auto", METHOD_HELP)
     percentile: float = option(99.99, "what method=percentile keeps of each tensor's values, in percent")
     io: Border = option("integer", "inputs and outputs as stored integers, or as float with a conversion at the border")
     bias_correction: bool = option(True, "let biases take back the shift of the mean that rounding causes")
     equalize: bool = option(True, "make the channels between two layers and around norms equally loud first (8 bits)")
     weight_bits: Literal[4, 8] = option(8, "bits of stored weights: 8, or 4 where the kernels take them")
+    rounding: Rounding = option("nearest", "weights to the nearest integer, or fitted to the inputs that they meet")
+    wide_tensors: tuple[str, ...] = option((), "tensors that an 8-bit model stores in 16 bits: NAME,NAME")
+    float_tensors: tuple[str, ...] = option((), "computed tensors that stay in floating point: NAME,NAME")
 
     def __post_init__(self) -> None:
         _one_of("activations", self.activations, get_args(Activations))
@@ -46,6 +51,7 @@ class QuantPlan:
             raise ConfigError(f"no such weight bits: {self.weight_bits}", "known: 4, 8")
         _one_of("range method", self.method, METHODS)
         _one_of("io", self.io, get_args(Border))
+        _one_of("rounding", self.rounding, get_args(Rounding))
         if not 50.0 < self.percentile <= 100.0:
             raise ConfigError(f"percentile {self.percentile} is not above 50 and at most 100")
 
@@ -58,7 +64,21 @@ class QuantPlan:
         """Whether activations have the zero point in the middle; int16 kernels know nothing else."""
         return self.activations == "int16"
 
-    def to_json(self) -> dict[str, str | float]:
+    def stored_type(self, tensor: str) -> Activations:
+        """Returns the type in which an activation is stored."""
+        if tensor in self.float_tensors:
+            return "float32"
+        return "int16" if tensor in self.wide_tensors and self.bits == 8 else self.activations
+
+    def check_tensors(self, known: Collection[str]) -> None:
+        """Raises for a tensor that the plan names and the model does not have."""
+        for option_name in ("wide_tensors", "float_tensors"):
+            for name in getattr(self, option_name):
+                if name not in known:
+                    hint = "tensors as `anynpu diagnose` names them for this chip"
+                    raise ConfigError(f"{option_name}={name}: the model has no such tensor{near(name, known)}", hint)
+
+    def to_json(self) -> dict[str, str | float | tuple[str, ...]]:
         return asdict(self)
 
 

@@ -6,18 +6,25 @@ QuantizeLinear and end before the last DequantizeLinear.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
-from anynpu.errors import IntegrityError, ToolFailed
+from anynpu.artifact import PassEffect
+from anynpu.errors import ToolFailed
+from anynpu.graph import passes
+from anynpu.graph.agreement import executed, spread
+from anynpu.graph.fold import copied
+from anynpu.graph.passes import Pass
 from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.bias import ChannelMeans, channel_means, lost_mean, rounding_error
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.fitting import FITTING_SAMPLES, Moments, Window, fitted
 from anynpu.quantize.gates import level_gates
 from anynpu.quantize.onnx_functions import followers
 from anynpu.quantize.plan import QuantPlan
@@ -25,8 +32,9 @@ from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.silu import is_silu, merge_silu
 from anynpu.quantize.smooth import smooth
 from anynpu.quantize.weights import symmetric_scales
-from anynpu.quantize.whole import Whole, whole_operators, without_rounding
+from anynpu.quantize.whole import Whole, left_in_float, whole_operators, without_rounding
 from anynpu.records.calibration import Calibration
+from anynpu.runtime.ort import open_session
 from anynpu.tensors import Array
 
 # Per-channel QuantizeLinear begins here.
@@ -35,6 +43,9 @@ _FLOAT_TYPES = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorPro
 # Activations that onnxruntime runs together with the operator before them.
 _FUSED = ("Relu", "Clip")
 _PLAIN_GEMM = {"alpha": 1.0, "beta": 1.0, "transA": 0.0}
+PROOF_SAMPLES = 4
+"""On how many samples a model whose channels were made equally loud is executed beside the one before."""
+NOTHING = Whole(frozenset(), frozenset())
 _BORDER_OPERATORS = ("QuantizeLinear", "DequantizeLinear")
 
 
@@ -54,26 +65,50 @@ def write_qdq(
     progress: Progress | None = None,
     report: Callable[[Calibration], None] | None = None,
     held: Held | None = None,
+    effects: list[PassEffect] | None = None,
 ) -> onnx.ModelProto:
     """Returns the model with QuantizeLinear and DequantizeLinear pairs that carry our ranges; `report` takes what the
-    samples say of them, and what training `held` stays as it is."""
+    samples say of them, `effects` what each pass did, and what training `held` stays as it is."""
     prepared = prepare(model)
     if plan.activations == "float32":
         return prepared
-    levelled = Whole(frozenset(), frozenset())
+    levelled, done = NOTHING, list[PassEffect]()
     if plan.equalize and plan.bits == 8 and held is None:
-        smooth(prepared, data)
-        levelled = level_gates(prepared, data)
-    whole = whole_operators(prepared.graph)
-    nodes, unrounded = whole.nodes | levelled.nodes, whole.unrounded | levelled.unrounded
+        prepared, levelled, changes = _levelled(prepared, data)
+        done += changes
+    parts = whole_operators(prepared.graph), levelled, left_in_float(prepared.graph, plan.float_tensors)
+    nodes = frozenset[str]().union(*(part.nodes for part in parts))
+    unrounded = frozenset[str]().union(*(part.unrounded for part in parts))
     observed = SampleLimits()
     ranges = model_ranges(prepared, data, plan, progress, observed)
+    plan.check_tensors(ranges)
     if report is not None:
         report(calibration(observed, ranges, data))
+
+    def corrected(given: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+        inputs = weighted_inputs(given)
+        means = channel_means(runner(given, inputs), data, inputs, ranges, plan)
+        result = copied(given)
+        return result, correct_biases(result, means, plan.weights == "per-channel", plan.weight_bits)
+
+    if plan.rounding == "fitted" and held is None:
+        fit_weights(prepared, data, plan)
     if plan.bias_correction and held is None:
-        means = channel_means(runner(prepared), data, weighted_inputs(prepared), ranges, plan)
-        correct_biases(prepared, means, plan.weights == "per-channel", plan.weight_bits)
-    quantised = without_rounding(merge_silu(_quantized(prepared, ranges, plan, nodes, held)), unrounded)
+        does = "biases take back what rounding takes from the mean of an output"
+        prepared, changes = passes.run([Pass("bias-correction", does, corrected, keeps_results=False)], prepared)
+        done += changes
+    fusing = (
+        Pass("silu", "x * sigmoid(x) is rounded once, at its end", merge_silu, keeps_results=False),
+        Pass(
+            "whole-operators",
+            "normalisations, softmax and functions are not rounded inside",
+            lambda given: without_rounding(given, unrounded),
+            keeps_results=False,
+        ),
+    )
+    quantised, changes = passes.run(fusing, _quantized(prepared, ranges, plan, nodes, held))
+    if effects is not None:
+        effects += [*done, *changes]
     try:
         onnx.checker.check_model(quantised)
     except onnx.checker.ValidationError as error:
@@ -81,10 +116,32 @@ def write_qdq(
     return quantised
 
 
+def _levelled(model: onnx.ModelProto, data: Dataset) -> tuple[onnx.ModelProto, Whole, tuple[PassEffect, ...]]:
+    """Returns the model with channels equally loud where one scale serves them, what of it stands inside of gates, and
+    what the passes did; it is executed beside the given one on some samples."""
+    gates: list[Whole] = []
+
+    def smoothed(given: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+        result = copied(given)
+        return result, smooth(result, data)
+
+    def levelled(given: onnx.ModelProto) -> tuple[onnx.ModelProto, int]:
+        result = copied(given)
+        gates.append(level_gates(result, data))
+        return result, len(gates[-1].nodes) // 2
+
+    plan = (
+        Pass("smooth", "loud channels of normalisations become quieter, and the weights behind them louder", smoothed),
+        Pass("level-gates", "channels of x * sigmoid(x) between convolutions become equally loud", levelled),
+    )
+    feeds = [data.sample(at) for at in spread(data.count, min(data.count, PROOF_SAMPLES))]
+    result, effects = passes.run(plan, model, executed(feeds))
+    return result, gates[-1] if effects[-1].changed else NOTHING, effects
+
+
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns a copy that the quantiser can take: a recent opset, known types, a name on every node."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copied(model)
     opset = next((entry.version for entry in copy.opset_import if entry.domain in ("", "ai.onnx")), 0)
     if opset < _OPSET:
         copy = onnx.version_converter.convert_version(copy, _OPSET)
@@ -94,6 +151,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
             node.name = next(n for n in (f"{node.op_type}_{number}{'_' * i}" for i in range(99)) if n not in taken)
             taken.add(node.name)
     _store_constants(copy.graph)
+    _flatten_biases(copy.graph)
     return onnx.shape_inference.infer_shapes(copy, data_prop=True)
 
 
@@ -104,6 +162,22 @@ def _store_constants(graph: onnx.GraphProto) -> None:
         tensor.CopyFrom(node.attribute[0].t)
         tensor.name = node.output[0]
         graph.node.remove(node)
+
+
+def _flatten_biases(graph: onnx.GraphProto) -> None:
+    """Gives a Gemm a bias with one number for each column, whatever shape its own is broadcast from: the quantiser
+    takes no other."""
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    for node in graph.node:
+        bias = stored.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) > 2 else None
+        weights = stored.get(node.input[1]) if bias is not None else None
+        if bias is None or weights is None or math.prod(bias.dims[:-1]) != 1:
+            continue
+        columns = weights.dims[0 if _attribute(node, "transB", 0) else 1]
+        if list(bias.dims) != [columns]:
+            values = np.broadcast_to(onnx.numpy_helper.to_array(bias).reshape(-1), (columns,))
+            node.input[2] = f"{node.name}/bias"
+            graph.initializer.append(onnx.numpy_helper.from_array(values, node.input[2]))
 
 
 def model_ranges(
@@ -119,40 +193,27 @@ def model_ranges(
     return collect(runner(model), data, *how, progress, whole, followers(model.graph), observed)
 
 
-def runner(model: onnx.ModelProto) -> Callable[[dict[str, Array]], dict[str, Array]]:
-    """Returns a function that gives every activation of the model for one sample."""
-    session = _session(_with_all_outputs(model))
-    names = [output.name for output in session.get_outputs()]
+def runner(model: onnx.ModelProto, wanted: Collection[str] = ()) -> Callable[[dict[str, Array]], dict[str, Array]]:
+    """Returns a function that gives every activation of the model for one sample, or those that are wanted."""
+    # Fused operators would not give the tensors that are asked for.
+    session = open_session(_with_all_outputs(model).SerializeToString(), threads=1, plain=True)
+    names = [output.name for output in session.get_outputs() if not wanted or output.name in wanted]
 
     def run(sample: dict[str, Array]) -> dict[str, Array]:
-        return dict(zip(names, session.run(names, sample), strict=True)) | sample
+        # Without a name, ONNX Runtime gives all outputs.
+        return (dict(zip(names, session.run(names, sample), strict=True)) if names else {}) | sample
 
     return run
 
 
 def _with_all_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copied(model)
     present = {value.name for value in copy.graph.output}
     made = {name for node in copy.graph.node for name in node.output}
     for value in copy.graph.value_info:
         if value.name in made - present and value.type.tensor_type.elem_type in _FLOAT_TYPES:
             copy.graph.output.append(value)
     return copy
-
-
-def _session(model: onnx.ModelProto) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    # Fused operators would not give the tensors that are asked for.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    try:
-        return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's errors have no public base class
-        raise IntegrityError(f"onnxruntime refuses the float model: {error}") from error
 
 
 def _weighted(model: onnx.ModelProto) -> list[onnx.NodeProto]:
@@ -181,8 +242,9 @@ def weighted_inputs(model: onnx.ModelProto) -> dict[str, int]:
     return {node.input[0]: 1 for node in _weighted(model)}
 
 
-def correct_biases(model: onnx.ModelProto, means: ChannelMeans, per_channel: bool, bits: int = 8) -> None:
-    """Adds to every bias what rounding will take from the mean of its output."""
+def correct_biases(model: onnx.ModelProto, means: ChannelMeans, per_channel: bool, bits: int = 8) -> int:
+    """Adds to every bias what rounding will take from the mean of its output, and returns how many there are."""
+    corrections = 0
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     for node in _weighted(model):
         weights = onnx.numpy_helper.to_array(stored[node.input[1]])
@@ -195,6 +257,54 @@ def correct_biases(model: onnx.ModelProto, means: ChannelMeans, per_channel: boo
         if values.size == shift.size:
             corrected = (values + shift.reshape(values.shape)).astype(values.dtype)
             bias.CopyFrom(onnx.numpy_helper.from_array(corrected, bias.name))
+            corrections += 1
+    return corrections
+
+
+def fit_weights(model: onnx.ModelProto, data: Dataset, plan: QuantPlan) -> None:
+    """Replaces the weights of convolutions and dense layers by what is stored of them, rounded against their inputs."""
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    uses = Counter(name for node in model.graph.node for name in node.input)
+    layers = [n for n in model.graph.node if n.op_type in ("Conv", "Gemm") and n.input[1] in stored]
+    layers = [n for n in layers if n.input[0] not in stored and uses[n.input[1]] == 1 and _fittable(n, stored)]
+    moments = {node.name: Moments() for node in layers}
+    run = runner(model)
+    for index in range(min(data.count, FITTING_SAMPLES) if layers else 0):
+        tensors = run(data.sample(index))
+        for node in layers:
+            if node.op_type == "Gemm":
+                moments[node.name].rows(tensors[node.input[0]])
+            else:
+                for image in tensors[node.input[0]]:
+                    moments[node.name].image(image, _window(node, stored[node.input[1]].dims))
+    for node in layers:
+        tensor = stored[node.input[1]]
+        values = onnx.numpy_helper.to_array(tensor)
+        turned = node.op_type == "Gemm" and not _attribute(node, "transB", 0)
+        rows = values.T if turned else values
+        scales = symmetric_scales(rows, 0 if plan.weights == "per-channel" else None, plan.weight_bits)
+        found = fitted(rows.reshape(len(rows), -1), moments[node.name], scales, plan.weight_bits).reshape(rows.shape)
+        back = np.ascontiguousarray((found.T if turned else found).astype(values.dtype))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(back, tensor.name))
+
+
+def _fittable(node: onnx.NodeProto, stored: Mapping[str, onnx.TensorProto]) -> bool:
+    """Tells whether a layer reads its input as it is: two axes of places, pads that are stated."""
+    if node.op_type == "Gemm":
+        return not _attribute(node, "transA", 0)
+    automatic = next((item.s for item in node.attribute if item.name == "auto_pad"), b"NOTSET")
+    return len(stored[node.input[1]].dims) == 4 and automatic in (b"NOTSET", b"VALID")
+
+
+def _window(node: onnx.NodeProto, dims: Sequence[int]) -> Window:
+    stated = {item.name: tuple(item.ints) for item in node.attribute if item.ints}
+    return Window(
+        kernel=(dims[2], dims[3]),
+        strides=stated.get("strides", (1, 1)),
+        dilations=stated.get("dilations", (1, 1)),
+        pads=stated.get("pads", (0, 0, 0, 0)),
+        groups=int(_attribute(node, "group", 1)),
+    )
 
 
 def _arranged(weights: Array) -> Array:
@@ -246,11 +356,17 @@ def _quantized(
 
 
 def _overrides(model: onnx.ModelProto, plan: QuantPlan, held: Held | None) -> dict[str, list[dict[str, Any]]]:
-    """Returns the forms that onnxruntime's quantiser is not to find itself: trained ones, and weights of four bits."""
+    """Returns the forms that onnxruntime's quantiser is not to find itself: trained ones, weights of four bits, and
+    activations of sixteen beside those of eight."""
     from onnxruntime.quantization import QuantType
 
     kinds = {4: QuantType.QInt4, 8: QuantType.QInt8}
-    forms: dict[str, list[dict[str, Any]]] = {}
+    stored = {tensor.name for tensor in model.graph.initializer}
+    # onnxruntime's kernels take one scale for what stands first, such as the stored query of an attention pool.
+    first = [node.input[0] for node in model.graph.node if node.op_type == "MatMul" and node.input[0] in stored]
+    forms: dict[str, list[dict[str, Any]]] = {
+        name: [{"quant_type": QuantType.QInt8, "symmetric": True}] for name in first
+    }
     weights = held.weights if held is not None else _half_byte_weights(model, plan)
     for name, (bits, scales, axis) in weights.items():
         zero = {"zero_point": np.array(0, np.int8), "quant_type": kinds[bits]}
@@ -258,6 +374,8 @@ def _overrides(model: onnx.ModelProto, plan: QuantPlan, held: Held | None) -> di
         forms[name] = [{"scale": np.array(scale, np.float32), **zero, **axes} for scale in scales]
     for name, (scale, point) in (held.activations if held is not None else {}).items():
         forms[name] = [{"scale": np.array(scale, np.float32), "zero_point": np.array(point, plan.activations)}]
+    for name in plan.wide_tensors if plan.bits == 8 else ():
+        forms[name] = [{"quant_type": QuantType.QInt16}]  # not symmetric: it drops rectifiers
     return forms
 
 

@@ -12,10 +12,13 @@ from collections.abc import Mapping, Sequence
 
 from onnx import ModelProto, NodeProto
 
+from anynpu.graph.fold import copied
 
-def merge_silu(model: ModelProto) -> ModelProto:
-    """Returns the QDQ model without the rounding between the Sigmoid and the Mul of each SiLU."""
-    graph = model.graph
+
+def merge_silu(model: ModelProto) -> tuple[ModelProto, int]:
+    """Returns the QDQ model without the rounding between the Sigmoid and the Mul of each SiLU, and their number."""
+    result = copied(model)
+    graph = result.graph
     made_by = {name: node for node in graph.node for name in node.output}
     used = Counter(name for node in graph.node for name in node.input)
     used.update(value.name for value in graph.output)
@@ -29,7 +32,7 @@ def merge_silu(model: ModelProto) -> ModelProto:
     kept = [node for node in graph.node if node.output[0] not in dropped]
     del graph.node[:]
     graph.node.extend(kept)
-    return model
+    return result, len(dropped) // 2
 
 
 def _rounded_gate(

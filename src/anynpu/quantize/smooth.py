@@ -15,9 +15,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from anynpu.graph.fold import copied
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.equalize import ChannelPeaks, Floats, smoothing_factors
 from anynpu.quantize.onnx_functions import Wiring
+from anynpu.runtime.ort import open_session
 from anynpu.tensors import Array
 
 _NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
@@ -37,11 +39,12 @@ class _Result:
     others: list[onnx.NodeProto] = field(default_factory=list)
 
 
-def smooth(model: onnx.ModelProto, data: Dataset) -> None:
-    """Changes a float model so that what its normalisations give needs fewer bits; what it computes stays."""
+def smooth(model: onnx.ModelProto, data: Dataset) -> int:
+    """Changes a float model so that what its normalisations give needs fewer bits, and returns how many of them; what
+    it computes stays."""
     results = _results(model)
     if not results:
-        return
+        return 0
     peaks = channel_peaks(model, {result.norm.output[0]: -1 for result in results}, data)
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
     for result in results:
@@ -52,6 +55,7 @@ def smooth(model: onnx.ModelProto, data: Dataset) -> None:
         for node in result.products:
             scale(stored[node.input[1]], 1 / (factors if _transposed(node) else factors[:, np.newaxis]))
         _rewire(model, result, factors)
+    return len(results)
 
 
 def _results(model: onnx.ModelProto) -> list[_Result]:
@@ -143,15 +147,10 @@ def scale(tensor: onnx.TensorProto, factors: Array) -> None:
 
 def channel_peaks(model: onnx.ModelProto, axes: dict[str, int], data: Dataset) -> ChannelPeaks:
     """Returns the largest magnitude of each channel of some tensors, by their channel axes, over some samples."""
-    import onnxruntime
-
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = copied(model)
     del copy.graph.output[:]
     copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in axes)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 3
-    session = onnxruntime.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_session(copy.SerializeToString(), threads=1)
     names, peaks = list(axes), ChannelPeaks(axes)
     for index in range(0, data.count, max(1, data.count // _SAMPLES)):
         peaks.observe(dict(zip(names, session.run(names, data.sample(index)), strict=True)))

@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
-from anynpu.quantize.tflite_file import (
+from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
+from anynpu.runtime import tflite_form
+from anynpu.runtime.litert import REFERENCE, open_interpreter
+from anynpu.runtime.tflite_file import (
     activation_indices,
     external_buffers,
     float_operators,
@@ -28,7 +30,6 @@ from anynpu.quantize.tflite_file import (
     text,
     type_name,
 )
-from anynpu.runtime import tflite_form
 from anynpu.tensors import DTYPES, Array
 
 FLOAT, GIVEN = "tflite-float", "tflite-given"
@@ -312,25 +313,14 @@ def _store(model: Any, tensor: Any, values: Array) -> None:
 
 def with_shapes(content: bytes, shapes: dict[str, tuple[int, ...]]) -> bytes:
     """Returns a file whose inputs have the stated shapes, and every other tensor the one that follows from them."""
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType
-
     model = read_model(content)
     graph = model.subgraphs[0]
     try:
-        interpreter = Interpreter(
-            model_content=content,
-            experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
-            experimental_preserve_all_tensors=True,
-        )
-        for index in map(int, graph.inputs):
-            name = text(graph.tensors[index].name)
-            if name in shapes:
-                interpreter.resize_tensor_input(index, list(shapes[name]))
-        interpreter.allocate_tensors()
+        interpreter = open_interpreter(content, REFERENCE, keep=True, shapes=shapes)
         interpreter.invoke()
-    except (ValueError, RuntimeError) as error:
+    except (IntegrityError, ValueError, RuntimeError) as error:
         stated = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
-        raise ConfigError(f"the model does not accept the shape {stated}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"the model does not accept the shape {stated}: {first_line(error)}") from error
     for detail in interpreter.get_tensor_details():
         if detail["index"] < len(graph.tensors):
             graph.tensors[detail["index"]].shape = np.asarray(detail["shape"], np.int32)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from anynpu.quantize.bias import ChannelMeans, lost_mean, rounding_error
+from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.equalize import Floats, channel_factors
-from anynpu.quantize.tflite_file import operator_names, text
+from anynpu.quantize.fitting import FITTING_SAMPLES, Moments, Window, fitted
+from anynpu.quantize.weights import symmetric_scales
+from anynpu.runtime.tflite_file import operator_names, text
 from anynpu.tensors import Array
 
 # The axis along which weights have one scale per channel, which is that of the output channels.
@@ -51,16 +55,63 @@ def weighted_inputs(model: Any) -> dict[str, int]:
     return {text(tensors[int(op.inputs[0])].name): -1 for _, op in _weighted(model)}
 
 
-def correct_biases(model: Any, means: ChannelMeans, per_channel: bool, bits: int = 8) -> None:
-    """Adds to every bias what rounding will take from the mean of its output."""
+def correct_biases(
+    model: Any, means: ChannelMeans, per_channel: bool, bits: int = 8, in_float: Collection[str] = ()
+) -> None:
+    """Adds to every bias what rounding will take from the mean of its output; `in_float` are results of operators
+    whose weights are not rounded."""
     tensors = model.subgraphs[0].tensors
     for name, op in _weighted(model):
+        if text(tensors[int(op.outputs[0])].name) in in_float:
+            continue
         taken, bias = tensors[int(op.inputs[0])], tensors[int(op.inputs[2])]
         weights = _values(model, int(op.inputs[1])).astype(np.float64)
         rounded = weights - rounding_error(weights, _WEIGHT_AXES[name] if per_channel else None, bits)
         shift = lost_mean(_arranged(weights, name), _arranged(rounded, name), means, text(taken.name), _depthwise(name))
         values = np.frombuffer(model.buffers[bias.buffer].data, np.float32) + shift.astype(np.float32)
         model.buffers[bias.buffer].data = np.frombuffer(values.astype(np.float32).tobytes(), np.uint8)
+
+
+def fit_weights(
+    model: Any, run: Callable[[dict[str, Array]], Mapping[str, Array]], data: Dataset, per_channel: bool, bits: int = 8
+) -> int:
+    """Replaces weights by what is stored of them, rounded against the inputs that they meet; returns how many."""
+    tensors = model.subgraphs[0].tensors
+    uses = Counter(tensors[int(op.inputs[1])].buffer for _, op in _weighted(model))
+    layers = [(name, op) for name, op in _weighted(model) if uses[tensors[int(op.inputs[1])].buffer] == 1]
+    moments = [Moments() for _ in layers]
+    for index in range(min(data.count, FITTING_SAMPLES) if layers else 0):
+        computed = run(data.sample(index))
+        for (name, op), each in zip(layers, moments, strict=True):
+            taken = computed[text(tensors[int(op.inputs[0])].name)]
+            if name == "FULLY_CONNECTED":
+                each.rows(taken.reshape(-1, tensors[int(op.inputs[1])].shape[-1]))
+            else:
+                for image in np.moveaxis(taken, -1, 1):
+                    each.image(image, _window(name, op, image.shape, tensors[int(op.inputs[1])].shape))
+    for (name, op), each in zip(layers, moments, strict=True):
+        values = _values(model, int(op.inputs[1]))
+        rows = np.moveaxis(values, 3, 0) if _depthwise(name) else np.moveaxis(values, -1, 1)
+        scales = symmetric_scales(rows, 0 if per_channel else None, bits)
+        found = fitted(rows.reshape(len(rows), -1), each, scales, bits).reshape(rows.shape)
+        back = np.moveaxis(found, 0, 3) if _depthwise(name) else np.moveaxis(found, 1, -1)
+        buffer = tensors[int(op.inputs[1])].buffer
+        plain = np.ascontiguousarray(back, np.float32)
+        model.buffers[buffer].data = np.frombuffer(plain.tobytes(), np.uint8)
+    return len(layers)
+
+
+def _window(name: str, op: Any, image: tuple[int, ...], weights: Any) -> Window:
+    """Returns where a convolution reads an input (channels, height, width); SAME pads more behind than before."""
+    options, kernel = op.builtinOptions, (int(weights[1]), int(weights[2]))
+    strides, dilations = (options.strideH, options.strideW), (options.dilationHFactor, options.dilationWFactor)
+    pads = [0, 0, 0, 0]
+    for axis in (0, 1) if options.padding == 0 else ():
+        size, reach = image[1 + axis], dilations[axis] * (kernel[axis] - 1) + 1
+        missing = max((-(-size // strides[axis]) - 1) * strides[axis] + reach - size, 0)
+        pads[axis], pads[axis + 2] = missing // 2, missing - missing // 2
+    groups = image[0] if _depthwise(name) else image[0] // int(weights[3])
+    return Window(kernel, strides, dilations, (pads[0], pads[1], pads[2], pads[3]), groups)
 
 
 def _depthwise(name: str) -> bool:

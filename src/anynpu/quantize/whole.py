@@ -13,12 +13,17 @@ from dataclasses import dataclass
 
 import onnx
 
+from anynpu.graph.fold import copied
 from anynpu.quantize.onnx_functions import MOVES, Wiring, functions
 
 _NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "GroupNormalization")
 _PRODUCTS = ("Gemm", "MatMul", "Conv")
 _BEFORE_SOFTMAX = ("Add", "Sub", "Mul", "Div", "Where")
 _INSIDE_NORM = ("ReduceMean", "Sub", "Pow", "Mul", "Add", "Sqrt", "Reciprocal", "Div")
+_RECTIFIERS = ("Relu", "Clip")
+_PASS_ON = (*MOVES, "MaxPool", "Slice", "Split", "Gather", "Pad", "Resize")
+# onnxruntime's quantiser names what it rounds for an output of the model by the output and this.
+_BEFORE_OUTPUT = "_QuantizeLinear_Input"
 # A normalisation has at most this many nodes before and behind its root.
 _NEAR = 6
 
@@ -42,7 +47,7 @@ def whole_operators(graph: onnx.GraphProto) -> Whole:
         elif node.op_type in _NORMS:
             found |= _named([node])
         elif node.op_type == "Sqrt":
-            found |= _named(_written_norm(node, wiring))
+            found |= _named(_written_norm(node, wiring) or _magnitude(node, wiring))
     sums: dict[str, onnx.NodeProto] = {}
     for node in list(found.values()):
         if node.op_type in (*_NORMS, "ReduceMean"):
@@ -118,6 +123,23 @@ def _written_norm(root: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:
     return [*before, root, *behind]
 
 
+def _magnitude(root: onnx.NodeProto, wiring: Wiring) -> list[onnx.NodeProto]:
+    """Returns the squares whose sum a root is taken of, as of a spectrum, the sum and the root; or nothing."""
+    found: list[onnx.NodeProto] = []
+    waiting, squares = [root.input[0]], False
+    while waiting and len(found) < _NEAR:
+        maker = wiring.makers.get(waiting.pop())
+        if maker is None or maker in found:
+            continue
+        square = maker.op_type == "Pow" or (maker.op_type == "Mul" and len({*maker.input}) == 1)
+        squares |= square
+        if square or maker.op_type in ("Add", "ReduceSum", "ReduceMean", "Max", "Clip"):
+            found.append(maker)
+        if not square and maker.op_type in ("Add", "ReduceSum", "ReduceMean", "Max", "Clip", *MOVES):
+            waiting += [name for name in maker.input if name not in wiring.stored]
+    return [*found, root] if squares else []
+
+
 def _sums(name: str, wiring: Wiring) -> list[onnx.NodeProto]:
     """Returns the sums that a normalisation reads, the sums that these are of, and stored factors on the way."""
     found: list[onnx.NodeProto] = []
@@ -151,13 +173,37 @@ def _before(reader: onnx.NodeProto, wiring: Wiring) -> set[str]:
     return found
 
 
-def without_rounding(model: onnx.ModelProto, tensors: frozenset[str]) -> onnx.ModelProto:
-    """Returns a QDQ model without the pairs that round the named tensors."""
-    graph = model.graph
+def left_in_float(graph: onnx.GraphProto, tensors: Iterable[str]) -> Whole:
+    """Returns what is not rounded so that the named tensors are float wherever they are read: as they are moved too,
+    and before a rectifier, which the quantiser would leave to the rounding."""
+    wiring = Wiring.of(graph)
+    nodes: set[str] = set()
+    unrounded: set[str] = set()
+    for tensor in tensors:
+        maker = wiring.makers.get(tensor)
+        if maker is not None and maker.op_type in _RECTIFIERS:
+            nodes.add(maker.name)
+            unrounded |= {maker.input[0]} if wiring.alone(maker.input[0]) else set()
+        waiting = [tensor]
+        while waiting:
+            name = waiting.pop()
+            unrounded.add(name)
+            moving = [node for node in wiring.readers.get(name, ()) if node.op_type in _PASS_ON]
+            waiting += [each for node in moving for each in node.output if each not in unrounded]
+    return Whole(frozenset(nodes), frozenset(unrounded))
+
+
+def without_rounding(model: onnx.ModelProto, tensors: frozenset[str]) -> tuple[onnx.ModelProto, int]:
+    """Returns a QDQ model without the pairs that round the named tensors, and how many nodes that takes away."""
+    result = copied(model)
+    graph = result.graph
     again: dict[str, str] = {}
     dropped: set[str] = set()
+    results = {value.name + _BEFORE_OUTPUT: value.name for value in graph.output if value.name in tensors}
     for node in graph.node:
-        if node.op_type == "QuantizeLinear" and node.input[0] in tensors:
+        if node.op_type == "QuantizeLinear" and node.input[0] in results:
+            dropped |= {node.output[0], results[node.input[0]]}
+        elif node.op_type == "QuantizeLinear" and node.input[0] in tensors:
             again[node.output[0]] = node.input[0]
             dropped.add(node.output[0])
         elif node.op_type == "DequantizeLinear" and node.input[0] in again:
@@ -168,7 +214,9 @@ def without_rounding(model: onnx.ModelProto, tensors: frozenset[str]) -> onnx.Mo
         for place, name in enumerate(node.input):
             while name in again:
                 name = again[name]
-            node.input[place] = name
+            node.input[place] = results.get(name, name)
+        for place, name in enumerate(node.output):
+            node.output[place] = results.get(name, name)
     del graph.node[:]
     graph.node.extend(kept)
-    return model
+    return result, len(dropped)

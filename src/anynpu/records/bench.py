@@ -211,7 +211,7 @@ class MemorySection:
 
 @dataclass(frozen=True, kw_only=True)
 class BoardMemory:
-    """What firmware occupies; known answers in its flash are told apart from what a product needs."""
+    """What firmware occupies; known answers in its flash are counted apart from what a product needs."""
 
     arena_bytes: int | None = None
     known_answer_bytes: int | None = about(default=None, optional=True)

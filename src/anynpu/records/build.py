@@ -105,6 +105,16 @@ class DetailsForm:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PassForm:
+    """What a pass did to the graph of an artifact."""
+
+    name: str
+    changed: int = about("in how many places", 0)
+    operators: int = about("how many operators it added, or took away", 0)
+    dropped: str = about("why it was left out, where it was", "")
+
+
+@dataclass(frozen=True, kw_only=True)
 class ArtifactForm:
     """An artifact: what its manifest says."""
 
@@ -116,6 +126,7 @@ class ArtifactForm:
     estimates: EstimatesForm | None = about("counted or estimated, never measured", None)
     step: StepForm | None = about("what made the artifact", None)
     made: MadeForm | None = None
+    passes: tuple[PassForm, ...] = about("what was done to its graph, in order", ())
     notes: tuple[str, ...] = ()
     details: DetailsForm = field(default_factory=DetailsForm)
     rest: Mapping[str, object] = rest()

@@ -19,6 +19,9 @@ class TensorLoss:
     low: float = about("the smallest value in the float model")
     high: float = about("the largest value in the float model")
     step: float | None = about("what one step of the stored integers stands for", None)
+    stored: str = about("the type in which the build stores it", "")
+    elements: int = about("how many values it has", 0)
+    before: tuple[str, ...] = about("tensors before an activation whose rounding is judged here", ())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.records.bench import BenchRecord
+from anynpu.records.bisect import BisectRecord
 from anynpu.records.build import BuildRecord
 from anynpu.records.check import CheckRecord
 from anynpu.records.compare import CompareRecord
@@ -21,7 +22,7 @@ from anynpu.records.doctor import DoctorRecord
 from anynpu.records.eval import EvalRecord
 from anynpu.records.ledger import RegressRecord, Row
 from anynpu.records.sweep import SweepRecord
-from anynpu.schema import check_seal, from_json, json_schema, near, read_json
+from anynpu.schema import JsonObject, check_seal, from_json, json_schema, near, read_json
 
 Record = BuildRecord | BenchRecord | CompareRecord | SweepRecord | EvalRecord
 KINDS: Mapping[str, type[Record]] = {
@@ -35,6 +36,7 @@ FORMS: Mapping[str, type[Any]] = {
     **KINDS,
     "check": CheckRecord,
     "doctor": DoctorRecord,
+    "bisect": BisectRecord,
     "regress": RegressRecord,
     "ledger": Row,
 }
@@ -45,7 +47,7 @@ HINT = "a record is what -f json prints, or report.json of a build's output fold
 
 
 @functools.cache
-def published(kind: str) -> Mapping[str, Any]:
+def published(kind: str) -> JsonObject:
     """Returns the JSON Schema of a kind of record."""
     if kind not in FORMS:
         raise ConfigError(f"no such kind of record: {kind}{near(kind, FORMS)}", "known: " + ", ".join(FORMS))

@@ -16,6 +16,7 @@ from anynpu.artifact import Placement
 from anynpu.errors import AnyNpuError
 from anynpu.records.build import OperatorElsewhere, Receipt
 from anynpu.records.shared import ErrorForm
+from anynpu.schema import JsonObject
 
 REPORT = "report.json"
 """The record of a build, beside its chips' folders."""
@@ -64,9 +65,10 @@ def error_form(error: AnyNpuError) -> ErrorForm:
     return schema.from_json(ErrorForm, {"kind": type(error).__name__, "exit_status": error.exit_status, **data})
 
 
-def error_record(error: AnyNpuError) -> object:
+def error_record(error: AnyNpuError) -> JsonObject:
     """Returns an error as JSON."""
-    return schema.to_dict(error_form(error))
+    form: JsonObject = schema.to_dict(error_form(error))
+    return form
 
 
 def _finite(value: Any) -> Any:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from anynpu.schema import about
 
+MOST_NAMED = 12
+"""How many tensors a sentence names."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Repair:
@@ -18,14 +21,31 @@ class Repair:
     kept: bool = False
     holds: bool = about("the gate holds with it", False)
     note: str = about("why it could not be tried", "")
+    skipped: bool = about("it was not tried for want of time", False)
+    tensors: tuple[str, ...] = about("the tensors that it concerns, where it concerns some alone", ())
+    activation_bytes: int | None = about("by how many bytes these tensors grow together", None)
+    file_bytes: int | None = about("by how many bytes the model's file grows", None)
 
     @property
     def sentence(self) -> str:
         """What the repair came to, for people."""
-        said = f"repair {self.repair} ({self.options})"
+        said = f"repair {self.repair} ({self._short_options})"
+        if self.skipped:
+            return f"{said}: not tried: {self.note}"
         if self.after_db is None or self.before_db is None:
             return f"{said}: not possible: {self.note}"
         gain = f"{said}: {self.before_db:.1f} to {self.after_db:.1f} dB"
+        if self.tensors:
+            count = f"{len(self.tensors)} tensor{'' if len(self.tensors) == 1 else 's'}"
+            gain += f", {count} with {self.activation_bytes or 0:,} bytes more, {self.file_bytes or 0:+,} bytes of file"
         if self.holds:
             return f"{gain}; the gate holds"
         return f"{gain}; kept, the gate does not hold yet" if self.kept else f"{gain}; not kept"
+
+    @property
+    def _short_options(self) -> str:
+        """The options, with the first tensors of many."""
+        if len(self.tensors) <= MOST_NAMED:
+            return self.options
+        option = self.options.partition("=")[0]
+        return f"{option}={','.join(self.tensors[:MOST_NAMED])},... all {len(self.tensors)} are in report.json"

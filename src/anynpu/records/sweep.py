@@ -9,6 +9,16 @@ from typing import Literal
 from anynpu.records.shared import Threshold
 from anynpu.schema import Throughout, about, rest
 
+MOST_NAMED = 2
+"""How many names of a list a table shows."""
+
+
+def _first_names(text: str) -> str:
+    names = text.split(",")
+    if len(names) <= MOST_NAMED:
+        return text
+    return f"{','.join(names[:MOST_NAMED])},...({len(names)})"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SweepRow:
@@ -17,6 +27,7 @@ class SweepRow:
     model: str
     chip: str
     options: Mapping[str, object] | None = None
+    qat: bool = about("trained with the chip's rounding in the loop", False)
     status: str
     error: str = ""
     exit_status: int = 0
@@ -36,12 +47,30 @@ class SweepRow:
     digest: str = ""
     group: str = about("rows of one group are comparable", "")
     on_front: bool = False
+    best: bool = about("the best by accuracy of its model and chip, of those that a search tried", False)
     report: str = ""
 
     @property
     def option_text(self) -> str:
-        """The options as -O takes them."""
-        return " ".join(f"{name}={value}" for name, value in (self.options or {}).items())
+        """The options as -O takes them, with the first of many tensors, and whether it was trained."""
+        texts = [f"{name}={_first_names(str(value))}" for name, value in (self.options or {}).items()]
+        return " ".join([*texts, "--qat"] if self.qat else texts)
+
+    @property
+    def title(self) -> str:
+        """Model, chip and options."""
+        return " ".join(part for part in (self.model, self.chip, self.option_text) if part)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchForm:
+    """How a search under a time budget went."""
+
+    minutes: float = about("the budget of a run; one that goes on has it anew")
+    seconds: float = about("how long the last run took")
+    tried: int = about("builds of all runs")
+    ended: Literal["nothing left to try", "out of time", "unfinished"]
+    untried: tuple[str, ...] = about("the next builds that were not tried: model, chip and options", ())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +84,7 @@ class SweepRecord(Throughout):
     axes: Mapping[str, str] | None = about("what is compared, and which way is better", None)
     gate: tuple[Threshold, ...] = about("every threshold in force, its default, and what set it", ())
     rows: tuple[SweepRow, ...]
+    search: SearchForm | None = about("of a search; None where every combination was built", None, optional=True)
     notes: tuple[str, ...] = about("sentences that belong to the figures", ())
     exit_status: int = 0
     seal: str = about("the sha256 of all else in the record; a change of it shows", "", optional=True)

@@ -49,7 +49,7 @@ def interval(low: float | None, high: float | None) -> str:
     return f"{short(low)} to {short(high)}" if high is not None else f"{short(low)} or more"
 
 
-def flat(data: Mapping[str, Any], leave: Iterable[str] = (), prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat(data: Mapping[str, object], leave: Iterable[str] = (), prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yields every plain figure of JSON data by its dotted name; long lists are counted."""
     left = set(leave)
     for name, value in data.items():
@@ -277,7 +277,7 @@ def sweep_rows(record: SweepRecord) -> list[Row]:
     """Returns one row a build of a sweep."""
     return [
         {
-            "front": "●" if row.on_front else "",
+            "front": "● best" if row.best else "●" if row.on_front else "",
             "model": short(row.model),
             "chip": short(row.chip),
             "options": row.option_text,

@@ -51,7 +51,7 @@ class Session(Protocol):
 def open_artifact(path: Path, strict: bool = False) -> Artifact:
     """Returns the artifact in a folder, or the one that a vendor's model file is by itself.
 
-    With `strict` a .cix file whose container says other than its program is an error, not a warning.
+    With `strict` a .cix file whose container contradicts its program is an error, not a warning.
     """
     if path.suffix.lower() == ".cix" and not path.is_dir():
         from anynpu.runtime.noe.artifact import artifact_of
@@ -143,8 +143,12 @@ def run_real(session: Session, inputs: Mapping[str, Array], like: Mapping[str, T
 
     `like` holds the specs of the float model by name; its outputs pair with the session's by name.
     """
-    outputs = session.run(stored_inputs(session, inputs, like))
+    return real_outputs(session, session.run(stored_inputs(session, inputs, like)), like)
+
+
+def real_outputs(session: Session, stored: Mapping[str, Array], like: Mapping[str, TensorSpec]) -> dict[str, Array]:
+    """Returns what a session gave as real numbers in the layouts of `like`."""
     return {
-        spec.name: relayout(spec.to_real(outputs[spec.name]), spec.layout, like[spec.name].layout)
+        spec.name: relayout(spec.to_real(stored[spec.name]), spec.layout, like[spec.name].layout)
         for spec in session.outputs
     }

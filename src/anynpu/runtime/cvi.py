@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -16,11 +16,31 @@ from anynpu.capsules.worker import Worker
 from anynpu.errors import IntegrityError, ToolFailed
 from anynpu.runtime import capsuled
 from anynpu.runtime.capsuled import SessionLog, require_sound
+from anynpu.schema import from_dict
 from anynpu.tensors import Array
 
 TOOL, PACKAGE = "cvi", "tpu_mlir"
 OPEN_S, RUN_S = 120, 1800
 _SIMULATOR = re.compile(r"libcmodel_\w+\.so")
+
+
+@dataclass(frozen=True)
+class CompiledTensor:
+    """A tensor as TPU-MLIR's runtime has it; the scale of an input multiplies real numbers."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True)
+class CompiledTensors:
+    """The inputs and outputs of a compiled model."""
+
+    inputs: tuple[CompiledTensor, ...]
+    outputs: tuple[CompiledTensor, ...]
 
 
 class Simulator:
@@ -31,9 +51,8 @@ class Simulator:
         scratch = Path(self._folder.name)
         self._worker = Worker(_bound(tool, scratch, simulator), "cvi_worker", scratch=scratch, log=log)
         try:
-            self.tensors: dict[str, object] = self._worker.ask(
-                "open_model", {"path": str(model.absolute())}, timeout_s=OPEN_S
-            )[0]
+            answer, _ = self._worker.ask("open_model", {"path": str(model.absolute())}, timeout_s=OPEN_S)
+            self.tensors = from_dict(CompiledTensors, answer, "open_model")
         except BaseException:
             self.close()
             raise
@@ -85,7 +104,7 @@ def _details(artifact: Artifact) -> tuple[Mapping[str, Mapping[str, str]], str]:
         raise IntegrityError(f"{artifact.path}: the manifest does not say what the compiled file calls its tensors")
     if simulator and not _SIMULATOR.fullmatch(simulator):
         # It is loaded into a process: a manifest must not name any library that it likes.
-        raise IntegrityError(f"{artifact.path}: {simulator!r} is no simulator of TPU-MLIR's")
+        raise IntegrityError(f"{artifact.path}: {simulator!r} is not a simulator of TPU-MLIR's")
     return names, simulator
 
 

@@ -106,7 +106,7 @@ def _load(artifact: Artifact, folder: Path) -> Any:
         first = next((line for line in failure.last_lines if "error" in line), failure.message)
         raise IntegrityError(f"{artifact.path}: the generated C does not compile: {first}") from failure
     except (OSError, AttributeError) as error:
-        raise IntegrityError(f"{artifact.path}: is no generated C: {error}") from error
+        raise IntegrityError(f"{artifact.path}: is not generated C: {error}") from error
     if status != 0:
         raise DeviceError("the generated C does not start", call="anynpu_init", code=status)
     return library

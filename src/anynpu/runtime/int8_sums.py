@@ -86,8 +86,9 @@ def clipping() -> bool:
 @functools.cache
 def _kernels_clip() -> bool:
     """Says whether ONNX Runtime's kernels clip sums here, by having them multiply the largest values there are."""
-    import onnxruntime
     from onnx import TensorProto, helper
+
+    from anynpu.runtime.ort import open_session
 
     columns = [helper.make_tensor_value_info("x", TensorProto.UINT8, [4, 32])]
     results = [helper.make_tensor_value_info("y", TensorProto.INT32, [4, 16])]
@@ -95,9 +96,7 @@ def _kernels_clip() -> bool:
     node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
     graph = helper.make_graph([node], "largest", columns, results, [weights])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 4, 1
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = open_session(model.SerializeToString(), threads=1, quiet=True)
     return bool(session.run(None, {"x": np.full((4, 32), 255, np.uint8)})[0][0, 0] != 255 * 127 * 32)
 
 

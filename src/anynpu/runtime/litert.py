@@ -8,31 +8,58 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
 
 from anynpu.artifact import Artifact
-from anynpu.errors import DeviceError, IntegrityError, first_line
+from anynpu.errors import DeviceError, IntegrityError, ToolMissing, first_line
 from anynpu.runtime import tflite_form
 from anynpu.tensors import Array, Quantization
 
+REFERENCE, PLAIN, DELEGATED = "BUILTIN_REF", "BUILTIN_WITHOUT_DEFAULT_DELEGATES", "BUILTIN"
 
-def _interpreter(artifact: Artifact, kernels: str, keep: bool) -> Any:
-    from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
-    tflite_form.check(artifact.main.read_bytes(), str(artifact.main))
+def open_interpreter(
+    model: Path | bytes,
+    kernels: str = PLAIN,
+    *,
+    keep: bool = False,
+    threads: int | None = None,
+    shapes: Mapping[str, Sequence[int]] = {},
+) -> Any:
+    """Returns LiteRT's interpreter of a model, ready to run; with `keep` it gives inner tensors too.
+
+    `shapes` are those of inputs that the model leaves open.
+    """
+    try:
+        from ai_edge_litert.interpreter import Interpreter, OpResolverType
+    except ImportError as error:
+        raise ToolMissing("ai-edge-litert is not installed", "pip install anynpu[build]") from error
+    source = {"model_content": model} if isinstance(model, bytes) else {"model_path": str(model)}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # keeping all tensors takes memory: it is what is asked for
             interpreter = Interpreter(
-                model_path=str(artifact.main),
+                **source,
+                num_threads=threads,
                 experimental_op_resolver_type=OpResolverType[kernels],
                 experimental_preserve_all_tensors=keep,
             )
+        for detail in interpreter.get_input_details() if shapes else ():
+            if detail["name"] in shapes:
+                interpreter.resize_tensor_input(detail["index"], list(shapes[detail["name"]]))
         interpreter.allocate_tensors()
     except (ValueError, RuntimeError) as error:
         raise IntegrityError(f"LiteRT refuses the model: {first_line(error)}") from error
+    # It reads the bytes for as long as it runs, and does not keep them itself.
+    interpreter.model_in_memory = model
     return interpreter
+
+
+def _of(artifact: Artifact, kernels: str, keep: bool = False) -> Any:
+    tflite_form.check(artifact.main.read_bytes(), str(artifact.main))
+    return open_interpreter(artifact.main, kernels, keep=keep)
 
 
 class LiteRtSession:
@@ -48,7 +75,7 @@ class LiteRtSession:
     def __init__(self, artifact: Artifact) -> None:
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
-        self._interpreter = _interpreter(artifact, "BUILTIN_REF", keep=False)
+        self._interpreter = _of(artifact, REFERENCE)
 
     @staticmethod
     def missing() -> str:
@@ -71,6 +98,22 @@ class LiteRtSession:
         self._interpreter = None
 
 
+class TensorParameters(TypedDict):
+    """How an interpreter says that a tensor is stored."""
+
+    scales: Array
+    zero_points: Array
+    quantized_dimension: int
+
+
+class TensorDetail(TypedDict):
+    """What is read of an interpreter's account of a tensor."""
+
+    name: str
+    index: int
+    quantization_parameters: TensorParameters
+
+
 class LiteRtInner(LiteRtSession):
     """Runs a TFLite model and gives inner tensors too, as real numbers.
 
@@ -82,8 +125,7 @@ class LiteRtInner(LiteRtSession):
         self.inputs = artifact.manifest.inputs
         self.outputs = artifact.manifest.outputs
         real = artifact.manifest.format == "tflite-float"
-        kernels = "BUILTIN_WITHOUT_DEFAULT_DELEGATES" if real else "BUILTIN_REF"
-        self._interpreter = _interpreter(artifact, kernels, keep=True)
+        self._interpreter = _of(artifact, PLAIN if real else REFERENCE, keep=True)
         self._details = {detail["name"]: detail for detail in reversed(self._interpreter.get_tensor_details())}
 
     def tensors(self, inputs: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
@@ -91,7 +133,7 @@ class LiteRtInner(LiteRtSession):
         self.run(inputs)
         return {name: self._real(self._details[name]) for name in names if name in self._details}
 
-    def _real(self, detail: Mapping[str, Any]) -> Array:
+    def _real(self, detail: TensorDetail) -> Array:
         stored: Array = self._interpreter.get_tensor(detail["index"])
         found = detail["quantization_parameters"]
         scales = tuple(found["scales"].tolist())

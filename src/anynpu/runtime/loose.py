@@ -68,14 +68,10 @@ def loosened(artifact: Artifact) -> tuple[Path, frozenset[str]]:
                 if known:
                     write_whole(place / MODEL, (Path(name) / MODEL).read_bytes())
                 write_whole(place / SAYS, json.dumps(answer).encode())
-                _forget_oldest(place.parent)
+                models = sorted(place.parent.glob(f"*/{MODEL}"), key=lambda path: path.stat().st_mtime)
+                for path in models[:-MOST_KEPT]:
+                    shutil.rmtree(path.parent, ignore_errors=True)
     return (place / MODEL, known) if known and (place / MODEL).is_file() else (artifact.main, frozenset())
-
-
-def _forget_oldest(folder: Path) -> None:
-    models = sorted(folder.glob(f"*/{MODEL}"), key=lambda path: path.stat().st_mtime)
-    for path in models[:-MOST_KEPT]:
-        shutil.rmtree(path.parent, ignore_errors=True)
 
 
 def _read(place: Path) -> frozenset[str] | None:

@@ -8,12 +8,15 @@ import statistics
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError, first_line
 from anynpu.runtime.int8_sums import exact, host
 from anynpu.tensors import Array
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession
 
 # What ONNX Runtime puts behind the name of a node that it moved, copied or ran.
 _RENAMED = re.compile(r"(_token_\d+|/duplicated)*_kernel_time$")
@@ -25,23 +28,39 @@ def inference_session(model: str | bytes, threads: int = 0, plain: bool = False,
     Its int8 sums are exact on every CPU, see `int8_sums`. `plain` leaves the graph as it is; `profile` is where a file
     with the time of every kernel goes.
     """
-    return _opened(exact(model, fused=not plain), threads, plain, profile)
+    return open_session(exact(model, fused=not plain), threads, plain=plain, profile=profile)
 
 
-def _opened(model: str | bytes, threads: int = 0, plain: bool = False, profile: str = "", spin: bool = True) -> Any:
+def open_session(
+    model: str | bytes,
+    threads: int = 0,
+    *,
+    plain: bool = False,
+    profile: str = "",
+    spin: bool = True,
+    quiet: bool = False,
+    providers: Sequence[str] = ("CPUExecutionProvider",),
+    provider_options: Sequence[Mapping[str, str]] | None = None,
+    entries: Mapping[str, str] = {},
+) -> Any:
+    """Returns an ONNX Runtime session of a file or its bytes, as they are; a model it refuses raises IntegrityError.
+
+    `quiet` keeps what fails in a run from its log, `entries` are settings of the session by their own names.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
+    options.log_severity_level = 4 if quiet else 3
     options.intra_op_num_threads = threads
-    if not spin:
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    for name, value in {**({} if spin else {"session.intra_op.allow_spinning": "0"}), **entries}.items():
+        options.add_session_config_entry(name, value)
     if plain:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, profile
+    settings = {} if provider_options is None else {"provider_options": [dict(each) for each in provider_options]}
     try:
-        return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(model, options, providers=list(providers), **settings)
     except Exception as error:  # the binding raises a dozen unrelated classes
         raise IntegrityError(f"ONNX Runtime refuses the model: {first_line(error)}") from error
 
@@ -78,7 +97,7 @@ class OrtSession:
         self.host = f"{host()}, exact int8 sums" if self.exact_sums else host()
         """The instructions of this host's CPU, and what was done about them."""
         self.what = f"{type(self).what} ({self.host})"
-        self._session = _opened(model, threads, spin=spin)
+        self._session = open_session(model, threads, spin=spin)
 
     @staticmethod
     def missing() -> str:
@@ -87,11 +106,11 @@ class OrtSession:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         return run_named(self._session, [spec.name for spec in self.outputs], inputs)
 
-    def other_kernels(self) -> dict[str, Any]:
+    def other_kernels(self) -> dict[str, InferenceSession]:
         """Returns ONNX Runtime sessions of the same file: `plain` is its own arithmetic without fused kernels, `native`
         the kernels that this session is kept from, if any."""
         sessions = {"plain": inference_session(self._file, threads=1, plain=True)}
-        return sessions | {"native": _opened(self._file, threads=1)} if self.exact_sums else sessions
+        return sessions | {"native": open_session(self._file, threads=1)} if self.exact_sums else sessions
 
     def close(self) -> None:
         self._session = None

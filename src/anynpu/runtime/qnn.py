@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 from anynpu.artifact import Artifact
 from anynpu.capsules.capsule import find
@@ -54,7 +53,7 @@ class QnnSession:
         return {spec.name: found[spec.name] for spec in self.outputs}
 
     def _ask(
-        self, function: str, arguments: Mapping[str, Any], arrays: Mapping[str, Array], limit_s: float
+        self, function: str, arguments: Mapping[str, object], arrays: Mapping[str, Array], limit_s: float
     ) -> dict[str, Array]:
         try:
             with self._lock:

@@ -36,7 +36,7 @@ def require(artifact: Artifact, device: str | None = None) -> None:
             why = failure.message if failure.status is None else tool.status_name(failure.status)
             raise IntegrityError(f"{artifact.main}: {kind.what} ends with {why}", DAMAGED) from failure
         except AnyNpuError:
-            return  # survived; what it says is said again, in its place
+            return  # survived; its message comes again, in its place
     passed(artifact, kind)
 
 

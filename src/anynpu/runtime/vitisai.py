@@ -24,10 +24,11 @@ from anynpu.drivers.root import Root
 from anynpu.drivers.ryzen_facts import VitisFacts
 from anynpu.drivers.ryzen_sdk import GET, VARIABLE, provider_options
 from anynpu.errors import DeviceError, IntegrityError, ToolMissing, Unsupported, first_line
-from anynpu.runtime.ort import inference_session, run_named
+from anynpu.runtime.ort import inference_session, open_session, run_named
 from anynpu.runtime.versions import accelerator_firmware, module_version
 from anynpu.runtime.vitisai_cache import CompileCache
 from anynpu.runtime.vitisai_report import FILE, PROVIDER, receipt
+from anynpu.schema import JsonObject
 from anynpu.tensors import Array
 
 REPORT_VARIABLE = "XLNX_ONNX_EP_REPORT_FILE"
@@ -65,7 +66,7 @@ class VitisAiSession:
             options = provider_options(facts, precision, compiled.folder, "")
         except Unsupported as error:  # this machine's NPU is not the one that the model was built for
             raise DeviceError(f"{self.chip}: {error.message}", "InferenceSession", hint=error.hint) from error
-        about = {
+        about: JsonObject = {
             "chip": self.chip,
             "model": hash_file(artifact.main),
             "fingerprint": artifact.manifest.fingerprint,
@@ -138,19 +139,13 @@ def versions() -> dict[str, str]:
 
 def _opened(model: Path, options: Mapping[str, str], profile: str) -> Any:
     """Returns an ONNX Runtime session that really has the provider and tries no other one later."""
-    import onnxruntime
-
-    settings = onnxruntime.SessionOptions()
-    settings.log_severity_level = 3
-    settings.enable_profiling, settings.profile_file_prefix = True, profile
     try:
-        session = onnxruntime.InferenceSession(
-            str(model), settings, providers=[PROVIDER], provider_options=[dict(options)]
-        )
-    except Exception as error:
+        session = open_session(str(model), profile=profile, providers=[PROVIDER], provider_options=[options])
+    except IntegrityError as error:
         inference_session(str(model))  # a model that the CPU refuses too is damaged, whatever the NPU says
+        words = first_line(error.__cause__ or error)
         raise DeviceError(
-            f"ONNX Runtime cannot open the model on the NPU: {first_line(error)}", "InferenceSession", hint=DOCTOR
+            f"ONNX Runtime cannot open the model on the NPU: {words}", "InferenceSession", hint=DOCTOR
         ) from error
     if PROVIDER not in session.get_providers():
         raise DeviceError(

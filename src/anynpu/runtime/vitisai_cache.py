@@ -13,11 +13,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from anynpu.files import default_cache_dir, replace_file, writing
+from anynpu.schema import Json, JsonObject
 
 FOLDER, ABOUT = "vitisai", "anynpu.json"
 
@@ -28,7 +28,7 @@ class Compiled:
 
     key: str
     path: Path
-    about: Mapping[str, Any]
+    about: Mapping[str, Json]
     size: int
     used: float
 
@@ -45,7 +45,7 @@ class CompileCache:
         self.folder = self.cache / FOLDER
 
     @contextmanager
-    def entry(self, key: str, about: Mapping[str, Any]) -> Iterator[Path]:
+    def entry(self, key: str, about: Mapping[str, Json]) -> Iterator[Path]:
         """Gives the folder of a key to one process at a time; it is kept for the next one only if nothing raises."""
         path, locks = self.folder / key, self.cache / "locks"
         with writing(self.cache):
@@ -67,7 +67,13 @@ class CompileCache:
         for path in sorted(p for p in self.folder.glob("*") if p.is_dir()):
             size = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
             about = _about(path / ABOUT)
-            yield Compiled(path.name, path, about, size, float(about.get("used") or path.stat().st_mtime))
+            yield Compiled(
+                path.name,
+                path,
+                about,
+                size,
+                used if isinstance(used := about.get("used"), float) else path.stat().st_mtime,
+            )
 
     def remove(self, key: str) -> None:
         """Removes one compiled model."""
@@ -84,7 +90,7 @@ class CompileCache:
         return doomed
 
 
-def _about(path: Path) -> dict[str, Any]:
+def _about(path: Path) -> JsonObject:
     try:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError):

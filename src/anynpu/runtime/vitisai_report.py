@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 from anynpu.artifact import OperatorPlacement, Placement
 from anynpu.errors import IntegrityError
@@ -42,7 +42,23 @@ def read_report(text: str) -> Report:
         raise IntegrityError(f"{FILE}: not a report of the VitisAI provider: {error}") from None
 
 
-def _operator(node: Mapping[str, Any]) -> OperatorPlacement:
+class NodeStat(TypedDict, total=False):
+    """An operator as the provider lists it."""
+
+    output: str | list[str]
+    name: str
+    opType: str
+    device: str
+
+
+class DeviceStat(TypedDict):
+    """A device as the provider counts it."""
+
+    name: str
+    nodeNum: int
+
+
+def _operator(node: NodeStat) -> OperatorPlacement:
     outputs = node.get("output") or node.get("name") or "?"
     name = outputs if isinstance(outputs, str) else str(outputs[0])
     return _placed(name, str(node.get("opType") or "?").removeprefix("::"), str(node["device"]))
@@ -54,14 +70,14 @@ def _placed(name: str, kind: str, device: str) -> OperatorPlacement:
     return OperatorPlacement(name, kind, "cpu", f"the provider left it to {device}")
 
 
-def _counted(devices: Iterable[Mapping[str, Any]]) -> Iterator[OperatorPlacement]:
+def _counted(devices: Iterable[DeviceStat]) -> Iterator[OperatorPlacement]:
     for device in devices:
         name = str(device["name"])
         for index in range(0 if name.lower() == "all" else int(device["nodeNum"])):
             yield _placed(f"{name} {index}", "?", name)
 
 
-def _running(parts: Iterable[Mapping[str, Any]]) -> int | None:
+def _running(parts: Iterable[Mapping[str, object]]) -> int | None:
     for part in parts:
         if RUNNING in (str(value).lower() for value in part.values()):
             return next((value for value in part.values() if isinstance(value, int)), None)

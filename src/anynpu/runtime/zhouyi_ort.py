@@ -14,7 +14,7 @@ from typing import Any
 from anynpu.artifact import Artifact, Placement
 from anynpu.errors import Finding, IntegrityError, ToolFailed, ToolMissing, Unsupported, first_line
 from anynpu.runtime import ort_profile
-from anynpu.runtime.ort import run_named
+from anynpu.runtime.ort import open_session, run_named
 from anynpu.tensors import Array
 
 PROVIDER, CPU = "ZhouyiExecutionProvider", "CPUExecutionProvider"
@@ -62,18 +62,11 @@ class ZhouyiOrtSession:
 
 def _opened(artifact: Artifact, providers: Sequence[str], closed: bool, profile: str = "") -> Any:
     """Returns an ONNX Runtime session that neither places operators elsewhere nor tries other providers, if closed."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if closed:
-        options.add_session_config_entry(CLOSED, "1")
-    if profile:
-        options.enable_profiling, options.profile_file_prefix = True, profile
+    entries = {CLOSED: "1"} if closed else {}
     try:
-        session = onnxruntime.InferenceSession(str(artifact.main), options, providers=list(providers))
-    except Exception as error:
-        raise _refusal(artifact, first_line(error)) from error
+        session = open_session(str(artifact.main), profile=profile, providers=providers, entries=entries)
+    except IntegrityError as error:
+        raise _refusal(artifact, first_line(error.__cause__ or error)) from error
     session.disable_fallback()  # the binding would open it again on the CPU when a run fails
     if closed and session.get_providers()[:1] != list(providers[:1]):
         raise ToolFailed(f"ONNX Runtime did not take {providers[0]}, but {', '.join(session.get_providers())}")
@@ -97,7 +90,7 @@ def findings(model: Path) -> tuple[Finding, ...]:
 
     try:
         graph = onnx.load(str(model)).graph
-    except Exception:  # what is no model has no operators; ONNX Runtime's words say so
+    except Exception:  # what is not a model has no operators; ONNX Runtime's words say so
         return ()
     lacking = [
         Finding("provider", f"{node.op_type} runs on the CPU in the provider of SDK 25 Q3", node.name or node.output[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import pickletools
 import warnings
 import zipfile
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from anynpu import schema
 from anynpu.arrays import read_npz
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolMissing
 from anynpu.source.kinds import CHECKPOINT, kind_of
@@ -186,17 +186,12 @@ def _check_names(own: Iterable[str], given: Iterable[str]) -> None:
     if missing:
         parts.append(f"has no {_listed(missing)}")
     if unexpected:
-        parts.append(f"has unexpected {_listed([_with_near(name, missing or wanted) for name in unexpected])}")
+        parts.append(f"has unexpected {_listed([name + schema.near(name, missing or wanted) for name in unexpected])}")
     if parts:
         raise ConfigError(
             f"the checkpoint does not fit the module: it {' and '.join(parts)}",
             "check that the class and its constructor arguments are those that were trained",
         )
-
-
-def _with_near(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"{name} (near {near[0]})" if near else name
 
 
 def _listed(names: list[str]) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from filelock import FileLock
 
@@ -121,7 +121,7 @@ def _accepted(part: Path, wanted: HubModel, address: str, room: Path, renew: boo
         hint = error.hint or "fetch it again; where the hub keeps git-lfs pointers, its address must end in resolve/..."
         raise IntegrityError(f"{address}: {error.message.removeprefix(f'{part}: ')}", hint) from None
     digest = hash_file(part)
-    before = wanted.sha256 or ("" if renew else _locked(room).get(address, {}).get("sha256", ""))
+    before = wanted.sha256 or ("" if renew else _known(room, address))
     if before and digest != before:
         fetch.forget(part)
         who = "the card says" if wanted.sha256 else "the first download had"
@@ -132,19 +132,33 @@ def _accepted(part: Path, wanted: HubModel, address: str, room: Path, renew: boo
     return digest
 
 
-def _locked(room: Path) -> dict[str, Any]:
+class Locked(TypedDict):
+    """A file of the hub as it was first downloaded."""
+
+    sha256: str
+    size: int
+    at: str
+
+
+def _locked(room: Path) -> dict[str, Locked]:
     path = room / LOCK
-    found: dict[str, Any] = schema.read_json(path) if path.is_file() else {}
+    found: dict[str, Locked] = schema.read_json(path) if path.is_file() else {}
     if not isinstance(found, dict):
         raise IntegrityError(f"{path}: not a list of hashes", "delete it; hashes are then noted down anew")
     return found
+
+
+def _known(room: Path, address: str) -> str:
+    """Returns the hash that the first download of a file had, or an empty string."""
+    entry = _locked(room).get(address)
+    return entry["sha256"] if entry else ""
 
 
 def _remember(room: Path, address: str, digest: str, size: int) -> bool:
     """Notes the hash down for the next time, and returns whether it was known."""
     with FileLock(room / "hub.lock.json.lock"):
         found = _locked(room)
-        known: bool = found.get(address, {}).get("sha256") == digest
+        known = address in found and found[address]["sha256"] == digest
         if not known:
             found[address] = {"sha256": digest, "size": size, "at": _now()}
             replace_file(room / LOCK, json.dumps(found, indent=1, sort_keys=True) + "\n")

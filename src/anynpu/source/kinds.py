@@ -89,7 +89,7 @@ def not_onnx(path: Path, reason: str) -> ConfigError | IntegrityError:
     if ending == ".onnx" or not ending:
         return IntegrityError(f"{path}: not a whole ONNX model: {reason}", EXPORT_AGAIN)
     kind = _ENDINGS.get(ending, "")
-    what = f"it looks like {kind}" if kind else f"it is no ONNX file ({reason})"
+    what = f"it looks like {kind}" if kind else f"it is not an ONNX file ({reason})"
     return ConfigError(f"{path}: not a model that can be built: {what}", _INSTEAD.get(kind, _NETWORK[:-2]))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anynpu import schema, tool
-from anynpu.artifact import MANIFEST, Artifact, Estimates, Manifest, hash_file
-from anynpu.errors import ConfigError, IntegrityError
-from anynpu.measure.samples import read_samples
+from anynpu.artifact import MANIFEST, Artifact, Estimates, Manifest, PassEffect, hash_file
+from anynpu.errors import ConfigError, ToolMissing
+from anynpu.schema import Json
 from anynpu.source import zoo
-from anynpu.source.dependencies import installed
+from anynpu.source.dependencies import Dependencies, installed
 from anynpu.source.kinds import TFLITE_ENDINGS, reject_other_kinds
-from anynpu.source.torch_module import TorchReference, parse_reference, source_files, standin_note, training_files
+from anynpu.source.original import Original, PassesChanged, Proof, read_original
+from anynpu.source.torch_module import TorchReference, parse_reference, source_files, training_files
 from anynpu.tasks.card import Card
-from anynpu.tensors import DTYPES, Array, TensorSpec
+from anynpu.tensors import DTYPES, TensorSpec
 
 if TYPE_CHECKING:
     import onnx
 
     from anynpu.graph.heads import CutDetector
-    from anynpu.source.torch_export import Exported
 
 AXES = "NCDHWTLSF"
 COLOURS = ("RGB", "BGR", "GRAY")
@@ -39,7 +40,7 @@ class ModelSource:
     model: str
     checkpoint: str = ""
     trust_checkpoint: bool = False
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Json] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     dtypes: Mapping[str, str] = field(default_factory=dict)
     layouts: Mapping[str, str] = field(default_factory=dict)
@@ -162,89 +163,44 @@ def tools(source: ModelSource) -> dict[str, str]:
         return {name: tool.version_of(name) for name in ("ai-edge-litert", "numpy")}
     found = {"onnx": tool.version_of("onnx"), **tool_versions()}
     if source.kind != "onnx":
-        found |= {name: tool.version_of(name) for name in ("torch", "onnxscript", "numpy")}
+        found |= {name: tool.version_of(name) for name in ("torch", "numpy")}
+        with contextlib.suppress(ToolMissing):  # export by tracing, the only one before torch 2.5, needs none
+            found["onnxscript"] = tool.version_of("onnxscript")
     return found
 
 
 @dataclass(frozen=True)
-class Original:
-    """A model as it was given: a graph to start from, and the way to run what the user has."""
+class Imported:
+    """A float model in its folder, with the proof that it computes what the user's does."""
 
-    graph: onnx.ModelProto
-    notes: tuple[str, ...]
-    exported: Exported | None = None
-    branching: onnx.ModelProto | None = None
-    """The graph before known branches were written out, where it has any."""
-
-    def prove(
-        self, model: onnx.ModelProto, folders: Sequence[str], detector: CutDetector | None = None
-    ) -> dict[str, Any]:
-        """Raises unless `model` computes what the original does, on samples, or on random numbers where there are none.
-
-        Of a detector that was cut, the cut one with the host's decode must. Returns how many of how many samples were
-        compared, and notes.
-        """
-        from anynpu.graph.agreement import disagreement, proof_count, random_probes, spread
-        from anynpu.graph.run import Session
-        from anynpu.graph.training import require_repeatable
-
-        sets = [read_samples(Path(folder)) for folder in folders]
-        total = sum(map(len, sets))
-        feeds: Sequence[Mapping[str, Array]] = [sample for each in sets for sample in each]
-        effort = 8 if self.exported is not None and self.exported.reads.places else 1
-        if total:
-            feeds = [feeds[at] for at in spread(total, proof_count(model, total, effort))]
-        else:
-            probes = random_probes(model)
-            feeds = _finite(probes[: max(3, proof_count(model, len(probes), effort))], Session(model).run)
-        run = self.exported.run if self.exported is not None else Session(self.branching or self.graph).run
-        if self.exported is not None:
-            self.exported.watch(feeds)
-        elif feeds:
-            require_repeatable(self.graph, feeds[0])
-        apart = detector.disagreement(run, feeds) if detector is not None and feeds else None
-        found = None
-        if feeds and (detector is None or apart is not None):
-            found = disagreement([v.name for v in model.graph.output], run, Session(model).run, feeds)
-        if detector is not None and apart is not None and found is None:
-            raise detector.refusal(apart)
-        if found is not None and self.exported is None:
-            raise IntegrityError(f"simplification changed {found}", "export the model again, and report it")
-        if self.exported is not None:
-            self.exported.require_equal(found)
-        notes = self.exported.reads.notes() if self.exported is not None else ()
-        return {"compared": len(feeds) if total else 0, "samples": total, "notes": list(notes)}
+    manifest: Manifest
+    proof: Proof
+    dependencies: Dependencies | None = None
+    """What the user's code read meanwhile."""
 
 
-def _finite(feeds: Sequence[Mapping[str, Array]], run: Callable[[Mapping[str, Array]], Sequence[Array]]) -> list[Any]:
-    """Returns the random inputs on which nothing overflows: far from any sample, that tells nothing."""
-    return [f for f in feeds if all(np.isfinite(o).all() for o in run(f) if o.dtype.kind == "f")]
+def import_model(source: ModelSource, out: str, task: Card | None = None) -> Manifest:
+    """Writes the float ONNX model and returns its manifest; it is proved on random numbers."""
+    return _imported(source, out, task, lambda manifest: []).manifest
 
 
-def import_model(source: dict[str, Any], out: str, task: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Writes the float ONNX model and returns its manifest as JSON data; it is proved on random numbers."""
-    manifest: dict[str, Any] = _imported(source, out, task, lambda manifest: [])["manifest"]
-    return manifest
-
-
-def import_and_prove(source: dict[str, Any], out: str, task: dict[str, Any] | None = None) -> dict[str, Any]:
+def import_and_prove(source: ModelSource, out: str, task: Card | None = None) -> Imported:
     """Does the same on samples that the parent process makes for the inputs, and records what the user's code reads
     (runs in a child process)."""
-    request = schema.from_dict(ModelSource, source, "model source")
-    if request.kind != "torch":
+    if source.kind != "torch":
         return _imported(source, out, task, tool.ask)
     import torch  # noqa: F401  # not read by the user's code
 
     from anynpu.source.recorder import Recorder
 
-    reference = request.reference()
+    reference = source.reference()
     files = source_files(reference)
     folder = Path(reference.location).resolve().parent if reference.is_file else None
-    mentioned = [str(value) for value in request.arguments.values()]
+    mentioned = [str(value) for value in source.arguments.values()]
     with Recorder(folder, own_folders(files), mentioned).watching() as recorder:
-        answer = _imported(source, out, task, tool.ask)
-    found = replace(recorder.found(), result=hash_file(Path(out) / answer["manifest"]["main"]))
-    return {**answer, "dependencies": schema.to_dict(found)}
+        imported = _imported(source, out, task, tool.ask)
+    dependencies = replace(recorder.found(), result=hash_file(Path(out) / imported.manifest.main))
+    return replace(imported, dependencies=dependencies)
 
 
 def own_folders(files: Sequence[Path]) -> list[Path]:
@@ -252,31 +208,53 @@ def own_folders(files: Sequence[Path]) -> list[Path]:
     return [file.parent for file in files if installed(str(file))]
 
 
-def _imported(
-    source: dict[str, Any], out: str, task: dict[str, Any] | None, samples: Callable[[Any], list[str]]
-) -> dict[str, Any]:
-    """Returns manifest and proof; `samples` gives the folders of samples for a model."""
+def _imported(request: ModelSource, out: str, card: Card | None, samples: Callable[[Manifest], list[str]]) -> Imported:
+    """Returns manifest and proof; `samples` gives the folders of samples for a model.
+
+    Passes that turn out to change results on the samples are left out, and the rest runs again.
+    """
+    from anynpu.graph.simplify import simplify
+
+    original = read_original(request)
+    whole, effects = simplify(original.graph)
+    manifest, detector = _written(whole, original, effects, request, card, Path(out))
+    folders = samples(manifest)
+    try:
+        proof = original.prove(whole, folders, detector)
+    except PassesChanged as change:
+        whole, effects = simplify(original.graph, change.feeds)
+        manifest, detector = _written(whole, original, effects, request, card, Path(out))
+        proof = original.prove(whole, folders, detector)
+    return Imported(manifest, proof)
+
+
+def _written(
+    whole: onnx.ModelProto,
+    original: Original,
+    effects: tuple[PassEffect, ...],
+    request: ModelSource,
+    card: Card | None,
+    out: Path,
+) -> tuple[Manifest, CutDetector | None]:
+    """Writes the float model and returns its manifest, and how to prove that a detector was cut rightly."""
     import onnx
 
+    from anynpu.graph import passes
     from anynpu.graph.cost import cost
     from anynpu.graph.degenerate import input_dependence
     from anynpu.graph.fingerprint import fingerprint
     from anynpu.graph.indices import index_sizes
-    from anynpu.graph.simplify import simplify
 
-    request = schema.from_dict(ModelSource, source, "model source")
-    card = schema.from_dict(Card, task, "task") if task else None
-    original = _read(request)
-    whole = simplify(original.graph)
     model, card, said, detector = _without_decode(whole, card)
-    onnx.save(model, str(Path(out) / "model.onnx"))
+    onnx.save(model, str(out / "model.onnx"))
     counted = cost(model)
     findings = input_dependence(model)
-    inputs = with_channels(_specs(model, request, model.graph.input), card)
+    dropped = passes.notes(effects)
+    cut = [PassEffect("cut-decode", 1, len(model.graph.node) - len(whole.graph.node))] if detector else []
     manifest = Manifest(
         format="onnx",
         main="model.onnx",
-        inputs=inputs,
+        inputs=with_channels(_specs(model, request, model.graph.input), card),
         outputs=_specs(model, request, model.graph.output),
         fingerprint=fingerprint(model),
         estimates=Estimates(
@@ -286,18 +264,18 @@ def _imported(
             sram_bytes=4 * counted.peak_activation_elements,
             flash_bytes=counted.weight_bytes,
         ),
-        notes=(*original.notes, *said, *(str(finding) for finding in findings)),
+        notes=(*original.notes, *dropped, *said, *(str(finding) for finding in findings)),
         details={
             "degenerate": [vars(f) for f in findings],
             "operators": _histogram(model),
-            "frozen": list(original.notes),
+            "frozen": [*original.notes, *dropped],
             "index_sizes": index_sizes(model),
             "output_operators": _last(model),
         },
         task=schema.to_dict(card) if card else {},
+        passes=(*original.effects, *effects, *cut),
     )
-    described = schema.to_dict(manifest)
-    return {"manifest": described, "proof": original.prove(whole, samples(described), detector)}
+    return manifest, detector
 
 
 def _without_decode(
@@ -351,59 +329,6 @@ def _last(model: onnx.ModelProto) -> dict[str, str]:
             node = makers.get(node.input[0])
         found[value.name] = "" if node is None else node.op_type
     return found
-
-
-def _read(source: ModelSource) -> Original:
-    from anynpu.graph.branches import has_branches
-    from anynpu.graph.fix import fixed, with_sample_axis
-    from anynpu.graph.shapes import make_static
-    from anynpu.graph.training import for_inference
-
-    exported = None
-    if source.kind == "onnx":
-        from anynpu.source.onnx_file import read
-
-        model = fixed(read(Path(source.model)), source.fixed)
-    else:
-        exported = _exported(source)
-        model = exported.model
-    frozen, notes = for_inference(model)
-    shapes = {name: list(shape) for name, shape in source.shapes.items()}
-    said = (*exported.notes, *standin_note(), *_unnamed(source, model)) if exported is not None else ()
-    static = make_static(frozen, shapes)
-    branching = frozen if has_branches(frozen) else None
-    if exported is None:
-        static, taken = with_sample_axis(static)
-        notes = (*notes, *taken)
-        branching = None if branching is None else with_sample_axis(branching)[0]
-    return Original(static, (*said, *notes), exported, branching)
-
-
-def _unnamed(source: ModelSource, model: onnx.ModelProto) -> tuple[str, ...]:
-    """Returns the sentence that says which outputs were given no name, where some were."""
-    names = [value.name for value in model.graph.output]
-    if not source.output_names or len(names) == len(source.output_names):
-        return ()
-    return (f"the module returns {len(names)} tensors and {len(source.output_names)} got a name: {', '.join(names)}",)
-
-
-def _exported(source: ModelSource) -> Exported:
-    import torch
-
-    from anynpu.source.torch_export import OPSET, export
-    from anynpu.source.torch_module import load_module
-
-    torch.set_num_threads(1)  # single samples gain nothing by more, and on a busy machine threads wait for each other
-    if source.kind == "zoo":
-        card = zoo.card(source.zoo_name)
-        shapes = {card.input_name: card.input_shape, **source.shapes}
-        return export(zoo.model(source.zoo_name), shapes, {card.input_name: "float32"}, card.output_names, OPSET)
-    if not source.shapes:
-        raise ConfigError("a PyTorch model does not say what its inputs look like", "give --shape NAME=1,3,224,224")
-    checkpoint = Path(source.checkpoint) if source.checkpoint else None
-    module = load_module(source.reference(), checkpoint, source.trust_checkpoint)
-    dtypes = {name: source.dtypes.get(name, "float32") for name in source.shapes}
-    return export(module, source.shapes, dtypes, source.output_names or None, OPSET)
 
 
 def _specs(model: onnx.ModelProto, source: ModelSource, values: Any) -> tuple[TensorSpec, ...]:

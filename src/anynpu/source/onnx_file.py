@@ -237,10 +237,8 @@ def _check_finite(where: str, tensor: TensorProto) -> None:
 
 
 def _is_mask(values: np.ndarray) -> bool:
-    # Attention adds or selects -inf on purpose: a lone scalar, or a matrix of nothing but 0 and -inf. No weight is so.
-    if values.ndim == 0:
-        return True
-    return values.ndim >= 2 and bool(np.all((values == 0) | np.isneginf(values.astype(np.float32))))
+    # Attention adds or selects -inf on purpose: one number, or nothing but 0 and -inf. No weight is so.
+    return values.size == 1 or bool(np.all((values == 0) | np.isneginf(values.astype(np.float32))))
 
 
 def _check_graph(path: Path, graph: onnx.GraphProto) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -18,7 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from anynpu import schema
 from anynpu.errors import AnyNpuError, ConfigError
+from anynpu.schema import Json
 from anynpu.source.dependencies import installed
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class TorchReference:
 
     location: str
     attribute: str
-    arguments: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    arguments: Mapping[str, Json | bool] = field(default_factory=dict)
 
     @property
     def is_file(self) -> bool:
@@ -44,7 +45,7 @@ class TorchReference:
         return self.location.endswith(".py")
 
 
-def parse_reference(text: str, arguments: Mapping[str, Any] = {}) -> TorchReference:
+def parse_reference(text: str, arguments: Mapping[str, Json] = {}) -> TorchReference:
     """Returns the reference that a text such as `net.py:Net` or `package.module:factory` stands for."""
     location, colon, attribute = text.rpartition(":")
     dotted = all(part.isidentifier() for part in location.split("."))
@@ -250,12 +251,10 @@ def _imported_module(reference: TorchReference) -> ModuleType:
 def _attribute(module: ModuleType, reference: TorchReference) -> Any:
     if not hasattr(module, reference.attribute):
         names = [name for name in vars(module) if not name.startswith("_")]
-        near = difflib.get_close_matches(reference.attribute, names, n=3)
         local = [name for name in names if getattr(getattr(module, name), "__module__", "") == module.__name__]
-        hint = (
-            f"did you mean {' or '.join(near)}?" if near else f"it defines: {', '.join(sorted(local)[:8]) or 'nothing'}"
-        )
-        raise ConfigError(f"{reference.location} has no {reference.attribute!r}", hint)
+        near = schema.near(reference.attribute, names)
+        hint = f"it defines: {', '.join(sorted(local)[:8]) or 'nothing'}"
+        raise ConfigError(f"{reference.location} has no {reference.attribute!r}{near}", hint)
     return getattr(module, reference.attribute)
 
 

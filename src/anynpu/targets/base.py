@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.schema import option
 
-__all__ = ["NoFacts", "Target", "Work", "option", "other_version", "platform_tools", "scratch", "settled"]
+__all__ = ["Move", "NoFacts", "Target", "Work", "option", "other_version", "platform_tools", "scratch", "settled"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Target(Protocol):
 
     `Options` is a frozen dataclass; each field has a default and `metadata={"help": ...}` (see `option`). `Facts` is a
     frozen dataclass for the platform's `facts` table. Both may be empty dataclasses. What a compiler may offer beyond
-    this, `Exact`, `Repeats`, `PlatformTools` and `Settles`, is declared below.
+    this, `Exact`, `Repeats`, `PlatformTools`, `Settles` and `Searched`, is declared below.
     """
 
     name: str
@@ -95,6 +95,31 @@ class Settles(Protocol):
     def settled(self, options: Any, model: Artifact, platform: Platform) -> Any:
         """Returns the options that count."""
         ...
+
+
+@dataclass(frozen=True)
+class Move:
+    """A step of a search: options that are set, and those that fall back to their defaults with it."""
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
+    worst: str = ""
+    """An option that takes names of tensors: it gets those with the largest errors, one, two, four and so on."""
+    costly: bool = False
+    """Whether it costs the chip memory, time or bits: such steps come last."""
+
+
+@runtime_checkable
+class Searched(Protocol):
+    """A compiler with options that `anynpu sweep --search` tries, promising ones first; the way back to a default needs
+    no move."""
+
+    moves: tuple[Move, ...]
+
+
+def moves_of(target: Target) -> tuple[Move, ...]:
+    """Returns what a search tries with a compiler."""
+    return target.moves if isinstance(target, Searched) else ()
 
 
 def is_exact(target: Target) -> bool:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from anynpu import schema, tool
-from anynpu.artifact import Artifact, Manifest
+from anynpu.artifact import Artifact, Manifest, PassEffect
 from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
 from anynpu.source.onnx_file import read
 from anynpu.targets.base import NoFacts, Work
-from anynpu.targets.quantising import bare, emit, keep_calibration, needs_samples
+from anynpu.targets.quantising import MOVES, bare, emit, keep_calibration, needs_samples, with_passes
 
 
 class Cpu:
@@ -27,6 +27,7 @@ class Cpu:
     produces = "onnx-ort"
     Options = QuantPlan
     Facts = NoFacts
+    moves = MOVES
 
     def tools(self) -> Mapping[str, str]:
         return {"onnxruntime": tool.version_of("onnxruntime"), "onnx": tool.version_of("onnx")}
@@ -45,8 +46,9 @@ class Cpu:
             read(model.main)  # a damaged file is not handed on
             shutil.copyfile(model.main, result)
             return replace(bare(model.manifest, result), format=self.produces)
-        figures = emit("anynpu.targets.cpu:write", model, data, options, result, work)
-        return replace(bare(model.manifest, result), format=self.produces, details={"quantisation": figures})
+        answer = emit("anynpu.targets.cpu:write", model, data, options, result, work)
+        manifest = with_passes(bare(model.manifest, result), answer["passes"])
+        return replace(manifest, format=self.produces, details={"quantisation": answer["plan"]})
 
 
 def write(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
@@ -54,7 +56,7 @@ def write(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, An
     import onnx
 
     from anynpu.graph.quantised import has_pairs, refuse_integers
-    from anynpu.quantize.qdq import Held, write_qdq
+    from anynpu.quantize.qdq import Held, float_operators, write_qdq
     from anynpu.targets.data import dataset
     from anynpu.training.record import read_record
 
@@ -64,7 +66,7 @@ def write(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, An
     refuse_integers(source)
     if has_pairs(source):  # with scales of its own
         onnx.save(source, out)
-        return options.to_json()
+        return {"plan": options.to_json(), "passes": []}
     record = read_record(given.path)
     held = None
     if record is not None:
@@ -75,6 +77,8 @@ def write(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, An
             {name: (4 if each.bits <= 4 else 8, each.scale, each.axis) for name, each in weights},
         )
     report = partial(keep_calibration, result=Path(out))
-    quantised = write_qdq(source, dataset(Path(data)), options, tool.report_progress, report, held)
+    effects: list[PassEffect] = []
+    quantised = write_qdq(source, dataset(Path(data)), options, tool.report_progress, report, held, effects)
     onnx.save(quantised, out)
-    return options.to_json()
+    figures = {**options.to_json(), "float_operators": float_operators(quantised)}
+    return {"plan": figures, "passes": schema.to_dict(effects)}

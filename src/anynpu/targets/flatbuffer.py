@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.errors import ConfigError
+from anynpu.runtime.tflite_file import damage_reported, read_model, text
 from anynpu.tensors import Array
-
-IDENTIFIER = b"TFL3"
 
 
 @dataclass(frozen=True)
@@ -63,71 +61,46 @@ class TfliteOperator:
 
 def operators(path: Path) -> tuple[TfliteOperator, ...]:
     """Returns the operators of the main graph of a .tflite file in their order; a damaged file raises."""
-    raw = _read(path)
-    schema = _schema()
     try:
-        model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(raw, 0))
-        graph = model.subgraphs[0]
-        tensors = [_tensor(t, model.buffers, raw) for t in graph.tensors]
-        return tuple(_operator(i, op, model.operatorCodes, tensors) for i, op in enumerate(graph.operators))
-    except (struct.error, IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError, MemoryError) as e:
-        raise IntegrityError(f"{path}: is a damaged TFLite file ({type(e).__name__}: {e})") from None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        raw = path.read_bytes()
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    if raw[4:8] != IDENTIFIER:
-        raise IntegrityError(f"{path}: is not a TFLite file", "its bytes 4 to 7 should read TFL3")
-    return raw
-
-
-@functools.cache
-def _schema() -> Any:
-    try:
-        from ai_edge_litert import schema_py_generated
-    except ImportError:
-        raise ToolMissing("ai-edge-litert is not installed", "pip install 'anynpu[build]'") from None
-    return schema_py_generated
+    model = read_model(content, str(path))
+    with damage_reported(str(path)):
+        graph = model.subgraphs[0]
+        tensors = [_tensor(t, model.buffers) for t in graph.tensors]
+        return tuple(_operator(i, op, model.operatorCodes, tensors) for i, op in enumerate(graph.operators))
 
 
 @functools.cache
 def _names(enum: str) -> dict[int, str]:
-    return {v: k for k, v in vars(getattr(_schema(), enum)).items() if isinstance(v, int)}
+    from ai_edge_litert import schema_py_generated as schema
 
-
-def _text(value: bytes | str | None) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
+    return {v: k for k, v in vars(getattr(schema, enum)).items() if isinstance(v, int)}
 
 
 def _tuple(values: Any) -> tuple[Any, ...]:
     return () if values is None else tuple(np.asarray(values).tolist())
 
 
-def _tensor(tensor: Any, buffers: Sequence[Any], raw: bytes) -> TfliteTensor:
+def _tensor(tensor: Any, buffers: Sequence[Any]) -> TfliteTensor:
     dtype = _names("TensorType")[tensor.type].lower()
     quantization = tensor.quantization
     return TfliteTensor(
-        name=_text(tensor.name),
+        name=text(tensor.name),
         dtype=dtype,
         shape=_tuple(tensor.shape),
         scale=_tuple(quantization.scale) if quantization else (),
         zero_point=_tuple(quantization.zeroPoint) if quantization else (),
         signature=_tuple(tensor.shapeSignature),
-        data=_data(buffers[tensor.buffer], dtype, raw),
+        data=_data(buffers[tensor.buffer], dtype),
     )
 
 
-def _data(buffer: Any, dtype: str, raw: bytes) -> Array | None:
-    data = buffer.data
-    if data is None and buffer.size > 0 and buffer.offset > 1:
-        # Large models keep their constants behind the flatbuffer.
-        data = np.frombuffer(raw, np.uint8, buffer.size, buffer.offset)
-    if data is None or len(data) == 0:
+def _data(buffer: Any, dtype: str) -> Array | None:
+    if buffer.data is None or len(buffer.data) == 0:
         return None
-    plain = np.asarray(data, np.uint8)
+    plain = np.asarray(buffer.data, np.uint8)
     return plain.view(dtype) if _is_plain(dtype) else plain
 
 
@@ -142,7 +115,7 @@ def _operator(index: int, op: Any, codes: Sequence[Any], tensors: Sequence[Tflit
     inputs = tuple(tensors[i] if i >= 0 else None for i in _tuple(op.inputs))
     outputs = tuple(tensors[i] for i in _tuple(op.outputs))
     name = outputs[0].name if outputs else f"operator {index}"
-    custom = _text(code.customCode) if kind == "CUSTOM" else ""
+    custom = text(code.customCode) if kind == "CUSTOM" else ""
     macs = _macs(kind, inputs, outputs, op.builtinOptions)
     return TfliteOperator(index, kind, name, inputs, outputs, macs, custom, op.builtinOptions)
 

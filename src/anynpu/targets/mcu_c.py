@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import ConfigError, Finding, Unsupported
@@ -15,8 +15,9 @@ from anynpu.firmware.generator import Generated, Settings, findings, generate
 from anynpu.firmware.generator.variants import EXTENSIONS, Core
 from anynpu.platform import Memory, Platform
 from anynpu.runtime.device.elf import Footprint, Section
-from anynpu.schema import to_dict
+from anynpu.schema import JsonObject, to_dict
 from anynpu.targets.base import Work, option
+from anynpu.targets.memory_fit import require_fit, shortage
 from anynpu.tool import version_of
 
 MAIN = "anynpu_model.c"
@@ -27,6 +28,7 @@ STANDARD = (".text", ".rodata", ".data", ".bss", ".ARM.exidx", ".ARM.extab")
 PLAIN = {".text": "code", ".rodata": "parameters", ".data": "parameters", ".bss": "variables"}
 SECTION = re.compile(r"[A-Za-z0-9_.$]*")
 OPTIMISE = re.compile(r"-O(|[0-3sgz]|fast)")
+SMALLER = "use a smaller input or fewer channels"
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ class McuC:
         """Writes the C files and returns what they are; the chip's compiler, where it is here, says their size."""
         settings, compiler = _settings(options, model, platform), _compiler(platform, options)
         made = generate(model.main, settings)
-        require_fit(made, counted(made, settings), _bounded(platform, options))
+        bounded = _bounded(platform, options)
+        require_fit(bounded, beyond(made, counted(made, settings), bounded), SMALLER)
         made.write(out)
         missing = compiler.missing()
         if missing:
@@ -111,7 +114,7 @@ class McuC:
             sources = [out / name for name in made.files if name.endswith(".c")]
             memory = compiler.footprint(sources, out.parent, work.log, lambda s: named(s, made, settings))
             source = f"objects of {version(compiler.program)}; without {', '.join(LEFT_OUT)}"
-            require_fit(made, memory, _bounded(platform, options))
+            require_fit(bounded, beyond(made, memory, bounded), SMALLER)
         work.progress(1, 1)
         return Manifest(
             format=self.produces,
@@ -205,7 +208,7 @@ def _notes(platform: Platform, options: McuOptions) -> tuple[str, ...]:
     return ()
 
 
-def _memory(memory: Footprint, compiler: Compiler, missing: str) -> dict[str, Any]:
+def _memory(memory: Footprint, compiler: Compiler, missing: str) -> JsonObject:
     code = [f"machine code: {missing}"] if missing else []
     return {
         "memory": memory.to_json() | {"not_counted": [*code, *LEFT_OUT]},
@@ -214,7 +217,7 @@ def _memory(memory: Footprint, compiler: Compiler, missing: str) -> dict[str, An
     }
 
 
-def _details(made: Generated, facts: McuFacts) -> dict[str, Any]:
+def _details(made: Generated, facts: McuFacts) -> JsonObject:
     return {
         "arena": {"bytes": made.arena_bytes, "live_bytes": made.arena_bound, "in_place": made.in_place},
         "largest": {"layer": made.largest_layer, "constants": [list(item) for item in made.largest_constants]},
@@ -224,28 +227,17 @@ def _details(made: Generated, facts: McuFacts) -> dict[str, Any]:
     }
 
 
-def require_fit(made: Generated, memory: Footprint, platform: Platform) -> None:
-    """Raises Unsupported when the chip has less memory than the model takes."""
-    if too_large := beyond(made, memory, platform):
-        hint = "use a smaller input or fewer channels"
-        raise Unsupported(f"the model does not fit {platform.name}", too_large, hint)
-
-
 def beyond(made: Generated, memory: Footprint, platform: Platform) -> tuple[Finding, ...]:
     """Returns what is larger than the chip's memory, by how much, and what of it is largest."""
     found = []
     ram, flash = memory.ram_bytes, memory.flash_bytes
-    if over := _over(ram, platform.memory.sram_kib):
+    if over := shortage(ram, platform.memory.sram_kib):
         text = f"the arena and variables take {ram:,} bytes of RAM, {over:,} more than {platform.name} has"
         found.append(Finding("fits-sram", f"{text}; most tensors live at once here", made.largest_layer))
-    if over := _over(flash, platform.memory.flash_kib):
+    if over := shortage(flash, platform.memory.flash_kib):
         code = sum(section.flash_bytes for section in memory.sections if section.name.startswith(".text"))
         what = f"the constants and {code:,} bytes of code take" if code else "the constants take"
         text = f"{what} {flash:,} bytes of flash, {over:,} more than {platform.name} has"
         about, size = made.largest_constants[0] if made.largest_constants else ("", 0)
         found.append(Finding("fits-flash", f"{text}; the largest, {size:,} bytes, are here", about))
     return tuple(found)
-
-
-def _over(needed: int, kib: int | None) -> int:
-    return max(0, needed - kib * 1024) if kib is not None else 0

@@ -75,7 +75,8 @@ def try_operators(model: str, start: int, answers: str) -> int:
     known: dict[Any, str] = {}
     with Path(answers).open("a", encoding="utf-8") as file:
         for number, operator in enumerate(graph.operators[start:], start):
-            kind = _signature(operator, graph)
+            tensors = [graph.tensors[name] for name in (*operator.inputs, *operator.outputs) if name]
+            kind = operator.kind, operator.options, *((t.dtype, len(t.shape), t.data is None) for t in tensors)
             if kind not in known:
                 file.write(f"{number} ?\n")  # what stands there if it ends the process
                 file.flush()
@@ -85,11 +86,6 @@ def try_operators(model: str, start: int, answers: str) -> int:
             elif known[kind]:
                 file.write(f"{number} {known[kind]}\n")
     return len(known)
-
-
-def _signature(operator: Operator, graph: Graph) -> tuple[Any, ...]:
-    tensors = [graph.tensors[name] for name in (*operator.inputs, *operator.outputs) if name]
-    return operator.kind, operator.options, *((t.dtype, len(t.shape), t.data is None) for t in tensors)
 
 
 def _refusal(operator: Operator, graph: Graph) -> str:

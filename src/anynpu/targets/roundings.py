@@ -27,6 +27,8 @@ class Weighted:
     axis: int
     """That of the output channels."""
     output: str
+    bias: str = ""
+    """Stored, and read by this operator alone."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Compiled:
 
     activations: Mapping[str, Rounding]
     weights: Mapping[str, tuple[WeightRounding, Array]]
-    """By the name in the compiled file; the axis is that of the file."""
+    """By the name in the compiled file; output channels come first, then input channels, where a file has them so."""
 
 
 def weighted(model: onnx.ModelProto) -> Iterator[Weighted]:
@@ -58,7 +60,8 @@ def weighted(model: onnx.ModelProto) -> Iterator[Weighted]:
             axis = len(shapes[name]) - 1
         elif node.op_type == "ConvTranspose":
             axis = 1
-        yield Weighted(name, shapes[name], axis, node.output[0])
+        bias = node.input[2] if len(node.input) > 2 else ""
+        yield Weighted(name, shapes[name], axis, node.output[0], bias if uses.get(bias) == 1 else "")
 
 
 def scheme_of(model: Artifact, compiled: Artifact) -> Scheme:
@@ -79,18 +82,24 @@ def scheme_of(model: Artifact, compiled: Artifact) -> Scheme:
         if len(rounding.scale) in (1, channels):
             axis = None if len(rounding.scale) == 1 else each.axis
             weights[each.name] = replace(rounding, axis=axis, tensor=stored)
+        if each.bias and (biases := f"{each.output}/biases") in found.weights:
+            form = found.weights[biases][0]
+            folded = form.folded and replace(form.folded, weights=each.name, axis=each.axis)
+            weights[each.bias] = replace(form, folded=folded)
     if not weights:
         raise Unsupported(
             "training finds none of the model's weights in the compiled file",
-            hint="it knows files of anynpu's own writer (-O converter=own); otherwise leave --qat out",
+            hint="leave --qat out",
         )
     names = {name for node in graph.graph.node for name in node.output} | {v.name for v in graph.graph.input}
     fixed = {each.group for each in found.activations.values() if not each.free}
     known = {name: replace(each, free=each.group not in fixed) for name, each in found.activations.items()}
+    taken = {each.tensor for each in weights.values()}
     return Scheme(
         {name: each for name, each in known.items() if name in names},
         weights,
         {name: each for name, each in known.items() if name not in names},
+        {name: each for name, (each, _) in found.weights.items() if name not in taken},
     )
 
 
@@ -105,7 +114,7 @@ def check_integers(trained: Artifact, compiled: Artifact) -> None:
             raise _changed(compiled, name, "are not in the file")
         if not np.allclose(stored[0].scale, rounding.scale, rtol=1e-6, atol=0):
             raise _changed(compiled, name, "have other scales")
-        if not np.array_equal(_by_channel(stored[1], stored[0].axis), _by_channel(wanted[name], rounding.axis)):
+        if not _holds(stored[1], wanted[name], rounding.axis):
             raise _changed(compiled, name, "are other integers")
     for name, each in {**record.scheme.activations, **record.scheme.others}.items():
         other = found.activations.get(name)
@@ -123,10 +132,21 @@ def _changed(compiled: Artifact, name: str, what: str) -> IntegrityError:
     return IntegrityError(words, "leave --qat out, and report this model")
 
 
-def _by_channel(stored: Array, axis: int | None) -> Array:
-    """Returns the integers of each output channel in order of size: layouts differ between files, channels do not."""
-    rows = stored.reshape(1, -1) if axis is None else np.moveaxis(stored, axis, 0).reshape(stored.shape[axis], -1)
-    return np.sort(rows.astype(np.int64), axis=1)
+def _holds(stored: Array, wanted: Array, axis: int | None) -> bool:
+    """Tells whether stored integers are those wanted, in their places.
+
+    Behind a flattening the inputs of a dense layer may have another order in the file: the same one for all outputs.
+    """
+    if axis is None and wanted.ndim == 2:  # one scale for all: either axis may be that of the outputs
+        return _holds(stored, wanted, 0) or _holds(stored, wanted, 1)
+    rows = wanted if axis is None else np.moveaxis(wanted, axis, 0)
+    if stored.size != rows.size or len(stored) != len(rows):
+        return False
+    found, sought = (each.reshape(len(each), -1).astype(np.int64) for each in (stored, rows))
+    if np.array_equal(found, sought):
+        return True
+    dense = max((1, *stored.shape[2:], *rows.shape[2:])) == 1
+    return dense and np.array_equal(found[:, np.lexsort(found)], sought[:, np.lexsort(sought)])
 
 
 def _tflite(compiled: Artifact) -> Compiled:
@@ -149,7 +169,10 @@ def _tflite(compiled: Artifact) -> Compiled:
         if tensor.data is not None and tensor.quantization is not None:
             most = 7 if tensor.dtype == "int4" else 127
             rounding = WeightRounding(-most, most, tensor.quantization.scale, tensor.quantization.axis, tensor.name)
-            weights[tensor.name] = rounding, np.asarray(tensor.data)
+            # (outputs, rows, columns, inputs), or (1, rows, columns, outputs): as ONNX has them.
+            order = {"CONV_2D": (0, 3, 1, 2), "DEPTHWISE_CONV_2D": (3, 0, 1, 2)}.get(operator.kind)
+            values = np.asarray(tensor.data)
+            weights[tensor.name] = rounding, values if order is None else values.transpose(order)
     return Compiled(activations, weights)
 
 
@@ -178,8 +201,30 @@ def _qdq(compiled: Artifact) -> Compiled:
             axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1) if scale.size > 1 else None
             scales = tuple(float(each) for each in scale.reshape(-1))
             plain = name.removesuffix("_quantized")
-            weights[plain] = WeightRounding(-most, most, scales, axis, plain), stored[name].astype(np.int8)
+            values = stored[name].astype(np.int8)
+            rows = values if axis is None else np.moveaxis(values, axis, 0)
+            weights[plain] = WeightRounding(-most, most, scales, axis, plain), rows
     return Compiled(activations, weights)
+
+
+def _vitisai(compiled: Artifact) -> Compiled:
+    import onnx
+
+    from anynpu.targets.vitisai.trained import forms
+
+    precision = compiled.manifest.details.get("precision")
+    if precision != "xint8":
+        raise Unsupported(
+            f"--qat: training knows xint8 among the precisions of this chip, not {precision}",
+            hint="-O precision=xint8, or leave --qat out",
+        )
+    return Compiled(*forms(onnx.load(compiled.main)))
+
+
+def _ai8x(compiled: Artifact) -> Compiled:
+    from anynpu.targets.ai8x.trained import forms
+
+    return Compiled(*forms(compiled))
 
 
 def _rounding(dtype: str, form: Quantization, free: bool) -> Rounding:
@@ -188,4 +233,9 @@ def _rounding(dtype: str, form: Quantization, free: bool) -> Rounding:
     return Rounding(int(low), int(limits.max), form.scale[0], form.zero_point[0], free)
 
 
-READERS: dict[str, Callable[[Artifact], Compiled]] = {"tflite": _tflite, "onnx-ort": _qdq}
+READERS: dict[str, Callable[[Artifact], Compiled]] = {
+    "tflite": _tflite,
+    "onnx-ort": _qdq,
+    "onnx-vitisai": _vitisai,
+    "ai8x": _ai8x,
+}

@@ -1,34 +1,29 @@
-"""TensorFlow Lite files: lowered from ONNX and quantised by our own writer, by litert-torch where that has no rule."""
+"""TensorFlow Lite files: lowered from ONNX and quantised by our own writer."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from anynpu import schema, tool
-from anynpu.artifact import Artifact, Manifest
-from anynpu.errors import ConfigError, Finding, ToolMissing, Unsupported
+from anynpu.artifact import Artifact, Manifest, PassEffect
+from anynpu.errors import ConfigError, Finding, Unsupported
 from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
 from anynpu.targets.base import NoFacts, Work, option
 from anynpu.targets.flatbuffer import operators
-from anynpu.targets.quantising import bare, emit, keep_calibration, needs_samples
+from anynpu.targets.quantising import MOVES, bare, emit, float_notes, keep_calibration, needs_samples, with_passes
 from anynpu.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from anynpu.lowering.graph import Graph
 
 EQUALIZATION = "equalization.json"
 """The factors by which inner channels of the quantised file are louder than those of the float file, by its tensors."""
-
-
-Converter = Literal["auto", "own", "litert-torch"]
-LOWERED_BY = "lowered_by"
-"""The detail of a float file that says which converter wrote it: its quantiser goes with it."""
-
-
 OWN_RANGES = "ranges.json"
 """What the tensors of a model that came quantised can hold: their scales are kept."""
 QUANTISATION = "quantisation.json"
@@ -43,10 +38,8 @@ class LiteRtOptions:
         "channels-last",
         "image inputs and outputs: channels last (what microcontrollers feed), or as the model has them",
     )
-    converter: Converter = option(
-        "auto",
-        "who lowers and quantises: anynpu's own writer, or litert-torch with ai-edge-quantizer; "
-        "auto takes litert-torch for graphs that the own writer has no rule for",
+    skip_passes: str = option(
+        "", "passes that are left out, with commas between their names (docs/graph.md lists them)"
     )
 
 
@@ -56,26 +49,14 @@ class TfLiteOptions(QuantPlan):
 
     tables: bool | None = option(
         None,
-        "own writer: functions that TFLite-Micro lacks (GELU, EXP, LOG, SQRT) as tables; by default for tflm and "
+        "functions that TFLite-Micro lacks (GELU, EXP, LOG, SQRT) as tables; by default for tflm and "
         "generated C, and nowhere else",
     )
     written_for: str | None = option(
         None,
-        "own writer: the Ethos-U, such as ethos-u55-256, for which operators that it does not compute (a resize by "
+        "the Ethos-U, such as ethos-u55-256, for which operators that it does not compute (a resize by "
         "three, a square root, a shuffle) are written as others; by default the chip's own, and none elsewhere",
     )
-
-
-OTHER_CONVERTER = ("litert-torch", "litert-converter", "torch")
-
-
-def _installed(names: Sequence[str]) -> dict[str, str]:
-    """Returns the versions of those packages that are installed."""
-    versions = {}
-    for name in names:
-        with contextlib.suppress(ToolMissing):
-            versions[name] = tool.version_of(name)
-    return versions
 
 
 class LiteRt:
@@ -88,70 +69,49 @@ class LiteRt:
     Facts = NoFacts
 
     def tools(self) -> Mapping[str, str]:
-        """Returns what the own writer needs, and the other converter where it is installed."""
-        return {name: tool.version_of(name) for name in ("flatbuffers", "onnx")} | _installed(OTHER_CONVERTER)
+        return {name: tool.version_of(name) for name in ("flatbuffers", "onnx")}
 
     def needs_data(self, options: LiteRtOptions) -> bool:
         return False
 
     def check(self, model: Artifact, platform: Platform, options: LiteRtOptions) -> tuple[Finding, ...]:
-        from anynpu.source.onnx_file import read
-
-        nodes = list(read(model.main).graph.node)
-        other = len(_installed(OTHER_CONVERTER)) == len(OTHER_CONVERTER)
-        if options.converter == "litert-torch" or (options.converter == "auto" and other):
-            from anynpu.source.onnx_torch import supported_operators
-
-            known = {*supported_operators()}
-            nodes = [node for node in nodes if node.op_type not in known]
-        if nodes and options.converter != "litert-torch":
-            from anynpu.lowering.lower import nodes_by_family
-
-            known = {*nodes_by_family()}
-            nodes = [node for node in nodes if node.op_type not in known]
-        return tuple(
-            Finding("onnx-operator", f"operator {node.op_type} is not one that the TFLite path converts", node.name)
-            for node in nodes
-        )
+        """Returns every node that cannot be lowered, with its reason."""
+        try:
+            _lowered(model.main)
+        except Unsupported as refusal:
+            if not refusal.findings:
+                raise
+            return tuple(refusal.findings)
+        return ()
 
     def compile(
         self, model: Artifact, data: Artifact | None, platform: Platform, options: LiteRtOptions, out: Path, work: Work
     ) -> Manifest:
         source = model.manifest
         last = options.border == "channels-last"
-        arguments: dict[str, Any] = {
-            "model": str(model.main),
-            "out": str(out / "model.tflite"),
-            "inputs": [s.name for s in source.inputs if last and s.layout == "NCHW"],
-            "outputs": [s.name for s in source.outputs if last and s.layout == "NCHW"],
-        }
-        from anynpu.graph.quantised import INTEGER_RULES
-
-        refused: Unsupported | None = None
-        if options.converter != "litert-torch":
-            try:
-                specs = lower(**arguments)
-            except Unsupported as refusal:
-                quantised = any(each.rule in INTEGER_RULES for each in refusal.findings)
-                alone = len(_installed(OTHER_CONVERTER)) < len(OTHER_CONVERTER)
-                if options.converter == "own" or quantised or alone:
-                    raise
-                refused = refusal
-        by_litert = options.converter == "litert-torch" or refused is not None
-        if by_litert:
-            for name in OTHER_CONVERTER:
-                tool.version_of(name)  # says what is missing
-            specs = tool.call("anynpu.targets.tflite:convert", arguments, scratch=out.parent, log=work.log)
-        inputs = _specs(specs["inputs"], source.inputs, arguments["inputs"])
-        outputs = _specs(specs["outputs"], source.outputs, arguments["outputs"])
+        inputs = [s.name for s in source.inputs if last and s.layout == "NCHW"]
+        outputs = [s.name for s in source.outputs if last and s.layout == "NCHW"]
+        made = lower(str(model.main), str(out / "model.tflite"), inputs, outputs, _skipped(options))
         return replace(
-            bare(source, out / "model.tflite"),
+            with_passes(bare(source, out / "model.tflite"), made["passes"]),
             format=self.produces,
-            inputs=inputs,
-            outputs=outputs,
-            details={LOWERED_BY: "litert-torch" if by_litert else "own"},
-            notes=(f"converted by litert-torch: {refused}",) if refused else (),
+            inputs=_specs(made["inputs"], source.inputs, inputs),
+            outputs=_specs(made["outputs"], source.outputs, outputs),
         )
+
+
+def _skipped(options: LiteRtOptions) -> list[str]:
+    """Returns the passes that the user leaves out; a name that no pass has raises."""
+    from anynpu.graph.passes import passes_of
+    from anynpu.lowering.clean import CLEANING
+    from anynpu.lowering.prepare import PREPARING
+
+    names = [name.strip() for name in options.skip_passes.split(",") if name.strip()]
+    known = [*(each.name for each in PREPARING), *(each.name for each in passes_of(CLEANING))]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"-O skip_passes={name}: no such pass{schema.near(name, known)}", ", ".join(known))
+    return names
 
 
 class TfLite:
@@ -162,11 +122,10 @@ class TfLite:
     produces = "tflite"
     Options = TfLiteOptions
     Facts = NoFacts
+    moves = MOVES
 
     def tools(self) -> Mapping[str, str]:
-        return {name: tool.version_of(name) for name in ("ai-edge-litert", "numpy")} | _installed(
-            ("ai-edge-quantizer",)
-        )
+        return {name: tool.version_of(name) for name in ("ai-edge-litert", "numpy")}
 
     def needs_data(self, options: TfLiteOptions) -> bool:
         return needs_samples(options)
@@ -188,14 +147,13 @@ class TfLite:
             options = replace(options, tables=tables)
         if options.written_for is None:
             accelerator = str(platform.facts.get("accelerator", "")) if platform.target == "vela" else ""
-            own = model.manifest.details.get(LOWERED_BY) == "own"
-            rewritten = own and accelerator and for_npu(model.main, accelerator) is not None
+            rewritten = accelerator and for_npu(model.main, accelerator) is not None
             options = replace(options, written_for=accelerator if rewritten else "")
         return options
 
     def check(self, model: Artifact, platform: Platform, options: TfLiteOptions) -> tuple[Finding, ...]:
         """Returns the operators that TFLite-Micro has no kernel for, where it is what runs the file."""
-        if platform.device != "tflm" or model.manifest.details.get(LOWERED_BY) != "own":
+        if platform.device != "tflm":
             return ()
         from anynpu.targets.micro import lacking
 
@@ -212,13 +170,14 @@ class TfLite:
             return replace(bare(source, result), format=self.produces, notes=source.notes)
         answer = emit("anynpu.targets.tflite:quantize", model, data, options, result, work)
         left = answer["figures"].get("float_operators", ())
+        made = with_passes(bare(source, result), answer["passes"])
         return replace(
-            bare(source, result),
+            made,
             format=self.produces,
             inputs=_specs(answer["inputs"], source.inputs, ()),
             outputs=_specs(answer["outputs"], source.outputs, ()),
             details={"quantisation": answer["figures"]},
-            notes=(*source.notes, *(f"operator stays in float: {name}" for name in left)),
+            notes=(*source.notes, *made.notes, *float_notes(left)),
         )
 
 
@@ -239,32 +198,35 @@ def _described(path: Path) -> dict[str, Any]:
     return {"inputs": [schema.to_dict(s) for s in inputs], "outputs": [schema.to_dict(s) for s in outputs]}
 
 
-def convert(model: str, out: str, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
-    """Converts to float TensorFlow Lite (runs in a child process)."""
-    from anynpu.quantize.tflite import convert_float
-
-    convert_float(Path(model), Path(out), inputs, outputs)
-    return _described(Path(out))
-
-
-def lower(model: str, out: str, inputs: list[str], outputs: list[str]) -> dict[str, Any]:
-    """Lowers to float TensorFlow Lite with our own writer."""
-    from anynpu.graph.quantised import has_pairs, refuse_integers, taken_apart
-    from anynpu.lowering.lower import lower as lowered
+def lower(model: str, out: str, inputs: list[str], outputs: list[str], skipped: Sequence[str] = ()) -> dict[str, Any]:
+    """Lowers to float TensorFlow Lite, without the passes that are skipped."""
     from anynpu.lowering.write import to_bytes
+
+    graph, effects, ranges = _lowered(Path(model), inputs, outputs, skipped)
+    if ranges is not None:
+        Path(out).with_name(OWN_RANGES).write_text(schema.canonical_json(ranges) + "\n", "utf-8")
+    Path(out).write_bytes(to_bytes(graph))
+    return {**_described(Path(out)), "passes": schema.to_dict(effects)}
+
+
+def _lowered(
+    model: Path, inputs: Sequence[str] = (), outputs: Sequence[str] = (), skipped: Sequence[str] = ()
+) -> tuple[Graph, tuple[PassEffect, ...], Mapping[str, tuple[float, float]] | None]:
+    """Returns the float graph of TFLite operators, what each pass did, and the ranges that a quantised model brings."""
+    from anynpu.graph.quantised import has_pairs, refuse_integers, taken_apart
+    from anynpu.lowering.lower import lower_by_passes
     from anynpu.source.onnx_file import read
 
-    source = read(Path(model))
+    source, ranges = read(model), None
     refuse_integers(source)
     if has_pairs(source):
         source, ranges = taken_apart(source)
-        Path(out).with_name(OWN_RANGES).write_text(schema.canonical_json(ranges) + "\n", "utf-8")
-    Path(out).write_bytes(to_bytes(lowered(source, inputs, outputs)))
-    return _described(Path(out))
+    return *lower_by_passes(source, inputs, outputs, skipped), ranges
 
 
 def for_npu(path: Path, accelerator: str) -> bytes | None:
     """Returns a float file in operators that an Ethos-U computes, or None where it has no others."""
+    from anynpu.lowering.apart import apart
     from anynpu.lowering.ethos_u import for_ethos_u
     from anynpu.lowering.read import from_bytes
     from anynpu.lowering.write import to_bytes
@@ -276,6 +238,7 @@ def for_npu(path: Path, accelerator: str) -> bytes | None:
     foreign = unresized(operators(path), accelerator)
     step = LONGEST_STEP[family(accelerator)]
     rewritten = for_ethos_u(graph, lambda operator, _: operator.outputs[0] not in foreign, step)
+    rewritten = apart(rewritten, family(accelerator))
     return None if rewritten is graph else to_bytes(rewritten)
 
 
@@ -283,7 +246,9 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
     from anynpu.lowering.emit import quantising, with_ranges
     from anynpu.lowering.followers import followers
+    from anynpu.lowering.read import from_bytes
     from anynpu.lowering.smooth import smoothed
+    from anynpu.lowering.widen import around
     from anynpu.quantize.ranges import Range
     from anynpu.quantize.tflite import in_layout, quantize_file
     from anynpu.targets.data import dataset
@@ -293,23 +258,23 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     options = schema.from_dict(TfLiteOptions, plan, "plan")
     given = Artifact.open(Path(data))
     turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
-    # ai-edge-quantizer gives the biases of files that TensorFlow's own converter made a type that no kernel takes.
-    own = source.manifest.details.get(LOWERED_BY) == "own"
     trained = read_record(source.path)
     roundings = {each.tensor: each for each in trained.scheme.weights.values()} if trained else {}
     write = quantising(Path(out).with_name(QUANTISATION), bool(options.tables), roundings)
-    passes: dict[str, Any] = {"write": write, "followers": followers, "smooth": smoothed} if own else {}
+    passes: dict[str, Any] = {"followers": followers, "smooth": smoothed}
     if trained:
         passes["fixed"] = trained.scheme.ranges()
+    if options.float_tensors:
+        passes["in_float"] = around(from_bytes(source.main.read_bytes()), options.float_tensors)
     floating = source.main
-    if own and options.written_for and (content := for_npu(source.main, options.written_for)) is not None:
+    if options.written_for and (content := for_npu(source.main, options.written_for)) is not None:
         floating = Path(out).with_name("float.tflite")
         floating.write_bytes(content)
     stored = source.path / OWN_RANGES
     if stored.is_file():
         ranges = {name: Range(*limits) for name, limits in json.loads(stored.read_text("utf-8")).items()}
-        passes, options = {"write": with_ranges(write, ranges)}, replace(options, equalize=False)
-    figures = quantize_file(floating, turned, options, Path(out), tool.report_progress, **passes)
+        write, passes, options = with_ranges(write, ranges), {}, replace(options, equalize=False)
+    figures = quantize_file(floating, turned, options, Path(out), write, tool.report_progress, **passes)
     if floating != source.main:
         floating.unlink()
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step
@@ -317,4 +282,5 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         Path(out).with_name(EQUALIZATION).write_text(schema.canonical_json(factors) + "\n", "utf-8")
     if (said := figures.pop("calibration", None)) is not None:
         keep_calibration(said, Path(out))
-    return {"figures": figures, **_described(Path(out))}
+    effects = schema.to_dict(figures.pop("passes", ()))
+    return {"figures": figures, "passes": effects, **_described(Path(out))}

@@ -10,9 +10,9 @@ from pathlib import Path
 from anynpu.artifact import Artifact, Manifest
 from anynpu.errors import Finding
 from anynpu.platform import Platform
-from anynpu.quantize.tflite_file import float_operators, read_model
+from anynpu.runtime.tflite_file import float_operators, read_model
 from anynpu.targets.base import NoFacts, Work
-from anynpu.targets.quantising import bare
+from anynpu.targets.quantising import bare, float_notes
 
 WHAT = "given"
 """The detail that says what a given file is, such as "an int8 model"."""
@@ -57,5 +57,5 @@ class TfLiteGiven:
             bare(source, result),
             format=self.produces,
             details={WHAT: source.details.get(WHAT, "")},
-            notes=tuple(f"operator stays in float: {name}" for name in left),
+            notes=float_notes(left),
         )

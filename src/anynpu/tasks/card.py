@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from anynpu import schema
 from anynpu.artifact import Artifact, hash_file
 from anynpu.errors import ConfigError, IntegrityError
+from anynpu.schema import JsonObject
 from anynpu.tasks.images import Preprocess
 from anynpu.tasks.space import Space
 from anynpu.tasks.text import TextInput
@@ -61,11 +62,14 @@ class Chosen:
     card: Card
     files: Mapping[str, Path] = field(default_factory=dict)
 
-    def task(self) -> dict[str, Any]:
+    def task(self) -> JsonObject:
         """Returns the card as a manifest holds it, with the digests of its files."""
-        digests = {name: hash_file(path) for name, path in sorted(self.files.items())}
-        data: dict[str, Any] = schema.to_dict(replace(self.card, assets=digests))
+        data: JsonObject = schema.to_dict(replace(self.card, assets=self.digests()))
         return data
+
+    def digests(self) -> dict[str, str]:
+        """Returns the hashes of its files by their names."""
+        return {name: hash_file(path) for name, path in sorted(self.files.items())}
 
     def copy_to(self, folder: Path) -> None:
         """Puts the card's files into an artifact that is being made."""
@@ -111,7 +115,7 @@ def _with_tokenizer(card: Card, place: Path, given: str) -> tuple[Card, dict[str
     if not path.is_file():
         raise ConfigError(f"{path}: no such tokenizer", "give --tokenizer FILE")
     if path.stat().st_size > MOST_ASSET_BYTES:
-        raise ConfigError(f"{path}: larger than {MOST_ASSET_BYTES >> 20} MiB, that is no tokenizer")
+        raise ConfigError(f"{path}: larger than {MOST_ASSET_BYTES >> 20} MiB, that is not a tokenizer")
     return replace(card, text=replace(card.text, tokenizer=path.name)), {path.name: path}
 
 

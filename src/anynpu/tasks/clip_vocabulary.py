@@ -100,7 +100,7 @@ def _merge(place: str, parts: Any, ids: dict[str, int]) -> tuple[str, str]:
         raise IntegrityError(f"{place}: not a merge of two symbols")
     for part in parts:
         if part not in ids:
-            raise IntegrityError(f"{place}: {part[:40]!r} is no symbol that was made before")
+            raise IntegrityError(f"{place}: {part[:40]!r} is not a symbol that was made before")
     if len(parts[0]) + len(parts[1]) > LONGEST_SYMBOL:
         # Each line can double the longest symbol: forty lines would fill any memory.
         raise IntegrityError(f"{place}: a symbol of more than {LONGEST_SYMBOL} characters")

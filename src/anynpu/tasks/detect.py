@@ -108,7 +108,7 @@ class Detector:
 
     def detect(self, pixels: Array) -> tuple[Detections, Timing]:
         """Returns what is in a picture, and how long that took."""
-        self.layout  # noqa: B018  # what does not fit is said before the model runs
+        self.layout  # noqa: B018  # what does not fit is reported before the model runs
         start = perf_counter()
         inputs, place = self.prepare(pixels)
         ready = perf_counter()

@@ -83,7 +83,7 @@ class Preprocess:
             if len(values) not in (1, self.depth):
                 raise ConfigError(f"{name} has {len(values)} values for {self.depth} channels")
         if not 0 <= self.pad <= 255:
-            raise ConfigError(f"pad {self.pad} is no pixel value", "0 to 255")
+            raise ConfigError(f"pad {self.pad} is not a pixel value", "0 to 255")
 
     @property
     def depth(self) -> int:
@@ -210,7 +210,9 @@ def fit(
             0, 0, size[1] / width, size[0] / height, width, height
         )
     if preprocess.resize == "center-crop":
-        box = _middle(width, height, size)
+        ratio = size[1] / size[0]
+        w, h = (width, width / ratio) if width / height < ratio else (height * ratio, height)
+        box = ((width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2)
         gain = size[1] / (box[2] - box[0])
         drawn = _scaled(pixels, size, preprocess, box)
         return _arranged(drawn, preprocess.channels, layout), Fit(
@@ -249,13 +251,6 @@ def _letterboxed(pixels: Array, size: tuple[int, int], preprocess: Preprocess, l
         whole = np.full((*size, preprocess.depth), preprocess.pad, np.uint8)
         whole[rows, columns] = part
     return whole, Fit(left, top, gain, gain, width, height)
-
-
-def _middle(width: int, height: int, size: tuple[int, int]) -> tuple[float, float, float, float]:
-    """Returns the largest box in the middle of the image with the aspect ratio of the input."""
-    ratio = size[1] / size[0]
-    w, h = (width, width / ratio) if width / height < ratio else (height * ratio, height)
-    return ((width - w) / 2, (height - h) / 2, (width + w) / 2, (height + h) / 2)
 
 
 def _scaled(
@@ -310,18 +305,14 @@ def to_input(pixels: Array, preprocess: Preprocess, spec: TensorSpec) -> Array:
     if spec.quantization is None or spec.quantization.axis is not None or np.dtype(spec.dtype).itemsize != 1:
         return spec.to_stored(_real(pixels, preprocess, spec.layout)[None])
     axis = spec.layout.index("C") - 1
-    tables = _tables(preprocess, spec)
+    # What each of the 256 pixel values is stored as, channel by channel: an 8-bit input needs no floats
+    every = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], preprocess.depth, 2)
+    stored = spec.to_stored(_real(every, preprocess, "NHWC"))
+    tables = [np.ascontiguousarray(stored[0, :, channel]) for channel in range(preprocess.depth)]
     if len({table.tobytes() for table in tables}) == 1:
         return _looked_up(pixels, tables[0])[None]
     planes = [_looked_up(plane, table) for plane, table in zip(np.moveaxis(pixels, axis, 0), tables, strict=True)]
     return np.stack(planes, axis)[None]
-
-
-def _tables(preprocess: Preprocess, spec: TensorSpec) -> list[Array]:
-    """Returns what each of the 256 pixel values is stored as, channel by channel: an 8-bit input needs no floats."""
-    every = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], preprocess.depth, 2)
-    stored = spec.to_stored(_real(every, preprocess, "NHWC"))
-    return [np.ascontiguousarray(stored[0, :, channel]) for channel in range(preprocess.depth)]
 
 
 def _looked_up(pixels: Array, table: Array) -> Array:

@@ -29,7 +29,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
         raise ToolMissing("the package tokenizers is not installed", "pip install 'anynpu[tasks]'") from error
     try:
         if path.stat().st_size > MOST_BYTES:
-            raise IntegrityError(f"{path}: larger than {MOST_BYTES >> 20} MiB, that is no tokenizer")
+            raise IntegrityError(f"{path}: larger than {MOST_BYTES >> 20} MiB, that is not a tokenizer")
         tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
@@ -81,7 +81,7 @@ class BertInput:
 
     def ids(self, text: str, most: int | None = None) -> list[int]:
         """Returns the tokens of a text with the marks at its ends."""
-        # A surrogate on its own is no text; Python keeps them where bytes of a file name were none.
+        # A surrogate on its own is not text; Python keeps them where bytes of a file name were none.
         ids: list[int] = self.tokenizer.encode(text.encode("utf-8", "replace").decode("utf-8")).ids
         return ids
 

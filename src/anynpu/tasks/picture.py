@@ -84,7 +84,7 @@ def _opened(source: Path | bytes, where: str, most_pixels: int = MOST_PIXELS) ->
     except ImportError as error:
         raise ToolMissing("Pillow is not installed, images cannot be read", "pip install pillow") from error
     if isinstance(source, Path) and not source.is_file():
-        raise ConfigError(f"{where}: {'is no file' if source.exists() else 'no such file'}")
+        raise ConfigError(f"{where}: {'is not a file' if source.exists() else 'no such file'}")
     try:
         with _quiet():
             opened = Image.open(source if isinstance(source, Path) else io.BytesIO(source), formats=FORMATS)

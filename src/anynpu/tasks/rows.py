@@ -48,7 +48,7 @@ class Rows:
     def above(self, threshold: float) -> Array:
         """Returns the candidates with a row above `threshold`, found without turning integers into reals.
 
-        Those that equal it, but for rounding, may be among them; those with a row that is no number are.
+        Those that equal it, but for rounding, may be among them; those with a row that is not a number are.
         """
         if threshold == math.inf or threshold == -math.inf:
             return np.arange(self.stored.shape[1] if threshold < 0 else 0)
@@ -81,7 +81,7 @@ class Rows:
 
 
 def _floats_above(values: Array, threshold: float) -> Array:
-    """Returns which columns have a number above `threshold` or equal to it, or what is no number."""
+    """Returns which columns have a number above `threshold` or equal to it, or what is not a number."""
     if values.dtype in _BITS and threshold >= 0:
         # The bits of floats from zero up are in the order of the numbers, and integers compare faster; half floats,
         # for which numpy has no arithmetic, ten times.

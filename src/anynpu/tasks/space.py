@@ -70,7 +70,7 @@ def joint(first: Space, first_width: int, second: Space, second_width: int) -> S
 
 
 def unit(vectors: Array, names: Sequence[str], normalized: bool = True) -> Array:
-    """Returns float32 rows of length 1; a row that has no direction raises, a vector of NaN is no embedding."""
+    """Returns float32 rows of length 1; a row that has no direction raises, a vector of NaN is not an embedding."""
     rows = np.asarray(vectors, np.float64)
     finite = np.isfinite(rows).all(axis=1)
     if not finite.all():

@@ -69,7 +69,7 @@ def cut(ids: list[int], length: int) -> list[int]:
 
 
 def frame(ids: Sequence[int], start: Sequence[int], end: Sequence[int], size: int) -> list[int]:
-    """Returns token numbers with the marks at their ends; a number that is no token raises."""
+    """Returns token numbers with the marks at their ends; a number that is not a token raises."""
     wrong = next((number for number in ids if not 0 <= number < size), None)
     if wrong is not None:
         raise ConfigError(f"the model has no token {wrong}", f"its tokens are 0 to {size - 1}")
@@ -160,7 +160,7 @@ def bind(text: TextInput, files: Mapping[str, Path], inputs: Sequence[TensorSpec
 
     spec = _tokens_input(inputs)
     tokens = ClipTokens.read(files[text.tokenizer], text.vocabulary)
-    if tokens.size - 1 > _largest(spec):
+    if tokens.size - 1 > int(np.iinfo(spec.dtype).max):
         raise ConfigError(f"input {spec.name} holds {spec.dtype}: too small for {tokens.size} tokens")
     return ClipInput(tokens, spec)
 
@@ -175,7 +175,3 @@ def _tokens_input(inputs: Sequence[TensorSpec]) -> TensorSpec:
             "was another tower built with this card?",
         )
     return inputs[0]
-
-
-def _largest(spec: TensorSpec) -> int:
-    return int(np.iinfo(spec.dtype).max)

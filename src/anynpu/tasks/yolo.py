@@ -147,7 +147,7 @@ def _maps(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec]) -> t
 
 
 def _map_axis(output: TensorSpec, cells: tuple[int, int]) -> int:
-    """Returns the axis of a map's channels, or 0 for what is no map of that many cells."""
+    """Returns the axis of a map's channels, or 0 for what is not a map of that many cells."""
     if len(output.shape) != 4 or output.shape[0] != 1:
         return 0
     for axis, layout, found in ((1, "NCHW", output.shape[2:]), (3, "NHWC", output.shape[1:3])):

@@ -16,14 +16,10 @@ from anynpu.runtime.base import run_stored
 HEAVY = frozenset(
     [
         "torch",
-        "torchao",
-        "jax",
         "tensorflow",
         "onnxruntime",
         "onnxsim",
-        "litert_torch",
         "ai_edge_litert",
-        "ai_edge_quantizer",
         "tflite_micro",
         "ethosu",
         "PIL",

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anynpu import schema
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
 from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.pipeline.planner import plan
@@ -98,12 +97,11 @@ def save(model: onnx.ModelProto, path: Path) -> Path:
 
 def onnx_artifact(model: onnx.ModelProto, folder: Path) -> Artifact:
     """Returns the model as the float artifact that a build starts from, made in the new folder `folder`."""
-    from anynpu.source.load import import_model
+    from anynpu.source.load import ModelSource, import_model
 
     folder.mkdir(parents=True)
     given = save(model, folder.parent / f"{folder.name}.onnx")
-    answer = import_model({"model": str(given)}, str(folder))
-    return seal(folder, schema.from_dict(Manifest, answer, "import"), Step("import"), NOW)
+    return seal(folder, import_model(ModelSource(str(given)), str(folder)), Step("import"), NOW)
 
 
 def draw_samples(specs: tuple[TensorSpec, ...], count: int = 32, seed: int = 0) -> SampleSet:

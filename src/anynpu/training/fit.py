@@ -22,6 +22,11 @@ BATCH = 32
 HELD_EVERY = 8
 """Every eighth sample judges the epochs and is not trained on."""
 PATIENCE = 5
+FORGIVEN = 1.25
+"""How far above the best held-out loss that of the last epoch may lie for its weights to be kept: the rate is low by
+then, which is worth more to weights of few bits than what some hundred held-out samples say."""
+RATES = {8: 0.002, 4: 0.008, 2: 0.02, 1: 0.02}
+"""The size of a first step as a share of the weights' own, by the bits of weights: coarse grids want large steps."""
 FEWEST_SAMPLES = 16
 MOST_MACS = 1e12
 """The work of a training, which epochs are cut to: three minutes or so of one core. A clock would make the result
@@ -29,6 +34,8 @@ depend on what else the machine does."""
 FEWEST_EPOCHS = 4
 FEWEST_STEPS = 32
 """Of an epoch: where the samples make fewer, they are gone through several times."""
+SOFTNESS = 2.0
+"""What scores are divided by before float and rounded classes are compared: so the unlikely ones count too."""
 MANY_MACS = 5e7
 """From this many multiplications a sample on, several threads are worth their company."""
 
@@ -39,10 +46,12 @@ class Settings:
 
     seed: int = 0
     epochs: int = 12
-    rate: float = 0.004
-    """The size of a first step as a share of the weights' own."""
-    label_share: float = 0.5
+    rate: float = 1.0
+    """A factor of all first steps."""
+    label_share: float = 0.2
     learn_ranges: bool = True
+    classes: bool = False
+    """Whether the only output is a score for each class, of which the order counts more than the size."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +118,11 @@ class Fit:
         self.scored = list(lesson.answers).index(lesson.scored) if lesson.scored else 0
         # Samples of equal energy: each output counts by what varies in it.
         self.spread = [max(float(values.var()), 1e-12) for values in self.answers.values()]
+        rows = [values.reshape(len(values), -1) for values in self.answers.values()]
+        self.probabilities = all(
+            bool((row >= 0).all() and self.torch.allclose(row.sum(1), self.torch.ones_like(row[:, 0]), atol=1e-3))
+            for row in rows
+        )
         count = len(next(iter(self.inputs.values())))
         every = self.torch.arange(count)
         self.held, self.taught = every[::HELD_EVERY], every[every % HELD_EVERY != 0]
@@ -123,13 +137,15 @@ class Fit:
         self.best_loss = math.inf
 
     def _optimiser(self) -> Any:
-        """Every tensor moves in steps of its own size."""
+        """Every tensor moves in steps of its own size, biases and scales as fast as the coarsest weights."""
+        rates = {name: self.settings.rate * RATES[bits] for name, bits in self.student.bits().items()}
+        fastest = max(rates.values())
         groups = []
-        for values in self.student.weights().values():
+        for name, values in self.student.weights().items():
             size = float(values.detach().pow(2).mean().sqrt()) or 1.0
-            groups.append({"params": [values], "lr": self.settings.rate * size})
+            groups.append({"params": [values], "lr": rates.get(name, fastest) * size})
         if scales := self.student.scales():
-            groups.append({"params": scales, "lr": self.settings.rate})
+            groups.append({"params": scales, "lr": fastest})
         for group in groups:
             group["first"] = group["lr"]
         return self.torch.optim.Adam(groups)
@@ -141,17 +157,31 @@ class Fit:
         """Returns the loss of samples: the distance to the float model's answers, and to labels."""
         given = self.many(*(values[rows] for values in self.inputs.values()))
         outputs = given if isinstance(given, tuple) else (given,)
-        wanted = zip(outputs, self.answers.values(), self.spread, strict=True)
-        total = sum(((out - want[rows]) ** 2).mean() / spread for out, want, spread in wanted) / len(outputs)
+        wanted = [want[rows] for want in self.answers.values()]
+        if self.settings.classes and len(outputs) == 1:
+            total = self._divergence(outputs[0], wanted[0])
+        else:
+            pairs = zip(outputs, wanted, self.spread, strict=True)
+            total = sum(((out - want) ** 2).mean() / spread for out, want, spread in pairs) / len(outputs)
         if self.labels is not None:
-            classes = outputs[self.scored].reshape(len(rows), -1)
             share = self.settings.label_share
-            crossed = self.torch.nn.functional.cross_entropy(classes, self.labels[rows])
+            crossed = self.torch.nn.functional.cross_entropy(self._scores(outputs[self.scored]), self.labels[rows])
             total = (1 - share) * total + share * crossed
         return total
 
+    def _scores(self, output: Any) -> Any:
+        """Returns the scores of classes, one row a sample; probabilities become logarithms."""
+        scores = output.reshape(len(output), -1)
+        return self.torch.log(scores.clamp_min(1e-6)) if self.probabilities else scores
+
+    def _divergence(self, output: Any, wanted: Any) -> Any:
+        """Returns the Kullback-Leibler divergence of rounded classes from those of the float model."""
+        functional = self.torch.nn.functional
+        found, sought = (functional.log_softmax(self._scores(each) / SOFTNESS, 1) for each in (output, wanted))
+        return functional.kl_div(found, sought, reduction="batchmean", log_target=True) * SOFTNESS**2
+
     def run(self, checkpoint: Path | None, report: Callable[[Epoch, int], None]) -> None:
-        """Trains to the end, from a checkpoint where there is one; the student has the best weights then."""
+        """Trains to the end, from a checkpoint where there is one; the student has the weights to keep then."""
         if checkpoint is not None and checkpoint.is_file():
             self._resume(checkpoint)
         while len(self.history) < self.epochs and not self._stalled():
@@ -162,29 +192,31 @@ class Fit:
             if checkpoint is not None:
                 self._keep(checkpoint)
             report(epoch, self.epochs)
-        self.student.module.load_state_dict(self.best, strict=False)
+        if self.history[-1].held_out_loss > FORGIVEN * self.best_loss:
+            self.student.module.load_state_dict(self.best, strict=False)
         if checkpoint is not None:
             checkpoint.unlink(missing_ok=True)
 
-    def _vain(self) -> list[bool]:
-        """Tells of each epoch whether it brought the held-out loss no lower than it was."""
-        losses = [epoch.held_out_loss for epoch in self.history]
-        return [at > 0 and loss >= min(losses[:at]) for at, loss in enumerate(losses)]
-
     def _stalled(self) -> bool:
-        last = self._vain()[-PATIENCE:]
-        return len(last) == PATIENCE and all(last)
+        """Tells whether the held-out loss has risen for good."""
+        losses = [epoch.held_out_loss for epoch in self.history]
+        return len(losses) > PATIENCE and min(losses[-PATIENCE:]) > FORGIVEN * min(losses[:-PATIENCE])
+
+    def _slowdown(self) -> float:
+        """Returns what the rate is divided by: two for every epoch that more than doubled the held-out loss."""
+        losses = [epoch.held_out_loss for epoch in self.history]
+        return float(2 ** sum(loss > 2 * min(losses[:at]) for at, loss in enumerate(losses) if at))
 
     def _epoch(self, number: int) -> Epoch:
         order = self.torch.Generator().manual_seed(self.settings.seed * 100_003 + number)
         rounds = -(-self.steps * BATCH // len(self.taught))
         orders = [self.torch.randperm(len(self.taught), generator=order) for _ in range(rounds)]
         mixed = self.taught[self.torch.cat(orders)]
-        total, slower = 0.0, 0.5 ** sum(self._vain())
+        total, slowdown = 0.0, self._slowdown()
         for step in range(self.steps):
             done = (number * self.steps + step) / (self.epochs * self.steps)
             for group in self.optimiser.param_groups:
-                group["lr"] = group["first"] * slower * 0.5 * (1 + math.cos(math.pi * done))
+                group["lr"] = group["first"] / slowdown * 0.5 * (1 + math.cos(math.pi * done))
             self.optimiser.zero_grad()
             loss = self.loss(mixed[step * BATCH : (step + 1) * BATCH].to(self.device))
             value = float(loss.detach())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,8 @@ RECORD = "training.json"
 """What training found, beside the trained model: the compilers behind it take its ranges and scales as they are."""
 INTEGERS = "integers.npz"
 """The weights that training ended with, as integers, by the name of the ONNX initializer."""
+Fractions = Literal["even", "up", "cut"]
+"""What becomes of fractions: rounded, halves to even numbers or up, or cut off towards zero."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,9 @@ class Rounding:
     zero_point: int = 0
     free: bool = True
     """Whether the compiler takes the scale from a range, so that another may be given; kernels have some built in."""
+    fractions: Fractions = "even"
+    gain: float = 1.0
+    """What a value is multiplied by first: a layer that ought to hand it on as it is may have too few bits for that."""
 
     def limits(self) -> Range:
         """Returns the range of real numbers that the integers cover."""
@@ -36,6 +42,16 @@ class Rounding:
     def group(self) -> tuple[int, int, float, int]:
         """What tensors that share one scale have in common."""
         return self.low, self.high, self.scale, self.zero_point
+
+
+@dataclass(frozen=True)
+class Folded:
+    """The zero point of a layer's input, as its biases hold it: `centre` times the sum of each output's weights."""
+
+    weights: str
+    axis: int
+    """That of the outputs in the weights."""
+    centre: float
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,8 @@ class WeightRounding:
     """The name of the weights in the compiled file."""
     fixed: bool = False
     """Whether the scale is bound to others (a power of two, a shift) and must stay as it is."""
+    folded: Folded | None = None
+    """Of biases: what is added to them before they are rounded."""
 
     @property
     def bits(self) -> int:
@@ -62,12 +80,14 @@ class Scheme:
     """The roundings of a compiled model, by the names of the float ONNX graph.
 
     `others` are activations of the compiled file that the ONNX graph does not have by that name: they are not rounded
-    in training, but share the scale of one that is.
+    in training, but share the scale of one that is. `added` are weights that only the compiled file has, by their names
+    there.
     """
 
     activations: Mapping[str, Rounding]
     weights: Mapping[str, WeightRounding]
     others: Mapping[str, Rounding] = field(default_factory=dict)
+    added: Mapping[str, WeightRounding] = field(default_factory=dict)
 
     def ranges(self) -> dict[str, Range]:
         """Returns the ranges of all activations, by the names of the compiled file."""
@@ -103,3 +123,19 @@ def reals(stored: Array, rounding: WeightRounding) -> NDArray[np.float32]:
     if rounding.axis is not None and len(scale) > 1:
         scale = scale.reshape([-1 if a == rounding.axis else 1 for a in range(stored.ndim)])
     return np.asarray(stored.astype(np.float32) * scale, np.float32)
+
+
+def grids(scheme: Scheme, values: Mapping[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Returns the integers of trained weights and biases, and all trained values with those as what they stand for."""
+    stored: dict[str, Array] = {}
+    real = dict(values)
+    for name, rounding in sorted(scheme.weights.items(), key=lambda item: item[1].folded is not None):
+        if name not in values:
+            continue
+        folded, shift = rounding.folded, 0.0
+        if folded is not None:
+            rows = np.moveaxis(real[folded.weights], folded.axis, 0)
+            shift = folded.centre * rows.reshape(len(rows), -1).sum(axis=1)
+        stored[name] = integers(values[name] + shift, rounding)
+        real[name] = reals(stored[name], rounding) - shift
+    return stored, real

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from anynpu.errors import ToolMissing, Unsupported
-from anynpu.training.scheme import Rounding, Scheme, WeightRounding
+from anynpu.training.scheme import Folded, Fractions, Rounding, Scheme, WeightRounding
 
 if TYPE_CHECKING:
     import torch
@@ -36,30 +36,43 @@ def _straight() -> Any:
         generate_vmap_rule = True
 
         @staticmethod
-        def forward(values: Tensor) -> Tensor:
-            return torch.round(values)
+        def forward(values: Tensor, fractions: Fractions) -> Tensor:
+            # Sums and means of integers that are whole or a half may come out a little less.
+            if fractions == "up":
+                return torch.floor(values + (0.5 + 1 / 4096))
+            return torch.trunc(values + torch.sign(values) / 1024) if fractions == "cut" else torch.round(values)
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
             return
 
         @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> Tensor:
-            return gradient
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+            return gradient, None
 
     return Straight
 
 
-def rounded(values: Tensor, scale: Tensor, low: float, high: float) -> Tensor:
+def rounded(values: Tensor, scale: Tensor, low: float, high: float, fractions: Fractions = "even") -> Tensor:
     """Returns values on the grid of a scale; the gradient of what is clipped goes to the scale alone."""
     import torch
 
-    stored: Tensor = _straight().apply(torch.clamp(values / scale, low, high))
+    stored: Tensor = _straight().apply(torch.clamp(values / scale, low, high), fractions)
     return stored * scale
 
 
-def _rounder(parameter: torch.nn.Parameter | None, scale: Any, low: float, high: float) -> torch.nn.Module:
-    """Returns a module that rounds to `scale`, times two to the power of a parameter where there is one."""
+def _rounder(
+    parameter: torch.nn.Parameter | None,
+    scale: Any,
+    limits: tuple[float, float],
+    fractions: Fractions = "even",
+    gain: float = 1.0,
+    folded: Folded | None = None,
+) -> torch.nn.Module:
+    """Returns a module that rounds to `scale`, times two to the power of a parameter where there is one.
+
+    Biases that hold a zero point are rounded with it: their layer's weights come as a second argument then.
+    """
     import torch
 
     class Rounder(torch.nn.Module):
@@ -72,8 +85,11 @@ def _rounder(parameter: torch.nn.Parameter | None, scale: Any, low: float, high:
             basis: Tensor = self.basis  # type: ignore[assignment]  # a buffer
             return basis if self.exponent is None else basis * torch.exp2(self.exponent)
 
-        def forward(self, values: Tensor) -> Tensor:
-            return rounded(values, self.scale(), float(low), float(high))
+        def forward(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
+            if folded is None or weights is None:
+                return rounded(values if gain == 1 else values * gain, self.scale(), *limits, fractions)
+            shift = folded.centre * weights.movedim(folded.axis, 0).flatten(1).sum(1)
+            return rounded(values + shift, self.scale(), *limits, fractions) - shift
 
     return Rounder()
 
@@ -90,14 +106,15 @@ class Student:
         self.module = imported
         self.tensors: Mapping[str, str] = self.module.meta["tensors"]
         self.weight_rounders: dict[str, Any] = {}
+        self.rounded_weights: dict[str, Any] = {}
         self.range_rounders: dict[str, Any] = {}
         nodes = {node.name: node for node in self.module.graph.nodes}
         groups: dict[Any, Any] = {}
-        for name, each in scheme.weights.items():
+        for name, each in sorted(scheme.weights.items(), key=lambda item: item[1].folded is not None):
             node = nodes.get(self.tensors.get(name, ""))
             if node is None or node.op != "get_attr":
                 raise Unsupported(f"training: the weights {name} are not read by any operator of the float model")
-            self._insert(node, self._weight_rounder(name, node, each))
+            self.rounded_weights[name] = self._insert(node, self._weight_rounder(name, node, each), each.folded)
         for name, form in scheme.activations.items():
             node = nodes.get(self.tensors.get(name, ""))
             if node is not None:
@@ -105,20 +122,30 @@ class Student:
         self.module.graph.lint()
         self.module.recompile()
 
-    def _insert(self, node: Any, rounder: Any) -> None:
+    def _insert(self, node: Any, rounder: Any, folded: Folded | None = None) -> Any:
         label = f"rounder_{len(self.weight_rounders) + len(self.range_rounders)}"
         self.module.add_submodule(label, rounder)
-        with self.module.graph.inserting_after(node):
-            new = self.module.graph.call_module(label, (node,))
+        graph = self.module.graph
+        if folded is None:
+            with graph.inserting_after(node):
+                new = graph.call_module(label, (node,))
+        else:  # only the operator that reads both comes after both
+            with graph.inserting_before(next(iter(node.users))):
+                new = graph.call_module(label, (node, self.rounded_weights[folded.weights]))
         node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
+        return new
 
     def _weight_rounder(self, name: str, node: Any, each: WeightRounding) -> Any:
-        rank = getattr(self.module, node.target).ndim
+        values = getattr(self.module, node.target)
+        rank = values.ndim
         scale = np.asarray(each.scale, np.float32)
         if len(scale) > 1:
             scale = scale.reshape([-1 if a == each.axis else 1 for a in range(rank)])
         exponent = None if each.fixed else self.torch.nn.Parameter(self.torch.zeros(scale.shape))
-        self.weight_rounders[name] = _rounder(exponent, scale, each.low, each.high)
+        if each.fixed and each.folded is None:
+            # What lies beyond a grid that does not move gets no gradient, and would stay there.
+            values.data.clamp_(each.low * each.scale[0], each.high * each.scale[0])
+        self.weight_rounders[name] = _rounder(exponent, scale, (each.low, each.high), folded=each.folded)
         return self.weight_rounders[name]
 
     def _range_rounder(self, name: str, each: Rounding, groups: dict[Any, Any], learn: bool) -> Any:
@@ -128,13 +155,19 @@ class Student:
                 groups[each.group] = self.torch.nn.Parameter(self.torch.zeros(()))
             exponent = groups[each.group]
         limits = each.low - each.zero_point, each.high - each.zero_point
-        self.range_rounders[name] = _rounder(exponent, each.scale, *limits)
+        self.range_rounders[name] = _rounder(exponent, each.scale, limits, each.fractions, each.gain)
         return self.range_rounders[name]
 
     def weights(self) -> dict[str, Any]:
         """Returns the parameters that the model file holds, by name; scales are apart."""
         scales = {id(p) for p in self.scales()}
         return {name: p for name, p in self.module.named_parameters() if id(p) not in scales}
+
+    def bits(self) -> dict[str, int]:
+        """Returns the bits of rounded weights, by the name of their parameter; biases are not among them."""
+        attributes = self.module.meta["attributes"]
+        named = {attributes[name]: each.bits for name, each in self.scheme.weights.items()}
+        return {name: bits for name, bits in named.items() if getattr(self.module, name).ndim > 1}
 
     def scales(self) -> list[Any]:
         """Returns the parameters of the scales, each once."""

@@ -19,7 +19,7 @@ from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.tensors import Array
 from anynpu.training.fit import Fit, Lesson, Settings, answers_of, check_samples, prepare_torch
 from anynpu.training.record import MODEL, Epoch, TrainingRecord
-from anynpu.training.scheme import INTEGERS, RECORD, Scheme, integers, reals
+from anynpu.training.scheme import INTEGERS, RECORD, Scheme, grids
 from anynpu.training.student import Student
 
 
@@ -105,16 +105,11 @@ def _classes(labels: Array, answers: Mapping[str, Any]) -> tuple[Any, str]:
 
 def write_trained(model: onnx.ModelProto, record: TrainingRecord, values: Mapping[str, Array], out: Path) -> None:
     """Writes the model with trained weights on their grids, the record, and the integers."""
-    stored: dict[str, Array] = {}
+    stored, real = grids(record.scheme, values)
     for tensor in model.graph.initializer:
-        trained = values.get(tensor.name)
-        if trained is None:
-            continue
-        if rounding := record.scheme.weights.get(tensor.name):
-            stored[tensor.name] = integers(trained, rounding)
-            trained = reals(stored[tensor.name], rounding)
-        before = numpy_helper.to_array(tensor)
-        tensor.CopyFrom(numpy_helper.from_array(trained.astype(before.dtype).reshape(before.shape), tensor.name))
+        if (trained := real.get(tensor.name)) is not None:
+            before = numpy_helper.to_array(tensor)
+            tensor.CopyFrom(numpy_helper.from_array(trained.astype(before.dtype).reshape(before.shape), tensor.name))
     missing = set(record.scheme.weights) - set(stored)
     if missing:
         raise IntegrityError(f"training: the weights {sorted(missing)[0]} have no place in the model file")

@@ -22,12 +22,12 @@ from typing import Literal, Protocol, TypeAlias
 import numpy as np
 
 from anynpu.errors import ConfigError
+from anynpu.schema import Json as Json
 from anynpu.schema import near
 from anynpu.tensors import Array
 
 PointId: TypeAlias = int | str
 """An unsigned number of 64 bits, or a UUID as text."""
-Json: TypeAlias = "bool | int | float | str | Sequence[Json] | Mapping[str, Json] | None"
 Payload: TypeAlias = Mapping[str, Json]
 Precision = Literal["float", "int8"]
 FieldKind = Literal["keyword", "integer", "float", "bool"]
@@ -306,7 +306,7 @@ def checked_id(id: PointId) -> PointId:
 
 
 def checked_vectors(spec: CollectionSpec, vectors: Sequence[Array]) -> tuple[Array, Array]:
-    """Returns the directions of vectors as float32 rows, and their lengths; what is no vector of the space raises."""
+    """Returns the directions of vectors as float32 rows, and their lengths; a vector of another space raises."""
     width = spec.space.width
     for row in vectors:
         if np.shape(row) != (width,):
@@ -315,7 +315,7 @@ def checked_vectors(spec: CollectionSpec, vectors: Sequence[Array]) -> tuple[Arr
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
             rows = np.asarray(vectors, np.float32).reshape(len(vectors), width)
     except (TypeError, ValueError):
-        raise ConfigError(f"{spec.name}: a vector holds something else than numbers") from None
+        raise ConfigError(f"{spec.name}: a vector holds something that is not a number") from None
     if not np.isfinite(rows).all():
         raise ConfigError(f"{spec.name}: a vector holds NaN or infinite numbers", "a model that gives them is broken")
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)

@@ -195,7 +195,7 @@ def foreign(tmp_path: Path) -> dict[str, Path]:
     (tmp_path / "empty").mkdir()
     return {
         "no such folder": tmp_path / "none",
-        "this is no Zhouyi driver tree": tmp_path / "empty",
+        "this is not a Zhouyi driver tree": tmp_path / "empty",
         "aipu_mm.c is not there": whole,
         "this is Arm China's driver, not the edition": tmp_path / "compass",
         "does not know the ACPI device CIXH4000": other,

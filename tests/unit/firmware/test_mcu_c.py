@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 pytest.importorskip("ai_edge_litert")
-sys.path.insert(0, str(Path(__file__).parents[2] / "toolchain"))
 
 from tflite_builder import Builder
 

@@ -90,14 +90,14 @@ def test_a_known_branch_is_written_out(rate):
     net = branching()
     bound = fixed(net, {"sr": str(rate)})
     assert [v.name for v in bound.graph.input] == ["x"]
-    simple = simplify(make_static(bound))
+    simple, _ = simplify(make_static(bound))
     assert not any(node.op_type == "If" for node in simple.graph.node)
     np.testing.assert_array_equal(run(simple, {"x": X})[0], run(net, {"x": X, "sr": np.asarray(rate)})[0])
 
 
 def test_a_loop_of_a_known_count_is_written_out():
     net = looping()
-    simple = simplify(make_static(fixed(net, {"n": "3"})))
+    simple, _ = simplify(make_static(fixed(net, {"n": "3"})))
     assert not any(node.op_type == "Loop" for node in simple.graph.node)
     for found, wanted in zip(run(simple, {"x": X}), run(net, {"x": X, "n": np.asarray(3)}), strict=True):
         np.testing.assert_array_equal(found, wanted)
@@ -133,7 +133,7 @@ def counting(limit, bound):
 @pytest.mark.parametrize("limit", ["", "two"])
 def test_a_while_loop_whose_counter_is_known_is_written_out(limit):
     net = counting(limit, "one")
-    simple = simplify(make_static(net))
+    simple, _ = simplify(make_static(net))
     assert not any(node.op_type == "Loop" for node in simple.graph.node)
     results = run(simple, {"x": X})
     assert len(results[1]) == (2 if limit else 4)

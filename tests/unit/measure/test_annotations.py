@@ -76,7 +76,7 @@ BAD = {
     "a file out of the folder": coco(images=[{"id": 7, "file_name": "../../etc/x.jpg"}, {"id": 3, "file_name": "b"}]),
     "a file from the root": coco(images=[{"id": 7, "file_name": "/etc/x.jpg"}, {"id": 3, "file_name": "b"}]),
     "a name twice": coco(categories=[{"id": 18, "name": "dog"}, {"id": 2, "name": "dog"}]),
-    "no size of a picture": coco(
+    "not a size of a picture": coco(
         images=[{"id": 7, "file_name": "a", "height": 0, "width": 9}, {"id": 3, "file_name": "b"}]
     ),
     "not a mapping": [1, 2],

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
+import clip_vocabulary_maker as maker
 import numpy as np
 import pytest
 
@@ -17,9 +15,6 @@ from anynpu.tasks.card import Card
 from anynpu.tasks.space import Space
 from anynpu.tasks.text import TextInput
 from anynpu.tensors import TensorSpec
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tasks"))
-import clip_vocabulary_maker as maker
 
 NOW = Made("2026-01-01T00:00:00+00:00", 0.0)
 X = TensorSpec("x", (1, 4))

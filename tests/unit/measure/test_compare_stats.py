@@ -22,7 +22,7 @@ from anynpu.measure.compare import (
     judge_latency,
     record_of,
 )
-from anynpu.measure.inference import bootstrap_ratio, log_medians, permutation_test, student_quantile
+from anynpu.measure.significance import bootstrap_ratio, log_medians, permutation_test, student_quantile
 from anynpu.tensors import TensorSpec
 
 SIMULATIONS = 250

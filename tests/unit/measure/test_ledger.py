@@ -219,7 +219,7 @@ def test_damaged_records_and_ledgers_are_said_to_be_so(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="without what it should hold"):
         rows_of({"kind": "build", "chips": [{"chain": [1]}]}, "x.json")
     (tmp_path / "no").write_text(json.dumps({"kind": "build"}) + "\n")
-    with pytest.raises(IntegrityError, match="is no ledger"):
+    with pytest.raises(IntegrityError, match="is not a ledger"):
         read(tmp_path / "no")
     with pytest.raises(ConfigError, match="no such ledger"):
         read(tmp_path / "missing")

@@ -8,18 +8,22 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from anynpu.artifact import PassEffect
+from anynpu.lowering import gates as lowering_gates
 from anynpu.lowering.emit import quantising
 from anynpu.lowering.followers import followers
 from anynpu.lowering.lower import lower
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.smooth import smoothed
 from anynpu.lowering.write import to_bytes
+from anynpu.quantize import gates
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.equalize import gate_factors
 from anynpu.quantize.gates import level_gates
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import prepare, write_qdq
-from anynpu.quantize.tflite import _peaks, quantize_file, runner
+from anynpu.quantize.tflite import quantize_file
+from anynpu.quantize.tflite_passes import FloatFile, levelled, peaks, runner
 
 SIZE, CHANNELS = 8, 16
 DRAW = np.random.default_rng(3)
@@ -67,9 +71,9 @@ def sqnr(wanted: np.ndarray, got: np.ndarray) -> float:
 def test_a_levelled_onnx_model_computes_the_same(depthwise):
     model = net(40.0, depthwise)
     prepared = prepare(model)
-    levelled = level_gates(prepared, DATA)
-    assert levelled.nodes == {"c/restored", "gate"}
-    assert levelled.unrounded == {"c", "s"}
+    inside = level_gates(prepared, DATA)
+    assert inside.nodes == {"c/restored", "gate"}
+    assert inside.unrounded == {"c", "s"}
     assert np.allclose(outputs(model), outputs(prepared), rtol=1e-5, atol=1e-5)
 
 
@@ -77,7 +81,7 @@ def test_a_levelled_onnx_model_computes_the_same(depthwise):
 @pytest.mark.parametrize("pads", [0, 1])
 def test_a_levelled_float_file_computes_the_same_and_names_its_factors(depthwise, pads):
     content = to_bytes(lower(net(40.0, depthwise, pads)))
-    changed, factors = smoothed(content, lambda names: _peaks(content, DATA, names))
+    changed, factors = smoothed(content, lambda names: peaks(content, DATA, names))
     sample = {from_bytes(content).inputs[0]: SAMPLES[:1]}
     before, after = runner(content)(sample), runner(changed)(sample)
     assert np.allclose(before["y"], after["y"], rtol=1e-5, atol=1e-5)
@@ -86,13 +90,35 @@ def test_a_levelled_float_file_computes_the_same_and_names_its_factors(depthwise
         assert np.allclose(after[name], before[name] * np.asarray(each), rtol=1e-4, atol=1e-5), name
 
 
+def test_passes_that_level_a_float_model_are_listed_and_one_that_changes_results_is_left_out(monkeypatch):
+    """The factors go into the first weights, and are not taken back behind the gate."""
+    content = to_bytes(lower(net(40.0)))
+    file, effects = levelled(FloatFile(content), DATA, smoothed)
+    assert [(each.name, bool(each.changed)) for each in effects] == [("smooth", True), ("equalize", False)]
+    assert file.factors and effects[0].operators == 1
+    real = lowering_gates._scale
+
+    def one_sided(tensors, name, factors):
+        real(tensors, name, factors if factors.max() > 1 else np.ones_like(factors))
+
+    monkeypatch.setattr(lowering_gates, "_scale", one_sided)
+    file, effects = levelled(FloatFile(content), DATA, smoothed)
+    assert file == FloatFile(content)
+    assert effects[0].dropped.startswith("it would change output 'y' on 4 of 4 samples")
+    listed: list[PassEffect] = []
+    monkeypatch.setattr(gates, "_behind", lambda factors, weights: np.ones_like(factors).reshape(1, -1, 1, 1))
+    quantised = write_qdq(net(40.0), DATA, QuantPlan(), effects=listed)
+    assert [each.name for each in listed if each.dropped] == ["level-gates"]
+    assert quantised == write_qdq(net(40.0), DATA, QuantPlan(equalize=False))
+
+
 def test_even_channels_stay_as_they_are():
     prepared = prepare(net(1.0))
     wanted = prepared.SerializeToString()
     assert not level_gates(prepared, DATA).nodes
     assert prepared.SerializeToString() == wanted
     content = to_bytes(lower(net(1.0)))
-    assert smoothed(content, lambda names: _peaks(content, DATA, names)) == (content, {})
+    assert smoothed(content, lambda names: peaks(content, DATA, names)) == (content, {})
 
 
 def test_a_gate_that_something_else_reads_stays_as_it_is():
@@ -122,7 +148,7 @@ def test_levelling_pays_on_both_emitters(tmp_path):
     for each in (False, True):
         out = tmp_path / "int8.tflite"
         quantize_file(
-            tmp_path / "float.tflite", DATA, QuantPlan(equalize=each), out, None, quantising(), followers, smoothed
+            tmp_path / "float.tflite", DATA, QuantPlan(equalize=each), out, quantising(), None, followers, smoothed
         )
         found.append(sqnr(wanted, by_litert(out.read_bytes())))
     assert found[1] > found[0] + 6

@@ -127,7 +127,7 @@ def test_progress_is_reported():
 def test_broken_model_is_one_sentence():
     model = network()
     model.graph.initializer.pop()
-    with pytest.raises(IntegrityError, match="refuses the float model"):
+    with pytest.raises(IntegrityError, match="ONNX Runtime refuses the model"):
         write_qdq(model, data(2), QuantPlan())
 
 
@@ -165,3 +165,53 @@ def test_a_rectifier_that_gives_only_zeros_still_does():
     samples = data(8)
     expected, got = run(model, samples), run(write_qdq(model, samples, QuantPlan()), samples)
     assert np.abs(expected - got).max() < 0.05
+
+
+def test_a_stored_matrix_that_stands_first_has_one_scale():
+    """A learnt query: onnxruntime's kernels refuse one with a scale for each channel there."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["query", "x"], ["y"])],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 2, 8])],
+        [weight("query", 1, 3, 2, 8)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = data()
+    assert sqnr(model, write_qdq(model, samples, QuantPlan()), samples) > 30
+
+
+def test_a_magnitude_is_computed_whole():
+    """The squares of a spectrum span twice the bits: rounded one by one they leave a quiet bin nothing."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Split", ["c"], ["real", "imaginary"], axis=1, num_outputs=2),
+        helper.make_node("Pow", ["real", "two"], ["a"]),
+        helper.make_node("Mul", ["imaginary", "imaginary"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["s"]),
+        helper.make_node("Sqrt", ["s"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4, 8, 8])],
+        [weight("w", 8, 3, 1, 1), numpy_helper.from_array(np.float32(2.0), "two")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    samples = data()
+    assert sqnr(model, write_qdq(model, samples, QuantPlan()), samples) > 32
+
+
+@pytest.mark.parametrize("shape", [(1, 4), (), (1,), (1, 1)])
+def test_a_bias_of_any_shape_that_is_broadcast(shape):
+    graph = helper.make_graph(
+        [helper.make_node("Flatten", ["x"], ["f"]), helper.make_node("Gemm", ["f", "w", "b"], ["y"])],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])],
+        [weight("w", 192, 4), numpy_helper.from_array(np.ones(shape, np.float32), "b")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    samples = data()
+    assert sqnr(model, write_qdq(model, samples, QuantPlan()), samples) > 30

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tflite_builder import Builder, schema
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, Unsupported
-from anynpu.quantize.tflite_file import pack_model, read_model, text
 from anynpu.quantize.tflite_given import FLOAT, GIVEN, given_format, read_given, with_shapes
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "toolchain"))
-from tflite_builder import Builder, schema
+from anynpu.runtime.tflite_file import pack_model, read_model, text
 
 SHAPE = (1, 4, 4, 2)
 

@@ -3,86 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
 import pytest
+from attention_block import NODE, SAMPLES, block, run
 from onnx import TensorProto, helper, numpy_helper
 
-from anynpu.graph.run import Session
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import prepare, write_qdq
 from anynpu.quantize.smooth import smooth
 from anynpu.runtime.ort import inference_session
-
-TOKENS, WIDTH = 6, 16
-NODE = helper.make_node
-
-
-def norm(x, y, written, stored):
-    """Returns a layer norm, or the same written out as exporters of older opsets do."""
-    if not written:
-        return [NODE("LayerNormalization", [x, f"{y}.scale", f"{y}.bias"], [y], name=y, epsilon=1e-5)]
-    stored |= {"two": np.float32(2), "epsilon": np.float32(1e-5)}
-    return [
-        NODE("ReduceMean", [x], [f"{y}.m"], axes=[-1]),
-        NODE("Sub", [x, f"{y}.m"], [f"{y}.c"]),
-        NODE("Pow", [f"{y}.c", "two"], [f"{y}.q"]),
-        NODE("ReduceMean", [f"{y}.q"], [f"{y}.v"], axes=[-1]),
-        NODE("Add", [f"{y}.v", "epsilon"], [f"{y}.e"]),
-        NODE("Sqrt", [f"{y}.e"], [f"{y}.r"]),
-        NODE("Div", [f"{y}.c", f"{y}.r"], [f"{y}.d"]),
-        NODE("Mul", [f"{y}.d", f"{y}.scale"], [f"{y}.g"]),
-        NODE("Add", [f"{y}.g", f"{y}.bias"], [y]),
-    ]
-
-
-def block(mask=-1e9, written=False, seed=0):
-    """An attention of one head and a dense layer, each added to what went in and normalised; one channel is loud."""
-    draw = np.random.default_rng(seed)
-    loud = np.where(np.arange(WIDTH) == 3, 40.0, 1.0)
-    weight = lambda: draw.normal(0, WIDTH**-0.5, (WIDTH, WIDTH))  # noqa: E731
-    stored = {name: weight() for name in ("q", "k", "v", "up")} | {name: weight() * loud for name in ("out", "down")}
-    for name in ("n0", "n1", "n2"):
-        stored |= {f"{name}.scale": draw.uniform(0.2, 2, WIDTH), f"{name}.bias": draw.normal(0, 0.3, WIDTH)}
-    stored["mask"] = np.where(np.arange(TOKENS) < TOKENS - 2, 0.0, mask)
-    stored["end"] = weight()
-    nodes = [
-        *norm("x", "n0", written, stored),
-        *(NODE("MatMul", ["n0", name], [f"{name}.y"]) for name in "qkv"),
-        NODE("Transpose", ["k.y"], ["k.t"], perm=[0, 2, 1]),
-        NODE("MatMul", ["q.y", "k.t"], ["scores"]),
-        NODE("Add", ["scores", "mask"], ["masked"]),
-        NODE("Softmax", ["masked"], ["shares"], axis=-1),
-        NODE("MatMul", ["shares", "v.y"], ["mixed"]),
-        NODE("MatMul", ["mixed", "out"], ["out.y"]),
-        NODE("Add", ["n0", "out.y"], ["s1"]),
-        *norm("s1", "n1", written, stored),
-        NODE("MatMul", ["n1", "up"], ["up.y"]),
-        NODE("Tanh", ["up.y"], ["h"]),
-        NODE("MatMul", ["h", "down"], ["down.y"]),
-        NODE("Add", ["n1", "down.y"], ["s2"]),
-        *norm("s2", "n2", written, stored),
-        NODE("MatMul", ["n2", "end"], ["y"]),
-    ]
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "block",
-        [value("x", TensorProto.FLOAT, [1, TOKENS, WIDTH])],
-        [value("y", TensorProto.FLOAT, [1, TOKENS, WIDTH])],
-        [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in stored.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
-    onnx.checker.check_model(model)
-    return model
-
-
-SAMPLES = np.random.default_rng(5).normal(0, 1, (24, TOKENS, WIDTH)).astype(np.float32)
-
-
-def run(model):
-    session = Session(model)
-    return np.concatenate([session.run({"x": sample[np.newaxis]})[0] for sample in SAMPLES])
 
 
 def sqnr(model, plan=None):
@@ -140,3 +69,49 @@ def test_a_softmax_over_many_places_right_behind_a_product():
     sessions = [inference_session(each.SerializeToString()) for each in (model, write_qdq(model, samples, QuantPlan()))]
     wanted, got = (np.stack([s.run(["y"], samples.sample(i))[0] for i in range(16)]) for s in sessions)
     assert 10 * np.log10(np.square(wanted).sum() / np.square(wanted - got).sum()) > 25
+
+
+def rectified():
+    """A convolution, a rectifier, a pool and another convolution, and samples with a loud channel."""
+    draw = np.random.default_rng(3)
+    stored = {"w": draw.normal(size=(4, 2, 3, 3)), "b": draw.normal(size=4), "v": draw.normal(size=(3, 4, 3, 3))}
+    stored["c"] = draw.normal(size=3)
+    nodes = [
+        NODE("Conv", ["x", "w", "b"], ["h"], name="h", pads=[1, 1, 1, 1]),
+        NODE("Relu", ["h"], ["r"], name="r"),
+        NODE("MaxPool", ["r"], ["p"], name="p", kernel_shape=[2, 2], strides=[2, 2]),
+        NODE("Conv", ["p", "v", "c"], ["y"], name="y", pads=[1, 1, 1, 1]),
+    ]
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [value("x", TensorProto.FLOAT, [1, 2, 8, 8])],
+        [value("y", TensorProto.FLOAT, [1, 3, 4, 4])],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return model, Dataset({"x": draw.normal(size=(16, 2, 8, 8)).astype(np.float32)}, None, "test")
+
+
+@pytest.mark.parametrize("field", ["wide_tensors", "float_tensors"])
+def test_named_tensors_have_16_bits_or_none(field):
+    model, data = rectified()
+    names = ("x", "r", "y")
+    written = write_qdq(model, data, QuantPlan(**{field: names}))
+    stored = {tensor.name: tensor for tensor in written.graph.initializer}
+    types = {
+        node.input[0].removesuffix("_QuantizeLinear_Input"): stored[node.input[2]].data_type
+        for node in written.graph.node
+        if node.op_type == "QuantizeLinear"
+    }
+    if field == "wide_tensors":
+        assert {types[name] for name in names} == {TensorProto.INT16}
+    else:
+        assert types == {}
+        assert "Relu" in [node.op_type for node in written.graph.node]
+    plain = write_qdq(model, data, QuantPlan())
+    sessions = [inference_session(each.SerializeToString()) for each in (model, written, plain)]
+    wanted, found, eight = ([each.run(None, data.sample(at))[0] for at in range(16)] for each in sessions)
+    error = float(np.square(np.subtract(found, wanted)).sum())
+    assert error < 0.3 * float(np.square(np.subtract(eight, wanted)).sum())

@@ -462,7 +462,7 @@ def test_the_command_writes_beside_the_record(record, tmp_path):
         ('{"kind": ["build"]}', "no record"),
         ("{", "not valid JSON"),
         ('{"kind": "build", "schema_version": 1}', "request: is missing"),
-        ('{"kind": "bench", "schema_version": 1, "latency": {"samples": [1, NaN]}}', "NaN is no number"),
+        ('{"kind": "bench", "schema_version": 1, "latency": {"samples": [1, NaN]}}', "NaN is not a number"),
         ('{"kind": "sweep", "schema_version": 1, "rows": 5}', "rows: array was expected"),
         ('{"kind": "bench", "schema_version": true}', "schema_version: integer"),
     ],
@@ -471,7 +471,7 @@ def test_what_is_no_record_is_refused_in_one_sentence(content, said, tmp_path):
     path = tmp_path / "x.json"
     path.write_text(content)
     done = run(path)
-    # A file that is no JSON is damaged (status 8), as every other verb says.
+    # A file that is not JSON is damaged (status 8), as every other verb says.
     assert isinstance(done.exception, IntegrityError if content == "{" or "NaN" in content else ConfigError)
     assert re.search(said, done.exception.message), done.exception.message
     assert done.exception.hint
@@ -482,4 +482,4 @@ def test_what_is_no_record_is_refused_in_one_sentence(content, said, tmp_path):
 def test_a_page_on_stdout_is_no_json(tmp_path):
     path = tmp_path / "x.json"
     path.write_text(json.dumps(records.bench()))
-    assert "no JSON" in run(path, "-f", "json", "-o", "-").exception.message
+    assert "is not JSON" in run(path, "-f", "json", "-o", "-").exception.message

@@ -195,8 +195,9 @@ def test_a_pointer_says_what_to_do(tmp_path):
         (b"PK\x03\x04" + bytes(100), "leads to byte"),
         (cix_bytes([FLOAT], [FLOAT], device=4 << 16 | 1204), "instruction set 4"),
         (with_word(GOOD, aipu_elf.MACHINE << 16 | 2, 0xB7 << 16 | 2), "machine 0xb7"),
-        (wrap(b"", [FLOAT], [FLOAT]), "program is no ELF file"),
-        (wrap(b"\x7fELF" + bytes(100), [FLOAT], [FLOAT]), "no 32-bit little-endian executable"),
+        (wrap(b"", [FLOAT], [FLOAT]), "program is not an ELF file"),
+        (wrap(b"\x7fELF" + bytes(100), [FLOAT], [FLOAT]), "program is not an ELF file"),
+        (wrap(b"\x7fELF\2\1" + bytes(100), [FLOAT], [FLOAT]), "not a 32-bit little-endian executable"),
         (GOOD.replace(b".text\0", b".next\0"), "no section .text"),
         (GOOD.replace(b".note.aipu\0", b".note.aipi\0"), "no section .note.aipu"),
         (GOOD.replace(b"fmlist\0", b"fmlost\0"), "no note fmlist"),
@@ -209,6 +210,23 @@ def test_a_pointer_says_what_to_do(tmp_path):
 )
 def test_what_is_no_model_is_told_in_a_sentence(data, sentence):
     assert sentence in refused(data).message
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "sentence"),
+    [
+        (6, 0, "not a 32-bit little-endian executable"),
+        (20, 2, "not a 32-bit little-endian executable"),
+        (46, 48, "a damaged list of sections"),
+        (48, 0, "the list of sections of its program is damaged"),
+        (50, 0, "without the names of its sections"),
+    ],
+    ids=["first version", "version", "size of a section", "number of sections", "section of names"],
+)
+def test_a_header_that_the_library_would_not_take_is_refused(at, value, sentence):
+    program = bytearray(program_bytes([FLOAT], [FLOAT]))
+    program[at] = value
+    assert sentence in refused(wrap(bytes(program), [FLOAT], [FLOAT])).message
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])

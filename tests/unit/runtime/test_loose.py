@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -92,8 +91,6 @@ def test_a_graph_that_computes_something_else_is_found_out(tmp_path):
 def bert(tmp_path_factory):
     pytest.importorskip("torch")
     import torch
-
-    sys.path.insert(0, str(Path(__file__).parents[2] / "tasks"))
     from tiny_bert import encoder
 
     file = tmp_path_factory.mktemp("bert") / "bert.onnx"

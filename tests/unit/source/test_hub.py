@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from hub_server import serving
 
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError, IntegrityError, ToolFailed
 from anynpu.source import fetch, hub
 from anynpu.tensors import Quantization, TensorSpec
 from anynpu.testing.cix import cix_bytes
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "zhouyi"))
-from hub_server import serving
 
 EXTRA = np.random.default_rng(0).bytes(1 << 20)
 

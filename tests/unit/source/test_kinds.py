@@ -56,7 +56,7 @@ def test_another_kind_of_file_is_a_wrong_request(tmp_path: Path, name: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("graph.pb", "a TensorFlow graph"), ("model.cix", "a compiled .cix model"), ("a.bin", "no ONNX")],
+    [("graph.pb", "a TensorFlow graph"), ("model.cix", "a compiled .cix model"), ("a.bin", "not an ONNX")],
 )
 def test_bytes_that_no_kind_is_known_by_go_by_the_name(tmp_path: Path, name: str, words: str) -> None:
     from anynpu.source import onnx_file

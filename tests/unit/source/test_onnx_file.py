@@ -134,10 +134,13 @@ def test_weights_that_are_not_finite(tmp_path, value, word, dtype):
         onnx_file.read(saved(tmp_path, conv_model(weight)))
 
 
-def test_attention_masks_may_hold_minus_infinity(tmp_path):
-    mask = np.triu(np.full((4, 4), -np.inf, np.float32), 1)
+MINUS = np.float32(-np.inf)
+
+
+@pytest.mark.parametrize("mask", [MINUS, [MINUS], [0, MINUS, 0, 0], np.where(np.tri(4), 0, MINUS), [[MINUS] * 4]])
+def test_attention_masks_may_hold_minus_infinity(tmp_path, mask):
     graph = onnx.parser.parse_graph("g (float[4,4] x) => (float[4,4] y) { y = Add(x, mask) }")
-    graph.initializer.append(numpy_helper.from_array(np.nan_to_num(mask, nan=0.0, neginf=-np.inf), "mask"))
+    graph.initializer.append(numpy_helper.from_array(np.asarray(mask, np.float32), "mask"))
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     assert len(onnx_file.read(saved(tmp_path, model)).graph.initializer) == 1
 

@@ -130,7 +130,7 @@ def test_installed_factory_is_loaded():
 @pytest.mark.parametrize(
     ("name", "arguments", "message", "hint"),
     [
-        ("Nett", {}, "has no 'Nett'", "Net"),
+        ("Nett", {}, r"has no 'Nett' \(did you mean 'Net'\?\)", "it defines: Net"),
         ("Zebra", {}, "has no 'Zebra'", "it defines: Net, Plain"),
         ("Plain", {}, "not derived from torch.nn.Module", "class"),
         ("wrong", {}, "gives a int", "class"),
@@ -207,7 +207,7 @@ def misfit(change):
         (lambda t: t.update({"b.x": torch.ones(1)}), "unexpected b.x"),
         (
             lambda t: t.update({"a.weigth": t.pop("a.weight")}),
-            r"has no a.weight and has unexpected a.weigth \(near a.weight\)",
+            r"has no a.weight and has unexpected a.weigth \(did you mean 'a.weight'\?\)",
         ),
         (
             lambda t: t.update({"a.weight": torch.ones(4, 5)}),

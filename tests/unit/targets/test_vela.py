@@ -13,11 +13,12 @@ from anynpu.errors import ConfigError, ToolFailed, Unsupported
 from anynpu.platform import Memory, Platform
 from anynpu.schema import from_dict
 from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor
+from anynpu.targets.memory_fit import require_fit
 from anynpu.targets.vela import Vela, command, fit, receipt
 from anynpu.targets.vela.command import Compiled, Figures, VelaFacts, VelaOptions
 from anynpu.targets.vela.constraints import family
 from anynpu.targets.vela.rules import RULES, key
-from anynpu.targets.vela.target import choose, require_fit
+from anynpu.targets.vela.target import choose
 
 OUTPUT = """
 Warning (supported operators) operator: GELU, ofm: 'g'
@@ -106,7 +107,8 @@ def test_a_candidate_that_fits_beats_a_faster_one_that_does_not(tmp_path):
     fast, small = compiled(tmp_path, "performance", 1.0, 4000), compiled(tmp_path, "size", 2.0, 1000)
     assert choose([fast, small], CHIP, "best-latency") is small
     with pytest.raises(Unsupported, match="does not fit chip") as caught:
-        require_fit(compiled(tmp_path, "performance", 1.0, 4000, 5000), CHIP)
+        large = compiled(tmp_path, "performance", 1.0, 4000, 5000)
+        require_fit(CHIP, fit.after(large.figures, large.model, CHIP), "use a smaller one")
     assert [f.rule for f in caught.value.findings] == ["fits-sram", "fits-flash"]
 
 
@@ -150,10 +152,9 @@ def test_weights_that_the_memory_mode_keeps_in_sram_count_there(tmp_path):
     assert fit.before(model, chip, facts, VelaOptions(memory_mode="Himax_WE2_Shared_Sram")) == ()
 
     candidate = compiled(tmp_path, "size", 1.0, 1500, 1000)
-    require_fit(candidate, chip)
-    with pytest.raises(Unsupported) as caught:
-        require_fit(candidate, chip, weights_in_sram=True)
-    assert [f.rule for f in caught.value.findings] == ["fits-sram"]
+    assert fit.after(candidate.figures, candidate.model, chip) == ()
+    findings = fit.after(candidate.figures, candidate.model, chip, weights_in_sram=True)
+    assert [f.rule for f in findings] == ["fits-sram"]
 
 
 def test_vela_is_always_told_the_whole_configuration(tmp_path):

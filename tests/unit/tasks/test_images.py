@@ -151,7 +151,7 @@ def test_pictures_without_pixels_and_without_measure_are_refused(tmp_path):
         read_image(encoded(Image.fromarray(PIXELS)), most_pixels=100)
     with pytest.raises(ConfigError, match="no such file"):
         read_image(tmp_path / "gone.png")
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a file"):
         read_image(tmp_path)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from anynpu.tasks.text import TextInput
 from anynpu.tensors import TensorSpec
 
 pytest.importorskip("tokenizers")
-sys.path.append(str(Path(__file__).parents[2] / "tasks"))
 from tiny_bert import write_tokenizer
 
 CLS, SEP, CAT, UNK = 2, 3, 6, 1

@@ -10,10 +10,13 @@ With a CPU twin, requests go to the twin while the device is failed or degraded.
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -38,6 +41,7 @@ from anynpu.apps.serve.base import (
 from anynpu.apps.serve.lane import Ticket
 from anynpu.apps.serve.program import Program, Row
 from anynpu.apps.serve.served import Order, Served, Version, device_error
+from anynpu.apps.serve.shortcut import CROWDED_S
 from anynpu.apps.serve.version import Loaded
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError, IntegrityError
 
@@ -62,7 +66,13 @@ class Deployment:
     """A model that answers requests. Every method runs in the event loop unless it says otherwise."""
 
     def __init__(
-        self, name: str, kind: Kind, settings: FleetSettings, observer: Observer, pool: ThreadPoolExecutor
+        self,
+        name: str,
+        kind: Kind,
+        settings: FleetSettings,
+        observer: Observer,
+        pool: ThreadPoolExecutor,
+        alone: bool = False,
     ) -> None:
         self.name, self.kind, self.limits = name, kind, settings.limits
         self._settings, self._observer, self._pool = settings, observer, pool
@@ -77,6 +87,7 @@ class Deployment:
         self.checked_at: float | None = None
         self._waiting = 0
         self._row_s = 0.0
+        self._alone, self._crowded_at = alone, -math.inf
         self.draining = False
         self.refusing = ""
         """Why the device takes no requests now, or an empty string."""
@@ -95,6 +106,7 @@ class Deployment:
     ) -> None:
         """Says in which loop it lives, and who is to act when a device is lost or an answer makes no sense."""
         self._loop, self._on_lost, self._on_suspect = loop, on_lost, on_suspect
+        self._thread = threading.get_ident()
 
     # Requests
 
@@ -125,7 +137,8 @@ class Deployment:
                 self._on_suspect(self)
             raise
         self.counts.answered += 1
-        self._observer.answered(self.name, answer.stages, len(request.items), answer.tokens)
+        # After the answer has left: the caches are cold now, and the client need not wait for what is counted.
+        self._loop.call_soon(self._observer.answered, self.name, answer.stages, len(request.items), answer.tokens)
         return answer
 
     def _version_for(self, request: Request) -> Version:
@@ -158,7 +171,14 @@ class Deployment:
             rows = await self._loop.run_in_executor(self._pool, self._prepared, program, request)
         now = time.monotonic()
         order.prepared += now - began
-        version.lane.submit(Ticket(self._serving(version), order, rows, now))
+        ticket = Ticket(self._serving(version), order, rows, now)
+        if self._waiting > order.items:
+            self._crowded_at = now
+        elif self._alone and now - self._crowded_at > CROWDED_S and version.shortcut.takes(rows):
+            await asyncio.sleep(0)  # whoever asks in the same turn of the loop is seen first
+            if self._waiting == order.items and version.lane.serve_here(ticket):
+                return
+        version.lane.submit(ticket)
 
     def _prepared(self, program: Program, request: Request) -> list[Row]:
         if time.monotonic() > request.deadline or request.gone():
@@ -199,10 +219,15 @@ class Deployment:
 
     # What the device's owner says, from its thread
 
-    def ran(self, version: Version, rows: int, took_s: float) -> None:
-        row_s = took_s / rows
+    def ran(self, version: Version, rows: Sequence[Row], took_s: float) -> None:
+        """Has a run counted, after the answers that it gave have left."""
+        self._in_loop(self._count_run, version, rows, took_s)
+
+    def _count_run(self, version: Version, rows: Sequence[Row], took_s: float) -> None:
+        row_s = took_s / len(rows)
         self._row_s = row_s if not self._row_s else (1 - SMOOTH) * self._row_s + SMOOTH * row_s
-        self._observer.ran(self.name, version.loaded.device(), rows, took_s)
+        version.shortcut.ran(rows, took_s)
+        self._observer.ran(self.name, version.loaded.device(), len(rows), took_s)
 
     def complete(self, tickets: Sequence[Ticket]) -> None:
         """Answers tickets whose rows are all computed; what is slow to finish goes to the pool."""
@@ -251,10 +276,18 @@ class Deployment:
 
     def settle(self, outcomes: Sequence[tuple[Order, Answer | AnyNpuError]]) -> None:
         """Hands answers and errors to those who wait; called from any thread."""
-        try:
-            self._loop.call_soon_threadsafe(self._resolve, outcomes)
-        except RuntimeError:  # the loop has ended, and nobody waits
+        if threading.get_ident() == self._thread:
+            self._resolve(outcomes)
+        else:
+            self._in_loop(self._resolve, outcomes)
+
+    def _in_loop(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Has something called in the event loop, in its next turn."""
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(function, *arguments)
             return
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            self._loop.call_soon_threadsafe(function, *arguments)
 
     def _resolve(self, outcomes: Sequence[tuple[Order, Answer | AnyNpuError]]) -> None:
         for order, outcome in outcomes:
@@ -273,10 +306,7 @@ class Deployment:
         served = self._served.get(version)
         if served is not None:
             served.held = True
-        try:
-            self._loop.call_soon_threadsafe(self._on_lost, self, version, error)
-        except RuntimeError:
-            return
+        self._in_loop(self._on_lost, self, version, error)
 
     # Life, as the fleet directs it
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 
 from anynpu.apps.serve.base import Answer, Deployment, Fleet, Item, Kind, Options, Request
 from anynpu.apps.serve.metrics import Metrics
 from anynpu.apps.web.message import Header, HttpAnswer, HttpRequest, Refusal
-from anynpu.schema import near
+from anynpu.schema import JsonObject, near
 
 USUAL = Options()
+TIMEOUT = b"x-request-timeout"
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class Desk:
 
     def choose(self, request: HttpRequest, named: str, *kinds: Kind) -> Deployment:
         """Returns the model that the body, ?model= or X-Model names, or the only one of these kinds."""
-        name = named or (self.model_of_query(request) if request.query_string else "")
-        name = name or request.header(b"x-model")
-        models = self.fleet.models
+        name, models = named, self.fleet.models
+        if not name:
+            name = (self.model_of_query(request) if request.query_string else "") or request.header(b"x-model")
         if name:
             found = models.get(name)
             if found is None:
@@ -49,7 +50,7 @@ class Desk:
             if kinds and found.kind not in kinds:
                 message = f"the model {name!r} is of kind {found.kind}, this needs {' or '.join(kinds)}"
                 raise Refusal(422, message, "GET /v1/models lists every model and its kind", parameter="model")
-            return self.open(found)
+            return found if self.started else self.open(found)
         fitting = [model for model in models.values() if not kinds or model.kind in kinds]
         if len(fitting) == 1:
             return self.open(fitting[0])
@@ -71,16 +72,19 @@ class Desk:
             raise Refusal(503, "the models are still being loaded", code="starting", headers=((b"retry-after", b"1"),))
         return model
 
-    async def ask(
-        self, request: HttpRequest, model: Deployment, items: Sequence[Item], options: Options | None = None
-    ) -> Answer:
+    def ask(
+        self, request: HttpRequest, model: Deployment, items: Sequence[Item], options: Options = USUAL
+    ) -> Awaitable[Answer]:
         """Returns what a model says before the request's deadline."""
-        deadline = time.monotonic() + self.deadline_s(request)
-        return await model.answer(Request(tuple(items), options or USUAL, deadline, request.gone))
+        head, limit_s = request.head, self.settings.deadline_s
+        if head.query_string or TIMEOUT in head.headers:
+            limit_s = self.deadline_s(request)
+        deadline = time.monotonic() + limit_s
+        return model.answer(Request(tuple(items), options, deadline, request.gone))
 
     def deadline_s(self, request: HttpRequest) -> float:
         """Returns how long a request may take: X-Request-Timeout or ?timeout= in seconds, at most the server's own."""
-        text = request.header(b"x-request-timeout") if b"x-request-timeout" in request.headers else ""
+        text = request.header(TIMEOUT)
         if not text and request.query_string:
             text = request.query().get("timeout", "")
         if not text:
@@ -105,7 +109,7 @@ def answered(
         more.append((b"x-truncated", b"%d" % answer.truncated))
     if answer.fallback:
         more.append((b"x-fallback", b"cpu"))
-    noted = {
+    noted: JsonObject = {
         "model": answer.model,
         "version": answer.version[:12],
         "device": answer.device,

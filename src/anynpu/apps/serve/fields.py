@@ -12,6 +12,7 @@ from anynpu.apps.web.message import Refusal
 from anynpu.schema import near
 
 DATA_URL = re.compile(r"data:[\w.+/-]*(?:;[\w.=+-]+)*;base64,")
+TEXT = {str}
 MOST_TOKEN_ID = 2**31 - 1
 
 
@@ -61,8 +62,10 @@ class Fields:
 
     def model(self) -> str:
         """Returns the name of the model that is asked for; an empty string where it is left to the server."""
+        if "model" not in self.data:
+            return ""
         name = self.text("model")
-        if not name and self.data.get("model") is not None:
+        if not name and self.data["model"] is not None:
             raise Refusal(404, "the model '' is not served here", "leave model out", "model_not_found", "model")
         return name
 
@@ -135,6 +138,8 @@ def texts_or_tokens(name: str, value: Any, most: int) -> tuple[str | tuple[int, 
     """Returns the items of OpenAI's and TEI's inputs: a text, texts, token ids, or lists of token ids."""
     if isinstance(value, str):
         return (_text(name, value),)
+    if isinstance(value, list) and len(value) <= most and {*map(type, value)} == TEXT and all(value):
+        return tuple(value)  # the same as below, in a fraction of the time
     if not isinstance(value, list):
         raise wrong(name, "a text, texts, or token ids", value)
     if value and is_number(value[0]):

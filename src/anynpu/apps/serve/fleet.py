@@ -63,7 +63,7 @@ class Fleet:
         self._sources = {model.name: read_source(model) for model in models}
         self._twins = {model.name: _twin_source(model, self._sources[model.name]) for model in models}
         self.models: dict[str, Deployment] = {
-            name: Deployment(name, source.kind, settings, observer, self._pool)
+            name: Deployment(name, source.kind, settings, observer, self._pool, alone=len(self._sources) == 1)
             for name, source in self._sources.items()
         }
         self._locks = {name: asyncio.Lock() for name in self.models}

@@ -27,7 +27,7 @@ def routes(desk: Desk) -> list[Route]:
     async def infer(request: HttpRequest) -> HttpAnswer:
         if request.kind == BINARY:
             return await _from_bytes(desk, request)
-        fields = Fields(await request.json(), INFER)
+        fields = Fields(request.json(), INFER)
         stored = bool(fields.flag("stored"))
         model = desk.choose(request, fields.model())
         names = fields.data.get("outputs")
@@ -69,7 +69,7 @@ async def _from_bytes(desk: Desk, request: HttpRequest) -> HttpAnswer:
         options, named = _options(Fields(request.query(), ("model", "stored", "timeout", "outputs"), "the query"))
     model = desk.choose(request, named)
     info = model.info()
-    arrays = split(await request.body(), info.inputs, options.stored, info.dynamic)
+    arrays = split(request.body(), info.inputs, options.stored, info.dynamic)
     answer = await desk.ask(request, model, [arrays], options)
     if JSON.decode() in request.header(b"accept"):
         return _as_json(answer)

@@ -15,6 +15,7 @@ from anynpu.apps.serve.fields import Fields, bounded, described
 from anynpu.apps.serve.tensors import dtype_of, from_bytes, from_lists, shape_of
 from anynpu.apps.web.app import Route
 from anynpu.apps.web.message import BINARY, JSON, Header, HttpAnswer, HttpRequest, Refusal, json_answer
+from anynpu.schema import Json, JsonObject
 from anynpu.tensors import Array, TensorSpec, by_name
 
 TYPES: Mapping[str, str] = {
@@ -83,11 +84,11 @@ def _serving(model: Deployment) -> bool:
     return model.health().serving
 
 
-def _ready(named: dict[str, Any], ready: bool) -> HttpAnswer:
+def _ready(named: Mapping[str, Json], ready: bool) -> HttpAnswer:
     return json_answer({**named, "ready": ready}, 200 if ready else 503)
 
 
-def _metadata(model: Deployment) -> dict[str, Any]:
+def _metadata(model: Deployment) -> JsonObject:
     info = model.info()
     return {
         "name": info.name,
@@ -98,13 +99,13 @@ def _metadata(model: Deployment) -> dict[str, Any]:
     }
 
 
-def _described(spec: TensorSpec, dynamic: bool) -> dict[str, Any]:
+def _described(spec: TensorSpec, dynamic: bool) -> JsonObject:
     shape = [-1, *spec.shape[1:]] if dynamic and spec.shape else list(spec.shape)
     return {"name": spec.name, "datatype": TYPES[dtype_of(spec, False)], "shape": shape}
 
 
 async def _infer(desk: Desk, request: HttpRequest, model: Deployment) -> HttpAnswer:
-    head, binary = await _parts(request)
+    head, binary = _parts(request)
     fields = Fields(head, REQUEST)
     parameters = fields.inner("parameters", ("stored", "binary_data_output", "timeout"))
     stored = bool(parameters.flag("stored"))
@@ -123,12 +124,12 @@ async def _infer(desk: Desk, request: HttpRequest, model: Deployment) -> HttpAns
     return _answer(answer, fields.text("id"), as_binary)
 
 
-async def _parts(request: HttpRequest) -> tuple[Any, memoryview]:
+def _parts(request: HttpRequest) -> tuple[Any, memoryview]:
     """Returns the JSON of a request and the bytes after it, which a header announces."""
     length = request.headers.get(LENGTH)
     if length is None:
-        return await request.json(), memoryview(b"")
-    body = await request.body()
+        return request.json(), memoryview(b"")
+    body = request.body()
     if not length.isdigit() or len(length) > 12 or int(length) > len(body):
         raise Refusal(400, f"Inference-Header-Content-Length is not a number up to {len(body)}")
     try:
@@ -175,7 +176,7 @@ def _outputs(fields: Fields, default: bool) -> dict[str, bool]:
         binary = output.inner("parameters", ("binary_data",)).flag("binary_data")
         name = output.value("name")
         if not isinstance(name, str) or name in wanted:
-            raise Refusal(422, f"outputs: {described(name)} is no name, or given twice", parameter="outputs")
+            raise Refusal(422, f"outputs: {described(name)} is not a name, or given twice", parameter="outputs")
         wanted[name] = default if binary is None else binary
     return wanted
 
@@ -183,7 +184,7 @@ def _outputs(fields: Fields, default: bool) -> dict[str, bool]:
 def _answer(answer: Answer, id: str, as_binary: Mapping[str, bool]) -> HttpAnswer:
     outputs, raw = [], []
     for name, array in answer.tensors[0].items():
-        entry: dict[str, Any] = {"name": name, "shape": list(array.shape), "datatype": TYPES[str(array.dtype)]}
+        entry: dict[str, object] = {"name": name, "shape": list(array.shape), "datatype": TYPES[str(array.dtype)]}
         if as_binary.get(name):
             raw.append(np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
             entry["parameters"] = {"binary_data_size": len(raw[-1])}

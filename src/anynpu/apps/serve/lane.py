@@ -85,7 +85,7 @@ class Lane:
         self._inbox: SimpleQueue[Ticket | Command | None] = SimpleQueue()
         self._queues: dict[Client, Queue] = {}
         self._idle: deque[Command] = deque()
-        self._lock = threading.Lock()
+        self._lock, self._owned = threading.Lock(), threading.Lock()
         self._generation, self._busy_since, self._limit_s = 0, 0.0, run_limit_s
         self._on_lost: Callable[[float], None] | None = None
         self.abandoned = 0
@@ -100,6 +100,22 @@ class Lane:
 
     def submit(self, ticket: Ticket) -> None:
         self._inbox.put(ticket)
+
+    def serve_here(self, ticket: Ticket) -> bool:
+        """Runs a ticket of one row in the calling thread if nothing else waits for the device, and returns whether it
+        did. Its owner has to wait meanwhile."""
+        owned = self._owned
+        if not owned.acquire(blocking=False):
+            return False
+        try:
+            waits = self._idle or not self._inbox.empty() or any(queue.parts for queue in self._queues.values())
+            if waits or self.closed or ticket.client.held:
+                return False
+            if ticket.client.wanted(ticket):
+                ticket.client.run([(ticket, 0)])
+            return True
+        finally:
+            owned.release()
 
     def call(self, do: Callable[[], None], idle: bool = False) -> None:
         """Has something done in the owner's thread."""
@@ -134,24 +150,35 @@ class Lane:
         self._queues.pop(client, None)
 
     def _work(self, generation: int) -> None:
+        owned = self._owned  # a thread that is given up keeps it; the next one has its own
         while self._generation == generation:
             try:
-                self._absorb()
-                if self.closed or self._generation != generation:
-                    return
-                if (command := self._next_command()) is not None:
-                    command.do()
-                elif (client := self._choose()) is not None:
-                    self._serve(client, generation)
-                else:
-                    wait = None if not self._idle else 0.05
-                    try:
-                        self._accept(self._inbox.get(timeout=wait))
-                    except Empty:
+                with owned:
+                    self._absorb()
+                    if self.closed or self._generation != generation:
+                        return
+                    if self._step(generation):
                         continue
+                    wait = None if not self._idle else 0.05
+                try:
+                    entry = self._inbox.get(timeout=wait)
+                except Empty:
+                    continue
+                with owned:
+                    self._accept(entry)
             except Exception:  # a defect in one answer must not end the owner of the device
                 if self._generation == generation:
                     self._report()
+
+    def _step(self, generation: int) -> bool:
+        """Does what comes next, and returns whether there was anything."""
+        if (command := self._next_command()) is not None:
+            command.do()
+        elif (client := self._choose()) is not None:
+            self._serve(client, generation)
+        else:
+            return False
+        return True
 
     def _report(self) -> None:
         import logging
@@ -240,6 +267,7 @@ class Lane:
             on_lost, limit_s = self._on_lost, self._limit_s
             self._generation += 1
             self._on_lost, self._busy_since = None, 0.0
+            self._owned = threading.Lock()
             self.abandoned += 1
         if on_lost is not None:
             on_lost(limit_s)

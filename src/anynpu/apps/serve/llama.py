@@ -16,7 +16,7 @@ def routes(desk: Desk) -> list[Route]:
     """Returns /embedding and its other name."""
 
     async def embedding(request: HttpRequest) -> HttpAnswer:
-        fields = Fields(await request.json(), EMBEDDING)
+        fields = Fields(request.json(), EMBEDDING)
         model = desk.choose(request, fields.model(), "embed-text")
         answer = await desk.ask(request, model, texts_or_tokens("content", fields.value("content"), model.limits.items))
         rows = [{"index": i, "embedding": [row]} for i, row in enumerate(answer.vectors)]

@@ -12,7 +12,6 @@ from anynpu.apps.web.metrics import Counter, Histogram, Series, gauge
 
 Values = dict[tuple[str, ...], float]
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
-STATUS = {status: str(status) for status in range(100, 600)}
 CANARY = {True: 1.0, False: 0.0, None: float("nan")}
 
 
@@ -31,12 +30,16 @@ class Metrics:
         self.canaries = Counter("anynpu_canary_runs_total", "Runs of the known answers by result.", ("model", "result"))
         self.restarts = Counter("anynpu_restarts_total", "Sessions rebuilt after a failure.", model)
         self.reloads = Counter("anynpu_reloads_total", "Versions switched in.", model)
+        self._http_of: dict[tuple[Route | None, int], Series] = {}
         self._stages_of: dict[str, list[Series]] = {}
 
     def http_done(self, route: Route | None, status: int, seconds: float) -> None:
         """Is called in the event loop only."""
-        method, path = (route.method, route.path) if route else ("", "none")
-        self.http.of(method, path, STATUS[status]).note(seconds)
+        series = self._http_of.get((route, status))
+        if series is None:
+            method, path = (route.method, route.path) if route else ("", "none")
+            series = self._http_of[route, status] = self.http.of(method, path, str(status))
+        series.note(seconds)
 
     def answered(self, model: str, stages: Mapping[str, float], items: int, tokens: int) -> None:
         """Is called in the event loop only."""
@@ -53,7 +56,7 @@ class Metrics:
         self.refusals.add(model, why)
 
     def ran(self, model: str, device: str, rows: int, seconds: float) -> None:
-        """Is called by the owner of the device only."""
+        """Is called in the event loop only."""
         self.batches.of(model, device).note(rows)
         self.runs.of(model, device).note(seconds)
 

@@ -20,7 +20,7 @@ WORDS = {
     415: "A body of another type than this route takes.",
     422: "A field is missing, unknown or of the wrong kind; or what was sent cannot be read.",
     429: "The queue is full; Retry-After says when to try again.",
-    500: "The model gave a result that is no number, or a defect of the server.",
+    500: "The model gave a result that is not a number, or a defect of the server.",
     503: "The device failed, or the server is starting or stopping.",
     504: "The deadline passed before the request was computed.",
 }

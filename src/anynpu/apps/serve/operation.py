@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-Schema = dict[str, Any]
+from anynpu.schema import Json
+
+Schema = Mapping[str, Json]
 MODEL_STATUSES = (404, 408, 413, 415, 422, 429, 500, 503, 504)
 
 

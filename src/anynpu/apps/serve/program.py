@@ -300,7 +300,7 @@ class Pictures:
         self.classifier = Classifier(model) if kind == "classify" else None
         self.detector = Detector(model) if kind == "detect" else None
         if self.classifier is not None:
-            _ = self.classifier.labels  # what does not fit is said before anything runs
+            _ = self.classifier.labels  # what does not fit is reported before anything runs
         if self.detector is not None:
             _ = self.detector.layout
             self._most = self._most if self._free else 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from anynpu.apps.serve.base import Info
 from anynpu.apps.serve.fields import MOST_TOKEN_ID
@@ -11,6 +10,7 @@ from anynpu.apps.serve.kserve import TYPES
 from anynpu.apps.serve.operation import MODEL_STATUSES, Operation, Schema
 from anynpu.apps.serve.tensors import dtype_of
 from anynpu.apps.serve.vision import MOST_CLASSES, MOST_DETECTIONS
+from anynpu.schema import JsonObject
 
 ABOUT = (
     "Models that anynpu has built, executed and compared with their float originals. Every answer names the digest of "
@@ -21,14 +21,14 @@ ABOUT = (
 
 def obj(properties: Mapping[str, Schema], required: Iterable[str] = (), closed: bool = True) -> Schema:
     """Returns the schema of an object."""
-    schema: Schema = {"type": "object", "properties": dict(properties)}
+    schema: JsonObject = {"type": "object", "properties": dict(properties)}
     schema |= {"required": list(required)} if required else {}
     return {**schema, "additionalProperties": False} if closed else schema
 
 
 def array(items: Schema, least: int = 0, most: int | None = None) -> Schema:
     """Returns the schema of a list."""
-    schema: Schema = {"type": "array", "items": items}
+    schema: JsonObject = {"type": "array", "items": items}
     schema |= {"minItems": least} if least else {}
     return {**schema, "maxItems": most} if most is not None else schema
 
@@ -190,13 +190,16 @@ def _pairs(texts: list[Info]) -> dict[str, Operation]:
 def _pictures(detectors: list[Info], classifiers: list[Info]) -> dict[str, Operation]:
     found = {}
     if detectors:
-        settings = {"confidence": SHARE, "iou": SHARE, "model": _named(detectors)}
+        settings: dict[str, Schema] = {"confidence": SHARE, "iou": SHARE, "model": _named(detectors)}
         settings |= {"most": {"type": "integer", "minimum": 1, "maximum": MOST_DETECTIONS}}
         labels = sorted({label for info in detectors for label in info.labels})
         settings |= {"classes": array({"type": "string", "enum": labels}, 1)} if labels else {}
         found["POST /detect"] = _picture("Objects in pictures.", settings, detectors)
     if classifiers:
-        top = {"top": {"type": "integer", "minimum": 0, "maximum": MOST_CLASSES}, "model": _named(classifiers)}
+        top: dict[str, Schema] = {
+            "top": {"type": "integer", "minimum": 0, "maximum": MOST_CLASSES},
+            "model": _named(classifiers),
+        }
         found["POST /classify"] = _picture("Classes of pictures.", top, classifiers)
     return found
 
@@ -262,7 +265,7 @@ def _infer_v2(info: Info) -> Schema:
     inputs = []
     for spec in info.inputs:
         data = array(_bounds(dtype_of(spec, False)), spec.size, spec.size)
-        fixed: dict[str, Any] = {"name": spec.name, "datatype": TYPES[dtype_of(spec, False)], "shape": list(spec.shape)}
+        fixed: JsonObject = {"name": spec.name, "datatype": TYPES[dtype_of(spec, False)], "shape": list(spec.shape)}
         inputs.append(
             obj({**{k: {"const": v} for k, v in fixed.items()}, "data": data}, ("name", "datatype", "shape", "data"))
         )

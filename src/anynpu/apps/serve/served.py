@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from anynpu.apps.serve.base import Answer, Expired, Info, Request
 from anynpu.apps.serve.lane import Lane, Part, Ticket
 from anynpu.apps.serve.program import Program, Row
+from anynpu.apps.serve.shortcut import Shortcut
 from anynpu.apps.serve.version import Loaded
 from anynpu.errors import AnyNpuError, DeviceError, first_line
 from anynpu.runtime.abilities import on_hardware
@@ -21,6 +22,7 @@ class Version:
 
     def __init__(self, loaded: Loaded, lane: Lane, info: Info, twin: bool = False) -> None:
         self.loaded, self.lane, self.info, self.twin = loaded, lane, info, twin
+        self.shortcut = Shortcut(loaded.sessions)
         self.users = 0
         self.retired = False
         self.distrusted = False
@@ -42,7 +44,7 @@ class Order:
 class Owner(Protocol):
     """The deployment that a version answers for; every method may be called from any thread."""
 
-    def ran(self, version: Version, rows: int, took_s: float) -> None: ...
+    def ran(self, version: Version, rows: Sequence[Row], took_s: float) -> None: ...
 
     def complete(self, tickets: Sequence[Ticket]) -> None: ...
 
@@ -96,7 +98,6 @@ class Served:
 
     def _fill(self, parts: Sequence[Part], results: Sequence[Any], now: float) -> None:
         took_s = time.monotonic() - now
-        self.owner.ran(self.version, len(parts), took_s)
         complete = []
         for (ticket, index), result in zip(parts, results, strict=True):
             ticket.results[index] = result
@@ -107,6 +108,7 @@ class Served:
             if not ticket.left:
                 complete.append(ticket)
         self.owner.complete(complete)
+        self.owner.ran(self.version, [ticket.rows[index] for ticket, index in parts], took_s)
 
     def _failed(self, parts: Sequence[Part], error: AnyNpuError, loaded: Loaded, generation: int) -> None:
         """Tells a request that the model refuses from a device that is lost, by the known answers."""

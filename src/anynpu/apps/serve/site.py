@@ -1,4 +1,4 @@
-"""The whole server as one ASGI application: every route over one fleet."""
+"""The whole server as one application: every route over one fleet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def build_app(
     app = App((), limits, policy, log, refusal_of, desk.metrics.http_done)
     parts = (openai, tei, vision, infer, kserve, llama)
     found = [route for part in parts for route in part.routes(desk)]
-    found += state.routes(desk, lambda: app.in_flight)
+    found += state.routes(desk, lambda: app.in_flight())
     found += openapi.routes(desk, app)
     found += page.routes()
     for route in found:

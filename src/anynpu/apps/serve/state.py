@@ -39,13 +39,13 @@ def routes(desk: Desk, in_flight: Callable[[], int] = lambda: 0) -> list[Route]:
         return HttpAnswer(text.encode(), 200, KIND)
 
     async def reload(request: HttpRequest) -> HttpAnswer:
-        model = desk.choose(request, Fields(await request.json(), ("model",)).model())
+        model = desk.choose(request, Fields(request.json(), ("model",)).model())
         before = model.info().version
         after = await desk.fleet.reload(model.name)
         return json_answer({"model": model.name, "before": before, "version": after.version})
 
     async def check(request: HttpRequest) -> HttpAnswer:
-        model = desk.choose(request, Fields(await request.json(), ("model",)).model())
+        model = desk.choose(request, Fields(request.json(), ("model",)).model())
         return json_answer({"model": model.name, "canary": schema.to_dict(await desk.fleet.check(model.name), True)})
 
     found = [

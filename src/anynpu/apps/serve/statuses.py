@@ -26,7 +26,7 @@ RETRY_S = 1.0
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """Returns how an error is told to a client, or None for one that is a defect of ours."""
+    """Returns how an error is reported to a client, or None for one that is a defect of ours."""
     found = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None)
     if found is None or not isinstance(error, AnyNpuError):
         return None

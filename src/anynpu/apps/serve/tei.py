@@ -37,14 +37,14 @@ def routes(desk: Desk) -> list[Route]:
     """Returns the routes of TEI's form."""
 
     async def embed(request: HttpRequest) -> HttpAnswer:
-        if await is_picture(request):
+        if is_picture(request):
             model = desk.choose(request, "", "embed-image")
-            answer = await desk.ask(request, model, [await request.body(model.limits.image_bytes)])
+            answer = await desk.ask(request, model, [request.body(model.limits.image_bytes)])
             return answered(_rows(answer), answer)
-        return await _embed(desk, request, await request.json())
+        return await _embed(desk, request, request.json())
 
     async def rerank(request: HttpRequest) -> HttpAnswer:
-        fields = Fields(await request.json(), RERANK)
+        fields = Fields(request.json(), RERANK)
         options = _options(fields)
         if fields.flag("raw_scores"):
             raise Refusal(
@@ -63,12 +63,12 @@ def routes(desk: Desk) -> list[Route]:
         return answered(orjson.dumps(ranks), answer, headers=COSINE)
 
     async def similarity(request: HttpRequest) -> HttpAnswer:
-        return await _similarity(desk, request, await request.json())
+        return await _similarity(desk, request, request.json())
 
     async def root(request: HttpRequest) -> HttpAnswer:
-        if await is_picture(request):
+        if is_picture(request):
             return await hugging_face(desk, request, None)
-        body = await request.json()
+        body = request.json()
         inputs = body.get("inputs") if isinstance(body, dict) else None
         if isinstance(inputs, dict):
             return await _similarity(desk, request, body)

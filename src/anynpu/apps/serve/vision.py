@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
 
 import orjson
 
@@ -12,6 +12,7 @@ from anynpu.apps.serve.desk import Desk, answered
 from anynpu.apps.serve.fields import Fields, pictures, wrong
 from anynpu.apps.web.app import Route
 from anynpu.apps.web.message import BINARY, HttpAnswer, HttpRequest, Refusal
+from anynpu.schema import JsonObject
 from anynpu.tasks.detect import Threshold, class_numbers
 
 DETECT = ("image", "images", "confidence", "iou", "most", "classes", "model")
@@ -23,10 +24,10 @@ FIRST_BYTES = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"BM", b"II*\x00",
 NUMBERS = {"confidence": float, "iou": float, "most": int, "top": int}
 
 
-async def is_picture(request: HttpRequest) -> bool:
+def is_picture(request: HttpRequest) -> bool:
     """Says whether the body is a picture itself; where its type is not stated, its first bytes tell."""
     if not request.kind:
-        return (await request.body()).startswith(FIRST_BYTES)
+        return request.body().startswith(FIRST_BYTES)
     return request.kind.startswith(b"image/") or request.kind == BINARY
 
 
@@ -55,14 +56,14 @@ async def _read(
     desk: Desk, request: HttpRequest, known: tuple[str, ...], kind: Any
 ) -> tuple[Fields, tuple[bytes, ...], Deployment]:
     """Returns the settings, the pictures and the model of a request in either form."""
-    if await is_picture(request):
+    if is_picture(request):
         fields = Fields(_typed(request.query()), tuple(name for name in (*known, "timeout") if name[:5] != "image"))
         model = desk.choose(request, fields.model(), kind)
-        body = await request.body(model.limits.image_bytes)
+        body = request.body(model.limits.image_bytes)
         if not body:
             raise Refusal(422, "the body is empty, a picture was expected")
         return fields, (body,), model
-    fields = Fields(await request.json(), known)
+    fields = Fields(request.json(), known)
     model = desk.choose(request, fields.model(), kind)
     names = [name for name in ("image", "images") if name in fields.data]
     if len(names) != 1:
@@ -73,17 +74,17 @@ async def _read(
     return fields, pictures(names[0], value, model.limits.items), model
 
 
-def _typed(query: Mapping[str, str]) -> dict[str, Any]:
+def _typed(query: Mapping[str, str]) -> JsonObject:
     """Returns the settings of a query string as JSON would have them."""
-    typed: dict[str, Any] = dict(query)
+    typed: JsonObject = {**query}
     for name, kind in NUMBERS.items():
-        if name in typed:
+        if name in query:
             try:
-                typed[name] = kind(typed[name])
+                typed[name] = kind(query[name])
             except ValueError:
-                raise wrong(name, "a number", typed[name]) from None
-    if "classes" in typed:
-        typed["classes"] = [part.strip() for part in typed["classes"].split(",")]
+                raise wrong(name, "a number", query[name]) from None
+    if "classes" in query:
+        typed["classes"] = [part.strip() for part in query["classes"].split(",")]
     return typed
 
 
@@ -104,7 +105,16 @@ def threshold(fields: Fields, model: Deployment) -> Threshold:
     )
 
 
-def _boxes(answer: Answer, model: Deployment) -> list[dict[str, Any]]:
+class Detected(TypedDict):
+    """One detection as JSON has it."""
+
+    label: str
+    number: int
+    score: float
+    box: list[float]
+
+
+def _boxes(answer: Answer, model: Deployment) -> list[dict[str, list[Detected]]]:
     labels = model.info().labels
     return [
         {
@@ -126,7 +136,7 @@ def _label(labels: tuple[str, ...], number: int) -> str:
     return labels[number] if number < len(labels) else str(number)
 
 
-def _named(answer: Answer, model: Deployment, rows: list[dict[str, Any]]) -> bytes:
+def _named(answer: Answer, model: Deployment, rows: Sequence[Mapping[str, object]]) -> bytes:
     sizes = [{"width": width, "height": height} for width, height in answer.sizes] or [{} for _ in rows]
     images = [{**size, **row} for size, row in zip(sizes, rows, strict=True)]
     record = {"model": answer.model, "version": answer.version, "device": answer.device, "images": images}
@@ -138,7 +148,7 @@ async def hugging_face(desk: Desk, request: HttpRequest, body: Any) -> HttpAnswe
     fields = Fields(body if body is not None else {}, HUGGING_FACE)
     model = desk.choose(request, fields.model(), "detect", "classify")
     if body is None:
-        images: tuple[bytes, ...] = (await request.body(model.limits.image_bytes),)
+        images: tuple[bytes, ...] = (request.body(model.limits.image_bytes),)
     else:
         images = pictures("inputs", fields.value("inputs"), 1)
     known = ("threshold",) if model.kind == "detect" else ("top_k", "function_to_apply")

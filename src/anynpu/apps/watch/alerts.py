@@ -1,8 +1,8 @@
 """Alerts: what people are told, once, when it begins and when it is over.
 
-Anomalies of one host that begin within the hold-off of each other are one alert; the first is what is told, the others
+Anomalies of one host that begin within the hold-off of each other are one alert; the first is reported, and the others
 are listed with it. One that comes back within the hold-off of its end goes on as the same alert. When the same metric
-goes wrong on a large part of the fleet, that is told once instead of for every host.
+goes wrong on a large part of the fleet, that is reported once instead of for every host.
 
 An alert and the messages that tell of it are one transaction of the store, so that none is lost with the process. After
 a restart the detector looks again at the samples since its last save: what was told of then is not told again.
@@ -92,7 +92,7 @@ class Alerts:
     tell: Callable[[Alert], None]
     hold_off_s: float = 3600.0
     sinks: Sequence[str] = ()
-    """The names of those who get a message of every alert that is told of."""
+    """The names of those who get a message of every alert that is reported."""
     open: dict[str, Alert] = field(default_factory=dict)
     """By host, the alert that is open or whose hold-off has not passed."""
     changed_s: dict[str, float] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class Alerts:
         self._write()
         for name in [name for name, alert in self.fleet.items() if now_s - alert.began_s > self.hold_off_s]:
             alert = self.fleet.pop(name)
-            cause = replace(alert.causes[0], ended_s=now_s, ending="hosts are told of one by one again")
+            cause = replace(alert.causes[0], ended_s=now_s, ending="hosts are reported one by one again")
             self._keep(replace(alert, causes=(cause,), ended_s=now_s), now_s, told=True)
         for anomaly in changes:
             host = detector.registry.hosts[anomaly.host]
@@ -199,7 +199,7 @@ class Alerts:
         return ""
 
     def _fleet(self, detector: Detector, cause: Cause, host: str, now_s: float) -> str:
-        """Tells once of a metric that goes wrong on many hosts, and returns why nothing is told of this one."""
+        """Tells once of a metric that goes wrong on many hosts, and returns why nothing is reported of this one."""
         name = cause.metric or cause.kind
         recent = [(when, who) for when, who in self.recent.get(name, []) if now_s - when < TOGETHER_S]
         recent.append((now_s, host))

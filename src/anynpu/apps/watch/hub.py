@@ -110,7 +110,7 @@ class Hub:
         """Takes a batch and answers once it is on disk."""
         if len(self.pending) >= MOST_PENDING:
             raise Refusal(429, "more batches wait than the disk takes", headers=((b"retry-after", b"10"),))
-        raw = await request.json()
+        raw = request.json()
         try:
             delivery = understood(raw, time.time())
             if delivery.host not in self.store.known_hosts and len(self.store.known_hosts) >= MOST_HOSTS:
@@ -210,7 +210,7 @@ class Hub:
 
     async def acknowledge(self, request: HttpRequest) -> HttpAnswer:
         """Notes who looks after an alert."""
-        raw = _object(await request.json(4096))
+        raw = _object(request.json(4096))
         by = str(raw.get("by", ""))[:100]
         if not await asyncio.to_thread(self.store.acknowledge, request.parameters["id"], by, time.time()):
             raise Refusal(404, "there is no such alert")
@@ -218,7 +218,7 @@ class Hub:
 
     async def mute(self, request: HttpRequest) -> HttpAnswer:
         """Keeps silent about a host or a metric for some hours."""
-        raw = _object(await request.json(4096))
+        raw = _object(request.json(4096))
         host, metric, hours = raw.get("host"), raw.get("metric", "*"), raw.get("hours", 8)
         if host != "*":
             checked_host(host)

@@ -18,6 +18,7 @@ import orjson
 
 from anynpu.apps.web.message import HttpAnswer, HttpRequest
 from anynpu.errors import ConfigError, visible
+from anynpu.schema import Json, JsonObject
 
 EVERY_S = 0.25
 APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
@@ -69,7 +70,7 @@ class AccessLog:
         )
         self._wake()
 
-    def write(self, entry: dict[str, Any]) -> None:
+    def write(self, entry: Mapping[str, Json]) -> None:
         """Adds one line."""
         self._waiting.append(json_line(entry))
         self._wake()
@@ -105,11 +106,11 @@ def _line(
     bytes_in: int,
     bytes_out: int,
     seconds: float,
-    noted: dict[str, Any],
+    noted: Mapping[str, Json],
     stages_s: Mapping[str, float],
 ) -> bytes:
     """Returns the line of one request."""
-    entry: dict[str, Any] = {
+    entry: JsonObject = {
         "time": _second(int(at)) + f".{int(at % 1 * 1000):03d}Z",
         "id": id,
         "client": client,
@@ -145,7 +146,7 @@ class JsonLines(logging.Handler):
         self.log.write(entry)
 
 
-def json_line(entry: dict[str, Any]) -> bytes:
+def json_line(entry: Mapping[str, Json]) -> bytes:
     """Returns a line in which no character steers the terminal that shows it."""
     try:
         line = orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import hashlib
 import hmac
@@ -12,6 +11,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from http import HTTPStatus
 from itertools import count
 from urllib.parse import unquote, unquote_to_bytes
 
@@ -20,6 +20,7 @@ from anynpu.apps.web.limits import Limits
 from anynpu.apps.web.message import (
     JSON,
     ErrorForm,
+    Head,
     Header,
     HttpAnswer,
     HttpRequest,
@@ -37,7 +38,7 @@ CORS_SHOWN = b"x-request-id, x-model, x-model-version, server-timing, retry-afte
 _logger = logging.getLogger("anynpu.web")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Route:
     """One method of one path. A `{name}` in the path stands for one segment."""
 
@@ -104,7 +105,8 @@ class App:
     ) -> None:
         self.limits, self.policy, self.log = limits or Limits(), policy or Policy(), log
         self.refusal_of, self.observe = refusal_of, observe
-        self.in_flight = 0
+        self.in_flight: Callable[[], int] = lambda: 0
+        """How many requests are being answered; the server that has the connections knows."""
         self._exact: dict[str, dict[str, Route]] = {}
         self._patterns: dict[tuple[str, ...], dict[str, Route]] = {}
         self._ids, self._prefix = count(1), secrets.token_hex(5)
@@ -128,14 +130,15 @@ class App:
 
     def admit(self, request: HttpRequest) -> HttpAnswer | None:
         """Looks at the head of a request: returns what to answer where it is not to be served, else None."""
-        given = request.headers.get(b"x-request-id")
+        head = request.head
+        given = head.headers.get(b"x-request-id")
         good = given is not None and REQUEST_ID.fullmatch(given)
         request.id = given.decode() if given and good else f"{self._prefix}-{next(self._ids)}"
         try:
-            raw = request.raw_path.decode("ascii")
-            request.path = unquote(raw) if "%" in raw else raw
-            route = request.route = self._find(request)
-            self._check(request, route)
+            raw = head.raw_path.decode("ascii")
+            head.path = unquote(raw) if "%" in raw else raw
+            head.route = self._find(head)
+            self._check(request, head.route)
             length = request.headers.get(b"content-length")
             if length is not None and (len(length) > 18 or int(length) > self.limits.body_bytes):
                 raise too_large(self.limits.body_bytes)
@@ -148,55 +151,61 @@ class App:
     def admit_again(self, request: HttpRequest) -> bool:
         """Returns whether a request is to be served whose head, to the byte, was admitted before."""
         request.id = f"{self._prefix}-{next(self._ids)}"
-        tokens, headers = self.policy.tokens, request.headers
-        return not tokens or request.route.public or self.policy.lets_in(headers.get(b"authorization", b""))
+        if not self.policy.tokens:
+            return True
+        head = request.head
+        return head.route.public or self.policy.lets_in(head.headers.get(b"authorization", b""))
 
-    async def answer(self, request: HttpRequest) -> HttpAnswer:
-        """Returns what the route's function says, or why it does not; never raises."""
-        self.in_flight += 1
-        try:
-            answer: HttpAnswer = await request.route.function(request)
-            return answer
-        except asyncio.CancelledError:
+    def failed(self, error: BaseException, request: HttpRequest) -> HttpAnswer:
+        """Returns why a function does not answer."""
+        if not isinstance(error, Exception):
             return self.refused(Refusal(503, "the server is stopping", headers=_CLOSE), request)
-        except Exception as error:
-            return self._failed(error, request)
-        finally:
-            self.in_flight -= 1
+        refusal = error if isinstance(error, Refusal) else self.refusal_of(error)
+        if refusal is None:
+            _logger.error("request %s: internal error", request.id, exc_info=error)
+            refusal = Refusal(500, "internal error", f"the server's log has more under request {request.id}")
+        return self.refused(refusal, request)
 
-    def head(self, request: HttpRequest, answer: HttpAnswer, seconds: float) -> bytes:
-        """Returns the headers of an answer, every line with its end."""
-        try:
-            return self._head(request, answer, seconds)
-        except ValueError as error:  # a header that would be two
-            instead = self._failed(error, request)
-            answer.body, answer.status, answer.kind, answer.headers = instead.body, instead.status, JSON, []
-            return self._head(request, answer, seconds)
+    def head(self, request: HttpRequest, answer: HttpAnswer, seconds: float, date: bytes) -> bytes:
+        """Returns the first line and the headers of an answer, each with its end."""
+        stages = answer.stages_s
+        template = _template(answer.status, answer.kind, tuple(stages), answer.lines)
+        rest = (request.id.encode(), *map(_MILLI, stages.values()), seconds * 1e3)
+        head = template % ((date, len(answer.body), *rest) if answer.kind else (date, *rest))
+        if not answer.headers and not self.policy.origins:
+            return head
+        more = [*answer.headers, *self.policy.cors(request.headers.get(b"origin", b""))]
+        lines = b"".join([b"%s: %s\r\n" % header for header in more])
+        if lines.count(b"\n") == lines.count(b"\r") == len(more):
+            return head + lines
+        instead = self.failed(ValueError("a header holds the end of a line"), request)
+        answer.body, answer.status, answer.kind, answer.headers = instead.body, instead.status, JSON, []
+        return self.head(request, answer, seconds, date)
 
     def note(self, request: HttpRequest, answer: HttpAnswer, seconds: float) -> None:
         """Counts and logs what was answered."""
-        self.observe(request.route, answer.status, seconds)
+        self.observe(request.head.route, answer.status, seconds)
         if self.log is not None:
             self.log.add(request, answer, seconds)
 
-    def _find(self, request: HttpRequest) -> Route:
-        path = request.path
+    def _find(self, head: Head) -> Route:
+        path = head.path
         methods = self._exact.get(path)
         if methods is None:
-            methods = self._match(request)
+            methods = self._match(head)
         if methods is None:
             raise Refusal(404, f"there is nothing at {path[:200]}", "GET /openapi.json lists what is served")
-        route = methods.get(request.method)
+        route = methods.get(head.method)
         if route is not None:
             return route
         allowed = (b"allow", ", ".join(sorted({*methods, "OPTIONS"})).encode())
-        if request.method == "OPTIONS":
+        if head.method == "OPTIONS":
             raise _Preflight(allowed)
         raise Refusal(405, f"{path[:200]} takes {', '.join(sorted(methods))}", headers=(allowed,))
 
-    def _match(self, request: HttpRequest) -> dict[str, Route] | None:
+    def _match(self, head: Head) -> dict[str, Route] | None:
         """Returns the methods of a path with parameters; an encoded slash is part of a segment, not the end of it."""
-        raw = request.raw_path.split(b"/")
+        raw = head.raw_path.split(b"/")
         try:
             parts = [unquote_to_bytes(part).decode() for part in raw]
         except UnicodeDecodeError:
@@ -206,7 +215,7 @@ class App:
                 continue
             pairs = list(zip(pattern, parts, strict=True))
             if all(name == part or (name[:1] == "{" and part) for name, part in pairs):
-                request.parameters = {name[1:-1]: part for name, part in pairs if name[:1] == "{"}
+                head.parameters = {name[1:-1]: part for name, part in pairs if name[:1] == "{"}
                 return methods
         return None
 
@@ -225,18 +234,11 @@ class App:
             headers=((b"www-authenticate", b"Bearer"),),
         )
 
-    def _failed(self, error: Exception, request: HttpRequest) -> HttpAnswer:
-        refusal = error if isinstance(error, Refusal) else self.refusal_of(error)
-        if refusal is None:
-            _logger.error("request %s: internal error", request.id, exc_info=error)
-            refusal = Refusal(500, "internal error", f"the server's log has more under request {request.id}")
-        return self.refused(refusal, request)
-
     def refused(self, refusal: Refusal, request: HttpRequest) -> HttpAnswer:
         """Returns a refusal in the form that the clients of a route expect."""
         if isinstance(refusal, _Preflight):
             return self._preflight(refusal, request)
-        route: Route | None = request.route
+        route: Route | None = request.head.route
         form: ErrorForm = route.errors if route else "openai" if request.path.startswith("/v1/") else "plain"
         body = error_body(refusal, form, request.id)
         noted = {"error": refusal.code, "reason": refusal.message}
@@ -253,25 +255,6 @@ class App:
             ]
         return answer
 
-    def _head(self, request: HttpRequest, answer: HttpAnswer, seconds: float) -> bytes:
-        """Returns the headers as they are sent, every line with its end."""
-        stages = answer.stages_s
-        head = _template(tuple(stages), bool(answer.kind)) % (
-            *((answer.kind, len(answer.body)) if answer.kind else ()),
-            request.id.encode(),
-            *[each * 1e3 for each in stages.values()],
-            seconds * 1e3,
-        )
-        more = answer.headers
-        if self.policy.origins:
-            more = [*more, *self.policy.cors(request.headers.get(b"origin", b""))]
-        if not more:
-            return head + answer.lines
-        rest = b"".join([b"%s: %s\r\n" % header for header in more])
-        if rest.count(b"\n") != len(more) or rest.count(b"\r") != len(more):
-            raise ValueError("a header holds the end of a line")
-        return head + answer.lines + rest
-
 
 @functools.lru_cache(256)
 def _is_named(header: bytes, names: frozenset[str]) -> bool:
@@ -286,13 +269,15 @@ def _is_named(header: bytes, names: frozenset[str]) -> bool:
         return False
 
 
-@functools.lru_cache(64)
-def _template(stages: tuple[str, ...], has_body: bool) -> bytes:
-    """Returns the headers of every answer, to be filled in."""
-    timing = "".join([f"{name};dur=%.3f, " for name in stages])
-    body = b"content-type: %s\r\ncontent-length: %d\r\n" if has_body else b""
+@functools.lru_cache(256)
+def _template(status: int, kind: bytes, stages: tuple[str, ...], lines: bytes) -> bytes:
+    """Returns what every answer begins with, to be filled in: date, length, id and times."""
+    body = b"content-type: %s\r\ncontent-length: %%d\r\n" % kind.replace(b"%", b"%%") if kind else b""
+    timing = "".join([f"{name};dur=%.3f, " for name in stages]).encode()
     safe = b"".join([b"%s: %s\r\n" % header for header in SAFE])
-    return body + b"x-request-id: %s\r\nserver-timing: " + timing.encode() + b"total;dur=%.3f\r\n" + safe
+    first = b"HTTP/1.1 %d %s\r\n" % (status, HTTPStatus(status).phrase.encode())
+    ids = b"x-request-id: %s\r\nserver-timing: " + timing + b"total;dur=%.3f\r\n"
+    return first + b"%s" + body + ids + safe + lines.replace(b"%", b"%%")
 
 
 class _Preflight(Refusal):
@@ -302,4 +287,5 @@ class _Preflight(Refusal):
         super().__init__(204, "", headers=(allowed,))
 
 
+_MILLI = (1e3).__mul__
 _CLOSE: tuple[Header, ...] = ((b"connection", b"close"),)

@@ -33,6 +33,7 @@ class Site:
         self.draining = False
         self.swept_at, self.passed_over = loop.time(), False
         self.date = b""
+        app.in_flight = lambda: sum(connection.turn is not None for connection in self.connections)
         self.tick()
 
     def tick(self) -> None:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 import orjson
 
-from anynpu.apps.web.limits import Limits
+from anynpu.schema import Json, JsonObject
 
 Header = tuple[bytes, bytes]
 ErrorForm = Literal["plain", "openai", "tei", "kserve"]
@@ -81,7 +81,7 @@ class HttpAnswer:
     """Headers that many answers share, each with its end of line."""
     stages_s: Mapping[str, float] = field(default_factory=dict)
     """For Server-Timing, in the order they happened."""
-    noted: dict[str, Any] = field(default_factory=dict)
+    noted: Mapping[str, Json] = field(default_factory=dict)
     """More for the access log: the model, its version, the batch."""
 
 
@@ -93,31 +93,63 @@ def json_answer(value: Any, status: int = 200) -> HttpAnswer:
 class Line(Protocol):
     """Where a request came from."""
 
+    client: str
+    """The address, or "unix"."""
     gone: bool
 
 
 @dataclass(slots=True)
-class HttpRequest:
-    """One request, read whole."""
+class Head:
+    """What comes before the body. Requests that repeat it to the byte share it."""
 
     method: str
     raw_path: bytes
     query_string: bytes
     headers: dict[bytes, bytes]
-    client: str
-    """The address, or "unix"."""
-    limits: Limits
-    line: Line
     keeps: bool = True
     """The connection may be used again."""
-    content: bytes = b""
     path: str = ""
-    id: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
-    began: float = field(default_factory=time.perf_counter)
+    route: Any = None
+    length: int = 0
+    """Of the body behind it, where the head is kept."""
+
+
+class HttpRequest:
+    """One request, read whole."""
+
+    id = ""
     refused: HttpAnswer | None = None
     """What to answer without asking a function."""
-    route: Any = None
+
+    def __init__(self, head: Head, line: Line, content: bytes = b"") -> None:
+        self.head, self.line, self.content, self.keeps = head, line, content, head.keeps
+        self.began = time.perf_counter()
+
+    @property
+    def method(self) -> str:
+        return self.head.method
+
+    @property
+    def path(self) -> str:
+        return self.head.path
+
+    @property
+    def query_string(self) -> bytes:
+        return self.head.query_string
+
+    @property
+    def headers(self) -> dict[bytes, bytes]:
+        return self.head.headers
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        return self.head.parameters
+
+    @property
+    def client(self) -> str:
+        """The address, or "unix"."""
+        return self.line.client
 
     @property
     def kind(self) -> bytes:
@@ -143,9 +175,9 @@ class HttpRequest:
         """Says whether the client has closed the connection."""
         return self.line.gone
 
-    async def body(self, most: int | None = None) -> bytes:
+    def body(self, most: int | None = None) -> bytes:
         """Returns the whole body; one beyond `most` bytes is refused, as those beyond the server's limit were."""
-        if b"content-encoding" in self.headers:
+        if b"content-encoding" in self.head.headers:
             self._check_coding()
         if most is not None and len(self.content) > most:
             raise too_large(most)
@@ -155,15 +187,16 @@ class HttpRequest:
         if self.headers[b"content-encoding"].strip().lower() not in (b"identity", b""):
             raise Refusal(415, "bodies are not decompressed", "send it without content-encoding")
 
-    async def json(self, most: int | None = None) -> Any:
+    def json(self, most: int | None = None) -> Any:
         """Returns the body as JSON; NaN, infinities and text that is not UTF-8 are refused."""
-        kind = JSON if self.headers.get(b"content-type") == JSON else self.kind
-        if kind not in (JSON, b"") and not kind.endswith(b"+json"):
-            shown = kind.decode("latin-1")[:100]
-            raise Refusal(415, f"JSON was expected, not a body of type {shown}", "set content-type: application/json")
-        raw = await self.body(most)
+        if self.head.headers.get(b"content-type") != JSON:
+            kind = self.kind
+            if kind not in (JSON, b"") and not kind.endswith(b"+json"):
+                shown = kind.decode("latin-1")[:100]
+                hint = "set content-type: application/json"
+                raise Refusal(415, f"JSON was expected, not a body of type {shown}", hint)
         try:
-            return orjson.loads(raw)
+            return orjson.loads(self.body(most))
         except orjson.JSONDecodeError as error:
             raise Refusal(400, f"the body is not valid JSON: {str(error)[:200]}", code="invalid_json") from None
 
@@ -181,7 +214,7 @@ def error_body(refusal: Refusal, form: ErrorForm, request_id: str) -> bytes:
     if form == "tei":
         kind = TEI_TYPES.get(refusal.status, "Validation" if refusal.status < 500 else "Backend")
         return orjson.dumps({"error": message, "error_type": kind, "code": refusal.code})
-    error: dict[str, Any] = {
+    error: JsonObject = {
         "message": message,
         "type": TYPES.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "server_error"),
         "param": refusal.parameter,

@@ -10,7 +10,6 @@ import asyncio
 import os
 import time
 from collections import deque
-from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import httptools
@@ -20,6 +19,7 @@ from anynpu.apps.web.message import (
     CLIENT_GONE,
     DISCARD_S,
     MOST_DISCARDED,
+    Head,
     HttpAnswer,
     HttpRequest,
     Refusal,
@@ -33,20 +33,19 @@ if TYPE_CHECKING:
 HEAD, BODY, BUSY = "head", "body", "busy"
 IDLE = Refusal(408, "no other request came")
 """Between two requests: the connection is closed without a word."""
-STATUS_LINE = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 CLOSE = (b"connection", b"close")
-NO_BODY = (204, 304)
 
 
 class Connection(asyncio.Protocol):
     """One connection. `phase` is what it waits for: a head, a body, or our own answer (busy)."""
 
     __slots__ = (
-        *("app", "begun", "blocked_since", "client", "descriptor", "dropped", "gone", "head_bytes", "headers", "held"),
-        *("large", "limits", "parser", "parts", "phase", "refusal", "request", "served", "since", "site", "transport"),
-        *("turn", "unfinished", "upgrade", "url", "waiting", "whole"),
+        *("answering", "app", "begun", "blocked_since", "client", "descriptor", "dropped", "gone", "head_bytes"),
+        *("headers", "held", "large", "limits", "parser", "parts", "phase", "refusal", "request", "served", "since"),
+        *("site", "transport", "turn", "turns", "unfinished", "upgrade", "url", "waiting", "whole"),
     )
     transport: asyncio.Transport
+    answering: HttpRequest
 
     def __init__(self, site: Site) -> None:
         self.site, self.app, self.limits = site, site.app, site.limits
@@ -64,6 +63,9 @@ class Connection(asyncio.Protocol):
         """A request with a body that the parser took for the end of HTTP."""
         self.waiting: deque[HttpRequest] = deque()
         self.turn: Turn | None = None
+        """While a request is being answered."""
+        self.turns: Turn | None = None
+        """From the first request on."""
         self.unfinished = False
         """The parser is inside of a request."""
         self.whole: HttpRequest | None = None
@@ -89,6 +91,8 @@ class Connection(asyncio.Protocol):
         site = self.site
         site.connections.discard(self)
         site.addresses.give_back(self.client)
+        if self.turns is not None:
+            self.turns.close()
         self._release()
         self.waiting.clear()
         if self.phase is BODY and self.request is not None:
@@ -115,8 +119,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         waiting, fresh = self.phase is HEAD, not (self.unfinished or self.upgrade)
-        if waiting and fresh and self.turn is None and not self.waiting and self._again(data):
-            return
+        if waiting and fresh and self.turn is None and not self.waiting:
+            request = self.site.heads.find(data, self)
+            if request is not None and self.app.admit_again(request):
+                self.phase = BUSY
+                self._begin(request)
+                return
         if waiting and self.served and not self.head_bytes:
             self.since = self.site.loop.time()  # the first byte of the next request ends the idle time
         self.begun = 0
@@ -136,23 +144,6 @@ class Connection(asyncio.Protocol):
             self.head_bytes += len(data)
             if self.head_bytes > self.limits.header_bytes:
                 self.refuse(self._headers_too_large())
-
-    def _again(self, data: bytes) -> bool:
-        """Serves a whole request whose head is known, and returns whether it was one."""
-        found = self.site.heads.find(data)
-        if found is None:
-            return False
-        head, body = found
-        request = HttpRequest(
-            *(head.method, head.raw_path, head.query_string, head.headers, self.client, self.limits, self),
-            *(head.keeps, body, head.path, "", head.parameters),
-        )
-        request.route = head.route
-        if not self.app.admit_again(request):
-            return False
-        self.phase = BUSY
-        self._begin(request)
-        return True
 
     def _go_on(self, rest: bytes) -> None:
         """Ignores that a client would rather speak another protocol, as HTTP/2; the parser stops at such a head."""
@@ -193,9 +184,7 @@ class Connection(asyncio.Protocol):
         else:
             path, _, query = url.partition(b"?")
         keeps = parser.should_keep_alive() and parser.get_http_version() == "1.1"
-        request = HttpRequest(
-            parser.get_method().decode(), path, query, dict(self.headers), self.client, limits, self, keeps
-        )
+        request = HttpRequest(Head(parser.get_method().decode(), path, query, dict(self.headers), keeps), self)
         self.request = request
         request.refused = self.app.admit(request)
         self.phase, self.since, self.head_bytes, self.dropped = BODY, self.site.loop.time(), 0, 0
@@ -284,54 +273,53 @@ class Connection(asyncio.Protocol):
     # What is written
 
     def _begin(self, request: HttpRequest) -> None:
+        self.answering = request
         if request.refused is not None:
-            self._write(request, request.refused)
+            self._write(request.refused)
             return
+        if self.turns is None:
+            self.turns = Turn(self._write, self._failed, self.site.loop)
+        self.turn = turn = self.turns
+        turn.begin(request.head.route.function(request))
 
-        def answered(answer: HttpAnswer) -> None:
-            self.turn = None
-            self._write(request, answer)
+    def _failed(self, error: BaseException) -> HttpAnswer:
+        return self.app.failed(error, self.answering)
 
-        self.turn = turn = Turn(self.app.answer(request), answered, self.site.loop)
-        turn.go_on()
-
-    def _write(self, request: HttpRequest, answer: HttpAnswer) -> None:
+    def _write(self, answer: HttpAnswer) -> None:
+        request, site, app, transport = self.answering, self.site, self.app, self.transport
+        self.turn = None
         seconds = time.perf_counter() - request.began
-        head = self.app.head(request, answer, seconds)
+        head = app.head(request, answer, seconds, site.date)
         if self.phase is BUSY:
-            self.phase, self.since, self.head_bytes = HEAD, self.site.loop.time(), 0
+            self.phase, self.since, self.head_bytes = HEAD, site.loop.time(), 0
         self.served = True
-        if not self.transport.is_closing():
-            keeps = request.keeps and not self.site.draining and CLOSE not in answer.headers
-            end = b"\r\n" if keeps or CLOSE in answer.headers else b"connection: close\r\n\r\n"
-            body = b"" if request.method == "HEAD" or answer.status in NO_BODY else answer.body
-            self._send(b"".join((STATUS_LINE[answer.status], self.site.date, head, end, body)))
-            if not keeps:
-                self.waiting.clear()
-                self.transport.close()
-            elif self.waiting:
-                self.site.loop.call_soon(self._next)
-        self.app.note(request, answer, seconds)  # the client need not wait for that
-
-    def _send(self, data: bytes) -> None:
-        """Writes at once if nothing else waits to be written: the loop would only do so at the end of its turn."""
-        transport, sent = self.transport, 0
-        if not transport.get_write_buffer_size():
+        if not transport.is_closing():
+            closes = answer.headers and CLOSE in answer.headers
+            keeps = not closes and request.keeps and not site.draining
+            end = b"\r\n" if keeps or closes else b"connection: close\r\n\r\n"
+            data = head + end + answer.body if request.head.method != "HEAD" else head + end
+            # At once if nothing else waits to be written: the loop would only do so at the end of its turn.
             try:
-                sent = os.write(self.descriptor, data)
+                sent = os.write(self.descriptor, data) if not transport.get_write_buffer_size() else 0
             except BlockingIOError:
                 sent = 0
-            except OSError:  # the client has gone
-                transport.abort()
-                return
-        if sent < len(data):
-            transport.write(memoryview(data)[sent:])
+            except OSError:
+                sent = len(data)
+                transport.abort()  # the client has gone
+            if sent < len(data):
+                transport.write(memoryview(data)[sent:])
+            if not keeps:
+                self.waiting.clear()
+                transport.close()
+            elif self.waiting:
+                site.loop.call_soon(self._next)
+        app.note(request, answer, seconds)  # the client need not wait for that
 
     def refuse(self, refusal: Refusal) -> None:
         """Answers what never became a request, and closes the connection."""
         if self.transport.is_closing():
             return
-        request = HttpRequest("", b"", b"", {}, self.client, self.limits, self, keeps=False)
+        request = HttpRequest(Head("", b"", b"", {}, keeps=False), self)
         request.refused = self.app.refused(refusal, request)
         self._hand_over(request)
 

@@ -5,15 +5,38 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
-_held: dict[str, Any] = {}
+Arrays = dict[str, "np.ndarray[Any, Any]"]
 
 
-def open_model(path: str) -> dict[str, Any]:
+class Tensor(TypedDict):
+    """A tensor as the runtime has it."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    scale: float
+    zero_point: int
+
+
+@dataclass
+class Opened:
+    """The model that is open; `steps` says that it takes the shapes of its inputs with every run."""
+
+    model: Any = None
+    net: Any = None
+    steps: bool = False
+
+
+_opened = Opened()
+
+
+def open_model(path: str) -> dict[str, list[Tensor]]:
     """Loads a model and returns its tensors: name, type, shape, scale and zero point as the runtime counts them."""
     found = importlib.util.find_spec("tpu_mlir")
     if found is None or found.origin is None:
@@ -26,11 +49,11 @@ def open_model(path: str) -> dict[str, Any]:
         runtime = importlib.import_module("pyruntime_bm")
         model = runtime.Model(path, 0, "")
         net = model.Net(model.networks[0])
-    _held.update(model=model, net=net, steps=path.endswith(".bmodel"))
-    return {"inputs": [_told(t) for t in net.inputs], "outputs": [_told(t) for t in net.outputs]}
+    _opened.model, _opened.net, _opened.steps = model, net, path.endswith(".bmodel")
+    return {"inputs": [_described(t) for t in net.inputs], "outputs": [_described(t) for t in net.outputs]}
 
 
-def _told(tensor: Any) -> dict[str, Any]:
+def _described(tensor: Any) -> Tensor:
     return {
         "name": tensor.name,
         "dtype": tensor.dtype,
@@ -40,12 +63,12 @@ def _told(tensor: Any) -> dict[str, Any]:
     }
 
 
-def run(arrays: dict[str, Any]) -> tuple[None, dict[str, Any]]:
+def run(arrays: Arrays) -> tuple[None, Arrays]:
     """Runs the model once on stored values and returns stored values."""
-    net = _held["net"]
+    net = _opened.net
     for tensor in net.inputs:
         tensor.data[...] = arrays[tensor.name].reshape(tensor.data.shape)
-    if _held["steps"]:
+    if _opened.steps:
         net.forward_dynamic([list(tensor.data.shape) for tensor in net.inputs])
     else:
         net.forward()

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnxruntime
+
+    Arrays = dict[str, np.ndarray[Any, Any]]
 
 PROVIDER = "QNNExecutionProvider"
 REFUSED = "fallback to CPU EP has been explicitly disabled"
 QDQ = ("QuantizeLinear", "DequantizeLinear")
-_sessions: dict[str, Any] = {}
+_sessions: dict[str, onnxruntime.InferenceSession] = {}
+
+
+class Compiled(TypedDict):
+    """What came of compiling: name and kind of the operators that the NPU does not take."""
+
+    left: list[list[str]]
+    written: bool
 
 
 @functools.cache
@@ -46,7 +59,7 @@ def _options(arch: int, open_cpu: bool) -> Any:
     return options
 
 
-def compile(model: str, context: str, arch: int, open_cpu: bool = False) -> dict[str, Any]:
+def compile(model: str, context: str, arch: int, open_cpu: bool = False) -> Compiled:
     """Writes the context model beside its binary, and returns the operators that the NPU does not take.
 
     Where there are some and the CPU is closed to them, nothing is written that could be run.
@@ -77,7 +90,7 @@ def _write_context(model: str, context: str, arch: int, open_cpu: bool) -> list[
     return [[node.name, node.op_type] for node in nodes if node.op_type not in ("EPContext", *QDQ)]
 
 
-def load(name: str, model: str, arch: int = 0, open_cpu: bool = False) -> dict[str, Any]:
+def load(name: str, model: str, arch: int = 0, open_cpu: bool = False) -> dict[str, list[str]]:
     """Opens a model under a name: on the NPU's simulator, or on the CPU alone where no architecture is given."""
     import onnxruntime
 
@@ -93,7 +106,7 @@ def load(name: str, model: str, arch: int = 0, open_cpu: bool = False) -> dict[s
     return {"outputs": [output.name for output in session.get_outputs()]}
 
 
-def run(name: str, arrays: dict[str, Any] | None = None) -> tuple[None, dict[str, Any]]:
+def run(name: str, arrays: Arrays | None = None) -> tuple[None, Arrays]:
     """Runs a model that was opened under this name once."""
     session = _sessions[name]
     names = [output.name for output in session.get_outputs()]

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import ctypes
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import serve  # type: ignore[import-not-found]  # it is beside this file where this file runs
+
+if TYPE_CHECKING:
+    Settings = dict[str, str | int | bool]
+    Arrays = dict[str, np.ndarray[Any, Any]]
 
 DATASET = "dataset.txt"
 STAGES = 4
@@ -22,9 +26,7 @@ class Refused(Exception):
     """The toolkit returned a code other than 0, or raised; the message is its own."""
 
 
-def build(
-    model: str, config: dict[str, Any], options: dict[str, Any], inputs: list[str], samples: str, out: str
-) -> dict[str, Any]:
+def build(model: str, config: Settings, options: Settings, inputs: list[str], samples: str, out: str) -> None:
     """Builds the ONNX file `model`, writes the .rknn file `out` and makes the simulator ready.
 
     `samples` is an .npz file with an array `input:NAME` for each of `inputs`, or empty where nothing is quantised.
@@ -44,10 +46,9 @@ def build(
     _step("init_runtime", rknn.init_runtime)
     _built[:] = [rknn]
     serve.progress(STAGES, STAGES)
-    return {}
 
 
-def run(inputs: list[str], outputs: list[str], arrays: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def run(inputs: list[str], outputs: list[str], arrays: Arrays) -> tuple[None, Arrays]:
     """Runs the simulator once; `inputs` and `outputs` are in the order of the model."""
     given = [arrays[name] for name in inputs]
     # Of four axes the toolkit takes the last for channels unless told.
@@ -60,7 +61,7 @@ def run(inputs: list[str], outputs: list[str], arrays: dict[str, Any]) -> tuple[
         _flush()
     if found is None or len(found) != len(outputs):
         raise Refused(f"inference gave {0 if found is None else len(found)} outputs, not {len(outputs)}")
-    return {}, {name: np.asarray(value) for name, value in zip(outputs, found)}  # noqa: B905  # as many
+    return None, {name: np.asarray(value) for name, value in zip(outputs, found)}  # noqa: B905  # as many
 
 
 def _dataset(samples: str, inputs: list[str]) -> str:

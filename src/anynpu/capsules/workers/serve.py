@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypedDict
 
 import numpy as np
 
@@ -25,7 +25,21 @@ class Unsupported(Exception):
     """The tool cannot take this model; the message says why."""
 
 
-def send(stream: IO[bytes], head: dict[str, Any], arrays: Mapping[str, Any] | None = None) -> None:
+class Head(TypedDict, total=False):
+    """What a frame says besides its arrays: a request has the first two, an answer one or two of the others."""
+
+    function: str
+    arguments: dict[str, object]
+    result: Any
+    error: str
+    kind: str
+    progress: list[int]
+
+
+Arrays = dict[str, "np.ndarray[Any, Any]"]
+
+
+def send(stream: IO[bytes], head: Head, arrays: Mapping[str, np.ndarray[Any, Any]] | None = None) -> None:
     """Writes one frame."""
     given = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
     told = [[name, array.dtype.str, list(array.shape)] for name, array in given.items()]
@@ -35,7 +49,7 @@ def send(stream: IO[bytes], head: dict[str, Any], arrays: Mapping[str, Any] | No
     stream.flush()
 
 
-def receive(stream: IO[bytes]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def receive(stream: IO[bytes]) -> tuple[Head, Arrays] | None:
     """Returns the next frame's head and arrays, or None when the other side has ended."""
     line = stream.readline()
     if not line.endswith(b"\n"):

@@ -51,7 +51,7 @@ def diagnose(folder: Path = Path("/"), model_files: tuple[str, ...] = (), cache:
                 findings.append(Finding("device", "Which kind of NPU it is, is known.", "", told))
     except Unreadable as error:
         devices = ()
-        findings.append(Finding("devices", "Which NPUs there are, is told.", "", unknown(error.message, error.hint)))
+        findings.append(Finding("devices", "This machine's NPUs are known.", "", unknown(error.message, error.hint)))
     for device in devices:
         findings += examine(FAMILIES.get(device.family, ()), Machine(root, device))
     machine = Machine(root, None, model_files, cache)

@@ -18,7 +18,7 @@ def node(machine: Machine) -> Result:
     if devices:
         return ok(", ".join(devices))
     if nodes:
-        return failed(f"{nodes[0]} is no device", f"sudo rm {nodes[0]} && sudo modprobe -r {machine.module_name}")
+        return failed(f"{nodes[0]} is not a device", f"sudo rm {nodes[0]} && sudo modprobe -r {machine.module_name}")
     log = f"sudo dmesg | grep -i {machine.module_name}"
     return failed(f"no {patterns}", fixes.LOG if machine.is_zhouyi else log)
 

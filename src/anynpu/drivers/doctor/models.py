@@ -8,9 +8,10 @@ from anynpu.drivers.doctor.machine import Machine
 from anynpu.drivers.doctor.result import Check, Result, failed, ok
 from anynpu.errors import IntegrityError
 from anynpu.runtime.noe.cix import LFS_POINTER, read_cix
+from anynpu.runtime.tflite_form import IDENTIFIER
 
 AGAIN = "rm {}    # and fetch or build it again"
-MARKS = {".tflite": (4, b"TFL3"), ".rknn": (0, b"RKNN")}
+MARKS = {".tflite": (4, IDENTIFIER), ".rknn": (0, b"RKNN")}
 """Where a kind of file has which bytes."""
 
 

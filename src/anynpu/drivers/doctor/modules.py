@@ -25,7 +25,7 @@ def headers(machine: Machine) -> Result:
 
 
 def _fits(machine: Machine) -> bool:
-    """Returns whether there is a module for the running kernel; what is wrong with one is told by its own check."""
+    """Returns whether there is a module for the running kernel; its own check reports what is wrong with it."""
     try:
         return bool(machine.module_path) and machine.module.release == machine.release
     except AnyNpuError:

@@ -13,9 +13,9 @@ from pathlib import Path
 from anynpu.drivers.doctor import fixes
 from anynpu.drivers.doctor.machine import Machine
 from anynpu.drivers.doctor.result import Result, failed, missing, ok
-from anynpu.drivers.elf_module import DYNSYM, read_elf
 from anynpu.drivers.root import Root
 from anynpu.drivers.zhouyi import userspace
+from anynpu.elf import DYNSYM, read_elf
 from anynpu.errors import DeviceError, IntegrityError
 from anynpu.runtime.noe.abi import PROTOTYPES
 from anynpu.runtime.noe.cix import LFS_POINTER
@@ -90,10 +90,10 @@ def libnoe_abi(machine: Machine) -> Result:
         return failed(f"{path}: {error.message}", _install(machine))
     if lost := sorted(wanted - exported):
         return failed(f"{path} lacks {', '.join(lost[:3])} ({len(lost)} of {len(wanted)} functions)", _install(machine))
-    if elf.machine != "aarch64":
-        return failed(f"{path} is for {elf.machine}, the NPU is in an aarch64 computer", _install(machine))
+    if elf.machine_name != "aarch64":
+        return failed(f"{path} is for {elf.machine_name}, the NPU is in an aarch64 computer", _install(machine))
     more = f" and {len(exported - wanted)} more" if exported - wanted else ""
-    return ok(f"{elf.machine}, all {len(wanted)} functions{more}")
+    return ok(f"{elf.machine_name}, all {len(wanted)} functions{more}")
 
 
 def answers(machine: Machine) -> Result | None:

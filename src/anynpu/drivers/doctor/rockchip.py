@@ -45,7 +45,7 @@ def _driver_version(machine: Machine) -> str:
 
 
 def driver_version(machine: Machine) -> Result:
-    """The version of rknpu is told."""
+    """The version of rknpu is known."""
     try:
         said = machine.root.read(VERSION)
     except Unreadable as error:

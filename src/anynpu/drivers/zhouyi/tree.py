@@ -99,7 +99,7 @@ def _driver_folder(folder: Path) -> Path:
             raise ConfigError(
                 f"{folder}: this is Arm China's driver, not the edition for CIX SKY1 that boards ship", CLONE
             )
-        raise ConfigError(f"{folder}: this is no Zhouyi driver tree: {SKY1} is not there", CLONE)
+        raise ConfigError(f"{folder}: this is not a Zhouyi driver tree: {SKY1} is not there", CLONE)
     driver = found.resolve()
     if missing := [name for name in NEEDED if not (driver / name).is_file()]:
         raise ConfigError(f"{driver}: not the edition for CIX SKY1 that boards ship: {missing[0]} is not there", CLONE)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from anynpu.errors import IntegrityError
+from anynpu.runtime.tflite_file import damage_reported, read_model
 from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor, operators
 from anynpu.tensors import Array
 
@@ -66,17 +66,11 @@ class Graph:
 
 def read_graph(path: Path) -> Graph:
     """Returns the main graph of a .tflite file; a damaged file raises."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    found = operators(path)
+    main = read_model(path.read_bytes(), str(path)).subgraphs[0]
     tensors: dict[int, TfliteTensor] = {}
-    try:
-        main = schema.Model.GetRootAs(path.read_bytes(), 0).Subgraphs(0)
-        nodes = tuple(_node(op, main.Operators(i), tensors) for i, op in enumerate(found))
-        inputs = tuple(main.Inputs(i) for i in range(main.InputsLength()))
-        outputs = tuple(main.Outputs(i) for i in range(main.OutputsLength()))
-    except (struct.error, IndexError, TypeError, ValueError, AttributeError) as error:
-        raise IntegrityError(f"{path}: is a damaged TFLite file ({error})") from None
+    with damage_reported(str(path)):
+        nodes = tuple(_node(op, raw, tensors) for op, raw in zip(operators(path), main.operators, strict=True))
+        inputs, outputs = tuple(main.inputs), tuple(main.outputs)
     unused = sorted(set(inputs + outputs) - set(tensors))
     if unused:
         raise IntegrityError(f"{path}: input or output {unused[0]} belongs to no operator")
@@ -84,8 +78,7 @@ def read_graph(path: Path) -> Graph:
 
 
 def _node(op: TfliteOperator, raw: Any, tensors: dict[int, TfliteTensor]) -> Node:
-    inputs = tuple(raw.Inputs(i) for i in range(raw.InputsLength()))
-    outputs = tuple(raw.Outputs(i) for i in range(raw.OutputsLength()))
+    inputs, outputs = tuple(raw.inputs), tuple(raw.outputs)
     for number, tensor in zip(inputs + outputs, op.inputs + op.outputs, strict=True):
         if tensor is not None:
             tensors[number] = tensor

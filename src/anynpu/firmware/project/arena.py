@@ -12,6 +12,7 @@ import numpy as np
 
 from anynpu import tool
 from anynpu.errors import AnyNpuError, ToolMissing, Unsupported
+from anynpu.runtime.tflite_file import pack_model, read_model
 from anynpu.targets.flatbuffer import operators
 
 ALIGNMENT = 16
@@ -73,10 +74,9 @@ def aligned(size: int) -> int:
 
 def stand_in(path: Path, npu_operator: str) -> bytes:
     """Returns the model with a concatenation of the same tensors in place of each NPU operator."""
-    import flatbuffers
     from ai_edge_litert import schema_py_generated as schema
 
-    model = schema.ModelT.InitFromObj(schema.Model.GetRootAs(path.read_bytes(), 0))
+    model = read_model(path.read_bytes(), str(path))
     code = schema.OperatorCodeT()
     code.builtinCode = code.deprecatedBuiltinCode = schema.BuiltinOperator.CONCATENATION
     code.version = 1
@@ -91,9 +91,7 @@ def stand_in(path: Path, npu_operator: str) -> bytes:
             operator.inputs = operator.inputs[:MOST_INPUTS]
             for index in (*operator.inputs, *operator.outputs):
                 _as_bytes(graph.tensors[index], schema)
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(model.Pack(builder), b"TFL3")
-    return bytes(builder.Output())
+    return pack_model(model)
 
 
 def _as_bytes(tensor: Any, schema: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -74,7 +73,7 @@ def generated(artifact: Artifact, model: Model, inputs: Sequence[Array], outputs
 
 def tensors_header(artifact: Artifact, model: Model, vectors: int, outputs: Sequence[Array]) -> str:
     """Returns the header that names the tensors as the runtime does."""
-    names: Mapping[str, Any] = artifact.manifest.details.get("names", {})
+    names: Mapping[str, Mapping[str, str]] = artifact.manifest.details.get("names", {})
     peaks = [float(np.abs(array).max(initial=0)) for array in outputs]
     if not np.isfinite(peaks).all():
         raise IntegrityError("the known answers hold numbers that are not finite")
@@ -92,7 +91,7 @@ def tensors_header(artifact: Artifact, model: Model, vectors: int, outputs: Sequ
     )
 
 
-def _table(kind: str, specs: Sequence[TensorSpec], names: Mapping[str, Any], peaks: Sequence[float]) -> str:
+def _table(kind: str, specs: Sequence[TensorSpec], names: Mapping[str, str], peaks: Sequence[float]) -> str:
     rows = "".join(
         f"    {{{quoted(spec.name)}, {quoted(str(names.get(spec.name, spec.name)))}, {spec.size}u, {number(peak)}}},\n"
         for spec, peak in zip(specs, peaks, strict=True)

@@ -17,8 +17,9 @@ from anynpu.firmware.generator.source import Names, Writer, comment
 from anynpu.firmware.project import templates
 from anynpu.firmware.project.carray import byte_rows
 from anynpu.firmware.project.model import Model
-from anynpu.firmware.project.tflm import border, check_tensors, model_name
+from anynpu.firmware.project.tflm import check_tensors, model_name
 from anynpu.firmware.project.working import working_bytes
+from anynpu.runtime import tflite_file
 from anynpu.runtime.device.elf import Footprint, Section
 from anynpu.runtime.ethos_u.model import Model as VelaModel
 from anynpu.runtime.ethos_u.model import NpuCall, Tensor, read_model
@@ -120,7 +121,7 @@ class VelaWriter(Writer):
 def direct(artifact: Artifact) -> Model | list[Finding]:
     """Returns the model of a Vela file as plain C, or why operators that are left to the CPU have none."""
     manifest, file = artifact.manifest, artifact.main
-    order = border(file)
+    order = tflite_file.border_names(tflite_file.read_model(file.read_bytes(), str(file)))
     promised = (manifest.inputs, manifest.outputs)
     if [sorted(names) for names in order] != [sorted(s.name for s in specs) for specs in promised]:
         raise ConfigError(f"{file}: has other inputs or outputs than the artifact: it is another network")

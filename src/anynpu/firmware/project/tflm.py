@@ -15,7 +15,8 @@ from anynpu.firmware.project.carray import byte_rows
 from anynpu.firmware.project.model import HEADER, Model, dimensions
 from anynpu.firmware.project.operators import resolver_calls
 from anynpu.runtime.device.elf import Footprint, Section
-from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor, operators
+from anynpu.runtime.tflite_file import border_names, read_model
+from anynpu.targets.flatbuffer import TfliteOperator, operators
 from anynpu.tensors import TensorSpec
 
 NPU_OPERATOR = {"ethos-u": "ethos-u", "neutron": "NeutronGraph"}
@@ -39,7 +40,7 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
     npu_operator = NPU_OPERATOR[board.engine]
     # A file that the user had converted does not say for which chip.
     found = check_compiled(artifact, board) if compiled is None else compiled_operators(file, board)
-    order = border(file)
+    order = border_names(read_model(file.read_bytes(), str(file)))
     promised = (manifest.inputs, manifest.outputs)
     if [sorted(names) for names in order] != [sorted(s.name for s in specs) for specs in promised]:
         raise ConfigError(f"{file}: has other inputs or outputs than the artifact: it is another network")
@@ -115,15 +116,6 @@ def model_name(artifact: Artifact) -> str:
     return str(name) or f"model-{artifact.manifest.fingerprint[:8]}"
 
 
-def border(file: Path) -> tuple[list[str], list[str]]:
-    """Returns the names of a file's inputs and outputs in its own order, which a compiler may have changed."""
-    from ai_edge_litert import schema_py_generated as schema
-
-    graph = schema.SubGraphT.InitFromObj(schema.Model.GetRootAs(file.read_bytes(), 0).Subgraphs(0))
-    names = [t.name.decode("utf-8", "replace") for t in graph.tensors]
-    return [names[i] for i in graph.inputs], [names[i] for i in graph.outputs]
-
-
 def check_tensors(
     file: Path, found: Sequence[TfliteOperator], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> None:
@@ -136,13 +128,9 @@ def check_tensors(
         if tensor.shape != spec.shape or tensor.dtype != spec.dtype:
             shown = f"{tensor.dtype} {list(tensor.shape)}, not {spec.dtype} {list(spec.shape)}"
             raise IntegrityError(f"{file}: tensor {spec.name} is {shown} as the manifest says")
-        _check_quantization(file, tensor, spec)
-
-
-def _check_quantization(file: Path, tensor: TfliteTensor, spec: TensorSpec) -> None:
-    said = spec.quantization
-    if said is not None and (tensor.scale, tensor.zero_point) != (said.scale, said.zero_point):
-        raise IntegrityError(f"{file}: tensor {spec.name} is quantised otherwise than the manifest says")
+        said = spec.quantization
+        if said is not None and (tensor.scale, tensor.zero_point) != (said.scale, said.zero_point):
+            raise IntegrityError(f"{file}: tensor {spec.name} is quantised otherwise than the manifest says")
 
 
 def arena_words(board: Board, planned: int | None, arena: int, margin: int) -> str:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from anynpu.firmware.project import cvi_linux, templates
 from anynpu.firmware.project.boards import Board, find
 from anynpu.firmware.project.carray import identifier
 from anynpu.firmware.project.model import Model, read_model
+from anynpu.schema import Json, JsonObject
 
 REPORT = "report.json"
 VECTORS = 5
@@ -31,7 +31,12 @@ class Project:
     model: Model
     answers: known.Answers
     files: Mapping[str, bytes]
-    report: Mapping[str, Any]
+    report: Mapping[str, Json]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of the model and of its known answers."""
+        return (*self.model.notes, *self.answers.notes)
 
 
 def make_project(
@@ -150,7 +155,7 @@ def _tensor_lines(model: Model) -> list[str]:
     return lines
 
 
-def _report(artifact: Artifact, board: Board, model: Model, answers: known.Answers) -> dict[str, Any]:
+def _report(artifact: Artifact, board: Board, model: Model, answers: known.Answers) -> JsonObject:
     # Nothing here names a path or a time: the same artifact gives the same tree, byte for byte.
     return {
         "schema_version": 1,

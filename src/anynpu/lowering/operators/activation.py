@@ -13,6 +13,9 @@ from anynpu.lowering.table import Node, Refused, operator
 @operator("Relu", "Sigmoid", "Tanh", "HardSwish")
 def activation(at: Lowering, node: Node) -> None:
     """RELU, LOGISTIC, TANH or HARD_SWISH; an activation behind an operator that can apply it is fused later."""
+    if at.dtypes[node.input(0)].startswith("int"):
+        _clipped(at, node, 0, None)
+        return
     function(at, node, {"Sigmoid": "LOGISTIC", "HardSwish": "HARD_SWISH"}.get(node.op, node.op.upper()))
 
 
@@ -61,16 +64,20 @@ def clip(at: Lowering, node: Node) -> None:
     low, high = (_limit(at, node, place, name) for place, name in ((1, "min"), (2, "max")))
     kinds: dict[tuple[float | None, float | None], str] = {(0.0, 6.0): "RELU6", (0.0, None): "RELU"}
     kind = kinds.get((low, high))
-    if kind:
+    if kind and not at.dtypes[node.input(0)].startswith("int"):
         function(at, node, kind)
-        return
+    else:
+        _clipped(at, node, low, high)
+
+
+def _clipped(at: Lowering, node: Node, low: float | None, high: float | None) -> None:
     axes = at.axes(node.input(0))
     tensor = at.stored(node.input(0), axes)
     shape = at.tensors[tensor].shape
     if low is not None:
-        tensor = at.emit("MAXIMUM", (tensor, at.value("low", low)), shape, stem=node.output)
+        tensor = at.emit("MAXIMUM", (tensor, at.value("low", low, tensor)), shape, stem=node.output)
     if high is not None:
-        tensor = at.emit("MINIMUM", (tensor, at.value("high", high)), shape, stem=node.output)
+        tensor = at.emit("MINIMUM", (tensor, at.value("high", high, tensor)), shape, stem=node.output)
     at.give(node.output, tensor, axes)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from anynpu.lowering.lower import Axes, Lowering, plain
 from anynpu.lowering.options import Add, Cast, Div, Gelu, Mul, Options, Sub
-from anynpu.lowering.table import Node, Refused, operator
+from anynpu.lowering.table import Node, Refused, operator, required
 
 _OPTIONS: dict[str, Options | None] = {
     "ADD": Add(), "SUB": Sub(), "MUL": Mul(), "DIV": Div(), "MAXIMUM": None, "MINIMUM": None,
@@ -37,16 +37,41 @@ def combined(at: Lowering, kind: str, names: Sequence[str], output: str) -> None
 
 @operator("Add", "Sub", "Mul", "Div")
 def binary(at: Lowering, node: Node) -> None:
-    """ADD, SUB, MUL or DIV; division by constants is multiplication by their reciprocals."""
+    """ADD, SUB, MUL or DIV; division of real numbers by constants is multiplication by their reciprocals."""
     kind, names = _KINDS[node.op], list(node.inputs)
     divisor = at.constant(names[1])
-    if kind == "DIV" and at.dtypes[names[0]].startswith("int"):
-        raise Refused("division of integers has no exact TFLite operator")
-    if kind == "DIV" and divisor is not None and np.all(divisor != 0):
+    whole = at.dtypes[names[0]].startswith("int")
+    if kind == "DIV" and not whole and divisor is not None and np.all(divisor != 0):
         at.constants[f"1/{names[1]}"] = np.asarray(1.0 / divisor.astype(np.float64), np.float32)
         at.shapes[f"1/{names[1]}"], at.dtypes[f"1/{names[1]}"] = divisor.shape, "float32"
         kind, names[1] = "MUL", f"1/{names[1]}"
     combined(at, kind, names, node.output)
+
+
+@operator("Mod")
+def remainder(at: Lowering, node: Node) -> None:
+    """FLOOR_MOD, which has the sign of the divisor; with fmod, as the dividend has it, above and below zero apart."""
+    shape = at.shape(node.output)
+    axes = common_axes(at, node.inputs, len(shape))
+    stored = tuple(shape[axis] for axis in axes)
+    dividend, divisor = (at.operand(name, axes) for name in node.inputs)
+    if not int(node.get("fmod", 0)):
+        at.give(node.output, at.emit("FLOOR_MOD", (dividend, divisor), stored, stem=node.output), axes)
+        return
+    form, array = at.tensors[divisor], at.tensors[divisor].data
+    number = np.dtype(form.dtype).type
+    if array is not None:
+        sides = [at.store(each, node.input(1)) for each in (np.abs(array), -np.abs(array))]
+    else:
+        minus = at.store(np.asarray(-1, number), "minus")
+        turned = at.emit("MUL", (divisor, minus), form.shape, Mul(), node.output)
+        sides = [at.emit(kind, (divisor, turned), form.shape, stem=node.output) for kind in ("MAXIMUM", "MINIMUM")]
+    zero, whole = at.store(np.asarray(0, number), "zero"), at.tensors[dividend].shape
+    rests = []
+    for kind, side in zip(("MAXIMUM", "MINIMUM"), sides, strict=True):
+        part = at.emit(kind, (dividend, zero), whole, stem=node.output)
+        rests.append(at.emit("FLOOR_MOD", (part, side), stored, stem=node.output))
+    at.give(node.output, at.emit("ADD", rests, stored, Add(), node.output), axes)
 
 
 @operator("Max", "Min", "Sum", "Mean")
@@ -77,14 +102,13 @@ def power(at: Lowering, node: Node) -> None:
     """MUL by itself for a square, SQRT, RSQRT or DIV for a root or reciprocal, otherwise POW."""
     exponent = at.constant(node.input(1))
     name = node.input(0)
-    if at.dtypes[name] not in ("float32", "float16", "float64"):
-        raise Refused("powers of whole numbers have no exact TFLite operator")
-    if exponent is not None:
-        at.constants[node.input(1)] = exponent = exponent.astype(np.float32)
+    whole = at.dtypes[name].startswith("int")
+    if exponent is not None and not (whole and exponent.dtype.kind == "f"):
+        at.constants[node.input(1)] = exponent = exponent.astype(np.int32 if whole else np.float32)
     elif at.dtypes[node.input(1)] != at.dtypes[name]:
         raise Refused("base and exponent have different types")
     axes = at.axes(name)
-    if exponent is None or exponent.size != 1:
+    if exponent is None or exponent.size != 1 or whole:
         shape = at.shape(node.output)
         axes = common_axes(at, node.inputs, len(shape))
         tensors = [at.operand(each, axes) for each in node.inputs]
@@ -118,7 +142,7 @@ def function(at: Lowering, node: Node, kind: str, options: Options | None = None
     at.give(node.output, at.emit(kind, (tensor,), at.tensors[tensor].shape, options, node.output), axes)
 
 
-@operator("Exp", "Log", "Sqrt", "Abs", "Sin", "Cos", "Floor", "Ceil", "Round", "Sign")
+@operator("Exp", "Log", "Sqrt", "Abs", "Sin", "Cos", "Floor", "Round", "Sign")
 def unary(at: Lowering, node: Node) -> None:
     """The TFLite operator of the same name."""
     function(at, node, node.op.upper())
@@ -130,7 +154,18 @@ def negative(at: Lowering, node: Node) -> None:
     axes = at.axes(node.input(0))
     tensor = at.stored(node.input(0), axes)
     shape = at.tensors[tensor].shape
-    at.give(node.output, at.emit("MUL", (tensor, at.value("minus", -1.0)), shape, Mul(), node.output), axes)
+    at.give(node.output, at.emit("MUL", (tensor, at.value("minus", -1, tensor)), shape, Mul(), node.output), axes)
+
+
+@operator("Ceil")
+def ceiling(at: Lowering, node: Node) -> None:
+    """FLOOR of the negative, negative: LiteRT's reference kernels lack CEIL."""
+    axes = at.axes(node.input(0))
+    tensor = at.stored(node.input(0), axes)
+    shape, minus = at.tensors[tensor].shape, at.value("minus", -1.0)
+    turned = at.emit("MUL", (tensor, minus), shape, Mul(), node.output)
+    below = at.emit("FLOOR", (turned,), shape, stem=node.output)
+    at.give(node.output, at.emit("MUL", (below, minus), shape, Mul(), node.output), axes)
 
 
 @operator("Reciprocal")
@@ -198,6 +233,8 @@ def inverse_hyperbolics(at: Lowering, node: Node) -> None:
 def identity(at: Lowering, node: Node) -> None:
     """Nothing: the result is the input."""
     name = node.input(0)
+    if node.op == "Dropout" and node.input(2) and np.any(required(at.constant(node.input(2)), "training_mode")):
+        raise Refused("in training mode it leaves out elements by chance")
     if at.constant(name) is not None:
         at.constants[node.output] = at.constants[name]
     else:
@@ -216,7 +253,7 @@ def cast(at: Lowering, node: Node) -> None:
     tensor = at.stored(name, axes)
     have = at.tensors[tensor].dtype
     wanted = at.dtypes[node.output]
-    wanted = "float32" if wanted.startswith("float") else "int32" if wanted in ("int64", "int32") else wanted
+    wanted = "float32" if wanted in ("float16", "float64") else "int32" if wanted in ("int64", "int32") else wanted
     if have == wanted:
         at.views[node.output] = at.views[name]
         return

@@ -218,7 +218,7 @@ def _padded(at: Lowering, tensor: str, begin: list[int], end: list[int], mode: s
     if value == 0.0:
         return at.emit("PAD", (tensor, pads), shape, stem=stem)
     value = max(min(value, 1e30), -1e30)
-    return at.emit("PADV2", (tensor, pads, at.value("value", value)), shape, stem=stem)
+    return at.emit("PADV2", (tensor, pads, at.value("value", value, tensor)), shape, stem=stem)
 
 
 def _repeated(at: Lowering, tensor: str, begin: list[int], end: list[int], mode: str, stem: str) -> str:

@@ -6,6 +6,7 @@ import math
 
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import Lowering
+from anynpu.lowering.operators.movement import sliced
 from anynpu.lowering.options import ArgMax, ArgMin, Mul, Reducer
 from anynpu.lowering.table import Node, Refused, operator, required
 
@@ -46,7 +47,9 @@ def _parts(length: int) -> list[int]:
 
 
 def summed(at: Lowering, tensor: str, places: list[int], stem: str) -> str:
-    """Returns the sum over stored axes as the mean times their size: LiteRT's integer SUM does not rescale."""
+    """Returns the sum over stored axes as the mean times their size: LiteRT's SUM of quantised values rescales none."""
+    if at.tensors[tensor].dtype == "int32":
+        return reduced(at, "SUM", tensor, places, stem)
     mean = reduced(at, "MEAN", tensor, places, stem)
     count = math.prod(at.tensors[tensor].shape[place] for place in places)
     return at.emit("MUL", (mean, at.value("count", count)), at.tensors[mean].shape, Mul(), stem)
@@ -60,8 +63,40 @@ def reduced_axes(at: Lowering, node: Node) -> list[int]:
     elif node.input(1):
         axes = [int(axis) for axis in required(at.constant(node.input(1)), "the axes").reshape(-1)]
     else:
-        axes = [] if int(node.get("noop_with_empty_axes", 0)) else list(range(rank))
+        axes = []
+    if not axes and not int(node.get("noop_with_empty_axes", 0)):
+        axes = list(range(rank))
     return sorted({axis % rank for axis in axes})
+
+
+def multiplied(at: Lowering, tensor: str, place: int, stem: str) -> str:
+    """Returns the product along a stored axis, which stays with size one: halves by each other, until one is left."""
+    odd: list[str] = []
+    while (size := at.tensors[tensor].shape[place]) > 1:
+        half = size // 2
+
+        def part(start: int, length: int, whole: str = tensor) -> str:
+            shape = [length if number == place else n for number, n in enumerate(at.tensors[whole].shape)]
+            return sliced(at, whole, [start if number == place else 0 for number in range(len(shape))], shape, stem)
+
+        if size % 2:
+            odd.append(part(2 * half, 1))
+        halves = part(0, half), part(half, half)
+        tensor = at.emit("MUL", halves, at.tensors[halves[0]].shape, Mul(), stem)
+    for each in odd:
+        tensor = at.emit("MUL", (tensor, each), at.tensors[each].shape, Mul(), stem)
+    return tensor
+
+
+@operator("ReduceProd")
+def product(at: Lowering, node: Node) -> None:
+    """MUL of halves along each axis, which every runtime has in integers: TFLite-Micro and Ethos-U lack REDUCE_PROD."""
+    name = node.input(0)
+    axes, over = at.axes(name), reduced_axes(at, node)
+    tensor = at.stored(name, axes)
+    for axis in over:
+        tensor = multiplied(at, tensor, axes.index(axis), node.output)
+    give_reduced(at, node.output, tensor, axes, over, bool(node.get("keepdims", 1)))
 
 
 @operator("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSumSquare")

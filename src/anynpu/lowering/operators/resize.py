@@ -16,6 +16,9 @@ from anynpu.lowering.table import Node, Refused, operator, required
 @operator("Resize", "Upsample")
 def resize(at: Lowering, node: Node) -> None:
     """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR where TFLite samples as ONNX does, otherwise FULLY_CONNECTED."""
+    place = 2 if node.op == "Resize" and len(node.inputs) > 2 else 1
+    if node.input(place) and not node.input(3):
+        required(at.constant(node.input(place)), "the scale")  # the sizes do not say it: their ratio is rounded
     try:
         _by_sampling(at, node)
     except Refused:

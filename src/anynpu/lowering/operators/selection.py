@@ -21,6 +21,12 @@ def gather(at: Lowering, node: Node) -> None:
     rank = at.rank(data)
     axis = int(node.get("axis", 0)) % rank
     chosen = at.constant(numbers)
+    if _reads_one_number(at, node):
+        return
+    table = at.constant(data)
+    if chosen is not None and table is not None and node.output not in at.results:
+        at.constants[node.output] = np.take(table, chosen, axis)
+        return
     if chosen is None:
         inputs = (at.stored(data, plain(rank)), at.stored(numbers, plain(at.rank(numbers))))
         dtype = at.tensors[inputs[0]].dtype
@@ -39,6 +45,15 @@ def gather(at: Lowering, node: Node) -> None:
     else:
         tensor = at.emit("GATHER", (tensor, at.store(int32(flat), numbers)), shape, Gather(place), node.output)
     _give_chosen(at, node, tensor, axes, axis, chosen.ndim)
+
+
+def _reads_one_number(at: Lowering, node: Node) -> bool:
+    """Gives a constant where a table holds one number everywhere, as the stored types of a model's tokens do."""
+    table = at.constant(node.input(0))
+    if table is None or not table.size or np.any(table != table.flat[0]) or node.output in at.results:
+        return False
+    at.constants[node.output] = np.full(at.shape(node.output), table.flat[0], table.dtype)
+    return True
 
 
 def _give_chosen(at: Lowering, node: Node, tensor: str, axes: tuple[int, ...], axis: int, rank: int) -> None:
@@ -77,6 +92,8 @@ def _numbered(at: Lowering, name: str) -> Array:
 def gather_elements(at: Lowering, node: Node) -> None:
     """GATHER from the flat tensor; GatherND where the numbers are constant."""
     data = node.input(0)
+    if _reads_one_number(at, node):
+        return
     if node.op == "GatherElements" and at.constant(node.input(1)) is None:
         _gather_computed(at, node)
         return
@@ -160,7 +177,7 @@ def top_k(at: Lowering, node: Node) -> None:
     axes = (*(each for each in range(at.rank(name)) if each != axis), axis)
     tensor = at.stored(name, axes)
     smallest = not int(node.get("largest", 1))
-    minus = at.value("minus", -1.0)
+    minus = at.value("minus", -1, tensor)
     if smallest:
         tensor = at.emit("MUL", (tensor, minus), at.tensors[tensor].shape, Mul(), name)
     shape = (*at.tensors[tensor].shape[:-1], count)
@@ -172,6 +189,13 @@ def top_k(at: Lowering, node: Node) -> None:
     at.give(node.outputs[1], numbers, axes)
 
 
+@operator("EyeLike")
+def eye(at: Lowering, node: Node) -> None:
+    """A constant: nothing but the shape of the input counts."""
+    rows, columns = at.shape(node.input(0))
+    at.constants[node.output] = np.eye(rows, columns, int(node.get("k", 0)), at.dtypes[node.output])
+
+
 @operator("Trilu")
 def trilu(at: Lowering, node: Node) -> None:
     """MUL by a mask of zeros and ones."""
@@ -180,7 +204,8 @@ def trilu(at: Lowering, node: Node) -> None:
     ones = np.ones(shape[-2:], np.float32)
     mask = np.triu(ones, k) if int(node.get("upper", 1)) else np.tril(ones, k)
     tensor = at.stored(node.input(0), plain(len(shape)))
-    result = at.emit("MUL", (tensor, at.store(mask, f"{node.output}/mask")), shape, Mul(), node.output)
+    stored = at.store(mask.astype(at.tensors[tensor].dtype), f"{node.output}/mask")
+    result = at.emit("MUL", (tensor, stored), shape, Mul(), node.output)
     at.give(node.output, result)
 
 

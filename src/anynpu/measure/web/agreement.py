@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anynpu.measure.inference import paired_bootstrap
+from anynpu.measure.significance import paired_bootstrap
 from anynpu.measure.web.checks import row_cosines
 from anynpu.records.compare import Agreement
 from anynpu.tensors import Array

@@ -164,7 +164,7 @@ def first_request(target: Target, timeout_s: float) -> tuple[Samples, Checked]:
         raise DeviceError(f"{target.address}: redirects to {to} (HTTP {status})", "POST", status, hint=f"name {to}")
     causes = {
         TIMED_OUT: f"no answer in {timeout_s:g} s; --timeout waits longer",
-        NOT_HTTP: "something else than an HTTP server listens there",
+        NOT_HTTP: "what listens there is not an HTTP server",
     }
     shown = f"HTTP {outcome}" if status is not None else outcome
     raise DeviceError(

@@ -11,9 +11,9 @@ import numpy as np
 
 from anynpu.errors import AnyNpuError, DeviceError
 from anynpu.measure.compare import Measured, Rules, judge_latency, overall, record_of, verdict_of
-from anynpu.measure.inference import holm
 from anynpu.measure.launch import order_of
 from anynpu.measure.load import Settings, WarmUp
+from anynpu.measure.significance import holm
 from anynpu.measure.web.agreement import agreement
 from anynpu.measure.web.bench import WebBench
 from anynpu.measure.web.checks import check

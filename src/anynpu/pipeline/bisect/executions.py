@@ -155,7 +155,9 @@ class Compiled:
         manifest = cut_file(self.file, self.places, part, rows[0], room)
         model = seal(room, manifest, Step("cut"), Made(now(), 0.0))
         data = self._data(model, part, calibration, folder / "data")
-        made = self._compiled(model, data)
+        request = Request(ModelSource(str(model.main)), (self.chip,))
+        steps = Steps(request, self.store, Silent())
+        made = steps.compile(self.chip, self._link, model, data, self._platform)
         kept = folder / "artifact"
         shutil.copytree(made.path, kept)
         return Ran(self._answers(made, model, part, rows), model.main, kept)
@@ -167,11 +169,6 @@ class Compiled:
         details = {"random": False, "samples": len(calibration), "held_out": False, "sample_digests": []}
         manifest = Manifest("dataset", FILE, model.manifest.inputs, details=details)
         return seal(folder, manifest, Step("data"), Made(now(), 0.0))
-
-    def _compiled(self, model: Artifact, data: Artifact) -> Artifact:
-        request = Request(ModelSource(str(model.main)), (self.chip,))
-        steps = Steps(request, self.store, Silent())
-        return steps.compile(self.chip, self._link, model, data, self._platform)
 
     def _answers(self, artifact: Artifact, before: Artifact, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
         like = by_name((*before.manifest.inputs, *before.manifest.outputs))

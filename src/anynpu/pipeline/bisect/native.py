@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anynpu.artifact import Artifact
 from anynpu.runtime.int8_sums import host
 from anynpu.runtime.ort import OrtSession
@@ -17,8 +15,7 @@ class Native(OrtSession):
 
     def __init__(self, artifact: Artifact) -> None:
         super().__init__(artifact)
-        others: dict[str, Any] = self.other_kernels()
-        self._session = others.get(self.kernels, self._session)
+        self._session = self.other_kernels().get(self.kernels, self._session)
         self.what = f"{type(self).what} ({host()})"
 
 

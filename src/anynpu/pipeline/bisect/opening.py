@@ -16,6 +16,7 @@ from anynpu.pipeline.bisect.executions import Compiled, Direct
 from anynpu.pipeline.bisect.files import ModelFile
 from anynpu.pipeline.bisect.onnx_file import OnnxFile
 from anynpu.pipeline.bisect.tflite_file import TfliteFile
+from anynpu.pipeline.output import FAILED
 from anynpu.quantize.tflite_given import GIVEN, given_format
 from anynpu.records.parts import REPORT
 from anynpu.runtime.base import choose, sessions_for
@@ -67,7 +68,10 @@ def _kept_hint(path: Path) -> str:
     """Returns why a chip has no folder in the output of a build that was made for it."""
     if not (path.parent / REPORT).is_file():
         return ""
-    return f"the build kept nothing for {path.name}; --min-sqnr -300 keeps a result that fails the accuracy gate"
+    failed = path.parent / FAILED / path.name
+    if failed.is_dir():
+        return f"it missed the accuracy gate and lies at {failed}"
+    return f"the build kept nothing for {path.name}; --keep-failed keeps a result that misses the accuracy gate"
 
 
 def execution(side: Named, device: str | None, store: Store) -> Direct | Compiled:

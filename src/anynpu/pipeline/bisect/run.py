@@ -145,13 +145,12 @@ class Bench:
         return worst_of(a.outputs[0], b.outputs[0])
 
 
-def bisect(asked: dict[str, Any]) -> object:
-    """Returns the record of a bisection as JSON, and writes its bundle (runs in a child process)."""
-    request: Asked = schema.from_dict(Asked, asked, "bisect")
+def bisect(asked: Asked) -> BisectRecord:
+    """Returns the record of a bisection, and writes its bundle (runs in a child process)."""
     with tempfile.TemporaryDirectory(prefix="anynpu-bisect-") as folder:
-        bench, record = _opened(request, Path(folder))
+        bench, record = _opened(asked, Path(folder))
         if record.agree:
-            return schema.to_dict(schema.with_seal(record))
+            return schema.with_seal(record)
         _require_inputs(bench)
         bench.record()
         found = find(bench.graph, _as_difference(record.whole), bench.attempt, bench.pairs())
@@ -161,9 +160,9 @@ def bisect(asked: dict[str, Any]) -> object:
                 hint="; ".join(bench.notes),
             )
         record = schema.with_seal(_concluded(bench, record, found))
-        if request.out:
-            write_bundle(Path(request.out), record, found.part, bench)
-        return schema.to_dict(record)
+        if asked.out:
+            write_bundle(Path(asked.out), record, found.part, bench)
+        return record
 
 
 def _opened(request: Asked, scratch: Path) -> tuple[Bench, BisectRecord]:

@@ -16,7 +16,7 @@ from anynpu.lowering.graph import pruned
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.write import to_bytes
 from anynpu.pipeline.bisect.files import Fed, Place
-from anynpu.quantize.tflite_file import read_specs
+from anynpu.runtime.tflite_file import read_specs
 from anynpu.targets.tflite import EQUALIZATION
 from anynpu.targets.tflite_outline import CONVERSIONS, outline, through_padding
 

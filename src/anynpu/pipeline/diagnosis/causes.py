@@ -190,6 +190,16 @@ def range_before_activation(case: Case) -> Iterator[Cause]:
             )
 
 
+def before_activations(case: Case) -> dict[str, tuple[str, ...]]:
+    """Returns the 8-bit tensors before activations, by the tensor behind where their error is judged."""
+    found: dict[str, tuple[str, ...]] = {}
+    for figures in case.figures.values():
+        end = _behind(case, figures.name) if figures.followed is not None and figures.bits == 8 else None
+        if end is not None:
+            found[end.name] = (*found.get(end.name, ()), figures.name)
+    return found
+
+
 def _behind(case: Case, name: str) -> Figures | None:
     """Returns the figures of the first tensors behind one that have an error of their own."""
     waiting, seen = [name], set[str]()

@@ -61,7 +61,7 @@ def _cut_tflite(artifact: Artifact, names: Collection[str]) -> Run:
     from anynpu.lowering.graph import Graph
     from anynpu.lowering.read import from_bytes
     from anynpu.lowering.write import to_bytes
-    from anynpu.quantize.tflite import runner
+    from anynpu.quantize.tflite_passes import runner
 
     source = from_bytes(artifact.main.read_bytes(), artifact.main.name)
     used = {name for operator in source.operators for name in operator.inputs}

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.layers import Match
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.verify import REFERENCES, compared, run_all
-from anynpu.pipeline.diagnosis.causes import BAD_DB, Case, causes_of
+from anynpu.pipeline.diagnosis.causes import BAD_DB, Case, before_activations, causes_of
 from anynpu.pipeline.diagnosis.cut import cut_model
 from anynpu.pipeline.diagnosis.figures import Figures, empty_figures
 from anynpu.pipeline.layers import onnx_view, tflite_view
@@ -39,8 +38,8 @@ _ALIKE, _APART = 0.99, 0.9
 """Vectors with a mean cosine above the first are all alike, below the second they differ."""
 
 
-def diagnose(candidate: str, reference: str, floating: str, data: str, calibration_samples: int = 0) -> dict[str, Any]:
-    """Returns the diagnosis of an artifact as JSON data (runs in a child process)."""
+def diagnose(candidate: str, reference: str, floating: str, data: str, calibration_samples: int = 0) -> Diagnosis:
+    """Returns the diagnosis of an artifact (runs in a child process)."""
     from anynpu.tool import report_progress
 
     subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
@@ -53,19 +52,22 @@ def diagnose(candidate: str, reference: str, floating: str, data: str, calibrati
     outputs = compared(expected, got, truth)
     worst = min(outputs, key=lambda name: outputs[name].sqnr_db)
     notes: list[str] = []
-    causes = [*_of_outputs(expected, got)]
+    causes = [*_of_outputs(*(_by_sample(each, len(samples)) for each in (expected, got)))]
     case, taken = _inner_case(subject, truth, twin, samples, calibration_samples, notes, report_progress)
     sick = outputs[worst].sqnr_db < BAD_DB or bool(outputs[worst].lost)
     found = causes_of(case)
     causes += found if sick else [cause for cause in found if cause.cause == "dead rectifier"]
     causes += _of_kernels(session, samples, expected, outputs[worst].sqnr_db, truth)
-    tensors = tuple(_loss(case.figures[n]) for n in _in_order(case) if case.figures[n].followed is None)
+    before = before_activations(case)
+    tensors = tuple(
+        _loss(case.figures[n], taken, before.get(n, ())) for n in _in_order(case) if case.figures[n].followed is None
+    )
     first = next((loss.tensor for loss in tensors if loss.sqnr_db < BAD_DB), "") if sick else ""
     if sick and not causes and tensors:
         most = sorted(tensors, key=lambda loss: loss.made_db)[:3]
         named = ", ".join(f"{loss.tensor} ({loss.made_db:.1f} dB)" for loss in most)
         notes.append(f"no single cause: the errors of many tensors add up; the largest are made at {named}")
-    result = Diagnosis(
+    return Diagnosis(
         worst_output=worst,
         sqnr_db=round(outputs[worst].sqnr_db, 3),
         samples=taken,
@@ -75,8 +77,6 @@ def diagnose(candidate: str, reference: str, floating: str, data: str, calibrati
         tensors=tensors,
         notes=tuple(notes),
     )
-    record: dict[str, Any] = schema.to_dict(result, whole=True)
-    return record
 
 
 def _inner_case(
@@ -180,7 +180,7 @@ def _in_order(case: Case) -> list[str]:
     return [*(name for name in case.figures if name not in {*made}), *made]
 
 
-def _loss(figures: Figures) -> TensorLoss:
+def _loss(figures: Figures, samples: int, before: tuple[str, ...]) -> TensorLoss:
     return TensorLoss(
         tensor=figures.name,
         operator=figures.operator,
@@ -190,6 +190,9 @@ def _loss(figures: Figures) -> TensorLoss:
         low=float(f"{figures.low:.6g}"),
         high=float(f"{figures.high:.6g}"),
         step=None if figures.step is None else float(f"{figures.step:.6g}"),
+        stored=figures.stored.dtype,
+        elements=figures.count // max(samples, 1),
+        before=before,
     )
 
 
@@ -223,6 +226,14 @@ def _of_outputs(expected: Mapping[str, Array], got: Mapping[str, Array]) -> list
     return found
 
 
+def _by_sample(outputs: Mapping[str, Array], count: int) -> dict[str, Array]:
+    """Returns outputs with one row for each sample, of whatever they have for it."""
+    return {
+        name: values if len(values) == count else values.reshape(count, -1, *values.shape[1:])
+        for name, values in outputs.items()
+    }
+
+
 def _mean_cosine(values: Array) -> float:
     """Returns the mean cosine of the vectors of two different samples."""
     rows = np.asarray(values.reshape(len(values), -1), np.float64)
@@ -243,7 +254,8 @@ def _of_kernels(
     names = [spec.name for spec in session.outputs]
     rows = [run_named(plain, names, sample) for sample in few]
     real = {s.name: np.concatenate([s.to_real(row[s.name]) for row in rows]) for s in session.outputs}
-    wanted = {name: values[: len(few)] for name, values in expected.items()}
+    # An output may have several rows for each sample, as the state of a recurrent net has.
+    wanted = {name: values[: len(real[name])] for name, values in expected.items()}
     exact_db = min(f.sqnr_db for f in compare_outputs(wanted, real).values())
     if exact_db < sqnr_db + _SATURATED_DB:
         return []

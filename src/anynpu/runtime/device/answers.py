@@ -96,7 +96,7 @@ def hex_bytes(text: str, call: str, expected: int) -> bytes:
     try:
         data = binascii.unhexlify(text)
     except (binascii.Error, ValueError):
-        raise DeviceError(f"the answer to '{call}' is no hexadecimal text", call=call, cause=NOISE) from None
+        raise DeviceError(f"the answer to '{call}' is not hexadecimal text", call=call, cause=NOISE) from None
     if len(data) != expected:
         raise DeviceError(
             f"the answer to '{call}' has {len(data)} bytes, {expected} were expected",

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from anynpu.elf import ALLOCATED, MAGIC, NO_BITS, WRITABLE, read_elf
 from anynpu.errors import IntegrityError
-
-ALLOCATED, WRITABLE, NO_BITS = 0x2, 0x1, 8
-MOST_SECTIONS = 0xFF00
+from anynpu.schema import JsonObject
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class Footprint:
             found[section.name] = Section(section.name, flash, ram)
         return Footprint(tuple(sorted(found.values(), key=lambda s: (-s.flash_bytes, -s.ram_bytes, s.name))))
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """Returns the sections and their sums as plain data."""
         return {
             "flash_bytes": self.flash_bytes,
@@ -57,32 +54,15 @@ class Footprint:
 def is_elf(path: Path) -> bool:
     """Returns whether a file is an ELF file; programs of macOS and Windows are not."""
     with path.open("rb") as stream:
-        return stream.read(4) == b"\x7fELF"
+        return stream.read(4) == MAGIC
 
 
 def footprint(path: Path) -> Footprint:
     """Returns what the ELF file `path` occupies on the chip."""
-    data = path.read_bytes()
     try:
-        return Footprint(_sections(data))
-    except (struct.error, ValueError, UnicodeDecodeError) as error:
-        raise IntegrityError(f"{path}: not a whole ELF file ({error})") from error
-
-
-def _sections(data: bytes) -> tuple[Section, ...]:
-    if data[:4] != b"\x7fELF" or data[4:5] not in (b"\1", b"\2"):
-        raise ValueError("no ELF header")
-    wide, order = data[4] == 2, ">" if data[5] == 2 else "<"
-    start = struct.unpack_from(order + ("Q" if wide else "I"), data, 40 if wide else 32)[0]
-    size, count, names = struct.unpack_from(order + "HHH", data, 58 if wide else 46)
-    if count > MOST_SECTIONS or names >= count:
-        raise ValueError(f"{count} sections")
-    layout = order + ("IIQQQQ" if wide else "IIIIII")  # name, type, flags, address, offset, size
-    headers = [struct.unpack_from(layout, data, start + index * size) for index in range(count)]
-    table = headers[names][4]
-    found = []
-    for name_at, kind, flags, _, _, length in headers:
-        if flags & ALLOCATED and length:
-            name = data[table + name_at : data.index(b"\0", table + name_at)].decode("utf-8")
-            found.append(Section(name, 0 if kind == NO_BITS else length, length if flags & WRITABLE else 0))
-    return tuple(found)
+        sections = [s for s in read_elf(path.read_bytes()).sections if s.flags & ALLOCATED and s.size]
+    except IntegrityError as error:
+        raise IntegrityError(f"{path}: {error.message}") from error
+    return Footprint(
+        tuple(Section(s.name, s.size * (s.kind != NO_BITS), s.size * bool(s.flags & WRITABLE)) for s in sections)
+    )

@@ -12,6 +12,7 @@ import numpy as np
 
 from anynpu.runtime.ethos_u.layers import read_layers
 from anynpu.runtime.ethos_u.stream import Operation
+from anynpu.runtime.tflite_file import read_model
 from anynpu.tensors import Array
 
 
@@ -50,10 +51,9 @@ def first_difference(twin: Any, origins: Path, source: bytes, inputs: Sequence[A
 
 def _outputs(source: bytes, inputs: Sequence[Array]) -> list[tuple[str, Array]]:
     """Returns name and values of the first output of every operator of a TFLite file, as TFLite-Micro computes them."""
-    from ai_edge_litert import schema_py_generated as schema
     from tflite_micro import runtime
 
-    graph = schema.ModelT.InitFromObj(schema.Model.GetRootAs(source, 0)).subgraphs[0]
+    graph = read_model(source).subgraphs[0]
     interpreter = runtime.Interpreter.from_bytes(
         source,
         arena_size=max(64 << 20, 4 * len(source)),

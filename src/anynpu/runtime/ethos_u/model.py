@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.errors import IntegrityError
+from anynpu.runtime import tflite_file
 from anynpu.runtime.ethos_u.stream import Stream, read_stream
 from anynpu.tensors import Array
 
@@ -96,13 +96,9 @@ def read_model(path: Path) -> Model:
     """Returns what is in a Vela file; a damaged one raises."""
     from ai_edge_litert import schema_py_generated as schema
 
-    raw = path.read_bytes()
-    if raw[4:8] != b"TFL3":
-        raise IntegrityError(f"{path}: is not a TFLite file", "its bytes 4 to 7 should read TFL3")
-    try:
-        return _model(schema, schema.ModelT.InitFromObj(schema.Model.GetRootAs(raw, 0)))
-    except (struct.error, IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError, MemoryError) as e:
-        raise IntegrityError(f"{path}: is a damaged TFLite file ({type(e).__name__}: {e})") from None
+    model = tflite_file.read_model(path.read_bytes(), str(path))
+    with tflite_file.damage_reported(str(path)):
+        return _model(schema, model)
 
 
 def _initial(schema: Any, tensor: Any) -> int:
@@ -163,7 +159,7 @@ def _offsets(model: Any) -> Sequence[int]:
     """Returns where each tensor of the main graph lies in the arena."""
     for entry in model.metadata or ():
         if entry.name == ALLOCATION:
-            words = np.frombuffer(model.buffers[entry.buffer].data.tobytes(), np.int32)
+            words = np.frombuffer(bytes(model.buffers[entry.buffer].data), np.int32)
             return [int(offset) for offset in words[3 : 3 + int(words[2])]]
     raise IntegrityError("the file does not say where its tensors lie: it has no OfflineMemoryAllocation")
 
@@ -185,8 +181,6 @@ def _npu_call(op: Any, tensors: tuple[Tensor, ...]) -> NpuCall:
 
 def _cpu_call(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> CpuCall:
     """Returns an operator as a model that has nothing else."""
-    import flatbuffers
-
     graph = model.subgraphs[0]
     given = [i for i in _numbers(op.inputs) if i >= 0 and tensors[i].constant is None]
     outputs, inner = _numbers(op.outputs), _numbers(op.intermediates)
@@ -216,6 +210,4 @@ def _cpu_call(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> 
     unique = list(dict.fromkeys(given))
     sub.inputs, sub.outputs = [place[i] for i in unique], [place[i] for i in outputs]
     single.subgraphs = [sub]
-    builder = flatbuffers.Builder(1024)
-    builder.Finish(single.Pack(builder), b"TFL3")
-    return CpuCall(tensors[outputs[0]].name, bytes(builder.Output()), tuple(unique), outputs)
+    return CpuCall(tensors[outputs[0]].name, tflite_file.pack_model(single), tuple(unique), outputs)

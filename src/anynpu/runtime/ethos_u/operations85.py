@@ -172,9 +172,10 @@ class Machine85(Machine):
             second = feature_map(op, "IFM2", 2)
             matrix = self._read(op, memories, second, (1, depth, ifm_depth))
             (_, _, seen), *_ = taps(values, kernel, size)
-            total = np.einsum(
-                "nhwc,noc->nhwo", seen.astype(np.int64), np.broadcast_to(matrix[:, 0], (len(seen), depth, ifm_depth))
-            )
+            # Either side may be stored, and is then the same for every sample.
+            samples = max(len(seen), len(matrix))
+            left, right = (np.broadcast_to(each, (samples, *each.shape[1:])) for each in (seen, matrix[:, 0]))
+            total = np.einsum("nhwc,noc->nhwo", left.astype(np.int64), right)
             self._output(op, memories, self._accumulated(op, memories, total), None)
             return
         filters = self._filters_of(op, memories, KernelDepths(kernel, ifm_depth, depth, depthwise), ifm)

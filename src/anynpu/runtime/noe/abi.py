@@ -23,13 +23,6 @@ class TensorKind(IntEnum):
     OUTPUT = 1
 
 
-class JobState(IntEnum):
-    NO_STATUS = 0
-    DONE = 1
-    EXCEPTION = 2
-    COREDUMP = 3
-
-
 class Qos(IntEnum):
     SLOW = 0
     HIGH = 1

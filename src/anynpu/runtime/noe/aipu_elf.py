@@ -9,19 +9,16 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from anynpu.elf import CURRENT, EMPTY, EXECUTABLE, NO_BITS, read_elf, text_at
 from anynpu.errors import IntegrityError
 
 MACHINE = 0x29A
 ZHOUYI_V3 = 5
 NOTES = ".note.aipu"
-NOBITS, NULL_SECTION = 8, 0
 INPUT, OUTPUT = 0, 1
 PAGE = 4096
 """The library may read beyond the weights up to the end of a page, and compilers round sizes up."""
 MOST_SECTIONS, MOST_NOTES, MOST_BUFFERS, MOST_TENSORS = 4096, 4096, 1 << 18, 256
-_HEADER = struct.Struct("<16sHHIIIIIHHHHHH")
-_SECTION = struct.Struct("<10I")
-_PROGRAM = struct.Struct("<8I")
 _WORDS3, _WORDS4 = struct.Struct("<3I"), struct.Struct("<4I")
 _TENSOR = struct.Struct("<5Ifi5I")
 _SUBGRAPH = struct.Struct("<14Ii")
@@ -94,49 +91,26 @@ def read_program(data: memoryview) -> Program:
 
 
 def _sections(data: memoryview) -> tuple[Section, ...]:
-    if len(data) < _HEADER.size or bytes(data[:4]) != b"\x7fELF":
-        raise IntegrityError("its program is no ELF file")
-    ident, kind, machine, version, _, phoff, shoff, _, _, phsize, phnum, shsize, shnum, names = _HEADER.unpack_from(
-        data
-    )
-    if ident[4:7] != b"\x01\x01\x01" or kind != 2 or version != 1:
-        raise IntegrityError("its program is no 32-bit little-endian executable ELF file")
-    if machine != MACHINE:
-        raise IntegrityError(f"its program is for machine {machine:#x}, not for a Zhouyi NPU ({MACHINE:#x})")
-    if phnum:
-        _check_segments(data, phoff, phsize, phnum)
-    if shsize != _SECTION.size or not 0 < shnum <= MOST_SECTIONS or shoff + shnum * shsize > len(data):
+    try:
+        elf = read_elf(data)
+    except IntegrityError as error:
+        raise IntegrityError(f"its program is {error.message}") from None
+    if (elf.bits, elf.order, elf.kind, elf.versions) != (32, "<", EXECUTABLE, CURRENT):
+        raise IntegrityError("its program is not a 32-bit little-endian executable ELF file")
+    if elf.machine != MACHINE:
+        raise IntegrityError(f"its program is for machine {elf.machine:#x}, not for a Zhouyi NPU ({MACHINE:#x})")
+    if not 0 < len(elf.sections) <= MOST_SECTIONS:
         raise IntegrityError("the list of sections of its program is damaged or cut short")
-    rows = [_SECTION.unpack_from(data, shoff + i * shsize) for i in range(shnum)]
-    for _, type, _, _, offset, size, *_ in rows:
-        if type not in (NOBITS, NULL_SECTION) and offset + size > len(data):
-            raise IntegrityError("a section of its program leads out of the file: damaged or cut short")
-    if names >= shnum or rows[names][1] in (NOBITS, NULL_SECTION):
-        raise IntegrityError("the names of the sections of its program are missing")
-    table = data[rows[names][4] : rows[names][4] + rows[names][5]]
     return tuple(
-        Section(_name(table, row[0]), row[4], 0 if row[1] == NOBITS else row[5])
-        for row in rows
-        if row[1] != NULL_SECTION
+        Section(_sound(s.name), s.offset, 0 if s.kind == NO_BITS else s.size) for s in elf.sections if s.kind != EMPTY
     )
 
 
-def _check_segments(data: memoryview, offset: int, size: int, count: int) -> None:
-    if size != _PROGRAM.size or offset + count * size > len(data):
-        raise IntegrityError("the list of segments of its program is damaged or cut short")
-    for i in range(count):
-        _, at, _, _, length, *_ = _PROGRAM.unpack_from(data, offset + i * size)
-        if at + length > len(data):
-            raise IntegrityError("a segment of its program leads out of the file: damaged or cut short")
-
-
-def _name(table: memoryview, at: int) -> str:
-    """Returns the zero-terminated name at an offset of a table of names."""
-    start = bytes(table[at : at + 64])
-    name, end, _ = start.partition(b"\0")
-    if not end or not name.isascii() or not (text := name.decode()).isprintable():
+def _sound(name: str) -> str:
+    """Returns the name of a section or note if it is plain text of at most 63 characters, as the library wants."""
+    if len(name) > 63 or not name.isascii() or not name.isprintable():
         raise IntegrityError("a section of its program has no valid name")
-    return text
+    return name
 
 
 def _notes(data: memoryview, section: Section) -> tuple[Section, ...]:
@@ -148,7 +122,7 @@ def _notes(data: memoryview, section: Section) -> tuple[Section, ...]:
         start = at + 12 + _padded(name_size)
         if not 0 < name_size <= 64 or start + size > end or len(found) >= MOST_NOTES:
             raise IntegrityError("a note of its program is damaged or cut short")
-        found.append(Section(_name(data[at + 12 : at + 12 + name_size], 0), start, size))
+        found.append(Section(_sound(text_at(bytes(data[at + 12 : at + 12 + name_size]), 0)), start, size))
         at = start + _padded(size)
     return tuple(found)
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from anynpu.elf import MAGIC
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.runtime.noe import flat
 from anynpu.runtime.noe.aipu_elf import BorderTensor, Program, Section, read_program
@@ -103,13 +104,13 @@ class Cix:
     file_size: int
     elf: memoryview = field(repr=False)
     warnings: tuple[str, ...] = ()
-    """Where the container says other than the program, which is what the library runs."""
+    """Where the container contradicts the program, which is what the library runs."""
 
 
 def read_cix(source: Path | bytes, strict: bool | None = None) -> Cix:
     """Returns what a .cix file, or its bytes, says; IntegrityError says in one sentence why it is not one.
 
-    With `strict`, or ANYNPU_NOE_STRICT=1, a container that says other than its program is an error too.
+    With `strict`, or ANYNPU_NOE_STRICT=1, a container that contradicts its program is an error too.
     """
     place = "the model" if isinstance(source, bytes) else str(source)
     try:
@@ -125,7 +126,7 @@ def _load(path: Path) -> bytes:
     try:
         state = path.stat()
         if not stat.S_ISREG(state.st_mode):
-            raise ConfigError(f"{path}: is no file", "name a .cix file")
+            raise ConfigError(f"{path}: is not a file", "name a .cix file")
         if state.st_size > LARGEST_FILE:
             raise IntegrityError(f"{state.st_size} bytes are more than a .cix file can have")
         return path.read_bytes()
@@ -169,7 +170,7 @@ def _check_kind(data: memoryview) -> None:
             "is a git-lfs pointer of a few lines, not the model itself",
             "run `git lfs install` and `git lfs pull` in its folder, or download the file itself",
         )
-    if start.startswith(b"\x7fELF"):
+    if start.startswith(MAGIC):
         raise IntegrityError("is a bare ELF file; a .cix file wraps one", "name the .cix file that the compiler wrote")
     if len(data) > 64 and not any(data[:64]):
         raise IntegrityError("begins with zeros: its download or copy was not finished", "fetch it again")

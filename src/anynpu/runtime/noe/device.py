@@ -16,12 +16,11 @@ from typing import Any, NamedTuple
 
 from anynpu.errors import ConfigError, DeviceError
 from anynpu.runtime.noe import abi
-from anynpu.runtime.noe.abi import Ioctl, JobState, Qos, TensorKind
+from anynpu.runtime.noe.abi import Ioctl, Qos, TensorKind
 from anynpu.runtime.noe.library import Library
-from anynpu.runtime.noe.status import GRAPH_VERSION, SUCCESS, TIMEOUT, failure
+from anynpu.runtime.noe.status import GRAPH_VERSION, SUCCESS, failure
 
 clock = time.perf_counter_ns
-POLL_S = 0.0002
 MOST_TENSORS = 256
 
 
@@ -212,61 +211,6 @@ class Graph:
                 raise self._failed("noe_get_tensor", status)
         return Times(loaded - began, inferred - loaded, clock() - inferred)
 
-    def start(self, inputs: Sequence[Memory]) -> None:
-        """Starts an inference and returns at once; `state` says how it stands, `fetch` gets what came out."""
-        _fits(inputs, self.inputs, "input")
-        job = self._ready_job()
-        try:
-            for index, memory in enumerate(inputs):
-                self._device.call("noe_load_tensor", job, index, memory.address)
-            # The library never calls back: it is asked instead.
-            self._device.call("noe_job_infer_async", job, _NOBODY)
-        except DeviceError:
-            self._discard_job()
-            raise
-
-    def state(self) -> JobState:
-        """Returns how the inference that was started stands, without waiting."""
-        state = ctypes.c_uint32()
-        try:
-            self._device.call("noe_get_job_status", self._job, ctypes.byref(state), 0)
-        except DeviceError as error:
-            if error.code != TIMEOUT:
-                self._discard_job()
-                raise
-        return JobState(state.value)
-
-    def fetch(self, outputs: Sequence[Memory], timeout_ms: int) -> None:
-        """Waits for the inference that was started, by asking, and gets its outputs."""
-        _fits(outputs, self.outputs, "output")
-        until = clock() + timeout_ms * 1_000_000
-        while (state := self.state()) == JobState.NO_STATUS:
-            if clock() > until:
-                raise self._failed("noe_get_job_status", TIMEOUT)
-            time.sleep(POLL_S)
-        if state != JobState.DONE:
-            raise self._failed("noe_get_job_status", 0x11)
-        for index, memory in enumerate(outputs):
-            self._device.call("noe_get_tensor", self._job, TensorKind.OUTPUT, index, memory.address)
-
-    def run_batch(self, rows: Sequence[tuple[Sequence[Memory], Sequence[Memory]]]) -> None:
-        """Runs the model on many inputs with one request: a pair of inputs and outputs a row."""
-        tables = []
-        for inputs, outputs in rows:
-            _fits(inputs, self.inputs, "input")
-            _fits(outputs, self.outputs, "output")
-            tables.append(tuple((ctypes.c_void_p * len(m))(*(each.address for each in m)) for m in (inputs, outputs)))
-        queue = ctypes.c_uint32()
-        self._device.call("noe_create_batch_queue", self._id, ctypes.byref(queue))
-        try:
-            for given, made in tables:
-                self._device.call("noe_add_batch", self._id, queue.value, given, made)
-            config = abi.job_config(self._qos)
-            self._device.call("noe_finish_batch", self._id, queue.value, ctypes.byref(config))
-        finally:
-            with suppress(DeviceError):
-                self._device.call("noe_clean_batch_queue", self._id, queue.value)
-
     def build_version(self) -> int:
         """Returns the compiler's version as the library reads it from the model."""
         version = abi.BuildVersion(graph_id=self._id)
@@ -274,7 +218,7 @@ class Graph:
         return int(version.version)
 
     def dynamic_shapes(self) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-        """Returns the least and the most shape of every input whose shape may change; nothing for a fixed model."""
+        """Returns the smallest and the largest shape of every input whose shape may change; none for a fixed model."""
         count = ctypes.c_uint32()
         self._device.ioctl(Ioctl.GET_DS_NUM, abi.DynshapeNum(self._id, ctypes.pointer(count)))
         return tuple((self._shape(i, False), self._shape(i, True)) for i in range(min(count.value, MOST_TENSORS)))
@@ -296,9 +240,6 @@ class Graph:
         if identity:
             with suppress(DeviceError):
                 self._device.call("noe_unload_graph", identity)
-
-
-_NOBODY = abi.Callback(lambda job, state: 0)
 
 
 def _fits(memories: Sequence[Memory], descriptors: Sequence[Descriptor], what: str) -> None:

@@ -55,7 +55,7 @@ class HubModel:
         if parts.is_absolute() or ".." in parts.parts or "\\" in self.path or "://" in self.path:
             raise ConfigError(f"path {self.path} leads out of the hub")
         if not 0 <= self.megabytes[0] < self.megabytes[1]:
-            raise ConfigError(f"megabytes {list(self.megabytes)}: the least and the most were expected")
+            raise ConfigError(f"megabytes {list(self.megabytes)}: a minimum and a maximum were expected")
 
 
 def names() -> tuple[str, ...]:

@@ -161,7 +161,7 @@ class NoeSession:
         return {"libnoe": info.library, "driver": info.driver, "device": info.target}
 
     def dynamic_shapes(self) -> Shapes:
-        """Returns the least and the most shape of every input whose shape may change; nothing for a fixed model."""
+        """Returns the smallest and the largest shape of every input whose shape may change; none for a fixed model."""
         return self._ready().shapes()
 
     def close(self) -> None:
@@ -340,7 +340,7 @@ def _agreed(
         spec = stated.get(own.name)
         same = spec is not None and (spec.shape, spec.dtype) == (own.shape, own.dtype) and _same_quantization(spec, own)
         if spec is None or not same:
-            raise IntegrityError(f"{artifact.path}: the manifest says other than the model of tensor {own.name}")
+            raise IntegrityError(f"{artifact.path}: the manifest contradicts the model about tensor {own.name}")
         found.append(spec)
     return tuple(found)
 

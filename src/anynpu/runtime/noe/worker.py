@@ -32,6 +32,7 @@ from anynpu.runtime.noe.abi import Qos
 from anynpu.runtime.noe.channel import Channel
 from anynpu.runtime.noe.device import Device, Graph, Memory
 from anynpu.runtime.noe.library import Library
+from anynpu.schema import JsonObject
 
 RUN = struct.Struct("<cIi")
 TIMES = struct.Struct("<qqq")
@@ -116,7 +117,7 @@ class Server:
     def _open(self, library: str) -> None:
         self._device = Device(Library(Path(library), owns_output=True))
 
-    def _load(self, inputs: list[list[int]], outputs: list[list[int]], qos: int) -> dict[str, Any]:
+    def _load(self, inputs: list[list[int]], outputs: list[list[int]], qos: int) -> JsonObject:
         """Loads the program in the first descriptor that follows; tensors lie in the second, each at its offset."""
         _, descriptors, _, _ = socket.recv_fds(self._channel.socket, 16, 2)
         program, tensors = (_mapped(fd) for fd in descriptors)

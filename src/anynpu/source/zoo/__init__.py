@@ -6,7 +6,6 @@ weights, and the figures that training measured. Nothing is downloaded.
 
 from __future__ import annotations
 
-import difflib
 import zlib
 from importlib import import_module
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from anynpu import schema
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.source.zoo.cards import Card, Recipe, Samples
 
@@ -36,9 +36,7 @@ def names() -> tuple[str, ...]:
 
 def _check_name(name: str) -> str:
     if name not in _NAMES:
-        near = difflib.get_close_matches(name, _NAMES, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the zoo has {', '.join(_NAMES)}"
-        raise ConfigError(f"The zoo has no model '{name}'.", hint=hint)
+        raise ConfigError(f"the zoo has no model '{name}'{schema.near(name, _NAMES)}", f"it has {', '.join(_NAMES)}")
     return name
 
 
@@ -66,9 +64,9 @@ def recipe(name: str) -> Recipe:
 def samples(name: str, split: Split, count: int) -> Samples:
     """Returns the first `count` samples of a split; the three splits are disjoint random streams."""
     if split not in _STREAMS:
-        raise ConfigError(f"There is no split '{split}'.", hint=f"choose one of {', '.join(_STREAMS)}")
+        raise ConfigError(f"no such split: {split}", hint=f"choose one of {', '.join(_STREAMS)}")
     if count < 1:
-        raise ConfigError(f"The number of samples must be at least 1, not {count}.")
+        raise ConfigError(f"the number of samples must be at least 1, not {count}")
     part = _part(name)
     # Each sample has its own seed, so that a longer request begins with the samples of a shorter one.
     seeds = ([zlib.crc32(name.encode()), _STREAMS[split], index] for index in range(count))

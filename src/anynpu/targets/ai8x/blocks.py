@@ -33,7 +33,18 @@ class Block:
     flatten: bool = False
     sum: str = ""
     """The graph's tensor of the sum that an activation follows; the weights are the identity then."""
+    product: str = ""
+    """The graph's tensor that the model's own weights make, where they are the layer's as they stand."""
+    own_bias: bool = False
+    """Whether the bias is the model's own as it stands."""
+    window: str = ""
+    """The graph's tensor of the window's result, where that is an average."""
     nodes: list[str] = field(default_factory=list)
+
+    @property
+    def key(self) -> str:
+        """What the layer's parameters are known by to training."""
+        return self.sum or self.product or self.tensor
 
     @property
     def macs(self) -> int:

@@ -103,6 +103,9 @@ def _convolution(walk: Walk, node: NodeProto) -> None:
         pad=pad,
         dilation=dilation,
         groups=int(attributes.get("group", 1)),
+        product=node.output[0],
+        own_bias=bias is not None,
+        window=value.window,
         nodes=[_label(node)],
     )
     walk.add(node, block)
@@ -153,7 +156,9 @@ def _linear(walk: Walk, node: NodeProto) -> None:
     kernel = weight[:, :, None, None] if pooled else weight
     name, operation = _label(node), "conv2d" if pooled else "linear"
     block = Block(name, operation, (value.layer,), before, (out, 1, 1), node.output[0], kernel, given)  # type: ignore[arg-type]
-    block.pool, block.flatten, block.nodes = value.pool, not one, [name]
+    block.pool, block.window, block.flatten, block.nodes = value.pool, value.window, not one, [name]
+    if attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0:
+        block.product, block.own_bias = node.output[0], bias is not None and bias.size == out
     walk.add(node, block)
     walk.put(node, Value(len(walk.blocks.blocks) - 1, (out, 1, 1), flat=True))
 
@@ -176,6 +181,7 @@ def _scale(block: Block, factor: Array, shift: Array) -> None:
     assert block.weight is not None and block.bias is not None
     block.weight = block.weight * factor.reshape(-1, *[1] * (block.weight.ndim - 1))
     block.bias = block.bias * factor + shift
+    block.product, block.own_bias = "", False
 
 
 def _absorb(walk: Walk, node: NodeProto, block: Block) -> None:
@@ -231,7 +237,8 @@ def _window(walk: Walk, node: NodeProto) -> None:
             raise Misfit("pool_dilation", "Dilation of a window is not supported here.")
     kind = "max" if node.op_type == "MaxPool" else "average"
     flat = len(walk.shapes[node.output[0]]) == 2
-    walk.put(node, Value(value.layer, out, Pool(kind, size, stride), flat))  # type: ignore[arg-type]
+    window = node.output[0] if kind == "average" else ""
+    walk.put(node, Value(value.layer, out, Pool(kind, size, stride), flat, window))  # type: ignore[arg-type]
 
 
 def _mean_size(walk: Walk, node: NodeProto, value: Value) -> tuple[int, int]:
@@ -264,7 +271,7 @@ def _addition(walk: Walk, node: NodeProto) -> None:
     value, block = walk.value(node, index), walk.own(node, index)
     if block is not None and value.plain and _per_channel(number, value, walk.shapes[node.output[0]]):
         assert block.bias is not None
-        block.bias = block.bias + number.reshape(-1)
+        block.bias, block.own_bias = block.bias + number.reshape(-1), False
         return _absorb(walk, node, block)
     if node.output[0] not in walk.outputs or number.size != 1:
         raise Misfit("sum", "A constant is added on the accelerator only as a bias, or one for all at the very end.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from anynpu.errors import Finding, Unsupported
@@ -49,8 +50,8 @@ def kernel_words(blocks: Blocks, number: int, bits: int) -> int:
     return -(-count * bits // (8 * WORD)) if per < WORD else count * bits // 8 * -(-per // WORD) // per
 
 
-def place(blocks: Blocks, facts: Ai8xFacts, bits: int, last_width: int, fifo: bool) -> list[Place]:
-    """Returns the place of every layer, or raises Unsupported where the memories do not suffice."""
+def place(blocks: Blocks, facts: Ai8xFacts, bits: Sequence[int], last_width: int, fifo: bool) -> list[Place]:
+    """Returns the place of every layer for the bits of its weights; raises Unsupported where memories are too small."""
     processors = _processors(blocks, facts, bits, fifo)
     offsets, pairs = _offsets(blocks, facts, last_width), blocks.pairs()
     return [
@@ -65,7 +66,7 @@ def place(blocks: Blocks, facts: Ai8xFacts, bits: int, last_width: int, fifo: bo
     ]
 
 
-def _processors(blocks: Blocks, facts: Ai8xFacts, bits: int, fifo: bool) -> dict[int, int]:
+def _processors(blocks: Blocks, facts: Ai8xFacts, bits: Sequence[int], fifo: bool) -> dict[int, int]:
     """Returns the processors that hold each tensor; few channels go where the fewest weights are."""
     used, maps = [0] * PROCESSORS, dict[int, int]()
     for number in range(INPUT, len(blocks.blocks) - 1):
@@ -73,7 +74,7 @@ def _processors(blocks: Blocks, facts: Ai8xFacts, bits: int, fifo: bool) -> dict
             continue
         group = _together(blocks, number)
         width = width_of(blocks.shape_of(number)[0])
-        words = sum(kernel_words(blocks, user, bits) for n in group for user in set(blocks.users(n)))
+        words = sum(kernel_words(blocks, user, bits[user]) for n in group for user in set(blocks.users(n)))
         starts = [0] if fifo and INPUT in group else range(0, PROCESSORS - width + 1, SHARED)
         start = min(starts, key=lambda s, w=width: (max(used[s : s + w]), s))
         for processor in range(start, start + width):

@@ -8,10 +8,21 @@ from pathlib import Path
 from typing import Literal
 
 from anynpu.errors import ConfigError
-from anynpu.targets.base import option
+from anynpu.targets.base import Move, option
 
-BUILD_ONLY = {"bit_width", "q_scale", "clip_method", "method", "output_width", "config_file", "qat_policy"}
+BUILD_ONLY = {
+    "bit_width",
+    "weight_bits",
+    "weight_bytes",
+    "q_scale",
+    "clip_method",
+    "method",
+    "output_width",
+    "config_file",
+    "qat_policy",
+}
 """Options that are ours; the other truth values are flags of the vendor's tool."""
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,10 @@ class Ai8xOptions:
     """What the user may choose; the names are those of µNPU-Bench and of ai8xize.py."""
 
     bit_width: Literal[1, 2, 4, 8] = option(8, "bits of weights")
+    weight_bits: str = option(
+        "", "bits of weights by layer, in order (8,4,4,2), or auto: fewer where it costs least, until they fit"
+    )
+    weight_bytes: int = option(0, "what weight_bits=auto may use; 0 is all that the chip has")
     q_scale: float = option(0.85, "minimum share of the largest weight that the integers reach; the rest is clipped")
     clip_method: Literal["best", "max", "avg", "scale", "laplace"] = option(
         "best", "how weights are clipped: best searches between q_scale and no clipping, scale clips at q_scale"
@@ -79,12 +94,35 @@ class Ai8xOptions:
             raise ConfigError(f"time_limit_s={self.time_limit_s}: a second or more was expected")
         if not re.fullmatch(r"\w+", self.board_name):
             raise ConfigError(f"board_name={self.board_name}: a name such as EvKit_V1 or FTHR_RevA was expected")
+        if not re.fullmatch(rf"({AUTO}|[1248](,[1248])*)?", self.weight_bits):
+            raise ConfigError(
+                f"weight_bits={self.weight_bits}: {AUTO}, or widths of 1, 2, 4 or 8 bits were expected",
+                "one for each layer with weights, in order: weight_bits=8,4,4,2",
+            )
+        if self.weight_bytes and self.weight_bits != AUTO:
+            raise ConfigError("weight_bytes is for weight_bits=auto", "add weight_bits=auto, or leave it out")
+        if self.weight_bytes < 0:
+            raise ConfigError(f"weight_bytes={self.weight_bytes}: a number of bytes was expected")
+        if self.weight_bits and self.bit_width != 8:
+            raise ConfigError("bit_width is for all layers, weight_bits for each", "leave one of them out")
         if self.simple1b and self.bit_width != 1:
             raise ConfigError("simple1b is for 1-bit weights", "add bit_width=1, or leave it out")
         if self.softmax and self.output_width == "8":
             raise ConfigError("softmax needs the 32-bit outputs of the last layer", "leave output_width out")
 
+    def layer_bits(self) -> tuple[int, ...]:
+        """Returns the bits that are stated for each layer; none where they are not."""
+        return tuple(map(int, self.weight_bits.split(","))) if self.weight_bits not in ("", AUTO) else ()
+
     def flags(self) -> list[str]:
         """Returns the flags of ai8xize.py that are on."""
         on = [f.name for f in fields(self) if f.name not in BUILD_ONLY and getattr(self, f.name) is True]
         return [f"--{name.replace('_', '-')}" for name in on]
+
+
+MOVES = (
+    *(Move({"method": method}) for method in ("percentile", "minmax", "entropy")),
+    *(Move({"q_scale": share}) for share in ("0.6", "1.0", "0.3")),
+    *(Move({"bit_width": bits}, costly=True) for bits in ("4", "2")),
+)
+"""What a search tries."""

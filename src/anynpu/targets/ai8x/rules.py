@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from anynpu.errors import Finding, Unsupported
 from anynpu.targets.ai8x import memory
+from anynpu.targets.ai8x.bits import stated, weight_bytes
 from anynpu.targets.ai8x.blocks import Block, Blocks
 from anynpu.targets.ai8x.options import Ai8xFacts, Ai8xOptions
 
@@ -123,10 +124,11 @@ def _network(blocks: Blocks, facts: Ai8xFacts, options: Ai8xOptions) -> Iterator
     count = len(blocks.blocks)
     if count > facts.layers:
         yield Finding("layers", f"The network takes {count} layers; the chip has {facts.layers}.")
-    weights = sum(block.weight.size for block in blocks.blocks if block.weight is not None)
-    needed = weights * options.bit_width // 8
+    bits = stated(blocks, options)
+    needed = weight_bytes(blocks, bits)
     if needed > facts.weight_bytes:
-        words = f"The weights take {needed} bytes at {options.bit_width} bits; the chip has {facts.weight_bytes}."
+        widths = " or ".join(map(str, sorted(set(bits))))
+        words = f"The weights take {needed} bytes at {widths} bits; the chip has {facts.weight_bytes}."
         yield Finding("weight_memory", words)
     biased = [block for block in blocks.blocks if block.bias is not None and block.bias.any()]
     for block in biased:
@@ -142,6 +144,6 @@ def _network(blocks: Blocks, facts: Ai8xFacts, options: Ai8xOptions) -> Iterator
     if options.max_speed and not facts.max_speed:
         yield Finding("max_speed", "max_speed is for the MAX78002 alone.")
     try:
-        memory.place(blocks, facts, options.bit_width, 8, options.fifo)
+        memory.place(blocks, facts, bits, 8, options.fifo)
     except Unsupported as error:
         yield from error.findings

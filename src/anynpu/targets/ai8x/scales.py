@@ -27,6 +27,8 @@ Floats = NDArray[np.float64]
 # Where Laplace's distribution is best cut, in units of its scale, by bits.
 LAPLACE = {1: 1.86, 2: 2.83, 4: 5.03, 8: 9.89}
 STEPS = 8
+COARSE = 0.3
+"""The minimum share of the largest weight that integers of fewer than eight bits reach."""
 MOMENT_SAMPLES = 64
 SHIFTS = range(-15, 16)
 
@@ -54,6 +56,8 @@ class Quantised:
     shift: int
     scale: float
     rest: Floats | None = None
+    error: float = 0.0
+    """The expected mean square of what rounding adds to its results."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +107,11 @@ def _activated(blocks: Blocks, number: int, values: Array) -> Array:
     return np.clip(values, 0, blocks.blocks[number].ceiling)
 
 
-def quantise(blocks: Blocks, seen: Statistics, options: Ai8xOptions, last_width: int, biased: int) -> Integers:
-    """Returns the integers of every layer; `biased` is how many outputs of a layer may have a bias."""
+def quantise(
+    blocks: Blocks, seen: Statistics, options: Ai8xOptions, last_width: int, biased: int, bits: Sequence[int]
+) -> Integers:
+    """Returns the integers of every layer, whose weights have this many bits; `biased` is how many outputs of a layer
+    may have a bias."""
     tied = _tied(blocks, seen)
     scale, centre = _input(blocks, seen, tied)
     scales, found = {INPUT: scale}, list[Quantised]()
@@ -116,10 +123,10 @@ def quantise(blocks: Blocks, seen: Statistics, options: Ai8xOptions, last_width:
         else:
             lost = _cut_off(blocks, block, given, options)
             flow = _flow(seen, blocks.tensor_of(source), centre if source == INPUT else 0.0, lost)
-            search = _Search(block, given, flow, options)
+            search = _Search(block, given, flow, options, bits[number])
             offset = abs(blocks.offset) if number == last else 0.0
             free = tied.get(number, given) == given
-            if block.sum and free and (exact := _identity(block, given, options.bit_width)):
+            if block.sum and free and (exact := _identity(block, given, bits[number])):
                 layer = exact
             elif last_width == 32 and number == last:
                 layer = search.wide(block.output[0] > biased)
@@ -128,6 +135,12 @@ def quantise(blocks: Blocks, seen: Statistics, options: Ai8xOptions, last_width:
         scales[number] = layer.scale
         found.append(layer)
     return Integers(found, scale, centre)
+
+
+def shares(blocks: Blocks, seen: Statistics, integers: Integers) -> list[float]:
+    """Returns the expected error of every layer as a share of its result."""
+    pairs = zip(blocks.blocks, integers.layers, strict=True)
+    return [layer.error / max(float(seen.square[block.tensor].mean()), 2.0**-60) for block, layer in pairs]
 
 
 def _identity(block: Block, given: float, bits: int) -> Quantised | None:
@@ -223,12 +236,12 @@ def _outputs(block: Block, seen: Statistics, tied: float | None, offset: float) 
 class _Search:
     """Tries scales for one layer and keeps the one with the least expected error."""
 
-    def __init__(self, block: Block, given: float, flow: _Flow, options: Ai8xOptions) -> None:
+    def __init__(self, block: Block, given: float, flow: _Flow, options: Ai8xOptions, bits: int) -> None:
         assert block.weight is not None and block.bias is not None
         self.weight, self.given, self.options = block.weight, given, options
         centres = block.weight * _per_input(block, flow.centre)
         self.bias = block.bias + centres.reshape(len(centres), -1).sum(axis=1)
-        self.name, self.bits = block.name, options.bit_width
+        self.name, self.bits = block.name, bits
         self.mean, self.square = _per_input(block, flow.mean), _per_input(block, flow.square)
         self.edge = max(1, 2 ** (self.bits - 1) - 1)
         self.least, self.most = self._limits()
@@ -238,8 +251,12 @@ class _Search:
         size = np.abs(self.weight)
         largest = float(size.max()) or 1.0
         rows = size.reshape(len(size), -1).max(axis=1)
+        # Where bits differ by layer, few of them are worth more clipping.
+        share = (
+            min(self.options.q_scale, COARSE) if self.options.weight_bits and self.bits < 8 else self.options.q_scale
+        )
         cuts = {
-            "best": largest * self.options.q_scale,
+            "best": largest * share,
             "max": largest,
             "avg": float(rows.mean()) or largest,
             "scale": largest * self.options.q_scale,
@@ -259,9 +276,9 @@ class _Search:
         if not tried:
             words = "No shift from -15 to 15 brings the weights and the output into eight bits."
             raise Unsupported("the layer's scales are out of reach", [Finding("output_shift", words, self.name)])
-        _, scale, shift, step = min(tried)
+        error, scale, shift, step = min(tried)
         weight, bias = self._integers(step)
-        return Quantised(weight, bias, shift, scale)
+        return Quantised(weight, bias, shift, scale, error=error)
 
     def wide(self, bare: bool) -> Quantised:
         """Returns the best layer whose results are the sums themselves; `bare` leaves the bias to the processor."""
@@ -272,9 +289,9 @@ class _Search:
         step = min(steps, key=self._error)
         weight, bias = self._integers(step)
         if not bare:
-            return Quantised(weight, bias, 0, step * self.given)
+            return Quantised(weight, bias, 0, step * self.given, error=self._error(step))
         lost = ((self.weight - weight * step) * self.mean).reshape(len(weight), -1).sum(axis=1)
-        return Quantised(weight, np.zeros_like(bias), 0, step * self.given, wanted + lost)
+        return Quantised(weight, np.zeros_like(bias), 0, step * self.given, wanted + lost, self._error(step))
 
     def _integers(self, step: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         low = -(2 ** (self.bits - 1))

@@ -7,10 +7,9 @@ for bit, what the integer twin gives.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,12 +22,14 @@ from anynpu.errors import AccuracyError, ConfigError, Finding, ToolFailed, Unsup
 from anynpu.measure.samples import read_samples
 from anynpu.platform import Platform
 from anynpu.runtime.ai8x import MODEL, Layer, Network, forward, write_network
-from anynpu.targets.ai8x import files, memory, rules, scales
+from anynpu.schema import JsonObject
+from anynpu.targets.ai8x import bits, files, memory, rules, scales, trained
 from anynpu.targets.ai8x.blocks import Blocks
-from anynpu.targets.ai8x.options import Ai8xFacts, Ai8xOptions
+from anynpu.targets.ai8x.options import AUTO, MOVES, Ai8xFacts, Ai8xOptions
 from anynpu.targets.base import Work, scratch
 from anynpu.targets.data import require_data
 from anynpu.tensors import Array, Quantization, TensorSpec
+from anynpu.training.record import read_record
 
 TOOL = "ai8x"
 PROJECT = "project"
@@ -55,6 +56,7 @@ class Ai8x:
     produces = "ai8x"
     Options = Ai8xOptions
     Facts = Ai8xFacts
+    moves = MOVES
 
     def tools(self) -> Mapping[str, str]:
         """Returns the vendor's tool and the torch that it runs on."""
@@ -105,7 +107,7 @@ def _width(blocks: Blocks, facts: Ai8xFacts, options: Ai8xOptions) -> int:
         words = "a 32-bit output needs a last layer with weights and without an activation"
         raise ConfigError(f"output_width=32: {words}", "leave output_width out")
     try:
-        memory.place(blocks, facts, options.bit_width, 32, options.fifo)
+        memory.place(blocks, facts, bits.stated(blocks, options), 32, options.fifo)
     except Unsupported:
         if options.output_width == "32":
             raise
@@ -123,14 +125,13 @@ def _prepare(
     work: Work,
 ) -> Prepared:
     """Returns the network in integers, and a calibration sample that gives every layer something other than zeros."""
-    from anynpu.runtime.ort import OrtInner
-
     samples = list(read_samples(data.path).first(RANGE_SAMPLES))
-    inner = OrtInner(model)
-    names = blocks.tensors()
-    seen = scales.observe(blocks, lambda sample: inner.tensors(sample, names), samples, options.method, work.progress)
-    integers = scales.quantise(blocks, seen, options, width, facts.biased_channels)
-    network, parameters = _network(blocks, integers, facts, options, width)
+    if record := read_record(model.path):
+        widths = trained.widths(blocks, record.scheme)
+        integers = trained.integers(blocks, record.scheme, width, facts.biased_channels)
+    else:
+        widths, integers = _quantised(blocks, model, samples, facts, options, width, work)
+    network, parameters = _network(blocks, integers, facts, options, width, widths)
     for sample in samples:
         stored = _stored(integers, sample[blocks.tensor]).reshape(blocks.input)
         dead = [
@@ -145,8 +146,33 @@ def _prepare(
         "layers with results other than zero",
         1 - len(dead) / len(network.layers),
         1.0,
-        hint="more bits (bit_width=8), or other calibration data",
+        hint="more bits (bit_width=8, or weight_bits for that layer), or other calibration data",
     )
+
+
+def _quantised(
+    blocks: Blocks,
+    model: Artifact,
+    samples: Sequence[Mapping[str, Array]],
+    facts: Ai8xFacts,
+    options: Ai8xOptions,
+    width: int,
+    work: Work,
+) -> tuple[tuple[int, ...], scales.Integers]:
+    """Returns the bits of every layer's weights, and the network in integers."""
+    from anynpu.runtime.ort import OrtInner
+
+    inner, names = OrtInner(model), blocks.tensors()
+    seen = scales.observe(blocks, lambda sample: inner.tensors(sample, names), samples, options.method, work.progress)
+
+    def quantised(widths: Sequence[int]) -> scales.Integers:
+        return scales.quantise(blocks, seen, options, width, facts.biased_channels, widths)
+
+    widths = bits.stated(blocks, options)
+    if options.weight_bits == AUTO:
+        errors = {w: scales.shares(blocks, seen, quantised((w,) * len(blocks.blocks))) for w in bits.WIDTHS}
+        widths = bits.chosen(blocks, errors, facts, options, width)
+    return widths, quantised(widths)
 
 
 def _stored(integers: scales.Integers, values: Array) -> Array:
@@ -155,7 +181,12 @@ def _stored(integers: scales.Integers, values: Array) -> Array:
 
 
 def _network(
-    blocks: Blocks, integers: scales.Integers, facts: Ai8xFacts, options: Ai8xOptions, width: int
+    blocks: Blocks,
+    integers: scales.Integers,
+    facts: Ai8xFacts,
+    options: Ai8xOptions,
+    width: int,
+    widths: Sequence[int],
 ) -> tuple[Network, dict[str, Array]]:
     layers, parameters = [], dict[str, Array]()
     for number, (block, found) in enumerate(zip(blocks.blocks, integers.layers, strict=True)):
@@ -173,7 +204,7 @@ def _network(
             block.flatten,
             found.shift,
             32 if width == 32 and number == len(blocks.blocks) - 1 else 8,
-            options.bit_width if weighted else 8,
+            widths[number] if weighted else 8,  # type: ignore[arg-type]  # checked by the options
         )
         layers.append(layer)
         if found.weight is not None and found.bias is not None:
@@ -191,7 +222,9 @@ def _synthesize(prepared: Prepared, facts: Ai8xFacts, options: Ai8xOptions, room
     if options.config_file:
         text, arch = files.read_config(options.config_file)
     else:
-        places = memory.place(prepared.blocks, facts, options.bit_width, network.layers[-1].width, options.fifo)
+        places = memory.place(
+            prepared.blocks, facts, [layer.bits for layer in network.layers], network.layers[-1].width, options.fifo
+        )
         text, arch = files.network_yaml(network, places), files.ARCH
     (room / "network.yaml").write_text(text, "utf-8")
     np.save(room / "sample.npy", prepared.sample)
@@ -232,8 +265,8 @@ def _check_project(project: Path, done: tool.Completed, found: capsule.Capsule, 
     """Raises unless the project is whole and its known answer means something."""
     failed = functools.partial(found.installed.toolchain.failed, log=work.log, argv=done.argv, said=done.output)
     for name in files.NEEDED:
-        if not (project / name).is_file() or not (project / name).stat().st_size:
-            raise failed(f"ai8xize.py ended well but wrote no {name}")
+        require = found.installed.toolchain.require_file
+        require(project / name, "ai8xize.py", work.log, done.argv, done.output, filled=True)
     log = (project / "log.txt").read_text("utf-8", "replace")
     if any(ZERO in line and "zero" in line for line in (done.output + log).splitlines()):
         raise failed("ai8xize.py finds every output of its sample to be zero: its known answer would prove nothing")
@@ -286,10 +319,18 @@ def _manifest(prepared: Prepared, model: Artifact, platform: Platform, options: 
     )
 
 
-def _details(prepared: Prepared, figures: files.Figures) -> dict[str, Any]:
+def _details(prepared: Prepared, figures: files.Figures) -> JsonObject:
     layers = [
-        {"name": layer.name, "shift": layer.shift, "scale": found.scale, "bits": layer.bits}
-        for layer, found in zip(prepared.network.layers, prepared.integers.layers, strict=True)
+        {
+            "name": layer.name,
+            "shift": layer.shift,
+            "scale": found.scale,
+            "bits": layer.bits,
+            **trained.names(block, found),
+        }
+        for block, layer, found in zip(
+            prepared.blocks.blocks, prepared.network.layers, prepared.integers.layers, strict=True
+        )
     ]
     return {
         "project": PROJECT,
@@ -304,6 +345,9 @@ def _notes(prepared: Prepared, options: Ai8xOptions) -> tuple[str, ...]:
     found = [f"the project is for the board {options.board_name}; -O board_name=... makes one for another"]
     if options.simple1b:
         found.append("simple1b: neither the vendor's simulation nor the twin models it; the chip's results may differ")
+    if options.weight_bits:
+        layers = [layer for layer in prepared.network.layers if layer.operation != "passthrough"]
+        found.append("bits of weights by layer: " + ", ".join(f"{layer.name} {layer.bits}" for layer in layers))
     if note := find_checkout(read_toolchain(TOOL)).note:
         found.append(f"ai8x-synthesis: {note}")
     if offset := prepared.blocks.offset:

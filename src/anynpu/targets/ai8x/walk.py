@@ -23,6 +23,8 @@ class Value:
     shape: Shape
     pool: Pool | None = None
     flat: bool = False
+    window: str = ""
+    """The graph's tensor that an average to come makes."""
 
     @property
     def plain(self) -> bool:
@@ -130,8 +132,9 @@ class Walk:
         name = tensor.strip("/").removesuffix("_output_0")
         before = self.blocks.shape_of(value.layer)
         block = Block(name, "passthrough", (value.layer,), before, value.shape, tensor, pool=value.pool)
+        block.window = value.window
         self.blocks.blocks.append(block)
-        return replace(value, layer=len(self.blocks.blocks) - 1, pool=None)
+        return replace(value, layer=len(self.blocks.blocks) - 1, pool=None, window="")
 
 
 def chw(shape: tuple[int, ...]) -> Shape | None:

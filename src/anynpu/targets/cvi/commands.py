@@ -43,10 +43,7 @@ class Room:
             self.capsule.run(self._with_dot(argv), cwd=self.path, log=self.log, timeout_s=max(left, 0.1))
         except ToolFailed as failure:
             raise self._told(failure, argv[0]) from None
-        made = self.path / makes
-        if not made.is_file() or not made.stat().st_size:
-            raise self.failed(f"{argv[0]} ended well but wrote no {makes}", argv)
-        return made
+        return self.capsule.installed.toolchain.require_file(self.path / makes, argv[0], self.log, argv, filled=True)
 
     def _with_dot(self, argv: Sequence[str]) -> Sequence[str]:
         """Returns the line with an empty Graphviz on its PATH: a search ends with a drawing, and dies without `dot`."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from anynpu.artifact import Estimates, OperatorPlacement, Placement
 from anynpu.errors import IntegrityError
+from anynpu.runtime.cvi import CompiledTensor
 from anynpu.targets.cvi.final_mlir import Operation
 from anynpu.tensors import Quantization, TensorSpec
 
@@ -33,18 +34,16 @@ _RUNTIME = re.compile(r"runtime: ([\d.eE+-]+)ms")
 _CYCLES = re.compile(r"^TCYC : (\d+)", re.MULTILINE)
 _CONVERSIONS = {"quant": "the input is converted to integers on the CPU: -O quant_input=integer takes that out"}
 
-Tensor = Mapping[str, Any]
 
-
-def pair(made: Sequence[Tensor], asked: Sequence[TensorSpec]) -> dict[str, Tensor]:
+def pair(made: Sequence[CompiledTensor], asked: Sequence[TensorSpec]) -> dict[str, CompiledTensor]:
     """Returns the compiled tensor of each tensor of the float model: NAME, NAME_Operator or NAME_Operator_f32."""
     if len(made) != len(asked):
         raise IntegrityError(f"the compiled model has {len(made)} tensors where the float model has {len(asked)}")
-    found: dict[str, Tensor] = {}
+    found: dict[str, CompiledTensor] = {}
     left = list(made)
     # The longest names first: `y_1_Add` is not the `y` of another output.
     for spec in sorted(asked, key=lambda s: -len(s.name)):
-        near = [t for t in left if t["name"] == spec.name or t["name"].startswith(spec.name + "_")]
+        near = [t for t in left if t.name == spec.name or t.name.startswith(spec.name + "_")]
         if len(near) == 1:
             found[spec.name] = near[0]
             left.remove(near[0])
@@ -55,33 +54,33 @@ def pair(made: Sequence[Tensor], asked: Sequence[TensorSpec]) -> dict[str, Tenso
     return found
 
 
-def _check_size(spec: TensorSpec, tensor: Tensor) -> None:
+def _check_size(spec: TensorSpec, tensor: CompiledTensor) -> None:
     size = 1
-    for length in tensor["shape"]:
+    for length in tensor.shape:
         size *= length
     if size != spec.size:
-        raise IntegrityError(f"tensor {spec.name} has shape {tensor['shape']}, the float model's {list(spec.shape)}")
+        raise IntegrityError(f"tensor {spec.name} has shape {list(tensor.shape)}, the float model's {list(spec.shape)}")
 
 
-def input_spec(spec: TensorSpec, tensor: Tensor) -> TensorSpec:
+def input_spec(spec: TensorSpec, tensor: CompiledTensor) -> TensorSpec:
     """Returns an input as it is stored; the runtime's scale multiplies real numbers there."""
-    return _spec(spec, tensor, 1 / tensor["scale"] if tensor["scale"] else 0.0)
+    return _spec(spec, tensor, 1 / tensor.scale if tensor.scale else 0.0)
 
 
-def output_spec(spec: TensorSpec, tensor: Tensor) -> TensorSpec:
+def output_spec(spec: TensorSpec, tensor: CompiledTensor) -> TensorSpec:
     """Returns an output as it is stored."""
-    return _spec(spec, tensor, tensor["scale"])
+    return _spec(spec, tensor, tensor.scale)
 
 
-def _spec(spec: TensorSpec, tensor: Tensor, scale: float) -> TensorSpec:
-    dtype = DTYPES.get(tensor["dtype"], "")
+def _spec(spec: TensorSpec, tensor: CompiledTensor, scale: float) -> TensorSpec:
+    dtype = DTYPES.get(tensor.dtype, "")
     if not dtype:
-        raise IntegrityError(f"tensor {spec.name} of the compiled model holds {tensor['dtype']}")
+        raise IntegrityError(f"tensor {spec.name} of the compiled model holds {tensor.dtype}")
     real = spec.dtype.startswith("float")
     if real and not dtype.startswith("float"):
         if scale <= 0:
             raise IntegrityError(f"tensor {spec.name} of the compiled model holds {dtype} without a scale")
-        return replace(spec, dtype=dtype, quantization=Quantization((scale,), (int(tensor["zero_point"]),)))
+        return replace(spec, dtype=dtype, quantization=Quantization((scale,), (tensor.zero_point,)))
     return replace(spec, dtype=dtype, quantization=None)
 
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from anynpu.errors import ConfigError
 from anynpu.platform import Platform
-from anynpu.targets.base import option
+from anynpu.targets.base import Move, option
 
 METHODS = Literal["kl", "mse", "max", "percentile9999", "aciq_laplace", "aciq_gauss"]
 PIXELS = Literal["", "rgb", "bgr", "gray", "rgba", "gbrg", "grbg", "bggr", "rggb"]
@@ -109,6 +109,15 @@ class CviOptions:
         where it converts them."""
         wrong = self.dynamic and self.quantize == "int8" and self.quant_output == "auto"
         return wrong or self.integers(self.quant_output, old)
+
+
+MOVES = (
+    *(Move({"calibration_method": method}) for method in ("mse", "percentile9999", "max")),
+    Move({"search": "threshold"}),
+    Move({"search": "mixed"}, costly=True),
+    Move({"quantize": "bf16"}, costly=True),
+)
+"""What a search tries."""
 
 
 def check_chip(options: CviOptions, platform: Platform) -> CviFacts:

@@ -12,13 +12,13 @@ from anynpu.capsules import capsule
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
 from anynpu.measure.samples import read_samples
 from anynpu.platform import Platform
-from anynpu.runtime.cvi import Simulator
+from anynpu.runtime.cvi import CompiledTensors, Simulator
 from anynpu.targets.base import Work, other_version, scratch
 from anynpu.targets.cvi import commands, made
 from anynpu.targets.cvi.commands import Room
 from anynpu.targets.cvi.final_mlir import operations
 from anynpu.targets.cvi.model_file import settle
-from anynpu.targets.cvi.options import CviFacts, CviOptions, check_chip, read_quantize_table
+from anynpu.targets.cvi.options import MOVES, CviFacts, CviOptions, check_chip, read_quantize_table
 from anynpu.targets.data import require_data
 
 TOOL, PACKAGE, WRITTEN_FOR = "cvi", "tpu-mlir", "1.30.2"
@@ -33,6 +33,7 @@ class Cvi:
     produces = "tpu-model"
     Options = CviOptions
     Facts = CviFacts
+    moves = MOVES
 
     def tools(self) -> Mapping[str, str]:
         """Returns TPU-MLIR with its version."""
@@ -72,7 +73,7 @@ class Cvi:
         return manifest
 
 
-def _build(room: Room, model: Artifact, data: Artifact | None, work: Work) -> tuple[dict[str, Any], str]:
+def _build(room: Room, model: Artifact, data: Artifact | None, work: Work) -> tuple[CompiledTensors, str]:
     """Runs the programs in turn; returns the tensors of the result as its runtime tells them, and its final .mlir."""
     count = commands.write_samples(room.path, read_samples(data.path)) if data is not None else 0
     commands.transform(room, model.manifest.inputs, count > 0)
@@ -114,7 +115,7 @@ def _require_layers(room: Room, asked: Mapping[str, str]) -> None:
         raise ConfigError(f"{room.options.quantize_table}: the model has no layer {lost[0]}", hint)
 
 
-def _deploy(room: Room, test: bool) -> dict[str, Any]:
+def _deploy(room: Room, test: bool) -> CompiledTensors:
     """Compiles; where a mixed model would take or give bfloat16, which nobody else stores, once more with floats."""
     options, old = room.options, room.facts.old
     borders = {
@@ -123,15 +124,15 @@ def _deploy(room: Room, test: bool) -> dict[str, Any]:
     }
     tensors = _deploy_once(room, borders, test)
     odd = {
-        "--quant_input": any(t["dtype"] == "bf16" for t in tensors["inputs"]),
-        "--quant_output": any(t["dtype"] == "bf16" for t in tensors["outputs"]),
+        "--quant_input": any(t.dtype == "bf16" for t in tensors.inputs),
+        "--quant_output": any(t.dtype == "bf16" for t in tensors.outputs),
     }
     if any(odd[flag] and borders[flag] for flag in borders):
         tensors = _deploy_once(room, {flag: given and not odd[flag] for flag, given in borders.items()}, test)
     return tensors
 
 
-def _deploy_once(room: Room, borders: Mapping[str, bool], test: bool) -> dict[str, Any]:
+def _deploy_once(room: Room, borders: Mapping[str, bool], test: bool) -> CompiledTensors:
     result = commands.deploy(room, borders, test)
     try:
         settle(result, room.facts.processor)
@@ -142,18 +143,18 @@ def _deploy_once(room: Room, borders: Mapping[str, bool], test: bool) -> dict[st
 
 
 def _manifest(
-    room: Room, model: Artifact, platform: Platform, graph: Any, tensors: Mapping[str, Any], receipt: str
+    room: Room, model: Artifact, platform: Platform, graph: Any, tensors: CompiledTensors, receipt: str
 ) -> Manifest:
     given, options = model.manifest, room.options
     try:
-        inputs = made.pair(tensors["inputs"], given.inputs)
-        outputs = made.pair(tensors["outputs"], given.outputs)
+        inputs = made.pair(tensors.inputs, given.inputs)
+        outputs = made.pair(tensors.outputs, given.outputs)
         specs_in = tuple(made.input_spec(spec, inputs[spec.name]) for spec in given.inputs)
         specs_out = tuple(made.output_spec(spec, outputs[spec.name]) for spec in given.outputs)
         placed = made.placement(graph, operations(receipt), platform.npu)
     except IntegrityError as error:
         raise room.failed(f"model_deploy.py made something else than was asked for: {error.message}") from None
-    names = {"inputs": {k: t["name"] for k, t in inputs.items()}, "outputs": {k: t["name"] for k, t in outputs.items()}}
+    names = {"inputs": {k: t.name for k, t in inputs.items()}, "outputs": {k: t.name for k, t in outputs.items()}}
     return Manifest(
         format=Cvi.produces,
         main=room.facts.main,

@@ -123,6 +123,5 @@ def convert(installed: Installed, room: Path, target: str, options: NeutronOptio
     except ToolFailed as failure:
         failure.message = failure.message.replace(str(installed.program), NAME)
         raise installed.toolchain.explained(failure) from None
-    if not (room / OUTPUT).is_file():
-        raise installed.toolchain.failed(f"{NAME} ended well but wrote no {OUTPUT}", log, argv, said=said)
+    installed.toolchain.require_file(room / OUTPUT, NAME, log, argv, said)
     return said

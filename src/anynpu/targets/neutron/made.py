@@ -17,7 +17,7 @@ PROGRAM = 3
 
 def read_made(path: Path, promised: Manifest) -> tuple[TfliteOperator, ...]:
     """Returns the operators of the converted file; one that is damaged or of another network raises IntegrityError."""
-    from anynpu.quantize.tflite_file import read_specs
+    from anynpu.runtime.tflite_file import read_specs
 
     found = operators(path)
     inputs, outputs = read_specs(path)

@@ -1,4 +1,4 @@
-"""What runs on the Neutron: read from the compiled file; what the converter printed must agree, or it is said."""
+"""What runs on the Neutron: read from the compiled file; where the converter printed something else, a note says so."""
 
 from __future__ import annotations
 

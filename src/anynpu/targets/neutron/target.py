@@ -8,10 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from anynpu.artifact import Artifact, Estimates, Manifest
-from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported
+from anynpu.errors import ConfigError, Finding, IntegrityError
 from anynpu.platform import Platform
-from anynpu.targets.base import Work, scratch
+from anynpu.targets.base import Work, other_version, scratch
 from anynpu.targets.flatbuffer import TfliteOperator, operators
+from anynpu.targets.memory_fit import beyond, require_fit
 from anynpu.targets.neutron import command, receipt
 from anynpu.targets.neutron.command import NAME, OUTPUT, NeutronFacts, NeutronOptions
 from anynpu.targets.neutron.log import Statistics, read_statistics
@@ -72,7 +73,10 @@ class Neutron:
                 raise installed.toolchain.failed(message, work.log, argv, said=said) from None
             receipt.require_npu(platform.npu, before, after)
             statistics = read_statistics(said)
-            require_fit(statistics, room / OUTPUT, platform)
+            sram, flash = f"{NAME} needs {{}} of SRAM for tensors", "the converted model takes {} of flash"
+            stored = (room / OUTPUT).stat().st_size
+            too_large = beyond(platform, statistics.data_bytes, sram, stored, flash)
+            require_fit(platform, too_large, "try a smaller input or a smaller model")
             (room / OUTPUT).replace(out / OUTPUT)
         version = command.version(installed)
         return Manifest(
@@ -107,25 +111,10 @@ def _estimates(said: Statistics, file: Path, before: Sequence[TfliteOperator], v
     )
 
 
-def require_fit(said: Statistics, file: Path, platform: Platform) -> None:
-    """Raises Unsupported when the converted model needs more memory than the chip has."""
-    findings = []
-    for rule, what, needed, limit in (
-        ("fits-sram", f"{NAME} needs {{}} of SRAM for tensors", said.data_bytes, platform.memory.sram_kib),
-        ("fits-flash", "the converted model takes {} of flash", file.stat().st_size, platform.memory.flash_kib),
-    ):
-        if needed is not None and limit is not None and needed > limit * 1024:
-            findings.append(
-                Finding(rule, what.format(f"{needed / 1024:.1f} KiB") + f", {platform.name} has {limit} KiB")
-            )
-    if findings:
-        raise Unsupported(f"the model does not fit {platform.name}", findings, "try a smaller input or a smaller model")
-
-
 def _notes(version: str, unlisted: str, disagreements: Sequence[str]) -> tuple[str, ...]:
     notes = [NOT_EXECUTED]
     if version.partition("+")[0] not in command.WRITTEN_FOR:
         known = " and ".join(command.WRITTEN_FOR)
-        notes.append(f"written for {NAME} {known}, this is {version or 'one that does not say its version'}")
+        notes += other_version(NAME, known, version or "one that does not say its version")
     notes.append(f"the firmware needs the Neutron libraries of the same eIQ release as {NAME} {version}".rstrip())
     return (*notes, *filter(None, [unlisted]), *disagreements)

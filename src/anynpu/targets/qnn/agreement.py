@@ -6,9 +6,8 @@ Quantised models that are right on the CPU have come out wrong on the HTP withou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from anynpu.errors import AccuracyError
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.runtime.qnn import CONTEXT
+from anynpu.schema import Whole
 from anynpu.targets.qnn.options import QnnOptions
 from anynpu.tensors import Array
 
@@ -26,16 +26,13 @@ FILE = "model.onnx"
 
 
 @dataclass(frozen=True)
-class Agreement:
+class Agreement(Whole):
     """SQNR of the worst output: NPU against CPU, and each against the float model where there is one."""
 
     samples: int
     sqnr_db: float
     npu_float_db: float | None = None
     cpu_float_db: float | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def agreement(
@@ -60,7 +57,9 @@ def agreement(
     return found
 
 
-def _answers(worker: Worker, opened: Mapping[str, Any], samples: SampleSet, limit_s: int) -> dict[str, Array]:
+def _answers(
+    worker: Worker, opened: Mapping[str, str | int | bool], samples: SampleSet, limit_s: int
+) -> dict[str, Array]:
     worker.ask("load", {"name": opened["model"], **opened}, timeout_s=limit_s)
     rows: dict[str, list[Array]] = {}
     for sample in samples:

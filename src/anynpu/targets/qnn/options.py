@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from anynpu.artifact import OperatorPlacement
 from anynpu.errors import ConfigError
-from anynpu.quantize.ranges import METHODS
+from anynpu.quantize.ranges import METHOD_HELP, METHODS
 from anynpu.schema import option
+from anynpu.targets.base import Move
 
 ARCHITECTURES = (68, 73, 75, 79, 81)
 """Of the Hexagon NPU, as onnxruntime-qnn 2.7.0 takes them for `htp_arch`."""
@@ -35,7 +37,7 @@ class QnnOptions:
     activations: Literal["uint8", "uint16"] = option("uint8", "type of the activations")
     weights: Literal["per-channel", "per-tensor"] = option("per-channel", "one weight scale a channel, or one a tensor")
     weight_type: Literal["int8", "uint8"] = option("int8", "int8 is symmetric; uint8 goes with one scale a tensor")
-    method: str = option("minmax", "how ranges are found: auto, minmax, percentile, mse or entropy")
+    method: str = option("minmax", METHOD_HELP)
     percentile: float = option(99.99, "what method=percentile keeps of each tensor's values, in percent")
     bias_correction: bool = option(True, "let biases take back the shift of the mean that rounding causes")
     allow_cpu: bool = option(False, "leave operators that the NPU does not take to the CPU, named in the receipt")
@@ -59,3 +61,22 @@ class QnnOptions:
     @property
     def bits(self) -> int:
         return 16 if self.activations == "uint16" else 8
+
+
+MOVES = (
+    Move({"method": "auto"}, without=("percentile",)),
+    Move({"method": "mse"}, without=("percentile",)),
+    *(Move({"method": "percentile", "percentile": share}) for share in ("99.99", "99.999", "99.9")),
+    Move({"bias_correction": "false"}),
+    Move({"activations": "uint16"}, costly=True),
+)
+"""What a search tries."""
+
+
+@dataclass(frozen=True)
+class ForProvider:
+    """What was written: the operators of the model with their MACs, pairs left out, and whether it came quantised."""
+
+    operators: tuple[OperatorPlacement, ...]
+    as_given: bool
+    twin: bool

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 
-from anynpu import schema, tool
-from anynpu.artifact import Artifact
+from anynpu import tool
+from anynpu.artifact import Artifact, OperatorPlacement
 from anynpu.errors import ToolFailed
 from anynpu.graph.cost import cost
 from anynpu.quantize import qdq
@@ -21,23 +20,27 @@ from anynpu.quantize.onnx_functions import followers
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.targets.data import dataset
-from anynpu.targets.qnn.options import QnnOptions
+from anynpu.targets.qnn.options import ForProvider, QnnOptions
 from anynpu.targets.qnn.prepare import QUANTISED, is_quantised, prepared
 
 
-def write(model: str, data: str, options: dict[str, Any], out: str) -> dict[str, Any]:
-    """Writes the model for the provider and returns its operators and what was done (runs in a child process)."""
+def write(model: str, data: str, options: QnnOptions, out: str) -> ForProvider:
+    """Writes the model for the provider (runs in a child process)."""
     from anynpu.source.onnx_file import read
 
     logging.getLogger().setLevel(logging.ERROR)  # onnxruntime advises to prepare the model, which is done
-    chosen = schema.from_dict(QnnOptions, options, "-O")
     source = read(Artifact.open(Path(model)).main)
-    given = chosen.quantize == "none" or is_quantised(source)
+    given = options.quantize == "none" or is_quantised(source)
     source = qdq.prepare(source) if given else prepared(source)
-    operators = _operators(source)
-    result = source if given else quantised(source, dataset(Path(data)), chosen, tool.report_progress)
+    macs = {node.name: node.macs for node in cost(_standard(source)).nodes}
+    operators = tuple(
+        OperatorPlacement(node.name, node.op_type, "npu", macs=macs[node.name])
+        for node in source.graph.node
+        if node.op_type not in QUANTISED and node.name in macs
+    )
+    result = source if given else quantised(source, dataset(Path(data)), options, tool.report_progress)
     onnx.save(result, out)
-    return {"operators": operators, "as_given": given, "twin": _write_twin(source, out) if given else False}
+    return ForProvider(operators, given, _write_twin(source, out) if given else False)
 
 
 def quantised(
@@ -103,16 +106,6 @@ def _gains(model: onnx.ModelProto) -> list[str]:
     stored = {tensor.name for tensor in model.graph.initializer}
     found = [node.input[1] for node in model.graph.node if node.op_type == "LayerNormalization"]
     return sorted({name for name in found if name in stored})
-
-
-def _operators(model: onnx.ModelProto) -> list[dict[str, Any]]:
-    """Returns name, kind and MACs of every operator, pairs left out."""
-    macs = {node.name: node.macs for node in cost(_standard(model)).nodes}
-    return [
-        {"name": node.name, "kind": node.op_type, "macs": macs[node.name]}
-        for node in model.graph.node
-        if node.op_type not in QUANTISED and node.name in macs
-    ]
 
 
 def _standard(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -6,10 +6,9 @@ model.onnx                          the quantised model it was compiled from, fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Estimates, Manifest, OperatorPlacement, Placement
@@ -22,7 +21,7 @@ from anynpu.runtime.qnn import CONTEXT, TOOL
 from anynpu.targets.base import Work, other_version, scratch
 from anynpu.targets.data import require_data
 from anynpu.targets.qnn.agreement import Agreement, agreement
-from anynpu.targets.qnn.options import QnnFacts, QnnOptions
+from anynpu.targets.qnn.options import MOVES, ForProvider, QnnFacts, QnnOptions
 
 KNOWN_VERSION = "2.7.0"
 MODEL, TWIN = "model.onnx", "twin.onnx"
@@ -36,6 +35,7 @@ class Qnn:
     produces = "onnx-qnn"
     Options = QnnOptions
     Facts = QnnFacts
+    moves = MOVES
 
     def tools(self) -> Mapping[str, str]:
         """Returns the provider with its version, and the quantiser."""
@@ -67,26 +67,26 @@ class Qnn:
         made = _quantised(model, samples, options, out, work)
         with scratch(out / "worker") as room, Worker(qnn, "qnn_worker", scratch=room, log=work.log) as worker:
             left = _compiled(worker, out, arch, platform, options, work)
-            truth = room.parent / TWIN if made["as_given"] else model.main
+            truth = room.parent / TWIN if made.as_given else model.main
             agreed = agreement(worker, out, truth if truth.is_file() else None, arch, model, samples, options)
         (out / TWIN).unlink(missing_ok=True)
         notes = other_version("onnxruntime-qnn", KNOWN_VERSION, qnn.version)
         manifest = _manifest(model, out, arch, options, made, agreed)
-        manifest = replace(manifest, placement=_placement(platform.npu, made["operators"], left))
+        manifest = replace(manifest, placement=_placement(platform.npu, made.operators, left))
         return replace(manifest, notes=(*manifest.notes, *notes))
 
 
-def _quantised(model: Artifact, data: Artifact, options: QnnOptions, out: Path, work: Work) -> dict[str, Any]:
-    """Writes the QDQ model, or the given one, and returns its operators and whether it was quantised already."""
+def _quantised(model: Artifact, data: Artifact, options: QnnOptions, out: Path, work: Work) -> ForProvider:
+    """Writes the QDQ model, or the given one."""
     arguments = {
         "model": str(model.path),
         "data": str(data.path),
-        "options": schema.to_dict(options),
+        "options": options,
         "out": str(out / MODEL),
     }
     function = "anynpu.targets.qnn.quantise:write"
-    made: dict[str, Any] = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
-    return made
+    answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
+    return schema.from_dict(ForProvider, answer, function)
 
 
 def _compiled(
@@ -105,9 +105,8 @@ def _compiled(
         raise _unsupported(
             platform, tuple(Finding("operator", f"{kind}: the HTP does not take it", n) for n, kind in left)
         )
-    if not (out / CONTEXT).is_file() or not any(path.stat().st_size for path in out.glob("*.bin")):
-        message = f"{TOOL}: compile ended well but wrote no {CONTEXT} with its binary"
-        raise read_toolchain(TOOL).failed(message, work.log)
+    for path in (out / CONTEXT, max(out.glob("*.bin"), key=lambda p: p.stat().st_size, default=out / "context.bin")):
+        read_toolchain(TOOL).require_file(path, f"{TOOL}: compile", work.log, filled=True)
     return left
 
 
@@ -119,13 +118,11 @@ def _unsupported(platform: Platform, found: tuple[Finding, ...]) -> Unsupported:
     )
 
 
-def _placement(npu: str, operators: list[dict[str, Any]], left: list[tuple[str, str]]) -> Placement:
+def _placement(npu: str, operators: Sequence[OperatorPlacement], left: list[tuple[str, str]]) -> Placement:
     """Returns the receipt: the context model holds, beside the compiled graphs, the operators that are not in them."""
     outside = dict(left)
     placed = [
-        OperatorPlacement(op["name"], op["kind"], "cpu", "the HTP does not take it", op["macs"])
-        if outside.pop(op["name"], None)
-        else OperatorPlacement(op["name"], op["kind"], "npu", macs=op["macs"])
+        replace(op, device="cpu", reason="the HTP does not take it") if outside.pop(op.name, None) else op
         for op in operators
     ]
     added = [OperatorPlacement(name, kind, "cpu", "onnxruntime put it in", 0) for name, kind in outside.items()]
@@ -133,11 +130,11 @@ def _placement(npu: str, operators: list[dict[str, Any]], left: list[tuple[str, 
 
 
 def _manifest(
-    model: Artifact, out: Path, arch: int, options: QnnOptions, made: Mapping[str, Any], agreed: Agreement
+    model: Artifact, out: Path, arch: int, options: QnnOptions, made: ForProvider, agreed: Agreement
 ) -> Manifest:
     given, size = model.manifest, sum(path.stat().st_size for path in out.glob("model_ctx*"))
     notes = [f"on {agreed.samples} samples the HTP simulator is {agreed.sqnr_db:.1f} dB from ONNX Runtime's CPU"]
-    if made["as_given"]:
+    if made.as_given:
         notes.append("compiled as it was given, not quantised here")
     return Manifest(
         format=Qnn.produces,
@@ -156,7 +153,7 @@ def _manifest(
             "htp_arch": arch,
             "open_cpu": options.allow_cpu,
             "quantised": MODEL,
-            "as_given": made["as_given"],
-            "agreement": agreed.to_json(),
+            "as_given": made.as_given,
+            "agreement": schema.to_dict(agreed),
         },
     )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from anynpu.errors import ConfigError
-from anynpu.targets.base import option
+from anynpu.targets.base import Move, option
 
 METHODS = Literal["channel", "layer", "group32", "group64", "group128", "group256"]
 DTYPES = {"int8": "w8a8", "int16": "w16a16i_dfp", "w8a16": "w8a16", "w4a16": "w4a16", "fp16": "w8a8"}
@@ -51,7 +51,7 @@ class RknnOptions:
     def quantises(self) -> bool:
         return self.quantize != "fp16"
 
-    def config(self, facts: RknnFacts) -> dict[str, Any]:
+    def config(self, facts: RknnFacts) -> dict[str, str | int | bool]:
         """Returns the arguments of the toolkit's `config`."""
         return {
             "target_platform": facts.target_platform,
@@ -62,9 +62,17 @@ class RknnOptions:
             "remove_reshape": self.remove_reshape,
         }
 
-    def build(self) -> Mapping[str, Any]:
+    def build(self) -> Mapping[str, bool]:
         """Returns the further arguments of the toolkit's `build`."""
         return {"auto_hybrid": True} if self.auto_hybrid else {}
+
+
+MOVES = (
+    *(Move({"algorithm": algorithm}) for algorithm in ("mmse", "kl_divergence")),
+    Move({"auto_hybrid": "true"}, costly=True),
+    *(Move({"quantize": numbers}, costly=True) for numbers in ("int16", "fp16")),
+)
+"""What a search tries."""
 
 
 def check_numbers(options: RknnOptions, facts: RknnFacts, chip: str) -> None:

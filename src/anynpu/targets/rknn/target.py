@@ -20,7 +20,7 @@ from anynpu.platform import Platform
 from anynpu.runtime.rknn import ANSWERS, MODEL, REBUILD, RECIPE, RESULT, SAMPLES, TOOL, Recipe, Simulator
 from anynpu.targets.base import Work, other_version
 from anynpu.targets.data import require_data
-from anynpu.targets.rknn.options import RknnFacts, RknnOptions, check_numbers
+from anynpu.targets.rknn.options import MOVES, RknnFacts, RknnOptions, check_numbers
 from anynpu.targets.rknn.receipt import Receipt, placement, read_receipt
 
 KNOWN_VERSION = "2.5.0"
@@ -36,6 +36,7 @@ class Rknn:
     produces = "rknn"
     Options = RknnOptions
     Facts = RknnFacts
+    moves = MOVES
 
     def tools(self) -> Mapping[str, str]:
         """Returns the toolkit with its version."""
@@ -135,13 +136,12 @@ def _explained(failure: ToolFailed, text: str, platform: Platform) -> ToolFailed
 
 def _require_whole(result: Path, tool: capsule.Capsule, log: Path) -> None:
     """Raises unless the file is there, begins as .rknn files do, and is as long as its header says."""
-    content = result.read_bytes() if result.is_file() else b""
+    chain, by = tool.installed.toolchain, f"{tool.name}: export_rknn"
+    content = chain.require_file(result, by, log, filled=True).read_bytes()
     # 64 bytes that name the size of what follows; that; then eight bytes that name the size of a description in JSON.
     body = 64 + int.from_bytes(content[16:24], "little")
-    if content[:4] == MAGIC and len(content) == body + 8 + int.from_bytes(content[body : body + 8], "little"):
-        return
-    what = "wrote no whole .rknn file" if content else "wrote no .rknn file"
-    raise tool.installed.toolchain.failed(f"{tool.name}: export_rknn ended well but {what}", log)
+    if content[:4] != MAGIC or len(content) != body + 8 + int.from_bytes(content[body : body + 8], "little"):
+        raise chain.failed(f"{by} ended well but wrote no whole {result.name}", log)
 
 
 def _turned(model: Artifact, receipt: Receipt) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from importlib import resources, util
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from anynpu import tool
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing
@@ -160,27 +160,25 @@ def run(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, out: Pat
     try:
         output = tool.run(argv, cwd=out, log=log, environment=environment).output
     except ToolFailed as failure:
-        raise _explained(failure) from None
+        said = "\n".join(failure.last_lines)
+        hint = next((hint for words, hint in KNOWN.items() if words in said), "the log has Vela's own words")
+        message = failure.message.replace(failure.argv[0], "Vela")
+        raise ToolFailed(message, failure.argv, failure.status, failure.log, failure.last_lines, hint) from None
     kept = out / "logs" / f"vela-{goal}.log"
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(_timeless(output, argv), "utf-8")
-    name = model.stem
+
+    def made(ending: str) -> Path:
+        return tool.require_file(folder / f"{model.stem}_{ending}", "Vela", log, argv)
+
     return Compiled(
         goal,
-        model=_made(folder / f"{name}_vela.tflite", argv, log),
-        per_layer=_made(folder / f"{name}_per-layer.csv", argv, log),
-        database=_made(folder / f"{name}_debug.xml", argv, log),
-        figures=_figures(_made(folder / f"{name}_summary_{argv[argv.index('--system-config') + 1]}.csv", argv, log)),
+        model=made("vela.tflite"),
+        per_layer=made("per-layer.csv"),
+        database=made("debug.xml"),
+        figures=_figures(made(f"summary_{argv[argv.index('--system-config') + 1]}.csv")),
         output=output,
     )
-
-
-def _explained(failure: ToolFailed) -> ToolFailed:
-    """Returns the failure with Vela's name instead of Python's, and a hint where its last words are known."""
-    said = "\n".join(failure.last_lines)
-    hint = next((hint for words, hint in KNOWN.items() if words in said), "the log has Vela's own words")
-    message = failure.message.replace(failure.argv[0], "Vela")
-    return ToolFailed(message, failure.argv, failure.status, failure.log, failure.last_lines, hint)
 
 
 def _timeless(text: str, argv: list[str]) -> str:
@@ -189,15 +187,9 @@ def _timeless(text: str, argv: list[str]) -> str:
     return text.replace(model, Path(model).name).replace(config, Path(config).name)
 
 
-def _made(path: Path, argv: list[str], log: Path) -> Path:
-    if not path.is_file():
-        raise ToolFailed(f"Vela ended well but wrote no {path.name}", argv=argv, status=0, log=str(log))
-    return path
-
-
 def _figures(summary: Path) -> Figures:
     with summary.open(encoding="utf-8", newline="") as stream:
-        row: dict[str, Any] = next(csv.DictReader(stream), {})
+        row: dict[str, str] = next(csv.DictReader(stream), {})
     try:
         kib = {key: float(row[f"{key}_memory_used"]) for key in ("sram", "dram", "on_chip_flash", "off_chip_flash")}
         return Figures(

@@ -12,6 +12,7 @@ import numpy as np
 from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor
+from anynpu.targets.memory_fit import beyond
 from anynpu.targets.vela.command import Figures, VelaFacts, VelaOptions, config_path
 
 
@@ -22,14 +23,12 @@ def before(
     areas = memory_areas(facts, options)
     needed = 0 if areas.arena_elsewhere else arena_bound(model)
     weights = weights_bound(model)
-    sram = f"inputs or outputs alone take {_kib(needed)} of SRAM"
+    sram = "inputs or outputs alone take {} of SRAM"
     if areas.weights_in_sram:
         needed += weights
-        sram = f"inputs or outputs and the weights take at least {_kib(needed)} of SRAM"
-    flash = f"weights take at least {_kib(weights)} of flash however well they are compressed"
-    return _beyond(sram, needed, platform.memory.sram_kib, "fits-sram", platform.name) + _beyond(
-        flash, weights, platform.memory.flash_kib, "fits-flash", platform.name
-    )
+        sram = "inputs or outputs and the weights take at least {} of SRAM"
+    flash = "weights take at least {} of flash however well they are compressed"
+    return beyond(platform, needed, sram, weights, flash)
 
 
 def after(figures: Figures, file: Path, platform: Platform, weights_in_sram: bool = False) -> tuple[Finding, ...]:
@@ -39,11 +38,8 @@ def after(figures: Figures, file: Path, platform: Platform, weights_in_sram: boo
     """
     stored = file.stat().st_size
     needed = figures.sram_bytes + stored if weights_in_sram else figures.sram_bytes
-    sram = f"Vela needs {_kib(needed)} of SRAM" + (", the weights among it" if weights_in_sram else "")
-    flash = f"the compiled model takes {_kib(stored)} of flash"
-    return _beyond(sram, needed, platform.memory.sram_kib, "fits-sram", platform.name) + _beyond(
-        flash, stored, platform.memory.flash_kib, "fits-flash", platform.name
-    )
+    sram = "Vela needs {} of SRAM" + (", the weights among it" if weights_in_sram else "")
+    return beyond(platform, needed, sram, stored, "the compiled model takes {} of flash")
 
 
 def arena_bound(model: Sequence[TfliteOperator]) -> int:
@@ -94,13 +90,3 @@ def memory_areas(facts: VelaFacts, options: VelaOptions) -> MemoryAreas:
         section = parser[section].get("inherit", "")
     sram = areas.get("cache_mem_area", "Axi0")
     return MemoryAreas(areas.get("arena_mem_area", sram) != sram, areas.get("const_mem_area") == sram)
-
-
-def _beyond(what: str, needed: int, limit_kib: int | None, rule: str, chip: str) -> tuple[Finding, ...]:
-    if limit_kib is None or needed <= limit_kib * 1024:
-        return ()
-    return (Finding(rule, f"{what}, {chip} has {limit_kib} KiB"),)
-
-
-def _kib(count: int) -> str:
-    return f"{count / 1024:.1f} KiB"

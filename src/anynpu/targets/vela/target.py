@@ -6,13 +6,14 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from anynpu.artifact import Artifact, Estimates, Manifest
-from anynpu.errors import Finding, Unsupported
+from anynpu.errors import Finding
 from anynpu.platform import Platform
+from anynpu.schema import JsonObject
 from anynpu.targets.base import Work
 from anynpu.targets.flatbuffer import operators
+from anynpu.targets.memory_fit import require_fit
 from anynpu.targets.vela import fit
 from anynpu.targets.vela.command import Compiled, Figures, VelaFacts, VelaOptions, run
 from anynpu.targets.vela.origin import write_origins
@@ -77,7 +78,8 @@ class Vela:
         ignored = (options.ignore_ops or "").split(",")
         receipt = placement(platform.npu or facts.accelerator, before, operators(best.model), best.output, ignored)
         require_npu(receipt, before)
-        require_fit(best, platform, weights_in_sram)
+        too_large = fit.after(best.figures, best.model, platform, weights_in_sram)
+        require_fit(platform, too_large, "try -O optimise=best-size, or a smaller input")
         details = _details(candidates, best, facts, options)
         write_origins(best.database, before, out)
         _keep(best, candidates, out)
@@ -107,13 +109,6 @@ def choose(candidates: Sequence[Compiled], platform: Platform, goal: str, weight
     return min(fitting or candidates, key=rank)
 
 
-def require_fit(compiled: Compiled, platform: Platform, weights_in_sram: bool = False) -> None:
-    """Raises Unsupported when the compiled model needs more memory than the chip has."""
-    if findings := fit.after(compiled.figures, compiled.model, platform, weights_in_sram):
-        hint = "try -O optimise=best-size, or a smaller input"
-        raise Unsupported(f"the model does not fit {platform.name}", findings, hint)
-
-
 def _estimates(figures: Figures, version: str, macs: int) -> Estimates:
     return Estimates(
         source=f"Vela {version} estimate",
@@ -126,7 +121,7 @@ def _estimates(figures: Figures, version: str, macs: int) -> Estimates:
     )
 
 
-def _details(candidates: Sequence[Compiled], best: Compiled, facts: VelaFacts, options: VelaOptions) -> dict[str, Any]:
+def _details(candidates: Sequence[Compiled], best: Compiled, facts: VelaFacts, options: VelaOptions) -> JsonObject:
     return {
         "accelerator": facts.accelerator,
         "config": options.config.name if options.config else facts.config,

@@ -8,7 +8,7 @@ from typing import Literal
 from anynpu.drivers.ryzen_facts import Precision, VitisFacts
 from anynpu.errors import ConfigError
 from anynpu.platform import Platform
-from anynpu.targets.base import option
+from anynpu.targets.base import Move, option
 
 Calibration = Literal["auto", "min_mse", "non_overflow", "min_max", "percentile", "entropy"]
 METHODS: dict[Precision, tuple[str, ...]] = {
@@ -59,6 +59,14 @@ class VitisOptions:
     def method(self) -> str:
         """The calibration method, chosen or the precision's own."""
         return METHODS[self.precision][0] if self.calibration == "auto" else self.calibration
+
+
+MOVES = (
+    Move({"cle": "true"}),
+    Move({"adaround": "true"}),
+    *(Move({"precision": precision}, without=("calibration",), costly=True) for precision in ("a8w8", "a16w8", "bf16")),
+)
+"""What a search tries."""
 
 
 def check_precision(options: VitisOptions, platform: Platform) -> None:

@@ -16,7 +16,8 @@ from anynpu.platform import Platform
 from anynpu.targets.base import Work, other_version, scratch
 from anynpu.targets.data import require_data
 from anynpu.targets.quantising import bare
-from anynpu.targets.vitisai.options import VitisOptions, check_precision
+from anynpu.targets.vitisai.options import MOVES, VitisOptions, check_precision
+from anynpu.training.record import read_integers, read_record
 
 TOOL = "quark"
 WRITTEN_FOR = "0.13"
@@ -31,6 +32,7 @@ class VitisAi:
     produces = "onnx-vitisai"
     Options = VitisOptions
     Facts = VitisFacts
+    moves = MOVES
 
     def tools(self) -> Mapping[str, str]:
         """Returns Quark with its version."""
@@ -69,6 +71,7 @@ class VitisAi:
             (room / "float.onnx").write_bytes(graph.SerializeToString())
             _quantise(quark, room, samples, options, work)
             made = _made(room / MODEL, model, options, quark, work)
+            _keep_trained(made, model, options)
         (out / MODEL).write_bytes(made.SerializeToString(deterministic=True))
         return _manifest(model, made, platform, options, out, quark.version, notes)
 
@@ -111,8 +114,7 @@ def _made(path: Path, model: Artifact, options: VitisOptions, quark: capsule.Cap
     from anynpu.targets.vitisai.form import check_made
     from anynpu.targets.vitisai.prepare import cleaned, put_in_order
 
-    if not path.is_file():
-        raise quark.installed.toolchain.failed(f"{TOOL} ended well but wrote no model", work.log)
+    quark.installed.toolchain.require_file(path, TOOL, work.log)
     try:
         put_in_order(path)
         made = read(path)
@@ -121,6 +123,17 @@ def _made(path: Path, model: Artifact, options: VitisOptions, quark: capsule.Cap
         words = error.message.replace(str(path), "its file")
         raise quark.installed.toolchain.failed(f"{TOOL} ended well but {words}", work.log) from None
     return cleaned(made)
+
+
+def _keep_trained(made: Any, model: Artifact, options: VitisOptions) -> None:
+    """Puts the integers and scales of a trained model into what Quark made of it."""
+    from anynpu.targets.vitisai.form import check_made
+    from anynpu.targets.vitisai.trained import hold
+
+    record = read_record(model.path)
+    if record is not None:
+        hold(made, record.scheme, read_integers(model.path))
+        check_made(made, options.precision, model.manifest.inputs, model.manifest.outputs)
 
 
 def _manifest(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -31,8 +30,8 @@ def write_calibration(folder: Path, samples: SampleSet, specs: Sequence[TensorSp
     if len(arrays) == 1:
         np.save(folder / "calibration.npy", arrays[0])
         return "calibration.npy"
-    named: dict[str, Any] = {f"input{index}": array for index, array in enumerate(arrays)}
-    np.savez(folder / "calibration.npz", **named)
+    named = {f"input{index}": array for index, array in enumerate(arrays)}
+    np.savez(folder / "calibration.npz", **named)  # type: ignore[arg-type]  # names are no keywords
     return "calibration.npz"
 
 

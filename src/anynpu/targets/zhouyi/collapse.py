@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from anynpu import schema
 from anynpu.artifact import Artifact, Manifest
 from anynpu.errors import AccuracyError
 from anynpu.measure.samples import SampleSet, read_samples
@@ -61,10 +59,10 @@ def judge(name: str, wanted: Sequence[Array], got: Sequence[Array]) -> str:
     return ""
 
 
-def distinct(candidate: str, manifest: dict[str, Any], reference: str, data: str) -> list[str]:
+def distinct(candidate: str, manifest: Manifest, reference: str, data: str) -> list[str]:
     """Runs both models on the same samples and judges every output (runs in a child process)."""
     truth = Artifact.open(Path(reference))
-    subject = Artifact(Path(candidate), schema.from_dict(Manifest, manifest, "manifest"))
+    subject = Artifact(Path(candidate), manifest)
     samples = read_samples(Path(data)).first(SAMPLES)
     if len(samples) < 2:
         return ["one sample alone cannot show whether outputs collapse"]

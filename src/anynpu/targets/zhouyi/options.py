@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from anynpu.errors import ConfigError
 from anynpu.schema import near
-from anynpu.targets.base import option
+from anynpu.targets.base import Move, option
 
 # The optimizer drops blanks, splits at <, > and the first colon, and takes [words] for kinds of operators.
 NOT_IN_REGEX = re.compile(r"[{}<>\[\]:;#%&\s]")
@@ -58,6 +58,14 @@ class ZhouyiOptions:
             raise ConfigError(f"time_limit_s={self.time_limit_s}: a second or more was expected")
         if self.target.startswith("Z3"):  # said before anything is built
             check_target(self.target, ("X2_1204MP3", "X2_1204"))
+
+
+MOVES = (
+    *(Move({"activation_method": method}) for method in get_args(ACTIVATION_METHODS)[1:]),
+    *(Move({"weight_method": method}) for method in get_args(WEIGHT_METHODS)[1:]),
+    *(Move({name: "16"}, costly=True) for name in ("activation_bits", "weight_bits")),
+)
+"""What a search tries."""
 
 
 def _check_regex(name: str, pattern: str) -> None:

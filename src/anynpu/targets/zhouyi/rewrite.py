@@ -1,4 +1,4 @@
-"""Rewrites that make a graph fit cixbuild without changing what it computes; each is executed beside the original.
+"""Rewrites that make a graph fit cixbuild without changing what it computes.
 
 - `Sub` has no kernel: x - c becomes x + (-c), and x - y becomes x + (-1) * y.
 - A mask of -1e9 takes the whole range of eight bits: a mild constant means as much to the Softmax behind it.
@@ -14,9 +14,12 @@ from typing import Any
 import numpy as np
 from onnx import ModelProto, NodeProto, helper, numpy_helper
 
-from anynpu.graph.agreement import disagreement, proof_count, spread
-from anynpu.graph.fold import constant_value, static_shapes
-from anynpu.graph.run import Session, random_feeds
+from anynpu.artifact import PassEffect
+from anynpu.graph import passes
+from anynpu.graph.agreement import executed, proof_count, spread
+from anynpu.graph.fold import constant_value, copied, static_shapes
+from anynpu.graph.passes import Pass
+from anynpu.graph.run import random_feeds
 from anynpu.graph.shapes import infer
 from anynpu.targets.zhouyi.options import ZhouyiOptions
 from anynpu.tensors import Array
@@ -94,48 +97,53 @@ class Graph:
 
 def rewritten(
     model: ModelProto, options: ZhouyiOptions, feeds: Sequence[Mapping[str, Array]] = ()
-) -> tuple[ModelProto, tuple[str, ...]]:
-    """Returns a graph that computes the same and fits better, and what was done to it.
+) -> tuple[ModelProto, tuple[str, ...], tuple[PassEffect, ...]]:
+    """Returns a graph that computes the same and fits better, and what was done to it, in words and pass by pass.
 
-    Each rewrite is executed beside the original on `feeds`, all of them up to what `proof_count` allows, or on random
-    numbers where none are given; one that changes results is not made, and the notes say so.
+    They are executed beside the original on `feeds`, all of them up to what `proof_count` allows, or on random numbers
+    where none are given.
     """
-    notes: list[str] = []
     chosen = spread(len(feeds), proof_count(model, len(feeds)))
     samples = [feeds[at] for at in chosen] or [random_feeds(model, seed) for seed in (0, 1)]
-    current = model
-    for what, change in _changes(options):
-        graph = Graph(_copy(current))
-        if not (count := change(graph)):
-            continue
-        graph.drop_unused()
-        names = [value.name for value in current.graph.output]
-        if found := disagreement(names, Session(current).run, Session(graph.model).run, samples):
-            notes.append(f"left alone, it would change {found}: {what}")
-        else:
-            current = infer(graph.model)
-            notes.append(f"{what}: {count}")
-    return current, tuple(notes)
+    plan = passes_for(options)
+    graph, effects = passes.run(plan, model, executed(samples))
+    does = {each.name: each.does for each in plan}
+    said = [
+        f"left alone, {each.dropped}: {does[each.name]}" if each.dropped else f"{does[each.name]}: {each.changed}"
+        for each in effects
+        if each.changed or each.dropped
+    ]
+    return graph, tuple(said), effects
 
 
-def _changes(options: ZhouyiOptions) -> list[tuple[str, Callable[[Graph], int]]]:
-    """Returns the rewrites to try, in order, each with what it does."""
+def passes_for(options: ZhouyiOptions) -> tuple[Pass[ModelProto], ...]:
+    """Returns the rewrites to try, in order."""
     mild = options.mask_value
-    changes: list[tuple[str, Callable[[Graph], int]]] = [("Sub became Add of a negative", without_sub)]
-    if mild:
-        changes += [
-            (f"Where with a constant mask became Add of 0 and {mild:g}", lambda graph: without_where(graph, mild)),
-            (f"constants of attention masks became {mild:g}", lambda graph: mild_masks(graph, mild)),
-        ]
-    if options.matmul == "convolution":
-        changes.append(("products with constant weights became 1x1 Conv", as_convolutions))
-    return changes
 
+    def rewrite(name: str, does: str, change: Callable[[Graph], int]) -> Pass[ModelProto]:
+        def call(model: ModelProto) -> tuple[ModelProto, int]:
+            graph = Graph(copied(model))
+            if not (count := change(graph)):
+                return model, 0
+            graph.drop_unused()
+            return infer(graph.model), count
 
-def _copy(model: ModelProto) -> ModelProto:
-    copy = ModelProto()
-    copy.CopyFrom(model)
-    return copy
+        return Pass(name, does, call)
+
+    masks = (
+        rewrite(
+            "where-to-add",
+            f"Where with a constant mask became Add of 0 and {mild:g}",
+            lambda graph: without_where(graph, mild),
+        ),
+        rewrite("mild-masks", f"constants of attention masks became {mild:g}", lambda graph: mild_masks(graph, mild)),
+    )
+    convolution = rewrite("matmul-to-conv", "products with constant weights became 1x1 Conv", as_convolutions)
+    return (
+        rewrite("sub-to-add", "Sub became Add of a negative", without_sub),
+        *(masks if mild else ()),
+        *((convolution,) if options.matmul == "convolution" else ()),
+    )
 
 
 def without_sub(graph: Graph) -> int:

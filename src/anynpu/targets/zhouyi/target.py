@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anynpu import schema, tool
-from anynpu.artifact import Artifact, Estimates, Manifest, OperatorPlacement, Placement
+from anynpu.artifact import Artifact, Estimates, Manifest, OperatorPlacement, PassEffect, Placement
 from anynpu.capsules import toolchain
 from anynpu.errors import Finding, ToolFailed, ToolMissing, Unsupported
 from anynpu.measure.samples import SampleSet, read_samples
@@ -18,7 +18,7 @@ from anynpu.targets.base import Work, scratch
 from anynpu.targets.data import require_data
 from anynpu.targets.zhouyi import cfg
 from anynpu.targets.zhouyi.made import pair, read_made, specs_of
-from anynpu.targets.zhouyi.options import ZhouyiFacts, ZhouyiOptions, check_nodes, check_target
+from anynpu.targets.zhouyi.options import MOVES, ZhouyiFacts, ZhouyiOptions, check_nodes, check_target
 
 TOOL = "cixbuild"
 STAGES = ("[Parser]", "[OPT]", "[Optimizer]", "[GB]", "[GBuilder]")
@@ -32,6 +32,7 @@ class Zhouyi:
     produces = "cix"
     Options = ZhouyiOptions
     Facts = ZhouyiFacts
+    moves = MOVES
 
     def tools(self) -> Mapping[str, str]:
         """Returns cixbuild with its version."""
@@ -63,7 +64,7 @@ class Zhouyi:
         """Writes the .cix file and the .cfg that it was made with, and returns what it is."""
         check_target(options.target, platform.facts_as(ZhouyiFacts).targets)
         samples = read_samples(require_data(data, self.name).path)
-        graph, notes, findings = _prepared(model, options, tuple(samples))
+        graph, notes, findings, effects = _prepared(model, options, tuple(samples))
         if findings and not options.trust_compiler:
             raise Unsupported(
                 f"cixbuild does not compile this model for {platform.name}",
@@ -75,20 +76,21 @@ class Zhouyi:
             made.replace(out / cfg.RESULT)
             (room / cfg.CFG).replace(out / cfg.CFG)
         manifest = _manifest(model, out, graph, platform, options, notes)
-        return replace(manifest, notes=(*manifest.notes, *_executed(manifest, model, data, out, work)))
+        said = (*manifest.notes, *_executed(manifest, model, data, out, work))
+        return replace(manifest, passes=effects, notes=said)
 
 
 def _prepared(
     model: Artifact, options: ZhouyiOptions, feeds: tuple[Mapping[str, Any], ...]
-) -> tuple[Any, tuple[str, ...], tuple[Finding, ...]]:
-    """Returns the graph as cixbuild gets it, what was done to it, and what is still in the way."""
+) -> tuple[Any, tuple[str, ...], tuple[Finding, ...], tuple[PassEffect, ...]]:
+    """Returns the graph as cixbuild gets it, what was done to it, what is still in the way, and the passes that ran."""
     from anynpu.source.onnx_file import read
     from anynpu.targets.zhouyi.rewrite import rewritten
     from anynpu.targets.zhouyi.rules import findings
 
-    graph, notes = rewritten(read(model.main), options, feeds)
+    graph, notes, effects = rewritten(read(model.main), options, feeds)
     check_nodes(options, [node.name for node in graph.graph.node])
-    return graph, notes, findings(graph)
+    return graph, notes, findings(graph), effects
 
 
 def _build(room: Path, graph: Any, model: Artifact, samples: SampleSet, options: ZhouyiOptions, work: Work) -> Path:
@@ -111,10 +113,7 @@ def _build(room: Path, graph: Any, model: Artifact, samples: SampleSet, options:
     except ToolFailed as failure:
         failure.message = failure.message.replace(str(installed.program), TOOL)
         raise installed.toolchain.explained(failure) from None
-    result = room / cfg.RESULT
-    if not result.is_file():
-        raise installed.toolchain.failed(f"{TOOL} ended well but wrote no {cfg.RESULT}", work.log, argv)
-    return result
+    return installed.toolchain.require_file(room / cfg.RESULT, TOOL, work.log, argv)
 
 
 def _progress(work: Work) -> Any:

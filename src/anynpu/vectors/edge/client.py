@@ -19,6 +19,7 @@ import numpy as np
 from anynpu import errors, schema, tool
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed
 from anynpu.files import writing
+from anynpu.schema import Json, JsonObject
 from anynpu.tensors import Array
 from anynpu.vectors.base import (
     LENGTH,
@@ -26,7 +27,6 @@ from anynpu.vectors.base import (
     Filter,
     Hit,
     Info,
-    Json,
     Page,
     Point,
     PointId,
@@ -135,7 +135,7 @@ class EdgeStore:
 
     # The socket
 
-    def ask(self, head: dict[str, Any], vectors: Array | None = None) -> Frame:
+    def ask(self, head: JsonObject, vectors: Array | None = None) -> Frame:
         """Returns the store's answer. A process that has died is started again, and asked again: every operation means
         the same twice as once."""
         request = encode(Frame(head) if vectors is None else Frame(head, vectors))

@@ -69,7 +69,7 @@ class Shard:
         self.dirty = False
         self.log_bytes = 0
         self.points = self.count(None)
-        """At most so many: those written again are counted again, and none that was deleted is taken off."""
+        """An upper bound: those written again are counted again, and none that was deleted is taken off."""
         self.mirror: Mirror | None = None
 
     @classmethod

@@ -35,7 +35,7 @@ from anynpu.vectors.edge.wire import id_order
 
 SPEC, LAYOUT, BUILDING = "collection.json", "layout.json", "building"
 SLICE, MOST_SLICE, SLICE_RATIO = 1000, 2000, 32
-"""A tail of so many points is worth an index of its own: more where the base has 32 times as many, up to a limit."""
+"""A tail of this many points is worth an index of its own: more where the base has 32 times as many, up to a limit."""
 IDLE_S, IDLE_SLICE = 5.0, 100
 """This many points are worth one when nothing has been written for a while."""
 RETRY_S = 60.0

@@ -22,7 +22,7 @@ class Mirror:
         self._places: dict[PointId, int] = {}
 
     def fits(self, more: int) -> bool:
-        """Says whether so many more points may be put in."""
+        """Returns whether that many more points may be put in."""
         return (len(self._ids) + more) * self._vectors.shape[1] * 4 <= MOST_BYTES
 
     def put(self, ids: Sequence[PointId], vectors: Array) -> None:

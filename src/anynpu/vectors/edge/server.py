@@ -21,11 +21,11 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from anynpu import schema
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.files import write_whole
+from anynpu.schema import JsonObject
 from anynpu.vectors.base import CollectionSpec, Row
 from anynpu.vectors.edge.engine import engine_version, sync
 from anynpu.vectors.edge.layers import IDLE_STEP, LAYOUT, SPEC, STEP, Layers
@@ -452,7 +452,7 @@ WRITES: dict[str, Callable[[Server, Frame], Iterator[None]]] = {
 }
 
 
-def rows_frame(rows: list[Row], more: dict[str, Any] | None = None) -> Frame:
+def rows_frame(rows: list[Row], more: JsonObject | None = None) -> Frame:
     """Returns points as an answer."""
     head = {"ids": [row.id for row in rows], "payloads": [row.payload for row in rows], **(more or {})}
     return Frame(head, stacked([row.vector for row in rows]))

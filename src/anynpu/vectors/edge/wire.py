@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.errors import IntegrityError
+from anynpu.schema import JsonObject
 from anynpu.tensors import Array
 from anynpu.vectors.base import AnyOf, Condition, Filter, HasId, Match, PointId, Range
 
@@ -109,7 +110,7 @@ def _some(connection: socket.socket, wanted: int, how: int = 0) -> bytes:
     return more
 
 
-def plain_filter(where: Filter | None) -> dict[str, Any] | None:
+def plain_filter(where: Filter | None) -> dict[str, list[JsonObject]] | None:
     """Returns a filter as JSON."""
     if where is None:
         return None
@@ -119,15 +120,15 @@ def plain_filter(where: Filter | None) -> dict[str, Any] | None:
     }
 
 
-def read_filter(data: dict[str, Any] | None) -> Filter | None:
+def read_filter(data: dict[str, list[JsonObject]] | None) -> Filter | None:
     """Returns the filter that `plain_filter` wrote."""
     if data is None:
         return None
     return Filter(**{part: tuple(_condition(dict(each)) for each in listed) for part, listed in data.items()})
 
 
-def _condition(data: dict[str, Any]) -> Condition:
-    kind = KINDS[data.pop("is")]
+def _condition(data: JsonObject) -> Condition:
+    kind = KINDS[str(data.pop("is"))]
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
 
 

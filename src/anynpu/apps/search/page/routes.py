@@ -133,7 +133,7 @@ class Page:
         return sorted(found)[:MOST_FOLDERS]
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
-        question = schema.from_dict(Question, await request.json(1 << 20), "the question")
+        question = schema.from_dict(Question, request.json(1 << 20), "the question")
         where, top = where_of(question), min(max(question.top, 1), MOST_TOP)
         if question.like:
             return answered(await self._asked(lambda: self.search.like(question.like, top, where)))
@@ -142,7 +142,7 @@ class Page:
     async def ask_by_picture(self, request: HttpRequest) -> HttpAnswer:
         given = {key: value for key, value in request.query().items() if key in ("folder", "since", "until")}
         where = where_of(schema.from_dict(Question, given, "the question"))
-        data = await request.body(MOST_PICTURE_BYTES)
+        data = request.body(MOST_PICTURE_BYTES)
 
         def work() -> Answer:
             return self.search.by_picture("the picture", read_image(data, "the picture"), TOP, where)
@@ -206,7 +206,7 @@ def where_of(question: Question) -> Where:
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """Returns how an error is told to the page, or None for one that is a defect of ours."""
+    """Returns how an error is reported to the page, or None for one that is a defect of ours."""
     if isinstance(error, ConfigError | IntegrityError):
         return Refusal(422, error.message, error.hint)
     return Refusal(503, error.message, error.hint) if isinstance(error, AnyNpuError) else None

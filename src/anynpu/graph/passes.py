@@ -1,0 +1,151 @@
+"""Passes: the one form of every change to a graph, and the runner that drops a pass that changes results.
+
+Graphs are ONNX models or TFLite graphs (`lowering/graph.py`). A pass returns a new graph and leaves the one it was
+given as it is. Those that keep results are executed next to the graph they began with, all together; only where that
+shows a difference is the pass that makes it looked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from anynpu.artifact import PassEffect
+
+G = TypeVar("G")
+Compare = Callable[[G, G], str]
+"""Executes two graphs on the same inputs and says how their results differ, or nothing."""
+ROUNDS = 1000
+
+
+@dataclass(frozen=True)
+class Pass(Generic[G]):
+    """One change to a graph."""
+
+    name: str
+    does: str
+    """What it does, as the user reads it."""
+    call: Callable[[G], tuple[G, int]]
+    """Returns the graph, and in how many places it differs from the given one."""
+    requires: Callable[[G], str] = lambda _: ""
+    """Says why the pass has nothing to do with a graph, or nothing; such a graph stays as it is."""
+    ensures: Callable[[G], str] = lambda _: ""
+    """Says what is wrong with a graph that came out of it, or nothing."""
+    keeps_results: bool = True
+
+
+@dataclass(frozen=True)
+class Repeated(Generic[G]):
+    """Passes that run in turn until none of them finds anything to do."""
+
+    passes: tuple[Pass[G], ...]
+
+
+Plan = Sequence[Pass[G] | Repeated[G]]
+
+
+@dataclass(frozen=True)
+class Application(Generic[G]):
+    """One run of a pass: the graphs before and after it, and why what it made is not taken."""
+
+    done: Pass[G]
+    before: G
+    after: G
+    changed: int
+    refused: str = ""
+
+
+def passes_of(plan: Plan[G]) -> list[Pass[G]]:
+    """Returns every pass of a plan once, in order."""
+    every = [each for part in plan for each in (part.passes if isinstance(part, Repeated) else (part,))]
+    return list({each.name: each for each in every}.values())
+
+
+def applications(plan: Plan[G], graph: G, without: Collection[str] = ()) -> Iterator[Application[G]]:
+    """Yields each run of a pass, those that change nothing too; passes named in `without` are left out."""
+
+    def applied(each: Pass[G], given: G) -> Application[G]:
+        if each.requires(given):
+            return Application(each, given, given, 0)
+        result, changed = each.call(given)
+        refused = each.ensures(result) if changed else ""
+        return Application(each, given, given if refused or not changed else result, 0 if refused else changed, refused)
+
+    for part in plan:
+        members = [each for each in passes_of([part]) if each.name not in without]
+        for _ in range(ROUNDS if isinstance(part, Repeated) else 1):
+            settled = True
+            for each in members:
+                application = applied(each, graph)
+                graph, settled = application.after, settled and not application.changed
+                yield application
+            if settled:
+                break
+
+
+def run(
+    plan: Plan[G], graph: G, compare: Compare[G] | None = None, without: Collection[str] = ()
+) -> tuple[G, tuple[PassEffect, ...]]:
+    """Returns the graph after all passes of a plan, and what each of them did.
+
+    With `compare`, passes that keep results are executed next to the graph they began with, and one that changes them
+    is dropped; its effect says so.
+    """
+    dropped: dict[str, str] = {}
+    while True:
+        steps = list(applications(plan, graph, {*without, *dropped}))
+        fault = None if compare is None else first_fault(steps, compare)
+        if fault is None:
+            return steps[-1].after if steps else graph, _effects(plan, steps, dropped)
+        dropped[fault[0]] = f"it would change {fault[1]}"
+
+
+def first_fault(steps: Sequence[Application[G]], compare: Compare[G]) -> tuple[str, str] | None:
+    """Returns the name of the first pass that changes results it must keep, and what differs; None where none does."""
+    parts: list[list[Application[G]]] = [[]]
+    for step in steps:
+        if step.changed and step.done.keeps_results:
+            parts[-1].append(step)
+        elif step.changed:
+            parts.append([])
+    for part in parts:
+        if not part or not (difference := compare(part[0].before, part[-1].after)):
+            continue
+        right, wrong = -1, len(part) - 1
+        while wrong - right > 1:
+            middle = (right + wrong) // 2
+            if found := compare(part[0].before, part[middle].after):
+                wrong, difference = middle, found
+            else:
+                right = middle
+        return part[wrong].done.name, difference
+    return None
+
+
+def _effects(plan: Plan[G], steps: Sequence[Application[G]], dropped: dict[str, str]) -> tuple[PassEffect, ...]:
+    effects = []
+    for each in passes_of(plan):
+        runs = [step for step in steps if step.done.name == each.name]
+        refused = next((step.refused for step in runs if step.refused), "")
+        if not runs and each.name not in dropped:
+            continue
+        effects.append(
+            PassEffect(
+                each.name,
+                sum(step.changed for step in runs),
+                sum(_size(step.after) - _size(step.before) for step in runs if step.changed),
+                dropped.get(each.name, refused),
+            )
+        )
+    return tuple(effects)
+
+
+def _size(graph: Any) -> int:
+    """Returns how many operators a graph has, an ONNX model or a TFLite graph."""
+    return len(graph.graph.node if hasattr(graph, "graph") else graph.operators)
+
+
+def notes(effects: Sequence[PassEffect]) -> tuple[str, ...]:
+    """Returns a sentence for each pass that was dropped."""
+    return tuple(f"the pass {each.name} was left out, {each.dropped}" for each in effects if each.dropped)

@@ -1,0 +1,65 @@
+"""Keeps operators apart that Vela 5.2.0 compiles wrongly as neighbours: a copy of the tensor goes between them.
+
+Vela lets an operator write straight into the tensor that a CONCATENATION or PAD makes of its result, and lets one read
+straight from the tensor that a slice was cut from. Where it computes the result in pieces, or the slice steps over
+rows, the registers are then those of the larger tensor (docs/ethos-u.md has a row for each). The copy is the larger of
+a tensor and itself: exact in every type, on every runtime, and left in place by Vela.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from anynpu.lowering.graph import Graph, Operator, Tensor
+from anynpu.lowering.options import Conv2D, Pool2D, ResizeBilinear, ResizeNearestNeighbor
+
+_LAYING = ("CONCATENATION", "PAD", "PADV2")
+"""What lays a tensor into a larger one."""
+_CUTTING = ("SLICE", "STRIDED_SLICE", "SPLIT")
+
+
+def apart(graph: Graph, family: str) -> Graph:
+    """Returns the graph with a copy between the operators that one family of NPUs gets wrong as neighbours."""
+    makers, tensors, operators = graph.makers(), dict(graph.tensors), list[Operator]()
+    for operator in graph.operators:
+        inputs = list(operator.inputs)
+        for place, name in enumerate(operator.inputs):
+            source = makers.get(name)
+            while source is not None and source.kind == "RESHAPE":  # Vela sees through it
+                source = makers.get(source.inputs[0])
+            if source is None or tensors[name].dtype != "float32" or not _mixed_up(source, operator, graph, family):
+                continue
+            copy = f"{name}/apart"
+            if copy not in tensors:
+                tensors[copy] = Tensor(copy, tensors[name].shape, tensors[name].dtype)
+                operators.append(Operator("MAXIMUM", (name, name), (copy,)))
+            inputs[place] = copy
+        operators.append(replace(operator, inputs=tuple(inputs)))
+    return (
+        graph if len(operators) == len(graph.operators) else replace(graph, operators=tuple(operators), tensors=tensors)
+    )
+
+
+def _mixed_up(source: Operator, reader: Operator, graph: Graph, family: str) -> bool:
+    if reader.kind in _LAYING:
+        return _in_pieces(source, graph.tensors, family)
+    if reader.kind == "BATCH_MATMUL" and family != "EthosU85" and source.kind in _CUTTING:
+        return True
+    windows = isinstance(reader.options, Conv2D | Pool2D) or reader.kind in ("SOFTMAX", "BATCH_MATMUL")
+    return windows and source.kind == "STRIDED_SLICE"
+
+
+def _in_pieces(operator: Operator, tensors: Mapping[str, Tensor], family: str) -> bool:
+    """Tells whether Vela computes the result of an operator in several operations, each a part of it."""
+    if operator.kind in ("REDUCE_MAX", "REDUCE_MIN"):
+        return True
+    if operator.kind == "DEPTHWISE_CONV_2D":
+        return tensors[operator.outputs[0]].shape[-1] != tensors[operator.inputs[0]].shape[-1]
+    if family == "EthosU85":
+        return operator.kind == "TRANSPOSE_CONV"
+    if isinstance(operator.options, ResizeBilinear):
+        return operator.options.half_pixel_centers
+    if isinstance(operator.options, ResizeNearestNeighbor):
+        return operator.options.align_corners
+    return operator.kind == "BATCH_MATMUL"

@@ -1,0 +1,181 @@
+"""The user's model as a graph to start from, and the proof that what is imported still computes what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from anynpu import schema
+from anynpu.artifact import PassEffect
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.measure.samples import read_samples
+from anynpu.source import zoo
+from anynpu.source.torch_module import standin_note
+from anynpu.tensors import Array
+
+if TYPE_CHECKING:
+    import onnx
+
+    from anynpu.graph.agreement import Disagreement
+    from anynpu.graph.heads import CutDetector
+    from anynpu.source.load import ModelSource
+    from anynpu.source.torch_export import Exported
+
+
+@dataclass(frozen=True)
+class Proof(schema.Whole):
+    """On how many of how many samples an imported graph was compared with the user's model."""
+
+    compared: int
+    samples: int
+    notes: tuple[str, ...] = ()
+
+
+class PassesChanged(IntegrityError):
+    """Passes that must keep results changed them on these inputs."""
+
+    def __init__(self, feeds: Sequence[Mapping[str, Array]], found: Disagreement) -> None:
+        super().__init__(f"simplification changed {found}", "export the model again, and report it")
+        self.feeds = feeds
+
+
+@dataclass(frozen=True)
+class Original:
+    """A model as it was given: a graph to start from, and the way to run what the user has."""
+
+    graph: onnx.ModelProto
+    notes: tuple[str, ...]
+    exported: Exported | None = None
+    branching: onnx.ModelProto | None = None
+    """The graph before known branches were written out, where it has any."""
+    effects: tuple[PassEffect, ...] = ()
+    """What was done to the user's graph before."""
+
+    def prove(self, model: onnx.ModelProto, folders: Sequence[str], detector: CutDetector | None = None) -> Proof:
+        """Raises unless `model` computes what the original does, on samples, or on random numbers where there are none;
+        PassesChanged where it is the passes that it came out of.
+
+        Of a detector that was cut, the cut one with the host's decode must.
+        """
+        from anynpu.graph.agreement import disagreement, executed, proof_count, random_probes, spread
+        from anynpu.graph.run import Session
+        from anynpu.graph.training import require_repeatable
+
+        sets = [read_samples(Path(folder)) for folder in folders]
+        total = sum(map(len, sets))
+        feeds: Sequence[Mapping[str, Array]] = [sample for each in sets for sample in each]
+        effort = 8 if self.exported is not None and self.exported.reads.places else 1
+        if total:
+            feeds = [feeds[at] for at in spread(total, proof_count(model, total, effort))]
+        else:
+            probes = random_probes(model)
+            feeds = _finite(probes[: max(3, proof_count(model, len(probes), effort))], Session(model).run)
+        run = self.exported.run if self.exported is not None else Session(self.branching or self.graph).run
+        if self.exported is not None:
+            self.exported.watch(feeds)
+        elif feeds:
+            require_repeatable(self.graph, feeds[0])
+        apart = detector.disagreement(run, feeds) if detector is not None and feeds else None
+        found = None
+        if feeds and (detector is None or apart is not None):
+            found = disagreement([v.name for v in model.graph.output], run, Session(model).run, feeds)
+        if detector is not None and apart is not None and found is None:
+            raise detector.refusal(apart)
+        if found is not None and model is not self.graph and executed(feeds)(self.graph, model):
+            raise PassesChanged(feeds, found)
+        if found is not None and self.exported is None:
+            raise IntegrityError(f"the import changed {found}", "export the model again, and report it")
+        if self.exported is not None:
+            self.exported.require_equal(found)
+        notes = self.exported.reads.notes() if self.exported is not None else ()
+        return Proof(len(feeds) if total else 0, total, tuple(notes))
+
+
+def _finite(feeds: Sequence[Mapping[str, Array]], run: Callable[[Mapping[str, Array]], Sequence[Array]]) -> list[Any]:
+    """Returns the random inputs on which nothing overflows: far from any sample, that tells nothing."""
+    return [f for f in feeds if all(np.isfinite(o).all() for o in run(f) if o.dtype.kind == "f")]
+
+
+def read_original(source: ModelSource) -> Original:
+    """Returns the user's model with inputs bound, in inference mode and with every shape known."""
+    from anynpu.graph import passes
+    from anynpu.graph.branches import has_branches
+    from anynpu.graph.fix import fixed, with_sample_axis
+    from anynpu.graph.passes import Pass
+    from anynpu.graph.shapes import make_static
+    from anynpu.graph.training import for_inference
+
+    exported, said = None, list[str]()
+    if source.kind == "onnx":
+        from anynpu.source.onnx_file import read
+
+        model = read(Path(source.model))
+    else:
+        exported = _exported(source)
+        model = exported.model
+        said += [*exported.notes, *standin_note(), *_unnamed(source, model)]
+
+    def told(answer: tuple[onnx.ModelProto, tuple[str, ...]]) -> tuple[onnx.ModelProto, int]:
+        said.extend(answer[1])
+        return answer[0], len(answer[1])
+
+    shapes = {name: list(shape) for name, shape in source.shapes.items()}
+    of_file = (lambda _: "") if exported is None else (lambda _: "the module's own inputs are what was stated")
+    binding = Pass(
+        "fix",
+        "inputs that --fix names become constants",
+        lambda given: (fixed(given, source.fixed), len(source.fixed)),
+        requires=of_file,
+        keeps_results=False,
+    )
+    inference = Pass(
+        "inference",
+        "operators in training mode compute as they do outside training",
+        lambda given: told(for_inference(given)),
+        keeps_results=False,
+    )
+    static = Pass("static", "every shape is known", lambda given: (make_static(given, shapes), 1))
+    samples = Pass(
+        "sample-axis",
+        "inputs without an axis of samples get one",
+        lambda given: told(with_sample_axis(given)),
+        requires=of_file,
+        keeps_results=False,
+    )
+    frozen, begun = passes.run([binding, inference], model)
+    graph, done = passes.run([static, samples], frozen)
+    branching = frozen if has_branches(frozen) else None
+    if branching is not None and exported is None:
+        branching = with_sample_axis(branching)[0]
+    return Original(graph, tuple(said), exported, branching, (*begun, *done))
+
+
+def _unnamed(source: ModelSource, model: onnx.ModelProto) -> tuple[str, ...]:
+    """Returns the sentence that says which outputs were given no name, where some were."""
+    names = [value.name for value in model.graph.output]
+    if not source.output_names or len(names) == len(source.output_names):
+        return ()
+    return (f"the module returns {len(names)} tensors and {len(source.output_names)} got a name: {', '.join(names)}",)
+
+
+def _exported(source: ModelSource) -> Exported:
+    import torch
+
+    from anynpu.source.torch_export import OPSET, export
+    from anynpu.source.torch_module import load_module
+
+    torch.set_num_threads(1)  # single samples gain nothing by more, and on a busy machine threads wait for each other
+    if source.kind == "zoo":
+        card = zoo.card(source.zoo_name)
+        shapes = {card.input_name: card.input_shape, **source.shapes}
+        return export(zoo.model(source.zoo_name), shapes, {card.input_name: "float32"}, card.output_names, OPSET)
+    if not source.shapes:
+        raise ConfigError("a PyTorch model does not say what its inputs look like", "give --shape NAME=1,3,224,224")
+    checkpoint = Path(source.checkpoint) if source.checkpoint else None
+    module = load_module(source.reference(), checkpoint, source.trust_checkpoint)
+    dtypes = {name: source.dtypes.get(name, "float32") for name in source.shapes}
+    return export(module, source.shapes, dtypes, source.output_names or None, OPSET)

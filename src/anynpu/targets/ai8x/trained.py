@@ -1,0 +1,122 @@
+"""Training and the accelerator: how a compiled network rounds, and the integers that a trained one must get."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from anynpu.artifact import Artifact
+from anynpu.errors import IntegrityError
+from anynpu.runtime.ai8x import INPUT, read_network
+from anynpu.schema import JsonObject
+from anynpu.targets.ai8x.blocks import Block, Blocks
+from anynpu.targets.ai8x.scales import Integers, Quantised
+from anynpu.tensors import Array
+from anynpu.training.scheme import Folded, Fractions, Rounding, Scheme, WeightRounding
+
+
+def names(block: Block, layer: Quantised) -> JsonObject:
+    """Returns what a layer's tensors are called in the float model, for the manifest."""
+    own_bias = block.own_bias and layer.rest is None
+    return {
+        "tensor": block.tensor,
+        "sum": block.sum,
+        "window": block.window,
+        "parameters": block.key if block.weight is not None else "",
+        "own_bias": own_bias,
+    }
+
+
+def forms(compiled: Artifact) -> tuple[dict[str, Rounding], dict[str, tuple[WeightRounding, Array]]]:
+    """Returns how a compiled network rounds; its scales are bound to one another by shifts, so that none is free."""
+    network, parameters = read_network(compiled.path)
+    form = compiled.manifest.inputs[0].quantization
+    assert form is not None
+    scales, centre = {INPUT: form.scale[0]}, -form.zero_point[0] * form.scale[0]
+    rounded = {compiled.manifest.inputs[0].name: _eight_bits(form.scale[0], form.zero_point[0], "even")}
+    weights = {}
+    for number, (layer, said) in enumerate(zip(network.layers, compiled.manifest.details["layers"], strict=True)):
+        given, scales[number] = scales[layer.sources[0]], said["scale"]
+        if said["sum"]:
+            rounded[said["sum"]] = _eight_bits(given)
+        if layer.width == 8:
+            rounded.setdefault(said["tensor"], _eight_bits(said["scale"]))
+        if said["window"]:
+            whole = network.round_averages and layer.operation != "conv1d"
+            rounded[said["window"]] = _eight_bits(given, fractions="up" if whole else "cut")
+        if not (name := said["parameters"]):
+            continue
+        step = said["scale"] / given if layer.width == 32 else said["scale"] * 2.0**layer.shift / (128 * given)
+        most = 2 ** (layer.bits - 1)
+        rounding = WeightRounding(-most, most - 1, (step,), None, f"{name}/weights", fixed=True)
+        weights[rounding.tensor] = rounding, parameters[f"weight{number}"]
+        if said["sum"]:
+            gain = step * float(parameters[f"weight{number}"][0, 0, 0, 0])
+            rounded[said["tensor"]] = replace(rounded[said["tensor"]], gain=gain)
+        if said["own_bias"]:
+            # Which weights these are, and their axis, the float model says.
+            folded = Folded("", 0, centre) if centre and layer.sources[0] == INPUT else None
+            bias = WeightRounding(-128, 127, (128 * given * step,), None, f"{name}/biases", True, folded)
+            weights[bias.tensor] = bias, parameters[f"bias{number}"]
+    return rounded, weights
+
+
+def _eight_bits(scale: float, zero_point: int = 0, fractions: Fractions = "up") -> Rounding:
+    return Rounding(-128, 127, scale, zero_point, False, fractions)
+
+
+def widths(blocks: Blocks, scheme: Scheme) -> tuple[int, ...]:
+    """Returns the bits of every layer's weights as they were in training."""
+    held = _weights(scheme)
+    return tuple(8 if block.weight is None else _rounding(held, block).bits for block in blocks.blocks)
+
+
+def integers(blocks: Blocks, scheme: Scheme, last_width: int, biased: int) -> Integers:
+    """Returns a trained network in integers, under the scales that it was trained with."""
+    held, tensors = _weights(scheme), {**scheme.activations, **scheme.others}
+    first = tensors[blocks.tensor]
+    centre = -first.zero_point * first.scale
+    scales, layers = {INPUT: first.scale}, list[Quantised]()
+    for number, block in enumerate(blocks.blocks):
+        given = scales[block.sources[0]]
+        if block.weight is None:
+            layer = Quantised(None, None, 0, given)
+        else:
+            rounding = _rounding(held, block)
+            wide = last_width == 32 and number == len(blocks.blocks) - 1
+            scale = rounding.scale[0] * given if wide else tensors[block.tensor].scale
+            zero = centre if block.sources[0] == INPUT else 0.0
+            layer = _layer(block, rounding, given, scale, zero, wide, wide and block.output[0] > biased)
+        scales[number] = layer.scale
+        layers.append(layer)
+    return Integers(layers, first.scale, centre)
+
+
+def _layer(
+    block: Block, rounding: WeightRounding, given: float, scale: float, centre: float, wide: bool, bare: bool
+) -> Quantised:
+    """Returns one layer; biases that do not fit (`bare`) are the processor's."""
+    assert block.weight is not None and block.bias is not None
+    shift = 0 if wide else round(math.log2(rounding.scale[0] * 128 * given / scale))
+    step = scale / given if wide else scale * 2.0**shift / (128 * given)
+    weight = np.clip(np.rint(block.weight / step), rounding.low, rounding.high)
+    real = block.bias + centre * step * weight.reshape(len(weight), -1).sum(axis=1)
+    bias = np.clip(np.rint(real / (128 * given * step)), -128, 127)
+    stored = weight.astype(np.int64), (np.zeros_like(bias) if bare else bias).astype(np.int64)
+    return Quantised(*stored, shift, scale, real if bare else None)
+
+
+def _weights(scheme: Scheme) -> dict[str, WeightRounding]:
+    return {each.tensor: each for each in (*scheme.weights.values(), *scheme.added.values())}
+
+
+def _rounding(held: dict[str, WeightRounding], block: Block) -> WeightRounding:
+    found = held.get(f"{block.key}/weights")
+    if found is None:
+        raise IntegrityError(
+            f"training: the layer {block.name} of the trained model has no counterpart in the untrained one",
+            "leave --qat out, and report this model",
+        )
+    return found

@@ -1,0 +1,232 @@
+"""What an Ethos-U does not compute, written in operators that it does: equal in floating point, whole on the NPU."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+from compiled import compare
+from lowered_nets import by_litert, by_onnx, decibels, net, one, samples
+from onnx import helper
+
+from anynpu.lowering.emit import quantising
+from anynpu.lowering.lower import lower
+from anynpu.lowering.read import from_bytes
+from anynpu.lowering.write import to_bytes
+from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.tflite import quantize_file
+from anynpu.targets.tflite import for_npu
+from anynpu.targets.vela.constraints import table
+
+RNG = np.random.default_rng(5)
+IMAGE = (1, 6, 8, 8)
+
+
+def resize(mode: str, where: str, height: int, width: int) -> onnx.ModelProto:
+    node = helper.make_node(
+        "Resize", ["x", "", "", "size"], ["y"], mode=mode, coordinate_transformation_mode=where, nearest_mode="floor"
+    )
+    return net([node], {"x": IMAGE}, {"size": np.asarray([1, 6, height, width], np.int64)})
+
+
+def gather(numbers: list[int], axis: int) -> onnx.ModelProto:
+    return one("Gather", IMAGE, {"numbers": np.asarray(numbers, np.int64)}, axis=axis)
+
+
+def conv(kernel: int, stride: int, pads: list[int], size: int = 16) -> onnx.ModelProto:
+    weights = RNG.normal(0, 0.2, (5, 3, kernel, kernel)).astype(np.float32)
+    return one("Conv", (1, 3, size, size), {"w": weights}, strides=[stride, stride], pads=pads)
+
+
+def sqrt() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Mul", ["x", "x"], ["a"]),
+        helper.make_node("ReduceMean", ["a", "axes"], ["b"], keepdims=1),
+        helper.make_node("Sqrt", ["b"], ["y"]),
+    ]
+    return net(nodes, {"x": IMAGE}, {"axes": np.asarray([2])})
+
+
+def mean(axes: list[int]) -> onnx.ModelProto:
+    return one("ReduceMean", (1, 4, 9, 6), {"axes": np.asarray(axes, np.int64)}, keepdims=1)
+
+
+def norm(shape: tuple[int, ...]) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["a"]),
+        helper.make_node("LayerNormalization", ["a", "scale", "bias"], ["y"], axis=-1),
+    ]
+    factors = {name: np.ones(shape[-1], np.float32) for name in ("scale", "bias")}
+    return net(nodes, {"x": (1, int(np.prod(shape)))}, {"shape": np.asarray(shape), **factors})
+
+
+def expand(shape: list[int], target: list[int]) -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("ReduceMean", ["x", "axes"], ["a"]),
+        helper.make_node("Reshape", ["a", "shape"], ["b"]),
+        helper.make_node("Expand", ["b", "target"], ["y"]),
+    ]
+    constants = {"axes": np.asarray([2, 3]), "shape": np.asarray(shape), "target": np.asarray(target)}
+    return net(nodes, {"x": IMAGE}, constants)
+
+
+NETS = {
+    "bilinear by three": resize("linear", "half_pixel", 24, 24),
+    "bilinear by eight": resize("linear", "half_pixel", 64, 64),
+    "bilinear, corners aligned": resize("linear", "align_corners", 11, 19),
+    "bilinear, smaller": resize("linear", "asymmetric", 5, 6),
+    "nearest by three": resize("nearest", "asymmetric", 24, 8),
+    "nearest, smaller": resize("nearest", "asymmetric", 3, 5),
+    "depth to space": one("DepthToSpace", (1, 8, 4, 4), blocksize=2),
+    "depth to space, columns first": one("DepthToSpace", (1, 12, 4, 4), blocksize=2, mode="CRD"),
+    "space to depth": one("SpaceToDepth", IMAGE, blocksize=2),
+    "square root": sqrt(),
+    "mean of several images": mean([2]),
+    "mean of channels between others": mean([1, 3]),
+    "norm of channels of several rows": norm((4, 9, 24)),
+    "shuffle": gather([0, 2, 4, 1, 3, 5], 1),
+    "some": gather([7, 0, 1, 5], 2),
+    "many, in disorder": gather([int(n) for n in np.random.default_rng(1).integers(0, 8, 23)], 3),
+    "patches": conv(4, 4, [0, 0, 0, 0]),
+    "patches that overlap": conv(7, 4, [3, 3, 3, 3]),
+    "patches with a rest": conv(4, 5, [0, 0, 0, 0], 18),
+    "steps that differ": one(
+        "Conv", (1, 3, 16, 16), {"w": RNG.normal(0, 0.2, (5, 3, 3, 5)).astype(np.float32)}, strides=[1, 4]
+    ),
+    "a pixel over an image": expand([1, 1, 1, 6], [1, 20, 3, 6]),
+    "rows over columns": expand([1, 6, 1, 1], [1, 6, 1, 30]),
+    "rows over a few columns": expand([1, 6, 1, 1], [1, 6, 3, 4]),
+}
+
+
+@pytest.fixture(scope="module", params=[*NETS])
+def rewritten(request, tmp_path_factory):
+    """A net, and its float file as a U55 has it."""
+    model, folder = NETS[request.param], tmp_path_factory.mktemp("net")
+    floating = folder / "float.tflite"
+    floating.write_bytes(to_bytes(lower(model)))
+    return model, for_npu(floating, "ethos-u55-256")
+
+
+def test_the_float_file_computes_the_same(rewritten):
+    model, content = rewritten
+    assert content is not None
+    data = samples(model)
+    assert decibels(by_onnx(model, data), by_litert(content, data)) > 90
+    foreign = {operator.kind for operator in from_bytes(content).operators} - {*table("EthosU55")}
+    assert not foreign
+
+
+def test_integers_keep_it(rewritten, tmp_path):
+    model, content = rewritten
+    floating, result, data = tmp_path / "float.tflite", tmp_path / "integers.tflite", samples(model)
+    floating.write_bytes(content)
+    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result, write=quantising())
+    assert decibels(by_onnx(model, data), by_litert(result.read_bytes(), data)) > 30
+
+
+def test_what_the_npu_has_stays(tmp_path):
+    for name, model in {
+        "by two": resize("linear", "half_pixel", 16, 16),
+        "nearest by four": resize("nearest", "asymmetric", 32, 32),
+        "rows": mean([3]),
+        "image": mean([2, 3]),
+        "steps of three": conv(3, 3, [0, 0, 0, 0]),
+    }.items():
+        floating = tmp_path / f"{name}.tflite"
+        floating.write_bytes(to_bytes(lower(model)))
+        assert for_npu(floating, "ethos-u55-256") is None, name
+
+
+def test_a_larger_npu_keeps_more(tmp_path):
+    for model in (resize("linear", "half_pixel", 64, 64), conv(4, 4, [0, 0, 0, 0])):
+        floating = tmp_path / "float.tflite"
+        floating.write_bytes(to_bytes(lower(model)))
+        assert for_npu(floating, "ethos-u85-256") is None
+
+
+def test_vela_leaves_nothing_to_the_cpu(tmp_path):
+    """All the nets in one, each with a result of its own."""
+    nodes, inputs, constants, outputs, data = [], {}, {}, [], {}
+    for number, model in enumerate(NETS.values()):
+        prefixed = onnx.compose.add_prefix(model, f"n{number}_")
+        nodes += prefixed.graph.node
+        constants |= {t.name: onnx.numpy_helper.to_array(t) for t in prefixed.graph.initializer}
+        for value in prefixed.graph.input:
+            inputs[value.name] = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        outputs.append(f"n{number}_y")
+        data |= {f"n{number}_{key}": array for key, array in samples(model).items()}
+    whole = net(nodes, inputs, constants, outputs)
+    floating, other, result = (tmp_path / f"{name}.tflite" for name in ("float", "other", "integers"))
+    floating.write_bytes(to_bytes(lower(whole)))
+    other.write_bytes(for_npu(floating, "ethos-u55-256"))
+    quantize_file(other, Dataset(data, None, "test"), QuantPlan(), result, write=quantising())
+    command = [sys.executable, "-c", "from ethosu.vela.vela import main; main()", str(result)]
+    command += ["--accelerator-config", "ethos-u55-256", "--output-dir", str(tmp_path / "out")]
+    compiled = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert re.search(r"CPU operators = 0 ", compiled.stdout), compiled.stdout + compiled.stderr
+
+
+def resized_and_joined() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], strides=[2, 2]),
+        helper.make_node("Resize", ["a", "", "", "size"], ["b"], mode="linear", nearest_mode="floor"),
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Concat", ["c", "b"], ["y"], axis=1),
+    ]
+    weights = RNG.normal(0, 0.2, (5, 6, 1, 1)).astype(np.float32)
+    return net(nodes, {"x": IMAGE}, {"size": np.asarray([1, 5, 8, 8], np.int64), "w": weights})
+
+
+def spatial_attention() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("ReduceMax", ["x", "axes"], ["a"]),
+        helper.make_node("ReduceMean", ["x", "axes"], ["b"]),
+        helper.make_node("Concat", ["a", "b"], ["c"], axis=1),
+        helper.make_node("Conv", ["c", "w"], ["y"], pads=[3, 3, 3, 3]),
+    ]
+    return net(nodes, {"x": IMAGE}, {"axes": np.asarray([1]), "w": RNG.normal(0, 0.2, (1, 2, 7, 7)).astype(np.float32)})
+
+
+def every_other_row() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["b"], pads=[1, 1, 1, 1]),
+        helper.make_node("Slice", ["b", "begin", "end", "axes", "steps"], ["c"]),
+        helper.make_node("Conv", ["c", "w"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    bounds = {name: np.asarray([n, n]) for name, n in (("begin", 0), ("end", 8), ("steps", 2))}
+    weights = RNG.normal(0, 0.2, (6, 6, 3, 3)).astype(np.float32)
+    return net(nodes, {"x": IMAGE}, {**bounds, "axes": np.asarray([2, 3]), "w": weights})
+
+
+def transposed_and_joined() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("ConvTranspose", ["x", "w"], ["a"], strides=[2, 2]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Concat", ["b", "a"], ["y"], axis=2),
+    ]
+    return net(nodes, {"x": IMAGE}, {"w": RNG.normal(0, 0.2, (6, 5, 2, 2)).astype(np.float32)})
+
+
+NEIGHBOURS = {
+    "resized and joined": (resized_and_joined(), "ethos-u55-256"),
+    "spatial attention on a small one": (spatial_attention(), "ethos-u55-256"),
+    "spatial attention on a large one": (spatial_attention(), "ethos-u85-256"),
+    "every other row": (every_other_row(), "ethos-u55-256"),
+    "transposed and joined": (transposed_and_joined(), "ethos-u85-256"),
+}
+
+
+@pytest.mark.parametrize(("model", "chip"), NEIGHBOURS.values(), ids=[*NEIGHBOURS])
+def test_neighbours_that_vela_gets_wrong_are_kept_apart(model, chip, tmp_path):
+    """What the command stream computes is what LiteRT computes from the file that Vela was given."""
+    floating, result, data = tmp_path / "float.tflite", tmp_path / "integers.tflite", samples(model)
+    floating.write_bytes(to_bytes(lower(model)))
+    floating.write_bytes(for_npu(floating, chip))
+    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result, write=quantising())
+    assert compare(result, chip, tmp_path, count=4).differing == 0

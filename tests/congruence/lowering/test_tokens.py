@@ -1,0 +1,121 @@
+"""Nets that read whole numbers: the table is integer, the numbers stay what they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from lowered_nets import by_onnx, decibels, interpreter
+from onnx import TensorProto, helper, numpy_helper
+from test_float import f
+
+from anynpu.lowering.emit import quantising
+from anynpu.lowering.lower import lower
+from anynpu.lowering.write import to_bytes
+from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.tflite import quantize_file
+
+
+def embedding() -> onnx.ModelProto:
+    """Returns a net that looks 64-bit tokens up, masks what is padding, and mixes the rest."""
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["a"]),
+        helper.make_node("LayerNormalization", ["a", "s"], ["b"]),
+        helper.make_node("Cast", ["mask"], ["m"], to=TensorProto.FLOAT),
+        helper.make_node("Sub", ["one", "m"], ["n"]),
+        helper.make_node("Mul", ["n", "far"], ["o"]),
+        helper.make_node("Transpose", ["b"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["b", "t"], ["c"]),
+        helper.make_node("Add", ["c", "o"], ["d"]),
+        helper.make_node("Softmax", ["d"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "b"], ["y"]),
+    ]
+    constants = {"table": f(50, 16), "s": 0.3 * np.ones(16, np.float32), "one": np.float32(1), "far": np.float32(-30)}
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, [1, 8]) for name in ("ids", "mask")]
+    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 16])]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_tokens_are_looked_up_in_a_table_of_integers(tmp_path):
+    model, rng = embedding(), np.random.default_rng(5)
+    mask = np.ones((8, 8), np.int64)
+    mask[:, 6:] = 0
+    data = {"ids": rng.integers(0, 50, (8, 8)), "mask": mask}
+    floating, result = tmp_path / "f.tflite", tmp_path / "i.tflite"
+    floating.write_bytes(to_bytes(lower(model)))
+    narrow = {name: array.astype(np.int32) for name, array in data.items()}
+    figures = quantize_file(floating, Dataset(narrow, None, "test"), QuantPlan(), result, write=quantising())
+    for path, least in ((floating, 90), (result, 20)):
+        made, found = interpreter(path.read_bytes()), []
+        details = {detail["name"]: detail["index"] for detail in made.get_input_details()}
+        output = made.get_output_details()[0]
+        for row in range(8):
+            for name, array in narrow.items():
+                made.set_tensor(details[name], array[row : row + 1])
+            made.invoke()
+            scale, point = output["quantization"]
+            values = made.get_tensor(output["index"]).astype(np.float64)
+            found.append((values - point) * scale if scale else values)
+        assert decibels(by_onnx(model, data), np.stack(found)) > least
+    assert [item["operator"] for item in figures["float_operators"]] == ["CAST"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"exclusive": 1}, {"reverse": 1}, {"exclusive": 1, "reverse": 1}])
+def test_positions_are_counted_and_looked_up_exactly(settings):
+    nodes = [
+        helper.make_node("Equal", ["ids", "padding"], ["e"]),
+        helper.make_node("Not", ["e"], ["n"]),
+        helper.make_node("Cast", ["n"], ["m"], to=TensorProto.INT64),
+        helper.make_node("CumSum", ["m", "axis"], ["p"], **settings),
+        helper.make_node("GatherElements", ["row", "p"], ["kinds"], axis=1),
+        helper.make_node("GatherElements", ["other", "p"], ["others"], axis=1),
+        helper.make_node("Gather", ["table", "p"], ["a"]),
+        helper.make_node("Unsqueeze", ["kinds", "last"], ["k"]),
+        helper.make_node("Unsqueeze", ["others", "last"], ["o"]),
+        helper.make_node("Add", ["a", "k"], ["b"]),
+        helper.make_node("Mul", ["b", "o"], ["y"]),
+    ]
+    constants = {
+        "padding": np.int64(0), "axis": np.int64(1), "last": np.asarray([2]), "table": f(20, 4),
+        "row": np.tile(f(1, 20), (2, 1)), "other": f(2, 20),
+    }  # fmt: skip
+    inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [2, 11])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 11, 4])]
+    stored = [numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    ids = np.random.default_rng(2).integers(0, 4, (2, 11))
+    made = interpreter(to_bytes(lower(model)))
+    made.set_tensor(made.get_input_details()[0]["index"], ids.astype(np.int32))
+    made.invoke()
+    found = made.get_tensor(made.get_output_details()[0]["index"])
+    (expected,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"ids": ids})
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+def test_types_of_tokens_that_are_stored_are_no_lookup():
+    """RoBERTa reads its types, all of them zero, at the position of each token; TFLite-Micro has no such GATHER."""
+    nodes = [
+        helper.make_node("GatherElements", ["types", "ids"], ["a"], axis=1),
+        helper.make_node("Gather", ["by_type", "a"], ["b"]),
+        helper.make_node("Gather", ["table", "ids"], ["c"]),
+        helper.make_node("Add", ["b", "c"], ["y"]),
+    ]
+    constants = {"types": np.zeros((1, 50), np.int64), "by_type": f(2, 16), "table": f(50, 16)}
+    stored = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 8])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 16])]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    lowered = lower(model)
+    assert [operator.kind for operator in lowered.operators] == ["GATHER", "ADD"]
+    data = {"ids": np.arange(8, dtype=np.int64)[None]}
+    made = interpreter(to_bytes(lowered))
+    made.set_tensor(made.get_input_details()[0]["index"], data["ids"].astype(np.int32))
+    made.invoke()
+    found = made.get_tensor(made.get_output_details()[0]["index"])
+    assert decibels(by_onnx(model, data)[0], found) > 90

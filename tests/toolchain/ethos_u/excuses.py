@@ -1,0 +1,61 @@
+"""Where Vela 5.2.0 compiles to something else than TFLite-Micro computes, and `emulated.py` does not say which values:
+they depend on memory that nothing has written, or TFLite-Micro's own are wrong. docs/ethos-u.md has a model of each.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from emulated import SLICES, pads_outside_of_pictures
+
+from anynpu.targets.flatbuffer import TfliteOperator, operators
+
+TABLES = ("LEAKY_RELU", "LOGISTIC", "TANH", "HARD_SWISH", "RSQRT", "QUANTIZE", "RELU6", "ABS", "SQUARED_DIFFERENCE")
+LAYING = ("CONCATENATION", "PAD", "PADV2")
+READ_BY_WINDOWS = ("CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "AVERAGE_POOL_2D", "SOFTMAX", "BATCH_MATMUL")
+
+
+def excuse(model: Path, chip: str) -> str:
+    """Returns why the values of a graph may differ, or an empty string."""
+    graph = operators(model)
+    return next((reason for op in graph if (reason := _reason(op, graph, chip))), "")
+
+
+def excused_refusal(model: Path, chip: str) -> str:
+    """Returns why a stream may be refused for where it writes, or an empty string."""
+    graph = operators(model)
+    kinds = {op.kind for op in graph}
+    if chip in ("ethos-u55-32", "ethos-u55-64") and "TRANSPOSE" in kinds and kinds & set(TABLES):
+        return "the table of an operator fused with TRANSPOSE is loaded behind the end of the on-chip memory"
+    return next((reason for op in graph if (reason := _behind_the_end(op, graph, chip))), "")
+
+
+def _behind_the_end(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) -> str:
+    table = any(o.kind in TABLES and o.outputs[0].name == op.inputs[0].name for o in graph if op.inputs[0])
+    if "u85" in chip and op.kind == "TRANSPOSE" and table:
+        return "an operator with a table fused with TRANSPOSE writes behind the end of its memory"
+    return ""
+
+
+def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) -> str:
+    source = op.inputs[0]
+    before = {made.name: o.kind for o in graph for made in o.outputs if made}
+    if op.kind == "BATCH_MATMUL" and "u85" not in chip and any(before.get(t.name) in SLICES for t in op.inputs):
+        return "a matrix product of a slice reads what was not sliced"
+    if op.kind in LAYING and any(_in_pieces(before.get(t.name, ""), chip) for t in op.inputs if t):
+        return "an operator that Vela computes in pieces writes them as if it were the tensor they are laid into"
+    if before.get(source.name if source else "") == "STRIDED_SLICE" and op.kind in READ_BY_WINDOWS:
+        return "the rows that a slice steps over are taken for rows of the window"
+    if op.kind == "SOFTMAX" and source.dtype == "int16" and source.scale[0] * op.options.beta > 10:
+        return "TFLite-Micro's own SOFTMAX of 16 bits overflows at such a scale"
+    if pads_outside_of_pictures(op):
+        return "padding of channels and batches is left out"
+    if op.kind in ("LOGISTIC", "TANH") and source.dtype == "int16" and np.max(source.scale) > 1:
+        return "TFLite-Micro's own range of LOGISTIC and TANH is empty at such a scale"
+    return _behind_the_end(op, graph, chip)
+
+
+def _in_pieces(kind: str, chip: str) -> bool:
+    narrow = ("TRANSPOSE_CONV",) if "u85" in chip else ("RESIZE_BILINEAR", "BATCH_MATMUL")
+    return kind in ("REDUCE_MAX", "REDUCE_MIN", "DEPTHWISE_CONV_2D", *narrow)
