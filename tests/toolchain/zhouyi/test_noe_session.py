@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import signal
@@ -303,6 +304,7 @@ def test_crashes_under_eight_threads_hang_nobody_and_leak_nothing(library, model
 
     with noe.switches(library, CRASH=60):
         opened = NoeSession(model)
+        gc.collect()  # what earlier tests left open would be closed at some moment of this one
         before = held(os.getpid())[1]
         threads = [threading.Thread(target=work, args=(n, opened), daemon=True) for n in range(8)]
         for each in threads:
@@ -311,7 +313,7 @@ def test_crashes_under_eight_threads_hang_nobody_and_leak_nothing(library, model
             each.join(60)
         assert not any(each.is_alive() for each in threads)
         opened.run({"x": X})
-        assert held(os.getpid())[1] == before
+        assert held(os.getpid())[1] <= before
         opened.close()
     # 320 runs in processes that die with the 60th: five deaths, each told to everybody who was waiting.
     assert wrong == [] and 4 <= sum("SIGSEGV" in message for message in failed) <= 48
@@ -332,13 +334,14 @@ def test_ten_thousand_inferences_take_no_more_memory_and_no_descriptors(isolate,
         for _ in range(1000):
             with suppress(DeviceError):  # the backtrace that the fake prints loads a library
                 opened.run({"x": X})
+        gc.collect()
         before = {pid: held(pid) for pid in processes}
         for _ in range(10_000):
             opened.run({"x": X})
         after = {pid: held(pid) for pid in processes}
         opened.close()
     for pid in processes:
-        assert after[pid][1] == before[pid][1], "descriptors"
+        assert after[pid][1] <= before[pid][1], "descriptors"
         # Python takes memory a MiB at a time: one such step in 120,000 inferences was seen, and no second.
         assert after[pid][0] - before[pid][0] < 1200, f"{before[pid][0]} KiB grew to {after[pid][0]} KiB"
 
@@ -364,8 +367,10 @@ def test_opening_and_closing_leaves_nothing_open(isolate, library, model):
         for n in range(12):
             NoeSession(model, isolate=isolate).close()
             if n == 3:
-                before = held(os.getpid())[1], threading.active_count()
-    assert (held(os.getpid())[1], threading.active_count()) == before
+                gc.collect()
+                descriptors, threads = held(os.getpid())[1], threading.active_count()
+    # Eight sessions later: an earlier test's may have ended meanwhile, and none of these stayed.
+    assert held(os.getpid())[1] <= descriptors and threading.active_count() <= threads
 
 
 PROGRAM = """
