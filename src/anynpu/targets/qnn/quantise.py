@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -28,6 +29,7 @@ def write(model: str, data: str, options: QnnOptions, out: str) -> ForProvider:
     """Writes the model for the provider (runs in a child process)."""
     from anynpu.source.onnx_file import read
 
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # two seconds that onnxruntime's tools spend for nothing
     logging.getLogger().setLevel(logging.ERROR)  # onnxruntime advises to prepare the model, which is done
     source = read(Artifact.open(Path(model)).main)
     given = options.quantize == "none" or is_quantised(source)
