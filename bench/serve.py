@@ -439,7 +439,7 @@ def bare_server() -> None:
 
 def fixed_server() -> None:
     """The child: our own routes over a model that answers at once."""
-    from anynpu.apps.serve.base import Answer, Health, Info, Limits, Request
+    from anynpu.apps.serve.base import Answer, Health, Info, Limits, Request, Then
     from anynpu.apps.serve.desk import Desk
     from anynpu.apps.serve.site import build_app
     from anynpu.apps.web.server import Life, bind, run
@@ -449,8 +449,8 @@ def fixed_server() -> None:
         stages = dict.fromkeys(("queue", "prepare", "run", "finish"), 0.001)
         vectors = np.random.default_rng(0).normal(size=(1, 384)).astype(np.float32)
 
-        async def answer(self, request: Request) -> Answer:
-            return Answer(self.name, "0" * 64, "none", self.vectors, tokens=8, stages=self.stages)
+        def ask(self, request: Request, then: Then) -> None:
+            then(Answer(self.name, "0" * 64, "none", self.vectors, tokens=8, stages=self.stages))
 
         def info(self) -> Info:
             return Info(self.name, self.kind, "0" * 64, {}, "none", "none", "nothing", (), (), self.limits, width=384)

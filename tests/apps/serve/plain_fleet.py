@@ -24,6 +24,7 @@ from anynpu.apps.serve.base import (
     Overloaded,
     Request,
     Stopped,
+    Then,
     TooLarge,
 )
 from anynpu.errors import ConfigError
@@ -74,6 +75,14 @@ class PlainModel:
                 return self.compute(request, queued)
         finally:
             self.waiting -= 1
+
+    def ask(self, request: Request, then: Then) -> asyncio.Task[Answer]:
+        def done(task: asyncio.Task[Answer]) -> None:
+            then(asyncio.CancelledError() if task.cancelled() else task.exception() or task.result())
+
+        task = asyncio.get_running_loop().create_task(self.answer(request))
+        task.add_done_callback(done)
+        return task
 
     def check(self, item: Item, request: Request) -> None:
         if isinstance(item, str) and len(item) > self.limits.characters:

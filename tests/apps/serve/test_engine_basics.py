@@ -62,6 +62,73 @@ def test_what_cannot_be_computed_is_refused_in_one_sentence(tmp_path, request_, 
     sync(main())
 
 
+def test_a_plain_call_gets_what_a_coroutine_gets(tmp_path):
+    requests = [
+        tensors(X),
+        tensors(X, X + 1),
+        Request(("a text",)),
+        Request(()),
+        Request(({"x": X},), gone=lambda: True),
+    ]
+
+    async def main():
+        async with running(settings_of(linear(tmp_path / "net"))) as fleet:
+            model, outcomes = fleet.models["m"], []
+            for number, request_ in enumerate(requests):
+                model.ask(request_, outcomes.append)
+                await until(lambda number=number: len(outcomes) > number)
+            awaited = await asyncio.gather(*map(model.answer, requests), return_exceptions=True)
+            return outcomes, awaited, model.health()
+
+    outcomes, awaited, health = sync(main())
+    assert list(map(type, outcomes)) == list(map(type, awaited)) and list(map(str, outcomes[2:])) == list(
+        map(str, awaited[2:])
+    )
+    for one, other in zip(outcomes[:2], awaited[:2], strict=True):
+        assert one.version == other.version
+        assert all(np.array_equal(a["y"], b["y"]) for a, b in zip(one.tensors, other.tensors, strict=True))
+    assert (health.answered, health.queue, health.refused) == (4, 0, {"invalid": 4, "gone": 2})
+
+
+def test_a_request_that_is_given_up_is_not_computed(tmp_path):
+    async def main():
+        async with running(settings_of(linear(tmp_path / "net"))) as fleet:
+            model, outcomes = fleet.models["m"], []
+            session, runs = model.device.loaded.sessions[0], []
+            run, session.run = session.run, lambda inputs: runs.append(inputs) or run(inputs)
+            with occupied(model):
+                first, second = (model.ask(tensors(X + n), outcomes.append) for n in (1, 2))
+                first.cancel()
+                assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError]
+                assert model.health().queue == 1
+            await until(lambda: len(outcomes) == 2)
+            first.cancel(), second.cancel()
+            assert np.array_equal(outcomes[1].tensors[0]["y"], 2 * (X + 2)) and model.health().queue == 0
+            return outcomes, runs, model.health()
+
+    outcomes, runs, health = sync(main())
+    assert len(outcomes) == 2 and len(runs) == 1 and health.answered == 1
+
+
+def test_who_fails_to_take_an_answer_does_not_cost_the_others_theirs(tmp_path, caplog):
+    async def main():
+        async with running(settings_of(linear(tmp_path / "net"))) as fleet:
+            model, outcomes = fleet.models["m"], []
+
+            def fails(outcome):
+                raise RuntimeError("cannot be written")
+
+            with occupied(model):
+                for then in (fails, outcomes.append):
+                    model.ask(tensors(X), then)
+            await until(lambda: outcomes)
+            assert np.array_equal(outcomes[0].tensors[0]["y"], 2 * X)
+            assert model.health().queue == 0 and (await model.answer(tensors(X))).tensors
+
+    sync(main())
+    assert "cannot be written" in caplog.text
+
+
 class Slow:
     """A session that takes its time, and notes what ran and for how long."""
 

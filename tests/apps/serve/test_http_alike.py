@@ -1,4 +1,4 @@
-"""What most clients send is read by a shorter way: its answers are those of the long way, to the byte."""
+"""What most clients send is read by a shorter way, without a coroutine: the answers are the same, to the byte."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from plain_fleet import PlainModel
 
 from anynpu.apps.serve import openai
 from anynpu.apps.serve.base import Overloaded
+from anynpu.apps.serve.desk import USUAL, Desk
 from anynpu.errors import DeviceError
 
 pytest.importorskip("httptools")
@@ -31,6 +32,7 @@ def bodies() -> list[bytes]:
     """Bodies of which the short way takes some, and of which it must leave the others alone."""
     found = [{"model": model, "input": value} for model in MODELS for value in ("hello", ["hello"], [], 1)]
     found += [{"model": "m", "input": value} for value in INPUTS]
+    found += [{"model": "m", "input": ["a", "b"], "encoding_format": form} for form in ("base64", "float", "other")]
     texts = [json.dumps(body) for body in (*found, [], {}, "m", {"input": "hello"}, {"model": "m"})]
     texts += ['{"model": "m", "input": "a", "input": "b"}', '{"input":"hello","model":"m"}', '{"model": "m"', "NaN"]
     return [text.encode() for text in texts] + [b'{"model": "m", "input": "\xff"}', b'\xef\xbb\xbf{"model": "m"}']
@@ -61,17 +63,24 @@ def models() -> list[PlainModel]:
     return [PlainModel("m", "embed-text"), PlainModel("picture", "embed-image")]
 
 
-def said(monkeypatch, short: bool, prepare=lambda desk: None, path: str = "/v1/embeddings") -> list[list[bytes]]:
+async def awaited(desk, request, model, items, shown, options=USUAL):
+    """What `Desk.later` returns, as a coroutine that the connection has to run."""
+    return shown(await desk.ask(request, model, items, options))
+
+
+def said(monkeypatch, way: str, prepare=lambda desk: None, path: str = "/v1/embeddings") -> list[list[bytes]]:
     """What each body is answered, three times: with a head that is new, and twice with one that is known."""
     taken = []
-    usual = openai._usual if short else lambda desk, data: None
+    usual = openai._usual if way == "short" else lambda desk, data: None
     monkeypatch.setattr(openai, "_usual", lambda *given: taken.append(usual(*given)) or taken[-1])
+    if way == "coroutine":
+        monkeypatch.setattr(Desk, "later", awaited)
     desk = desk_of(*models())
     prepare(desk)
     with site(desk) as client:
         found = [answers(client.port, [request(body, path)] * 3, 3) for body in bodies()]
     monkeypatch.undo()
-    assert any(taken) == (short and desk.started)
+    assert any(taken) == (way == "short" and desk.started)
     return found
 
 
@@ -88,9 +97,9 @@ def starting(desk) -> None:
 
 
 @pytest.mark.parametrize("prepare", [lambda desk: None, full, lost, starting], ids=["good", "full", "lost", "starting"])
-def test_both_ways_answer_alike(monkeypatch, prepare):
-    short, long = (said(monkeypatch, way, prepare) for way in (True, False))
-    assert short == long
+def test_every_way_answers_alike(monkeypatch, prepare):
+    short, long, coroutine = (said(monkeypatch, way, prepare) for way in ("short", "long", "coroutine"))
+    assert short == long == coroutine
     assert all(first == second == third for first, second, third in short)
 
 
@@ -98,7 +107,7 @@ def test_both_ways_answer_alike(monkeypatch, prepare):
     "path", ["/v1/embeddings?model=other", "/v1/embeddings?timeout=0.5", "/v1/embeddings?timeout=x"]
 )
 def test_both_ways_obey_the_query_alike(monkeypatch, path):
-    assert said(monkeypatch, True, path=path) == said(monkeypatch, False, path=path)
+    assert said(monkeypatch, "short", path=path) == said(monkeypatch, "long", path=path)
 
 
 def test_however_the_bytes_are_cut_the_answers_are_those_of_one_request_at_a_time():

@@ -186,7 +186,7 @@ def in_a_turn(function, then=lambda turn: None):
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        turn = Turn(seen.append, lambda error: error, loop)
+        turn = Turn(seen.append, loop)
         loop.call_soon(turn.begin, function())
         loop.call_soon(then, turn)
         while not seen:

@@ -127,6 +127,19 @@ class Answer(NamedTuple):
     """Seconds: queue, prepare, run, finish."""
 
 
+Outcome = Answer | BaseException
+"""What becomes of a request: the answer, or why there is none."""
+Then = Callable[[Outcome], None]
+
+
+class Pending(Protocol):
+    """A request that was accepted."""
+
+    def cancel(self) -> object:
+        """Gives it up: if it has no outcome yet, that is CancelledError."""
+        ...
+
+
 @dataclass(frozen=True)
 class Limits:
     """What one request may hold."""
@@ -239,6 +252,13 @@ class Deployment(Protocol):
     async def answer(self, request: Request) -> Answer:
         """Returns the answer, or raises: Overloaded, Expired, TooLarge, Stopped, ConfigError or IntegrityError (what
         was sent is wrong: 422), DeviceError (503), AccuracyError (the model gave NaN: 500)."""
+        ...
+
+    def ask(self, request: Request, then: Then) -> Pending | None:
+        """Has `then` called once in the event loop with the answer, or with what `answer` would raise.
+
+        Where that is known at once, `then` is called before this returns.
+        """
         ...
 
     async def tokens(self, items: Sequence[Item]) -> tuple[int, ...]:

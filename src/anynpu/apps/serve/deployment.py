@@ -10,14 +10,14 @@ With a CPU twin, requests go to the twin while the device is failed or degraded.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from anynpu.apps.serve.base import (
@@ -31,35 +31,25 @@ from anynpu.apps.serve.base import (
     Item,
     Kind,
     Observer,
+    Outcome,
     Overloaded,
-    Refusal,
     Request,
     State,
     Stopped,
+    Then,
     TooLarge,
 )
+from anynpu.apps.serve.counts import Counts, refusal_of
 from anynpu.apps.serve.lane import Ticket
 from anynpu.apps.serve.program import Program, Row
 from anynpu.apps.serve.served import Order, Served, Version, device_error
 from anynpu.apps.serve.shortcut import CROWDED_S
 from anynpu.apps.serve.version import Loaded
-from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError, IntegrityError
+from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
 
 SMOOTH = 0.1
 """The weight of the newest run in the mean time of a row."""
-
-
-@dataclass
-class Counts:
-    """What happened so far; changed in the event loop only."""
-
-    answered: int = 0
-    since_good: int = 0
-    """Answers of the device since its known answers were last right."""
-    suspect: int = 0
-    restarts: int = 0
-    reloads: int = 0
-    refused: Counter[Refusal] = field(default_factory=Counter)
+_logger = logging.getLogger("anynpu.serve")
 
 
 class Deployment:
@@ -95,7 +85,6 @@ class Deployment:
         self._on_suspect: Callable[[Deployment], None]
         self.emptied = asyncio.Event()
         self.emptied.set()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._orders: set[Order] = set()
 
     def attach(
@@ -112,34 +101,43 @@ class Deployment:
 
     async def answer(self, request: Request) -> Answer:
         """Returns the answer to a request, computed by one version."""
-        began = time.monotonic()
+        future: asyncio.Future[Answer] = self._loop.create_future()
+
+        def then(outcome: Outcome) -> None:
+            if future.done():
+                return
+            if isinstance(outcome, Answer):
+                future.set_result(outcome)
+            else:
+                future.set_exception(outcome)
+
+        order = self.ask(request, then)
+        try:
+            return await future
+        finally:
+            if order is not None:
+                order.cancel()
+
+    def ask(self, request: Request, then: Then) -> Order | None:
+        """Has `then` called once with the outcome; returns what gives the request up, unless that has happened."""
         try:
             version = self._version_for(request)
-            order = Order(request, self._loop.create_future(), version, began, items=len(request.items))
-            version.users += 1
-            self._waiting += order.items
-            self._orders.add(order)
-            self.emptied.clear()
-            try:
-                await self._submit(order)
-                answer = await order.future
-            finally:
-                self._waiting -= order.items
-                self._orders.discard(order)
-                self._release(order.version)
-                if not self._waiting:
-                    self.emptied.set()
         except AnyNpuError as error:
-            why = _refusal(error, request)
-            self.counts.refused[why] += 1
-            self._observer.refused(self.name, why)
-            if isinstance(error, AccuracyError):
-                self._on_suspect(self)
-            raise
-        self.counts.answered += 1
-        # After the answer has left: the caches are cold now, and the client need not wait for what is counted.
-        self._loop.call_soon(self._observer.answered, self.name, answer.stages, len(request.items), answer.tokens)
-        return answer
+            self._refuse(error, request)
+            then(error)
+            return None
+        order = Order(self, request, then, version, len(request.items))
+        version.users += 1
+        self._waiting += order.items
+        self._orders.add(order)
+        self.emptied.clear()
+        self._submit(order)
+        return order
+
+    def _refuse(self, error: AnyNpuError, request: Request) -> None:
+        why = refusal_of(error, request)
+        self.counts.refused[why] += 1
+        self._observer.refused(self.name, why)
 
     def _version_for(self, request: Request) -> Version:
         """Returns the version that is to answer, or says why none does."""
@@ -159,34 +157,55 @@ class Deployment:
             return self.twin
         raise DeviceError(self.refusing or "the model is not loaded", "queue", hint="try again later")
 
-    async def _submit(self, order: Order) -> None:
-        """Prepares the items of an order and queues them at the device of its version."""
-        request, version = order.request, order.version
-        raw = isinstance(request.items[0], Mapping)
-        program = version.loaded.raw if raw else version.loaded.program
-        began = time.monotonic()
-        if program.is_quick(request.items):
-            rows = self._prepared(program, request)
-        else:
-            rows = await self._loop.run_in_executor(self._pool, self._prepared, program, request)
-        now = time.monotonic()
-        order.prepared += now - began
-        ticket = Ticket(self._serving(version), order, rows, now)
-        if self._waiting > order.items:
-            self._crowded_at = now
-        elif self._alone and now - self._crowded_at > CROWDED_S and version.shortcut.takes(rows):
-            await asyncio.sleep(0)  # whoever asks in the same turn of the loop is seen first
-            if self._waiting == order.items and version.lane.serve_here(ticket):
-                return
-        version.lane.submit(ticket)
+    def _submit(self, order: Order) -> None:
+        """Prepares the items of an order and queues them at its version's device; what is slow goes to the pool."""
+        items, loaded = order.request.items, order.version.loaded
+        program = loaded.raw if isinstance(items[0], Mapping) else loaded.program
+        try:
+            if program.is_quick(items):
+                self._queue(order, self._prepared(order, program))
+            else:
+                self._pool.submit(self._prepare_apart, order, program)
+        except Exception as error:
+            self._resolve([(order, error)])
 
-    def _prepared(self, program: Program, request: Request) -> list[Row]:
-        if time.monotonic() > request.deadline or request.gone():
+    def _prepare_apart(self, order: Order, program: Program) -> None:
+        try:
+            rows = self._prepared(order, program)
+        except Exception as error:
+            self.settle([(order, error)])
+        else:
+            self._in_loop(self._queue, order, rows)
+
+    def _prepared(self, order: Order, program: Program) -> list[Row]:
+        request, began = order.request, time.monotonic()
+        if began > request.deadline or request.gone():
             raise Expired("the deadline passed before the request was computed")
         rows, many = [], len(request.items) > 1
         for number, item in enumerate(request.items):
             rows.append(program.prepare(item, request.options, self.limits, f"item {number}" if many else "the item"))
+        order.prepared += time.monotonic() - began
         return rows
+
+    def _queue(self, order: Order, rows: list[Row]) -> None:
+        if order.done:
+            return
+        version, now = order.version, time.monotonic()
+        ticket = Ticket(self._serving(version), order, rows, now)
+        if self._waiting > order.items:
+            self._crowded_at = now
+        elif self._alone and now - self._crowded_at > CROWDED_S and version.shortcut.takes(rows):
+            self._loop.call_soon(self._run_here, ticket)  # whoever asks in the same turn of the loop is seen first
+            return
+        version.lane.submit(ticket)
+
+    def _run_here(self, ticket: Ticket) -> None:
+        order: Order = ticket.order
+        try:
+            if self._waiting > order.items or not order.version.lane.serve_here(ticket):
+                order.version.lane.submit(ticket)
+        except Exception as error:
+            self._resolve([(order, error)])
 
     def _serving(self, version: Version) -> Served:
         served = self._served.get(version)
@@ -231,7 +250,7 @@ class Deployment:
 
     def complete(self, tickets: Sequence[Ticket]) -> None:
         """Answers tickets whose rows are all computed; what is slow to finish goes to the pool."""
-        quick: list[tuple[Order, Answer | AnyNpuError]] = []
+        quick: list[tuple[Order, Outcome]] = []
         for ticket in tickets:
             if self.kind == "detect" and ticket.rows[0].group != "raw":
                 self._pool.submit(self._finish_apart, ticket)
@@ -274,7 +293,7 @@ class Deployment:
             stages=stages,
         )
 
-    def settle(self, outcomes: Sequence[tuple[Order, Answer | AnyNpuError]]) -> None:
+    def settle(self, outcomes: Sequence[tuple[Order, Outcome]]) -> None:
         """Hands answers and errors to those who wait; called from any thread."""
         if threading.get_ident() == self._thread:
             self._resolve(outcomes)
@@ -289,17 +308,35 @@ class Deployment:
         with suppress(RuntimeError):  # the loop has ended, and nobody waits
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _resolve(self, outcomes: Sequence[tuple[Order, Answer | AnyNpuError]]) -> None:
+    def _resolve(self, outcomes: Sequence[tuple[Order, Outcome]]) -> None:
         for order, outcome in outcomes:
-            if order.future.done():
+            if order.done:
                 continue
-            if isinstance(outcome, Answer) and not order.version.distrusted:
+            if isinstance(outcome, Answer) and order.version.distrusted:
+                outcome = DeviceError("the device was found to give wrong answers", "canary")
+            self._leave(order)
+            if isinstance(outcome, Answer):
                 self.counts.since_good += not outcome.fallback
-                order.future.set_result(outcome)
-            elif isinstance(outcome, Answer):
-                order.future.set_exception(DeviceError("the device was found to give wrong answers", "canary"))
-            else:
-                order.future.set_exception(outcome)
+                self.counts.answered += 1
+            elif isinstance(outcome, AnyNpuError):
+                self._refuse(outcome, order.request)
+            try:
+                order.then(outcome)
+            except Exception:  # a defect in one answer is not to cost the others of its batch theirs
+                _logger.exception("model %s: internal error", self.name)
+            # After the answer has left: the client need not wait for what is counted.
+            if isinstance(outcome, Answer):
+                self._observer.answered(self.name, outcome.stages, order.items, outcome.tokens)
+            elif isinstance(outcome, AccuracyError):
+                self._on_suspect(self)
+
+    def _leave(self, order: Order) -> None:
+        order.done = True
+        self._waiting -= order.items
+        self._orders.discard(order)
+        self._release(order.version)
+        if not self._waiting:
+            self.emptied.set()
 
     def device_lost(self, version: Version, error: AnyNpuError) -> None:
         """Holds what waits for a version until the fleet has opened its session again; called from any thread."""
@@ -368,7 +405,7 @@ class Deployment:
 
     def _redirect(self, tickets: Sequence[Ticket], error: DeviceError) -> None:
         twin = self.twin
-        orders = [ticket.order for ticket in tickets if not ticket.order.future.done()]
+        orders: list[Order] = [ticket.order for ticket in tickets if not ticket.order.done]
         if twin is None:
             self._resolve([(order, error) for order in orders])
             return
@@ -376,15 +413,7 @@ class Deployment:
             self._release(order.version)
             order.version = twin
             twin.users += 1
-            task = self._loop.create_task(self._submit_again(order))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _submit_again(self, order: Order) -> None:
-        try:
-            await self._submit(order)
-        except AnyNpuError as error:
-            self._resolve([(order, error)])
+            self._submit(order)
 
     def info(self) -> Info:
         """Returns what is served now."""
@@ -406,18 +435,6 @@ class Deployment:
             self.counts.restarts,
             self.counts.reloads,
         )
-
-
-def _refusal(error: AnyNpuError, request: Request) -> Refusal:
-    if isinstance(error, Expired):
-        return "gone" if request.gone() else "expired"
-    kinds: tuple[tuple[type[AnyNpuError] | tuple[type[AnyNpuError], ...], Refusal], ...] = (
-        (Overloaded, "overloaded"),
-        (TooLarge, "too large"),
-        (Stopped, "stopped"),
-        ((ConfigError, IntegrityError), "invalid"),
-    )
-    return next((why for kind, why in kinds if isinstance(error, kind)), "device")
 
 
 def _count(tokens: Any, items: Sequence[Item]) -> tuple[int, ...]:

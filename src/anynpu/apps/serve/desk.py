@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from anynpu.apps.serve.base import Answer, Deployment, Fleet, Item, Kind, Options, Request
+from anynpu.apps.serve.base import Answer, Deployment, Fleet, Item, Kind, Options, Outcome, Request
 from anynpu.apps.serve.metrics import Metrics
 from anynpu.apps.web.message import Header, HttpAnswer, HttpRequest, Refusal
 from anynpu.schema import JsonObject, near
@@ -76,11 +76,24 @@ class Desk:
         self, request: HttpRequest, model: Deployment, items: Sequence[Item], options: Options = USUAL
     ) -> Awaitable[Answer]:
         """Returns what a model says before the request's deadline."""
+        return model.answer(self._asked(request, items, options))
+
+    def later(
+        self,
+        request: HttpRequest,
+        model: Deployment,
+        items: Sequence[Item],
+        shown: Callable[[Answer], HttpAnswer],
+        options: Options = USUAL,
+    ) -> Asked:
+        """Returns what becomes `shown` of the model's answer, without a coroutine."""
+        return Asked(model, self._asked(request, items, options), shown)
+
+    def _asked(self, request: HttpRequest, items: Sequence[Item], options: Options) -> Request:
         head, limit_s = request.head, self.settings.deadline_s
         if head.query_string or TIMEOUT in head.headers:
             limit_s = self.deadline_s(request)
-        deadline = time.monotonic() + limit_s
-        return model.answer(Request(tuple(items), options, deadline, request.gone))
+        return Request(tuple(items), options, time.monotonic() + limit_s, request.gone)
 
     def deadline_s(self, request: HttpRequest) -> float:
         """Returns how long a request may take: X-Request-Timeout or ?timeout= in seconds, at most the server's own."""
@@ -98,6 +111,31 @@ class Desk:
                 422, f"X-Request-Timeout {text[:40]!r}: seconds above zero were expected", parameter="timeout"
             )
         return min(seconds, self.settings.deadline_s)
+
+
+class Asked:
+    """A question to a model on its way: what `begin` is given is called with the answer as HTTP, or with an error."""
+
+    __slots__ = ("model", "pending", "request", "shown", "then")
+
+    def __init__(self, model: Deployment, request: Request, shown: Callable[[Answer], HttpAnswer]) -> None:
+        self.model, self.request, self.shown = model, request, shown
+
+    def begin(self, then: Callable[[HttpAnswer | BaseException], None]) -> None:
+        self.then = then
+        self.pending = self.model.ask(self.request, self._answered)
+
+    def _answered(self, outcome: Outcome) -> None:
+        reply: HttpAnswer | BaseException
+        try:
+            reply = self.shown(outcome) if isinstance(outcome, Answer) else outcome
+        except Exception as error:
+            reply = error
+        self.then(reply)
+
+    def cancel(self) -> None:
+        if self.pending is not None:
+            self.pending.cancel()
 
 
 def answered(

@@ -8,7 +8,7 @@ import numpy as np
 import orjson
 
 from anynpu.apps.serve.base import Answer, Deployment, Options
-from anynpu.apps.serve.desk import Desk, answered
+from anynpu.apps.serve.desk import Asked, Desk, answered
 from anynpu.apps.serve.fields import Fields, described
 from anynpu.apps.serve.tensors import dtype_of, from_lists, joined, split
 from anynpu.apps.web.app import Route
@@ -24,9 +24,9 @@ TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 def routes(desk: Desk) -> list[Route]:
     """Returns the route of raw tensors."""
 
-    async def infer(request: HttpRequest) -> HttpAnswer:
+    def infer(request: HttpRequest) -> Asked:
         if request.kind == BINARY:
-            return await _from_bytes(desk, request)
+            return _from_bytes(desk, request)
         fields = Fields(request.json(), INFER)
         stored = bool(fields.flag("stored"))
         model = desk.choose(request, fields.model())
@@ -34,8 +34,8 @@ def routes(desk: Desk) -> list[Route]:
         if names is not None and (not isinstance(names, list) or not all(isinstance(n, str) for n in names)):
             raise Refusal(422, "outputs: a list of names was expected", parameter="outputs")
         options = Options(stored=stored, outputs=tuple(dict.fromkeys(names or ())))
-        answer = await desk.ask(request, model, [_arrays(fields.value("inputs"), model, stored)], options)
-        return _as_json(answer)
+        arrays = _arrays(fields.value("inputs"), model, stored)
+        return desk.later(request, model, [arrays], _as_json, options)
 
     return [Route("POST", "/infer", infer)]
 
@@ -63,18 +63,15 @@ def _arrays(inputs: Any, model: Deployment, stored: bool) -> dict[str, Array]:
     return arrays
 
 
-async def _from_bytes(desk: Desk, request: HttpRequest) -> HttpAnswer:
+def _from_bytes(desk: Desk, request: HttpRequest) -> Asked:
     options, named = AS_STORED, ""
     if request.query_string:
         options, named = _options(Fields(request.query(), ("model", "stored", "timeout", "outputs"), "the query"))
     model = desk.choose(request, named)
     info = model.info()
     arrays = split(request.body(), info.inputs, options.stored, info.dynamic)
-    answer = await desk.ask(request, model, [arrays], options)
-    if JSON.decode() in request.header(b"accept"):
-        return _as_json(answer)
-    body, description = joined(answer.tensors[0])
-    return answered(body, answer, BINARY, [(b"x-tensors", description)])
+    shown = _as_json if JSON.decode() in request.header(b"accept") else _as_bytes
+    return desk.later(request, model, [arrays], shown, options)
 
 
 def _options(query: Fields) -> tuple[Options, str]:
@@ -84,6 +81,11 @@ def _options(query: Fields) -> tuple[Options, str]:
         raise Refusal(422, "stored: true or false was expected", parameter="stored")
     names = tuple(filter(None, query.text("outputs").split(",")))
     return Options(stored=stored, outputs=names), query.model()
+
+
+def _as_bytes(answer: Answer) -> HttpAnswer:
+    body, description = joined(answer.tensors[0])
+    return answered(body, answer, BINARY, [(b"x-tensors", description)])
 
 
 def _as_json(answer: Answer) -> HttpAnswer:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
 
 from anynpu.apps.serve.base import Answer, Deployment, Info, Item
-from anynpu.apps.serve.desk import Desk, answered
+from anynpu.apps.serve.desk import Asked, Desk, answered
 from anynpu.apps.serve.fields import Fields, pictures, texts_or_tokens
 from anynpu.apps.web.app import Route
 from anynpu.apps.web.message import HttpAnswer, HttpRequest, Refusal, json_answer
@@ -21,11 +22,10 @@ FORMATS = ("float", "base64")
 def routes(desk: Desk) -> list[Route]:
     """Returns the routes of OpenAI's form."""
 
-    async def embeddings(request: HttpRequest) -> HttpAnswer:
+    def embeddings(request: HttpRequest) -> Asked:
         data = request.json()
         if (found := _usual(desk, data)) is not None:
-            answer = await desk.ask(request, *found)
-            return answered(_embeddings(answer, False), answer)
+            return desk.later(request, *found, _as_floats)
         fields = Fields(data, EMBEDDINGS)
         as_base64 = "encoding_format" in fields.data and fields.choice("encoding_format", FORMATS) == "base64"
         if "user" in fields.data:
@@ -33,8 +33,8 @@ def routes(desk: Desk) -> list[Route]:
         model = desk.choose(request, fields.model(), "embed-text", "embed-image")
         if "dimensions" in fields.data:
             check_dimensions(fields, model)
-        answer = await desk.ask(request, model, items_of(fields, "input", model))
-        return answered(_embeddings(answer, as_base64), answer)
+        items = items_of(fields, "input", model)
+        return desk.later(request, model, items, _as_base64 if as_base64 else _as_floats)
 
     async def models(request: HttpRequest) -> HttpAnswer:
         served = [desk.open(model) for model in desk.fleet.models.values()]
@@ -76,20 +76,23 @@ def check_dimensions(fields: Fields, model: Deployment) -> None:
         raise Refusal(422, message, "leave it out", parameter="dimensions")
 
 
-def _embeddings(answer: Answer, as_base64: bool) -> bytes:
-    rows: Any = answer.vectors
-    if as_base64:
-        rows = [base64.b64encode(row.astype("<f4", copy=False).tobytes()).decode() for row in rows]
-    data = [{"object": "embedding", "index": 0, "embedding": rows[0]}]
-    if len(rows) > 1:
-        data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
+def _as_floats(answer: Answer) -> HttpAnswer:
+    return _embeddings(answer, answer.vectors)
+
+
+def _as_base64(answer: Answer) -> HttpAnswer:
+    rows = [base64.b64encode(row.astype("<f4", copy=False).tobytes()).decode() for row in answer.vectors]
+    return _embeddings(answer, rows)
+
+
+def _embeddings(answer: Answer, rows: Iterable[Any]) -> HttpAnswer:
     record = {
         "object": "list",
-        "data": data,
+        "data": [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)],
         "model": answer.model,
         "usage": {"prompt_tokens": answer.tokens, "total_tokens": answer.tokens},
     }
-    return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
+    return answered(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY), answer)
 
 
 def _model(info: Info) -> dict[str, object]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from anynpu.apps.serve.base import Answer, Expired, Info, Request
+from anynpu.apps.serve.base import Expired, Info, Outcome, Request, Then
 from anynpu.apps.serve.lane import Lane, Part, Ticket
 from anynpu.apps.serve.program import Program, Row
 from anynpu.apps.serve.shortcut import Shortcut
@@ -29,16 +29,22 @@ class Version:
         """Its known answers were wrong: nothing that it computed is to leave."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Order:
-    """A request that was accepted, and who waits for it."""
+    """A request that was accepted, and who waits for it. `done` and `version` change in the event loop only."""
 
+    owner: Owner
     request: Request
-    future: asyncio.Future[Answer]
+    then: Then
     version: Version
-    began: float
+    items: int
     prepared: float = 0.0
-    items: int = 0
+    done: bool = False
+
+    def cancel(self) -> None:
+        """Gives the request up; called in the event loop."""
+        if not self.done:
+            self.owner.settle([(self, asyncio.CancelledError())])
 
 
 class Owner(Protocol):
@@ -48,7 +54,7 @@ class Owner(Protocol):
 
     def complete(self, tickets: Sequence[Ticket]) -> None: ...
 
-    def settle(self, outcomes: Sequence[tuple[Order, Answer | AnyNpuError]]) -> None: ...
+    def settle(self, outcomes: Sequence[tuple[Order, Outcome]]) -> None: ...
 
     def device_lost(self, version: Version, error: AnyNpuError) -> None: ...
 
@@ -62,7 +68,7 @@ class Served:
 
     def wanted(self, ticket: Ticket) -> bool:
         order: Order = ticket.order
-        if order.future.done():
+        if order.done:
             return False
         if time.monotonic() > order.request.deadline:
             self.owner.settle([(order, Expired("the deadline passed before the request was computed"))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl
@@ -88,6 +88,22 @@ class HttpAnswer:
 def json_answer(value: Any, status: int = 200) -> HttpAnswer:
     """Returns plain data and numpy arrays as JSON."""
     return HttpAnswer(orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY), status)
+
+
+Reply = HttpAnswer | BaseException
+"""What becomes of a request: the answer, or why there is none."""
+
+
+class Later(Protocol):
+    """An answer that comes by a call."""
+
+    def begin(self, then: Callable[[Reply], None]) -> None:
+        """Has `then` called once, in the event loop, perhaps before this returns."""
+        ...
+
+    def cancel(self) -> object:
+        """Gives it up: if there is no reply yet, that is CancelledError."""
+        ...
 
 
 class Line(Protocol):

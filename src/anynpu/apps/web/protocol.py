@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from types import CoroutineType
 from typing import TYPE_CHECKING
 
 import httptools
@@ -22,7 +23,9 @@ from anynpu.apps.web.message import (
     Head,
     HttpAnswer,
     HttpRequest,
+    Later,
     Refusal,
+    Reply,
     too_large,
 )
 from anynpu.apps.web.turn import Turn
@@ -62,7 +65,7 @@ class Connection(asyncio.Protocol):
         self.upgrade: HttpRequest | None = None
         """A request with a body that the parser took for the end of HTTP."""
         self.waiting: deque[HttpRequest] = deque()
-        self.turn: Turn | None = None
+        self.turn: Turn | Later | None = None
         """While a request is being answered."""
         self.turns: Turn | None = None
         """From the first request on."""
@@ -277,13 +280,22 @@ class Connection(asyncio.Protocol):
         if request.refused is not None:
             self._write(request.refused)
             return
+        try:
+            reply = request.head.route.function(request)
+        except Exception as error:
+            self._reply(error)
+            return
+        if not isinstance(reply, CoroutineType):
+            self.turn = reply
+            reply.begin(self._reply)
+            return
         if self.turns is None:
-            self.turns = Turn(self._write, self._failed, self.site.loop)
-        self.turn = turn = self.turns
-        turn.begin(request.head.route.function(request))
+            self.turns = Turn(self._reply, self.site.loop)
+        self.turn = self.turns
+        self.turns.begin(reply)
 
-    def _failed(self, error: BaseException) -> HttpAnswer:
-        return self.app.failed(error, self.answering)
+    def _reply(self, reply: Reply) -> None:
+        self._write(reply if isinstance(reply, HttpAnswer) else self.app.failed(reply, self.answering))
 
     def _write(self, answer: HttpAnswer) -> None:
         request, site, app, transport = self.answering, self.site, self.app, self.transport

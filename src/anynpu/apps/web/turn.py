@@ -14,7 +14,7 @@ DONE = object()
 
 class Turn:
     """Coroutines of one connection, one after the other. Each runs until its first wait when it is begun, and on when
-    what it waits for is done; `then` gets what it returns, or what `failed` makes of the error that it raises.
+    what it waits for is done; `then` gets what it returns, or the error that it raises.
 
     A task would cost a turn of the event loop before anything happens, and a coroutine that is run from outside ends in
     an exception, which costs as much as the rest of a short request: one generator therefore runs them all. While
@@ -28,10 +28,8 @@ class Turn:
     _waits_for: asyncio.Future[Any] | None = None
     _value: Any = None
 
-    def __init__(
-        self, then: Callable[[Any], None], failed: Callable[[BaseException], Any], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self._then, self._failed, self._loop = then, failed, loop
+    def __init__(self, then: Callable[[Any], None], loop: asyncio.AbstractEventLoop) -> None:
+        self._then, self._loop = then, loop
         self._steps = self._run()
         self._steps.send(None)
 
@@ -42,7 +40,7 @@ class Turn:
             try:
                 self._value = yield from coroutine
             except (Exception, asyncio.CancelledError) as error:
-                self._value = self._failed(error)
+                self._value = error
 
     def begin(self, coroutine: Coroutine[Any, None, Any]) -> None:
         """Runs a coroutine until its first wait; the one before it must have ended."""
@@ -66,7 +64,8 @@ class Turn:
             _leave_task(loop, self)  # type: ignore[arg-type]
         if waits_for is DONE:
             self._is_done = True
-            self._then(self._value)
+            value, self._value = self._value, None
+            self._then(value)
         elif waits_for is None:  # a pause of no length
             loop.call_soon(self._go_on)
         else:
