@@ -15,13 +15,13 @@ from anynpu.lowering import options as tables
 from anynpu.lowering.graph import Graph, Operator, Tensor
 from anynpu.lowering.options import EMPTY_TABLES, Options
 from anynpu.lowering.write import _ENUMS, camel, schema, unpacked_halves
-from anynpu.runtime.tflite_file import operator_names, read_model, text
+from anynpu.runtime.tflite_file import operator_names, shared_model, text
 from anynpu.tensors import Array, Quantization
 
 
 def from_bytes(content: bytes, name: str = "model") -> Graph:
     """Returns the main graph of a .tflite file; an operator with settings unknown here raises Unsupported."""
-    model = read_model(content, name)
+    model = shared_model(content, name)
     subgraph = model.subgraphs[0]
     tensors = [_tensor(tensor, model.buffers) for tensor in subgraph.tensors]
     names = [tensor.name for tensor in tensors]

@@ -22,8 +22,8 @@ from anynpu.runtime.tflite_file import (
     float_operators,
     operator_counts,
     pack_model,
-    read_model,
     read_specs,
+    shared_model,
 )
 from anynpu.tensors import Array, TensorSpec, by_name, relayout
 
@@ -80,7 +80,7 @@ def quantize_file(
     if plan.activations == "uint8":
         raise ConfigError("TFLite has no uint8 activations: its kernels are int8 or int16", "choose int8")
     original = float_path.read_bytes()
-    model = read_model(original, str(float_path))
+    model = shared_model(original, str(float_path))
     started, effects = time.perf_counter(), tuple[PassEffect, ...]()
     if plan.activations == "float32":
         return _written(pack_model(model), model, out, plan, data, {})
@@ -97,7 +97,7 @@ def quantize_file(
     calibrated = time.perf_counter()
     content = write(file.content, ranges, plan)
     seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
-    return _written(content, read_model(content), out, plan, data, seconds) | {
+    return _written(content, shared_model(content), out, plan, data, seconds) | {
         "equalized": dict(file.factors),
         "calibration": calibration(observed, ranges, data, file.factors),
         "passes": effects,
@@ -145,7 +145,7 @@ def file_ranges(
     observed: SampleLimits | None = None,
 ) -> dict[str, Range]:
     """Returns the range of every activation of a float .tflite file over the data."""
-    whole = border_names(read_model(content))[1]
+    whole = border_names(shared_model(content))[1]
     behind = followers(content) if followers is not None else {}
     run, how = runner(content, reuse=True), (plan.method, plan.percentile, plan.bits, plan.symmetric)
     return collect(run, data, *how, progress, whole, behind, observed)

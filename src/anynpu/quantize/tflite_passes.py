@@ -26,7 +26,13 @@ from anynpu.quantize.tflite_weights import (
     weighted_inputs,
 )
 from anynpu.runtime.litert import DELEGATED, open_interpreter
-from anynpu.runtime.tflite_file import activation_indices, border_names, pack_model, read_model
+from anynpu.runtime.tflite_file import (
+    activation_indices,
+    border_names,
+    pack_model,
+    shared_model,
+    with_own_buffers,
+)
 from anynpu.tensors import Array
 
 SMOOTHING_SAMPLES = 32
@@ -46,7 +52,7 @@ class FloatFile:
     @property
     def operators(self) -> Sequence[Any]:
         """The operators in it, as the file has them."""
-        found: Sequence[Any] = read_model(self.content).subgraphs[0].operators
+        found: Sequence[Any] = shared_model(self.content).subgraphs[0].operators
         return found
 
 
@@ -69,8 +75,9 @@ def levelled(
     samples = [data.sample(at) for at in spread(data.count, min(data.count, PROOF_SAMPLES))]
 
     def compare(before: FloatFile, after: FloatFile) -> str:
-        real = {*activation_indices(read_model(before.content)).values()}
-        names = [name for name in border_names(read_model(before.content))[1] if name in real]
+        model = shared_model(before.content)
+        real = {*activation_indices(model).values()}
+        names = [name for name in border_names(model)[1] if name in real]
         return difference(names, _outputs(before, names), lambda: _outputs(after, names), samples)
 
     return passes.run(plan, file, compare)
@@ -86,12 +93,12 @@ def rounded(
     per_channel, bits = plan.weights == "per-channel", plan.weight_bits
 
     def fitted(given: FloatFile) -> tuple[FloatFile, int]:
-        model = read_model(given.content)
+        model = with_own_buffers(shared_model(given.content))
         count = fit_weights(model, runner(given.content), data, per_channel, bits)
         return replace(given, content=pack_model(model)), count
 
     def corrected(given: FloatFile) -> tuple[FloatFile, int]:
-        model = read_model(given.content)
+        model = with_own_buffers(shared_model(given.content))
         inputs = weighted_inputs(model)
         means = channel_means(runner(given.content, inputs, reuse=True), data, inputs, ranges, plan)
         correct_biases(model, means, per_channel, bits, in_float)
@@ -119,7 +126,7 @@ def _outputs(file: FloatFile, names: Sequence[str]) -> Callable[[Mapping[str, Ar
 
 def equalized(file: FloatFile, data: Dataset) -> tuple[FloatFile, int]:
     """Returns the file with the channels between its layers made equally loud, and between how many."""
-    model, factors = read_model(file.content), dict(file.factors)
+    model, factors = with_own_buffers(shared_model(file.content)), dict(file.factors)
     pairs = equalizable_pairs(model)
     loudest = peaks(file.content, data, [pair.tensor for pair in pairs])
     for pair in pairs:
@@ -144,7 +151,7 @@ def runner(
 
     With `reuse` it gives the same arrays for every sample, with other numbers in them: nobody may keep them.
     """
-    model = read_model(content)
+    model = with_own_buffers(shared_model(content))
     graph = model.subgraphs[0]
     fed = {int(index) for index in graph.inputs}
     tensors = {index: name for index, name in activation_indices(model).items() if not names or name in names}

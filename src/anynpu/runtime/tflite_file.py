@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,17 +21,42 @@ _BORDER_OPERATORS = ("QUANTIZE", "DEQUANTIZE")
 
 def read_model(data: bytes, name: str = "model") -> Any:
     """Returns the model as a mutable object with every buffer inside it."""
+    return _checked(data, name, lambda: _parsed(bytearray(data)))
+
+
+def shared_model(data: bytes, name: str = "model") -> Any:
+    """Returns what `read_model` does, one object for all who read the same bytes: nobody may change it."""
+    return _checked(data, name, lambda: _kept(data))
+
+
+def with_own_buffers(model: Any) -> Any:
+    """Returns a model whose buffers and borders may be set anew; its tensors and operators are those of the first."""
+    own = copy.copy(model)
+    own.subgraphs = [copy.copy(graph) for graph in model.subgraphs]
+    own.buffers = [copy.copy(buffer) for buffer in model.buffers]
+    return own
+
+
+def _checked(data: bytes, name: str, parse: Callable[[], Any]) -> Any:
+    if data[4:8] != IDENTIFIER:
+        raise IntegrityError(f"{name}: is not a TFLite file", "its bytes 4 to 7 should read TFL3")
+    with damage_reported(name):
+        model = parse()
+    if not model.subgraphs or not model.subgraphs[0].tensors:
+        raise IntegrityError(f"{name}: is a TFLite file without a graph")
+    return model
+
+
+def _parsed(data: bytes | bytearray) -> Any:
     try:
         from ai_edge_litert.tools import flatbuffer_utils
     except ImportError as error:
         raise ToolMissing("ai-edge-litert is not installed", "pip install anynpu[build]") from error
-    if data[4:8] != IDENTIFIER:
-        raise IntegrityError(f"{name}: is not a TFLite file", "its bytes 4 to 7 should read TFL3")
-    with damage_reported(name):
-        model = flatbuffer_utils.read_model_from_bytearray(bytearray(data))
-    if not model.subgraphs or not model.subgraphs[0].tensors:
-        raise IntegrityError(f"{name}: is a TFLite file without a graph")
-    return model
+    return flatbuffer_utils.read_model_from_bytearray(data)
+
+
+# The files before and after a pass are read in turn; more than those would only take memory.
+_kept = functools.lru_cache(maxsize=2)(_parsed)
 
 
 @contextmanager
@@ -121,7 +148,7 @@ def read_specs(
     path: Path, layouts: Mapping[str, str] | None = None, channels: Mapping[str, str] | None = None
 ) -> tuple[list[TensorSpec], list[TensorSpec]]:
     """Returns inputs and outputs of a TFLite file with their quantisation; layouts and channel orders are stated."""
-    model = read_model(path.read_bytes(), str(path))
+    model = shared_model(path.read_bytes(), str(path))
     graph = model.subgraphs[0]
 
     def spec(index: int) -> TensorSpec:
