@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
@@ -13,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from anynpu.artifact import Artifact
-from anynpu.errors import DeviceError, IntegrityError
-from anynpu.runtime import tflite_form
+from anynpu.errors import DeviceError, IntegrityError, ToolMissing
+from anynpu.runtime import tflite_file, tflite_form
 from anynpu.tensors import Array
 
 ARENA_LIMIT = 1 << 30
@@ -35,6 +36,7 @@ class TflmSession:
         self.outputs = artifact.manifest.outputs
         model = artifact.main.read_bytes()
         tflite_form.check(model, str(artifact.main))
+        self._model = model
         self._interpreter = _interpreter(model)
 
     @staticmethod
@@ -47,7 +49,9 @@ class TflmSession:
         try:
             self._interpreter.invoke()
         except RuntimeError as error:
-            raise DeviceError(f"TFLite-Micro failed: {error}", call="invoke") from error
+            raise DeviceError(
+                f"TFLite-Micro failed: {_reason(self._model, self._interpreter.invoke) or error}", call="invoke"
+            ) from error
         return {spec.name: self._interpreter.get_output(i).copy() for i, spec in enumerate(self.outputs)}
 
     def arena_bytes(self) -> int | None:
@@ -70,19 +74,41 @@ def _interpreter(model: bytes) -> Any:
         except (RuntimeError, ValueError, struct.error) as error:
             arena *= 4
             if arena > ARENA_LIMIT:
+                reason = _reason(model, lambda: runtime.Interpreter.from_bytes(model, arena_size=ARENA_LIMIT))
                 raise IntegrityError(
-                    "TFLite-Micro refuses the model", "an operator it does not know, or a damaged file"
+                    f"TFLite-Micro refuses the model: {reason or error}", "anynpu check lists what it does not run"
                 ) from error
 
 
+def _reason(model: bytes, action: Any) -> str:
+    """Returns the operator and layer at which an action fails, and what TFLite-Micro prints about it."""
+    with contextlib.suppress(ToolMissing):
+        graph = tflite_file.read_model(model)
+        said = [line.strip() for line in _printed(action).splitlines() if line.strip()]
+        number, kind = -1, re.search(r"builtin opcode '(\w+)'", " ".join(said))
+        if kind:
+            from ai_edge_litert.schema_py_generated import BuiltinOperator
+
+            wanted = getattr(BuiltinOperator, kind[1], -1)
+            codes = [graph.operatorCodes[each.opcodeIndex].builtinCode for each in graph.subgraphs[0].operators]
+            number = codes.index(wanted) if wanted in codes else -1
+        elif node := re.search(r"\(number (\d+)", " ".join(said)):
+            number = int(node[1])
+        main = graph.subgraphs[0]
+        layer = main.tensors[main.operators[number].outputs[0]].name.decode() + ": " if number >= 0 else ""
+        return layer + "; ".join(said[:2])
+    return ""
+
+
 def _printed(action: Any) -> str:
-    """Returns what native code prints to stdout and stderr while `action` runs."""
+    """Returns what native code prints to stdout and stderr while `action` runs, which may fail."""
     with tempfile.TemporaryFile() as sink:
         saved = [(fd, os.dup(fd)) for fd in (1, 2)]
         try:
             for fd, _ in saved:
                 os.dup2(sink.fileno(), fd)
-            action()
+            with contextlib.suppress(RuntimeError, ValueError, struct.error):
+                action()
         finally:
             for fd, copy in saved:
                 os.dup2(copy, fd)

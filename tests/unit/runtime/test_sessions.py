@@ -7,10 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lowered_nets import net
+from onnx import helper
 
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
 from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.lowering.lower import lower
+from anynpu.lowering.write import to_bytes
 from anynpu.runtime.base import check_names, choose, open_session, run_real, run_stored, sessions_for
+from anynpu.runtime.tflm import TflmSession
 from anynpu.tensors import Array, Quantization, TensorSpec, by_name
 
 X = TensorSpec("x", (1, 2, 3, 4), layout="NCHW")
@@ -84,3 +89,11 @@ def test_choosing_a_session() -> None:
 def test_a_model_that_the_runtime_refuses_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(IntegrityError, match="ONNX Runtime refuses the model"):
         open_session(null_artifact(tmp_path, "onnx", b"no protobuf"))
+
+
+def test_a_model_that_tflite_micro_refuses_is_refused_by_operator_and_layer(tmp_path: Path) -> None:
+    pytest.importorskip("tflite_micro")
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("TopK", ["a", "k"], ["top", "places"])]
+    model = net(nodes, {"x": X.shape}, {"k": np.asarray([2])}, outputs=("top",))
+    with pytest.raises(IntegrityError, match="refuses the model: top: Didn't find op for builtin opcode 'TOPK_V2'"):
+        TflmSession(null_artifact(tmp_path, "tflite", to_bytes(lower(model))))
