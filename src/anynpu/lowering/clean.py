@@ -186,12 +186,12 @@ def _folded(
     if operator.kind not in ("MUL", "ADD") or operator.activation != "NONE":
         return None
     sides = [name for name in operator.inputs if tensors[name].data is None]
-    if len(sides) != 1 or not sole(sides[0]) or len(operator.inputs) != 2:
+    if len(sides) != 1 or not sole(sides[0]) or len(operator.inputs) != 2 or not tensors[sides[0]].shape:
         return None
     array = next(np.asarray(t) for n in operator.inputs if (t := tensors[n].data) is not None)
     below = sides[0]
     while makers.get(below) is not None and makers[below].kind == "RESHAPE" and sole(makers[below].inputs[0]):
-        if tensors[below].shape[-1] != tensors[makers[below].inputs[0]].shape[-1]:
+        if tensors[below].shape[-1:] != tensors[makers[below].inputs[0]].shape[-1:]:
             return None
         below = makers[below].inputs[0]
     maker = makers.get(below)
