@@ -201,6 +201,12 @@ ONE_NODE = {
     "transposed": one("ConvTranspose", IMAGE, {"w": f(6, 4, 3, 3), "b": f(4)}, strides=[2, 2], pads=[1, 1, 1, 1],
                       output_padding=[1, 1]),
     "transposed in groups": one("ConvTranspose", IMAGE, {"w": f(6, 2, 2, 2)}, strides=[2, 2], group=3),
+    "transposed by large steps": one("ConvTranspose", IMAGE, {"w": f(6, 4, 4, 5), "b": f(4)}, strides=[3, 3],
+                                     pads=[1, 0, 1, 2], output_padding=[2, 1]),
+    "transposed without overlap": one("ConvTranspose", IMAGE, {"w": f(6, 2, 4, 4)}, strides=[4, 4]),
+    "transposed by large steps in groups": one("ConvTranspose", IMAGE, {"w": f(6, 2, 3, 5)}, strides=[1, 4], group=2),
+    "transposed over time": one("ConvTranspose", (1, 6, 9), {"w": f(6, 4, 16), "b": f(4)}, strides=[8], pads=[4, 4]),
+    "transposed with gaps": one("ConvTranspose", (1, 6, 9), {"w": f(6, 4, 2)}, strides=[5], output_padding=[4]),
     "transposed and dilated": one("ConvTranspose", IMAGE, {"w": f(6, 2, 3, 2)}, strides=[2, 1], dilations=[2, 3]),
 }  # fmt: skip
 

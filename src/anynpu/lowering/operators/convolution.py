@@ -8,8 +8,8 @@ import numpy as np
 
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import CHANNELS_LAST, Lowering
-from anynpu.lowering.operators.windows import Window, padded, window_of
-from anynpu.lowering.options import Conv2D, DepthwiseConv2D, Padding, TransposeConv
+from anynpu.lowering.operators.windows import Window, pad_image, padded, window_of
+from anynpu.lowering.options import Conv2D, DepthToSpace, DepthwiseConv2D, Padding, TransposeConv
 from anynpu.lowering.table import Node, Refused, operator, required
 from anynpu.tensors import Array
 
@@ -79,7 +79,7 @@ def _bias(at: Lowering, node: Node, outputs: int) -> str:
 
 @operator("ConvTranspose")
 def conv_transpose(at: Lowering, node: Node) -> None:
-    """TRANSPOSE_CONV of the whole result, then a SLICE that cuts ONNX's pads; groups become zeros in the weights."""
+    """TRANSPOSE_CONV, or CONV_2D and DEPTH_TO_SPACE for strides above 2; then a SLICE that cuts ONNX's pads."""
     weights = flat_kernel(required(at.constant(node.input(1)), "the weights"))
     tensor = image(at, node.input(0))
     group = int(node.get("group", 1))
@@ -95,16 +95,48 @@ def conv_transpose(at: Lowering, node: Node) -> None:
     wanted = [1, *wanted] if len(wanted) == 1 else wanted
     begin = _transposed_begin(node, whole, wanted)
     full = [max(have, at_ + want) for have, at_, want in zip(whole, begin, wanted, strict=True)]
-    kernel = at.store(np.transpose(dense, (1, 2, 3, 0)), node.input(1))
-    shape = (batch, *full, dense.shape[1])
-    options = TransposeConv(padding="VALID", stride_h=strides[0], stride_w=strides[1])
-    inputs = (at.store(int32(shape), "shape"), kernel, tensor, _bias(at, node, dense.shape[1]))
-    result = at.emit("TRANSPOSE_CONV", inputs, shape, options, node.output, dtype="float32")
+    # Ethos-U55 has transposed convolutions with strides up to 2, and others spend their time on zeros.
+    if max(strides) > 2 and strides[0] in (1, strides[1]):
+        result, full = _in_phases(at, node, tensor, dense, strides, full)
+    else:
+        kernel = at.store(np.transpose(dense, (1, 2, 3, 0)), node.input(1))
+        shape = (batch, *full, dense.shape[1])
+        options = TransposeConv(padding="VALID", stride_h=strides[0], stride_w=strides[1])
+        inputs = (at.store(int32(shape), "shape"), kernel, tensor, _bias(at, node, dense.shape[1]))
+        result = at.emit("TRANSPOSE_CONV", inputs, shape, options, node.output, dtype="float32")
     if full != wanted:
         corner, size = (0, *begin, 0), (batch, *wanted, dense.shape[1])
         arguments = (result, at.store(int32(corner), "begin"), at.store(int32(size), "size"))
         result = at.emit("SLICE", arguments, size, stem=node.output)
     give_image(at, node.output, result)
+
+
+def _in_phases(
+    at: Lowering, node: Node, tensor: str, dense: Array, strides: list[int], full: list[int]
+) -> tuple[str, list[int]]:
+    """Returns a transposed convolution as one without gaps that has the results between two inputs as channels."""
+    batch, height, width, _ = at.tensors[tensor].shape
+    inputs, outputs, *kernel = dense.shape
+    rows, columns = strides
+    taps = [-(-(want - (size - 1) * s) // s) for want, size, s in zip(full, (height, width), strides, strict=True)]
+    wide = np.zeros((inputs, outputs, taps[0] * rows, taps[1] * columns), dense.dtype)
+    wide[:, :, : kernel[0], : kernel[1]] = dense
+    phases = wide.reshape(inputs, outputs, taps[0], rows, taps[1], columns)[:, :, ::-1, :, ::-1]
+    weights = phases.transpose(3, 5, 1, 2, 4, 0).reshape(rows * columns * outputs, *taps, inputs)
+    ends = (taps[0] - 1, taps[1] - 1)
+    bias = np.tile(required(at.tensors[_bias(at, node, outputs)].data, "the bias"), rows * columns)
+    size = [height + ends[0], width + ends[1]]
+    operands = (
+        tensor if ends == (0, 0) else pad_image(at, tensor, ends, ends),
+        at.store(np.ascontiguousarray(weights), node.input(1)),
+        at.store(bias, node.input(2) or f"{node.output}/bias"),
+    )
+    result = at.emit("CONV_2D", operands, (batch, *size, weights.shape[0]), Conv2D(padding="VALID"), node.output)
+    full = [size[0] * rows, size[1] * columns]
+    if rows == 1:
+        return at.reshape(result, (batch, *full, outputs)), full
+    shape = (batch, *full, outputs)
+    return at.emit("DEPTH_TO_SPACE", (result,), shape, DepthToSpace(rows), node.output), full
 
 
 def _ungrouped(weights: Array, group: int) -> Array:
