@@ -6,7 +6,8 @@ import numpy as np
 
 from anynpu.lowering.lower import Lowering
 from anynpu.lowering.operators.arithmetic import function
-from anynpu.lowering.options import Add, Gelu, LeakyRelu, Mul, Options, Softmax, Sub
+from anynpu.lowering.operators.reduction import reduced, summed
+from anynpu.lowering.options import Add, Gelu, LeakyRelu, Mul, Softmax, Sub
 from anynpu.lowering.table import Node, Refused, operator
 
 
@@ -147,13 +148,19 @@ def gelu(at: Lowering, node: Node) -> None:
 
 @operator("Softmax", "LogSoftmax")
 def softmax(at: Lowering, node: Node) -> None:
-    """SOFTMAX or LOG_SOFTMAX with its axis stored last."""
+    """SOFTMAX with its axis stored last; its logarithm from the largest value down, which NPUs and C can do."""
     name = node.input(0)
     rank = at.rank(name)
     axis = int(node.get("axis", -1)) % rank
     axes = (*(each for each in at.axes(name) if each != axis), axis)
     tensor = at.stored(name, axes)
     shape = at.tensors[tensor].shape
-    options: Options | None = Softmax() if node.op == "Softmax" else None
-    kind = "SOFTMAX" if node.op == "Softmax" else "LOG_SOFTMAX"
-    at.give(node.output, at.emit(kind, (tensor,), shape, options, node.output), axes)
+    if node.op == "Softmax":
+        at.give(node.output, at.emit("SOFTMAX", (tensor,), shape, Softmax(), node.output), axes)
+        return
+    top = reduced(at, "REDUCE_MAX", tensor, [rank - 1], f"{node.output}/top")
+    below = at.emit("SUB", (tensor, top), shape, Sub(), f"{node.output}/below")
+    powers = at.emit("EXP", (below,), shape, stem=f"{node.output}/powers")
+    total = summed(at, powers, [rank - 1], f"{node.output}/sum")
+    logarithm = at.emit("LOG", (total,), at.tensors[total].shape, stem=f"{node.output}/log")
+    at.give(node.output, at.emit("SUB", (below, logarithm), shape, Sub(), node.output), axes)
