@@ -46,10 +46,6 @@ class Cost:
     peak_activation_elements: int
     nodes: tuple[NodeCost, ...]
 
-    def peak_activation_bytes(self, element_bytes: int = 1) -> int:
-        """Returns the memory all activations alive at once need, at this many bytes an element."""
-        return self.peak_activation_elements * element_bytes
-
 
 def cost(model: ModelProto) -> Cost:
     """Returns the cost of a model with static shapes; elementwise operators count no multiplication."""

@@ -25,7 +25,6 @@ VENDORS = {
     abi.JobConfig: "job_config_t",
     abi.GraphConfigNpu: "graph_config_npu_t",
     abi.GraphConfig: "graph_config_t",
-    abi.HardwareConfig: "noe_global_config_hw_t",
     abi.DriverVersion: "noe_driver_version_t",
     abi.BuildVersion: "noe_cix_buildversion_t",
     abi.DynshapeNum: "noe_dynshape_num_t",

@@ -16,7 +16,6 @@ LAYOUTS = {
     abi.JobConfig: (8, {"npu": 0}),
     abi.GraphConfigNpu: (32, {"misc": 0, "wt_idxes": 8, "wt_idxes_cnt": 16, "extra_weight_path": 24}),
     abi.GraphConfig: (8, {"npu": 0}),
-    abi.HardwareConfig: (2, {"poll_in_commit_thread": 0, "enable_tec_done_irq": 1}),
     abi.DriverVersion: (32, {"umd": 0, "kmd": 16}),
     abi.BuildVersion: (16, {"graph_id": 0, "version": 8}),
     abi.DynshapeNum: (16, {"graph_id": 0, "ds_num": 8}),

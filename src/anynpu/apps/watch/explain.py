@@ -35,10 +35,6 @@ class Explanation:
     text: str
     value: float | None = None
     usual: float | None = None
-    fleet_median: float | None = None
-    rank: int | None = None
-    """How many hosts are higher now."""
-    of: int = 0
 
 
 def shown(value: float, suffix: str) -> str:
@@ -88,12 +84,10 @@ def explained(detector: Detector, anomaly: Anomaly) -> Explanation:
     median, rank, count = _fleet(detector, anomaly.series)
     text = f"{metric} {shown(value, unit.suffix)}, usually {shown(usual, unit.suffix)} at this hour, since {since}"
     text += f" ({anomaly.score:.1f} times the threshold)"
-    fleet = None
     if median is not None and count > 2:
-        fleet = real(median)
         place = "highest" if rank == 0 else "lowest" if rank == count - 1 else f"number {rank + 1}"
-        text += f"; fleet median {shown(fleet, unit.suffix)}, this host is {place} of {count}"
-    return Explanation(kind, f"{NAMES[kind]}: {text}", value, usual, fleet, rank, count)
+        text += f"; fleet median {shown(real(median), unit.suffix)}, this host is {place} of {count}"
+    return Explanation(kind, f"{NAMES[kind]}: {text}", value, usual)
 
 
 def _kind(detector: Detector, anomaly: Anomaly, metric: str) -> Kind:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from anynpu.apps.web.connections import Site
 
 HEAD, BODY, BUSY = "head", "body", "busy"
-IDLE = Refusal(408, "no other request came")
-"""Between two requests: the connection is closed without a word."""
 CLOSE = (b"connection", b"close")
 
 

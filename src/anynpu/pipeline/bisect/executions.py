@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -42,24 +42,6 @@ class Ran:
     model: Path
     compiled: Path | None = None
     """The folder with what the compiler made of the model."""
-
-
-class Execution(Protocol):
-    """One side: something that runs the model and parts of it."""
-
-    name: str
-    what: str
-    file: ModelFile
-    places: Mapping[str, Place]
-    versions: Mapping[str, str]
-
-    def run(self, part: Part, rows: Rows, calibration: Rows, folder: Path) -> Ran:
-        """Runs a part on the rows; `calibration` holds its inputs for as many samples as there are."""
-        ...
-
-    def run_whole(self, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
-        """Runs the model as it was given."""
-        ...
 
 
 @dataclass

@@ -122,10 +122,6 @@ class DumpConfig(ctypes.Structure):
     _fields_ = (("dump_dir", c_char_p), ("prefix", c_char_p), ("output_prefix", c_char_p), ("misc_prefix", c_char_p))
 
 
-class HardwareConfig(ctypes.Structure):
-    _fields_ = (("poll_in_commit_thread", c_bool), ("enable_tec_done_irq", c_bool))
-
-
 Callback = ctypes.CFUNCTYPE(c_int, c_uint64, c_uint32)
 _CTX = c_void_p
 PROTOTYPES: dict[str, tuple[Any, ...]] = {

@@ -96,12 +96,8 @@ class Device:
                 self.call("noe_deinit_context")
         self._handle = None
 
-    @property
-    def spoilt(self) -> bool:
-        """Whether the library is in a state in which nothing more may be asked of it."""
-        return self._spoilt
-
     def spoil(self) -> None:
+        """Notes that the library is in a state in which nothing more may be asked of it."""
         self._spoilt = True
 
     def info(self) -> Info:

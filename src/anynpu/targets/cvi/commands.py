@@ -20,7 +20,6 @@ from anynpu.tensors import TensorSpec
 
 ONNX, MLIR, REFERENCE, TEST = "model.onnx", "model.mlir", "reference.npz", "samples/0000.npz"
 LIST, RANGES, FORMATS = "samples.txt", "calibration_table", "quantize_table"
-FLOATS = {"int8": "auto", "bf16": "BF16", "f16": "F16", "f32": "F32"}
 _FELL_SHORT = re.compile(r"min_similarity = \(([-\d.einfa]+),")
 
 
