@@ -149,7 +149,9 @@ def _suspects(
         broken = {at: float("inf") for at, (a, b) in enumerate(pairs) if not _alike(a, b)}
         return broken, 1.0, [infinite] * len(wanted), np.asarray(0.0)
     errors = [_error(a, b) for a, b in pairs]
-    values = np.stack([_finite(a) for a in wanted])
+    values = np.stack(
+        [np.asarray(np.nan_to_num(a.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)) for a in wanted]
+    )
     variation = np.abs(values - values.mean(axis=0)).max(axis=0) if len(wanted) > 1 else np.abs(values[0])
     magnitude = float(np.abs(values).max(initial=0.0))
     exact = wanted[0].dtype.kind not in "f"
@@ -161,10 +163,6 @@ def _suspects(
 
 def _alike(a: Array, b: Array) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
-
-
-def _finite(values: Array) -> Array:
-    return np.asarray(np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0))
 
 
 def _error(a: Array, b: Array) -> Array:

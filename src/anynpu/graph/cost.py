@@ -204,7 +204,11 @@ _COUNTERS: dict[str, Counter] = {
 
 def _peak(nodes: list[NodeProto], model: ModelProto, shapes: Shapes, constants: set[str]) -> int:
     """Returns the most elements alive at once: a tensor lives from its maker to its last reader."""
-    storage = _storage(nodes)
+    # The tensor whose memory each view shares
+    storage: dict[str, str] = {}
+    for node in nodes:
+        if node.op_type in _VIEWS:
+            storage[node.output[0]] = storage.get(node.input[0], node.input[0])
     outputs = {storage.get(value.name, value.name) for value in model.graph.output}
     last = {storage.get(name, name): place for place, node in enumerate(nodes) for name in names_read(node)}
     alive = {value.name: math.prod(shapes[value.name]) for value in inputs_of(model)}
@@ -219,12 +223,3 @@ def _peak(nodes: list[NodeProto], model: ModelProto, shapes: Shapes, constants: 
             if name not in outputs:
                 del alive[name]
     return peak
-
-
-def _storage(nodes: list[NodeProto]) -> dict[str, str]:
-    """Returns for each view the tensor whose memory it shares."""
-    storage: dict[str, str] = {}
-    for node in nodes:
-        if node.op_type in _VIEWS:
-            storage[node.output[0]] = storage.get(node.input[0], node.input[0])
-    return storage

@@ -57,7 +57,14 @@ def _prepare(model: ModelProto) -> ModelProto:
         model = onnx.inliner.inline_local_functions(model)
     for _ in range(_ROUNDS):
         inferred = infer(model, strict=False)
-        _settle_casts(inferred.graph)
+        # A Cast needs no second operand and so can be folded, unlike CastLike
+        types = _element_types(inferred.graph)
+        for node in inferred.graph.node:
+            kind = types.get(node.output[0], 0) if node.op_type == "CastLike" else 0
+            if kind:
+                node.op_type = "Cast"
+                del node.input[1:], node.attribute[:]
+                node.attribute.append(onnx.helper.make_attribute("to", kind))
         folded = fold_constants(inferred)
         if len(folded.graph.node) == len(model.graph.node):
             return folded
@@ -69,17 +76,6 @@ def _element_types(graph: GraphProto) -> dict[str, int]:
     types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
     types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
     return types
-
-
-def _settle_casts(graph: GraphProto) -> None:
-    """Turns each CastLike into a Cast, which needs no second operand and so can be folded."""
-    types = _element_types(graph)
-    for node in graph.node:
-        kind = types.get(node.output[0], 0) if node.op_type == "CastLike" else 0
-        if kind:
-            node.op_type = "Cast"
-            del node.input[1:], node.attribute[:]
-            node.attribute.append(onnx.helper.make_attribute("to", kind))
 
 
 def _outputs(graph: GraphProto, outside: Mapping[str, Term], opset: int) -> list[Term]:
@@ -111,23 +107,19 @@ def _site(
     node: NodeProto, terms: Terms, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, int], opset: int
 ) -> Site:
     kinds = [types.get(name, 0) for name in node.output]
-    return Site(
-        op=node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}",
-        inputs=[terms.get(name) if name else None for name in node.input],
-        attributes=_attributes(node, terms, opset),
-        shapes=[shapes.get(name) for name in node.output],
-        dtype=str(onnx.helper.tensor_dtype_to_np_dtype(kinds[0]).name) if kinds and kinds[0] else "",
-        opset=opset,
-    )
-
-
-def _attributes(node: NodeProto, terms: Terms, opset: int) -> dict[str, object]:
-    """Returns the attributes that differ from their default; subgraphs by the terms of their outputs."""
+    # Attributes count where they differ from their default, subgraphs by the terms of their outputs
     defaults = _defaults(node, opset)
     plain = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute if a.type not in _GRAPHS}
     found = {name: value for name, value in plain.items() if name not in defaults or defaults[name] != value}
     bodies = [[term.digest for term in _outputs(g, _body(g, terms), opset)] for g in inner_graphs(node)]
-    return found | ({"bodies": bodies} if bodies else {})
+    return Site(
+        op=node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}",
+        inputs=[terms.get(name) if name else None for name in node.input],
+        attributes=found | ({"bodies": bodies} if bodies else {}),
+        shapes=[shapes.get(name) for name in node.output],
+        dtype=str(onnx.helper.tensor_dtype_to_np_dtype(kinds[0]).name) if kinds and kinds[0] else "",
+        opset=opset,
+    )
 
 
 def _body(graph: GraphProto, terms: Terms) -> Terms:

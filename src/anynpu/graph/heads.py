@@ -168,7 +168,11 @@ def _walk_back(
 ) -> tuple[dict[str, int], list[NodeProto]]:
     """Returns the maps the decode begins with, each with its stride, and the nodes behind them in order."""
     made_by = {name: node for node in model.graph.node for name in node.output}
-    variable = _depending(model)
+    # The tensors that depend on the input
+    variable = {value.name for value in inputs_of(model)}
+    for node in model.graph.node:
+        if variable & {*node.input}:
+            variable |= {*node.output}
     maps: dict[str, int] = {}
     seen: set[str] = set()
     waiting = [output]
@@ -189,15 +193,6 @@ def _walk_back(
             waiting += node.input
     ordered = dict(sorted(maps.items(), key=lambda item: item[1]))
     return ordered, _needed(model.graph.node, {output}, set(maps))
-
-
-def _depending(model: ModelProto) -> set[str]:
-    """Returns the tensors that depend on the input."""
-    found = {value.name for value in inputs_of(model)}
-    for node in model.graph.node:
-        if found & {*node.input}:
-            found |= {*node.output}
-    return found
 
 
 def _stride(shape: tuple[int, ...], image: tuple[int, int]) -> int:

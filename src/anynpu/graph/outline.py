@@ -93,7 +93,12 @@ def outline(model: ModelProto) -> Outline:
     inferred = infer(model, strict=False)
     graph = inferred.graph
     pairs = _pairs(graph, _dtypes(graph))
-    _name_outputs(pairs, inferred)
+    # A tensor that leaves the graph through a pair gets the name of the output, which users know it by
+    borders = {value.name for value in (*inferred.graph.input, *inferred.graph.output)}
+    for value in inferred.graph.output:
+        root = pairs.name(value.name)
+        if root != value.name and root not in borders:
+            pairs.rename(root, value.name)
     constants = constant_names(graph)
     live = [n for n in graph.node if n.op_type not in (_QUANTIZE, _DEQUANTIZE) and not set(n.output) <= constants]
     tensors = _tensors(inferred, pairs, {pairs.name(name) for name in constants})
@@ -129,15 +134,6 @@ def _pairs(graph: GraphProto, dtypes: Mapping[str, str]) -> _Pairs:
         if node.op_type == _DEQUANTIZE:
             pair.value = made
     return pairs
-
-
-def _name_outputs(pairs: _Pairs, model: ModelProto) -> None:
-    """Gives a tensor that leaves the graph through a pair the name of the output, which users know it by."""
-    borders = {value.name for value in (*model.graph.input, *model.graph.output)}
-    for value in model.graph.output:
-        root = pairs.name(value.name)
-        if root != value.name and root not in borders:
-            pairs.rename(root, value.name)
 
 
 def _dtypes(graph: GraphProto) -> dict[str, str]:

@@ -5,7 +5,7 @@ A chip computes the same answer for the same input. Branches, loop bodies and lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -68,7 +68,11 @@ class _Walk:
         constants: dict[str, Array],
         outputs: set[str],
     ) -> None:
-        live = _live(owner.node, outputs)
+        # The tensors that lead to an output
+        live = set(outputs)
+        for node in reversed(list(owner.node)):
+            if live & {*node.output}:
+                live |= names_read(node)
         nodes: list[NodeProto] = []
         for node in owner.node:
             nodes.append(node)
@@ -147,15 +151,6 @@ class _Walk:
         copies = [helper.make_node("Identity", [stored], [name]) for name, stored in kept if name in live]
         del node.output[1:]
         return copies
-
-
-def _live(nodes: Iterable[NodeProto], outputs: set[str]) -> set[str]:
-    """Returns the tensors that lead to an output."""
-    live = set(outputs)
-    for node in reversed(list(nodes)):
-        if live & {*node.output}:
-            live |= names_read(node)
-    return live
 
 
 def _attribute(node: NodeProto, name: str) -> int:

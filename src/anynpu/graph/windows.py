@@ -99,16 +99,13 @@ def _pool(site: Site) -> Result:
         reduced = make("ReduceMean", [x], site.shape, site.dtype, axes=tuple(range(2, len(kernel) + 2)))
         return [reduced] if all(size == 1 for size in site.shape[2:]) else None
     # Where rounding up changes nothing it is not part of the network.
-    ceil = int(site.shape[2:] != _floor_shape(x.shape or (), kernel, strides, dilations, pads))
-    settings = {"kernel": tuple(kernel), "strides": strides, "dilations": dilations, "pads": pads}
-    return [make(site.op, [x], site.shape, site.dtype, **settings, counted=counted, ceil=ceil)]
-
-
-def _floor_shape(shape: Shape, kernel: list[int], strides: Ints, dilations: Ints, pads: Ints) -> Shape:
+    shape = x.shape or ()
     count = len(kernel)
     padded = [size + pads[i] + pads[i + count] for i, size in enumerate(shape[2:])]
     reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
-    return tuple((size - r) // s + 1 for size, r, s in zip(padded, reach, strides, strict=True))
+    ceil = int(site.shape[2:] != tuple((size - r) // s + 1 for size, r, s in zip(padded, reach, strides, strict=True)))
+    settings = {"kernel": tuple(kernel), "strides": strides, "dilations": dilations, "pads": pads}
+    return [make(site.op, [x], site.shape, site.dtype, **settings, counted=counted, ceil=ceil)]
 
 
 def _batch_norm(site: Site) -> Result:
