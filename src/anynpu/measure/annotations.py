@@ -175,11 +175,17 @@ def _coco_box(where: str, entry: Any, numbers: Mapping[int, int]) -> tuple[int, 
     category = entry.get("category_id")
     if not isinstance(category, int) or category not in numbers:
         raise IntegrityError(f"{where}: category {category} is not listed")
-    box = _four(where, entry.get("bbox"))
-    area = entry.get("area", box[2] * box[3])
+    values = entry.get("bbox")
+    if not isinstance(values, list) or len(values) != 4 or not all(map(_is_number, values)):
+        raise IntegrityError(f"{where}: bbox {str(values)[:60]} is not [left, top, width, height]")
+    left, top, width, height = map(float, values)
+    if min(width, height) < 0:
+        raise IntegrityError(f"{where}: bbox {values} has a negative size")
+    area = entry.get("area", width * height)
     if not _is_number(area) or area < 0:
         raise IntegrityError(f"{where}: area {area!r} is not an area")
-    return entry["image_id"], Box(numbers[category], box, float(area), bool(entry.get("iscrowd", 0)))
+    crowd = bool(entry.get("iscrowd", 0))
+    return entry["image_id"], Box(numbers[category], (left, top, width, height), float(area), crowd)
 
 
 def _is_number(value: Any) -> bool:
@@ -187,15 +193,6 @@ def _is_number(value: Any) -> bool:
         return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     except OverflowError:  # a whole number of 400 digits
         return False
-
-
-def _four(where: str, values: Any) -> tuple[float, float, float, float]:
-    if not isinstance(values, list) or len(values) != 4 or not all(map(_is_number, values)):
-        raise IntegrityError(f"{where}: bbox {str(values)[:60]} is not [left, top, width, height]")
-    left, top, width, height = map(float, values)
-    if min(width, height) < 0:
-        raise IntegrityError(f"{where}: bbox {values} has a negative size")
-    return left, top, width, height
 
 
 def _voc(folder: Path, files: Sequence[Path]) -> Annotations:

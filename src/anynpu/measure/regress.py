@@ -25,13 +25,25 @@ def changes(rows: Sequence[Row], against: str, rules: Rules) -> list[Change]:
         for row in members:
             versions.setdefault(version_of(row), []).append(row)
         newest = version_of(members[-1])
-        older = _chosen(versions, newest, against)
+        others = [version for version in versions if version != newest]
+        if against != LAST:
+            others = [version for version in others if against in names_of(versions[version][0])]
+        older = max(others, key=lambda version: versions[version][-1].at, default=None)
         if older is not None:
             found.append(_change(versions[older], versions[newest], rules))
     seen = {name for row in rows for name in names_of(row)}
     if against != LAST and against not in seen:
         raise ConfigError(f"--against {against}: no row of the ledger is of that version{near(against, seen)}")
-    return _corrected(found, rules)
+    adjusted = iter(holm([c.p_value for c in found if c.p_value is not None]))
+    result = []
+    for change in found:
+        if change.p_value is not None:
+            p_value = next(adjusted)
+            gain = -math.log(change.ratio or 1.0)
+            verdict = verdict_of(gain, p_value, rules.level, math.log1p(rules.margin))
+            change = replace(change, p_value=p_value, verdict=verdict)
+        result.append(change)
+    return sorted(result, key=lambda c: (c.verdict == SAME, c.fingerprint, c.chip, c.metric))
 
 
 def _groups(rows: Sequence[Row]) -> list[list[Row]]:
@@ -60,13 +72,6 @@ def version_of(row: Row) -> Version:
 def names_of(row: Row) -> list[str]:
     """Returns what `--against` may call the version of a row: 3.12.0 or ethos-u-vela=3.12.0."""
     return [text for tool, version in version_of(row) for text in (version, f"{tool}={version}")]
-
-
-def _chosen(versions: Mapping[Version, Sequence[Row]], newest: Version, against: str) -> Version | None:
-    older = [version for version in versions if version != newest]
-    if against != LAST:
-        older = [version for version in older if against in names_of(versions[version][0])]
-    return max(older, key=lambda version: versions[version][-1].at, default=None)
 
 
 def _change(before: Sequence[Row], after: Sequence[Row], rules: Rules) -> Change:
@@ -113,16 +118,3 @@ def _tested(before: Sequence[Row], after: Sequence[Row], rules: Rules) -> tuple[
     except ConfigError as error:
         return None, error.message
     return found, "one launch each" if found.replicates == "blocks" else f"{len(a)} and {len(b)} launches"
-
-
-def _corrected(found: Sequence[Change], rules: Rules) -> list[Change]:
-    adjusted = iter(holm([c.p_value for c in found if c.p_value is not None]))
-    result = []
-    for change in found:
-        if change.p_value is not None:
-            p_value = next(adjusted)
-            gain = -math.log(change.ratio or 1.0)
-            verdict = verdict_of(gain, p_value, rules.level, math.log1p(rules.margin))
-            change = replace(change, p_value=p_value, verdict=verdict)
-        result.append(change)
-    return sorted(result, key=lambda c: (c.verdict == SAME, c.fingerprint, c.chip, c.metric))

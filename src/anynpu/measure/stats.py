@@ -179,15 +179,12 @@ def effective_size(samples: Samples) -> float:
     return float(max(1.0, min(n, n / max(2 * kept.sum() - 1, 1.0))))
 
 
-def _block_medians(values: Array, points: int) -> Array:
-    block = math.ceil(values.size / points)
-    whole = values.size // block * block
-    return np.asarray(np.median(values[:whole].reshape(-1, block), axis=1))
-
-
 def trend(samples: Samples) -> Trend:
     """Returns the Mann-Kendall trend over block medians (512 at most), its variance widened for autocorrelation."""
-    values = _block_medians(checked(samples), TREND_POINTS)
+    values = checked(samples)
+    block = math.ceil(values.size / TREND_POINTS)
+    whole = values.size // block * block
+    values = np.asarray(np.median(values[:whole].reshape(-1, block), axis=1))
     n = values.size
     if n < FEWEST_FOR_TREND or values.min() == values.max():
         return Trend(0.0, 1.0)
@@ -279,19 +276,15 @@ def outliers(samples: Samples, mads: float = OUTLIER_MADS) -> tuple[int, ...]:
     return tuple(int(i) for i in np.flatnonzero(values > median + mads * spread)) if spread > 0 else ()
 
 
-def _supported(values: Array, effective: float) -> dict[str, Estimate]:
+def summarize(samples: Samples) -> Summary:
+    """Returns what the samples support saying."""
+    values = checked(samples)
+    effective = effective_size(values)
     found = {}
     for p in PERCENTILES:
         if values.size >= needed(p):
             low, high = interval(values, p, effective=effective) or (None, None)
             found[f"p{100 * p:g}"] = Estimate(percentile(values, p), low, high)
-    return found
-
-
-def summarize(samples: Samples) -> Summary:
-    """Returns what the samples support saying."""
-    values = checked(samples)
-    effective = effective_size(values)
     return Summary(
         count=values.size,
         min=float(values.min()),
@@ -300,7 +293,7 @@ def summarize(samples: Samples) -> Summary:
         mad=float(np.median(np.abs(values - np.median(values)))),
         mean=float(values.mean()),
         max=float(values.max()),
-        percentiles=_supported(values, effective),
+        percentiles=found,
         effective_size=effective,
         trend=trend(values),
         modes=bimodal(values),

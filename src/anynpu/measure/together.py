@@ -71,7 +71,12 @@ def measure_together(
         with host.without_gc():
             for owner in owners:
                 owner.open()
-            alone = _one_by_one(owners, settings, halt)
+            # The first that breaks off is the last
+            alone: list[Result] = []
+            for owner in owners:
+                if not halt.is_set():
+                    own = threading.Event()
+                    alone += _wait([owner.run(_Rule(settings, own, (own,), halt))], halt)
             both = [] if halt.is_set() else _at_once(owners, settings, halt)
     finally:
         halt.set()
@@ -80,16 +85,6 @@ def measure_together(
     error = next((result.error for result in (*both, *alone) if result.error is not None), None)
     together = _together(owners, alone, both)
     return replace(to_record(alone[0]), together=together, complete=error is None, error=error_of(error)), error
-
-
-def _one_by_one(owners: Sequence[_Owner], settings: Settings, halt: threading.Event) -> list[Result]:
-    """Returns the result of each alone; the first that breaks off is the last."""
-    found: list[Result] = []
-    for owner in owners:
-        if not halt.is_set():
-            own = threading.Event()
-            found += _wait([owner.run(_Rule(settings, own, (own,), halt))], halt)
-    return found
 
 
 def _at_once(owners: Sequence[_Owner], settings: Settings, halt: threading.Event) -> list[Result]:

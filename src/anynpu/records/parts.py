@@ -61,7 +61,10 @@ def receipt(placement: Placement | None) -> Receipt | None:
 
 def error_form(error: AnyNpuError) -> ErrorForm:
     """Returns an error as a record holds it: all that is known of it."""
-    data = {name: schema.to_dict(_finite(value)) for name, value in vars(error).items()}
+    data = {
+        name: schema.to_dict(None if isinstance(value, float) and not math.isfinite(value) else value)
+        for name, value in vars(error).items()
+    }
     return schema.from_json(ErrorForm, {"kind": type(error).__name__, "exit_status": error.exit_status, **data})
 
 
@@ -69,8 +72,3 @@ def error_record(error: AnyNpuError) -> JsonObject:
     """Returns an error as JSON."""
     form: JsonObject = schema.to_dict(error_form(error))
     return form
-
-
-def _finite(value: Any) -> Any:
-    """Returns None for a figure that JSON cannot hold."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -72,7 +72,18 @@ class Parser:
         self._data += data
         if self._head is None and not self._read_head():
             return None
-        return self._read_body()
+        head = self._head
+        assert head is not None
+        if self._needed is not None:
+            if len(self._data) < self._needed:
+                return None
+            return self._whole(bytes(self._data[: self._needed]), self._needed)
+        if CHUNKED.search(head):
+            joined = joined_chunks(self._data)
+            return None if joined is None else self._whole(*joined)
+        if len(self._data) > MAX_BODY:
+            raise NotHttpError("an answer without an end")
+        return None
 
     def end(self) -> tuple[int, bytes, bytes] | None:
         """Returns the answer that ends with the connection, where neither a length nor chunks said where it ends."""
@@ -102,20 +113,6 @@ class Parser:
         old = head[7:8] == b"0"
         self.keeps = KEEPING.search(head) is not None if old else CLOSING.search(head) is None
         return True
-
-    def _read_body(self) -> tuple[int, bytes, bytes] | None:
-        head = self._head
-        assert head is not None
-        if self._needed is not None:
-            if len(self._data) < self._needed:
-                return None
-            return self._whole(bytes(self._data[: self._needed]), self._needed)
-        if CHUNKED.search(head):
-            joined = joined_chunks(self._data)
-            return None if joined is None else self._whole(*joined)
-        if len(self._data) > MAX_BODY:
-            raise NotHttpError("an answer without an end")
-        return None
 
     def _whole(self, body: bytes, taken: int) -> tuple[int, bytes, bytes]:
         head = self._head

@@ -128,7 +128,14 @@ def compared(
 ) -> CompareRecord:
     """Returns the record of a comparison."""
     info_a, info_b = (SideInfo(str(s.bench.target.address), executed=_executed(s)) for s in (a, b))
-    notes = _notes(a, b, alike)
+    notes = ["client-side latency, closed loop: with the network and this client's own share"]
+    for letter, side in (("A", a), ("B", b)):
+        if side.failed:
+            notes.append(f"{letter}: {side.failed} of {side.requests} requests failed: {dict(side.outcomes)}")
+        if side.bench.process is None:
+            notes.append(f"{letter}: CPU and memory not known ({side.why})")
+    if alike is not None and not alike.same:
+        notes.append("the vectors are not those of one model: the speeds are of two different models")
     measured = Measured(a.latencies, b.latencies, "ms", a.bench.target.source, order)
     record = record_of(info_a, info_b, rules, measured=measured, failure=failure, notes=notes)
     web = HttpVersus(a=a.form(), b=b.form(), connections=connections, agreement=alike)
@@ -177,15 +184,3 @@ def _ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], rules: Ru
 
 def _inverse(found: ServerRatio) -> ServerRatio:
     return replace(found, ratio=1 / found.ratio, low=1 / found.high, high=1 / found.low)
-
-
-def _notes(a: Side, b: Side, alike: Agreement | None) -> list[str]:
-    notes = ["client-side latency, closed loop: with the network and this client's own share"]
-    for letter, side in (("A", a), ("B", b)):
-        if side.failed:
-            notes.append(f"{letter}: {side.failed} of {side.requests} requests failed: {dict(side.outcomes)}")
-        if side.bench.process is None:
-            notes.append(f"{letter}: CPU and memory not known ({side.why})")
-    if alike is not None and not alike.same:
-        notes.append("the vectors are not those of one model: the speeds are of two different models")
-    return notes
