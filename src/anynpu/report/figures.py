@@ -103,7 +103,20 @@ def table_notes(chips: Sequence[ChipForm]) -> list[str]:
     for chip in chips:
         if chip.status == "not executed":
             notes.append(f"not executed, {chip.chip}: {chip.not_verified or 'no runtime'}; nothing is proved")
-    return [*notes, *sorted({_executed(proof) for proof in proofs}), *_warnings(chips)]
+    # Each warning once; where not every chip is concerned, with the chips' names
+    concerned: dict[str, list[str]] = {}
+    proven = {chip.chip: chip.verification for chip in chips if chip.verification}
+    for name, proof in proven.items():
+        for text in proof.warnings:
+            concerned.setdefault(text, []).append(name)
+    return [
+        *notes,
+        *sorted({_executed(proof) for proof in proofs}),
+        *[
+            f"warning: {text}" + (f" ({', '.join(names)})" if len(names) < len(proven) else "")
+            for text, names in concerned.items()
+        ],
+    ]
 
 
 def _flash_without_code(chip: ChipForm) -> bool:
@@ -113,19 +126,6 @@ def _flash_without_code(chip: ChipForm) -> bool:
     if chip.chain[-1].format == "onnx-ort":  # a computer's disk
         return False
     return not any(section.name.startswith(".text") for section in sections(chip.details))
-
-
-def _warnings(chips: Sequence[ChipForm]) -> list[str]:
-    """Returns what the proofs warn of, each once; where not every chip is concerned, with the chips' names."""
-    concerned: dict[str, list[str]] = {}
-    proven = {chip.chip: chip.verification for chip in chips if chip.verification}
-    for name, proof in proven.items():
-        for text in proof.warnings:
-            concerned.setdefault(text, []).append(name)
-    return [
-        f"warning: {text}" + (f" ({', '.join(names)})" if len(names) < len(proven) else "")
-        for text, names in concerned.items()
-    ]
 
 
 def _executed(proof: Verification) -> str:

@@ -52,28 +52,21 @@ def render(record: Record) -> str:
         for line in changed:
             ElementTree.SubElement(properties, "property", {"name": "gate", "value": _clean(line)})
     for case in cases:
-        _add(suite, _clean(name), replace(case, said="\n".join(filter(None, (case.said, *changed)))))
+        case = replace(case, said="\n".join(filter(None, (case.said, *changed))))
+        attributes = {"classname": _clean(name), "name": _clean(case.name), "time": f"{case.seconds:.3f}"}
+        item = ElementTree.SubElement(suite, "testcase", attributes)
+        if case.result:
+            told = {"message": _clean(case.message), **({"type": _clean(case.kind)} if case.kind else {})}
+            ElementTree.SubElement(item, case.result, told).text = _clean(case.text) or None
+        if case.said:
+            ElementTree.SubElement(item, "system-out").text = _clean(case.said)
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
-
-
-def _add(suite: ElementTree.Element, name: str, case: Case) -> None:
-    attributes = {"classname": name, "name": _clean(case.name), "time": f"{case.seconds:.3f}"}
-    item = ElementTree.SubElement(suite, "testcase", attributes)
-    if case.result:
-        told = {"message": _clean(case.message), **({"type": _clean(case.kind)} if case.kind else {})}
-        ElementTree.SubElement(item, case.result, told).text = _clean(case.text) or None
-    if case.said:
-        ElementTree.SubElement(item, "system-out").text = _clean(case.said)
 
 
 def _clean(text: object) -> str:
     """Returns text in which what XML cannot hold, and what a terminal would obey, is written as an escape."""
     return NOT_XML.sub(lambda match: f"\\u{ord(match[0]):04x}", visible(str(text)))
-
-
-def _build(record: BuildRecord) -> tuple[str, list[Case]]:
-    return record.request.source.model, [_chip(chip) for chip in record.chips]
 
 
 def _chip(chip: ChipForm) -> Case:
@@ -145,7 +138,7 @@ def _eval(record: EvalRecord) -> tuple[str, list[Case]]:
 def _suite(record: Record) -> tuple[str, list[Case]]:
     """Returns the name of a record's suite, and its verdicts."""
     if isinstance(record, BuildRecord):
-        return _build(record)
+        return record.request.source.model, [_chip(chip) for chip in record.chips]
     if isinstance(record, BenchRecord):
         return _bench(record)
     if isinstance(record, CompareRecord):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from anynpu.errors import visible
 from anynpu.records.bench import BenchRecord
-from anynpu.records.build import FLOAT_MODEL, ArtifactForm, BuildRecord, ChipForm, DetailsForm, Receipt
+from anynpu.records.build import FLOAT_MODEL, ArtifactForm, BuildRecord, ChipForm, Receipt
 from anynpu.records.compare import CompareRecord
 from anynpu.records.eval import EvalRecord
 from anynpu.records.load import Record
@@ -121,7 +121,12 @@ def _chip(chip: ChipForm) -> list[str]:
         parts += fenced(error.last_lines) if error.last_lines else []
     if chip.verdict:
         parts.append(f"**{plain(chip.verdict)}**\n")
-    parts += [*_proof(chip), *(_receipt(chip.receipt) if chip.receipt else ()), *_candidates(chip.details)]
+    rows = candidate_rows(chip.details)
+    parts += [
+        *_proof(chip),
+        *(_receipt(chip.receipt) if chip.receipt else ()),
+        *(["Compiled both ways (estimates):", table(rows)] if rows else []),
+    ]
     sentences, rows = memory_of(chip.details)
     parts += ["", *map(plain, sentences), table(rows)] if rows else []  # a paragraph of its own, even after a list
     notes = [note for artifact in chip.chain for note in artifact.notes]
@@ -151,11 +156,6 @@ def _receipt(receipt: Receipt) -> list[str]:
     ]
     rows = [{"operator": op.name, "kind": op.kind, "why not": op.reason} for op in receipt.elsewhere]
     return [*lines, table(rows)] if rows else lines
-
-
-def _candidates(details: DetailsForm) -> list[str]:
-    rows = candidate_rows(details)
-    return ["Compiled both ways (estimates):", table(rows)] if rows else []
 
 
 def _provenance(record: BuildRecord) -> list[str]:

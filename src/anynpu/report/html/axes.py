@@ -30,27 +30,19 @@ class Scale:
     def ticks(self, most: int = 6) -> list[float]:
         """Returns round numbers inside the scale."""
         if self.log and self.high / self.low > 3:
-            return _decades(self.low, self.high, most)
-        return _round_steps(self.low, self.high, most)
-
-
-def _round_steps(low: float, high: float, most: int) -> list[float]:
-    if not high > low:
-        return [low]
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(power * f for f in (1, 2, 5, 10) if power * f >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
-
-
-def _decades(low: float, high: float, most: int) -> list[float]:
-    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    for digits in ((1, 2, 5), (1, 3), (1,)):
-        found = [d * 10.0**p for p in powers for d in digits if low <= d * 10.0**p <= high]
-        if len(found) <= most + 2:
-            break
-    return found[:: max(1, math.ceil(len(found) / (most + 2)))]
+            powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
+            for digits in ((1, 2, 5), (1, 3), (1,)):
+                found = [d * 10.0**p for p in powers for d in digits if self.low <= d * 10.0**p <= self.high]
+                if len(found) <= most + 2:
+                    break
+            return found[:: max(1, math.ceil(len(found) / (most + 2)))]
+        if not self.high > self.low:
+            return [self.low]
+        rough = (self.high - self.low) / most
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(power * f for f in (1, 2, 5, 10) if power * f >= rough * 0.999)
+        first = math.ceil(self.low / step - 1e-9)
+        return [round(i * step, 12) for i in range(first, math.floor(self.high / step + 1e-9) + 1)]
 
 
 def padded(values: Iterable[float], part: float = 0.06, zero: bool = False, log: bool = False) -> tuple[float, float]:

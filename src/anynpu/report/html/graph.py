@@ -39,7 +39,10 @@ def graph_data(chip: ChipForm, graph: GraphForm) -> Drawing:
     inputs, outputs = _borders(chip, graph, "input"), _borders(chip, graph, "output")
     nodes = [*inputs, *graph.nodes, *outputs]
     devices = [*(BORDER for _ in inputs), *(node.device for node in graph.nodes), *(BORDER for _ in outputs)]
-    tensors = {name: _tensor(name, graph.tensors.get(name) or GraphTensor()) for name in _names(nodes)}
+    tensors = {
+        name: _tensor(name, graph.tensors.get(name) or GraphTensor())
+        for name in dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.outputs))
+    }
     index = {name: i for i, name in enumerate(tensors)}
     edges, named = _edges(nodes), stages(graph)
     pairs, member = [(a, b) for a, b, _ in edges], _members(len(inputs), len(outputs), named)
@@ -83,10 +86,6 @@ def _borders(chip: ChipForm, graph: GraphForm, side: Literal["input", "output"])
         return [GraphNode(name=name, kind=side, device="cpu", outputs=(name,)) for name in names]
     names = [spec.name for spec in chip.chain[-1].outputs if spec.name in made]
     return [GraphNode(name=name, kind=side, device="cpu", inputs=(name,)) for name in names]
-
-
-def _names(nodes: Sequence[GraphNode]) -> list[str]:
-    return list(dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.outputs)))
 
 
 def _edges(nodes: Sequence[GraphNode]) -> list[tuple[int, int, str]]:
