@@ -67,12 +67,9 @@ def _of_platforms(known: Mapping[str, Device]) -> Iterator[Device]:
             facts = chip.facts.get("detect")
             if isinstance(facts, Mapping):
                 base = known.get(name, Device(name, chip.title))
-                yield _with(base, facts, f"platform {name}: facts.detect")
-
-
-def _with(base: Device, facts: Mapping[str, object], place: str) -> Device:
-    told: Device = schema.from_dict(Device, {"name": base.name, "title": base.title, **facts}, place)
-    return replace(base, **{name: getattr(told, name) for name in facts})
+                place = f"platform {name}: facts.detect"
+                told: Device = schema.from_dict(Device, {"name": base.name, "title": base.title, **facts}, place)
+                yield replace(base, **{name: getattr(told, name) for name in facts})
 
 
 def detect(root: Root) -> tuple[Device, ...]:

@@ -65,20 +65,19 @@ class Search:
 def find(root: Root | None = None, system: str = sys.platform) -> Search:
     """Returns the Ryzen AI NPUs of this machine, or of the one whose files are below `root`."""
     if system == "win32" and root is None:
-        return _windows()
+        how = " ".join(PNPUTIL)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                text = tool.run(PNPUTIL, cwd=Path(folder), log=Path(folder) / "pnputil.log", timeout_s=60).output
+        except AnyNpuError as error:
+            return Search((), how, error.message)
+        return from_pnputil(text)
     if system.startswith("linux") or root is not None:
-        return _linux(root or Root())
+        root = root or Root()
+        npus = tuple(_bound(root, function) for function in detect.pci_functions(root) if _is_one(function))
+        how = f"vendor and device ids below {detect.PCI}"
+        return Search(npus, how, "" if npus or root.exists(detect.PCI) else f"there is no {detect.PCI} to read")
     return Search((), "nothing looked for", f"they are found under Windows and Linux, this is {system}")
-
-
-def _windows() -> Search:
-    how = " ".join(PNPUTIL)
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            text = tool.run(PNPUTIL, cwd=Path(folder), log=Path(folder) / "pnputil.log", timeout_s=60).output
-    except AnyNpuError as error:
-        return Search((), how, error.message)
-    return from_pnputil(text)
 
 
 def from_pnputil(text: str) -> Search:
@@ -111,12 +110,6 @@ def _function(ids: list[re.Match[str]]) -> PciFunction:
     revision = next((m["revision"] for m in ids if m["revision"]), "")
     place = (ids[0]["instance"] or "")[1:]
     return PciFunction(place, ids[0]["vendor"].lower(), ids[0]["device"].lower(), revision.lower())
-
-
-def _linux(root: Root) -> Search:
-    npus = tuple(_bound(root, function) for function in detect.pci_functions(root) if _is_one(function))
-    how = f"vendor and device ids below {detect.PCI}"
-    return Search(npus, how, "" if npus or root.exists(detect.PCI) else f"there is no {detect.PCI} to read")
 
 
 def _is_one(function: PciFunction) -> bool:

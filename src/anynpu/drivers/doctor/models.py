@@ -39,20 +39,16 @@ def examine_model(machine: Machine, path: str) -> Result:
         fix = f"git -C {shlex.quote(folder or '/')} lfs pull --include {shlex.quote(name)}"
         return failed(f"{path} is a git-lfs pointer of {here.stat().st_size} bytes, not the model", fix)
     if path.endswith(".cix"):
-        return _cix(machine, path)
+        try:
+            cix = read_cix(machine.root.real(path))
+        except IntegrityError as error:
+            said = error.message.replace(str(machine.root.real(path)), path)
+            return failed(said, AGAIN.format(shlex.quote(path)))
+        names = [", ".join(f"{t.name} {t.dtype}" for t in tensors) for tensors in (cix.inputs, cix.outputs)]
+        return ok(f"{path}: {names[0]} -> {names[1]}, for {cix.target}")
     ending = next((ending for ending in MARKS if path.endswith(ending)), "")
     at, mark = MARKS.get(ending, (0, b""))
     if not start or start[at : at + len(mark)] != mark:
         what = "empty" if not start else f"no {ending} file"
         return failed(f"{path} is {what}", AGAIN.format(shlex.quote(path)))
     return ok(f"{path}, {here.stat().st_size} bytes")
-
-
-def _cix(machine: Machine, path: str) -> Result:
-    try:
-        cix = read_cix(machine.root.real(path))
-    except IntegrityError as error:
-        said = error.message.replace(str(machine.root.real(path)), path)
-        return failed(said, AGAIN.format(shlex.quote(path)))
-    names = [", ".join(f"{t.name} {t.dtype}" for t in tensors) for tensors in (cix.inputs, cix.outputs)]
-    return ok(f"{path}: {names[0]} -> {names[1]}, for {cix.target}")

@@ -84,7 +84,9 @@ class Rewrite:
 def recognise(folder: Path) -> Tree:
     """Returns the driver tree in a folder, or says why the folder holds none that we know."""
     driver = _driver_folder(folder)
-    version = _version(driver)
+    conf = driver / "dkms.conf"
+    found = re.search(r'^PACKAGE_VERSION="?([\w.+~-]+)', read(conf), re.MULTILINE) if conf.is_file() else None
+    version = found.group(1) if found else DEFAULT_VERSION
     states = [*_build_state(driver, version), *_change_states(driver)]
     return Tree(driver, version, tuple(states))
 
@@ -113,12 +115,6 @@ def read(path: Path) -> str:
     if path.stat().st_size > MOST_BYTES:
         raise IntegrityError(f"{path}: too large for a source file of this driver")
     return path.read_bytes().decode("latin-1")
-
-
-def _version(driver: Path) -> str:
-    conf = driver / "dkms.conf"
-    found = re.search(r'^PACKAGE_VERSION="?([\w.+~-]+)', read(conf), re.MULTILINE) if conf.is_file() else None
-    return found.group(1) if found else DEFAULT_VERSION
 
 
 def _build_state(driver: Path, version: str) -> Iterator[State]:
@@ -165,7 +161,9 @@ def patched(tree: Tree) -> list[Rewrite]:
             f"{tree.folder}: already patched by hand, for some kernels only ({why})",
             "it may build for yours as it is; to patch it for every kernel, restore the vendor's files first",
         )
-    _refuse_lost(tree)
+    for state in tree.states:
+        if state.state == LOST:
+            raise _changed(tree, state.file, f"{state.name}: {state.why}")
     rewrites = []
     if any(state.name == BUILD_CHANGE and state.state == MISSING for state in tree.states):
         path = tree.folder / makefile.FILE
@@ -191,12 +189,6 @@ def reverted(tree: Tree) -> list[Rewrite]:
             raise _changed(tree, makefile.FILE, "the file that anynpu wrote was changed")
         rewrites.append(Rewrite(path, makefile.FILE, read(path), None))
     return [rewrite for rewrite in rewrites if rewrite.before != rewrite.after]
-
-
-def _refuse_lost(tree: Tree) -> None:
-    for state in tree.states:
-        if state.state == LOST:
-            raise _changed(tree, state.file, f"{state.name}: {state.why}")
 
 
 def _changed(tree: Tree, file: str, why: str) -> ConfigError:

@@ -27,12 +27,13 @@ def checks(module: KernelModule, release: str = "") -> tuple[Check, ...]:
     """Returns every check of a module; `release` is the kernel it must fit, empty where none is known."""
     spaces, licences = module.values("import_ns"), module.values("license")
     has_init = "init_module" in module.symbols
+    acpi = [alias for alias in module.values("alias") if alias.startswith("acpi")]
     found = [
         Check("processor", module.machine == MACHINE, module.machine, "build with --arch arm64"),
         Check("init_module", has_init, "defined" if has_init else "not defined: it would load and do nothing", REBUILD),
         Check("licence", len(licences) == 1 and licences[0] in LICENCES, ", ".join(licences) or "none", REBUILD),
         Check("import_ns", spaces == (NAMESPACE,), ", ".join(spaces) or "none", REBUILD),
-        Check("alias", ALIAS in module.values("alias"), _alias(module), REBUILD),
+        Check("alias", ALIAS in module.values("alias"), ", ".join(acpi) or "no ACPI device", REBUILD),
     ]
     if release:
         hint = f"built for another kernel: build it with the headers of {release}"
@@ -41,11 +42,6 @@ def checks(module: KernelModule, release: str = "") -> tuple[Check, ...]:
 
 
 REBUILD = "restore the vendor's files, then `anynpu driver zhouyi patch` and `build`"
-
-
-def _alias(module: KernelModule) -> str:
-    acpi = [alias for alias in module.values("alias") if alias.startswith("acpi")]
-    return ", ".join(acpi) or "no ACPI device"
 
 
 def read(path: Path) -> KernelModule:
