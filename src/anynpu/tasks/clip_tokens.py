@@ -78,17 +78,13 @@ def _words(text: str) -> Iterable[str]:
     """Returns the words of a text, clean and in lower case."""
     if _CLEAN.fullmatch(text):
         return _ASCII_WORDS.findall(text.lower())
-    cleaned = " ".join(html.unescape(html.unescape(_fix(text))).split()).lower()
-    words: list[str] = _pattern().findall(cleaned)
-    return words
-
-
-def _fix(text: str) -> str:
     try:
         import ftfy
     except ImportError:
         raise _missing("ftfy") from None
-    return str(ftfy.fix_text(text))
+    cleaned = " ".join(html.unescape(html.unescape(str(ftfy.fix_text(text)))).split()).lower()
+    words: list[str] = _pattern().findall(cleaned)
+    return words
 
 
 @cache

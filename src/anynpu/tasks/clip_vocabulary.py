@@ -83,15 +83,11 @@ def _from_lines(path: Path, lines: Sequence[str], size: int) -> Vocabulary:
         merges.append(_merge(f"{path}: line {number}", line.split(), ids))
         ids["".join(merges[-1])] = len(tokens) + number - 2
     start = len(tokens) + wanted
-    return Vocabulary(_with_specials(path, ids, start), merges, start, start + 1)
-
-
-def _with_specials(path: Path, ids: dict[str, int], start: int) -> dict[str, int]:
     for number, names in enumerate(SPECIALS):
         if names[0] in ids:
             raise IntegrityError(f"{path}: {names[0]} is made by a merge")
         ids[names[0]] = start + number
-    return ids
+    return Vocabulary(ids, merges, start, start + 1)
 
 
 def _merge(place: str, parts: Any, ids: dict[str, int]) -> tuple[str, str]:

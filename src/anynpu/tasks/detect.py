@@ -126,8 +126,12 @@ def read(layout: yolo.Layout, outputs: Mapping[str, Array], place: Fit, threshol
         wanted = np.flatnonzero(np.isin(found.classes, threshold.classes))
         found = yolo.Candidates(found.boxes[wanted], found.scores[wanted], found.classes[wanted])
     kept = nms.keep(found.boxes, found.scores, found.classes, threshold.iou, threshold.most)
+    mapped = found.boxes.take(kept, 0) - np.array([place.left, place.top] * 2, np.float32)
+    mapped /= np.array([place.gain_x, place.gain_y] * 2, np.float32)
+    np.maximum(mapped, 0, out=mapped)
+    np.minimum(mapped, np.array([place.width, place.height] * 2, np.float32), out=mapped)
     boxes, scores, classes = (
-        _mapped_back(found.boxes.take(kept, 0), place),
+        mapped,
         found.scores.take(kept),
         found.classes.take(kept),
     )
@@ -136,14 +140,6 @@ def read(layout: yolo.Layout, outputs: Mapping[str, Array], place: Fit, threshol
         return Detections(boxes, scores, classes)
     inside = longer[:, 0] & longer[:, 1]
     return Detections(boxes[inside], scores[inside], classes[inside])
-
-
-def _mapped_back(boxes: Array, place: Fit) -> Array:
-    mapped = boxes - np.array([place.left, place.top] * 2, np.float32)
-    mapped /= np.array([place.gain_x, place.gain_y] * 2, np.float32)
-    np.maximum(mapped, 0, out=mapped)
-    np.minimum(mapped, np.array([place.width, place.height] * 2, np.float32), out=mapped)
-    return mapped
 
 
 def class_numbers(names: str, labels: tuple[str, ...]) -> tuple[int, ...]:

@@ -61,7 +61,11 @@ def _one_by_one(rows: Iterable[tuple[float, ...]], iou: float) -> list[float]:
 def _behind_leaders(waiting: Array, kept: list[float], iou: float, most: int) -> Array:
     """Adds the best box of each class to `kept`, again and again; returns those that wait when classes are few."""
     while waiting.shape[1] > _FEW and len(kept) < most:
-        first = _first_of_class(waiting[_CLASS].astype(np.intp))
+        # Box by box, where the first of its class is
+        classes = waiting[_CLASS].astype(np.intp)
+        first = np.empty(classes.max() + 1, np.intp)
+        first[classes[::-1]] = np.arange(len(classes) - 1, -1, -1)  # of equal indices the last assignment stays
+        first = first.take(classes)
         leads = first == np.arange(len(first))
         if np.count_nonzero(leads) < _LEADERS:
             break
@@ -89,13 +93,6 @@ def _table(boxes: Array, classes: Array, order: Array) -> Array:
     sides = np.maximum(table[_X1:] - table[_X0:_X1], 0)
     np.multiply(sides[0], sides[1], out=table[_AREA])
     return table
-
-
-def _first_of_class(classes: Array) -> Array:
-    """Returns, box by box, where the first of its class is."""
-    first = np.empty(classes.max() + 1, np.intp)
-    first[classes[::-1]] = np.arange(len(classes) - 1, -1, -1)  # of equal indices the last assignment stays
-    return first.take(classes)
 
 
 def _greedy(over: Array) -> list[int]:

@@ -158,15 +158,6 @@ def bind(text: TextInput, files: Mapping[str, Path], inputs: Sequence[TensorSpec
         return BertInput.of(files[text.tokenizer], inputs)
     from anynpu.tasks.clip_tokens import ClipTokens
 
-    spec = _tokens_input(inputs)
-    tokens = ClipTokens.read(files[text.tokenizer], text.vocabulary)
-    if tokens.size - 1 > int(np.iinfo(spec.dtype).max):
-        raise ConfigError(f"input {spec.name} holds {spec.dtype}: too small for {tokens.size} tokens")
-    return ClipInput(tokens, spec)
-
-
-def _tokens_input(inputs: Sequence[TensorSpec]) -> TensorSpec:
-    """Returns the one input of a text tower."""
     shown = ", ".join(f"{spec.name} {list(spec.shape)} {spec.dtype}" for spec in inputs)
     fits = len(inputs) == 1 and len(inputs[0].shape) == 2 and min(inputs[0].shape) >= 1 and inputs[0].shape[1] >= 3
     if not fits or inputs[0].quantization is not None or inputs[0].dtype[0] not in "iu":
@@ -174,4 +165,8 @@ def _tokens_input(inputs: Sequence[TensorSpec]) -> TensorSpec:
             f"CLIP's tokens fit one input [batch, 77] of integers; the model has {shown}",
             "was another tower built with this card?",
         )
-    return inputs[0]
+    spec = inputs[0]
+    tokens = ClipTokens.read(files[text.tokenizer], text.vocabulary)
+    if tokens.size - 1 > int(np.iinfo(spec.dtype).max):
+        raise ConfigError(f"input {spec.name} holds {spec.dtype}: too small for {tokens.size} tokens")
+    return ClipInput(tokens, spec)

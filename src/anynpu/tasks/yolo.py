@@ -209,7 +209,14 @@ def candidates(
         found += _of_stride(layout, [part.read(outputs) for part in parts], stride, confidence)
     corners, scores = found[0] if len(found) == 1 else (np.concatenate(e, 1) for e in zip(*found, strict=True))
     if multi_label:
-        return _every_label(corners, scores, confidence)
+        _refuse(bool(np.isnan(scores).any()), "scores")
+        _refuse(bool(np.count_nonzero(np.isfinite(corners)) < corners.size), "boxes")
+        box, label = np.nonzero(confidence < scores.T)
+        peak = scores[label, box]
+        if len(peak) > MOST_LABELS:
+            first = np.sort(np.argsort(-peak, kind="stable")[:MOST_LABELS])
+            box, label, peak = box[first], label[first], peak[first]
+        return Candidates(corners.T[box], peak, label)
     best = scores.argmax(0)
     peak = scores[best, np.arange(len(best))]
     if not (least := np.minimum.reduce(peak, initial=math.inf)) > confidence:
@@ -218,17 +225,6 @@ def candidates(
         corners, peak, best = corners[:, sure], peak[sure], best[sure]
     _refuse(bool(np.count_nonzero(np.isfinite(corners)) < corners.size), "boxes")
     return Candidates(corners.T, peak, best)
-
-
-def _every_label(corners: Array, scores: Array, confidence: float) -> Candidates:
-    _refuse(bool(np.isnan(scores).any()), "scores")
-    _refuse(bool(np.count_nonzero(np.isfinite(corners)) < corners.size), "boxes")
-    box, label = np.nonzero(confidence < scores.T)
-    peak = scores[label, box]
-    if len(peak) > MOST_LABELS:
-        first = np.sort(np.argsort(-peak, kind="stable")[:MOST_LABELS])
-        box, label, peak = box[first], label[first], peak[first]
-    return Candidates(corners.T[box], peak, label)
 
 
 def _refuse(found: bool, what: str) -> None:
