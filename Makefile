@@ -29,9 +29,10 @@ lock: setup
 demo: setup
 	$(BIN)/anynpu demo --overwrite
 
+# One thread for numpy and torch: two workers fill two cores already.
 test: setup
 	@scripts/system.sh
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10
 
 # Real models from package registries: YOLOv8n, all-MiniLM-L6-v2, open_clip's tokenizer.
 test-models: setup
