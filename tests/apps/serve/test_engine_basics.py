@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
+import weakref
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -127,6 +129,29 @@ def test_who_fails_to_take_an_answer_does_not_cost_the_others_theirs(tmp_path, c
 
     sync(main())
     assert "cannot be written" in caplog.text
+
+
+def test_an_answered_request_is_forgotten_without_the_garbage_collector(tmp_path):
+    outcomes = []
+
+    class Waiting:
+        def then(self, outcome):
+            outcomes.append(outcome)
+
+    async def main():
+        async with running(settings_of(linear(tmp_path / "net"))) as fleet:
+            waiting = Waiting()
+            waiting.pending = fleet.models["m"].ask(tensors(X), waiting.then)
+            kept = weakref.ref(waiting)
+            del waiting
+            await until(lambda: outcomes)
+            await until(lambda: kept() is None)
+
+    gc.disable()
+    try:
+        sync(main())
+    finally:
+        gc.enable()
 
 
 class Slow:

@@ -310,7 +310,7 @@ class Deployment:
 
     def _resolve(self, outcomes: Sequence[tuple[Order, Outcome]]) -> None:
         for order, outcome in outcomes:
-            if order.done:
+            if (then := order.then) is None:
                 continue
             if isinstance(outcome, Answer) and order.version.distrusted:
                 outcome = DeviceError("the device was found to give wrong answers", "canary")
@@ -321,7 +321,7 @@ class Deployment:
             elif isinstance(outcome, AnyNpuError):
                 self._refuse(outcome, order.request)
             try:
-                order.then(outcome)
+                then(outcome)
             except Exception:  # a defect in one answer is not to cost the others of its batch theirs
                 _logger.exception("model %s: internal error", self.name)
             # After the answer has left: the client need not wait for what is counted.
@@ -331,7 +331,7 @@ class Deployment:
                 self._on_suspect(self)
 
     def _leave(self, order: Order) -> None:
-        order.done = True
+        order.then = None
         self._waiting -= order.items
         self._orders.discard(order)
         self._release(order.version)

@@ -31,15 +31,19 @@ class Version:
 
 @dataclass(eq=False, slots=True)
 class Order:
-    """A request that was accepted, and who waits for it. `done` and `version` change in the event loop only."""
+    """A request that was accepted. Changed in the event loop only, but for `prepared`."""
 
     owner: Owner
     request: Request
-    then: Then
+    then: Then | None
+    """Who waits for the outcome; None once it is known."""
     version: Version
     items: int
     prepared: float = 0.0
-    done: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.then is None
 
     def cancel(self) -> None:
         """Gives the request up; called in the event loop."""
