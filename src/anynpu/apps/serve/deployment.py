@@ -238,26 +238,24 @@ class Deployment:
 
     # What the device's owner says, from its thread
 
-    def ran(self, version: Version, rows: Sequence[Row], took_s: float) -> None:
-        """Has a run counted, after the answers that it gave have left."""
-        self._in_loop(self._count_run, version, rows, took_s)
-
-    def _count_run(self, version: Version, rows: Sequence[Row], took_s: float) -> None:
-        row_s = took_s / len(rows)
-        self._row_s = row_s if not self._row_s else (1 - SMOOTH) * self._row_s + SMOOTH * row_s
-        version.shortcut.ran(rows, took_s)
-        self._observer.ran(self.name, version.loaded.device(), len(rows), took_s)
-
-    def complete(self, tickets: Sequence[Ticket]) -> None:
-        """Answers tickets whose rows are all computed; what is slow to finish goes to the pool."""
+    def ran(self, version: Version, rows: Sequence[Row], took_s: float, complete: Sequence[Ticket]) -> None:
+        """Answers tickets whose rows are all computed, then counts the run; what is slow to finish goes to the pool."""
         quick: list[tuple[Order, Outcome]] = []
-        for ticket in tickets:
+        for ticket in complete:
             if self.kind == "detect" and ticket.rows[0].group != "raw":
                 self._pool.submit(self._finish_apart, ticket)
             else:
                 quick.append((ticket.order, self._finished(ticket)))
-        if quick:
-            self.settle(quick)
+        self._at_once(self._after_run, quick, version, rows, took_s)
+
+    def _after_run(
+        self, outcomes: Sequence[tuple[Order, Outcome]], version: Version, rows: Sequence[Row], took_s: float
+    ) -> None:
+        self._resolve(outcomes)
+        row_s = took_s / len(rows)
+        self._row_s = row_s if not self._row_s else (1 - SMOOTH) * self._row_s + SMOOTH * row_s
+        version.shortcut.ran(rows, took_s)
+        self._observer.ran(self.name, version.loaded.device(), len(rows), took_s)
 
     def _finish_apart(self, ticket: Ticket) -> None:
         self.settle([(ticket.order, self._finished(ticket))])
@@ -295,16 +293,17 @@ class Deployment:
 
     def settle(self, outcomes: Sequence[tuple[Order, Outcome]]) -> None:
         """Hands answers and errors to those who wait; called from any thread."""
+        self._at_once(self._resolve, outcomes)
+
+    def _at_once(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Has something called in the event loop: here and now if that is where we are."""
         if threading.get_ident() == self._thread:
-            self._resolve(outcomes)
+            function(*arguments)
         else:
-            self._in_loop(self._resolve, outcomes)
+            self._in_loop(function, *arguments)
 
     def _in_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         """Has something called in the event loop, in its next turn."""
-        if threading.get_ident() == self._thread:
-            self._loop.call_soon(function, *arguments)
-            return
         with suppress(RuntimeError):  # the loop has ended, and nobody waits
             self._loop.call_soon_threadsafe(function, *arguments)
 

@@ -54,9 +54,7 @@ class Order:
 class Owner(Protocol):
     """The deployment that a version answers for; every method may be called from any thread."""
 
-    def ran(self, version: Version, rows: Sequence[Row], took_s: float) -> None: ...
-
-    def complete(self, tickets: Sequence[Ticket]) -> None: ...
+    def ran(self, version: Version, rows: Sequence[Row], took_s: float, complete: Sequence[Ticket]) -> None: ...
 
     def settle(self, outcomes: Sequence[tuple[Order, Outcome]]) -> None: ...
 
@@ -117,8 +115,7 @@ class Served:
                 ticket.run_s += took_s
             if not ticket.left:
                 complete.append(ticket)
-        self.owner.complete(complete)
-        self.owner.ran(self.version, [ticket.rows[index] for ticket, index in parts], took_s)
+        self.owner.ran(self.version, [ticket.rows[index] for ticket, index in parts], took_s, complete)
 
     def _failed(self, parts: Sequence[Part], error: AnyNpuError, loaded: Loaded, generation: int) -> None:
         """Tells a request that the model refuses from a device that is lost, by the known answers."""
