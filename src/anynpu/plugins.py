@@ -15,7 +15,7 @@ import importlib.util
 import shlex
 from collections.abc import Mapping
 from contextlib import suppress
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,11 @@ def _registered(kind: str) -> Mapping[str, EntryPoint]:
 def names(kind: str) -> tuple[str, ...]:
     """Returns the registered names of a kind: targets, sessions or platforms."""
     return tuple(_registered(kind))
+
+
+def foreign(kind: str) -> tuple[str, ...]:
+    """Returns the registered names of a kind that are not of this package."""
+    return tuple(name for name, point in _registered(kind).items() if not point.value.startswith("anynpu."))
 
 
 def _point(kind: str, name: str) -> EntryPoint:
@@ -80,7 +85,13 @@ def load(kind: str, name: str) -> Any:
 def provider(kind: str, name: str) -> tuple[str, str]:
     """Returns the package that gives a plug-in and its version."""
     package = _point(kind, name).dist
-    return (package.name, package.version) if package else ("unknown", "")
+    return _named(package) if package else ("unknown", "")
+
+
+@functools.cache
+def _named(package: Distribution) -> tuple[str, str]:
+    """Returns name and version of a package; each reads its whole description."""
+    return package.name, package.version
 
 
 @functools.cache

@@ -15,7 +15,7 @@ import json
 import math
 import tomllib
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -115,6 +115,10 @@ def letters(word: str) -> str:
     return "".join(filter(str.isalnum, word.lower()))
 
 
+_hints: Callable[[Any], Mapping[str, Any]] = functools.cache(get_type_hints)
+"""The types of the fields of a class; every annotation is evaluated to find them."""
+
+
 def from_dict(cls: type[T], data: Any, place: str) -> T:
     """Returns `data` as the dataclass `cls`; anything unknown, missing or mistyped raises ConfigError."""
     value: T = _record(cls, data, place, "")
@@ -129,7 +133,7 @@ def read_as(kind: Any, data: Any, place: str) -> Any:
 def settings_of(cls: type[Any], names: Iterable[str], data: Mapping[str, object], place: str) -> dict[str, object]:
     """Returns what `data` says of the fields of `cls` with these names, none of which has to be there; anything unknown
     or mistyped raises ConfigError."""
-    hints, known = get_type_hints(cls), tuple(names)
+    hints, known = _hints(cls), tuple(names)
     for name in data:
         if name not in known:
             raise ConfigError(f"{place}: {name}: no such setting{near(str(name), known)}")
@@ -138,6 +142,8 @@ def settings_of(cls: type[Any], names: Iterable[str], data: Mapping[str, object]
 
 def to_dict(value: Any, whole: bool = False) -> Any:
     """Returns plain JSON data for a dataclass; fields that hold their default are left out unless it is `whole`."""
+    if type(value) in _JSON_TYPES:
+        return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         whole = whole or isinstance(value, Throughout)
         every, data, more = whole or isinstance(value, Whole), {}, {}
@@ -167,7 +173,7 @@ def from_json(cls: type[T], data: Mapping[str, object]) -> T:
 @functools.cache
 def _form(cls: type[Any]) -> tuple[Mapping[str, tuple[str, Any]], str]:
     """Returns the fields of a form by their key in JSON, each with its name and type, and the name of its rest."""
-    hints, fields = get_type_hints(cls), dataclasses.fields(cls)
+    hints, fields = _hints(cls), dataclasses.fields(cls)
     more = next((field.name for field in fields if field.metadata.get("rest")), "")
     return {_key(field): (field.name, hints[field.name]) for field in fields if field.name != more}, more
 
@@ -228,7 +234,7 @@ def _unless_any(name: str, kind: Any) -> JsonObject:
 
 
 def _object_schema(cls: type[Any]) -> JsonObject:
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     fields = [field for field in dataclasses.fields(cls) if not field.metadata.get("rest")]
     properties = {}
     for field in fields:
@@ -378,7 +384,7 @@ def _at(place: str, key: str) -> str:
 def _record(cls: Any, data: Any, place: str, key: str) -> Any:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{_at(place, key)}: a table was expected, not {_describe(data)}")
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     prefix = f"{key}." if key else ""
     for name in data:

@@ -5,8 +5,6 @@ onnxsim does it where it is installed; otherwise passes of onnx-ir and our own f
 
 from __future__ import annotations
 
-import contextlib
-import importlib.metadata
 import logging
 import sys
 import tempfile
@@ -26,18 +24,11 @@ from anynpu.graph.fold import copied, fold_constants, same_nodes
 from anynpu.graph.passes import Pass
 from anynpu.graph.run import random_feeds
 from anynpu.graph.shapes import dtype_of, infer, shape_of
+from anynpu.graph.versions import tool_versions
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 600
 _ROUNDS = 8
-
-
-def tool_versions() -> dict[str, str]:
-    """Returns the versions of the packages that simplify a model here, without importing them."""
-    versions = {"onnx": importlib.metadata.version("onnx"), "onnx-ir": importlib.metadata.version("onnx-ir")}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        versions["onnxsim"] = importlib.metadata.version("onnxsim")
-    return versions
 
 
 def simplify(model: ModelProto, feeds: Sequence[Feeds] = ()) -> tuple[ModelProto, tuple[PassEffect, ...]]:

@@ -19,6 +19,8 @@ from anynpu.targets.base import Target
 SOURCE_FORMAT = "onnx"
 TFLITE_FORMATS = (FLOAT, GIVEN)
 """What a .tflite file becomes, by what it holds: numbers to quantise, or integers of its own."""
+MAKERS = {"tflite-float": "litert", "tflite": "tflite"}
+"""Our compilers of the formats between ONNX and a chip: to find them, none of the others has to be imported."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ def chain(platform: Platform, source_format: str = SOURCE_FORMAT) -> tuple[Targe
     if platform.target not in known:
         near = schema.near(platform.target, known)
         raise ConfigError(f"platform {platform.name}: target: no such compiler: {platform.target}{near}")
+    if way := _own_way(platform.target, source_format):
+        return way
     targets: dict[str, Target] = {platform.target: plugins.load("targets", platform.target)()}
     for name in known:
         with suppress(ToolFailed):  # a plug-in that does not load must not take the other chips with it
@@ -55,6 +59,18 @@ def chain(platform: Platform, source_format: str = SOURCE_FORMAT) -> tuple[Targe
         f"{platform.name} is compiled from ONNX: a .tflite file cannot go there",
         hint=f"give the ONNX or PyTorch model; a .tflite file goes to {_chips_for(targets, source_format)}",
     )
+
+
+def _own_way(last: str, source_format: str) -> tuple[Target, ...]:
+    """Returns the compilers from ONNX to the chip's own where all that are registered are ours, or nothing."""
+    if source_format != SOURCE_FORMAT or plugins.foreign("targets"):
+        return ()
+    way: tuple[Target, ...] = (plugins.load("targets", last)(),)
+    while way[0].accepts != source_format:
+        if way[0].accepts not in MAKERS:
+            return ()
+        way = (plugins.load("targets", MAKERS[way[0].accepts])(), *way)
+    return way
 
 
 def _path(targets: Mapping[str, Target], last: str, source_format: str) -> tuple[Target, ...]:

@@ -14,6 +14,7 @@ import numpy as np
 from anynpu import schema, tool
 from anynpu.artifact import MANIFEST, Artifact, Estimates, Manifest, PassEffect, hash_file
 from anynpu.errors import ConfigError, ToolMissing
+from anynpu.graph.versions import tool_versions
 from anynpu.schema import Json
 from anynpu.source import zoo
 from anynpu.source.dependencies import Dependencies, installed
@@ -157,8 +158,6 @@ def _onnx_digest(path: Path) -> str:
 
 def tools(source: ModelSource) -> dict[str, str]:
     """Returns the tools that the import runs, with their versions."""
-    from anynpu.graph.simplify import tool_versions
-
     if source.kind == "tflite":
         return {name: tool.version_of(name) for name in ("ai-edge-litert", "numpy")}
     found = {"onnx": tool.version_of("onnx"), **tool_versions()}

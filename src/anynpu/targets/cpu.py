@@ -14,7 +14,6 @@ from anynpu.artifact import Artifact, Manifest, PassEffect
 from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.quantize.plan import QuantPlan
-from anynpu.source.onnx_file import read
 from anynpu.targets.base import NoFacts, Work
 from anynpu.targets.quantising import MOVES, bare, emit, keep_calibration, needs_samples, with_passes
 
@@ -43,6 +42,8 @@ class Cpu:
     ) -> Manifest:
         result = out / "model.onnx"
         if not self.needs_data(options):
+            from anynpu.source.onnx_file import read
+
             read(model.main)  # a damaged file is not handed on
             shutil.copyfile(model.main, result)
             return replace(bare(model.manifest, result), format=self.produces)

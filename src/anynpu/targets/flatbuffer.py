@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.errors import ConfigError
-from anynpu.runtime.tflite_file import damage_reported, read_model, text
+from anynpu.runtime.tflite_file import damage_reported, shared_model, text
 from anynpu.tensors import Array
 
 
@@ -65,7 +65,7 @@ def operators(path: Path) -> tuple[TfliteOperator, ...]:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    model = read_model(content, str(path))
+    model = shared_model(content, str(path))
     with damage_reported(str(path)):
         graph = model.subgraphs[0]
         tensors = [_tensor(t, model.buffers) for t in graph.tensors]

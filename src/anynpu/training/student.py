@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 
 from anynpu.errors import ToolMissing, Unsupported
 from anynpu.training.scheme import Folded, Fractions, Rounding, Scheme, WeightRounding
 
 if TYPE_CHECKING:
+    import onnx
     import torch
     from torch import Tensor
 

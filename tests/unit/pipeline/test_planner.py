@@ -12,6 +12,7 @@ from anynpu import plugins
 from anynpu.artifact import Artifact, Manifest, OperatorPlacement, Placement
 from anynpu.errors import ConfigError, Unsupported
 from anynpu.measure.verify import Verification
+from anynpu.pipeline import planner
 from anynpu.pipeline.build import BuildResult, ChipResult, fallback, platforms
 from anynpu.pipeline.planner import chain, check_options, plan
 from anynpu.pipeline.request import Request
@@ -84,3 +85,26 @@ def test_the_status_of_a_build_is_that_of_the_first_failure() -> None:
     assert (good.status, fell.status, failed.status) == ("not executed", "fallback", "Unsupported")
     proof = Verification("ORT", "ort", "", 1, True, {})
     assert replace(good, verification=proof).status == "ok"
+
+
+@pytest.mark.parametrize("name", plugins.names("platforms"))
+def test_the_short_way_is_the_one_that_a_search_among_all_compilers_finds(name: str) -> None:
+    platform = plugins.platform(name)
+    targets = {each: plugins.load("targets", each)() for each in plugins.names("targets")}
+    found = planner._path(targets, platform.target, "onnx")
+    assert [target.name for target in chain(platform)] == [target.name for target in found]
+
+
+def test_a_chain_imports_its_own_compilers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded, load = set(), plugins.load
+    monkeypatch.setattr(plugins, "load", lambda kind, name: loaded.add(name) or load(kind, name))
+    check_options([plugins.platform("cpu"), U55], {"method": "mse"})
+    assert loaded == {"cpu", "litert", "tflite", "vela"}
+
+
+def test_with_a_compiler_of_another_package_all_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "foreign", lambda kind: ("acme",))
+    loaded, load = set(), plugins.load
+    monkeypatch.setattr(plugins, "load", lambda kind, name: loaded.add(name) or load(kind, name))
+    assert [target.name for target in chain(U55)] == ["litert", "tflite", "vela"]
+    assert loaded == set(plugins.names("targets"))
