@@ -138,7 +138,7 @@ def test_the_time_limit_kills_the_whole_group(tmp_path: Path, quiet: str, then: 
     started = time.monotonic()
     with pytest.raises(ToolFailed, match="did not finish within 1 s"):
         run(tmp_path, GRANDCHILD.format(quiet=quiet, then=then), timeout_s=1)
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50
     assert gone(int((tmp_path / "pid").read_text()))
 
 

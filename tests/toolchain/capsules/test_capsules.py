@@ -63,11 +63,11 @@ def test_an_install_mends_probes_and_reports_each_stage(ready, tmp_path):
     assert any(name.endswith("fake_tool/libc.so.6.aside") for name in listed(capsule.root, receipt))
 
 
-def test_a_second_install_is_immediate_and_asks_nothing(ready):
+def test_a_second_install_does_nothing_and_asks_nothing(ready):
     cache, name, _ = ready
-    started = time.monotonic()
-    assert install(name, cache=cache).root == find(name, cache).root
-    assert time.monotonic() - started < 1
+    done: list[str] = []
+    assert install(name, cache=cache, report=done.append).root == find(name, cache).root
+    assert done == []
 
 
 def test_verify_finds_a_sound_capsule_sound_and_a_tampered_one_not(ready, tmp_path):
@@ -215,7 +215,7 @@ def test_a_hanging_pip_is_ended_at_the_limit(silent_index, facts, tmp_path):
     with pytest.raises(ToolFailed, match="did not finish") as caught:
         install(facts(), cache=tmp_path, accept_licence=True, timeout_s=10)
     assert "--timeout" in caught.value.hint
-    assert time.monotonic() - started < 30 and folders(tmp_path) == []
+    assert time.monotonic() - started < 120 and folders(tmp_path) == []
 
 
 SCRIPT = "import sys, pathlib; from anynpu.capsules.install import install; \

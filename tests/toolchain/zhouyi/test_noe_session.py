@@ -153,7 +153,7 @@ def test_a_library_that_never_returns_is_ended(library, model, monkeypatch):
         worker, began = opened.worker, time.monotonic()
         with pytest.raises(DeviceError, match="did not return"):
             opened.run({"x": X})
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 60
     with noe.switches(library):
         assert np.array_equal(opened.run({"x": X})["y"], expected()) and opened.worker != worker
         opened.close()

@@ -105,7 +105,7 @@ def test_a_programmer_that_hangs_is_killed(tree, fake, tmp_path):
     started = time.monotonic()
     with pytest.raises(ToolFailed, match="did not finish") as caught:
         probe.flash(PROGRAMMERS["pyocd"], argvs, tmp_path / "log", 1.0)
-    assert time.monotonic() - started < 10 and caught.value.last_lines == ("Waiting for a debug probe",)
+    assert time.monotonic() - started < 50 and caught.value.last_lines == ("Waiting for a debug probe",)
 
 
 @pytest.mark.parametrize("name", PROGRAMMERS)
