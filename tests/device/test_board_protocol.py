@@ -24,7 +24,7 @@ def talk(tmp_path):
     """Opens a session on a board with faults and closes both at the end."""
     opened = []
 
-    def open_it(timeout_s: float = 2.0, fingerprint: str = FINGERPRINT, made=None, **faults):
+    def open_it(timeout_s: float = 20.0, fingerprint: str = FINGERPRINT, made=None, **faults):
         device = board(fingerprint, **faults)
         opened.append(device)
         session = BoardSession(made or artifact(tmp_path), SerialPort(device.port), timeout_s, 1.0)
@@ -95,7 +95,7 @@ def test_garbage_later(talk, command):
 @pytest.mark.parametrize("command", ["info", "kat", "db", "infer", "output"])
 def test_an_answer_that_breaks_off(talk, command):
     with pytest.raises(DeviceError, match="no complete answer") as caught:
-        talk(timeout_s=0.4, cut=command).run(sample(0))
+        talk(timeout_s=1, cut=command).run(sample(0))
     assert caught.value.call.startswith(command) and "--timeout" in caught.value.hint
 
 
@@ -104,13 +104,13 @@ def test_text_of_a_boot_loader_comes_first(talk):
 
 
 def test_a_board_that_boots_while_it_is_asked(talk):
-    session = talk(timeout_s=5, boot_s=1.2)
+    session = talk(timeout_s=20, boot_s=1.2)
     assert session.device.commands.count("name") >= 1
     np.testing.assert_array_equal(session.run(sample(4))["scores"], model(sample(4))["scores"])
 
 
 def test_a_slow_board_is_waited_for_and_one_that_is_too_slow_is_not(talk, tmp_path):
-    assert talk(timeout_s=3, slow_s=0.3).known_answers == 3
+    assert talk(timeout_s=20, slow_s=0.3).known_answers == 3
     with pytest.raises(DeviceError, match=r"does not answer"):
         talk(timeout_s=0.5, slow_s=5, made=artifact(tmp_path / "other"))
 

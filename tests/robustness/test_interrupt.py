@@ -37,7 +37,7 @@ def interrupt(folder: Path, cache: Path, number: int, *arguments: str) -> tuple[
         time.sleep(0.05)
     assert (folder / "here").exists(), process.communicate(timeout=5)[1]
     process.send_signal(number)
-    _, told = process.communicate(timeout=20)
+    _, told = process.communicate(timeout=60)
     return process.returncode, told
 
 
