@@ -16,6 +16,7 @@ from running import until
 
 from anynpu.apps.serve.base import Canary, Limits, Stopped
 from anynpu.apps.serve.site import build_app
+from anynpu.apps.serve.tensors import from_bytes, joined
 from anynpu.apps.web.files import PackageFile
 from anynpu.errors import AccuracyError, DeviceError, IntegrityError
 
@@ -210,6 +211,18 @@ def test_infer_bytes(server):
     for body, query in ((x[:-1], ""), (b"", ""), (x * 2, ""), (nan, "&stored=false"), (x, "&stored=maybe")):
         path = f"/infer?model=a/b%20c{query}"
         assert server("POST", path, body, content_type="application/octet-stream").status == 422
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "int64", "float32", "float64", "bool"])
+def test_tensors_cross_as_little_endian_bytes_whatever_their_order_in_memory(dtype):
+    array = (np.arange(24) % 2 * 5).astype(dtype).reshape(2, 3, 4)
+    wanted = array.astype(array.dtype.newbyteorder("<")).tobytes()
+    for other in (array, np.asfortranarray(array), array.astype(array.dtype.newbyteorder(">"))):
+        assert joined({"y": other})[0] == wanted
+    assert joined({"y": array, "z": array[:0]}) == (wanted, f"y:{dtype}:2x3x4, z:{dtype}:0x3x4".encode())
+    back = from_bytes("y", memoryview(wanted), dtype, [2, 3, 4])
+    assert np.array_equal(back, array) and back.dtype == array.dtype and back.flags.writeable
+    assert from_bytes("y", b"", dtype, (0, 3)).shape == (0, 3)
 
 
 def kserve_body(**more):

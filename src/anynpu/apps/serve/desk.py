@@ -142,7 +142,7 @@ def answered(
     body: bytes, answer: Answer, kind: bytes = b"application/json", headers: Sequence[Header] = ()
 ) -> HttpAnswer:
     """Returns a body with the version and the device that computed it in the headers."""
-    more = list(headers)
+    more: list[Header] = []
     if answer.truncated:
         more.append((b"x-truncated", b"%d" % answer.truncated))
     if answer.fallback:
@@ -154,14 +154,15 @@ def answered(
         "batch": answer.batch,
         "tokens": answer.tokens,
     }
-    lines = _lines(answer.model, answer.version, answer.device)
+    lines = _lines(answer.model, answer.version, answer.device, tuple(headers))
     return HttpAnswer(body, 200, kind, more, lines, answer.stages, noted)
 
 
 @functools.lru_cache(256)
-def _lines(model: str, version: str, device: str) -> bytes:
+def _lines(model: str, version: str, device: str, headers: tuple[Header, ...]) -> bytes:
     named = ((b"x-model", model), (b"x-model-version", version), (b"x-device", device))
-    return b"".join([b"%s: %s\r\n" % (name, header_text(text)) for name, text in named])
+    lines = [*((name, header_text(text)) for name, text in named), *headers]
+    return b"".join([b"%s: %s\r\n" % line for line in lines])
 
 
 def header_text(text: str) -> bytes:

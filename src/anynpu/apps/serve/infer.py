@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from anynpu.apps.serve.desk import Asked, Desk, answered
 from anynpu.apps.serve.fields import Fields, described
 from anynpu.apps.serve.tensors import dtype_of, from_lists, joined, split
 from anynpu.apps.web.app import Route
-from anynpu.apps.web.message import BINARY, JSON, HttpAnswer, HttpRequest, Refusal
+from anynpu.apps.web.message import BINARY, JSON, HttpAnswer, HttpRequest, Refusal, parsed_query
 from anynpu.schema import near
 from anynpu.tensors import Array
 
@@ -66,7 +67,7 @@ def _arrays(inputs: Any, model: Deployment, stored: bool) -> dict[str, Array]:
 def _from_bytes(desk: Desk, request: HttpRequest) -> Asked:
     options, named = AS_STORED, ""
     if request.query_string:
-        options, named = _options(Fields(request.query(), ("model", "stored", "timeout", "outputs"), "the query"))
+        options, named = _options(request.query_string)
     model = desk.choose(request, named)
     info = model.info()
     arrays = split(request.body(), info.inputs, options.stored, info.dynamic)
@@ -74,8 +75,10 @@ def _from_bytes(desk: Desk, request: HttpRequest) -> Asked:
     return desk.later(request, model, [arrays], shown, options)
 
 
-def _options(query: Fields) -> tuple[Options, str]:
+@functools.lru_cache(64)
+def _options(query_string: bytes) -> tuple[Options, str]:
     """Returns what a query asks for, and the model that it names."""
+    query = Fields(parsed_query(query_string), ("model", "stored", "timeout", "outputs"), "the query")
     stored = TRUTHS.get(query.text("stored", "true").lower())
     if stored is None:
         raise Refusal(422, "stored: true or false was expected", parameter="stored")

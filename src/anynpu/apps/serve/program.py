@@ -178,8 +178,8 @@ def _stored(spec: TensorSpec, array: Array, stored: bool, count: int) -> Array:
     if tuple(array.shape) != wanted.shape:
         wanted.check(array)
     if not stored and (spec.quantization is not None or array.dtype.kind == "f"):
-        array = spec.to_stored(array)
-    elif str(array.dtype) != spec.dtype and not stored:
+        return spec.to_stored(array)
+    if str(array.dtype) != spec.dtype and not stored:
         array = _integers(spec, array)
     wanted.check(array)
     return array

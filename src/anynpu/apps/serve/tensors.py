@@ -45,14 +45,21 @@ def from_lists(name: str, data: Any, dtype: str, shape: Sequence[int] | None = N
 
 def from_bytes(name: str, data: bytes | memoryview, dtype: str, shape: Sequence[int]) -> Array:
     """Returns raw little-endian bytes as an array of a shape."""
-    wanted = np.dtype(dtype).newbyteorder("<")
-    if len(data) != math.prod(shape) * wanted.itemsize:
-        size = math.prod(shape) * wanted.itemsize
+    wanted = _little(dtype)
+    size = math.prod(shape) * wanted.itemsize
+    if len(data) != size:
         message = f"{name}: {len(data):,} bytes, {dtype} of shape {list(shape)} has {size:,}"
         raise Refusal(422, message, parameter=name)
     if wanted.kind == "b" and any(byte > 1 for byte in data):
         raise Refusal(422, f"{name}: a truth value is one byte, 0 or 1", parameter=name)
-    return shaped(name, np.frombuffer(data, wanted).astype(dtype), shape)
+    array: Array = np.ndarray(tuple(shape), wanted, bytearray(data))
+    return _finite(name, array if wanted.isnative else array.astype(dtype))
+
+
+@functools.cache
+def _little(dtype: str) -> np.dtype[Any]:
+    """Returns the type of numbers as they cross HTTP."""
+    return np.dtype(dtype).newbyteorder("<")
 
 
 def shaped(name: str, array: Array, shape: Sequence[int] | None) -> Array:
@@ -62,6 +69,10 @@ def shaped(name: str, array: Array, shape: Sequence[int] | None) -> Array:
             message = f"{name}: {array.size:,} numbers, the shape {list(shape)} has {math.prod(shape):,}"
             raise Refusal(422, message, parameter=name)
         array = array.reshape(tuple(shape))
+    return _finite(name, array)
+
+
+def _finite(name: str, array: Array) -> Array:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise Refusal(422, f"{name}: holds NaN, or a number beyond {array.dtype}", parameter=name)
     return array
@@ -83,7 +94,7 @@ def shape_of(name: str, value: Any) -> tuple[int, ...]:
 def split(body: bytes, specs: Sequence[TensorSpec], stored: bool, dynamic: bool) -> dict[str, Array]:
     """Returns the inputs of a model from their bytes one after the other; where the number of rows is free, there are
     as many as the bytes fill."""
-    sizes = [np.dtype(dtype_of(spec, stored)).itemsize * spec.size for spec in specs]
+    sizes = [_little(dtype_of(spec, stored)).itemsize * spec.size for spec in specs]
     whole = sum(sizes)
     times, rest = divmod(len(body), whole)
     if rest or not times or (times > 1 and not dynamic):
@@ -100,9 +111,10 @@ def split(body: bytes, specs: Sequence[TensorSpec], stored: bool, dynamic: bool)
 
 def joined(tensors: Mapping[str, Array]) -> tuple[bytes, bytes]:
     """Returns the bytes of all outputs one after the other, and what they are, for a header."""
-    little = [np.ascontiguousarray(a).astype(a.dtype.newbyteorder("<"), copy=False) for a in tensors.values()]
-    body = little[0].tobytes() if len(little) == 1 else b"".join([array.tobytes() for array in little])
-    return body, _described(tuple([(name, a.dtype, a.shape) for name, a in tensors.items()]))
+    little = [a if a.dtype.str[0] != ">" else a.astype(a.dtype.newbyteorder("<")) for a in tensors.values()]
+    return b"".join([array.tobytes() for array in little]), _described(
+        tuple([(name, a.dtype, a.shape) for name, a in tensors.items()])
+    )
 
 
 @functools.lru_cache(64)

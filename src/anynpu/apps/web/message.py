@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -176,13 +177,9 @@ class HttpRequest:
         """Returns a header as text, or an empty string."""
         return self.headers.get(name, b"").decode("latin-1")
 
-    def query(self) -> dict[str, str]:
+    def query(self) -> Mapping[str, str]:
         """Returns the parameters of the query; of one that is given twice, the last value."""
-        try:
-            text = self.query_string.decode("ascii")
-            return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=64))
-        except ValueError:
-            raise Refusal(400, "the query string cannot be read", "percent-encode it as UTF-8") from None
+        return parsed_query(self.head.query_string)
 
     def has_body(self) -> bool:
         return b"content-length" in self.headers or b"transfer-encoding" in self.headers
@@ -215,6 +212,16 @@ class HttpRequest:
             return orjson.loads(self.body(most))
         except orjson.JSONDecodeError as error:
             raise Refusal(400, f"the body is not valid JSON: {str(error)[:200]}", code="invalid_json") from None
+
+
+@functools.lru_cache(64)
+def parsed_query(query: bytes) -> Mapping[str, str]:
+    """Returns the parameters of a query; clients repeat theirs."""
+    try:
+        text = query.decode("ascii")
+        return dict(parse_qsl(text, keep_blank_values=True, errors="strict", max_num_fields=64))
+    except ValueError:
+        raise Refusal(400, "the query string cannot be read", "percent-encode it as UTF-8") from None
 
 
 def too_large(bound: int) -> Refusal:
