@@ -11,18 +11,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from anynpu import tool
 from anynpu.errors import AnyNpuError, DeviceError
-from anynpu.measure.host import without_gc
+from anynpu.measure.host import Watch, without_gc
+from anynpu.measure.load import Settings, Trace, loop
+from anynpu.measure.subject import Infer
 from anynpu.records.compare import Conditions
-from anynpu.runtime.base import Session, open_artifact, open_session, run_stored
+from anynpu.runtime.base import Session, open_artifact, open_session
 from anynpu.tensors import Array
 
 MOST_RUNS = 20_000
 MOST_SECONDS = 5.0
-"""A launch of a slow model ends after so long (or the seconds asked for) with fewer runs, but with FEWEST_RUNS."""
+"""A launch of a slow model ends after this time (or the seconds asked for) with fewer runs, but with FEWEST_RUNS."""
 FEWEST_RUNS = 3
 WARM_SECONDS = 0.1
 WARM_RUNS = 5
@@ -80,41 +80,23 @@ def launch(artifact: str, device: str | None, seconds: float, runs: int) -> dict
 
 def _time(session: Session, inputs: dict[str, Array], seconds: float, runs: int, samples: list[float]) -> None:
     """Appends the time of each run; every output is compared with the first, outside of the timed part."""
-    first = run_stored(session, inputs)
-    expected = {name: np.array(values) for name, values in first.items()}
+    subject, trace = Infer(session, inputs), Trace()
+    subject.check(subject.call())
     began, done = time.perf_counter(), 0
     while time.perf_counter() - began < (WARM_SECONDS if done >= WARM_RUNS else WARM_ENOUGH):
         session.run(inputs)
         done += 1
-    with without_gc():
-        _repeat(session, inputs, expected, (seconds, runs), samples)
 
+    def ended(done: int, elapsed: float) -> str:
+        enough = done >= runs and elapsed >= seconds
+        limit = done >= MOST_RUNS or elapsed >= max(MOST_SECONDS, seconds)
+        return "done" if done >= FEWEST_RUNS and (enough or limit) else ""
 
-def _repeat(
-    session: Session,
-    inputs: dict[str, Array],
-    expected: dict[str, Array],
-    least: tuple[float, int],
-    samples: list[float],
-) -> None:
-    """Appends the time of each run until the least seconds and runs are reached."""
-    (seconds, runs), began = least, time.perf_counter()
-    while _goes_on(len(samples), time.perf_counter() - began, runs, seconds):
-        started = time.perf_counter_ns()
-        outputs = session.run(inputs)
-        samples.append((time.perf_counter_ns() - started) / 1e6)
-        for name, values in outputs.items():
-            if not np.array_equal(values, expected[name], equal_nan=values.dtype.kind == "f"):
-                samples.pop()
-                raise DeviceError(f"run {len(samples) + 1} gives another output {name} than the first one")
-
-
-def _goes_on(done: int, elapsed: float, runs: int, seconds: float) -> bool:
-    if done < FEWEST_RUNS:
-        return True
-    if done >= MOST_RUNS or elapsed >= max(MOST_SECONDS, seconds):
-        return False
-    return done < runs or elapsed < seconds
+    try:
+        with without_gc():
+            loop(subject, Settings(), trace, Watch(), ended)
+    finally:
+        samples += trace.samples_ms()
 
 
 def order_of(launches: int) -> str:
