@@ -5,9 +5,9 @@ that wait together run one after the other. So the fixed numbers in the graph ar
 which axis of every tensor holds the rows and which the tokens is followed from the inputs through every operator, and
 the shapes of Reshapes and the constants that are as long as the text are derived from the inputs instead.
 
-Nothing of that is believed: the result is executed beside the model as it is, and where one number differs by more than
-the order of additions explains, or an operator is not known, the model runs as it was built. This is done once, in a
-child process, and kept in the cache.
+None of that is taken on trust: the result is compared with the model as it is, and where one number differs by more
+than the order of additions explains, or an operator is not known, the model runs as it was built. This is done once, in
+a child process, and kept in the cache.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -85,7 +84,8 @@ def make(artifact: str, out: str) -> dict[str, object]:
     """Writes the model with free axes and returns which are (runs in a child process)."""
     import onnx
 
-    from anynpu.runtime.loose_graph import NotLoose, loosen
+    from anynpu.runtime.loose_graph import loosen
+    from anynpu.runtime.loose_walk import NotLoose
 
     source = Artifact.open(Path(artifact))
     inputs, outputs = source.manifest.inputs, source.manifest.outputs
@@ -125,20 +125,15 @@ def judge(
         for group in ([0], [0, 1, 2], [2, 1]):
             given = {s.name: np.concatenate([samples[i][s.name] for i in group]) for s in inputs}
             given = {name: array[:, :count] if count else array for name, array in given.items()}
-            got = _outputs(second, names, given)
+            try:
+                got: list[Array] = second.run(list(names), dict(given))
+            except Exception as error:  # the binding raises a dozen unrelated classes
+                raise IntegrityError(f"another shape is refused: {str(error)[:200]}") from error
             for place, name in enumerate(names):
                 expected = np.concatenate([wanted[i][place] for i in group])
                 if count and expected.shape[1:2] == (length,) and got[place].shape[1:2] == (count,):
                     expected = expected[:, :count]
                 _require(name, expected, got[place], rows * len(group))
-
-
-def _outputs(session: Any, names: Sequence[str], given: Mapping[str, Array]) -> list[Array]:
-    try:
-        found: list[Array] = session.run(list(names), dict(given))
-    except Exception as error:  # the binding raises a dozen unrelated classes
-        raise IntegrityError(f"another shape is refused: {str(error)[:200]}") from error
-    return found
 
 
 def _require(name: str, wanted: Array, got: Array, rows: int) -> None:

@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from anynpu.artifact import Artifact, Manifest, Step, seal
 from anynpu.errors import IntegrityError
 from anynpu.runtime import loose
-from anynpu.runtime.loose_graph import NotLoose, loosen, regroup
+from anynpu.runtime.loose_graph import loosen, regroup
+from anynpu.runtime.loose_walk import NotLoose
 from anynpu.runtime.ort import OrtSession
 from anynpu.tensors import TensorSpec
 from anynpu.testing import models
