@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from anynpu.runtime.device.program import raw_terminal
 from anynpu.tensors import Array, TensorSpec
 
 Model = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -37,9 +38,9 @@ class Faults:
     banner: bytes = b""
     """Said at the start, as boot loaders do."""
     boot_s: float = 0.0
-    """It hears nothing for so long after the start."""
+    """It hears nothing for this long after the start."""
     slow_s: float = 0.0
-    """It waits so long before each answer."""
+    """It waits this long before each answer."""
     cut: str = ""
     """The command in whose answer it stops in the middle of the last line but one."""
     refuses: tuple[str, ...] = ()
@@ -72,7 +73,8 @@ class Board:
         self._ticks = 0
         self._runs = 0
         self._stop = threading.Event()
-        self._outer, self._inner, self.port = _terminal()
+        self._outer, self._inner = raw_terminal()  # holding the inner end open keeps the line alive
+        self.port = os.ttyname(self._inner)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -219,13 +221,3 @@ class Board:
 
     def _stored(self, index: int) -> bytes:
         return self._results[self.outputs[index].name].tobytes()
-
-
-def _terminal() -> tuple[int, int, str]:
-    """Returns both ends of a raw pty and the path of the inner one; holding that open keeps the line alive."""
-    import pty
-    import tty
-
-    outer, inner = pty.openpty()
-    tty.setraw(inner)
-    return outer, inner, os.ttyname(inner)

@@ -13,9 +13,9 @@ Each switch is an environment variable, ANYNPU_FAKE_NOE_<NAME>:
     CRASH_LOAD=1                       loading dies of SIGSEGV
     ZERO=1                             every call succeeds and no output is ever written
     SPOILED=FILE  HUNG=FILE            while the file exists, one bit of every output is wrong; every inference hangs
-    SIZE_ADD  ZERO_ADD  DTYPE          the first output is described otherwise than in the file
+    SIZE_ADD  ZERO_ADD  DTYPE          the first output is described differently than in the file
     ONE_THREAD=1  TRAP_CLEANED=1       a call from another thread, or with a cleaned job, ends the process
-    MOST_JOBS  DELAY_US  NOISY=1       this many jobs at a time; so long an inference; every call prints
+    MOST_JOBS  DELAY_US  NOISY=1       this many jobs at a time; the time of an inference; every call prints
     TARGET  UMD_VERSION  KMD_VERSION   what the device says of itself
     SHAPES=1x3x8x8:1x3x16x16           least and most shape of inputs that may change, with ; between them
     JOURNAL=FILE                       a line for every call: process, thread, name
@@ -108,7 +108,7 @@ def model(
 ) -> Artifact:
     """Returns an artifact with a .cix file that the fake computes by `executor`: a name, or the path of a plug-in.
 
-    `files` are put beside it, such as the vocabulary that the card `task` names.
+    `files` are put next to it, such as the vocabulary that the card `task` names.
     """
     folder.mkdir(parents=True)
     write_cix(folder / MODEL, inputs, outputs, MARK + executor.encode() + b"\0")

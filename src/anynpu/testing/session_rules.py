@@ -63,11 +63,9 @@ def _copied(arrays: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _same(a: Mapping[str, Array], b: Mapping[str, Array]) -> bool:
-    return a.keys() == b.keys() and all(np.array_equal(a[name], b[name], equal_nan=_real(a[name])) for name in a)
-
-
-def _real(array: Array) -> bool:
-    return array.dtype.kind == "f"
+    return a.keys() == b.keys() and all(
+        np.array_equal(a[name], b[name], equal_nan=a[name].dtype.kind == "f") for name in a
+    )
 
 
 def class_says_what_it_is(case: SessionCase) -> None:

@@ -15,7 +15,6 @@ from anynpu.artifact import Artifact, Manifest, Step, seal
 from anynpu.errors import AnyNpuError, ConfigError, Finding
 from anynpu.platform import Platform
 from anynpu.targets.base import Target, Work
-from anynpu.tensors import TensorSpec
 from anynpu.testing.child import whereabouts
 from anynpu.testing.models import NOW
 from anynpu.testing.rules import damaged, difference, require, snapshot
@@ -215,19 +214,16 @@ def tensors_and_fingerprint_are_kept(case: TargetCase) -> None:
         names = [s.name for s in made], [s.name for s in given]
         require(names[0] == names[1], f"{what} are {names[0]}, the model has {names[1]}")
         for new, old in zip(made, given, strict=True):
-            _keeps(new, old)
-
-
-def _keeps(new: TensorSpec, old: TensorSpec) -> None:
-    if new.shape != old.shape:
-        stated = bool(new.layout and old.layout) and sorted(new.layout) == sorted(old.layout)
-        turned = stated and new.shape == tuple(old.shape[old.layout.index(axis)] for axis in new.layout)
-        require(
-            turned, f"tensor {new.name} has shape {list(new.shape)}, the model {list(old.shape)}; no layout says so"
-        )
-    was_real = old.dtype.startswith("float") or old.quantization is not None
-    if was_real and not new.dtype.startswith("float"):
-        require(new.quantization is not None, f"tensor {new.name} holds {new.dtype} without saying its scale")
+            if new.shape != old.shape:
+                stated = bool(new.layout and old.layout) and sorted(new.layout) == sorted(old.layout)
+                turned = stated and new.shape == tuple(old.shape[old.layout.index(axis)] for axis in new.layout)
+                require(
+                    turned,
+                    f"tensor {new.name} has shape {list(new.shape)}, the model {list(old.shape)}; no layout says so",
+                )
+            was_real = old.dtype.startswith("float") or old.quantization is not None
+            if was_real and not new.dtype.startswith("float"):
+                require(new.quantization is not None, f"tensor {new.name} holds {new.dtype} without saying its scale")
 
 
 def compile_is_deterministic(case: TargetCase) -> None:

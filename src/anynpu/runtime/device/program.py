@@ -27,7 +27,8 @@ class Program:
         self.where = where
         self.speed = SPEED
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # what it says on stderr; closed with the line
-        self._terminal, inner = _raw_terminal()
+        self._terminal, inner = raw_terminal()
+        os.set_blocking(self._terminal, False)
         try:
             self._process = tool.interactive(argv, cwd=cwd, terminal=inner, stderr=self._said.fileno(), hint=hint)
         except BaseException:
@@ -88,12 +89,11 @@ class Program:
             self._said.close()
 
 
-def _raw_terminal() -> tuple[int, int]:
+def raw_terminal() -> tuple[int, int]:
     """Returns both ends of a pty that passes bytes on as they are: no echo, no line editing, no limit of a line."""
     import pty
     import tty
 
     outer, inner = pty.openpty()
     tty.setraw(inner)
-    os.set_blocking(outer, False)
     return outer, inner
