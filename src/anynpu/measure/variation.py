@@ -6,13 +6,22 @@ over the samples is taken away first, so that only what tells one sample from an
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from anynpu.measure.decibels import ratio_db, ratios_db
+from anynpu.measure.parts import (
+    FEW_ELEMENTS,
+    FLOAT_NOISE,
+    LEVELS,
+    MAX_PARTS,
+    NAMED,
+    Elements,
+    Parts,
+    families_of,
+)
 from anynpu.tensors import Array
 
 ENOUGH_SAMPLES = 5
@@ -21,34 +30,18 @@ FLOOR_DB = 6.0
 """Two distinct values for a signal that has many reach at most this."""
 BURIED_DB = -10.0
 """Below this the error is so large that nothing of the variation can be seen, whatever it comes from."""
-FLOAT_NOISE = 1e-6
-"""An element that varies by less, relative to its own size, is constant: sums in another order vary as much."""
-FEW_ELEMENTS = 16
-"""Of so few elements each has a meaning of its own: a class, a coordinate, a sensor."""
 WRONG_DB = 1.0
 """A part with less has errors as large as its variation: it is noise, another part or its own mirror image."""
-MAX_PARTS = 4096
 MAX_LOOKED_AT = 512
 MAX_SORTED = 1_000_000
-BLOCK = 4096
-OFFSET = 0.1
-FAR = 10.0
-"""Values that keep this many times their variation away from zero vary around something large."""
-UNFIT = 1e-4
-STANDING = 1e-2
-"""Outputs of many elements that move by less, relative to the largest, are those of untrained networks on noise."""
 SENTINEL = 1000.0
 """One value that exceeds all others by this factor stands for "none": the -1e9 of a mask."""
-GAP = 30.0
-"""Parts of one kind vary alike or shade off; a step this large between them says that they are of two kinds."""
 UNEVEN = 100.0
 KEPT_DB = 20.0
 """What reaches this in the build (16 bits, a scale a channel) is not lost to a shared scale."""
 SHADE = 2.0
 """Errors of many small parts shade off; one that exceeds all lesser ones by this factor is of another kind."""
 MARGIN_STEPS = 4
-LEVELS = 256
-NAMED = 3
 COMMON = 0.9
 CUT_SHARE = 0.02
 
@@ -78,7 +71,7 @@ def compare_variation(name: str, reference: Array, candidate: Array) -> Variatio
     if reference.dtype.kind in "iub":
         return Variation(lost=_lost_numbers(name, reference, candidate))
     reference, candidate = _without_sentinels(reference, candidate)
-    elements = _Elements(reference, candidate)
+    elements = Elements(reference, candidate)
     varying = elements.varying
     # A few numbers that are all near 0 may as well be an error or a distance, small and alive.
     if not varying.any() or (is_quiet(reference) and not (elements.few and reference.max() < 0.5)):
@@ -93,13 +86,13 @@ def compare_variation(name: str, reference: Array, candidate: Array) -> Variatio
         unresolved = unresolved or _unresolved(
             elements.candidate[:, varying], std, centred, elements.by_step, elements.standing
         )
-    families = tuple(_families(elements))
+    families = tuple(families_of(elements))
     lost, uneven = _lost_parts(name, elements, families, centred), _uneven_parts(name, elements, families)
     return Variation(centred, unresolved, lost, uneven, _strays(name, elements))
 
 
 def _without_sentinels(reference: Array, candidate: Array) -> tuple[Array, Array]:
-    """Returns both without the one huge value that a mask writes: beside it nothing else would count as varying."""
+    """Returns both without the one huge value that a mask writes: next to it nothing else would count as varying."""
     for sentinel in {float(reference.min()), float(reference.max())}:
         if abs(sentinel) < SENTINEL:
             continue
@@ -131,7 +124,7 @@ def _unresolved(values: Array, std: float, sqnr_db: float, by_step: bool, standi
     return ""
 
 
-def _offset(elements: _Elements) -> str:
+def _offset(elements: Elements) -> str:
     """Returns by how much elements that follow the float model are off throughout, or nothing where none is."""
     error = np.subtract(elements.candidate, elements.reference, dtype=np.float64)[:, elements.varying]
     variance, offset = elements.variance[elements.varying], error.mean(axis=0)
@@ -185,124 +178,7 @@ def _commonest_share(numbers: Array) -> float:
     return float(np.unique(numbers, return_counts=True)[1].max()) / numbers.size
 
 
-class _Elements:
-    """Figures of every element of an output over all samples."""
-
-    def __init__(self, reference: Array, candidate: Array) -> None:
-        self.reference, self.candidate = reference, candidate
-        self.samples, self.shape = len(reference), reference.shape[1:]
-        rows = reference.reshape(self.samples, -1), candidate.reshape(self.samples, -1)
-        count = rows[0].shape[1]
-        lowest, highest = reference.min(axis=0), reference.max(axis=0)
-        squares, variance, mean = np.empty(count), np.empty(count), np.empty(count)
-        still, self.sample_error = np.empty(count, bool), np.zeros(self.samples)
-        # Some elements at a time stay in the processor's cache.
-        for cut in (slice(start, start + BLOCK) for start in range(0, count, BLOCK)):
-            expected, got = (values[:, cut] for values in rows)
-            error = np.subtract(got, expected, dtype=np.float64)
-            np.multiply(error, error, out=error)
-            squares[cut], still[cut] = error.mean(axis=0), (got == got[:1]).all(axis=0)
-            self.sample_error += error.sum(axis=1)
-            mean[cut] = expected.mean(axis=0, dtype=np.float64)
-            deviation = np.subtract(expected, mean[cut], out=error)
-            variance[cut] = np.multiply(deviation, deviation, out=deviation).sum(axis=0) / (self.samples - 1)
-        self.error, self.variance, self.still, middle = (
-            figures.reshape(self.shape) for figures in (squares, variance, still, mean)
-        )
-        self.reach = np.maximum(highest - middle, middle - lowest)
-        low, high = float(lowest.min()), float(highest.max())
-        size = np.maximum(highest, -lowest)
-        self.size = float(size.max())
-        self.varying = np.sqrt(self.variance) > np.maximum(FLOAT_NOISE * size, 0.1 * FLOAT_NOISE * self.size)
-        self.probabilities = low >= -FLOAT_NOISE and high <= 1 + FLOAT_NOISE
-        self.rectified = low == 0.0 and np.count_nonzero(reference) <= 0.95 * reference.size
-        self.few = size.size <= FEW_ELEMENTS
-        std = float(np.sqrt(self.variance[self.varying].mean())) if self.varying.any() else 0.0
-        far = not self.probabilities and max(low, -high) > FAR * std
-        # Few elements, or many around large values: there a step larger than the variation leaves nothing of it.
-        self.by_step = self.few or far or high - low < OFFSET * self.size
-        moved = 2 * float(self.reach.max(initial=0))
-        self.standing = not self.by_step and UNFIT * self.size < moved < STANDING * self.size
-        # What a scale for 8 bits must span: quantisers keep zero inside.
-        self.step = (max(high, 0.0) - min(low, 0.0)) / (LEVELS - 1)
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """The parts of an output along some of its axes: one figure a part; only those that vary in the float model."""
-
-    axes: tuple[int, ...]
-    shape: tuple[int, ...]
-    index: Array
-    std: Array
-    sqnr_db: Array
-    error: Array
-    reach: Array
-    still: Array
-
-    @classmethod
-    def of(cls, elements: _Elements, axes: tuple[int, ...]) -> _Parts:
-        rest = tuple(axis for axis in range(len(elements.shape)) if axis not in axes)
-        varying = elements.varying
-        count = varying.sum(axis=rest).ravel()
-        chosen = np.flatnonzero(count)
-        variance = np.where(varying, elements.variance, 0).sum(axis=rest).ravel()[chosen]
-        error = np.where(varying, elements.error, 0).sum(axis=rest).ravel()[chosen]
-        return cls(
-            axes,
-            tuple(elements.shape[axis] for axis in axes),
-            chosen,
-            np.sqrt(variance / count[chosen]),
-            ratios_db(variance, error),
-            np.sqrt(error / count[chosen]),
-            elements.reach.max(axis=rest, initial=0).ravel()[chosen],
-            (elements.still | ~varying).all(axis=rest).ravel()[chosen],
-        )
-
-    def values(self, elements: _Elements, part: int) -> tuple[Array, Array]:
-        """Returns what the float model and the build give for one part."""
-        where = np.unravel_index(int(self.index[part]), self.shape)
-        cut: list[int | slice] = [slice(None)] * (len(elements.shape) + 1)
-        for axis, place in zip(self.axes, where, strict=True):
-            cut[axis + 1] = int(place)
-        return elements.reference[tuple(cut)], elements.candidate[tuple(cut)]
-
-    def below_gap(self) -> Array:
-        """Returns which parts vary so much less than all others that they are of another kind."""
-        order = np.sort(self.std)[::-1]
-        steps = order[:-1] / order[1:]
-        if not steps.size or steps.max() < GAP:
-            return np.zeros(len(self.std), bool)
-        return np.asarray(self.std <= order[int(steps.argmax()) + 1])
-
-    def named(self, parts: Array, elements: _Elements) -> str:
-        """Returns the places of some parts as people say them; axes count the batch."""
-        places = self.index[parts]
-        if len(self.axes) > 1:
-            texts = [str(list(map(int, np.unravel_index(int(place), self.shape)))) for place in places[:NAMED]]
-            more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
-            axes = ", ".join(str(axis + 1) for axis in self.axes)
-            return f"part{'s' * (len(places) > 1)} {', '.join(texts)}{more} (axes {axes})"
-        runs = np.split(places, np.flatnonzero(np.diff(places) != 1)[: NAMED + 1] + 1)
-        texts = [str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
-        listed = ", ".join(texts[:NAMED]) + (" and more" if len(texts) > NAMED else "")
-        many = "s" * (len(places) > 1)
-        if sum(size > 1 for size in elements.shape) == 1:
-            return f"element{many} {listed}"
-        return f"row{many} {listed} of axis {self.axes[0] + 1}"
-
-
-def _families(elements: _Elements) -> Iterator[_Parts]:
-    """Yields the output cut along each axis and each choice of axes, the fewest parts first."""
-    long = [axis for axis, size in enumerate(elements.shape) if size > 1]
-    choices = [axes for count in range(1, len(long) + 1) for axes in itertools.combinations(long, count)]
-    sizes = {axes: int(np.prod([elements.shape[axis] for axis in axes])) for axes in choices}
-    for axes in sorted(choices, key=lambda axes: (len(axes), sizes[axes])):
-        if sizes[axes] <= MAX_PARTS or len(long) == 1:
-            yield _Parts.of(elements, axes)
-
-
-def _lost_parts(name: str, elements: _Elements, families: Iterable[_Parts], centred_db: float) -> tuple[str, ...]:
+def _lost_parts(name: str, elements: Elements, families: Iterable[Parts], centred_db: float) -> tuple[str, ...]:
     """Returns sentences on the parts that the build loses, along the first axes that show any."""
     for parts in families:
         lost = _lost(parts, elements, centred_db)
@@ -311,7 +187,7 @@ def _lost_parts(name: str, elements: _Elements, families: Iterable[_Parts], cent
     return ()
 
 
-def _lost(parts: _Parts, elements: _Elements, centred_db: float) -> Array:
+def _lost(parts: Parts, elements: Elements, centred_db: float) -> Array:
     """Returns which are the parts whose variation is lost although it means something.
 
     A part is lost where the build stands still, has steps larger than the variation, or buries it in errors. Of few
@@ -348,7 +224,7 @@ def _lost(parts: _Parts, elements: _Elements, centred_db: float) -> Array:
     return np.asarray(lost)
 
 
-def _is_often_wrong(parts: _Parts, part: int, elements: _Elements) -> bool:
+def _is_often_wrong(parts: Parts, part: int, elements: Elements) -> bool:
     """Returns whether a part is wrong in too many samples for an accident."""
     expected, got = parts.values(elements, part)
     error = np.square(np.subtract(got, expected, dtype=np.float64)).reshape(elements.samples, -1).mean(1)
@@ -356,7 +232,7 @@ def _is_often_wrong(parts: _Parts, part: int, elements: _Elements) -> bool:
     return bool(np.count_nonzero(error > 0.25 * error.mean()) >= often)
 
 
-def _sentences(name: str, parts: _Parts, lost: Array, elements: _Elements) -> Iterator[str]:
+def _sentences(name: str, parts: Parts, lost: Array, elements: Elements) -> Iterator[str]:
     """Yields one sentence for the parts that stand still and one for those that are wrong in another way."""
     for still, said in ((True, ("is constant", "are constant")), (False, ("does not follow", "do not follow"))):
         chosen = np.flatnonzero(lost & (parts.still == still))
@@ -369,7 +245,7 @@ def _sentences(name: str, parts: _Parts, lost: Array, elements: _Elements) -> It
             )
 
 
-def _uneven_parts(name: str, elements: _Elements, families: Iterable[_Parts]) -> str:
+def _uneven_parts(name: str, elements: Elements, families: Iterable[Parts]) -> str:
     """Returns the sentence on parts of one output that are too different in range for one scale, or nothing."""
     if elements.probabilities or elements.rectified:
         return ""
@@ -391,7 +267,7 @@ def _uneven_parts(name: str, elements: _Elements, families: Iterable[_Parts]) ->
     return ""
 
 
-def _strays(name: str, elements: _Elements) -> str:
+def _strays(name: str, elements: Elements) -> str:
     """Returns the sentence on samples that are wrong, or cut off at a limit, unlike the others, or nothing.
 
     Where half of the samples show no error at all, as of scores that are mostly 0, one that does is no stray.
