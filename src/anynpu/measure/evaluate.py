@@ -14,7 +14,7 @@ from anynpu.measure.annotations import Annotated, Annotations
 from anynpu.measure.labels import class_numbers, require_metric
 from anynpu.measure.metrics import METRICS, chance_of, chance_sentence, score, within_first
 from anynpu.measure.paired import FEW, SQUARED_ERROR, Paired
-from anynpu.measure.pairs import Pairs, pearson, row_cosines, spearman
+from anynpu.measure.pairs import Pairs, pearson, spearman
 from anynpu.measure.significance import bca, mcnemar, paired_bootstrap, wilson
 from anynpu.records.shared import Figure
 from anynpu.schema import near
@@ -22,6 +22,7 @@ from anynpu.tasks.detect import Detections, Detector
 from anynpu.tasks.embed import TextTower
 from anynpu.tasks.images import class_folders, evenly, find_images
 from anynpu.tasks.picture import Picture, read_image
+from anynpu.tasks.space import row_cosines
 from anynpu.tensors import Array
 
 DRAWS, FEWEST_DRAWS = 1000, 200
@@ -313,7 +314,7 @@ def interval_of(outcome: Outcome) -> str:
 
 
 def weak(outcome: Outcome) -> str:
-    """Returns what is to be said of a score from few samples."""
+    """Returns a note on a score from few samples."""
     if outcome.samples >= FEW:
         return ""
     return f"weak: {outcome.samples} {outcome.unit} are fewer than {FEW}; read the interval, not the score"

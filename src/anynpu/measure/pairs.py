@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anynpu.errors import AccuracyError, ConfigError, IntegrityError
+from anynpu.errors import ConfigError, IntegrityError
 from anynpu.measure.metrics import ranks
 from anynpu.tasks.text import read_text
 from anynpu.tensors import Array
@@ -57,7 +57,18 @@ def read_pairs(path: Path, limit: int | None = None) -> Pairs:
     except csv.Error as error:
         raise IntegrityError(f"{path}: line {rows.line_num}: {error}") from None
     columns, body = _columns(path, lines)
-    return _pairs(path, columns, body[:limit])
+    if not (body := body[:limit]):
+        raise ConfigError(f"{path} holds no pairs", FORM)
+    found: list[tuple[str, str, float]] = []
+    for number, row in body:
+        if len(row) <= max(columns):
+            raise IntegrityError(f"{path}: line {number} has {len(row)} columns", FORM)
+        score = _number(row[columns[2]])
+        if score is None:
+            raise IntegrityError(f"{path}: line {number}: {row[columns[2]][:40]!r} is not a score")
+        found.append((row[columns[0]], row[columns[1]], score))
+    first, second, scores = zip(*found, strict=True)
+    return Pairs(first, second, np.asarray(scores, np.float64))
 
 
 def _columns(
@@ -83,21 +94,6 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _pairs(path: Path, columns: tuple[int, int, int], lines: Sequence[tuple[int, list[str]]]) -> Pairs:
-    if not lines:
-        raise ConfigError(f"{path} holds no pairs", FORM)
-    found: list[tuple[str, str, float]] = []
-    for number, row in lines:
-        if len(row) <= max(columns):
-            raise IntegrityError(f"{path}: line {number} has {len(row)} columns", FORM)
-        score = _number(row[columns[2]])
-        if score is None:
-            raise IntegrityError(f"{path}: line {number}: {row[columns[2]][:40]!r} is not a score")
-        found.append((row[columns[0]], row[columns[1]], score))
-    first, second, scores = zip(*found, strict=True)
-    return Pairs(first, second, np.asarray(scores, np.float64))
-
-
 def pearson(a: Array, b: Array) -> float:
     """Returns the correlation of two rows of numbers; NaN where one of them does not vary."""
     sides = []
@@ -114,13 +110,3 @@ def pearson(a: Array, b: Array) -> float:
 def spearman(a: Array, b: Array) -> float:
     """Returns the correlation of ranks, equal values sharing the mean of theirs; NaN where one does not vary."""
     return pearson(ranks(np.asarray(a, np.float64)), ranks(np.asarray(b, np.float64)))
-
-
-def row_cosines(first: Array, second: Array) -> Array:
-    """Returns the cosine of every row with the row at its side."""
-    left, right = (np.asarray(x, np.float64) for x in (first, second))
-    lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    if not np.isfinite(lengths).all() or not lengths.all():
-        at = int(np.argmin(np.isfinite(lengths) & (lengths > 0)))
-        raise AccuracyError(f"pair {at + 1}: the model gives no vector with a direction", "finite vectors", 0.0, 1.0)
-    return np.asarray((left * right).sum(axis=1) / lengths)

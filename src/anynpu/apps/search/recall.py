@@ -13,6 +13,7 @@ from anynpu.apps.search.models import PictureModel
 from anynpu.apps.search.points import IMAGES
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.tasks.picture import Picture, read_image
+from anynpu.tasks.space import row_cosines
 from anynpu.tensors import Array
 from anynpu.vectors.transfer import rows_of
 
@@ -78,14 +79,13 @@ def recall(
     rng = np.random.default_rng(seed)
     means = rng.choice(agreed, (RESAMPLES, len(agreed))).mean(axis=1)
     low, high = np.percentile(means, [2.5, 97.5])
-    cosines = [float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b))) for a, b in zip(ours, theirs, strict=True)]
     return Recall(
         len(agreed),
         NEIGHBOURS,
         float(agreed.mean()),
         float(low),
         float(high),
-        float(np.mean(cosines)),
+        float(row_cosines(np.asarray(ours), np.asarray(theirs)).mean()),
         NEIGHBOURS / (len(agreed) - 1),
         unreadable,
     )

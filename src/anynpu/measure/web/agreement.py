@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from anynpu.measure.significance import paired_bootstrap
-from anynpu.measure.web.checks import row_cosines
 from anynpu.records.compare import Agreement
+from anynpu.tasks.space import row_cosines
 from anynpu.tensors import Array
 
 FEWEST = 4

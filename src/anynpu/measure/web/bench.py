@@ -19,7 +19,7 @@ from anynpu.measure.web import no_op
 from anynpu.measure.web.address import Address
 from anynpu.measure.web.checks import Checked, check
 from anynpu.measure.web.exchange import request_bytes
-from anynpu.measure.web.generator import Plan, Sample, Samples, generate
+from anynpu.measure.web.generator import Attempt, Plan, Traffic, generate
 from anynpu.measure.web.process import ServerProcess
 from anynpu.measure.web.target import Target, closed_plan, first_request
 from anynpu.records.web import NoOp, Process
@@ -36,7 +36,7 @@ class WebResult:
 
     target: Target
     result: Result
-    samples: Samples
+    traffic: Traffic
     checked: Checked
     connections: int
     client_cpu_s: float
@@ -61,13 +61,13 @@ def measure_overhead(requests: int = NO_OP_REQUESTS, size: int = 8192) -> NoOp |
             generate(Plan(address, (request,), 1, 10.0, until=lambda n, s: "enough" if n >= 10 else ""))
             enough = lambda n, s: "enough" if n >= requests or s >= NO_OP_S else ""  # noqa: E731
             began = time.process_time()
-            samples = generate(Plan(address, (request,), 1, 10.0, until=enough))
+            traffic = generate(Plan(address, (request,), 1, 10.0, until=enough))
             spent = time.process_time() - began
         finally:
             tool.end(process)
             if process.stdin is not None:
                 process.stdin.close()
-    spans = [(each.last - each.due) / 1e6 for each in samples.samples if each.outcome == 200]
+    spans = [(each.last - each.due) / 1e6 for each in traffic.attempts if each.outcome == 200]
     if not spans:
         return None
     return NoOp(
@@ -78,10 +78,10 @@ def measure_overhead(requests: int = NO_OP_REQUESTS, size: int = 8192) -> NoOp |
     )
 
 
-def fill(trace: Trace, good: Sequence[Sample], samples: Samples, open_loop: bool) -> None:
+def fill(trace: Trace, good: Sequence[Attempt], traffic: Traffic, open_loop: bool) -> None:
     """Puts right answers into a trace, in the order in which they were due."""
-    trace.start, trace.ended = samples.start, samples.ended or "enough"
-    trace.queries, trace.late = samples.scheduled or len(samples.samples), samples.late
+    trace.start, trace.ended = traffic.start, traffic.ended or "enough"
+    trace.queries, trace.late = traffic.scheduled or len(traffic.attempts), traffic.late
     for each in good:
         parts = {"queue": each.sent - each.due} if open_loop else {}
         trace.add(each.due, each.last, {**parts, "wait": each.first - each.sent, "receive": each.last - each.first})
@@ -106,10 +106,10 @@ class WebBench:
             tell,
         )
         self.timer = calibrate()
-        samples, checked = first_request(target, timeout_s)
+        traffic, checked = first_request(target, timeout_s)
         first = checked.good[0]
-        self.connect_ns, self.first_ns = first.sent - samples.start, first.last - first.sent
-        self.size = len(samples.answers[0][1].body)
+        self.connect_ns, self.first_ns = first.sent - traffic.start, first.last - first.sent
+        self.size = len(traffic.answers[0][1].body)
         tell("first request", self.first_ns / 1e9)
 
     def warm_up(self, settings: Settings, connections: int) -> WarmUp:
@@ -125,10 +125,10 @@ class WebBench:
                 *(self.target.address, self.target.requests, connections, self.timeout_s),
                 until=lambda n, s: "enough" if (n >= WARM_REQUESTS and s >= WARM_S) or s >= limit else "",
             )
-        samples = generate(plan)
+        traffic = generate(plan)
         seconds = time.perf_counter() - began
         self.tell("warm-up", seconds)
-        return WarmUp(len(samples.samples), seconds, None)
+        return WarmUp(len(traffic.attempts), seconds, None)
 
     def run(self, settings: Settings, connections: int, warm: WarmUp) -> WebResult:
         """Returns the measurement; one that breaks off holds the samples so far and the error."""
@@ -136,7 +136,7 @@ class WebBench:
         schedule = arrivals(settings) if open_loop else None
         address, requests = self.target.address, self.target.requests
         plan = Plan(address, requests, connections, self.timeout_s, schedule, None if open_loop else settings.ended)
-        samples, watch, machine = Samples(), host.Watch(), host.describe()
+        traffic, watch, machine = Traffic(), host.Watch(), host.describe()
         trace = Trace()
         if schedule:
             trace.arrived_per_s = len(schedule) / (schedule[-1] / 1e9)
@@ -145,15 +145,15 @@ class WebBench:
             watch.start()
             before, cpu = self.process.usage() if self.process else None, time.process_time()
             try:
-                generate(plan, samples)
+                generate(plan, traffic)
             except KeyboardInterrupt as interrupted:
                 error = interrupted
             spent = time.process_time() - cpu
             after = self.process.usage() if self.process else None
             used = watch.stop()
-        checked = check(self.target.form, self.target.payloads, samples)
-        fill(trace, checked.good, samples, open_loop)
-        error = error or samples.error or _no_answer(self.target, samples, checked)
+        checked = check(self.target.form, self.target.payloads, traffic)
+        fill(trace, checked.good, traffic, open_loop)
+        error = error or traffic.error or _no_answer(self.target, traffic, checked)
         what = f"POST {address}" + (f" ({self.target.about.software})" if self.target.about.software else "")
         result = Result(
             what, "http", settings, self.timer, self.connect_ns, self.first_ns, warm,
@@ -176,15 +176,15 @@ class WebBench:
         elif self.process is not None:
             why = "its process ended while it was measured"
         return WebResult(
-            self.target, result, samples, checked, connections, spent, server, why, timeout_s=self.timeout_s
+            self.target, result, traffic, checked, connections, spent, server, why, timeout_s=self.timeout_s
         )
 
 
-def _no_answer(target: Target, samples: Samples, checked: Checked) -> AnyNpuError | None:
-    if checked.good or not samples.samples:
+def _no_answer(target: Target, traffic: Traffic, checked: Checked) -> AnyNpuError | None:
+    if checked.good or not traffic.attempts:
         return None
     outcome, count = checked.outcomes.most_common(1)[0]
-    return DeviceError(f"{target.address}: no right answer to {len(samples.samples)} requests: {count} x {outcome}")
+    return DeviceError(f"{target.address}: no right answer to {len(traffic.attempts)} requests: {count} x {outcome}")
 
 
 def _outputs(checked: Checked) -> dict[str, object]:

@@ -208,7 +208,12 @@ def read_answer(form: str, body: bytes, items: int) -> Array | None:
         return None
     data = _json(body)
     if form not in TEXT_FORMS:
-        _require_finite(data)
+        stack = [data]
+        while stack:
+            value = stack.pop()
+            if isinstance(value, float) and not math.isfinite(value):  # 1e999 is valid JSON
+                raise WrongAnswer("a number beyond the range of floats")
+            stack.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
         if form == KSERVE and not (isinstance(data, Mapping) and isinstance(data.get("outputs"), list)):
             raise WrongAnswer("no outputs")
         return None
@@ -233,15 +238,6 @@ def _json(body: bytes) -> Any:
 
 def _refuse_constant(name: str) -> float:
     raise WrongAnswer(f"{name}, which JSON does not have")
-
-
-def _require_finite(data: Any) -> None:
-    stack = [data]
-    while stack:
-        value = stack.pop()
-        if isinstance(value, float) and not math.isfinite(value):  # 1e999 is valid JSON
-            raise WrongAnswer("a number beyond the range of floats")
-        stack.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
 
 
 def _rows(form: str, data: Any) -> list[Any]:

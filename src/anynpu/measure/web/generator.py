@@ -48,7 +48,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class Attempt:
     """One request: when it was due, sent, answered; what became of it; which answer it got (-1: not kept)."""
 
     payload: int
@@ -61,11 +61,11 @@ class Sample:
 
 
 @dataclass
-class Samples:
+class Traffic:
     """Everything that a run saw."""
 
     start: int = 0
-    samples: list[Sample] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
     answers: list[tuple[int, Answer]] = field(default_factory=list)
     """The distinct answers, each with the number of its payload."""
     late: list[int] = field(default_factory=list)
@@ -82,7 +82,7 @@ class Samples:
 
     @property
     def outcomes(self) -> Counter[str]:
-        return Counter(str(sample.outcome) for sample in self.samples)
+        return Counter(str(attempt.outcome) for attempt in self.attempts)
 
     def keep(self, payload: int, answer: Answer) -> int:
         """Returns the number of this answer among the distinct ones."""
@@ -98,7 +98,7 @@ class Samples:
 class Generator:
     """Sends the requests of a plan; one run of one event loop."""
 
-    def __init__(self, plan: Plan, found: Samples) -> None:
+    def __init__(self, plan: Plan, found: Traffic) -> None:
         self.plan, self.found = plan, found
         self._idle: list[Exchange] = []
         self._all: set[Exchange] = set()
@@ -197,7 +197,7 @@ class Generator:
         """Counts a connection that could not be opened; the request that waited for it has failed."""
         now = clock()
         due, payload, _ = self._waiting.popleft() if self._waiting else (now, 0, 0)
-        self.found.samples.append(Sample(payload, due, now, now, now, REFUSED))
+        self.found.attempts.append(Attempt(payload, due, now, now, now, REFUSED))
         self._refused += 1
         if self._refused >= self.plan.give_up:
             why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
@@ -240,13 +240,13 @@ class Generator:
         due, payload, sent = exchange.due, exchange.payload, exchange.sent
         if isinstance(answer, Answer):
             kept = self.found.keep(payload, answer)
-            self.found.samples.append(Sample(payload, due, sent, answer.first, answer.last, answer.status, kept))
+            self.found.attempts.append(Attempt(payload, due, sent, answer.first, answer.last, answer.status, kept))
         elif answer == CLOSED and exchange.answers and not exchange.begun and exchange.tries == 0:
             self.found.retried += 1
             self._submit(due, payload, 1)
         else:
             now = clock()
-            self.found.samples.append(Sample(payload, due, sent, now, now, answer))
+            self.found.attempts.append(Attempt(payload, due, sent, now, now, answer))
         self._proceed(exchange)
 
     def _gone(self, exchange: Exchange) -> None:
@@ -263,7 +263,7 @@ class Generator:
         while self._waiting and self._waiting[0][0] < oldest:
             due, payload, _ = self._waiting.popleft()
             now = clock()
-            self.found.samples.append(Sample(payload, due, now, now, now, TIMED_OUT))
+            self.found.attempts.append(Attempt(payload, due, now, now, now, TIMED_OUT))
         for exchange in tuple(self._all):
             if exchange.busy and exchange.sent < oldest:
                 exchange.finish(TIMED_OUT)
@@ -283,13 +283,13 @@ def event_loop(open_loop: bool, connections: int) -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def generate(plan: Plan, found: Samples | None = None) -> Samples:
+def generate(plan: Plan, found: Traffic | None = None) -> Traffic:
     """Returns what a plan's requests met; an interruption leaves what was measured in `found`."""
-    found = Samples() if found is None else found
+    found = Traffic() if found is None else found
     open_loop = plan.schedule is not None
     with asyncio.Runner(loop_factory=lambda: event_loop(open_loop, plan.connections)) as runner:
         runner.run(Generator(plan, found).run())
     if open_loop and not found.ended:
         found.ended = "enough"
-    found.samples.sort(key=lambda sample: sample.due)
+    found.attempts.sort(key=lambda attempt: attempt.due)
     return found

@@ -39,7 +39,7 @@ def record_of(found: WebResult, limit: RateLimit | None = None) -> BenchRecord:
 
 
 def _web(found: WebResult, limit: RateLimit | None) -> Http:
-    target, samples, checked = found.target, found.samples, found.checked
+    target, traffic, checked = found.target, found.traffic, found.checked
     wall = found.result.used.wall_s
     return Http(
         label=LABEL,
@@ -49,12 +49,12 @@ def _web(found: WebResult, limit: RateLimit | None) -> Http:
         model=target.model,
         batch=target.batch,
         timeout_s=found.timeout_s,
-        connections=Connections(limit=found.connections, opened=samples.opened, most_busy=samples.most_busy),
-        requests=len(samples.samples),
+        connections=Connections(limit=found.connections, opened=traffic.opened, most_busy=traffic.most_busy),
+        requests=len(traffic.attempts),
         failed=checked.failed,
         outcomes=dict(checked.outcomes.most_common()),
         example=checked.example,
-        retried=samples.retried,
+        retried=traffic.retried,
         server=Server(
             software=target.about.software,
             models=tuple(target.about.models),
@@ -64,7 +64,7 @@ def _web(found: WebResult, limit: RateLimit | None) -> Http:
             why=found.why_no_server,
         ),
         client=Client(
-            cpu_us_per_request=1e6 * found.client_cpu_s / max(1, len(samples.samples)),
+            cpu_us_per_request=1e6 * found.client_cpu_s / max(1, len(traffic.attempts)),
             cores_used=found.client_cpu_s / max(wall, 1e-9),
             no_op=found.overhead,
         ),

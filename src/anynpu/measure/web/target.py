@@ -15,7 +15,7 @@ from anynpu.measure.web.address import Address
 from anynpu.measure.web.checks import Checked, check
 from anynpu.measure.web.exchange import NOT_HTTP, TIMED_OUT, request_bytes
 from anynpu.measure.web.forms import Inputs, Payload
-from anynpu.measure.web.generator import Plan, Samples, generate
+from anynpu.measure.web.generator import Plan, Traffic, generate
 from anynpu.schema import digest
 
 MOST_INFO = 1 << 20
@@ -141,18 +141,18 @@ def closed_plan(target: Target, count: int, timeout_s: float, connections: int =
     )
 
 
-def first_request(target: Target, timeout_s: float) -> tuple[Samples, Checked]:
+def first_request(target: Target, timeout_s: float) -> tuple[Traffic, Checked]:
     """Returns the first answer; anything but a right one raises DeviceError with what to do about it."""
     plan = closed_plan(target, 1, timeout_s)
-    samples = generate(Plan(plan.address, plan.requests, 1, timeout_s, until=plan.until, give_up=1))
-    checked = check(target.form, target.payloads, samples)
+    traffic = generate(Plan(plan.address, plan.requests, 1, timeout_s, until=plan.until, give_up=1))
+    checked = check(target.form, target.payloads, traffic)
     if checked.good:
-        return samples, checked
-    outcome, answer = next(iter(checked.outcomes)), samples.answers[0][1] if samples.answers else None
+        return traffic, checked
+    outcome, answer = next(iter(checked.outcomes)), traffic.answers[0][1] if traffic.answers else None
     status = answer.status if answer else None
     said = f": {on_one_line(checked.example[:100])}" if checked.example else ""
-    if samples.error is not None:
-        raise samples.error
+    if traffic.error is not None:
+        raise traffic.error
     hints = {
         401: "give --token",
         403: "give --token",

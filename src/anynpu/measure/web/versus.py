@@ -47,7 +47,7 @@ class Side:
         found = self.bench.run(settings, connections, WarmUp(0, 0.0, None))
         if isinstance(found.result.error, KeyboardInterrupt):
             raise found.result.error
-        self.requests += len(found.samples.samples)
+        self.requests += len(found.traffic.attempts)
         self.failed += found.checked.failed
         self.outcomes += found.checked.outcomes
         samples = found.result.trace.samples_ms()
@@ -65,9 +65,9 @@ class Side:
     def vectors(self, timeout_s: float) -> Array | None:
         """Returns the vectors of all texts, each asked for once; None where answers hold none."""
         target = self.bench.target
-        samples = generate(closed_plan(target, len(target.payloads), timeout_s))
-        checked = check(target.form, target.payloads, samples)
-        if checked.failed or samples.error is not None:
+        traffic = generate(closed_plan(target, len(target.payloads), timeout_s))
+        checked = check(target.form, target.payloads, traffic)
+        if checked.failed or traffic.error is not None:
             outcome = next(name for name in checked.outcomes if name != "200")
             raise DeviceError(f"{target.address}: {outcome} to one of the texts: {checked.example[:100]}", call="POST")
         if len(checked.first) != len(target.payloads):

@@ -16,6 +16,7 @@ from anynpu.artifact import Artifact, Manifest
 from anynpu.errors import AccuracyError
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.runtime.base import choose, run_real
+from anynpu.tasks.space import row_cosines
 from anynpu.tensors import Array, by_name
 
 SAME = 0.9999
@@ -27,9 +28,7 @@ SAMPLES = 8
 
 def cosine(a: Array, b: Array) -> float:
     """Returns the cosine of two outputs, 1 where both are zero."""
-    x, y = (np.asarray(v, np.float64).ravel() for v in (a, b))
-    lengths = float(np.linalg.norm(x) * np.linalg.norm(y))
-    return float(x @ y) / lengths if lengths else float(np.array_equal(x, y))
+    return float(row_cosines(np.reshape(a, (1, -1)), np.reshape(b, (1, -1)))[0])
 
 
 def farthest(outputs: Sequence[Array]) -> tuple[int, int, float]:
@@ -40,7 +39,7 @@ def farthest(outputs: Sequence[Array]) -> tuple[int, int, float]:
 
 
 def judge(name: str, wanted: Sequence[Array], got: Sequence[Array]) -> str:
-    """Raises AccuracyError where an output collapses; returns what is to be said where nothing can be judged."""
+    """Raises AccuracyError where an output collapses; returns a note where nothing can be judged."""
     i, j, truth = farthest(wanted)
     if truth > DIFFERENT:
         return f"output {name}: the float model gives nearly the same for these samples (cosine {truth:.5f})"
