@@ -295,7 +295,7 @@ def check_seal(record: Any, place: str) -> str:
 
 
 def _seal(record: Mapping[str, object]) -> str:
-    """Returns the digest of the values of a record, however the JSON is laid out: 1.0 is 1, the order is no matter."""
+    """Returns the digest of the values of a record, however the JSON is laid out: 1.0 is 1, in any order."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -348,7 +348,8 @@ def read_json(path: Path) -> Any:
 
 def parse_text(kind: Any, text: str, place: str) -> Any:
     """Returns what the user typed for a value of type `kind` (the right side of `-O name=value`)."""
-    choices = _plain(kind)
+    origin = get_origin(kind)
+    choices = get_args(kind) if origin in (Union, types.UnionType) else (kind,)
     if bool in choices and text.lower() in ("true", "false", "yes", "no", "on", "off"):
         return text.lower() in ("true", "yes", "on")
     for number in (int, float):
@@ -370,11 +371,6 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
     if field.default_factory is not dataclasses.MISSING:
         return bool(value == field.default_factory())
     return False
-
-
-def _plain(kind: Any) -> tuple[Any, ...]:
-    origin = get_origin(kind)
-    return get_args(kind) if origin in (Union, types.UnionType) else (kind,)
 
 
 def _at(place: str, key: str) -> str:

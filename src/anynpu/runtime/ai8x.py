@@ -4,7 +4,7 @@
     y   = clamp(floor(acc * 2**shift / 128 + 0.5), -128, 127), then the activation; a 32-bit last layer gives acc itself
 
 An artifact of format "ai8x" holds model.json (a `Network`) and weights.npz (weight0, bias0, ...); the C project that
-the vendor's tool made from the same integers is beside them. Data are (channels, rows, columns); a signal has one
+the vendor's tool made from the same integers lies next to them. Data are (channels, rows, columns); a signal has one
 column.
 """
 

@@ -93,21 +93,6 @@ def _bound(tool: Capsule, scratch: Path, simulator: str) -> Capsule:
     return replace(tool, installed=replace(tool.installed, toolchain=chain))
 
 
-def _details(artifact: Artifact) -> tuple[Mapping[str, Mapping[str, str]], str]:
-    """Returns the runtime's names of inputs and outputs, and the file of the chip's simulator."""
-    details = artifact.manifest.details
-    names, simulator = details.get("names"), str(details.get("simulator", ""))
-    wanted = {"inputs": artifact.manifest.inputs, "outputs": artifact.manifest.outputs}
-    if not isinstance(names, Mapping) or any(
-        s.name not in names.get(side, ()) for side in wanted for s in wanted[side]
-    ):
-        raise IntegrityError(f"{artifact.path}: the manifest does not say what the compiled file calls its tensors")
-    if simulator and not _SIMULATOR.fullmatch(simulator):
-        # It is loaded into a process: a manifest must not name any library that it likes.
-        raise IntegrityError(f"{artifact.path}: {simulator!r} is not a simulator of TPU-MLIR's")
-    return names, simulator
-
-
 class CviSession:
     """Runs what the cvi compiler makes."""
 
@@ -119,7 +104,17 @@ class CviSession:
 
     def __init__(self, artifact: Artifact) -> None:
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
-        self._names, simulator = _details(artifact)
+        details = artifact.manifest.details
+        names, simulator = details.get("names"), str(details.get("simulator", ""))
+        wanted = {"inputs": self.inputs, "outputs": self.outputs}
+        if not isinstance(names, Mapping) or any(
+            s.name not in names.get(side, ()) for side in wanted for s in wanted[side]
+        ):
+            raise IntegrityError(f"{artifact.path}: the manifest does not say what the compiled file calls its tensors")
+        if simulator and not _SIMULATOR.fullmatch(simulator):
+            # It is loaded into a process: a manifest must not name any library that it likes.
+            raise IntegrityError(f"{artifact.path}: {simulator!r} is not a simulator of TPU-MLIR's")
+        self._names = names
         require_sound(artifact)
         tool = capsule.find(TOOL)
         self._log = SessionLog(TOOL)

@@ -206,7 +206,7 @@ class _Shift:
         return zero is not None and _is_int8(zero)
 
     def weights(self) -> bool:
-        """Turns stored weights; operators that want weights like their activations keep them beside int8."""
+        """Turns stored weights; operators that want weights like their activations keep those as well as int8."""
         turned = False
         for node in self.graph.node:
             for data, scale, zero in _WEIGHTS.get(_kind(node), ()):

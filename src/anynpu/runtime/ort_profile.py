@@ -16,7 +16,11 @@ def executed(profile: str) -> dict[str, Mapping[str, object]]:
     """Returns what a profile (JSON) says of each executed node, by the node's name; each counts once."""
     try:
         events = json.loads(profile)
-        nodes = {event["name"].removesuffix(_KERNEL): event["args"] for event in events if _is_kernel(event)}
+        nodes = {
+            event["name"].removesuffix(_KERNEL): event["args"]
+            for event in events
+            if event.get("cat") == "Node" and str(event["name"]).endswith(_KERNEL)
+        }
         for args in nodes.values():
             str(args["provider"]), str(args["op_name"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -24,10 +28,6 @@ def executed(profile: str) -> dict[str, Mapping[str, object]]:
     if not nodes:
         raise IntegrityError("the profile has no executed operator in it", "run the model at least once")
     return nodes
-
-
-def _is_kernel(event: Mapping[str, object]) -> bool:
-    return event.get("cat") == "Node" and str(event["name"]).endswith(_KERNEL)
 
 
 def placement(profile: str, provider: str, npu: str, why: Callable[[str], str]) -> Placement:

@@ -18,7 +18,7 @@ import numpy as np
 
 from anynpu.errors import DeviceError, SuspectWarning
 from anynpu.runtime.abilities import on_hardware
-from anynpu.tensors import Array, TensorSpec
+from anynpu.tensors import Array
 
 FEWEST_ELEMENTS = 8
 DIFFERENT_INPUTS = 3
@@ -61,7 +61,12 @@ class Watch:
             self._done = self._repeated >= REPEATED
             return
         self._seen.add(digest)
-        telling = {s.name: outputs[s.name] for s in self.session.outputs if _can_tell(s)}
+        # Real numbers tell; the number of a class or a truth value is often the same
+        telling = {
+            s.name: outputs[s.name]
+            for s in self.session.outputs
+            if np.dtype(s.dtype).kind == "f" or s.quantization is not None
+        }
         if not self._first:
             self._first = {name: np.array(array) for name, array in telling.items()}
             self._look_at_first()
@@ -104,11 +109,6 @@ class Watch:
             cause = "the driver, the library or the model for it is wrong: its calls succeed and give no results"
             raise DeviceError(f"{self.session.what}: {sentence}", "run", cause=cause, hint=HINT)
         _warn(f"{self.session.what}: {sentence}")
-
-
-def _can_tell(spec: TensorSpec) -> bool:
-    """Real numbers tell; the number of a class or a truth value is often the same."""
-    return np.dtype(spec.dtype).kind == "f" or spec.quantization is not None
 
 
 def _warn(sentence: str) -> None:

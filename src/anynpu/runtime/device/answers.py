@@ -65,7 +65,7 @@ def decode(line: bytes, where: str, call: str) -> str:
 
 
 def noise(where: str, call: str, heard: bytes) -> DeviceError:
-    """Returns the error for bytes that are no answer."""
+    """Returns the error for bytes that are not an answer."""
     shown = repr(heard[:60])[1:] + (" ..." if len(heard) > 60 else "")
     return DeviceError(f"{where}: garbage on the line after '{call}': {shown}", call=call, cause=NOISE, hint=NOISE)
 

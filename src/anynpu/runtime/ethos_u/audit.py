@@ -138,7 +138,9 @@ class Audit:
     def write_map(self, op: Operation, region: Region, fm: FeatureMap, span: Span) -> None:
         """Follows the writing of (part of) a feature map."""
         self._map(op, region, fm, span, True)
-        span.of(self.labels(region))[...] = self._label(op)
+        if not self._writers or self._writers[-1] != (self._stream, op):
+            self._writers.append((self._stream, op))
+        span.of(self.labels(region))[...] = len(self._writers) - 1
         span.of(self._filled(region))[...] = True
 
     def read_bytes(self, op: Operation, registers: str, region: Region, start: int, length: int) -> None:
@@ -230,11 +232,6 @@ class Audit:
         stream, writer = self._writers[label]
         source = self._layers.get((stream, writer.word))
         return source is not None and source.operator not in reads and source.operator != layer.operator
-
-    def _label(self, op: Operation) -> int:
-        if not self._writers or self._writers[-1] != (self._stream, op):
-            self._writers.append((self._stream, op))
-        return len(self._writers) - 1
 
     def _first_writer(self, stream: int) -> int:
         return next((i for i, (number, _) in enumerate(self._writers) if number == stream), len(self._writers))

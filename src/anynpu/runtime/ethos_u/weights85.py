@@ -1,4 +1,4 @@
-"""Weights and scales of the U85: another order, several streams, and a fast format beside the compressed one."""
+"""Weights and scales of the U85: another order, several streams, and a fast format besides the compressed one."""
 
 from __future__ import annotations
 

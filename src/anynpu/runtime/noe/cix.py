@@ -24,7 +24,7 @@ import numpy as np
 from anynpu.elf import MAGIC
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.runtime.noe import flat
-from anynpu.runtime.noe.aipu_elf import BorderTensor, Program, Section, read_program
+from anynpu.runtime.noe.aipu_elf import BorderTensor, Section, read_program
 from anynpu.tensors import Quantization, TensorSpec
 
 STRICT = "ANYNPU_NOE_STRICT"
@@ -145,13 +145,14 @@ def _read(data: memoryview) -> Cix:
     version = graph.table(0)
     device = program.device
     warnings: list[str] = []
+    build = program.build_version
     return Cix(
         name=graph.text(1),
         version=(version.number(0, "I"), version.number(1, "I"), version.number(2, "I")) if version else (0, 0, 0),
         inputs=_tensors("input", names[0], described, program.inputs, warnings),
         outputs=_tensors("output", names[1], described, program.outputs, warnings),
         target=CixTarget(device >> 20 & 0xFF, device >> 16 & 0xF, device & 0xFFFF, device >> 28),
-        build_version=_build_version(program),
+        build_version=f"{build & 0xF}.{build >> 8 & 0xFF}.{build >> 16}",
         sections=program.sections,
         notes=program.notes,
         file_size=len(data),
@@ -174,11 +175,6 @@ def _check_kind(data: memoryview) -> None:
         raise IntegrityError("is a bare ELF file; a .cix file wraps one", "name the .cix file that the compiler wrote")
     if len(data) > 64 and not any(data[:64]):
         raise IntegrityError("begins with zeros: its download or copy was not finished", "fetch it again")
-
-
-def _build_version(program: Program) -> str:
-    build = program.build_version
-    return f"{build & 0xF}.{build >> 8 & 0xFF}.{build >> 16}"
 
 
 def _payload(graph: flat.Table) -> tuple[memoryview, tuple[tuple[str, ...], tuple[str, ...]]]:

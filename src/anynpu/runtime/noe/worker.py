@@ -161,7 +161,7 @@ def _watch(server: Server, woken: int) -> None:
     waiting = select.poll()
     for descriptor in (0, woken, *_parent()):
         waiting.register(descriptor, select.POLLIN)
-    while not any(_is_the_end(descriptor) for descriptor, _ in waiting.poll()):
+    while not any(descriptor != 0 or not os.read(0, 64) for descriptor, _ in waiting.poll()):
         pass
     last_resort = threading.Timer(LEAVE_S, os.kill, (os.getpid(), signal.SIGKILL))  # the library may hang
     last_resort.daemon = True
@@ -175,10 +175,6 @@ def _parent() -> tuple[int, ...]:
         return (os.pidfd_open(os.getppid()),)
     except (AttributeError, OSError):
         return ()
-
-
-def _is_the_end(descriptor: int) -> bool:
-    return descriptor != 0 or not os.read(0, 64)  # not sys.stdin: its lock would keep Python from ending
 
 
 def main(descriptor: str) -> None:
