@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from anynpu.artifact import Artifact
 from anynpu.errors import AccuracyError, DeviceError, IntegrityError
 from anynpu.measure.adequacy import expected_loss, outside
+from anynpu.measure.expected import Expected, expected_of
 from anynpu.measure.fidelity import compare_arrays, compare_outputs
 from anynpu.measure.kernels import kernel_notes
 from anynpu.measure.metrics import at_chance, score
@@ -29,6 +31,7 @@ from anynpu.runtime.ort import OrtSession
 from anynpu.runtime.versions import versions_of
 from anynpu.schema import from_dict, read_json, to_dict
 from anynpu.tensors import Array, TensorSpec, by_name
+from anynpu.tool import report_progress
 
 MACS_BUDGET = 6_000_000_000
 HERE = "onnx-ort"
@@ -189,23 +192,24 @@ def verify(
     metric: str = "",
     random: bool = False,
     taught: str = "",
+    kept: str = "",
 ) -> Verification:
     """Executes two artifacts on the same samples and returns the comparison (runs in a child process).
 
     Stored inputs and outputs of the first samples are written to the file `answers`. They are those of `oracle`, the
     artifact that the candidate must repeat bit by bit, where there is one. `random` says that the samples are random
     numbers. `taught` takes what `repeat.teach` would ask the reference runtime again, where that ran the candidate.
+    `kept` is a file with what the float model gives for these samples; it is written where it is not there yet.
     """
-    from anynpu.tool import report_progress
-
     subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
     everything = read_samples(Path(data))
     estimates = truth.manifest.estimates
     samples = everything.first(sample_count(len(everything), estimates.macs if estimates else None))
-    float_session = opened(choose(truth.manifest.format, REFERENCES.get(truth.manifest.format)), truth)
-    expected = run_all(float_session, samples, truth)
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
-    about = judge_reference(truth, samples, expected, lambda sample: run_real(float_session, sample, like))
+    float_kind = choose(truth.manifest.format, REFERENCES.get(truth.manifest.format))
+    float_session = functools.cache(lambda: opened(float_kind, truth))
+    found = expected_of(Path(kept) if kept else None, lambda: _judged(float_session(), samples, truth, like))
+    expected, about = found.outputs, found.about
     kind, session, got, own, refused = _execute(subject, device, samples, truth, report_progress)
     refused += second_opinions(kind, subject, samples, truth)
     if taught and kind is sessions_for(subject.manifest.format)[0]:
@@ -229,16 +233,21 @@ def verify(
     )
     warnings = [*about.warnings, *cautions(fidelities, random)]
     if subject.manifest.format == HERE and "quantisation" in subject.manifest.details:
-        first = next(iter(samples))
-        turns = (lambda: run_real(float_session, first, like), lambda: run_real(session, first, like))
+        first, floating = next(iter(samples)), float_session()
+        turns = (lambda: run_real(floating, first, like), lambda: run_real(session, first, like))
         warnings += slower_than_float(*turns)
     if metric and samples.labels is not None:
-        reached = score(metric, dict(samples.inputs), expected, samples.labels)
-        here = score(metric, dict(samples.inputs), got, samples.labels)
+        reached, here = (score(metric, dict(samples.inputs), each, samples.labels) for each in (expected, got))
         result = replace(result, metric=metric, score_float=reached, score=here)
         warnings += at_chance(metric, reached, expected, samples.labels)
     result = _held_against_ranges(replace(result, warnings=tuple(warnings)), subject, truth, samples)
     return _reworded(result, subject, truth, session)
+
+
+def _judged(session: Session, samples: SampleSet, truth: Artifact, like: Mapping[str, TensorSpec]) -> Expected:
+    """Returns the outputs of the float model, and what they say of it."""
+    outputs = run_all(session, samples, truth)
+    return Expected(outputs, judge_reference(truth, samples, outputs, functools.partial(run_real, session, like=like)))
 
 
 def _held_against_ranges(result: Verification, subject: Artifact, truth: Artifact, samples: SampleSet) -> Verification:

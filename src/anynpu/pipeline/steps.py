@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import shutil
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing, Unsupported
 from anynpu.measure import calibrated, sources
+from anynpu.measure.expected import FILE as EXPECTED
 from anynpu.measure.labels import Labels, read_labels, require_fit
 from anynpu.measure.repeat import ANSWERS, Repetition, repeat
 from anynpu.measure.samples import FILE, SampleSet, read_samples, write_samples
@@ -440,10 +442,7 @@ class Steps:
         `floating` is the float TFLite model that it was quantised from: it must compute what the float model does.
         """
         inputs = {"candidate": made.digest, "reference": model.digest, "data": data.digest}
-        if oracle is not None:
-            inputs["oracle"] = oracle.digest
-        if floating is not None:
-            inputs["float"] = floating.digest
+        inputs |= {name: each.digest for name, each in (("oracle", oracle), ("float", floating)) if each is not None}
         # A shared cache may hold what another CPU gave: its instructions are part of the evidence.
         tools = {"anynpu": own_version(), **_runtime_versions(), "cpu": int8_sums.host()}
         # The reference runtime comes first anyway: chips that ask for it share the evidence with those that do not.
@@ -451,12 +450,16 @@ class Steps:
         able = {kind.name for kind in sessions_for(made.manifest.format)} - {choose(made.manifest.format).name}
         device = platform.device if platform.device in able else ""
         step = Step("verify", inputs, {"metric": self.metric, "device": device}, tools)
+        of_float = Step("float", {"reference": model.digest, "data": data.digest}, tools=tools)
+        converted = Step("converted", {**of_float.inputs, "float": inputs.get("float", "")}, tools=tools)
 
         def make(out: Path, work: Work) -> Manifest:
-            taught = out.parent / ANSWERS
+            taught, expected = out.parent / ANSWERS, out.parent / EXPECTED
+            lent = self._lent(of_float, expected)
             arguments = {
                 "candidate": str(made.path),
                 "reference": str(model.path),
+                "kept": str(expected),
                 "data": str(data.path),
                 "answers": str(out / "vectors.npz"),
                 "taught": str(taught) if made.manifest.format == REPEATED else "",
@@ -466,9 +469,14 @@ class Steps:
                 "random": bool(data.manifest.details["random"]),
             }
             function = "anynpu.measure.verify:verify"
-            if floating is not None:
-                function, arguments["floating"] = "anynpu.pipeline.conversion:verify_converted", str(floating.path)
+            unproved = None if self.find(converted) else floating
+            if unproved is not None:
+                function, arguments["floating"] = "anynpu.pipeline.conversion:verify_converted", str(unproved.path)
             answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
+            if expected.is_file() and not lent:  # for the other chips of this model
+                self._built(of_float, lambda there, _: _moved(there, expected))
+            if unproved is not None:
+                self._built(converted, lambda there, _: _taught(there, there / ANSWERS))
             found = schema.from_dict(Verification, answer, "verification")
             if found.device == choose(made.manifest.format).name:
                 trial.passed(made, choose(made.manifest.format))
@@ -480,6 +488,13 @@ class Steps:
             return Manifest(format="evidence", main="verification.json")
 
         return self.run(platform.name, "verify", step, make).artifact
+
+    def _lent(self, step: Step, place: Path) -> bool:
+        """Copies the file of a step to a place where the store has it; others may clear the store meanwhile."""
+        kept = self.find(step)
+        with contextlib.suppress(FileNotFoundError):
+            return kept is not None and bool(shutil.copyfile(kept.main, place))
+        return False
 
     def teach(self, chip: str, oracle: Artifact, model: Artifact, data: Artifact) -> Artifact:
         """Returns what the artifact before the compiler gives for the first samples: one answer for all chips. Where it
@@ -599,6 +614,12 @@ class Steps:
         """The task's metric: what the user names, or the zoo's card; top-1 needs to be asked for."""
         source = self.request.source
         return self.request.metric or (zoo.card(source.zoo_name).metric if source.kind == "zoo" else "")
+
+
+def _moved(out: Path, file: Path) -> Manifest:
+    """Moves a file into the folder of a step whose result it is."""
+    file.replace(out / file.name)
+    return Manifest(format="evidence", main=file.name)
 
 
 def _taught(out: Path, answers: Path, not_compared: str = "") -> Manifest:
