@@ -137,12 +137,12 @@ ONES = np.ones(60, np.int64)
 BAD = [
     pytest.param(ONES - 2, "labels from -1 to -1 for 3 classes", id="negative"),
     pytest.param(ONES + 2, "labels from 3 to 3 for 3 classes", id="out-of-range"),
-    pytest.param(ONES + 0.5, "labels such as 1.5 are no class numbers", id="fractional"),
+    pytest.param(ONES + 0.5, "labels such as 1.5 are not class numbers", id="fractional"),
     pytest.param(ONES * np.nan, "labels hold NaN or infinity", id="nan"),
     pytest.param(ONES[:50], "50 labels for 60 samples", id="too-few"),
     pytest.param(np.ones(700, np.int64), "700 labels for 60 samples", id="too-many"),
     pytest.param(np.ones((60, 2), np.int64), "one class number for each sample", id="two-columns"),
-    pytest.param(np.full((60, 3), 0.4), "are no class numbers", id="soft"),
+    pytest.param(np.full((60, 3), 0.4), "are not class numbers", id="soft"),
     pytest.param(np.array(["cat"] * 60), "which of the 3 classes is cat?", id="unknown-names"),
 ]
 

@@ -75,7 +75,7 @@ class Sample:
 
 
 def known_sample(artifact: Artifact) -> Sample:
-    """Returns the first known answer that the build left beside the artifact, or random numbers where there is none."""
+    """Returns the first known answer that the build left next to the artifact, or else random numbers."""
     path = artifact.path.absolute().parent / "evidence" / artifact.path.name / "vectors.npz"
     if (path.parent / MANIFEST).is_file():
         Artifact.open(path.parent)  # the answers are as they were sealed

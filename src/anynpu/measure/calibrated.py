@@ -1,4 +1,4 @@
-"""With which samples an artifact was calibrated: a file beside the model, so that no score is taken on the same."""
+"""With which samples an artifact was calibrated: a file next to the model, so that no score is taken on the same."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ FLUSH_S, NEAR_S = 3.0, 30.0
 COUNTER_S = 5.0
 """A package of 1 kW fills the smallest range of a counter, 65 kJ, in a minute."""
 NOISE = 1e-3
-"""A meter's zero may lie this share of its largest reading below zero; more is no power that anything draws."""
+"""A meter's zero may lie this share of its largest reading below zero; more is not a power that anything draws."""
 CLOCK_S = 0.05
 NONE = "no RAPL counter, no power sensor and no meter's file"
 NOT_HERE = "the server may be another machine: the sensors of this one do not measure it"
@@ -291,7 +291,7 @@ def _drawn(path: Path, rows: Sequence[Sequence[str]], column: tuple[int, float])
     if len(low := np.flatnonzero(values < -NOISE * np.abs(values).max())):
         raise ConfigError(
             f"{path}: row {low[0] + 2} has {rows[low[0] + 1][column[0]].strip()} under {rows[0][column[0]]}: "
-            "a negative power is none that a device draws",
+            "no device draws a negative power",
             "swap the meter's leads, or write the file anew",
         )
     return values

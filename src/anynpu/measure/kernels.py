@@ -21,7 +21,7 @@ CLIPPED_DB = 40.0
 
 
 def kernel_notes(session: Any, known: Mapping[str, Array]) -> list[str]:
-    """Returns what is to be said of the kernels that gave the known answers of an ONNX model; others have no choice."""
+    """Returns a note on the kernels that gave the known answers of an ONNX model; others have no choice."""
     if not isinstance(session, OrtSession):
         return []
     samples = SampleSet({spec.name: known[f"input:{spec.name}"] for spec in session.inputs}).first(SAMPLES)

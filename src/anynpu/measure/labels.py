@@ -26,7 +26,7 @@ SYNSET = re.compile(r"n\d{8}")
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels as a metric takes them, and what is to be said of how they were read."""
+    """Labels as a metric takes them, and notes on how they were read."""
 
     values: Array
     notes: tuple[str, ...] = ()
@@ -114,7 +114,9 @@ def _numbers(labels: Array, count: int, origin: str) -> tuple[Array, tuple[str, 
     """Returns class numbers: whole, one a sample; one-hot rows are taken as what they say."""
     values = _finite(labels, origin)
     if values.dtype.kind == "f" and not (values == np.floor(values)).all():
-        raise ConfigError(f"{origin}: labels such as {values[values != np.floor(values)].flat[0]} are no class numbers")
+        raise ConfigError(
+            f"{origin}: labels such as {values[values != np.floor(values)].flat[0]} are not class numbers"
+        )
     whole = values.astype(np.int64)
     if whole.size == len(whole):
         return whole.reshape(len(whole)), ()
@@ -173,7 +175,7 @@ def _numbered(folders: Sequence[str], count: int) -> list[int]:
 def class_numbers(
     names: Sequence[str], labels: Sequence[str], rename: Mapping[str, str], merge: bool = False
 ) -> tuple[list[int], str]:
-    """Returns the model's number of every class of the data, by name or else in order, and what is to be said of it;
+    """Returns the model's number of every class of the data, by name or else in order, and notes on it;
     `merge` lets `rename` give two classes of the data one label."""
     for name in rename:
         if name not in names:

@@ -1,4 +1,4 @@
-"""The error of each layer: inner tensors of an artifact beside those of the float model, on the same samples."""
+"""The error of each layer: inner tensors of an artifact against those of the float model, on the same samples."""
 
 from __future__ import annotations
 

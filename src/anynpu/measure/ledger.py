@@ -43,7 +43,13 @@ def append(path: Path, rows: Iterable[Row]) -> int:
         with FileLock(f"{path}.lock", poll_interval=0.005):
             earlier = read(path).rows if path.exists() else []
             known = {row.record for row in earlier if row.record}
-            fresh = _chained((row for row in rows if row.record not in known), earlier[-1].seal if earlier else "")
+            after = earlier[-1].seal if earlier else ""
+            fresh = []
+            for row in (row for row in rows if row.record not in known):
+                row = replace(row, after=after)
+                row = schema.from_dict(Row, json.loads(schema.canonical_json(row)), "the ledger")  # as it will be read
+                fresh.append(replace(row, seal=row.digest))
+                after = fresh[-1].seal
             text = "".join(schema.canonical_json(row) + "\n" for row in fresh)
             with path.open("a+b", buffering=0) as stream:
                 if end := stream.seek(0, os.SEEK_END):
@@ -61,24 +67,13 @@ def append(path: Path, rows: Iterable[Row]) -> int:
     return len(fresh)
 
 
-def _chained(rows: Iterable[Row], after: str) -> list[Row]:
-    """Returns rows with their seals, each naming the one before."""
-    result = []
-    for row in rows:
-        row = replace(row, after=after)
-        row = schema.from_dict(Row, json.loads(schema.canonical_json(row)), "the ledger")  # as it will be read
-        result.append(replace(row, seal=row.digest))
-        after = result[-1].seal
-    return result
-
-
 @dataclass(frozen=True)
 class Ledger:
     """The rows of a ledger, the oldest first, and what is wrong with the file."""
 
     rows: list[Row]
     damaged: int = 0
-    """Lines that are no rows: torn by a writer that was killed. They are left out."""
+    """Lines that are not rows: torn by a writer that was killed. They are left out."""
     gaps: int = 0
     """Rows whose predecessor is not there any more."""
     unsealed: int = 0

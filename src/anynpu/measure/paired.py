@@ -116,7 +116,7 @@ def _squared(a: Mapping[str, Array], b: Mapping[str, Array], labels: Array) -> P
 def _redrawn(
     metric: str, inputs: Mapping[str, Array], a: Mapping[str, Array], b: Mapping[str, Array], labels: Array
 ) -> Paired:
-    """Draws the samples anew, the same for both sides, and scores both: for metrics that are no mean over samples."""
+    """Draws the samples anew, the same for both sides, and scores both: for metrics that are not means of samples."""
     rng = np.random.default_rng(0)
     changes: list[float] = []
     whole = [score(metric, inputs, side, labels) for side in (a, b)]

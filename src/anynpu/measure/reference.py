@@ -34,7 +34,7 @@ Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 @dataclass(frozen=True)
 class Reference:
-    """What is to be said of a float model: `unfit` makes every comparison with it void, `warnings` do not."""
+    """Findings on a float model: `unfit` makes every comparison with it void, `warnings` do not."""
 
     unfit: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ ANSWERS = "answers.npz"
 
 @dataclass(frozen=True)
 class Repetition:
-    """What came out of executing a compiled artifact beside the model it was compiled from."""
+    """What came of executing a compiled artifact and the model it was compiled from."""
 
     device: str
     executed: str

@@ -141,7 +141,7 @@ def bca(value: float, drawn: Array, left_out: Array, confidence: float = 0.95) -
 
     `drawn` are its values on draws of the samples, `left_out` those without one sample, or one group of them, in turn.
     A figure that is not linear in the samples, such as an average precision, is biased on draws, in which some samples
-    come twice: their plain percentiles lie beside the figure, for few samples wholly beside it.
+    come twice: their plain percentiles miss the figure, for few samples entirely.
     """
     drawn, left_out = drawn[np.isfinite(drawn)], left_out[np.isfinite(left_out)]
     if not drawn.size:

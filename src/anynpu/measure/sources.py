@@ -54,7 +54,14 @@ def read(
         return read_generator(source, *generator, inputs, limit)
     path = existing(source)
     if path.is_dir():
-        return _read_images(path, inputs, preprocess, limit)
+        if preprocess is None:
+            raise unstated(str(path))
+        spec = only_input(str(path), inputs)
+        found = evenly(find_images(path), limit)
+        check_size(str(path), spec.nbytes * len(found))
+        images = np.stack(list(load_images([file for file, _ in found], spec, preprocess)))
+        labelled = found[0][1] is not None
+        return {spec.name: images}, np.asarray([label for _, label in found], np.int64) if labelled else None
     if path.suffix == ".npy":
         return {only_input(source, inputs).name: read_npy(path)}, None
     if path.suffix == ".npz":
@@ -125,19 +132,6 @@ def unstated(folder: str) -> ConfigError:
     )
 
 
-def _read_images(
-    folder: Path, inputs: Sequence[TensorSpec], preprocess: Preprocess | None, limit: int | None
-) -> tuple[dict[str, Array], Array | None]:
-    if preprocess is None:
-        raise unstated(str(folder))
-    spec = only_input(str(folder), inputs)
-    found = evenly(find_images(folder), limit)
-    check_size(str(folder), spec.nbytes * len(found))
-    images = np.stack(list(load_images([file for file, _ in found], spec, preprocess)))
-    labelled = found[0][1] is not None
-    return {spec.name: images}, np.asarray([label for _, label in found], np.int64) if labelled else None
-
-
 def check_size(source: str, nbytes: int) -> None:
     """Raises where the data is more than any calibration needs."""
     if nbytes > MAX_BYTES:
@@ -153,7 +147,7 @@ class Random:
     ranges: Mapping[str, tuple[float, float]]
 
     def range_of(self, spec: TensorSpec, index_sizes: Mapping[str, int]) -> tuple[float, float] | None:
-        """Returns the least and the greatest number for an input, or None for normal numbers."""
+        """Returns the smallest and the largest number for an input, or None for normal numbers."""
         kind = _kind(spec)
         if spec.name in self.ranges:
             return self.ranges[spec.name]

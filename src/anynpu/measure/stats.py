@@ -1,7 +1,7 @@
 """What a list of latencies supports saying, and no more.
 
 Percentiles are nearest rank (`sorted[ceil(p n) - 1]`), never interpolated. Nothing is deleted: outliers, drift, a
-second mode and autocorrelation are reported beside the figures they disturb. Tests of two sides are in `inference`.
+second mode and autocorrelation are reported with the figures they disturb. Tests of two sides are in `inference`.
 """
 
 from __future__ import annotations
@@ -153,14 +153,6 @@ def interval(
     return float(values[low - 1]), None if high is None else float(values[high - 1])
 
 
-def _autocorrelation(values: Array) -> Array:
-    centred = values - values.mean()
-    size = 1 << (2 * values.size - 1).bit_length()
-    spectrum = np.fft.rfft(centred, size)
-    covariance = np.fft.irfft(spectrum * np.conj(spectrum), size)[: values.size]
-    return np.asarray(covariance / covariance[0] if covariance[0] > 0 else np.zeros(values.size))
-
-
 def effective_size(samples: Samples) -> float:
     """Returns how many independent samples these are worth (autocorrelation of ranks, initial positive sequence)."""
     values = checked(samples)
@@ -170,7 +162,11 @@ def effective_size(samples: Samples) -> float:
     # Mid-ranks, so that one spike cannot rule the autocorrelation
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    rho = _autocorrelation(np.asarray((ends - (counts - 1) / 2)[inverse], np.float64))
+    ranks = np.asarray((ends - (counts - 1) / 2)[inverse], np.float64)
+    size = 1 << (2 * n - 1).bit_length()
+    spectrum = np.fft.rfft(ranks - ranks.mean(), size)
+    covariance = np.fft.irfft(spectrum * np.conj(spectrum), size)[:n]
+    rho = covariance / covariance[0] if covariance[0] > 0 else np.zeros(n)
     if rho[1] < 2.33 / math.sqrt(n):  # no correlation that the sample could show: do not take noise for it
         return float(n)
     pairs = rho[: n // 2 * 2].reshape(-1, 2).sum(axis=1)
@@ -216,7 +212,7 @@ def _density(values: Array) -> tuple[Array, Array]:
 
 
 def _deepest_valley(density: Array) -> tuple[int, int, int] | None:
-    """Returns the cells (peak, valley, peak) with the deepest valley below the lower of two peaks beside it."""
+    """Returns the cells (peak, valley, peak) with the deepest valley below the lower of the two peaks next to it."""
     left, right = np.maximum.accumulate(density), np.maximum.accumulate(density[::-1])[::-1]
     lower = np.minimum(left, right)
     inner = np.flatnonzero(lower > density)

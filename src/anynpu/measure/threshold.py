@@ -1,4 +1,4 @@
-"""A figure that results are judged by, beside its default, and where it came from."""
+"""A figure that results are judged by, its default, and where it came from."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def thresholds(gate: Any, origins: Mapping[str, str]) -> tuple[Threshold, ...]:
 
 
 def sentences(gate: Iterable[Threshold]) -> list[str]:
-    """Returns what is to be said of the thresholds that are not the default."""
+    """Returns a note on each threshold that is not the default."""
     return [str(threshold) for threshold in gate if threshold.changed]

@@ -114,7 +114,7 @@ def _joined(rows: Mapping[str, list[Array]]) -> dict[str, Array]:
 def _taught(
     session: Session, own: dict[str, Array], samples: SampleSet, truth: Artifact, oracle: str
 ) -> tuple[dict[str, Array], list[str]]:
-    """Returns known answers, and what is to be said of them: the oracle's where its reference runtime is here, the
+    """Returns known answers, and notes on them: the oracle's where its reference runtime is here, the
     session's own elsewhere."""
     if not oracle:
         return own, []
@@ -281,7 +281,7 @@ def _with_text(value: Any, old: str, new: str) -> Any:
 
 
 def cautions(outputs: Mapping[str, Fidelity], random: bool = False) -> list[str]:
-    """Returns what is to be said of outputs that pass: parts of very different range, large errors, too few samples.
+    """Returns notes on outputs that pass: parts of very different range, large errors, too few samples.
 
     Random numbers move a network so little that errors about as large as that say nothing of it.
     """

@@ -71,7 +71,7 @@ class Spike:
 
 @dataclass(frozen=True, kw_only=True)
 class Slowdown:
-    """How much slower a model is beside others, with its interval."""
+    """How much slower a model is while others run, with its interval."""
 
     ratio: float | None = None
     low: float | None = None
@@ -110,7 +110,7 @@ class Together:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerCount:
-    """One layer of generated C: instructions that an emulator counted, which are no time."""
+    """One layer of generated C: instructions that an emulator counted, which are not times."""
 
     index: int
     kind: str
@@ -266,7 +266,7 @@ class BenchRecord(Throughout):
     warm_up: WarmUpForm | None = None
     latency: Latency | None = about("times; null where none was measured", None)
     counts: Latency | None = about(
-        "the same of counts, such as instructions of an emulator, which are no time", None, optional=True
+        "the same of counts, such as instructions of an emulator, which are not times", None, optional=True
     )
     layers: tuple[LayerCount, ...] | None = about("generated C layer by layer, with --layers", None, optional=True)
     throughput: Throughput | None = None
@@ -295,7 +295,7 @@ class BenchRecord(Throughout):
 
     @property
     def measured(self) -> Latency | None:
-        """The samples: latencies, or counts that are no time."""
+        """The samples: latencies, or counts that are not times."""
         return self.latency or self.counts
 
     @property

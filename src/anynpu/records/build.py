@@ -143,7 +143,7 @@ class SampleSetForm(Whole):
 
 @dataclass(frozen=True)
 class Verification:
-    """The proof: what came out of executing an artifact beside the float model on the same samples."""
+    """The proof: what came of executing an artifact and the float model on the same samples."""
 
     executed: str
     device: str

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from anynpu.schema import about
 
 FILE = "calibrated_ranges.json"
-"""The record beside a file that was quantised with samples."""
+"""The record next to a file that was quantised with samples."""
 
 
 @dataclass(frozen=True, kw_only=True)

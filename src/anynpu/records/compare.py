@@ -203,7 +203,7 @@ class CompareRecord(Throughout):
     margin: float | None = about("the smallest relative difference of interest", None)
     latency: LatencyVersus | None = about("times; null where none was measured", None)
     counts: LatencyVersus | None = about(
-        "the same of counts, such as an emulator's instructions, which are no time", None
+        "the same of counts, such as an emulator's instructions, which are not times", None
     )
     ratio: Ratio | None = about(default=None, optional=True)
     p_value: float | None = about(default=None, optional=True)
@@ -224,7 +224,7 @@ class CompareRecord(Throughout):
 
     @property
     def measured(self) -> LatencyVersus | None:
-        """The samples: latencies, or counts that are no time."""
+        """The samples: latencies, or counts that are not times."""
         return self.latency or self.counts
 
     def side(self, letter: Letter) -> SideInfo:

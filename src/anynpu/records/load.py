@@ -98,22 +98,18 @@ def faults(data: Any, schema: Mapping[str, Any], where: str = "") -> Iterator[tu
     if "minimum" in schema and isinstance(data, int | float) and data < schema["minimum"]:
         yield where, f"at least {schema['minimum']} was expected"
     if isinstance(data, dict):
-        yield from _object_faults(data, schema, where)
+        prefix = f"{where}." if where else ""
+        known = schema.get("properties", {})
+        for name in schema.get("required", ()):
+            if name not in data:
+                yield f"{prefix}{name}", "is missing"
+        for name, value in data.items():
+            inner = known.get(name, schema.get("additionalProperties"))
+            if inner is not None:
+                yield from faults(value, inner, f"{prefix}{name}")
     elif isinstance(data, list) and "items" in schema:
         for i, item in enumerate(data):
             yield from faults(item, schema["items"], f"{where}[{i}]")
-
-
-def _object_faults(data: Mapping[str, Any], schema: Mapping[str, Any], where: str) -> Iterator[tuple[str, str]]:
-    prefix = f"{where}." if where else ""
-    known = schema.get("properties", {})
-    for name in schema.get("required", ()):
-        if name not in data:
-            yield f"{prefix}{name}", "is missing"
-    for name, value in data.items():
-        inner = known.get(name, schema.get("additionalProperties"))
-        if inner is not None:
-            yield from faults(value, inner, f"{prefix}{name}")
 
 
 def _is(value: Any, name: str) -> bool:

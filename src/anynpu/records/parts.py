@@ -19,7 +19,7 @@ from anynpu.records.shared import ErrorForm
 from anynpu.schema import JsonObject
 
 REPORT = "report.json"
-"""The record of a build, beside its chips' folders."""
+"""The record of a build, next to its chips' folders."""
 
 
 @functools.cache

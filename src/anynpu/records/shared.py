@@ -56,7 +56,7 @@ class Fidelity:
     argmax_agreement: float | None
     count: int
     sqnr_centred_db: float | None = about(
-        "of what varies over the samples: an element's mean over them is no signal", None
+        "of what varies over the samples: an element's mean over them is not signal", None
     )
     unresolved: str = about("why the artifact cannot follow what varies, if it cannot", "")
     lost: tuple[str, ...] = about("the parts that vary in the float model and not in the artifact", ())
@@ -66,7 +66,7 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Threshold(Whole):
-    """A threshold in force, beside its default."""
+    """A threshold in force, and its default."""
 
     name: str
     value: float
@@ -95,7 +95,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Trend:
-    """Mann-Kendall: tau is -1 (always falling) to 1 (always rising); a small p-value says it is no accident."""
+    """Mann-Kendall: tau is -1 (always falling) to 1 (always rising); a small p-value says it is not chance."""
 
     tau: float
     p_value: float

@@ -168,7 +168,7 @@ def spike_rows(record: BenchRecord) -> list[Row]:
 
 
 def together_rows(record: BenchRecord) -> list[Row]:
-    """Returns each of several models alone and beside the others."""
+    """Returns each of several models alone and together with the others."""
     rows = []
     for model in record.together.models if record.together else ():
         alone, shared = (run.summary if run else None for run in (model.alone, model.together))
@@ -330,7 +330,7 @@ def eval_verdict(record: EvalRecord) -> tuple[str, str]:
 
 @singledispatch
 def tables(record: object) -> list[Table]:
-    """Returns the tables of a record of a measurement: what Markdown lists and the page shows beside its charts."""
+    """Returns the tables of a record of a measurement: what Markdown lists and the page shows with its charts."""
     raise TypeError(f"{type(record).__name__} has no tables")
 
 

@@ -166,7 +166,7 @@ def timing_rows(timings: Sequence[StageTiming]) -> list[dict[str, str]]:
 
 
 def calibration_lines(chip: ChipForm) -> list[str]:
-    """Returns what is to be said of a chip's repairs and calibration: gains, whether samples are enough, what moves."""
+    """Returns notes on a chip's repairs and calibration: gains, whether samples are enough, what moves."""
     said = chip.calibration
     lines = [repair.sentence for repair in chip.repairs]
     if said is None:

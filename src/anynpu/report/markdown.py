@@ -61,12 +61,18 @@ def _build(record: BuildRecord) -> str:
     parts += _model(record.model) if record.model else []
     for chip in record.chips:
         parts += _chip(chip)
-    parts += _provenance(record)
+    tools: dict[str, str] = {}
+    for chip in record.chips:
+        for artifact in chip.chain:
+            tools |= artifact.step.tools if artifact.step else {}
+    lines = ["\n## Provenance\n", f"anynpu {plain(record.anynpu)}, {plain(record.at)}.\n"]
+    lines += [f"- {plain(name)} {plain(version)}" for name, version in sorted(tools.items()) if name != "anynpu"]
+    parts += [*lines, table(timing_rows(record.timings))]
     return "\n".join(parts) + "\n"
 
 
 def plain(text: object) -> str:
-    """Returns text that stays on its line and is no markup: no link, image, code, tag, table or escape in it."""
+    """Returns text that stays on its line and is not markup: no link, image, code, tag, table or escape in it."""
     return MARKUP.sub(_escaped, " ".join(visible(str(text)).split()))
 
 
@@ -156,13 +162,3 @@ def _receipt(receipt: Receipt) -> list[str]:
     ]
     rows = [{"operator": op.name, "kind": op.kind, "why not": op.reason} for op in receipt.elsewhere]
     return [*lines, table(rows)] if rows else lines
-
-
-def _provenance(record: BuildRecord) -> list[str]:
-    tools: dict[str, str] = {}
-    for chip in record.chips:
-        for artifact in chip.chain:
-            tools |= artifact.step.tools if artifact.step else {}
-    lines = ["\n## Provenance\n", f"anynpu {plain(record.anynpu)}, {plain(record.at)}.\n"]
-    lines += [f"- {plain(name)} {plain(version)}" for name, version in sorted(tools.items()) if name != "anynpu"]
-    return [*lines, table(timing_rows(record.timings))]

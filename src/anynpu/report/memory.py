@@ -49,21 +49,17 @@ def sections(details: DetailsForm) -> tuple[Section, ...]:
 def memory_of(details: DetailsForm) -> tuple[list[str], list[Row]]:
     """Returns sentences about the memory that the details of a manifest tell of, and the table that goes with them."""
     if memory := _compiled(details):
-        return _of_sections(details, memory)
+        rows = [_row("section", each.name, each.flash_bytes, each.ram_bytes) for each in memory.sections]
+        rows.append(_row("section", "total", memory.flash_bytes, memory.ram_bytes))
+        compiler, flags, arena = (details.rest.get(name) for name in ("compiler", "flags", "arena"))
+        shown = " ".join(map(str, flags)) if isinstance(flags, list) else ""
+        how = f"objects of {compiler}, {shown}" if compiler else "counted"
+        live = arena.get("live_bytes") if isinstance(arena, Mapping) else None
+        alive = f"; tensors alive at once take {live:,}" if live else ""
+        missing = ", ".join(memory.not_counted)
+        sentence = f"Memory by section in bytes ({how}{alive})." + (f" Not counted: {missing}." if missing else "")
+        return [sentence], rows
     return _of_areas(details) if details.candidates else ([], [])
-
-
-def _of_sections(details: DetailsForm, memory: Memory) -> tuple[list[str], list[Row]]:
-    rows = [_row("section", each.name, each.flash_bytes, each.ram_bytes) for each in memory.sections]
-    rows.append(_row("section", "total", memory.flash_bytes, memory.ram_bytes))
-    compiler, flags, arena = (details.rest.get(name) for name in ("compiler", "flags", "arena"))
-    shown = " ".join(map(str, flags)) if isinstance(flags, list) else ""
-    how = f"objects of {compiler}, {shown}" if compiler else "counted"
-    live = arena.get("live_bytes") if isinstance(arena, Mapping) else None
-    alive = f"; tensors alive at once take {live:,}" if live else ""
-    missing = ", ".join(memory.not_counted)
-    sentence = f"Memory by section in bytes ({how}{alive})." + (f" Not counted: {missing}." if missing else "")
-    return [sentence], rows
 
 
 def _of_areas(details: DetailsForm) -> tuple[list[str], list[Row]]:

@@ -13,7 +13,7 @@ from importlib import resources
 from anynpu.report.html.markup import Child, Markup, el, join
 
 SIGNS = {"good": "✓", "warn": "▲", "bad": "✕", "none": "•"}
-"""A sign beside every colour: no reader needs the colour to know."""
+"""A sign with every colour: no reader needs the colour to know."""
 
 
 @dataclass(frozen=True)
