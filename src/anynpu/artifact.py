@@ -17,7 +17,7 @@ from anynpu.tensors import TensorSpec
 
 MANIFEST = "manifest.json"
 EVIDENCE = "evidence"
-"""The folder, in an artifact or beside it, that holds what proved it."""
+"""The folder, in an artifact or next to it, that holds what proved it."""
 SCHEMA_VERSION = 1
 AGAIN = "build or fetch it again: a sealed folder is not edited (another task card: --task)"
 

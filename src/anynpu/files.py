@@ -70,7 +70,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, data: bytes | str, mode: int | None = None) -> None:
-    """Writes a file beside its place and moves it in: whatever goes wrong, the earlier file is there, whole.
+    """Writes a file next to its place and moves it in: whatever goes wrong, the earlier file is there, whole.
 
     A link stays, and the file that it points to is replaced. A file keeps the mode that it had unless one is given.
     What is not a file (a pipe, a terminal, /dev/null) is written to as it is.

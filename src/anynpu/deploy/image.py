@@ -36,7 +36,7 @@ def _built(where: Path, kinds: Sequence[str]) -> Path:
         raise ConfigError(f"{where}: no such folder", "name a project that `anynpu firmware` wrote and make built")
     folders = (where / BUILD, where)
     for kind in kinds:
-        # Beside the firmware a tree builds its self-test, which ends after one run.
+        # In addition to the firmware a tree builds its self-test, which ends after one run.
         found = sorted(p for f in folders for p in f.glob(f"*{kind}") if p.is_file() and "self-test" not in p.name)
         if len(found) > 1:
             raise ConfigError(

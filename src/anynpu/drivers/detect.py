@@ -100,7 +100,7 @@ def _keys(device: Device) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class PciFunction:
-    """A PCI device: where it is, and its ids in lower-case hexadecimal; the revision is empty where it is not told."""
+    """A PCI device: where it is, and its ids in lower-case hexadecimal; the revision is empty where it is not known."""
 
     place: str
     vendor: str

@@ -140,7 +140,7 @@ def _npu(function: PciFunction, driver: str = "", nodes: tuple[str, ...] = (), p
     if kind is not None:
         return Npu(kind.name, kind.title, str(function), driver, nodes, problem)
     known = ", ".join(f"{revision} is {device.name}" for revision, device in sorted(detect.kin(function).items()))
-    said = f"revision {function.revision or '(not told)'} is not in the table ({known}); name the chip yourself"
+    said = f"revision {function.revision or '(unknown)'} is not in the table ({known}); name the chip yourself"
     return Npu(
         "", "an AMD NPU of an unknown kind", str(function), driver, nodes, "; ".join(filter(None, (said, problem)))
     )

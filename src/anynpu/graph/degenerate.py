@@ -35,7 +35,13 @@ def input_dependence(model: ModelProto, samples: Mapping[str, np.ndarray] | None
     if random:
         feeds = differing(scaled(random_feeds(model, seed) for seed in range(len(_SCALES))))
     names = [value.name for value in model.graph.output]
-    return judge_outputs(names, _unreachable(model), feeds, Session(model).run, random)
+    graph = fold_constants(infer(model, strict=False)).graph
+    reached = {value.name for value in inputs_of(model)}
+    for node in graph.node:
+        if names_read(node) & reached:
+            reached |= set(node.output)
+    unreachable = {value.name for value in graph.output} - reached
+    return judge_outputs(names, unreachable, feeds, Session(model).run, random)
 
 
 def judge_outputs(
@@ -55,16 +61,6 @@ def judge_outputs(
         # Inputs of extreme scale overflow healthy networks; only the plain ones tell.
         findings += _not_finite(name, outputs[:1] if random else outputs)
     return tuple(findings)
-
-
-def _unreachable(model: ModelProto) -> set[str]:
-    """Returns the outputs that no path of operators connects to any input."""
-    graph = fold_constants(infer(model, strict=False)).graph
-    reached = {value.name for value in inputs_of(model)}
-    for node in graph.node:
-        if names_read(node) & reached:
-            reached |= set(node.output)
-    return {value.name for value in graph.output} - reached
 
 
 def _given(model: ModelProto, samples: Mapping[str, np.ndarray]) -> Iterator[Feeds]:

@@ -84,7 +84,7 @@ def cut_decode(model: ModelProto) -> tuple[ModelProto, DetectorHead]:
 
 @dataclass(frozen=True)
 class CutDetector:
-    """A detector without its decode beside the whole one, to be compared on samples."""
+    """A detector without its decode and the whole one, to be compared on samples."""
 
     whole: ModelProto
     cut: ModelProto
@@ -93,7 +93,7 @@ class CutDetector:
     def disagreement(self, run: Run, feeds: Sequence[Feeds]) -> Disagreement | None:
         """Returns where the host's decode of the maps gives other boxes or scores than the whole detector.
 
-        `run` computes the outputs of the whole one. Boxes and scores are compared apart: beside hundreds of pixels no
+        `run` computes the outputs of the whole one. Boxes and scores are compared apart: next to hundreds of pixels no
         error of a score would show.
         """
         output, image = _decoded_output(self.whole), _image_size(self.whole)
@@ -143,7 +143,7 @@ def find_head(model: ModelProto) -> DetectorHead:
 
 
 def _unknown(what: str) -> Unsupported:
-    return Unsupported(f"this is no detector whose decode can be cut off: {what}; {LOOKED_FOR}", hint=WAY_OUT)
+    return Unsupported(f"this is not a detector whose decode can be cut off: {what}; {LOOKED_FOR}", hint=WAY_OUT)
 
 
 def _image_size(model: ModelProto) -> tuple[int, int]:
@@ -155,7 +155,7 @@ def _image_size(model: ModelProto) -> tuple[int, int]:
 
 
 def _decoded_output(model: ModelProto) -> str:
-    """Returns the one output [1, rows, boxes] or [1, boxes, rows]; exports of version 5 give raw maps beside it."""
+    """Returns the one output [1, rows, boxes] or [1, boxes, rows]; exports of version 5 give raw maps as well."""
     names = [value.name for value in model.graph.output if len(shape_of(value)) == 3]
     shown = ", ".join(f"{v.name} {list(shape_of(v))}" for v in model.graph.output)
     if len(names) != 1 or any(len(shape_of(v)) not in (3, 5) for v in model.graph.output):
@@ -188,7 +188,7 @@ def _walk_back(
         if stride:
             maps[name] = stride
         elif node.op_type not in _DECODE_OPERATORS:
-            raise _unknown(f"operator {node.op_type} ({node.name or name}) is no part of a decode")
+            raise _unknown(f"operator {node.op_type} ({node.name or name}) is not part of a decode")
         else:
             waiting += node.input
     ordered = dict(sorted(maps.items(), key=lambda item: item[1]))
@@ -196,7 +196,7 @@ def _walk_back(
 
 
 def _stride(shape: tuple[int, ...], image: tuple[int, int]) -> int:
-    """Returns how many pixels a cell of the map is wide and high, or 0 for what is no map of the image."""
+    """Returns how many pixels a cell of the map is wide and high, or 0 for what is not a map of the image."""
     if len(shape) != 4 or image[0] % shape[2] or image[1] % shape[3]:
         return 0
     stride = image[0] // shape[2]

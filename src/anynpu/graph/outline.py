@@ -1,6 +1,6 @@
 """The nodes and tensors of an ONNX graph as plain data: what a drawing of it shows.
 
-Pairs of QuantizeLinear and DequantizeLinear are no nodes here: they are the scale and the zero point of a tensor.
+Pairs of QuantizeLinear and DequantizeLinear are not nodes here: they are the scale and the zero point of a tensor.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _ROUNDS = 8
 def simplify(model: ModelProto, feeds: Sequence[Feeds] = ()) -> tuple[ModelProto, tuple[PassEffect, ...]]:
     """Returns an equal model with fewer nodes, constants folded, dead and idle nodes gone, and what each pass did.
 
-    It is executed beside the given one on `feeds`, or on random numbers where there are none.
+    It is compared with the given one on `feeds`, or on random numbers where there are none.
     """
     compare = executed(feeds or [random_feeds(model, seed=0)])
 

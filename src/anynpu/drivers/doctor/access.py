@@ -31,7 +31,7 @@ def permission(machine: Machine) -> Result:
     if able:
         return ok(shown)
     if machine.user.uid < 0:
-        return unknown(f"{shown}; which user this is, is not told", f"test -r {paths[0]} -a -w {paths[0]} && echo yes")
+        return unknown(f"{shown}; the user is not known", f"test -r {paths[0]} -a -w {paths[0]} && echo yes")
     name = machine.user_name() or f"uid {machine.user.uid}"
     return failed(f"{shown}: {name} may not use it", _grant(machine, paths[0]))
 

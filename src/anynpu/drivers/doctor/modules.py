@@ -36,7 +36,7 @@ def module(machine: Machine) -> Result:
     """The driver's module is installed for the running kernel."""
     name = machine.module_name
     if not machine.release:
-        return unknown("which kernel runs is not told", "uname -r")
+        return unknown("the running kernel is not known", "uname -r")
     if machine.built_in:
         return ok(f"{name} is built into Linux {machine.release}")
     if machine.listed_module:

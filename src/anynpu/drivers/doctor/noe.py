@@ -69,11 +69,11 @@ def libnoe(machine: Machine) -> Result:
     if machine.root.read_bytes(path, 64).startswith(LFS_POINTER):
         return failed(f"{path} is a git-lfs pointer, not a library", "git lfs pull    # in the clone with the packages")
     version = _version(machine.root, path)
-    return ok(f"{path}{', version ' + version if version else ', version not told'}")
+    return ok(f"{path}{', version ' + version if version else ', version unknown'}")
 
 
 def _version(root: Root, path: str) -> str:
-    """Returns the version that the name of the library's file or of one beside it tells."""
+    """Returns the version in the name of the library's file or of one next to it."""
     real = root.inside(path)
     names = (real.rpartition("/")[2], *root.names(path.rpartition("/")[0]))
     told = (re.fullmatch(rf"{re.escape(LIBRARY)}\.(\d+\.\d+\.\d+)", name) for name in names)

@@ -11,7 +11,7 @@ from anynpu.drivers.doctor.machine import Machine
 from anynpu.errors import AnyNpuError, IntegrityError, ToolMissing
 
 Status = Literal["ok", "failed", "unknown", "missing", "skipped"]
-"""`missing`: something optional is not installed, which is no problem. `skipped`: an earlier problem comes first."""
+"""`missing`: something optional is not installed, which is not a problem. `skipped`: an earlier problem comes first."""
 
 
 @dataclass(frozen=True)

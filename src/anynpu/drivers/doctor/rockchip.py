@@ -61,7 +61,7 @@ def runtime(machine: Machine) -> Result:
         name = f"rknpu2/runtime/Linux/librknn_api/aarch64/{LIBRARY}"
         return failed(f"no {LIBRARY} where the linker looks", f"sudo cp {name} /usr/lib/    # from {SOURCE}")
     told = re.search(rb"librknnrt version: ([\w.]+)", machine.root.read_bytes(path))
-    return ok(f"{path}, version {told[1].decode()}" if told else f"{path}, version not told")
+    return ok(f"{path}, version {told[1].decode()}" if told else f"{path}, version unknown")
 
 
 def python_package(machine: Machine) -> Result:

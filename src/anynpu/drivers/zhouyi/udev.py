@@ -43,7 +43,12 @@ def groups(root: Root) -> dict[str, tuple[str, ...]]:
 
 def steps(root: Root, group: str, user: str = "") -> list[Step]:
     """Returns what narrows /dev/aipu to a group, which is made where it is missing, and puts the user in it."""
-    _check_names(root, group, user)
+    for flag, name in (("--group", group), ("--user", user)):
+        if name and not NAME.fullmatch(name):
+            raise ConfigError(f"{flag} {name}: not a name that Linux accepts")
+    users = {line.partition(":")[0] for line in root.read("/etc/passwd").splitlines()}
+    if user and user not in users:
+        raise ConfigError(f"--user {user}: this machine knows no such user")
     admin, known = root.is_host, groups(root)
     prefix = () if admin else ("--prefix", str(root.folder))
     made, joined = _noted(root)
@@ -59,15 +64,6 @@ def steps(root: Root, group: str, user: str = "") -> list[Step]:
     why = f"/dev/aipu for root and the group {group} alone"
     found.append(Step(why, write=root.real(RULE), content=rule(group, made, joined), needs_root=admin))
     return found + reload(root)
-
-
-def _check_names(root: Root, group: str, user: str) -> None:
-    for flag, name in (("--group", group), ("--user", user)):
-        if name and not NAME.fullmatch(name):
-            raise ConfigError(f"{flag} {name}: not a name that Linux accepts")
-    users = {line.partition(":")[0] for line in root.read("/etc/passwd").splitlines()}
-    if user and user not in users:
-        raise ConfigError(f"--user {user}: this machine knows no such user")
 
 
 def reload(root: Root) -> list[Step]:
