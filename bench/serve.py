@@ -458,6 +458,8 @@ def plain_server() -> None:
     data = {"object": "list", "data": [{"object": "embedding", "index": 0, "embedding": vector}], "model": "m"}
 
     class Plain(asyncio.Protocol):
+        body = b"{}"
+
         def connection_made(self, transport: asyncio.Transport) -> None:
             self.transport, self.parser = transport, httptools.HttpRequestParser(self)
 
