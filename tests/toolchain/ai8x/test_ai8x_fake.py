@@ -140,6 +140,13 @@ def test_fewer_bits_are_stored_and_computed_alike(tool, build, net):
         assert max(np.abs(stored[name].astype(int)).max() for name in stored.files if "weight" in name) <= 8
 
 
+def test_two_bits_leave_no_layer_without_weights(tool, build):
+    """By the expected error alone, most layers of this net would be zeros."""
+    tool()
+    with np.load(build(residual, bit_width=2).path / "weights.npz") as stored:
+        assert all(stored[name].any() for name in stored.files if "weight" in name)
+
+
 def test_every_layer_may_have_bits_of_its_own(tool, build, net):
     """The tool's simulation reads the bits of each layer from the checkpoint; the twin must give the same answer."""
     tool()

@@ -244,17 +244,16 @@ class _Search:
         self.name, self.bits = block.name, bits
         self.mean, self.square = _per_input(block, flow.mean), _per_input(block, flow.square)
         self.edge = max(1, 2 ** (self.bits - 1) - 1)
+        self.largest = float(np.abs(self.weight).max()) or 1.0
         self.least, self.most = self._limits()
 
     def _limits(self) -> tuple[float, float]:
         """Returns the least and the largest scale of the weights that the way of clipping allows."""
-        size = np.abs(self.weight)
-        largest = float(size.max()) or 1.0
+        size, largest = np.abs(self.weight), self.largest
         rows = size.reshape(len(size), -1).max(axis=1)
-        # Where bits differ by layer, few of them are worth more clipping.
-        share = (
-            min(self.options.q_scale, COARSE) if self.options.weight_bits and self.bits < 8 else self.options.q_scale
-        )
+        # Two bits, or fewer than eight where they differ by layer, are worth more clipping.
+        coarse = self.bits < 8 if self.options.weight_bits else self.bits == 2
+        share = min(self.options.q_scale, COARSE) if coarse else self.options.q_scale
         cuts = {
             "best": largest * share,
             "max": largest,
@@ -272,11 +271,11 @@ class _Search:
             for shift in SHIFTS:
                 step = scale * 2.0**shift / (128 * self.given)
                 if self.least * 0.9999 <= step <= self.most:
-                    tried.append((self._error(step) + scale**2 / 12, scale, shift, step))
+                    tried.append((self._erased(step), self._error(step) + scale**2 / 12, scale, shift, step))
         if not tried:
             words = "No shift from -15 to 15 brings the weights and the output into eight bits."
             raise Unsupported("the layer's scales are out of reach", [Finding("output_shift", words, self.name)])
-        error, scale, shift, step = min(tried)
+        _, error, scale, shift, step = min(tried)
         weight, bias = self._integers(step)
         return Quantised(weight, bias, shift, scale, error=error)
 
@@ -286,12 +285,16 @@ class _Search:
         if bare:
             self.bias = np.zeros_like(wanted)
         steps = [self.least * 2 ** (k / STEPS) for k in range(6 * STEPS)]
-        step = min(steps, key=self._error)
+        step = min(steps, key=lambda step: (self._erased(step), self._error(step)))
         weight, bias = self._integers(step)
         if not bare:
             return Quantised(weight, bias, 0, step * self.given, error=self._error(step))
         lost = ((self.weight - weight * step) * self.mean).reshape(len(weight), -1).sum(axis=1)
         return Quantised(weight, np.zeros_like(bias), 0, step * self.given, wanted + lost, self._error(step))
+
+    def _erased(self, step: float) -> bool:
+        """Tells whether a step leaves no weight: by its error it may be best, but nothing gets through such a layer."""
+        return 2 * self.largest <= step
 
     def _integers(self, step: float) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         low = -(2 ** (self.bits - 1))
