@@ -28,37 +28,55 @@ def require_torch() -> Any:
 
 
 @functools.cache
-def _straight() -> Any:
-    """Returns a rounding whose gradient is that of doing nothing."""
+def _grid() -> Any:
+    """Returns the rounding to a grid as one operation: several would go through memory again and again."""
     import torch
 
-    class Straight(torch.autograd.Function):
-        generate_vmap_rule = True
-
+    class Grid(torch.autograd.Function):
         @staticmethod
-        def forward(values: Tensor, fractions: Fractions) -> Tensor:
+        def forward(values: Tensor, scale: Tensor, low: float, high: float, fractions: Fractions) -> Tensor:
+            stored = values / scale
             # Sums and means of integers that are whole or a half may come out a little less.
             if fractions == "up":
-                return torch.floor(values + (0.5 + 1 / 4096))
-            return torch.trunc(values + torch.sign(values) / 1024) if fractions == "cut" else torch.round(values)
+                stored.add_(0.5 + 1 / 4096).floor_()
+            elif fractions == "cut":
+                stored.add_(torch.sign(stored), alpha=1 / 1024).trunc_()
+            else:
+                stored.round_()
+            return stored.clamp_(low, high).mul_(scale)
 
         @staticmethod
-        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            return
+        def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
+            values, scale, ctx.low, ctx.high, _ = inputs
+            ctx.save_for_backward(values, scale, output)
 
         @staticmethod
-        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-            return gradient, None
+        def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+            values, scale, output = ctx.saved_tensors
+            if scale.ndim:
+                ratio = values / scale
+                straight = gradient * ((ratio >= ctx.low) & (ratio <= ctx.high))
+                moved = ((gradient * output - straight * values) / scale).sum_to_size(scale.shape)
+                return straight, moved, None, None, None
+            # Its bounds are outside; a grid's are inside.
+            low, high = (float(scale) * (end + side / 1024) for end, side in ((ctx.low, -1), (ctx.high, 1)))
+            straight = torch.ops.aten.hardtanh_backward(gradient, values, low, high)
+            pairs = (gradient, output), (straight, values)
+            whole, inner = (torch.dot(a.reshape(-1), b.reshape(-1)) for a, b in pairs)
+            return straight, (whole - inner) / scale, None, None, None
 
-    return Straight
+        @staticmethod
+        def vmap(info: Any, dims: tuple[int, ...], values: Tensor, *rest: Any) -> tuple[Tensor, int]:
+            return Grid.apply(values.movedim(dims[0], 0), *rest), 0  # type: ignore[no-untyped-call]
+
+    return Grid
 
 
 def rounded(values: Tensor, scale: Tensor, low: float, high: float, fractions: Fractions = "even") -> Tensor:
-    """Returns values on the grid of a scale; the gradient of what is clipped goes to the scale alone."""
-    import torch
-
-    stored: Tensor = _straight().apply(torch.clamp(values / scale, low, high), fractions)
-    return stored * scale
+    """Returns values on the grid of a scale: the gradient passes straight through, that of what is clipped goes to the
+    scale alone."""
+    grid: Tensor = _grid().apply(values, scale, low, high, fractions)
+    return grid
 
 
 def _rounder(

@@ -24,7 +24,7 @@ from anynpu.training import fit as fitting
 from anynpu.training.fit import Fit, Lesson, Settings, answers_of, check_samples
 from anynpu.training.record import Epoch, read_integers, read_record
 from anynpu.training.scheme import INTEGERS, RECORD, Rounding, Scheme, WeightRounding, integers, reals
-from anynpu.training.student import Student, require_torch
+from anynpu.training.student import Student, require_torch, rounded
 from anynpu.training.train import _classes
 
 torch = pytest.importorskip("torch")
@@ -408,6 +408,24 @@ def test_the_student_rounds_as_the_scheme_says():
     second = np.maximum(np.einsum("nchwij,cij->nchw", windows, stored["w2"][:, 0]) + stored["b2"][:, None, None], 0)
     expected = second.reshape(3, -1) @ stored["w3"].T + stored["b3"]
     np.testing.assert_allclose(given.numpy().reshape(3, -1), expected, atol=2e-2)
+
+
+def test_gradients_pass_the_grid_as_in_torchs_own_quantiser():
+    """What is clipped moves the scale, the rest passes; one sample after another or all at once."""
+    draw = torch.Generator().manual_seed(4)
+    wanted, given, weight = (torch.randn(6, 1, 5, generator=draw) for _ in range(3))
+    given.copy_(wanted)
+    scales = [torch.tensor([0.03], requires_grad=True), torch.tensor(0.03, requires_grad=True)]
+    for each in (wanted, given):
+        each.requires_grad_()
+    learnt = torch._fake_quantize_learnable_per_tensor_affine(wanted, scales[0], torch.zeros(1), -50, 40, 1.0)
+    grid = torch.func.vmap(lambda row: rounded(row, scales[1], -50, 40))(given)
+    torch.testing.assert_close(grid, learnt)
+    for outputs in (learnt, grid):
+        (outputs * weight).sum().backward()
+    torch.testing.assert_close(given.grad, wanted.grad)
+    torch.testing.assert_close(scales[1].grad.reshape(1), scales[0].grad)
+    assert 0 < int((given.grad == 0).sum()) < given.numel(), "some are clipped, some are not"
 
 
 def test_without_torch_the_error_says_what_to_install(monkeypatch):
