@@ -13,7 +13,7 @@ if shutil.which("gcc") is None:
     pytest.skip("install the package gcc", allow_module_level=True)
 
 from host import compare
-from random_graphs import draw
+from random_graphs import draw, draw_logic
 
 from anynpu.firmware.generator.operators import EMITTERS
 
@@ -35,8 +35,14 @@ def test_every_tensor_of_random_graphs_is_the_same(first, tmp_path):
     assert wrong == {}
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_whole_numbers_and_truth_values_are_the_same(seed, tmp_path):
+    model, _ = draw_logic(seed, tmp_path / "graph.tflite")
+    assert compare(model, tmp_path, count=6, traced=6, flags=("-O1",)) == []
+
+
 def test_the_graphs_draw_every_operator(tmp_path):
-    seen = set()
+    seen = {kind for seed in range(40) for kind in draw_logic(seed, tmp_path / "graph.tflite")[1]}
     for seed in range(2000):
         seen |= set(draw(seed, tmp_path / "graph.tflite")[1])
         if set(EMITTERS) <= seen:

@@ -585,6 +585,29 @@ class Drawer:
         self.operator("GATHER", [entries, place], [out.number], "GatherOptions", axis=0)
         return out
 
+    def logic(self, x: Ref) -> None:
+        """Compares whole numbers, computes with them and chooses by the truth."""
+        shape, small = x.shape, [1 if self.chance(0.3) else size for size in x.shape]
+
+        def emit(kind: str, inputs: Any, dtype: str, options: str = "") -> int:
+            out = self.tensor(shape, dtype)
+            self.operator(kind, inputs, [out], options)
+            return out
+
+        kinds = ("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL")
+        numbers = self.ints(self.rng.choice([-(2**31), -3, -1, 0, 1, 2, 2**31 - 1], small))
+        sides = [emit(self.pick(kinds), [x.number, numbers], "bool") for _ in range(2)]
+        both = emit(self.pick(("LOGICAL_AND", "LOGICAL_OR")), sides, "bool")
+        neither = emit("LOGICAL_NOT", [both], "bool")
+        count = emit("CAST", [neither], "int32", "CastOptions")
+        real = emit("CAST", [self.pick((both, x.number))], "float32", "CastOptions")
+        whole = emit("ADD", [x.number, count], "int32", "AddOptions")
+        whole = emit(self.pick(("MAXIMUM", "MINIMUM")), [whole, numbers], "int32")
+        whole = emit("SUB", [numbers, whole], "int32", "SubOptions")
+        emit("CAST", [emit("MUL", [whole, numbers], "int32", "MulOptions")], "bool", "CastOptions")
+        other = self.tensor(small, "float32", data=self.rng.normal(size=small))
+        emit("SELECT_V2", [neither, *self.pick(((real, other), (other, real)))], "float32")
+
 
 ANY8 = (
     *("add", "add", "sub", "mul", "maximum", "minimum", "squared", "prelu", "logistic", "tanh", "relu", "relu6"),
@@ -679,4 +702,14 @@ def draw(seed: int, path: Path) -> tuple[Path, list[str]]:
         x = apply(d, d.pick([n for n in names if usable(n, x, step == 0)]), x)
         if x is None or math.prod(x.shape) > 20000:
             break
+    return d.write(path), d.kinds
+
+
+def draw_logic(seed: int, path: Path) -> tuple[Path, list[str]]:
+    """Writes a graph of whole numbers and truth values; Ethos-U has other results where they overflow."""
+    d = Drawer(np.random.default_rng(seed))
+    shape = d.shape()
+    x = Ref(d.tensor(shape, "int32"), shape, "int32", 1.0, 0)
+    d.inputs.append(x.number)
+    d.logic(x)
     return d.write(path), d.kinds

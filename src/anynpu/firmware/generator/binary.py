@@ -8,6 +8,7 @@ from anynpu.firmware.generator.boxes import broadcast_strides, filled, merged
 from anynpu.firmware.generator.fixedpoint import RANGES, activation_range, quantize_multiplier
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, zero_of
 from anynpu.firmware.generator.layer import Call, Layer, Tensor, Value, require
+from anynpu.firmware.generator.logic import whole
 from anynpu.firmware.generator.types import C_TYPES, SUFFIX
 
 Factor = tuple[int, int]
@@ -110,16 +111,18 @@ def _pair_params(graph: Graph, node: Node, bits: int, factors: tuple[Factor, Fac
 
 def add(graph: Graph, node: Node) -> Layer:
     """ADD."""
-    return _sum(graph, node)
+    return whole(graph, node) if graph.output(node).dtype == "int32" else _sum(graph, node)
 
 
 def sub(graph: Graph, node: Node) -> Layer:
     """SUB."""
-    return _sum(graph, node)
+    return whole(graph, node) if graph.output(node).dtype == "int32" else _sum(graph, node)
 
 
 def mul(graph: Graph, node: Node) -> Layer:
     """MUL."""
+    if graph.output(node).dtype == "int32":
+        return whole(graph, node)
     _require_type(graph, node, ("int8", "int16"))
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     m, s = quantize_multiplier(scale_of(a) * scale_of(b) / scale_of(out))
@@ -138,11 +141,15 @@ def mul(graph: Graph, node: Node) -> Layer:
 
 def maximum(graph: Graph, node: Node) -> Layer:
     """MAXIMUM."""
+    if graph.output(node).dtype == "int32":
+        return whole(graph, node)
     return _binary(graph, node, "maximum", {}, ("int8", "int16"))
 
 
 def minimum(graph: Graph, node: Node) -> Layer:
     """MINIMUM."""
+    if graph.output(node).dtype == "int32":
+        return whole(graph, node)
     return _binary(graph, node, "minimum", {}, ("int8", "int16"))
 
 

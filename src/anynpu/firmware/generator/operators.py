@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from anynpu.firmware.generator import binary, convolution, matmul, movement, pooling, reduction, resize, softmax, tables
+from anynpu.firmware.generator import (
+    binary,
+    convolution,
+    logic,
+    matmul,
+    movement,
+    pooling,
+    reduction,
+    resize,
+    softmax,
+    tables,
+)
 from anynpu.firmware.generator.layer import Emitter
 
 EMITTERS: dict[str, Emitter] = {
@@ -13,16 +24,25 @@ EMITTERS: dict[str, Emitter] = {
     "AVERAGE_POOL_2D": pooling.average_pool_2d,
     "BATCH_MATMUL": matmul.batch_matmul,
     "BROADCAST_TO": movement.broadcast_to,
+    "CAST": logic.cast,
     "CONCATENATION": movement.concatenation,
     "CONV_2D": convolution.conv_2d,
     "DEPTHWISE_CONV_2D": convolution.depthwise_conv_2d,
     "DEPTH_TO_SPACE": movement.depth_to_space,
     "DEQUANTIZE": tables.dequantize,
+    "EQUAL": logic.compare,
     "EXPAND_DIMS": movement.alias,
     "FULLY_CONNECTED": convolution.fully_connected,
     "GATHER": movement.gather,
+    "GREATER": logic.compare,
+    "GREATER_EQUAL": logic.compare,
     "HARD_SWISH": tables.hard_swish,
     "LEAKY_RELU": tables.leaky_relu,
+    "LESS": logic.compare,
+    "LESS_EQUAL": logic.compare,
+    "LOGICAL_AND": logic.logical,
+    "LOGICAL_NOT": logic.logical_not,
+    "LOGICAL_OR": logic.logical,
     "LOGISTIC": tables.logistic,
     "MAXIMUM": binary.maximum,
     "MAX_POOL_2D": pooling.max_pool_2d,
@@ -30,6 +50,7 @@ EMITTERS: dict[str, Emitter] = {
     "MINIMUM": binary.minimum,
     "MIRROR_PAD": movement.mirror_pad,
     "MUL": binary.mul,
+    "NOT_EQUAL": logic.compare,
     "PACK": movement.pack,
     "PAD": movement.pad,
     "PADV2": movement.pad,
@@ -43,6 +64,7 @@ EMITTERS: dict[str, Emitter] = {
     "RESIZE_BILINEAR": resize.resize_bilinear,
     "RESIZE_NEAREST_NEIGHBOR": resize.resize_nearest_neighbor,
     "RSQRT": tables.rsqrt,
+    "SELECT_V2": logic.select,
     "SLICE": movement.slice_,
     "SOFTMAX": softmax.softmax,
     "SPACE_TO_DEPTH": movement.space_to_depth,
