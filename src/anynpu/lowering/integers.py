@@ -70,6 +70,7 @@ _BOTH = frozenset(
         "CONCATENATION",
         "MAXIMUM",
         "MINIMUM",
+        "SELECT_V2",
     )
 )
 BYTE_KINDS = (

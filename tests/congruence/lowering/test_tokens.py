@@ -6,11 +6,13 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from lowered_nets import by_onnx, decibels, interpreter
+from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net
 from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 from test_float import f
 
 from anynpu.lowering.emit import quantising
+from anynpu.lowering.followers import followers
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
@@ -119,3 +121,54 @@ def test_types_of_tokens_that_are_stored_are_no_lookup():
     made.invoke()
     found = made.get_tensor(made.get_output_details()[0]["index"])
     assert decibels(by_onnx(model, data)[0], found) > 90
+
+
+def test_choices_between_whole_numbers_and_between_truths_run_on_micro():
+    nodes = [
+        helper.make_node("Equal", ["x", "c"], ["t"]),
+        helper.make_node("Where", ["t", "d", "x"], ["w"]),
+        helper.make_node("Greater", ["x", "w"], ["u"]),
+        helper.make_node("Where", ["u", "t", "b"], ["v"]),
+        helper.make_node("Cast", ["v"], ["n"], to=TensorProto.INT64),
+        helper.make_node("Add", ["w", "n"], ["y"]),
+    ]
+    constants = {"c": np.asarray([[2], [1]]), "d": np.asarray([-9, 8, 7]), "b": np.asarray([True, False, True])}
+    model = net(nodes, {"x": (1, 2, 3)}, constants)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.INT64
+    del model.graph.value_info[:]  # they were inferred of real numbers
+    model = onnx.shape_inference.infer_shapes(model)
+    data = {"x": np.random.default_rng(0).integers(0, 4, (8, 2, 3))}
+    reference = ReferenceEvaluator(model)  # ONNX Runtime does not choose between truths
+    truth = np.stack([reference.run(None, {"x": row[None]})[0] for row in data["x"]])
+    content = to_bytes(lower(model))
+    np.testing.assert_array_equal(by_tflm(content, data), truth)
+    np.testing.assert_array_equal(by_litert(content, data), truth)
+
+
+def test_masks_made_of_truths_are_integers(tmp_path):
+    nodes = [
+        helper.make_node("Less", ["x", "pad"], ["t"]),
+        helper.make_node("Gather", ["table", "x"], ["a"]),
+        helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["a", "b"], ["c"]),
+        helper.make_node("Where", ["t", "zero", "low"], ["m"]),
+        helper.make_node("Add", ["c", "m"], ["d"]),
+        helper.make_node("Softmax", ["d"], ["p"], axis=-1),
+        helper.make_node("Cast", ["t"], ["r"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["p", "r"], ["y"]),
+    ]
+    constants = {"pad": np.asarray(40), "table": 0.3 * f(50, 16), "zero": np.float32(0), "low": np.float32(-np.inf)}
+    model = net(nodes, {"x": (1, 8)}, constants)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    data = {"x": np.random.default_rng(5).integers(0, 50, (8, 8))}
+    data["x"][:, 0] = 1  # one word that counts
+    floating, result = tmp_path / "f.tflite", tmp_path / "i.tflite"
+    floating.write_bytes(to_bytes(lower(model)))
+    narrow = {name: array.astype(np.int32) for name, array in data.items()}
+    passes = (quantising(), None, followers)
+    figures = quantize_file(floating, Dataset(narrow, None, "test"), QuantPlan(), result, *passes)
+    assert not figures["float_operators"]
+    truth = by_onnx(model, data)
+    for found in (by_litert(result.read_bytes(), narrow), by_tflm(result.read_bytes(), narrow)):
+        assert decibels(truth, found) > 30

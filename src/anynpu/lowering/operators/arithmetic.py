@@ -243,7 +243,7 @@ def identity(at: Lowering, node: Node) -> None:
 
 @operator("Cast", "CastLike")
 def cast(at: Lowering, node: Node) -> None:
-    """CAST between number types; between kinds of floating point, and of integers, nothing."""
+    """CAST between number types; SELECT_V2 of truth as a real number; between kinds of one number type, nothing."""
     name = node.input(0)
     array = at.constant(name)
     if array is not None:
@@ -258,6 +258,10 @@ def cast(at: Lowering, node: Node) -> None:
         at.views[node.output] = at.views[name]
         return
     shape = at.tensors[tensor].shape
+    if have == "bool" and wanted == "float32":  # which has an integer form, one or zero
+        choice = (tensor, at.value("one", 1.0), at.value("zero", 0.0))
+        at.give(node.output, at.emit("SELECT_V2", choice, shape, stem=node.output, dtype=wanted), axes)
+        return
     at.give(node.output, at.emit("CAST", (tensor,), shape, Cast(have, wanted), node.output, dtype=wanted), axes)
 
 

@@ -59,7 +59,7 @@ def guard(at: Lowering, node: Node) -> None:
 
 @operator("Where")
 def where(at: Lowering, node: Node) -> None:
-    """SELECT_V2; where the condition is constant, MUL by a mask and ADD of what is not chosen, which every NPU has."""
+    """SELECT_V2; MUL and ADD where the condition is constant or numbers are whole; LOGICAL_AND and _OR of truths."""
     condition = at.constant(node.input(0))
     if condition is None:
         _select(at, node)
@@ -79,9 +79,23 @@ def where(at: Lowering, node: Node) -> None:
 def _select(at: Lowering, node: Node) -> None:
     shape = at.shape(node.output)
     axes = plain(len(shape))
-    tensors = [at.operand(name, axes) for name in node.inputs]
-    dtype = at.tensors[tensors[1]].dtype
-    at.give(node.output, at.emit("SELECT_V2", tensors, shape, stem=node.output, dtype=dtype))
+    condition, chosen, other = (at.operand(name, axes) for name in node.inputs)
+    dtype = at.tensors[chosen].dtype
+    if dtype not in ("bool", "int32"):
+        at.give(node.output, at.emit("SELECT_V2", (condition, chosen, other), shape, stem=node.output, dtype=dtype))
+        return
+    # TFLite-Micro chooses between real numbers alone: what is not chosen is made zero, and the rest added.
+    size = at.tensors[condition].shape
+    sides = [condition, at.emit("LOGICAL_NOT", (condition,), size, stem=f"{node.output}/not", dtype="bool")]
+    kinds = ("LOGICAL_AND", "LOGICAL_OR") if dtype == "bool" else ("MUL", "ADD")
+    if dtype == "int32":
+        sides = [at.emit("CAST", (side,), size, Cast("bool", "int32"), side, dtype="int32") for side in sides]
+    options = (None, None) if dtype == "bool" else (Mul(), Add())
+    parts = []
+    for side, value in zip(sides, (chosen, other), strict=True):
+        whole = np.broadcast_shapes(size, at.tensors[value].shape)
+        parts.append(at.emit(kinds[0], (side, value), whole, options[0], f"{node.output}/part", dtype=dtype))
+    at.give(node.output, at.emit(kinds[1], parts, shape, options[1], node.output, dtype=dtype))
 
 
 def _only(at: Lowering, node: Node, name: str) -> None:
