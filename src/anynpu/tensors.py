@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from anynpu.errors import ConfigError
 
 Array = NDArray[Any]
+ENDLESS = 1e31
+"""From here on a number stands for an infinity: exporters write the lowest number of its type into masks."""
 
 DTYPES = (
     "float32",

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
-from onnx import ModelProto, ValueInfoProto
+from onnx import ModelProto, ValueInfoProto, numpy_helper
 
 from anynpu import tool
 from anynpu.artifact import PassEffect
@@ -37,6 +38,17 @@ def simplify(model: ModelProto, feeds: Sequence[Feeds] = ()) -> tuple[ModelProto
     It is compared with the given one on `feeds`, or on random numbers where there are none.
     """
     compare = executed(feeds or [random_feeds(model, seed=0)])
+    simpler, effects = _with_fewer_nodes(model, compare)
+    if any(map(_is_endless, simpler.graph.initializer)):
+        simpler, finite = passes.run([FINITE], simpler, compare)
+        effects += finite
+    return simpler, effects
+
+
+def _with_fewer_nodes(
+    model: ModelProto, compare: passes.Compare[ModelProto]
+) -> tuple[ModelProto, tuple[PassEffect, ...]]:
+    """Returns what onnxsim makes of the model, or our own passes where it fails."""
 
     def same_border(simpler: ModelProto) -> str:
         return "" if _same_border(model, simpler) else "it changes the inputs or outputs"
@@ -131,6 +143,24 @@ def _tidied(model: ModelProto) -> tuple[ModelProto, int]:
         raise IntegrityError(f"the model cannot be simplified: {error}", "Export the model again.") from error
 
 
+def _is_endless(tensor: onnx.TensorProto) -> bool:
+    kinds = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+    return tensor.data_type in kinds and bool(np.isinf(numpy_helper.to_array(tensor)).any())
+
+
+def _without_infinities(model: ModelProto) -> tuple[ModelProto, int]:
+    result, changed = copied(model), 0
+    for tensor in result.graph.initializer:
+        if _is_endless(tensor):
+            finite = np.nan_to_num(numpy_helper.to_array(tensor), nan=np.nan)
+            tensor.CopyFrom(numpy_helper.from_array(finite, tensor.name))
+            changed += 1
+    return result, changed
+
+
+FINITE = Pass(
+    "finite-masks", "infinite constants, which have no range, become the largest numbers", _without_infinities
+)
 OWN_PASSES = (
     Pass("dropout", "Dropout becomes Identity, which it is outside training", _without_dropout),
     Pass("fold", "what depends on constants and known shapes alone is computed", _folded),

@@ -24,7 +24,7 @@ from anynpu.graph.shapes import inputs_of
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
 from anynpu.lowering.options import Options, Reshape
 from anynpu.lowering.table import RULES, Node, Refused
-from anynpu.tensors import Array
+from anynpu.tensors import ENDLESS, Array
 
 Axes = tuple[int, ...]
 CHANNELS_LAST = {3: (0, 2, 1), 4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}
@@ -204,14 +204,12 @@ class Lowering:
 
 MASKED = 1e4
 """What stands for an infinity in a constant: a mask that a softmax cannot tell from it, and integers can hold."""
-_ENDLESS = 1e31
-"""From here on a number is a mask too: exporters write the lowest number of its type for minus infinity."""
 
 
 def unmasked(array: Array) -> Array:
     """Returns real numbers with a finite mask for infinities and what stands for them."""
     with np.errstate(invalid="ignore"):
-        endless = np.abs(array) >= _ENDLESS
+        endless = np.abs(array) >= ENDLESS
     return np.where(endless, np.sign(array) * MASKED, array).astype(array.dtype) if endless.any() else array
 
 

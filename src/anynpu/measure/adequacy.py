@@ -13,7 +13,7 @@ from anynpu.measure.decibels import ratio_db
 from anynpu.measure.samples import SampleSet
 from anynpu.measure.significance import student_quantile
 from anynpu.records.calibration import Adequacy, Calibration, OutsideSample
-from anynpu.tensors import Array
+from anynpu.tensors import ENDLESS, Array
 
 Floats = NDArray[np.float64]
 OUTSIDE = 0.25
@@ -62,7 +62,8 @@ def outside(
     for index, sample in enumerate(held):
         excess: dict[str, float] = {}
         for name, values in session.tensors(sample, limits).items():
-            if values.dtype.kind != "f" or not values.size:
+            values = values[np.abs(values) < ENDLESS] if values.dtype.kind == "f" else values[:0]
+            if not values.size:
                 continue
             low, high = min(limits[name][0], 0.0), max(limits[name][1], 0.0)
             beyond = max(low - float(values.min()), float(values.max()) - high)

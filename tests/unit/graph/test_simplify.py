@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 from graph_nets import parse, run, weights
+from onnx import numpy_helper
 
 from anynpu.graph import simplify as module
 from anynpu.graph.simplify import simplify, tool_versions
@@ -50,6 +51,23 @@ def test_fewer_nodes_same_results(way):
     assert "unused" not in [tensor.name for tensor in simpler.graph.initializer]
     x = weights(1, 3, 8, 8, seed=5)
     assert np.allclose(run(model, x)[0], run(simpler, x)[0], rtol=1e-5, atol=1e-6)
+
+
+MASKED = """g (float[1,3,4] x) => (float[1,3,4] y) {
+    a = Add(x, mask)
+    y = Softmax<axis=-1>(a)
+}"""
+
+
+def test_infinite_masks_become_finite_where_that_changes_nothing(way):
+    mask = np.where(np.tri(3, 4), 0, -np.inf).astype(np.float32)
+    model, x = parse(MASKED, mask=mask), weights(1, 3, 4, seed=5)
+    simpler, effects = simplify(model)
+    assert effects[-1].name == "finite-masks" and effects[-1].changed == 1
+    assert all(np.isfinite(numpy_helper.to_array(tensor)).all() for tensor in simpler.graph.initializer)
+    np.testing.assert_array_equal(run(model, x)[0], run(simpler, x)[0])
+    shown = parse(MASKED.replace("Softmax<axis=-1>", "Relu").replace("Add", "Max"), mask=-mask)
+    assert simplify(shown)[1][-1].dropped  # its infinities are results
 
 
 def test_border_is_kept(way):
