@@ -55,6 +55,8 @@ def _tensor(tensor: Any, buffers: Sequence[Any]) -> Tensor:
         data = unpacked_halves(np.asarray(content, np.uint8), math.prod(shape)).reshape(shape)
     elif content is not None and len(content):
         data = np.frombuffer(np.asarray(content, np.uint8).tobytes(), np.dtype(dtype)).reshape(shape)
+    elif math.prod(shape) == 0:  # the shape of a tensor without axes
+        data = np.zeros(shape, np.dtype(dtype))
     return Tensor(text(tensor.name), shape, dtype, data, _quantization(tensor.quantization))
 
 

@@ -173,7 +173,7 @@ def runner(
             if reuse and name in kept:
                 np.copyto(kept[name], interpreter.tensor(index)())
             else:
-                kept[name] = interpreter.get_tensor(index)
+                kept[name] = np.asarray(interpreter.get_tensor(index))  # a tensor without axes comes as a number
             answers[name] = kept[name]
         return answers
 

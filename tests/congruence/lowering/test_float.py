@@ -131,7 +131,7 @@ ONE_NODE = {
     ),
     "a factor of one number": net([helper.make_node("MatMul", ["x", "w"], ["a"]),
                                    helper.make_node("Reshape", ["a", "s"], ["b"]),
-                                   helper.make_node("Mul", ["b", "c"], ["d"]), helper.make_node("Exp", ["d"], ["y"])],
+                                   helper.make_node("Mul", ["b", "c"], ["d"]), helper.make_node("Tanh", ["d"], ["y"])],
                                   {"x": ROWS}, {"w": f(12, 1), "s": i(), "c": np.float32(-0.1)}),
     "gather of places": one("GatherND", TOKENS, {"n": np.asarray([[0, 3], [0, 1]])}),
     "scatter": one("ScatterND", TOKENS, {"n": np.asarray([[0, 3], [0, 1]]), "u": f(2, 12)}),
