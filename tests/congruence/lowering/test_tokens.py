@@ -9,7 +9,7 @@ import pytest
 from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from test_float import f
+from test_float import f, own
 
 from anynpu.lowering.emit import quantising
 from anynpu.lowering.followers import followers
@@ -158,7 +158,7 @@ def test_masks_made_of_truths_are_integers(tmp_path):
         helper.make_node("Cast", ["t"], ["r"], to=TensorProto.FLOAT),
         helper.make_node("Mul", ["p", "r"], ["y"]),
     ]
-    constants = {"pad": np.asarray(40), "table": 0.3 * f(50, 16), "zero": np.float32(0), "low": np.float32(-np.inf)}
+    constants = {"pad": np.asarray(40), "table": 0.3 * own(50, 16), "zero": np.float32(0), "low": np.float32(-np.inf)}
     model = net(nodes, {"x": (1, 8)}, constants)
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
     data = {"x": np.random.default_rng(5).integers(0, 50, (8, 8))}
