@@ -257,7 +257,8 @@ TIMM = """resnet18 resnet10t mobilenetv2_050 mobilenetv3_small_050 mobilenetv4_c
     spnasnet_100 mobilenet_edgetpu_100 mixnet_s gernet_s resnest14d skresnet18 seresnet18 ese_vovnet19b_dw selecsls42
     hgnetv2_b0 cspdarknet53 botnet26t_256@128 test_vit@64 test_vit3@64 test_convnext@64 test_convnext3@64
     test_efficientnet@64 test_efficientnet_gn@64 test_efficientnet_evos@64 test_nfnet@64 test_resnet@64
-    test_byobnet@64"""
+    test_byobnet@64 ghostnetv3_050 repghostnet_050 efficientformer_l1@224 efficientformerv2_s0@224 levit_conv_128s@224
+    poolformerv2_s12 regnetz_005 tf_efficientnetv2_b0 res2net50_14w_8s"""
 TORCHVISION = """resnet18 mobilenet_v2 mobilenet_v3_small shufflenet_v2_x0_5 squeezenet1_1 mnasnet0_5 efficientnet_b0
     regnet_y_400mf googlenet swin_t segmentation.lraspp_mobilenet_v3_large video.mc3_18"""
 PYTORCHCV = """squeezenet_v1_1 shufflenet_g3_wd4 shufflenetv2_wd2 mobilenet_wd4 menet108_8x1_g3 igcv3_wd4 sqnxt23_w1
@@ -265,7 +266,7 @@ PYTORCHCV = """squeezenet_v1_1 shufflenet_g3_wd4 shufflenetv2_wd2 mobilenet_wd4 
     fastscnn_cityscapes enet_cityscapes lednet_cityscapes"""
 TRANSFORMERS = """Bert DistilBert Albert Electra MobileBert Roberta GPT2 Llama Qwen2 Gemma T5/EncoderModel Whisper
     Wav2Vec2 AST ViT/ForImageClassification Swin Segformer/ForSemanticSegmentation MobileViT MobileViTV2 PoolFormer
-    ConvNext Dinov2 CLIPVision CLIPText PatchTST/ForPrediction SqueezeBert"""
+    ConvNext Dinov2 CLIPVision CLIPText PatchTST/ForPrediction SqueezeBert XLMRoberta MPNet Beit Yolos SiglipVision"""
 SMP = """Unet+mobilenet_v2 FPN+resnet18 Linknet+resnet18 PSPNet+mobilenet_v2 DeepLabV3Plus+mobilenet_v2
     UnetPlusPlus+mobilenet_v2 MAnet+mobilenet_v2 PAN+mobilenet_v2 Segformer+mit_b0"""
 ULTRALYTICS = """yolov8n yolov5n yolo11n yolov8n-seg yolov8n-pose yolov8n-cls yolov9t yolov10n yolo12n"""
