@@ -194,14 +194,20 @@ def sealed_record(record: BenchRecord) -> BenchRecord:
 
 
 def longest(min_time_s: float, max_time_s: float | None) -> float:
-    """Returns the most seconds to measure: as asked for, or a minute, or the least where that is more."""
+    """Returns the maximum of seconds to measure: as asked for, or a minute, or the minimum where that is more."""
     return max(Settings.max_time_s, min_time_s) if max_time_s is None else max_time_s
 
 
 def measure(artifact: Artifact, asked: Asked, store: Store, tell: Tell = lambda stage, seconds: None) -> Measured:
     """Measures an artifact: on this host, or by a board itself. `tell` hears of every stage."""
     if asked.layers:
-        _refuse_layers(artifact, asked.on)
+        if not (asked.on or "").startswith("qemu"):
+            raise ConfigError("--layers counts the instructions of each layer in an emulator", "add --on qemu")
+        if artifact.manifest.format != "c":
+            raise ConfigError("--layers is for generated C", "build for a core such as cortex-m55")
+        layers = artifact.manifest.details.get("layers")
+        if not layers or "tensors" not in layers[0]:
+            raise ConfigError(f"--layers: {artifact.path} does not say which tensors its layers make", "build it again")
     if is_board(artifact, asked.on):
         found = _board(artifact, asked, store)
     elif asked.others:
@@ -364,14 +370,3 @@ def _board(artifact: Artifact, asked: Asked, store: Store) -> Measured:
             assert session.board is not None
             record = replace(record, layers=count_layers(session.board.session, sample, artifact))
     return Measured(record, found.error, notes)
-
-
-def _refuse_layers(artifact: Artifact, on: str | None) -> None:
-    """Layers are counted by an emulator that runs generated C."""
-    if not (on or "").startswith("qemu"):
-        raise ConfigError("--layers counts the instructions of each layer in an emulator", "add --on qemu")
-    if artifact.manifest.format != "c":
-        raise ConfigError("--layers is for generated C", "build for a core such as cortex-m55")
-    layers = artifact.manifest.details.get("layers")
-    if not layers or "tensors" not in layers[0]:
-        raise ConfigError(f"--layers: {artifact.path} does not say which tensors its layers make", "build it again")

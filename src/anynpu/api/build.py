@@ -127,21 +127,21 @@ def _request(
 ) -> Request:
     """Returns the request; samples that are arrays are written to the folder."""
     same = ("limit", "task", "metric", "qat", "seed", "repair", "keep_failed", "strict_calibration")
+    texts = [chips] if isinstance(chips, str) else list(chips)
+    # What -O takes: `option`, and the keywords that are not flags
+    flags = {*BuildKeywords.__annotations__} - {*OptionKeywords.__annotations__} | {"option"}
+    keywords = {name: value for name, value in stated.items() if name not in flags}
+    values = {**(stated.get("option") or {}), **keywords}
     return Request(
         source=source,
-        chips=_names(chips),
+        chips=tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip())),
         data=samples_file(data, folder, "data"),
         test=samples_file(stated.get("test"), folder, "test"),
         preprocess=_preprocess(stated.get("preprocess")),
         tokenizer=str(stated.get("tokenizer") or ""),
-        options=_options(stated),
+        options={name: ",".join(v) if isinstance(v, tuple | list) else str(v) for name, v in values.items()},
         **{name: value for name, value in stated.items() if name in same},  # type: ignore[arg-type]  # by their names
     )
-
-
-def _names(chips: str | Sequence[str]) -> tuple[str, ...]:
-    texts = [chips] if isinstance(chips, str) else list(chips)
-    return tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip()))
 
 
 def _preprocess(value: Preprocess | Mapping[str, object] | None) -> Preprocess | None:
@@ -149,14 +149,6 @@ def _preprocess(value: Preprocess | Mapping[str, object] | None) -> Preprocess |
         return value
     plain = {name: list(each) if isinstance(each, tuple) else each for name, each in value.items()}
     return schema.from_dict(Preprocess, plain, "preprocess")
-
-
-def _options(stated: BuildKeywords) -> dict[str, str]:
-    """Returns the options of compilers as -O takes them: those of `option`, and keywords that are no flags."""
-    flags = {*BuildKeywords.__annotations__} - {*OptionKeywords.__annotations__} | {"option"}
-    keywords = {name: value for name, value in stated.items() if name not in flags}
-    values = {**(stated.get("option") or {}), **keywords}
-    return {name: ",".join(v) if isinstance(v, tuple | list) else str(v) for name, v in values.items()}
 
 
 def _judged(request: Request, stated: BuildKeywords) -> Request:

@@ -206,17 +206,17 @@ def _samples(
     """Returns the arrays as they are stored, cut along their first axis where the model takes one sample at a time."""
     counts = {len(arrays[spec.name]) for spec in specs if spec.name in arrays and arrays[spec.name].ndim}
     whole = any(not spec.shape or spec.shape[0] != 1 for spec in specs) or len(counts) != 1
-    if whole or counts == {1} or any(_misfits(arrays[spec.name], spec) for spec in specs if spec.name in arrays):
+    if (
+        whole
+        or counts == {1}
+        or any(arrays[spec.name].shape[1:] != spec.shape[1:] for spec in specs if spec.name in arrays)
+    ):
         return ({**arrays, **_stored(arrays, specs)},)
     taken = min(counts.pop(), limit or 1 << 62)
     if not taken:
         raise ConfigError("the input holds no samples", FORMS)
     cut = ({name: array[at : at + 1] for name, array in arrays.items()} for at in range(taken))
     return tuple({**sample, **_stored(sample, specs)} for sample in cut)
-
-
-def _misfits(array: Array, spec: TensorSpec) -> bool:
-    return array.shape[1:] != spec.shape[1:]
 
 
 def _stored(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[str, Array]:

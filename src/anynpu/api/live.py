@@ -95,7 +95,11 @@ def model_file(
         raise ConfigError(
             "a PyTorch model does not say what its inputs look like", "give shape={'x': (1, 3, 224, 224)}"
         )
-    dtypes = {name: _dtype(array) for name, array in arrays.items() if name in shapes} | dict(dtypes)
+    dtypes = {
+        name: "float32" if array.dtype.kind == "f" else str(array.dtype)
+        for name, array in arrays.items()
+        if name in shapes
+    } | dict(dtypes)
     exported = _export(module, shapes, dtypes, output_names, arrays)
     named = _write(exported.model, folder, type(module).__name__)
     return replace(named, notes=(*exported.notes, *exported.reads.notes()))
@@ -127,10 +131,6 @@ def _arrays(samples: Samples | None, module: torch.nn.Module) -> dict[str, Array
     if not parameters:
         raise ConfigError(f"{type(module).__name__}.forward takes no input")
     return {parameters[0].name: _numbers("data", samples)}
-
-
-def _dtype(array: Array) -> str:
-    return "float32" if array.dtype.kind == "f" else str(array.dtype)
 
 
 def _export(

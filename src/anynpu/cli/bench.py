@@ -39,7 +39,7 @@ HOST_ONLY = ("min_time", "min_count", "max_time", "preprocess", "energy_csv", "e
 class Load:
     """How queries arrive, and when it is enough."""
 
-    scenario: str = flag("How queries come.", Settings.scenario, shown=True, type=click.Choice(SCENARIOS))
+    scenario: str = flag("How queries arrive.", Settings.scenario, shown=True, type=click.Choice(SCENARIOS))
     scope: str = flag(
         "infer: stored values to stored values; pipeline: from real input to real result.",
         INFER,
@@ -55,9 +55,11 @@ class Load:
     max_time: float | None = flag("Maximum seconds to measure; 60 by default, or --min-time if that is more.", None)
     streams: int = flag("Samples a query of multi-stream.", Settings.streams, least=1, most=10000, shown=True)
     qps: float | None = flag("Queries a second that arrive in the scenario server.", None)
-    bound: float | None = flag("Latency that the percentile must keep (server); else status 1.", None, metavar="MS")
+    bound: float | None = flag(
+        "Maximum latency at the percentile (server); more ends with status 1.", None, metavar="MS"
+    )
     percentile: float = flag("The percentile that --bound is for.", Settings.percentile, shown=True)
-    seed: int = flag("Of the arrivals (server).", Settings.seed, least=0, shown=True)
+    seed: int = flag("Seed of the arrivals (server).", Settings.seed, least=0, shown=True)
 
     def settings(self) -> Settings:
         """Returns what to do, and when it is enough, as the flags say it."""
@@ -95,7 +97,9 @@ class BenchAsked(Load, ServerFlags, Writes):
         "The part of the file that is the measurement, in its own time.", None, metavar="START,END"
     )
     energy_idle: str | None = flag("The part of the file that is the machine at rest.", None, metavar="START,END")
-    layers: bool = flag("Generated C on --on qemu: count the instructions of each layer too. They are no time.", False)
+    layers: bool = flag(
+        "Generated C on --on qemu: count the instructions of each layer too. They are not times.", False
+    )
 
 
 @verb(BenchAsked)

@@ -51,7 +51,7 @@ class ServerFlags(OnDevice):
     model: str = flag("The server's model, where it has several; its first by default.", "", metavar="NAME")
     token: str = flag(TOKEN, "", metavar="TEXT")
     batch: int = flag(BATCH, 1, least=1, most=4096, shown=True)
-    pid: int | None = flag("The server's process, where it is here and is not found.", None, least=1)
+    pid: int | None = flag("The server's process id, if it runs here and is not found.", None, least=1)
     limit: bool = flag("Find the highest rate that the server keeps up with.", False)
 
 

@@ -29,7 +29,7 @@ from anynpu.store import Store
 class Output(Common):
     """Where results go."""
 
-    output: str = flag("Where artifacts and reports go; backed up if it is there.", "", "-o", metavar="FOLDER")
+    output: str = flag("Where artifacts and reports go; an earlier one is backed up.", "", "-o", metavar="FOLDER")
     overwrite: bool = flag("Replace the output folder of an earlier build instead of keeping it.", False)
 
 

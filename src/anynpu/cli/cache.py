@@ -28,7 +28,7 @@ SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)([kmg]?)")
 def cache() -> None:
     """The store of built steps. Every step of a build is kept under the digest of its inputs, options and tools.
 
-    Beside it lies what a runtime compiled for the NPU of this machine when a model was first opened there.
+    Next to it lies what a runtime compiled for the NPU of this machine when a model was first opened there.
     """
 
 

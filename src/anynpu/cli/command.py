@@ -18,13 +18,22 @@ from anynpu.schema import near
 
 
 class Command(click.Command):
-    """A command that refuses a flag given twice with different values, an empty value, and a number that is none."""
+    """A command that refuses a flag given twice with different values, an empty value, NaN and infinity."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         _require_once(self, ctx, args)
-        _tell_unknown_variables(self, ctx)
+        # A variable that is spelled like a setting of this command, but is not one
+        prefix = f"{ctx.auto_envvar_prefix}_"
+        known = {prefix + (param.name or "").upper() for param in self.get_params(ctx)}
+        for name in sorted(os.environ):
+            if ctx.auto_envvar_prefix and name.startswith(prefix) and name not in known:
+                click.echo(f"anynpu: {name}: no such setting{near(name, known)}; not used", err=True)
         rest = super().parse_args(ctx, args)
-        _require_finite(self, ctx)
+        # Every comparison with NaN is false, so that no limit would hold
+        for param in self.get_params(ctx):
+            value = ctx.params.get(param.name or "")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise click.UsageError(f"{flag_of(param)} {value}: a finite number was expected", ctx)
         return rest
 
 
@@ -56,23 +65,6 @@ def _require_once(command: click.Command, ctx: click.Context, args: list[str]) -
             raise click.UsageError(f"{flag_of(param)} is given more than once: {', '.join(distinct)}", ctx)
         if "" in distinct:  # what a script's variable that is not set makes of "$DATA"
             raise click.UsageError(f"{flag_of(param)} is empty", ctx)
-
-
-def _require_finite(command: click.Command, ctx: click.Context) -> None:
-    """Raises for NaN and infinity: every comparison with NaN is false, so that no limit would hold."""
-    for param in command.get_params(ctx):
-        value = ctx.params.get(param.name or "")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise click.UsageError(f"{flag_of(param)} {value}: a finite number was expected", ctx)
-
-
-def _tell_unknown_variables(command: click.Command, ctx: click.Context) -> None:
-    """Says of an environment variable that is spelled like a setting of this command, but is none."""
-    prefix = f"{ctx.auto_envvar_prefix}_"
-    known = {prefix + (param.name or "").upper() for param in command.get_params(ctx)}
-    for name in sorted(os.environ):
-        if ctx.auto_envvar_prefix and name.startswith(prefix) and name not in known:
-            click.echo(f"anynpu: {name}: no such setting{near(name, known)}; not used", err=True)
 
 
 def flag_of(param: click.Parameter) -> str:

@@ -80,10 +80,12 @@ class Compare(ServerFlags, Judging):
     )
     limit: int = flag("Maximum number of samples.", Asked.limit, least=1, shown=True)
     metric: str = flag("How labels score: top1, mean_top1, ...; guessed from their form.", "")
-    min_sqnr: float = flag("Less ends with status 1.", MIN_SQNR_DB, metavar="DB", shown=True)
+    min_sqnr: float = flag(
+        "Minimum SQNR of the outputs; less ends with status 1.", MIN_SQNR_DB, metavar="DB", shown=True
+    )
     timed: bool = flag("Compare latencies, measured in turn in fresh processes.", False, "--time")
     device: str | None = flag("What runs B.", None, "--on", metavar="DEVICE")
-    different_networks: bool = flag("Go on with different networks; all is labelled so.", False)
+    different_networks: bool = flag("Go on although the networks differ; the record says so.", False)
 
     def comparison(self, rules: Rules) -> Asked:
         """Returns what is compared of two artifacts or records."""
@@ -179,7 +181,7 @@ def _servers(urls: tuple[str, str], rules: Rules, asked: Compare) -> int:
 
 
 def gate_of(rules: Rules) -> tuple[Threshold, ...]:
-    """Returns --level and --margin beside their defaults and where they came from."""
+    """Returns --level and --margin with their defaults and where they came from."""
     return (
         threshold("level", rules.level, LEVEL_SHARE),
         threshold("margin", 100 * rules.margin, MARGIN_PERCENT, "%"),
@@ -261,7 +263,7 @@ def _show_latency(latency: LatencyVersus) -> None:
             rows.append(
                 {
                     "side": name,
-                    f"median {latency.unit}": _number(median),
+                    f"median {latency.unit}": "-" if median is None else f"{median:.4g}",
                     "of launches": f"{min(middles):.4g} .. {max(middles):.4g}",
                     "MAD": f"{summary.mad:.2g}",
                     "samples": str(summary.count),
@@ -275,7 +277,3 @@ def _show_latency(latency: LatencyVersus) -> None:
             f"({100 * (ratio.confidence or 0.0):.4g} %), p = {latency.p_adjusted:.2g}: {latency.verdict}"
             + (" (equal within the margin)" if latency.equivalent else "")
         )
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}"

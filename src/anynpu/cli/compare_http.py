@@ -52,8 +52,8 @@ class ServerFlags(Turns):
     token: str = flag(TOKEN, "", metavar="TEXT")
     token_b: str = flag("Bearer token of server B, if it has one of its own.", "", metavar="TEXT")
     batch: int = flag(BATCH, 1, least=1, most=4096, shown=True)
-    pid: int | None = flag("The process of server A, where it is here and is not found.", None, least=1)
-    pid_b: int | None = flag("The process of server B.", None, least=1)
+    pid: int | None = flag("The process id of server A, if it runs here and is not found.", None, least=1)
+    pid_b: int | None = flag("The process id of server B.", None, least=1)
     min_agreement: float | None = flag(
         "Mean cosine of the two servers' vectors (rank correlation for different widths); less: status 7.",
         None,

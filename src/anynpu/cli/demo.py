@@ -51,18 +51,17 @@ def demo(ctx: click.Context, /, **values: Any) -> int:
     anynpu demo ryzen-ai
     """
     if ctx.invoked_subcommand is not None:
-        _require_unset(ctx, ctx.invoked_subcommand)
+        # That demo would not see a flag in front of its name
+        for option in ctx.command.params:
+            if ctx.get_parameter_source(option.name or "") == click.core.ParameterSource.COMMANDLINE:
+                raise ConfigError(
+                    f"{option.opts[-1]} is not for `demo {ctx.invoked_subcommand}` there",
+                    f"put its flags behind {ctx.invoked_subcommand}",
+                )
         return 0
     asked = Demo(**values)
     request = Request(ModelSource(asked.model), options.distinct(asked.target))
     return build_and_report(request, asked.store(), asked)
-
-
-def _require_unset(ctx: click.Context, verb: str) -> None:
-    """Raises for a flag in front of the demo's name, which that demo would not see."""
-    for option in ctx.command.params:
-        if ctx.get_parameter_source(option.name or "") == click.core.ParameterSource.COMMANDLINE:
-            raise ConfigError(f"{option.opts[-1]} is not for `demo {verb}` there", f"put its flags behind {verb}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -183,7 +183,14 @@ def _told(shot: Shot, detector: Detector, asked: Detect, tally: _Tally) -> _Tall
     if shot.error is not None:
         click.echo(on_one_line(f"anynpu: {shot.error.message}"), err=True)
     elif not asked.json:
-        _show(shot, detector)
+        assert shot.found is not None and shot.timing is not None
+        count = len(shot.found)
+        click.echo(
+            on_one_line(f"{shot.name} ({shot.timing.model_ms:.1f}ms): {count} detection{'' if count == 1 else 's'}")
+        )
+        for box, score, number in zip(shot.found.boxes, shot.found.scores, shot.found.classes, strict=True):
+            sides = ", ".join(f"{round(float(side)):4d}" for side in box)
+            click.echo(on_one_line(f"  {detector.name(int(number)):<15} {score:.2f}  [{sides}]"))
     if asked.output is not None and shot.picture is not None and shot.found is not None:
         names = [detector.name(int(number)) for number in shot.found.classes]
         path = _file(asked.output, shot.name)
@@ -194,15 +201,6 @@ def _told(shot: Shot, detector: Detector, asked: Detect, tally: _Tally) -> _Tall
     found = 0 if shot.found is None else len(shot.found)
     failed = tally.failed + (shot.error is not None)
     return _Tally(tally.records, tally.pictures + 1, tally.detections + found, failed)
-
-
-def _show(shot: Shot, detector: Detector) -> None:
-    assert shot.found is not None and shot.timing is not None
-    count = len(shot.found)
-    click.echo(on_one_line(f"{shot.name} ({shot.timing.model_ms:.1f}ms): {count} detection{'' if count == 1 else 's'}"))
-    for box, score, number in zip(shot.found.boxes, shot.found.scores, shot.found.classes, strict=True):
-        sides = ", ".join(f"{round(float(side)):4d}" for side in box)
-        click.echo(on_one_line(f"  {detector.name(int(number)):<15} {score:.2f}  [{sides}]"))
 
 
 def _file(folder: Path, name: str) -> Path:

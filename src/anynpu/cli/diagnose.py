@@ -11,7 +11,7 @@ from anynpu import schema
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_table
 from anynpu.cli.verb import Common, argument, flag, verb
-from anynpu.records.diagnosis import Diagnosis, TensorLoss
+from anynpu.records.diagnosis import Diagnosis
 from anynpu.records.parts import as_json, own_version
 
 
@@ -66,17 +66,19 @@ def _print(chip: str, found: Diagnosis, top: int) -> None:
         click.echo(f"  {note}")
     rows = sorted(found.tensors, key=lambda loss: loss.made_db)[:top]
     if rows:
-        print_table([_row(loss) for loss in rows], title=f"{chip}: where most is lost ({found.samples} samples)")
-
-
-def _row(loss: TensorLoss) -> dict[str, str]:
-    return {
-        "tensor": loss.tensor,
-        "operator": loss.operator,
-        "made dB": f"{loss.made_db:.1f}",
-        "inherited dB": f"{loss.inherited_db:.1f}",
-        "in all dB": f"{loss.sqnr_db:.1f}",
-        "from": f"{loss.low:.4g}",
-        "to": f"{loss.high:.4g}",
-        "step": "-" if loss.step is None else f"{loss.step:.4g}",
-    }
+        print_table(
+            [
+                {
+                    "tensor": loss.tensor,
+                    "operator": loss.operator,
+                    "made dB": f"{loss.made_db:.1f}",
+                    "inherited dB": f"{loss.inherited_db:.1f}",
+                    "in all dB": f"{loss.sqnr_db:.1f}",
+                    "from": f"{loss.low:.4g}",
+                    "to": f"{loss.high:.4g}",
+                    "step": "-" if loss.step is None else f"{loss.step:.4g}",
+                }
+                for loss in rows
+            ],
+            title=f"{chip}: where most is lost ({found.samples} samples)",
+        )

@@ -90,7 +90,13 @@ def _show(told: Examination, everything: bool) -> None:
     width = max((len(finding.check) for finding in shown), default=0)
     for finding in shown:
         _line(finding, width, everything)
-    _close(told)
+    first = told.first_problem
+    if first is None:
+        open_questions = told.count("unknown")
+        tail = f", {open_questions} could not be answered" if open_questions else ""
+        click.echo(f"no problem found in {told.count('ok')} checks{tail}")
+        return
+    click.echo(f"first problem: {first.check}: {first.result.evidence}; fix: {first.result.fix}")
 
 
 def _line(finding: Finding, width: int, everything: bool) -> None:
@@ -106,13 +112,3 @@ def _line(finding: Finding, width: int, everything: bool) -> None:
     click.echo(f"{pad}{result.evidence}")
     if result.fix:
         click.echo(f"{pad}{WORDS.get(result.status, 'try')}: {result.fix}")
-
-
-def _close(told: Examination) -> None:
-    first = told.first_problem
-    if first is None:
-        open_questions = told.count("unknown")
-        tail = f", {open_questions} could not be answered" if open_questions else ""
-        click.echo(f"no problem found in {told.count('ok')} checks{tail}")
-        return
-    click.echo(f"first problem: {first.check}: {first.result.evidence}; fix: {first.result.fix}")

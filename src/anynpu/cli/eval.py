@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from anynpu.cli.verb import Writes, argument, flag, table, verb
 from anynpu.errors import ConfigError, on_one_line
 from anynpu.files import write_whole
 from anynpu.measure import evaluate
-from anynpu.measure.annotations import Annotations, read_annotations
+from anynpu.measure.annotations import read_annotations
 from anynpu.measure.calibrated import Calibrated
 from anynpu.measure.compare import WORSE, Rules, side_of, verdict_of
 from anynpu.measure.evaluate import Outcome, Progress
@@ -76,7 +76,7 @@ class Eval(Writes, Level, TaskFlags):
     template: str = flag("Zero-shot: the text around a class.", TEMPLATE, shown=True)
     rename: Mapping[str, str] = table("A class of the data by the card's name.", "--rename", metavar="NAME=LABEL")
     conf: float = flag("Boxes: minimum score.", 0.001, least=0, most=1, shown=True)
-    iou: float = flag("Boxes: most overlap.", Threshold.iou, least=0, most=1, shown=True)
+    iou: float = flag("Boxes: maximum overlap.", Threshold.iou, least=0, most=1, shown=True)
     multi_label: bool = flag("Boxes: a box counts for every class above --conf, as COCO's tables have it.", False)
     limit: int | None = flag("Take the first samples only.", None, least=1)
     preprocess: Preprocess | None = flag(
@@ -222,21 +222,15 @@ def _boxes(artifact: Artifact, model: Model, asked: Eval, progress: Progress) ->
     data = replace(data, images=data.images[: asked.limit])
     detector = Detector(model, Threshold(asked.conf, asked.iou, multi_label=asked.multi_label))
     detector.layout  # noqa: B018  # a model that is not a detector is refused before anything is read
-    notes = _images_apart(artifact, model, _present(folder, data), asked)
+    present = []
+    for image in data.images:
+        with suppress(ConfigError):  # it is named when its turn comes
+            present.append(evaluate.image_file(folder, image))
+    notes = _images_apart(artifact, model, present, asked)
     outcome = evaluate.detected(detector, folder, data, asked.rename, progress)
     if asked.multi_label:
         notes.append("a box counts for every class above --conf (multi-label), and not for its best class only")
     return outcome, [*outcome.notes, *notes]
-
-
-def _present(folder: Path, data: Annotations) -> list[Path]:
-    found = []
-    for image in data.images:
-        try:
-            found.append(evaluate.image_file(folder, image))
-        except ConfigError:  # it is named when its turn comes
-            continue
-    return found
 
 
 def _pairs(artifact: Artifact, model: Model, asked: Eval, progress: Progress) -> tuple[Outcome, list[str]]:

@@ -14,7 +14,7 @@ NOTHING = Figure(None, None, None)
 
 
 def show(record: EvalRecord) -> None:
-    """Prints the score with its interval, the other figures, and what is to be said of them."""
+    """Prints the score with its interval, the other figures, and the notes on them."""
     click.echo(f"{record.path}, {record.executed}{versions_text(record.versions)}")
     print_table([{"figure": name, **_cells(figure or NOTHING)} for name, figure in (record.metrics or {}).items()])
     if record.classes:

@@ -75,7 +75,17 @@ def targets(asked: Targets) -> int:
         chips = _chips_named(asked.chip)
         if len(chips) == 1:
             return _show_chip(chips[0], asked.format)
-        rows = [_name_row(platform) for platform in chips]
+        rows = [
+            {
+                "chip": platform.name,
+                "what": platform.title,
+                "NPU": platform.npu or "-",
+                "boards": ", ".join(platform.boards) or "-",
+                "parts": ", ".join(platform.families) or "-",
+                "also called": ", ".join(platform.aliases) or "-",
+            }
+            for platform in chips
+        ]
     else:
         names = sorted(plugins.names("platforms"), key=_natural)
         rows = [_target_row(plugins.platform(name)) for name in names]
@@ -95,17 +105,6 @@ def _chips_named(name: str) -> list[Platform]:
         if like and name.strip().lower() not in plugins.names("platforms"):  # or else the chip's own file is bad
             return sorted(like, key=lambda platform: _natural(platform.name))
         raise
-
-
-def _name_row(platform: Platform) -> dict[str, str]:
-    return {
-        "chip": platform.name,
-        "what": platform.title,
-        "NPU": platform.npu or "-",
-        "boards": ", ".join(platform.boards) or "-",
-        "parts": ", ".join(platform.families) or "-",
-        "also called": ", ".join(platform.aliases) or "-",
-    }
 
 
 def _show_chip(platform: Platform, format: str) -> int:
@@ -279,7 +278,7 @@ def _show(artifact: Artifact) -> None:
 
 
 def _notes_of_build(artifact: Artifact) -> list[str]:
-    """Returns what the report beside a chip's folder notes of the build and of the steps that led to it."""
+    """Returns what the report next to a chip's folder notes of the build and of the steps that led to it."""
     report = artifact.path.resolve().parent / REPORT
     if not report.is_file():
         return []
@@ -296,11 +295,11 @@ def _notes_of_build(artifact: Artifact) -> list[str]:
 
 
 def _show_layers(folder: Path, format: str) -> int:
-    """Prints what the report beside a chip's folder says of its layers, the worst first."""
+    """Prints what the report next to a chip's folder says of its layers, the worst first."""
     Artifact.open(folder)  # says what a folder must hold
     report = folder.resolve().parent / REPORT
     if not report.is_file():
-        raise ConfigError(f"{folder}: no {REPORT} beside it", "name a chip's folder where `anynpu build` put it")
+        raise ConfigError(f"{folder}: no {REPORT} next to it", "name a chip's folder where `anynpu build` put it")
     record, note = read_record(report)
     if note:
         click.echo(f"note: {note}", err=True)
@@ -328,12 +327,8 @@ def _layer_row(node: GraphNode, lost_db: float | None) -> dict[str, str]:
         "SQNR dB": f"{node.sqnr_db:.1f}",
         "lost dB": "-" if lost_db is None else f"{lost_db:z.1f}",
         "MACs": count(node.macs),
-        "time": _time(node.time),
+        "time": "-" if node.time is None else f"{node.time:,}" if isinstance(node.time, int) else f"{node.time:.3f}",
     }
-
-
-def _time(value: float | None) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
 
 
 def _quantization(q: Any) -> str:

@@ -247,10 +247,6 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _verbose(arguments: Sequence[str]) -> bool:
-    return "-v" in arguments or "--verbose" in arguments
-
-
 def _wants_json(arguments: Sequence[str]) -> bool:
     verb = next((a for a in arguments if a in VERBS), "")
     if os.environ.get(f"ANYNPU_{verb.upper().replace('-', '_')}_FORMAT") == "json":
@@ -277,6 +273,6 @@ def _tell(error: AnyNpuError, arguments: Sequence[str]) -> int:
         lines.append(f"hint: {error.hint}")
     for line in lines:
         click.echo(on_one_line(line), err=True)
-    if _verbose(arguments):
+    if "-v" in arguments or "--verbose" in arguments:
         traceback.print_exception(error)
     return error.exit_status

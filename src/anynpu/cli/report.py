@@ -29,7 +29,7 @@ class Report(Common):
 
     record: Path | None = argument(None)
     output: str | None = flag(
-        "Where the report goes; beside the record by default; - is stdout.", None, "-o", metavar="FILE"
+        "Where the report goes; next to the record by default; - is stdout.", None, "-o", metavar="FILE"
     )
     overwrite: bool = flag("Replace the file of -o if it is there.", False)
     form: str = flag("What to write.", "html", "--as", type=click.Choice(list(FORMS)), shown=True)
@@ -77,7 +77,7 @@ def report(asked: Report) -> int:
     path = Path(output) if output else _beside(record, ending)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    # The report of a build's folder is made of the record beside it, again and again.
+    # The report of a build's folder is made of the record next to it, again and again.
     check_free(path, asked.overwrite or (output is None and record.is_dir()), (record, record / REPORT))
     write_whole(path, text)
     if asked.json:

@@ -43,7 +43,7 @@ class OnDevice(Common):
         metavar="DEVICE",
     )
     timeout: float = flag(
-        "Seconds that a board may take for an answer, beside 30 for every inference.", ANSWER_S, least=0.1, shown=True
+        "Seconds that a board may take for an answer, plus 30 per inference.", ANSWER_S, least=0.1, shown=True
     )
 
 
@@ -129,7 +129,15 @@ def _echo_record(executed: str, real: Mapping[str, Array], samples: int, more: M
 
 def _show_outputs(real: Mapping[str, Array], samples: int) -> None:
     rows = [
-        {**({"sample": str(at)} if samples > 1 else {}), **_row(name, part)}
+        {
+            **({"sample": str(at)} if samples > 1 else {}),
+            "output": name,
+            "shape": "x".join(map(str, part.shape)),
+            "min": f"{part.min():.5g}",
+            "max": f"{part.max():.5g}",
+            "mean": f"{part.mean():.5g}",
+            "argmax": str(int(part.argmax())),
+        }
         for at in range(samples)
         for name, a in real.items()
         for part in (np.array_split(a, samples)[at],)
@@ -137,14 +145,3 @@ def _show_outputs(real: Mapping[str, Array], samples: int) -> None:
     print_table(rows[:MOST_ROWS])
     if len(rows) > MOST_ROWS:
         click.echo(f"{len(rows) - MOST_ROWS} more rows are not shown; -o writes all of them")
-
-
-def _row(name: str, a: Array) -> dict[str, str]:
-    return {
-        "output": name,
-        "shape": "x".join(map(str, a.shape)),
-        "min": f"{a.min():.5g}",
-        "max": f"{a.max():.5g}",
-        "mean": f"{a.mean():.5g}",
-        "argmax": str(int(a.argmax())),
-    }

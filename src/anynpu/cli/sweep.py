@@ -59,7 +59,7 @@ class Where(Common):
     jobs: int | None = flag("Builds at once [number of processors].", None, "-j", least=1, most=256)
     cluster: str = flag("Build on a Dask cluster: tcp://scheduler:8786.", "", metavar="ADDRESS")
     search: float | None = flag(
-        "Not every combination: search all options of the quantiser for so long, from the best so far.",
+        "Not every combination: search all options of the quantiser for this long, from the best so far.",
         None,
         metavar="MINUTES",
     )
@@ -234,7 +234,7 @@ def _show(record: SweepRecord) -> None:
 
 
 def _write(out: Path, record: SweepRecord) -> None:
-    """Writes the rows as CSV and the page beside the record."""
+    """Writes the rows as CSV and the page next to the record."""
     text = io.StringIO()
     writer = csv.DictWriter(text, [column.name for column in fields(SweepRow)])
     writer.writeheader()

@@ -49,7 +49,7 @@ class Install(Named):
     """A toolchain to install."""
 
     accept_licence: bool = flag("Accept the vendor's licence; it is asked for once.", False)
-    timeout: float = flag("Seconds for all of it.", installing.LIMIT_S, least=1, shown=True)
+    timeout: float = flag("Maximum seconds for the whole installation.", installing.LIMIT_S, least=1, shown=True)
 
 
 @verb(Install, group=tool)

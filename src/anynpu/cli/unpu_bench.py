@@ -36,7 +36,6 @@ from anynpu.records.build import BuildRecord
 from anynpu.records.parts import as_json
 from anynpu.report.figures import chip_row, table_notes
 from anynpu.schema import JsonObject, to_dict
-from anynpu.store import Store
 
 LISTS = (
     "target_format",
@@ -145,7 +144,7 @@ class Seed:
     bit_width: str = own(
         BIT_WIDTH, "Bits; 32 leaves it in float, 1 and 2 are of ai8x.", "8", shown=True, type=click.Choice(BITS)
     )
-    out_dir: str = own("out_dir", "Where everything goes; backed up if it is there.", MISSING, metavar="FOLDER")
+    out_dir: str = own("out_dir", "Where everything goes; an earlier one is backed up.", MISSING, metavar="FOLDER")
     debug: bool | None = switch("debug", "Show on stderr what the tools said.")
     overwrite: bool | None = switch("overwrite", "Replace the output of an earlier build instead of keeping it.")
 
@@ -327,7 +326,16 @@ def _finish(
     texts = {**report_files(built), "unpu-bench.json": as_json(data)}
     kept = write_output(result, out, bool(asked.overwrite), {**texts, **files})
     if asked.debug:
-        _tell_logs(result, asked.store())
+        # What the tools of every step said, whether they ran now or in an earlier build
+        store = asked.store()
+        made = {a.path.name: a for chip in result.chips for a in (*chip.artifacts, chip.evidence) if a is not None}
+        logs = [
+            (a.manifest.step.name if a.manifest.step else "step", store.log(address)) for address, a in made.items()
+        ]
+        logs += [(chip.chip, Path(log)) for chip in result.chips if (log := getattr(chip.error, "log", ""))]
+        for what, path in logs:
+            text = path.read_text("utf-8", "replace").strip() if path.is_file() else ""
+            click.echo(f"--- {what}: {text or 'said nothing'}", err=True)
     if asked.json:
         click.echo(as_json({**data, "build": to_dict(built)}), nl=False)
     else:
@@ -337,16 +345,6 @@ def _finish(
     if not asked.quiet:
         click.echo(f"report: {out / 'report.html'}", err=True)
     return exit_status
-
-
-def _tell_logs(result: BuildResult, store: Store) -> None:
-    """Shows what the tools of every step said, whether they ran now or in an earlier build."""
-    made = {a.path.name: a for chip in result.chips for a in (*chip.artifacts, chip.evidence) if a is not None}
-    logs = [(a.manifest.step.name if a.manifest.step else "step", store.log(address)) for address, a in made.items()]
-    logs += [(chip.chip, Path(log)) for chip in result.chips if (log := getattr(chip.error, "log", ""))]
-    for what, path in logs:
-        text = path.read_text("utf-8", "replace").strip() if path.is_file() else ""
-        click.echo(f"--- {what}: {text or 'said nothing'}", err=True)
 
 
 def _print(rows: Sequence[bench.Row], built: BuildRecord, name: str) -> None:
