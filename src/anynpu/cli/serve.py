@@ -52,7 +52,7 @@ def serve(asked: Serve) -> int:
     curl --json '{"input": "hello", "model": "minilm"}' http://127.0.0.1:8000/v1/embeddings
 
     The same name twice is one text model at several lengths. SIGTERM answers what is in flight and ends with status 0,
-    SIGHUP loads every model again beside the old one and then switches. Every flag has an environment variable:
+    SIGHUP loads every model again while the old one answers, and then switches. Every flag has an environment variable:
     ANYNPU_SERVE_PORT, ANYNPU_SERVE_TOKEN_FILE, ...; PORT, MODEL_PATH and BPE_PATH count too.
     """
     require_packages()
@@ -99,7 +99,11 @@ def _serve(settings: ServiceSettings, asked: Serve) -> int:
     listener = listen(settings)
     url = url_of(listener)
     if not is_loopback(listener):
-        _warn_open(url, bool(settings.tokens))
+        if settings.tokens:
+            text = "what goes over the network is not encrypted; put a proxy with TLS before it"
+        else:
+            text = "whoever reaches this computer can use the models; give --token-file, or leave out --host"
+        click.echo(f"warning: listening on {url}: {text}", err=True)
 
     def ready(desk: Desk) -> None:
         _tell_ready(url, desk, asked)
@@ -107,14 +111,6 @@ def _serve(settings: ServiceSettings, asked: Serve) -> int:
     with listener:
         ended_by = serve_models(settings, listener, partial(open_fleet, opener=_open_anywhere), ready)
     return INTERRUPTED if ended_by == signal.SIGINT else 0
-
-
-def _warn_open(url: str, token: bool) -> None:
-    if token:
-        text = "what goes over the network is not encrypted; put a proxy with TLS before it"
-    else:
-        text = "whoever reaches this computer can use the models; give --token-file, or leave out --host"
-    click.echo(f"warning: listening on {url}: {text}", err=True)
 
 
 def _tell_ready(url: str, desk: Desk, asked: Serve) -> None:

@@ -25,7 +25,7 @@ class ModelFlags:
     channels: str | None = flag("Of a bare .cix file.", None, type=CHANNELS)
     strict: bool = flag("Refuse a .cix file whose container contradicts its program.", False)
     fallback: tuple[str, ...] = flag(
-        "Answer from this CPU twin while the device is wrong or gone; cpu finds it beside the artifact. Or NAME=PATH.",
+        "Answer from this CPU twin while the device is wrong or gone; cpu finds it next to the artifact. Or NAME=PATH.",
         (),
         metavar="cpu|PATH",
     )
@@ -65,14 +65,14 @@ class AddressFlags:
 class LimitFlags:
     """What one client may cost, and how long things may take."""
 
-    max_body: int = flag("MiB of a body.", Limits.image_bytes // MIB, least=1, most=4096, shown=True)
-    max_items: int = flag("Items of a request.", Limits.items, least=1, shown=True)
-    max_chars: int = flag("Of one text.", Limits.characters, least=1, shown=True)
-    max_pixels: int = flag("Of a picture.", Limits.pixels, least=1, shown=True)
+    max_body: int = flag("Maximum MiB of a body.", Limits.image_bytes // MIB, least=1, most=4096, shown=True)
+    max_items: int = flag("Maximum items per request.", Limits.items, least=1, shown=True)
+    max_chars: int = flag("Maximum characters of one text.", Limits.characters, least=1, shown=True)
+    max_pixels: int = flag("Maximum pixels of a picture.", Limits.pixels, least=1, shown=True)
     max_queue: int = flag(
         "Items that may wait for a model; then 429 with Retry-After.", FleetSettings.queue, least=1, shown=True
     )
-    max_batch: int = flag("Rows that run together.", ModelSettings.most_batch, least=1, shown=True)
+    max_batch: int = flag("Maximum rows that run together.", ModelSettings.most_batch, least=1, shown=True)
     max_connections: int = flag(
         "Beyond these the longest idle ones are closed.", WebLimits.connections, least=1, shown=True
     )
@@ -109,7 +109,7 @@ class LimitFlags:
         least=0,
         shown=True,
     )
-    access_log: str = flag("JSON line a request; - is stderr, none is none.", "-", metavar="FILE", shown=True)
+    access_log: str = flag("One JSON line per request; - is stderr, none writes none.", "-", metavar="FILE", shown=True)
 
 
 @dataclass(frozen=True, kw_only=True)
