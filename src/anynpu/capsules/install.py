@@ -77,12 +77,19 @@ def install(
         return find(name, cache)
     root = place(chain, cache)
     if read_receipt(root) is None:
-        _check_system(chain)
+        if chain.machine and platform.machine() != chain.machine:
+            raise ToolMissing(f"{chain.name} runs on {chain.machine} alone; this is {platform.machine()}", chain.get)
+        for program in chain.needs:
+            if shutil.which(program) is None:
+                raise ToolMissing(f"{chain.name} needs {program}, which is not installed", f"install {program} first")
         agree(chain, cache, accept_licence)
         python = find_python(chain.python, chain.name)
         with _alone(chain, cache, report):
             if read_receipt(root) is None:
-                _sweep(chain, cache)
+                # What a killed install has left
+                for folder in _folders(chain, cache):
+                    if read_receipt(folder) is None:
+                        shutil.rmtree(folder)
                 _check_space(chain, home(cache))
                 _make(chain, root, python, _Call(chain, log_of(chain, cache), time.monotonic() + timeout_s, report))
     return at(chain, root)
@@ -132,14 +139,6 @@ def _write(path: Path, record: object) -> None:
     replace_file(path, schema.canonical_json(record))
 
 
-def _check_system(chain: Toolchain) -> None:
-    if chain.machine and platform.machine() != chain.machine:
-        raise ToolMissing(f"{chain.name} runs on {chain.machine} alone; this is {platform.machine()}", chain.get)
-    for program in chain.needs:
-        if shutil.which(program) is None:
-            raise ToolMissing(f"{chain.name} needs {program}, which is not installed", f"install {program} first")
-
-
 def _check_space(chain: Toolchain, folder: Path) -> None:
     free = shutil.disk_usage(folder).free // 10**6
     if free < chain.megabytes:
@@ -171,13 +170,6 @@ def _alone(chain: Toolchain, cache: Path | None, report: Report) -> Iterator[Non
 def _folders(chain: Toolchain, cache: Path | None) -> list[Path]:
     """Returns the capsules of that name, whole or not, of every recipe."""
     return list(home(cache).glob(f"{chain.name}-{'[0-9a-f]' * 12}"))
-
-
-def _sweep(chain: Toolchain, cache: Path | None) -> None:
-    """Clears away what a killed install has left."""
-    for folder in _folders(chain, cache):
-        if read_receipt(folder) is None:
-            shutil.rmtree(folder)
 
 
 class _Call:

@@ -99,7 +99,7 @@ class Toolchain:
     checkout: CheckoutFacts | None = None
     says: tuple[Saying, ...] = ()
     lock: str = ""
-    """The text of NAME.lock beside NAME.toml: every package that is installed, with its version and digests."""
+    """The text of NAME.lock next to NAME.toml: every package that is installed, with its version and digests."""
 
     @property
     def recipe(self) -> str:
@@ -220,7 +220,9 @@ def find(name: str) -> Installed:
 def installed(toolchain: Toolchain, program: Path) -> Installed:
     """Returns the tool that a program belongs to."""
     packages = _packages(program, toolchain)
-    return Installed(toolchain, program, _version(program, packages, toolchain), packages)
+    known = _dist_info(packages, toolchain) if packages else ""
+    # Without a package there is no version to read; what the program's file holds tells two of them apart.
+    return Installed(toolchain, program, known or f"sha256:{hash_file(program)[:12]}", packages)
 
 
 def _program(toolchain: Toolchain) -> Path:
@@ -256,9 +258,3 @@ def _dist_info(folder: Path, toolchain: Toolchain) -> str:
         if name.lower().replace("_", "-") == toolchain.package and version:
             return version
     return ""
-
-
-def _version(program: Path, packages: Path | None, toolchain: Toolchain) -> str:
-    known = _dist_info(packages, toolchain) if packages else ""
-    # Without a package there is no version to read; what the program's file holds tells two of them apart.
-    return known or f"sha256:{hash_file(program)[:12]}"

@@ -3,7 +3,7 @@
     with Worker(find("rknn"), "rknn_worker", scratch=folder, log=log) as worker:
         result, arrays = worker.ask("build", {"model": str(path)}, timeout_s=600)
 
-The script is `capsules/workers/NAME.py`; `serve.py` beside it says what goes over the pipes.
+The script is `capsules/workers/NAME.py`; `serve.py` next to it says what goes over the pipes.
 """
 
 from __future__ import annotations

@@ -73,8 +73,8 @@ class Exact(Protocol):
 
 @runtime_checkable
 class Repeats(Protocol):
-    """A compiler with `repeats = True` means to: its result is executed on part of the samples beside the artifact it
-    was given, and a difference is reported, with the figures of what was executed in place of the others."""
+    """A compiler with `repeats = True` means to: its result and what it was given are executed on part of the samples,
+    and a difference is reported, with the figures of what was executed in place of the others."""
 
     repeats: bool
 

@@ -121,7 +121,7 @@ def _operator(index: int, op: Any, codes: Sequence[Any], tensors: Sequence[Tflit
 
 
 def _macs(kind: str, inputs: Sequence[TfliteTensor | None], outputs: Sequence[TfliteTensor], options: Any) -> int:
-    """Returns the multiply-accumulates of one operator; 0 for an operator that is none."""
+    """Returns the multiply-accumulates of one operator; 0 for an operator without any."""
     shapes = [t.shape if t else () for t in inputs]
     match kind:
         case "CONV_2D":

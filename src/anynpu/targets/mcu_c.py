@@ -23,7 +23,7 @@ from anynpu.tool import version_of
 MAIN = "anynpu_model.c"
 COUNTED = "arena and constants counted by the C generator; machine code is not counted"
 LEFT_OUT = ("the C library", "the application", "the stack")
-"""What of a firmware is no part of the model."""
+"""What of a firmware is not part of the model."""
 STANDARD = (".text", ".rodata", ".data", ".bss", ".ARM.exidx", ".ARM.extab")
 PLAIN = {".text": "code", ".rodata": "parameters", ".data": "parameters", ".bss": "variables"}
 SECTION = re.compile(r"[A-Za-z0-9_.$]*")
@@ -122,7 +122,13 @@ class McuC:
             inputs=model.manifest.inputs,
             outputs=model.manifest.outputs,
             fingerprint=model.manifest.fingerprint,
-            estimates=_estimates(made, memory, source, model.manifest),
+            estimates=Estimates(
+                source=source,
+                macs=made.macs,
+                parameters=model.manifest.estimates.parameters if model.manifest.estimates else None,
+                sram_bytes=memory.ram_bytes,
+                flash_bytes=memory.flash_bytes,
+            ),
             details=_details(made, platform.facts_as(McuFacts)) | _memory(memory, compiler, missing),
             notes=_notes(platform, options),
         )
@@ -188,16 +194,6 @@ def named(section: Section, made: Generated, settings: Settings) -> Section:
     place = next((each for each in STANDARD if name == each or name.startswith(each + ".")), name)
     about = made.kinds.get(name.removeprefix(place + "."), PLAIN.get(place, ""))
     return replace(section, name=f"{place} {about}".rstrip())
-
-
-def _estimates(made: Generated, memory: Footprint, source: str, model: Manifest) -> Estimates:
-    return Estimates(
-        source=source,
-        macs=made.macs,
-        parameters=model.estimates.parameters if model.estimates else None,
-        sram_bytes=memory.ram_bytes,
-        flash_bytes=memory.flash_bytes,
-    )
 
 
 def _notes(platform: Platform, options: McuOptions) -> tuple[str, ...]:

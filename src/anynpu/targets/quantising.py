@@ -49,7 +49,7 @@ def emit(function: str, model: Artifact, data: Artifact | None, plan: QuantPlan,
 
 
 def keep_calibration(calibration: Calibration, result: Path) -> None:
-    """Writes what the samples say of their ranges beside the file that was quantised with them."""
+    """Writes what the samples say of their ranges next to the file that was quantised with them."""
     result.with_name(CALIBRATION).write_text(schema.canonical_json(schema.to_dict(calibration)) + "\n", "utf-8")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from anynpu.graph.outline import NodeOutline, Outline, TensorOutline, is_shown
-from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor, operators
+from anynpu.targets.flatbuffer import TfliteOperator, operators
 
 CONVERSIONS = ("QUANTIZE", "DEQUANTIZE")
 _IMAGE_KINDS = {
@@ -30,7 +30,20 @@ def outline(path: Path) -> Outline:
     """Returns the operators and tensors of a .tflite file."""
     ops = operators(path)
     layouts = _layouts(ops)
-    tensors = {t.name: _tensor(t, layouts.get(t.name, "")) for op in ops for t in op.tensors}
+    tensors = {
+        t.name: TensorOutline(
+            t.name,
+            t.shape,
+            t.dtype,
+            layouts.get(t.name, ""),
+            t.scale,
+            t.zero_point,
+            t.constant,
+            value=t.name,
+        )
+        for op in ops
+        for t in op.tensors
+    }
     nodes = tuple(
         NodeOutline(
             op.name,
@@ -43,19 +56,6 @@ def outline(path: Path) -> Outline:
     )
     used = {name for node in nodes for name in (*node.inputs, *node.outputs)}
     return Outline(nodes, {name: tensor for name, tensor in tensors.items() if name in used})
-
-
-def _tensor(tensor: TfliteTensor, layout: str) -> TensorOutline:
-    return TensorOutline(
-        tensor.name,
-        tensor.shape,
-        tensor.dtype,
-        layout,
-        tensor.scale,
-        tensor.zero_point,
-        tensor.constant,
-        value=tensor.name,
-    )
 
 
 def _layouts(ops: Sequence[TfliteOperator]) -> dict[str, str]:

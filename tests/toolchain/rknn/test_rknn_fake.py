@@ -77,7 +77,7 @@ def test_the_manifest_says_where_layers_run_and_what_they_cost(toolkit, compiled
     assert made.estimates.flash_bytes == next(f.size for f in made.files if f.path == "model.rknn")
     assert any("calibrated with 5 samples" in note for note in made.notes)
     assert any("gives scores as [1, 4, 1, 1]" in note for note in made.notes)
-    assert any("no evidence" in note for note in made.notes)
+    assert any("not evidence" in note for note in made.notes)
 
 
 def test_a_layer_on_the_cpu_is_told_and_counts_against_the_npu(toolkit, compiled):

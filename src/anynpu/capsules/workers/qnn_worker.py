@@ -60,7 +60,7 @@ def _options(arch: int, open_cpu: bool) -> Any:
 
 
 def compile(model: str, context: str, arch: int, open_cpu: bool = False) -> Compiled:
-    """Writes the context model beside its binary, and returns the operators that the NPU does not take.
+    """Writes the context model next to its binary, and returns the operators that the NPU does not take.
 
     Where there are some and the CPU is closed to them, nothing is written that could be run.
     """

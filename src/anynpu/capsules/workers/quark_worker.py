@@ -54,7 +54,14 @@ def quantise(
     reader = Samples(samples, names)
     config = _config(precision, method)
     quantizer = quark.onnx.ModelQuantizer(Config(global_quant_config=config))
-    quantizer.quantize_model(model, out, reader, algorithms=_algorithms(cle, adaround, reader.count))
+    from quark.onnx.quantization.config.algorithm import AdaRoundConfig, CLEConfig
+
+    found: list[Any] = [CLEConfig()] if cle else []
+    if adaround:
+        found.append(
+            AdaRoundConfig(num_iterations=adaround, learning_rate=0.1, batch_size=min(2, reader.count), early_stop=True)
+        )
+    quantizer.quantize_model(model, out, reader, algorithms=found)
     return {"samples": reader.count}
 
 
@@ -77,14 +84,3 @@ def _config(precision: str, method: str) -> Any:
         # Casts are standard operators, and what the compiler for bf16 wants; pairs would need Quark's own library.
         config.extra_options["BF16QDQToCast"] = True
     return config
-
-
-def _algorithms(cle: bool, adaround: int, count: int) -> list[Any]:
-    from quark.onnx.quantization.config.algorithm import AdaRoundConfig, CLEConfig
-
-    found: list[Any] = [CLEConfig()] if cle else []
-    if adaround:
-        found.append(
-            AdaRoundConfig(num_iterations=adaround, learning_rate=0.1, batch_size=min(2, count), early_stop=True)
-        )
-    return found

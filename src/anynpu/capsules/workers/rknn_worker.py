@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import serve  # type: ignore[import-not-found]  # it is beside this file where this file runs
+import serve  # type: ignore[import-not-found]  # it lies next to this file where this file runs
 
 if TYPE_CHECKING:
     Settings = dict[str, str | int | bool]

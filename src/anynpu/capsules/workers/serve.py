@@ -1,4 +1,4 @@
-"""Answers requests inside a vendor's environment: `python serve.py MODULE` calls the functions of MODULE beside it.
+"""Answers requests inside a vendor's environment: `python serve.py MODULE` calls the functions of MODULE next to it.
 
 A frame is a line of JSON with "arrays", a list of [name, type, shape], and then the bytes of those arrays. Requests
 come on stdin: {"function", "arguments"}. Answers go to what was stdout: {"progress": [done, total]}, {"result"} or

@@ -63,24 +63,21 @@ class Room:
         text = self.log.read_text("utf-8", "replace").rpartition("\n$ ")[2]
         found = _FELL_SHORT.findall(text)
         if program == "model_deploy.py" and "npz compare FAILED" in text and found:
-            return _short(float(found[-1]), self.options.tolerance, failure.log)
+            cosine = float(found[-1])
+            return AccuracyError(
+                f"TPU-MLIR's own comparison with the float model gives a cosine of {cosine:.4f}; "
+                f"{self.options.tolerance:g} is asked for ({failure.log})",
+                "cosine",
+                cosine,
+                self.options.tolerance,
+                hint="more calibration data, -O calibration_method=..., -O search=mixed, or -O quantize=bf16; "
+                "-O tolerance=... lowers the bar, -O excepts=... leaves a tensor out",
+            )
         return ToolFailed(words, failure.argv, failure.status, failure.log, failure.last_lines, failure.hint)
 
     def failed(self, message: str, argv: Sequence[str] = ()) -> ToolFailed:
         """Returns the failure of a program that has ended well."""
         return self.capsule.installed.toolchain.failed(message, self.log, argv)
-
-
-def _short(cosine: float, wanted: float, log: str) -> AccuracyError:
-    return AccuracyError(
-        f"TPU-MLIR's own comparison with the float model gives a cosine of {cosine:.4f}; "
-        f"{wanted:g} is asked for ({log})",
-        "cosine",
-        cosine,
-        wanted,
-        hint="more calibration data, -O calibration_method=..., -O search=mixed, or -O quantize=bf16; "
-        "-O tolerance=... lowers the bar, -O excepts=... leaves a tensor out",
-    )
 
 
 def write_samples(room: Path, samples: SampleSet) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -50,16 +51,12 @@ def pair(made: Sequence[CompiledTensor], asked: Sequence[TensorSpec]) -> dict[st
     rest = [spec for spec in asked if spec.name not in found]
     found |= {spec.name: tensor for spec, tensor in zip(rest, left, strict=True)}
     for spec in asked:
-        _check_size(spec, found[spec.name])
+        tensor = found[spec.name]
+        if math.prod(tensor.shape) != spec.size:
+            raise IntegrityError(
+                f"tensor {spec.name} has shape {list(tensor.shape)}, the float model's {list(spec.shape)}"
+            )
     return found
-
-
-def _check_size(spec: TensorSpec, tensor: CompiledTensor) -> None:
-    size = 1
-    for length in tensor.shape:
-        size *= length
-    if size != spec.size:
-        raise IntegrityError(f"tensor {spec.name} has shape {list(tensor.shape)}, the float model's {list(spec.shape)}")
 
 
 def input_spec(spec: TensorSpec, tensor: CompiledTensor) -> TensorSpec:

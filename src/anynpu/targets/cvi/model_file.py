@@ -28,7 +28,7 @@ def settle(path: Path, processor: str) -> None:
 
 def _settle_cvimodel(data: bytes, processor: str) -> bytes:
     if len(data) < _CVI.size or not data.startswith(b"CviModel"):
-        raise IntegrityError("it is no cvimodel")
+        raise IntegrityError("it is not a cvimodel")
     magic, size, major, minor, digest, chip, rest = _CVI.unpack_from(data)
     body = data[_CVI.size :]
     if len(body) < size or hashlib.md5(body, usedforsecurity=False).digest() != digest:
@@ -43,7 +43,7 @@ def _settle_cvimodel(data: bytes, processor: str) -> bytes:
 
 def _settle_bmodel(data: bytes) -> bytes:
     if len(data) < _BM.size or _BM.unpack_from(data)[0] != _BM_MAGIC:
-        raise IntegrityError("it is no bmodel")
+        raise IntegrityError("it is not a bmodel")
     _, header, described, rest = _BM.unpack_from(data)
     if len(data) != header + described + rest:
         raise IntegrityError(f"it is {len(data)} bytes long and says {header + described + rest}: cut short or damaged")

@@ -83,22 +83,19 @@ class CviOptions:
         if self.tuning_samples < 0 or self.cores < 1 or self.time_limit_s < 1:
             raise ConfigError("tuning_samples may not be below 0, cores and time_limit_s not below 1")
         if self.quantize != "int8":
-            self._check_float()
+            # A setting of INT8 would change nothing, in silence
+            for name in ("quantize_table", "calibration_table", "asymmetric"):
+                if getattr(self, name):
+                    raise ConfigError(f"{name} is for quantize=int8, not {self.quantize}")
+            if self.search != "none":
+                raise ConfigError(f"search={self.search} is for quantize=int8, not {self.quantize}")
+            for name in ("quant_input", "quant_output"):
+                if getattr(self, name) == "integer":
+                    raise ConfigError(f"{name}=integer is for quantize=int8, not {self.quantize}")
         if self.search != "none" and self.calibration_table is not None:
             raise ConfigError("a search finds ranges itself: give search or calibration_table, not both")
         if self.search == "mixed" and self.quantize_table is not None:
             raise ConfigError("a search finds the layers itself: give search=mixed or quantize_table, not both")
-
-    def _check_float(self) -> None:
-        """Raises for a setting of INT8 beside another format: it would change nothing, in silence."""
-        for name in ("quantize_table", "calibration_table", "asymmetric"):
-            if getattr(self, name):
-                raise ConfigError(f"{name} is for quantize=int8, not {self.quantize}")
-        if self.search != "none":
-            raise ConfigError(f"search={self.search} is for quantize=int8, not {self.quantize}")
-        for name in ("quant_input", "quant_output"):
-            if getattr(self, name) == "integer":
-                raise ConfigError(f"{name}=integer is for quantize=int8, not {self.quantize}")
 
     def integers(self, border: BORDER, old: bool) -> bool:
         """Whether a border holds integers; auto: in INT8 on CV18xx chips, whose CPU would have to convert floats."""

@@ -69,7 +69,13 @@ class Cvi:
             (folder / commands.ONNX).write_bytes(with_kernel_shapes(graph).SerializeToString())
             tensors, receipt = _build(room, model, data, work)
             manifest = _manifest(room, model, platform, graph, tensors, receipt)
-            _keep(room, out)
+            # Comments with the time of day are left behind
+            (room.path / room.facts.main).replace(out / room.facts.main)
+            for name in (commands.RANGES, commands.FORMATS):
+                path = room.path / name
+                if path.is_file() and room.options.quantize == "int8":
+                    lines = path.read_text("utf-8", "replace").splitlines()
+                    (out / name).write_text("".join(f"{line}\n" for line in lines if not line.startswith("#")), "utf-8")
         return manifest
 
 
@@ -137,7 +143,7 @@ def _deploy_once(room: Room, borders: Mapping[str, bool], test: bool) -> Compile
     try:
         settle(result, room.facts.processor)
     except IntegrityError as error:
-        raise room.failed(f"model_deploy.py ended well but {result.name} is no good: {error.message}") from None
+        raise room.failed(f"model_deploy.py ended well but {result.name} cannot be read: {error.message}") from None
     with Simulator(room.capsule, result, room.facts.simulator, log=room.log) as simulator:
         return simulator.tensors
 
@@ -180,13 +186,3 @@ def _mixed(room: Room) -> dict[str, str]:
     """Returns the layers with a format of their own."""
     path = room.path / commands.FORMATS
     return read_quantize_table(path, room.facts) if path.is_file() else {}
-
-
-def _keep(room: Room, out: Path) -> None:
-    """Moves the model and its tables out of the scratch folder; comments with the time of day are left behind."""
-    (room.path / room.facts.main).replace(out / room.facts.main)
-    for name in (commands.RANGES, commands.FORMATS):
-        path = room.path / name
-        if path.is_file() and room.options.quantize == "int8":
-            lines = path.read_text("utf-8", "replace").splitlines()
-            (out / name).write_text("".join(f"{line}\n" for line in lines if not line.startswith("#")), "utf-8")

@@ -21,7 +21,7 @@ def on_npu(compiled: Sequence[TfliteOperator]) -> list[TfliteOperator]:
 
 
 def placement(npu: str, model: Sequence[TfliteOperator], compiled: Sequence[TfliteOperator]) -> Placement:
-    """Returns where every operator of `model` runs, and those that the converter put in beside them."""
+    """Returns where every operator of `model` runs, and those that the converter added."""
     rest = [op for op in compiled if op.custom_code != NPU_OPERATOR]
     left, added = left_over(model, rest)
     operators = [

@@ -1,4 +1,4 @@
-"""The NPU beside the CPU on the same quantised file: what they disagree about, quantisation is not to blame for.
+"""The NPU against the CPU on the same quantised file: what they disagree about, quantisation is not to blame for.
 
 Quantised models that are right on the CPU have come out wrong on the HTP without a word, Quark's XINT8 among them.
 """
@@ -73,7 +73,7 @@ def _worst(reference: Mapping[str, Array], candidate: Mapping[str, Array]) -> fl
 
 
 def _disagreement(found: Agreement, wanted: float) -> AccuracyError:
-    """Returns the error; where the CPU is no closer to the float model either, quantisation is to blame after all."""
+    """Returns the error; where the CPU is not closer to the float model either, quantisation is to blame after all."""
     beside = ""
     if found.npu_float_db is not None and found.cpu_float_db is not None:
         beside = (

@@ -25,7 +25,10 @@ def fuse(model: onnx.ModelProto) -> int:
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     joined = 0
     for node in [node for node in graph.node if node.op_type == "MatMul"]:
-        after = _only_reader(graph, node.output[0])
+        # The node that alone reads the product, which is not an output of the model
+        name = node.output[0]
+        readers = [other for other in graph.node if name in other.input]
+        after = readers[0] if len(readers) == 1 and all(value.name != name for value in graph.output) else None
         weights = stored.get(node.input[1])
         if after is None or weights is None or weights.ndim != 2 or axes.get(node.input[0]) != 2:
             continue
@@ -39,12 +42,6 @@ def fuse(model: onnx.ModelProto) -> int:
             graph.node.remove(after)
             joined += 1
     return joined
-
-
-def _only_reader(graph: onnx.GraphProto, name: str) -> onnx.NodeProto | None:
-    """Returns the node that alone reads a tensor which is no output of the model."""
-    readers = [node for node in graph.node if name in node.input]
-    return readers[0] if len(readers) == 1 and all(value.name != name for value in graph.output) else None
 
 
 def _with_add(after: onnx.NodeProto, result: str, weights: Array, stored: Arrays) -> tuple[Array, Array] | None:

@@ -64,7 +64,15 @@ class Qnn:
         if not options.allow_cpu and (found := self.check(model, platform, options)):
             raise _unsupported(platform, found)
         arch, qnn = platform.facts_as(QnnFacts).htp_arch, capsule.find(TOOL)
-        made = _quantised(model, samples, options, out, work)
+        arguments = {
+            "model": str(model.path),
+            "data": str(samples.path),
+            "options": options,
+            "out": str(out / MODEL),
+        }
+        function = "anynpu.targets.qnn.quantise:write"
+        answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
+        made = schema.from_dict(ForProvider, answer, function)
         with scratch(out / "worker") as room, Worker(qnn, "qnn_worker", scratch=room, log=work.log) as worker:
             left = _compiled(worker, out, arch, platform, options, work)
             truth = room.parent / TWIN if made.as_given else model.main
@@ -74,19 +82,6 @@ class Qnn:
         manifest = _manifest(model, out, arch, options, made, agreed)
         manifest = replace(manifest, placement=_placement(platform.npu, made.operators, left))
         return replace(manifest, notes=(*manifest.notes, *notes))
-
-
-def _quantised(model: Artifact, data: Artifact, options: QnnOptions, out: Path, work: Work) -> ForProvider:
-    """Writes the QDQ model, or the given one."""
-    arguments = {
-        "model": str(model.path),
-        "data": str(data.path),
-        "options": options,
-        "out": str(out / MODEL),
-    }
-    function = "anynpu.targets.qnn.quantise:write"
-    answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
-    return schema.from_dict(ForProvider, answer, function)
 
 
 def _compiled(
@@ -119,7 +114,7 @@ def _unsupported(platform: Platform, found: tuple[Finding, ...]) -> Unsupported:
 
 
 def _placement(npu: str, operators: Sequence[OperatorPlacement], left: list[tuple[str, str]]) -> Placement:
-    """Returns the receipt: the context model holds, beside the compiled graphs, the operators that are not in them."""
+    """Returns the receipt: the context model holds the compiled graphs, and the operators that are not in them."""
     outside = dict(left)
     placed = [
         replace(op, device="cpu", reason="the HTP does not take it") if outside.pop(op.name, None) else op

@@ -25,7 +25,7 @@ from anynpu.targets.rknn.receipt import Receipt, placement, read_receipt
 
 KNOWN_VERSION = "2.5.0"
 MAGIC = b"RKNN"
-SAME_SIMULATOR = "the simulator computes alike for every chip: it is no evidence for this one"
+SAME_SIMULATOR = "the simulator computes the same for every chip: it is not evidence for this one"
 
 
 class Rknn:

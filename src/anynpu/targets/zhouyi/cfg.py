@@ -76,12 +76,12 @@ def text(name: str, specs: Sequence[TensorSpec], calibration: str, options: Zhou
         # No output_dir here: "Unknown option".
         "GBuilder": {"target": options.target, "outputs": f"./{RESULT}", "tiling": options.tiling.replace("none", "")},
     }
-    lines = [line for title, rows in sections.items() for line in (f"[{title}]", *_rows(rows), "")]
+    lines = [
+        line
+        for title, rows in sections.items()
+        for line in (f"[{title}]", *[f"{key} = {value}" for key, value in rows.items() if value not in (None, "")], "")
+    ]
     return "\n".join(lines)
-
-
-def _rows(rows: Mapping[str, object]) -> list[str]:
-    return [f"{key} = {value}" for key, value in rows.items() if value not in (None, "")]
 
 
 def precision(options: ZhouyiOptions) -> dict[str, str]:

@@ -33,7 +33,22 @@ def specs_of(
         raise IntegrityError(f"the compiled model has {len(made)} {what}s, the float model {len(asked)}", AGAIN)
     found = []
     for spec, tensor in zip(asked, pair(what, made, asked), strict=True):
-        _check(what, tensor, spec, options)
+        place = f"{what} {spec.name} of the compiled model"
+        if tensor.shape != spec.shape:
+            raise IntegrityError(
+                f"{place} has shape {list(tensor.shape)}, the float model's has {list(spec.shape)}", AGAIN
+            )
+        allowed = allowed_types(spec, options)
+        if tensor.dtype not in allowed:
+            raise IntegrityError(f"{place} holds {tensor.dtype}; these options allow {', '.join(allowed)}", AGAIN)
+        if (
+            np.dtype(spec.dtype).kind == "f"
+            and np.dtype(tensor.dtype).kind in "iu"
+            and tensor.spec.quantization is None
+        ):
+            raise IntegrityError(
+                f"{place} holds {tensor.dtype} and does not say what real numbers it stands for", AGAIN
+            )
         found.append(replace(tensor.spec, name=spec.name, layout=spec.layout, channels=spec.channels))
     return tuple(found)
 
@@ -51,17 +66,6 @@ def pair(what: str, made: Sequence[CixTensor], asked: Sequence[TensorSpec]) -> t
     order = sorted(range(len(asked)), key=lambda i: asked[i].name) if what == "input" else list(range(len(asked)))
     places = dict(zip(order, made, strict=True))
     return tuple(places[i] for i in range(len(asked)))
-
-
-def _check(what: str, tensor: CixTensor, spec: TensorSpec, options: ZhouyiOptions) -> None:
-    place = f"{what} {spec.name} of the compiled model"
-    if tensor.shape != spec.shape:
-        raise IntegrityError(f"{place} has shape {list(tensor.shape)}, the float model's has {list(spec.shape)}", AGAIN)
-    allowed = allowed_types(spec, options)
-    if tensor.dtype not in allowed:
-        raise IntegrityError(f"{place} holds {tensor.dtype}; these options allow {', '.join(allowed)}", AGAIN)
-    if np.dtype(spec.dtype).kind == "f" and np.dtype(tensor.dtype).kind in "iu" and tensor.spec.quantization is None:
-        raise IntegrityError(f"{place} holds {tensor.dtype} and does not say what real numbers it stands for", AGAIN)
 
 
 def allowed_types(spec: TensorSpec, options: ZhouyiOptions) -> tuple[str, ...]:

@@ -51,7 +51,16 @@ class ZhouyiOptions:
 
     def __post_init__(self) -> None:
         for name in ("float_nodes", "wide_nodes"):
-            _check_regex(name, getattr(self, name))
+            pattern = getattr(self, name)
+            if NOT_IN_REGEX.search(pattern):
+                raise ConfigError(
+                    f"{name}={pattern}: blanks and {{ }} < > [ ] : ; # % & have another meaning in the .cfg file",
+                    "use . for such a character, and (a|b) for a choice",
+                )
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(f"{name}={pattern}: no regular expression ({error})") from None
         if self.mask_value > 0:
             raise ConfigError(f"mask_value={self.mask_value:g}: a number below zero was expected", "such as -30")
         if self.time_limit_s < 1:
@@ -66,18 +75,6 @@ MOVES = (
     *(Move({name: "16"}, costly=True) for name in ("activation_bits", "weight_bits")),
 )
 """What a search tries."""
-
-
-def _check_regex(name: str, pattern: str) -> None:
-    if NOT_IN_REGEX.search(pattern):
-        raise ConfigError(
-            f"{name}={pattern}: blanks and {{ }} < > [ ] : ; # % & have another meaning in the .cfg file",
-            "use . for such a character, and (a|b) for a choice",
-        )
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        raise ConfigError(f"{name}={pattern}: no regular expression ({error})") from None
 
 
 def check_target(name: str, known: Sequence[str]) -> None:

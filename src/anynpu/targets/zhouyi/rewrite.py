@@ -100,7 +100,7 @@ def rewritten(
 ) -> tuple[ModelProto, tuple[str, ...], tuple[PassEffect, ...]]:
     """Returns a graph that computes the same and fits better, and what was done to it, in words and pass by pass.
 
-    They are executed beside the original on `feeds`, all of them up to what `proof_count` allows, or on random numbers
+    They are compared with the original on `feeds`, all of them up to what `proof_count` allows, or on random numbers
     where none are given.
     """
     chosen = spread(len(feeds), proof_count(model, len(feeds)))
@@ -256,7 +256,7 @@ def as_convolutions(graph: Graph) -> int:
 
 
 def _weights(graph: Graph, node: NodeProto) -> tuple[Array, Array | None] | None:
-    """Returns the matrix [width, n] and the bias [n] that a product is with, or None where they are no constants."""
+    """Returns the matrix [width, n] and the bias [n] that a product is with, or None where they are not constants."""
     weights = graph.constants.get(node.input[1])
     if weights is None or weights.ndim != 2:
         return None
