@@ -122,10 +122,6 @@ class Store:
             with FileLock(self.cache / "locks" / f"{address}.lock"):
                 (self._leases / address).touch()
 
-    def _in_use(self, address: str) -> bool:
-        held = (lease.parent for lease in (self.cache / "leases").glob(f"*/{address}"))
-        return any(folder != self._leases and not _owner_gone(folder / ALIVE) for folder in held)
-
     def _build(self, step: Step, address: str, make: Make) -> Artifact:
         started = time.monotonic()
         scratch = Path(tempfile.mkdtemp(prefix=f"{address[:16]}.", dir=self.cache / "scratch"))
@@ -137,22 +133,20 @@ class Store:
                 manifest = make(folder, self.log(address))
                 made = Made(datetime.now(UTC).isoformat(timespec="seconds"), round(time.monotonic() - started, 3))
                 sealed = seal(folder, manifest, step, made)
-                self._publish(folder, self.path(address))
+                final = self.path(address)
+                for path in folder.rglob("*"):
+                    if path.is_file():
+                        _sync(path)
+                final.parent.mkdir(parents=True, exist_ok=True)
+                if final.exists():  # find() did not accept it: damaged
+                    aside = self.cache / "scratch" / f"damaged-{final.name}.{os.getpid()}.{time.monotonic_ns()}"
+                    final.replace(aside)
+                    shutil.rmtree(aside, ignore_errors=True)
+                folder.replace(final)
+                _sync(final.parent)
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
         return Artifact(self.path(address), sealed.manifest)
-
-    def _publish(self, folder: Path, final: Path) -> None:
-        for path in folder.rglob("*"):
-            if path.is_file():
-                _sync(path)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        if final.exists():  # find() did not accept it: damaged
-            aside = self.cache / "scratch" / f"damaged-{final.name}.{os.getpid()}.{time.monotonic_ns()}"
-            final.replace(aside)
-            shutil.rmtree(aside, ignore_errors=True)
-        folder.replace(final)
-        _sync(final.parent)
 
     def sweep(self, older_than_s: float = 60) -> int:
         """Removes what killed builds left in scratch and returns how many there were."""
@@ -200,7 +194,8 @@ class Store:
             try:
                 # Whoever builds it at this moment holds the lock, maybe for long.
                 with FileLock(self.cache / "locks" / f"{address}.lock", timeout=1):
-                    if self._in_use(address):
+                    held = (lease.parent for lease in (self.cache / "leases").glob(f"*/{address}"))
+                    if any(folder != self._leases and not _owner_gone(folder / ALIVE) for folder in held):
                         return False
                     if self.path(address).exists():
                         self.path(address).replace(aside)

@@ -42,18 +42,6 @@ def byte_symbols() -> tuple[str, ...]:
 
 def read_vocabulary(path: Path, size: int | None = None) -> Vocabulary:
     """Returns the vocabulary in a file of merges (.txt, .txt.gz) or in a tokenizer.json of CLIP."""
-    data = _read(path)
-    if data.lstrip()[:1] == b"{":
-        return _from_json(path, data, size)
-    try:
-        lines = data.decode("utf-8").split("\n")
-    except UnicodeDecodeError:
-        raise IntegrityError(f"{path}: not a vocabulary: it holds bytes that are no text") from None
-    return _from_lines(path, lines, size or TOKENS)
-
-
-def _read(path: Path) -> bytes:
-    """Returns what the file holds, unpacked; one that unpacks to more than any vocabulary is refused before."""
     try:
         with path.open("rb") as stream:
             packed = stream.read(2) == b"\x1f\x8b"
@@ -65,14 +53,20 @@ def _read(path: Path) -> bytes:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     if len(data) > MOST_BYTES:
         raise IntegrityError(f"{path}: holds more than {MOST_BYTES >> 20} MiB, no vocabulary does")
-    return data
+    if data.lstrip()[:1] == b"{":
+        return _from_json(path, data, size)
+    try:
+        lines = data.decode("utf-8").split("\n")
+    except UnicodeDecodeError:
+        raise IntegrityError(f"{path}: not a vocabulary: it holds bytes that are not text") from None
+    return _from_lines(path, lines, size or TOKENS)
 
 
 def _from_lines(path: Path, lines: Sequence[str], size: int) -> Vocabulary:
     """Returns the vocabulary that the first merges give; the first line is a title."""
     wanted = size - 2 * 256 - 2
     if not 0 <= wanted <= MOST_TOKENS:
-        raise ConfigError(f"a vocabulary of {size} tokens is none of CLIP", f"CLIP has {TOKENS}")
+        raise ConfigError(f"a vocabulary of {size} tokens is not one of CLIP", f"CLIP has {TOKENS}")
     if len(lines) <= wanted or (wanted and not lines[wanted]):
         raise IntegrityError(f"{path}: {size} tokens need {wanted} merges after the first line, it ends before")
     symbols = sorted(byte_symbols())

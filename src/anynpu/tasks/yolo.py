@@ -87,7 +87,16 @@ def layout(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec], lab
     """Returns what the outputs of a detector hold, told by their shapes; outputs of no known head raise."""
     anchors = (len(head.anchors[0]) if head.anchors else _ANCHORS) if head.version == "v5" else 1
     parts = _decoded(head, _boxes(head, size, anchors), outputs) or _maps(head, size, outputs)
-    classes = _classes(head, parts, anchors)
+    counts = set()
+    for part in parts:
+        if part.role == "classes":
+            counts.add(part.rows)
+        elif part.role == "all" and head.version == "v5":
+            rows, rest = divmod(part.rows, anchors if part.stride else 1)
+            counts.add(0 if rest else rows - 5)
+        elif part.role == "all":
+            counts.add(part.rows - (4 * head.reg_max if part.stride else 4))
+    classes = max(counts.pop(), 0) if len(counts) == 1 else 0
     if classes < 1:
         raise ConfigError(_no_head(head, size, outputs), "the card's [yolo] table says which head the model has")
     if labels and labels != classes:
@@ -168,20 +177,6 @@ def _roles(head: Head, found: Sequence[Part]) -> list[Part]:
         Part(boxes.spec, "boxes", boxes.axis, boxes.stride),
         Part(other.spec, "classes", other.axis, other.stride),
     ]
-
-
-def _classes(head: Head, parts: Sequence[Part], anchors: int) -> int:
-    """Returns how many classes the outputs tell apart, or 0 where they do not agree."""
-    counts = set()
-    for part in parts:
-        if part.role == "classes":
-            counts.add(part.rows)
-        elif part.role == "all" and head.version == "v5":
-            rows, rest = divmod(part.rows, anchors if part.stride else 1)
-            counts.add(0 if rest else rows - 5)
-        elif part.role == "all":
-            counts.add(part.rows - (4 * head.reg_max if part.stride else 4))
-    return max(counts.pop(), 0) if len(counts) == 1 else 0
 
 
 @dataclass(frozen=True)

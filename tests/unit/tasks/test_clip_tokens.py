@@ -146,7 +146,7 @@ def test_a_bomb_is_refused_in_bounded_memory(tmp_path):
 def test_a_file_that_is_not_there_and_a_size_of_none(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_vocabulary(tmp_path / "none")
-    with pytest.raises(ConfigError, match="none of CLIP"):
+    with pytest.raises(ConfigError, match="not one of CLIP"):
         read_vocabulary(maker.write_merges(tmp_path / "v.txt"), 300)
 
 
