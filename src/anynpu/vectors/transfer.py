@@ -95,7 +95,13 @@ def _packed(raw: IO[bytes], path: Path) -> Any:
 def restore(path: Path, store: Store, name: str = "", progress: Progress = lambda done: None) -> Collection:
     """Makes a collection of a file; one of that name must not be there. A file that is not whole leaves none behind."""
     lines = _lines(path)
-    head = _head(path, lines)
+    first = next(lines, b"")
+    data = _json(path, 1, first)
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise IntegrityError(f"{path}: is not a file of exported vectors")
+    if data.get("format") != FORMAT:
+        raise IntegrityError(f"{path}: has format {data.get('format')}, this version reads {FORMAT}")
+    head = schema.from_dict(FileHead, data, str(path))
     spec = replace(head.collection, name=name) if name else head.collection
     if spec.name in store.names():
         raise ConfigError(f"{store.where} holds a collection {spec.name!r} already", "give another name, or drop it")
@@ -127,7 +133,8 @@ def copy(collection: Collection, store: Store, name: str = "", progress: Progres
     batch: list[Point] = []
     count = 0
     for row in rows_of(collection):
-        batch.append(_point(row))
+        assert row.vector is not None
+        batch.append(Point(row.id, row.vector, row.payload))
         count += 1
         if len(batch) == BATCH:
             target.upsert(batch)
@@ -140,11 +147,6 @@ def copy(collection: Collection, store: Store, name: str = "", progress: Progres
             "it held others before, or somebody writes to it: drop it and copy again",
         )
     return target
-
-
-def _point(row: Row) -> Point:
-    assert row.vector is not None
-    return Point(row.id, row.vector, row.payload)
 
 
 def _lines(path: Path) -> Iterator[bytes]:
@@ -161,16 +163,6 @@ def _lines(path: Path) -> Iterator[bytes]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error})") from None
 
 
-def _head(path: Path, lines: Iterator[bytes]) -> FileHead:
-    first = next(lines, b"")
-    data = _json(path, 1, first)
-    if not isinstance(data, dict) or data.get("kind") != KIND:
-        raise IntegrityError(f"{path}: is not a file of exported vectors")
-    if data.get("format") != FORMAT:
-        raise IntegrityError(f"{path}: has format {data.get('format')}, this version reads {FORMAT}")
-    return schema.from_dict(FileHead, data, str(path))
-
-
 def _points(path: Path, lines: Iterator[bytes]) -> Iterator[Point]:
     """Yields the points of the lines after the first; raises at the end if they are not all, or not as written."""
     first = next(_lines(path))
@@ -184,7 +176,15 @@ def _points(path: Path, lines: Iterator[bytes]) -> Iterator[Point]:
             return
         digest.update(line)
         count += 1
-        yield _read_point(path, number, data)
+        try:
+            id, packed, payload = data["id"], data["vector"], data["payload"]
+            vector = np.frombuffer(base64.b64decode(packed, validate=True), "<f4")
+        except (KeyError, TypeError, ValueError):
+            raise IntegrityError(f"{path}: line {number} is not a point") from None
+        if not isinstance(payload, dict) or not isinstance(id, int | str):
+            raise IntegrityError(f"{path}: line {number} is not a point")
+        plain: dict[str, Json] = payload
+        yield Point(id, vector, plain)
     raise IntegrityError(f"{path}: is cut short after {count} points")
 
 
@@ -195,15 +195,3 @@ def _json(path: Path, number: int, line: bytes) -> Any:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
         raise IntegrityError(f"{path}: line {number} is not JSON") from None
-
-
-def _read_point(path: Path, number: int, data: Any) -> Point:
-    try:
-        id, packed, payload = data["id"], data["vector"], data["payload"]
-        vector = np.frombuffer(base64.b64decode(packed, validate=True), "<f4")
-    except (KeyError, TypeError, ValueError):
-        raise IntegrityError(f"{path}: line {number} is not a point") from None
-    if not isinstance(payload, dict) or not isinstance(id, int | str):
-        raise IntegrityError(f"{path}: line {number} is not a point")
-    plain: dict[str, Json] = payload
-    return Point(id, vector, plain)

@@ -1,4 +1,4 @@
-"""Builds an index beside the store's process: `python -m anynpu.vectors.edge.build FOLDER`.
+"""Builds an index in a process apart from the store's: `python -m anynpu.vectors.edge.build FOLDER`.
 
 FOLDER holds copies of shards: `into`, whose graph is reused, and `more0`, `more1`..., whose points are added to it, the
 later ones over the earlier. When everything is indexed and on the disk, the file `done` appears. The process ends with
@@ -56,7 +56,7 @@ def main(folder: str, parent: str) -> None:
     if os.getppid() != int(parent):
         return  # it died before we were listening
     with suppress(OSError):
-        os.nice(10)  # at 19 it would hardly end beside a client that asks without a pause
+        os.nice(10)  # at 19 it would hardly end while a client asks without a pause
     build(Path(folder))
 
 

@@ -39,7 +39,7 @@ SLICE, MOST_SLICE, SLICE_RATIO = 1000, 2000, 32
 IDLE_S, IDLE_SLICE = 5.0, 100
 """This many points are worth one when nothing has been written for a while."""
 RETRY_S = 60.0
-"""An index that could not be built (a full disk) is tried again after so long."""
+"""An index that could not be built (a full disk) is tried again after this time."""
 BASE_RATIO = 8
 """The middle goes into the base when it has an eighth of its points."""
 MOST_LOG_BYTES = 128 << 20
@@ -90,11 +90,20 @@ class Layers:
         self.trouble = ""
         self._retry_at = 0.0
         self.written_at = time.monotonic()
-        self._clear()
+        # What the layout does not name is left of a death
+        for entry in self.folder.iterdir():
+            if entry.is_dir() and entry.name not in self.layout.names:
+                shutil.rmtree(entry, ignore_errors=True)
         try:
             for name in self.layout.names:
                 self._shards[name] = Shard.load(folder / name)
-            self._reconcile()
+            # What is also in a newer layer: a death came between writing it there and deleting it here
+            for newer in (self.layout.tail, self.layout.sealed):
+                if newer:
+                    older = self.layout.names[self.layout.names.index(newer) + 1 :]
+                    ids = self._shards[newer].ids() if older else []
+                    for start in range(0, len(ids), 1024):
+                        self._delete_from(older, ids[start : start + 1024])
             for name in (self.layout.tail, self.layout.sealed):
                 if name:
                     self._shards[name].mirrored(self.spec.space.width)
@@ -113,21 +122,6 @@ class Layers:
         tail.close()
         write_whole(folder / LAYOUT, schema.canonical_json(Layout("s1", 2)))
         sync(folder)
-
-    def _clear(self) -> None:
-        """Removes what the layout does not name."""
-        for entry in self.folder.iterdir():
-            if entry.is_dir() and entry.name not in self.layout.names:
-                shutil.rmtree(entry, ignore_errors=True)
-
-    def _reconcile(self) -> None:
-        """Deletes what is also in a newer layer: a death came between writing it there and deleting it here."""
-        for newer in (self.layout.tail, self.layout.sealed):
-            if newer:
-                older = self.layout.names[self.layout.names.index(newer) + 1 :]
-                ids = self._shards[newer].ids() if older else []
-                for start in range(0, len(ids), 1024):
-                    self._delete_from(older, ids[start : start + 1024])
 
     @property
     def shards(self) -> list[Shard]:
@@ -260,11 +254,21 @@ class Layers:
                 self._begin()
             elif self._build.process is None:
                 if not self._build.copying.is_alive():
-                    self._start(self._build)
+                    if self._build.failure:
+                        raise IntegrityError(f"{self.folder}: the index cannot be built: {self._build.failure[0]}")
+                    self._build.process = tool.attend(
+                        "anynpu.vectors.edge.build",
+                        str(self._build.folder),
+                        str(os.getpid()),
+                        descriptors=(),
+                        output=self._log,
+                    )
             elif self._build.process.poll() is not None:
                 self._finish(self._build)
         except (AnyNpuError, OSError) as error:
-            self._give_up(str(error))
+            # The points stay in the layers that they are in, where they are found one by one
+            self.trouble, self._retry_at, self.wanted = str(error), time.monotonic() + RETRY_S, False
+            self._end_build()
 
     def _begin(self) -> None:
         layout = self.layout
@@ -321,13 +325,6 @@ class Layers:
         self.layout = layout
         return layout
 
-    def _start(self, build: Build) -> None:
-        if build.failure:
-            raise IntegrityError(f"{self.folder}: the index cannot be built: {build.failure[0]}")
-        build.process = tool.attend(
-            "anynpu.vectors.edge.build", str(build.folder), str(os.getpid()), descriptors=(), output=self._log
-        )
-
     def _finish(self, build: Build) -> None:
         status = build.process.returncode if build.process is not None else None
         if status != 0 or not (build.folder / DONE).exists():
@@ -352,11 +349,6 @@ class Layers:
             self._shards.pop(part).close()
         folders = [build.folder, *(self.folder / part for part in build.parts)]
         threading.Thread(target=_remove, args=(folders,), daemon=True).start()
-
-    def _give_up(self, why: str) -> None:
-        """Leaves the points in the layers that they are in, where they are found one by one; says why."""
-        self.trouble, self._retry_at, self.wanted = why, time.monotonic() + RETRY_S, False
-        self._end_build()
 
     def _end_build(self) -> None:
         if self._build is not None:

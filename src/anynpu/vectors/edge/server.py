@@ -34,13 +34,13 @@ from anynpu.vectors.edge.wire import PROTOCOL, SPIN_S, Frame, decode, encode, re
 STORE, LOCK = "store.json", "lock"
 FORMAT = 1
 SYNC_S = 1.0
-"""A loss of power costs at most what was written in so long."""
+"""A loss of power costs at most what was written in this time."""
 TEND_S = 0.02
 """How often builds are looked after: to ask for the size of a tail costs as much as a query."""
 LOCK_WAIT_S = 30.0
 FIRST_CLIENT_S = 20.0
 BUSY_S = 0.05
-"""Writes go in small steps for so long after the last read."""
+"""Writes go in small steps for this long after the last read."""
 RESERVE_BYTES = 32 << 20
 """So much of the disk is left free: the engine's process would die on a full one."""
 
@@ -152,11 +152,24 @@ class Server:
         while not self._over():
             for key, events in self._ready():
                 if key.data is None:
-                    self._accept()
+                    with suppress(BlockingIOError):
+                        connection, _ = self._listening.accept()
+                        connection.setblocking(False)
+                        client = Client(connection)
+                        self._clients[connection.fileno()] = client
+                        self._selector.register(connection, selectors.EVENT_READ, client)
+                        self._served = True
                 else:
                     self._exchange(key.data, events)
             self._advance()
-            self._look_at_waiting()
+            still = []
+            for client, finished in self._waiting:
+                answer = finished()
+                if answer is None:
+                    still.append((client, finished))
+                else:
+                    self._send(client, encode(answer))
+            self._waiting = still
             if time.monotonic() - self._tended_at > TEND_S:
                 self._tended_at = time.monotonic()
                 for collection in self._collections.values():
@@ -176,10 +189,6 @@ class Server:
             0.0 if self._work else 0.005 if self._waiting else 0.02 if self._building() else 0.2
         )
 
-    def _busy(self) -> bool:
-        """Says whether others need the cores as well: points come in, or an index is built."""
-        return time.monotonic() - self._wrote_at < BUSY_S or self._building()
-
     def _over(self) -> bool:
         if self._clients:
             return all(client.leaving for client in self._clients.values()) and not self._work
@@ -192,15 +201,6 @@ class Server:
         """Puts everything on the disk; clients that wait for that see their connection end."""
         for collection in self._collections.values():
             collection.close()
-
-    def _accept(self) -> None:
-        with suppress(BlockingIOError):
-            connection, _ = self._listening.accept()
-            connection.setblocking(False)
-            client = Client(connection)
-            self._clients[connection.fileno()] = client
-            self._selector.register(connection, selectors.EVENT_READ, client)
-            self._served = True
 
     def _drop(self, client: Client) -> None:
         self._selector.unregister(client.socket)
@@ -257,7 +257,12 @@ class Server:
                 self._send(client, encode(READS[operation](self, frame)))
                 self._read_at = time.monotonic()
             elif operation in WRITES:
-                self._check_room(len(frame.vectors) * 16)
+                free = shutil.disk_usage(self.folder).free
+                if free < RESERVE_BYTES + len(frame.vectors) * 16:
+                    raise ConfigError(
+                        f"{self.folder}: no space left on the disk ({free >> 20} MiB)",
+                        "free some, or choose another folder",
+                    )
                 self._wrote_at = time.monotonic()
                 self._work.append(Work(client, WRITES[operation](self, frame)))
             elif operation == "flush":
@@ -272,13 +277,6 @@ class Server:
                 raise ConfigError(f"the store knows no operation {operation!r}")
         except Exception as error:
             self._send(client, encode(refusal(error)))
-
-    def _check_room(self, size: int) -> None:
-        free = shutil.disk_usage(self.folder).free
-        if free < RESERVE_BYTES + size:
-            raise ConfigError(
-                f"{self.folder}: no space left on the disk ({free >> 20} MiB)", "free some, or choose another folder"
-            )
 
     def _advance(self) -> None:
         """Goes one step on with the first write."""
@@ -295,16 +293,6 @@ class Server:
             answer = refusal(error)
         self._work.popleft()
         self._send(work.client, encode(answer))
-
-    def _look_at_waiting(self) -> None:
-        still = []
-        for client, finished in self._waiting:
-            answer = finished()
-            if answer is None:
-                still.append((client, finished))
-            else:
-                self._send(client, encode(answer))
-        self._waiting = still
 
     def _sync(self) -> threading.Thread:
         """Starts to make the logs durable, in a thread of its own."""
@@ -376,7 +364,10 @@ class Server:
         pairs = self._opened(frame).query(frame.vectors, head["limit"], where, head["with_vector"], head["exact"])
         rows = [row for _, row in pairs]
         scores = [score for score, _ in pairs]
-        return rows_frame(rows, {"scores": scores, "busy": self._busy()})
+        # Busy: others need the cores as well, because points come in or an index is built
+        return rows_frame(
+            rows, {"scores": scores, "busy": time.monotonic() - self._wrote_at < BUSY_S or self._building()}
+        )
 
     def _retrieve(self, frame: Frame) -> Frame:
         return rows_frame(self._opened(frame).retrieve(frame.head["ids"], frame.head["with_vector"]))

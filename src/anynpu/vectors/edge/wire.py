@@ -27,7 +27,7 @@ MOST_BYTES = 256 << 20
 """The largest frame that is taken: about 100,000 vectors of 384 numbers."""
 CHUNK = 1 << 16
 SPIN_S = 0.001 if len(os.sched_getaffinity(0)) > 1 else 0.0
-"""Whoever waits looks again and again for so long before it sleeps, where the other side was as quick the last time.
+"""Whoever waits looks again and again for this long before it sleeps, where the other side was as quick the last time.
 A core that has slept takes a tenth of a millisecond to wake up, and the next query takes twice as long on it. Between
 two looks it lets others run: the kernel may have put the other side, or a client that writes, on the same core."""
 NO_VECTORS = np.zeros(0, np.float32)
