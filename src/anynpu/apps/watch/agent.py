@@ -88,7 +88,9 @@ class Agent:
                 self._post(samples[:MOST_SAMPLES])
                 self.spool.acknowledge(path, min(len(samples), MOST_SAMPLES))
                 self.sent += len(samples)
-                self._recovered()
+                if self._trouble:
+                    self.say("the collector takes samples again")
+                self.failures, self.not_before_s, self._trouble = 0, 0.0, ""
             except Rejected as error:
                 self.say(f"{len(samples)} samples were refused and are dropped: {error}")
                 self.rejected += len(samples)
@@ -97,11 +99,6 @@ class Agent:
                 self._failed(str(error) or type(error).__name__)
                 return False
         return False
-
-    def _recovered(self) -> None:
-        if self._trouble:
-            self.say("the collector takes samples again")
-        self.failures, self.not_before_s, self._trouble = 0, 0.0, ""
 
     def _failed(self, why: str, wait_s: float = 0.0) -> None:
         """Waits longer after every failure, and not all agents equally long."""

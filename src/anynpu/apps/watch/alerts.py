@@ -1,11 +1,11 @@
-"""Alerts: what people are told, once, when it begins and when it is over.
+"""Alerts: people hear of each once when it begins and once when it is over.
 
 Anomalies of one host that begin within the hold-off of each other are one alert; the first is reported, and the others
 are listed with it. One that comes back within the hold-off of its end goes on as the same alert. When the same metric
 goes wrong on a large part of the fleet, that is reported once instead of for every host.
 
 An alert and the messages that tell of it are one transaction of the store, so that none is lost with the process. After
-a restart the detector looks again at the samples since its last save: what was told of then is not told again.
+a restart the detector looks again at the samples since its last save: what was announced then is not announced again.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Alert:
     causes: tuple[Cause, ...]
     ended_s: float | None = None
     silent: str = ""
-    """Why nobody was told: muted, part of a fleet-wide alert."""
+    """Why nobody was notified: muted, part of a fleet-wide alert."""
 
     @property
     def state(self) -> State:
@@ -99,12 +99,12 @@ class Alerts:
     recent: dict[str, list[tuple[float, str]]] = field(default_factory=dict)
     """By metric, which hosts it went wrong on in the last minutes."""
     fleet: dict[str, Alert] = field(default_factory=dict)
-    """By metric, what the whole fleet was told of and has not been over for the hold-off."""
+    """By metric, the fleet-wide alert that was announced and has not been over for the hold-off."""
     told: int = 0
     dropped: int = 0
     """Messages that had to go because too many waited."""
     unwritten: list[tuple[Alert, bool]] = field(default_factory=list)
-    """What the store could not take, its disk being full, and whether it is to be told of."""
+    """What the store could not take, its disk being full, and whether it is to be announced."""
 
     def restore(self) -> None:
         """Takes up the newest alert of every host, and those that were open when the last process ended."""

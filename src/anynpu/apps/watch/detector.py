@@ -275,7 +275,10 @@ class Detector:
             if test == STILL:
                 since_s = now_s - float(expected[row, column])
             elif test in WINDOWS:
-                since_s -= BUCKET_S * self._lasting(number)
+                # it began with the buckets that are off to the same side by more than the scale
+                residuals = self.residuals[number][::-1]
+                off = residuals * np.sign(residuals[0]) > self.current[number][SCALE]
+                since_s -= BUCKET_S * (len(off) if off.all() else int(np.argmin(off)))
             other = self.open.get((int(self.owner[number]), number))
             if other is not None:
                 if other.test == TESTS[STILL]:
@@ -285,12 +288,6 @@ class Detector:
             score = float(scores[row, column] / limit[row])
             value, usual = float(values[row, column]), float(expected[row, column])
             yield self._begin(int(self.owner[number]), number, TESTS[test], now_s, since_s, value, usual, score)
-
-    def _lasting(self, series: int) -> int:
-        """Returns for how many buckets a series has been off to the same side by more than its scale."""
-        residuals = self.residuals[series][::-1]
-        off = residuals * np.sign(residuals[0]) > self.current[series][SCALE]
-        return len(off) if off.all() else int(np.argmin(off))
 
     def _roll(self, batch: Batch) -> Iterator[Anomaly]:
         """Ends the buckets of hosts for which a new one begins."""

@@ -54,7 +54,7 @@ class Figures:
         default_factory=lambda: Histogram("anynpu_watch_commit_seconds", "Time to commit and sync a group of batches.")
     )
     alerts: Counter = field(
-        default_factory=lambda: Counter("anynpu_watch_alerts_total", "Alerts told of.", ("kind", "state"))
+        default_factory=lambda: Counter("anynpu_watch_alerts_total", "Alerts announced.", ("kind", "state"))
     )
 
 

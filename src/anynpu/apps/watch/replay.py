@@ -17,7 +17,7 @@ from anynpu.apps.watch.trace import Label, Trace
 
 WEEK_S = 604_800
 AFTER_S = 3600.0
-"""An alarm so long after the end of a fault still belongs to it."""
+"""An alarm this long after the end of a fault still belongs to it."""
 TOGETHER_S = 3600.0
 RESAMPLES = 2000
 HOST_FAULTS = {"missing": ("missing",), "clock": ("clock", "missing")}

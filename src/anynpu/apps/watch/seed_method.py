@@ -80,7 +80,13 @@ class SeedDetector(Detector):
         batch = batch.after(self.seen_s)
         if not len(batch.hosts):
             return []
-        lines, places = self._lines(batch)
+        lines, places = [], []
+        for row, host in enumerate(batch.hosts):
+            for column in np.flatnonzero(~np.isnan(batch.times_s[row])):
+                of_host = np.flatnonzero((batch.owner == row) & ~np.isnan(batch.values[:, column]))
+                metrics = {self.registry.metrics[batch.series[k]]: float(batch.values[k, column]) for k in of_host}
+                lines.append(line(self.registry.hosts[host], metrics))
+                places.append((int(host), float(batch.times_s[row, column])))
         vectors = self.embed(lines)
         for row, host in enumerate(int(each) for each in batch.hosts):
             if host not in self.recent:
@@ -94,17 +100,6 @@ class SeedDetector(Detector):
             changes += self._judge_vector(host, time_s, vector)
             self.recent[host].append(vector)
         return changes
-
-    def _lines(self, batch: Batch) -> tuple[list[str], list[tuple[int, float]]]:
-        """Returns samples as text, and the host and time of each."""
-        lines, places = [], []
-        for row, host in enumerate(batch.hosts):
-            for column in np.flatnonzero(~np.isnan(batch.times_s[row])):
-                of_host = np.flatnonzero((batch.owner == row) & ~np.isnan(batch.values[:, column]))
-                metrics = {self.registry.metrics[batch.series[k]]: float(batch.values[k, column]) for k in of_host}
-                lines.append(line(self.registry.hosts[host], metrics))
-                places.append((int(host), float(batch.times_s[row, column])))
-        return lines, places
 
     def _point(self, host: int, time_s: float, vector: Array, text: str) -> Point:
         name = self.registry.hosts[host]

@@ -63,7 +63,12 @@ class Spool:
             if over > 0:
                 del self.waiting[:over]
                 self.dropped += over
-        self._bound()
+        files = self.files()
+        sizes = [path.stat().st_size for path in files]
+        while len(files) > 1 and sum(sizes) > self.most_bytes:
+            self.dropped += sum(1 for _ in files[0].open("rb"))
+            files.pop(0).unlink(missing_ok=True)
+            sizes.pop(0)
 
     def _write(self, sample: Sample) -> None:
         if self._current is None or self._lines >= A_FILE or not self._current.exists():
@@ -78,14 +83,6 @@ class Spool:
                 stream.truncate(start)
                 raise OSError(28, "No space left on device")
         self._lines += 1
-
-    def _bound(self) -> None:
-        files = self.files()
-        sizes = [path.stat().st_size for path in files]
-        while len(files) > 1 and sum(sizes) > self.most_bytes:
-            self.dropped += sum(1 for _ in files[0].open("rb"))
-            files.pop(0).unlink(missing_ok=True)
-            sizes.pop(0)
 
     def oldest(self) -> tuple[Path | None, list[Sample]]:
         """Returns the oldest file and its samples; without any file, what waits in memory."""

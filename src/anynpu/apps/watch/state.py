@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from anynpu.apps.watch.detector import HOST_ARRAYS, SERIES_ARRAYS, TABLES, Anomaly, Detector
-from anynpu.apps.watch.registry import Registry
 from anynpu.errors import IntegrityError
 from anynpu.files import write_whole
 
@@ -52,7 +51,10 @@ def load(detector: Detector, path: Path) -> int:
             about = json.loads(bytes(arrays["about"]))
             if about["form"] != FORM:
                 raise IntegrityError(f"{path}: of form {about['form']}, this anynpu reads form {FORM}")
-            _fill_registry(detector.registry, about)
+            for name in about["hosts"]:
+                detector.registry.host(str(name))
+            for owner, metric in zip(about["owners"], about["metrics"], strict=True):
+                detector.registry.series(int(str(owner)), str(metric))
             detector.grow()
             for name in (*HOST_ARRAYS, *SERIES_ARRAYS, *TABLES):
                 _fill(detector, name, arrays[name])
@@ -69,13 +71,6 @@ def load(detector: Detector, path: Path) -> int:
             return int(about["number"])
     except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
         raise IntegrityError(f"{path}: is not what a detector wrote ({error})") from None
-
-
-def _fill_registry(registry: Registry, about: dict[str, list[object]]) -> None:
-    for name in about["hosts"]:
-        registry.host(str(name))
-    for owner, metric in zip(about["owners"], about["metrics"], strict=True):
-        registry.series(int(str(owner)), str(metric))
 
 
 def _fill(owner: object, name: str, array: np.ndarray) -> None:

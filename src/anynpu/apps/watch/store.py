@@ -1,7 +1,7 @@
 """Samples, alerts and what people said of them, durable: one SQLite file in WAL mode with synchronous=FULL.
 
 A sample is acknowledged after its transaction has been committed and synced, so that neither the death of a process
-nor a loss of power loses it. Values are kept as float32 beside the list of their names, which samples share.
+nor a loss of power loses it. Values are kept as float32 with the list of their names, which samples share.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Mute:
-    """Alerts of a host, or of one of its metrics, that nobody is to be told of until then."""
+    """Alerts of a host, or of one of its metrics, that stay silent until then."""
 
     host: str
     metric: str

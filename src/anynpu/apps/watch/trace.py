@@ -151,7 +151,7 @@ def read_labels(path: Path) -> list[Label]:
 
 
 def read_trace(path: Path, labels: Path | None = None) -> Trace:
-    """Returns the trace in a CSV file with the labels beside it, or in the file that is named."""
+    """Returns the trace in a CSV file with the labels next to it, or in the file that is named."""
     metrics: tuple[str, ...] = ()
     times: dict[str, list[tuple[float, float]]] = {}
     values: dict[str, list[list[float]]] = {}

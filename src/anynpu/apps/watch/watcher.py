@@ -108,7 +108,13 @@ class Watcher:
             try:
                 while self.step() == AT_ONCE and not self.stopping.is_set():
                     pass
-                self._keep_house()
+                now_s = time.time()
+                if now_s - self.saved_s > SAVE_EVERY_S:
+                    self.save()
+                if now_s - self.forgot_s > FORGET_EVERY_S:
+                    self.forgot_s = now_s
+                    while self.store.forget(now_s - self.keep_days * 86_400) and not self.stopping.is_set():
+                        time.sleep(0.05)
             except AnyNpuError as error:
                 self.say(error.message)
                 self.stopping.wait(10)
@@ -132,15 +138,6 @@ class Watcher:
             self.number = rows[-1].number
             self.seen += len(rows)
         return len(rows)
-
-    def _keep_house(self) -> None:
-        now_s = time.time()
-        if now_s - self.saved_s > SAVE_EVERY_S:
-            self.save()
-        if now_s - self.forgot_s > FORGET_EVERY_S:
-            self.forgot_s = now_s
-            while self.store.forget(now_s - self.keep_days * 86_400) and not self.stopping.is_set():
-                time.sleep(0.05)
 
     def save(self) -> None:
         """Writes what was learnt; a disk that is full loses nothing that is not learnt again."""

@@ -12,5 +12,5 @@
     metrics.py     counters and histograms in Prometheus' text form
     files.py       pages and scripts from the package, with a policy that allows no other source
 
-bench/serve.py measures what a request costs here, beside bare ASGI on uvicorn.
+bench/serve.py measures what a request costs here, and with bare ASGI on uvicorn.
 """

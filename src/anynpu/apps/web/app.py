@@ -241,28 +241,25 @@ class App:
     def refused(self, refusal: Refusal, request: HttpRequest) -> HttpAnswer:
         """Returns a refusal in the form that the clients of a route expect."""
         if isinstance(refusal, _Preflight):
-            return self._preflight(refusal, request)
+            answer = HttpAnswer(b"", 204, b"", list(refusal.headers))
+            if self.policy.origins and b"origin" in request.headers:
+                methods = refusal.headers[0][1]
+                answer.headers += [
+                    (b"access-control-allow-methods", methods),
+                    (b"access-control-allow-headers", CORS_HEADERS),
+                    (b"access-control-max-age", b"600"),
+                ]
+            return answer
         route: Route | None = request.head.route
         form: ErrorForm = route.errors if route else "openai" if request.path.startswith("/v1/") else "plain"
         body = error_body(refusal, form, request.id)
         noted = {"error": refusal.code, "reason": refusal.message}
         return HttpAnswer(body, refusal.status, JSON, list(refusal.headers), noted=noted)
 
-    def _preflight(self, preflight: _Preflight, request: HttpRequest) -> HttpAnswer:
-        answer = HttpAnswer(b"", 204, b"", list(preflight.headers))
-        if self.policy.origins and b"origin" in request.headers:
-            methods = preflight.headers[0][1]
-            answer.headers += [
-                (b"access-control-allow-methods", methods),
-                (b"access-control-allow-headers", CORS_HEADERS),
-                (b"access-control-max-age", b"600"),
-            ]
-        return answer
-
 
 @functools.lru_cache(256)
 def _is_named(header: bytes, names: frozenset[str]) -> bool:
-    """Says whether a Host header is one of the names, this computer, or missing as with clients that are no browser."""
+    """Says whether a Host header is one of the names, this computer, or missing, as with most clients but browsers."""
     host = header.decode("latin-1").strip().lower()
     name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     if name in names or name in ("", "localhost") or name.endswith(".localhost"):

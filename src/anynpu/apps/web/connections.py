@@ -16,7 +16,7 @@ from anynpu.apps.web.protocol import HEAD, Connection
 
 SWEEP_S = 1.0
 LATE_S = 0.5
-"""A sweep that comes so much later than it should says that this process did not run."""
+"""A sweep that comes this much later than it should says that this process did not run."""
 SWEPT_AT_ONCE = 500
 """Connections looked at before other work has its turn."""
 

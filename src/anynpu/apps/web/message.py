@@ -20,7 +20,7 @@ JSON = b"application/json"
 TEXT = b"text/plain; charset=utf-8"
 BINARY = b"application/octet-stream"
 MOST_DISCARDED = 64 * 1024 * 1024
-"""Of a body that is too large so much is read and dropped: a client that only writes would not see the answer."""
+"""How much of a body that is too large is read and dropped: a client that only writes would not see the answer."""
 DISCARD_S = 2.0
 CLIENT_GONE = 499
 """Is noted, never sent: nobody is there."""
@@ -190,15 +190,12 @@ class HttpRequest:
 
     def body(self, most: int | None = None) -> bytes:
         """Returns the whole body; one beyond `most` bytes is refused, as those beyond the server's limit were."""
-        if b"content-encoding" in self.head.headers:
-            self._check_coding()
+        coded = b"content-encoding" in self.head.headers
+        if coded and self.headers[b"content-encoding"].strip().lower() not in (b"identity", b""):
+            raise Refusal(415, "bodies are not decompressed", "send it without content-encoding")
         if most is not None and len(self.content) > most:
             raise too_large(most)
         return self.content
-
-    def _check_coding(self) -> None:
-        if self.headers[b"content-encoding"].strip().lower() not in (b"identity", b""):
-            raise Refusal(415, "bodies are not decompressed", "send it without content-encoding")
 
     def json(self, most: int | None = None) -> Any:
         """Returns the body as JSON; NaN, infinities and text that is not UTF-8 are refused."""

@@ -24,7 +24,7 @@ class Notifier:
         return cls(os.environ.get("NOTIFY_SOCKET", ""), int(usec) / 1e6 if ours else None)
 
     def say(self, *lines: str) -> None:
-        """Sends variables such as READY=1; nobody listening is no error of ours."""
+        """Sends variables such as READY=1; nobody listening is not an error."""
         if self.address[:1] not in ("/", "@"):
             return
         name = "\0" + self.address[1:] if self.address[0] == "@" else self.address

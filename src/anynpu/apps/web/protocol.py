@@ -206,7 +206,11 @@ class Connection(asyncio.Protocol):
         if request is None:
             return
         if request.refused is not None:
-            self._drop(request, len(body))
+            # Read on for a moment: a client that only writes would not see the answer
+            self.dropped += len(body)
+            if self.dropped > MOST_DISCARDED:
+                request.keeps = False
+                self._hand_over(request)
             return
         self.parts.append(body)
         if len(self.parts) > 1 or len(body) > self.limits.header_bytes:
@@ -219,13 +223,6 @@ class Connection(asyncio.Protocol):
                 request.refused = self.app.refused(full, request)
             if request.refused is not None:
                 self._release()
-
-    def _drop(self, request: HttpRequest, count: int) -> None:
-        """Reads on for a moment and keeps nothing: a client that only writes would not see the answer."""
-        self.dropped += count
-        if self.dropped > MOST_DISCARDED:
-            request.keeps = False
-            self._hand_over(request)
 
     def _release(self) -> None:
         self.site.held_bytes -= self.held

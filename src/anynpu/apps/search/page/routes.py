@@ -116,21 +116,18 @@ class Page:
         if counts[IMAGES] and index.models.questions is None:
             note = "words find documents only: the index has no --question-model"
         roots = [root for root, _, _ in index.ledger.roots()]
-        return {
-            "pictures": counts[IMAGES],
-            "paragraphs": counts[DOCUMENTS],
-            "folders": self._folders(roots),
-            "note": note,
-        }
-
-    def _folders(self, roots: list[str]) -> list[str]:
-        """Returns the indexed folders and those just below them."""
+        # The indexed folders and those just below them
         found = set(roots)
         for row in self.search.index.ledger.rows().values():
             parts = Path(row.path).relative_to(row.root).parts if row.path.startswith(row.root) else ()
             if len(parts) > 1:
                 found.add(f"{row.root}/{parts[0]}")
-        return sorted(found)[:MOST_FOLDERS]
+        return {
+            "pictures": counts[IMAGES],
+            "paragraphs": counts[DOCUMENTS],
+            "folders": sorted(found)[:MOST_FOLDERS],
+            "note": note,
+        }
 
     async def ask(self, request: HttpRequest) -> HttpAnswer:
         question = schema.from_dict(Question, request.json(1 << 20), "the question")
