@@ -4,6 +4,8 @@ VENDORS := ai8x cvi quark rknn qnn
 .PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills test-reach test-emulated test-serve-chaos search-starter $(VENDORS:%=test-%) lint format bench clean
 
 BIN := .venv/bin
+# Python may keep what it compiled: without that, every process that starts compiles anynpu anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo    set up, then build a model that ships with anynpu for six chips"

@@ -103,7 +103,7 @@ def facts(tmp_path_factory: pytest.TempPathFactory) -> Facts:
 def silent_index(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
     """A package index that takes connections and never answers: pip waits."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        server.settimeout(60)
+        server.settimeout(300)
         monkeypatch.delenv("PIP_NO_INDEX")
         monkeypatch.delenv("PIP_FIND_LINKS")
         monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.getsockname()[1]}/simple")

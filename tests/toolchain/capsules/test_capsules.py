@@ -228,8 +228,8 @@ def test_a_killed_install_counts_for_nothing_and_takes_pip_with_it(silent_index,
     process = subprocess.Popen([sys.executable, "-c", SCRIPT, name, str(tmp_path)], stderr=subprocess.DEVNULL)
     connection, _ = silent_index.accept()  # pip is at work
     process.send_signal(blow)
-    process.wait(30)
-    connection.settimeout(20)
+    process.wait(120)
+    connection.settimeout(120)
     while connection.recv(4096):  # ends when pip is gone
         pass
     assert bool(folders(tmp_path)) == (blow == signal.SIGKILL)
