@@ -275,6 +275,6 @@ def test_clipped_sums_are_told_of_and_not_taken_for_exact_ones(cli, net, tmp_pat
     native, text = build(cli, net, tmp_path / "native", AccuracyError.exit_status if clips else 0)
     assert re.search(r"^cpu +verify +[\d.]+ s$", text, re.MULTILINE), "evidence of another arithmetic is no hit"
     assert native["verification"]["host"] == f"{int8_sums.instruction_set()}, native int8 sums"
-    notes = " ".join(native["verification"]["notes"])
+    notes = " ".join(native["verification"].get("notes", ()))
     assert ("dB from the file's own arithmetic" in notes) == clips
     assert (native["verification"]["sqnr_db"] < exact["verification"]["sqnr_db"] - 6) == clips

@@ -93,10 +93,10 @@ def cosines(a: Array, b: Array) -> Array:
 
 
 def row_cosines(a: Array, b: Array) -> Array:
-    """Returns the cosine of each row with the same row of another matrix; 1 for equal rows, 0 for a row of zeros."""
+    """Returns the cosine of each row and that of another matrix: 1 for equal rows, 0 for zeros, NaN for NaN."""
     left, right = (np.asarray(x, np.float64) for x in (a, b))
     lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    products = np.divide((left * right).sum(axis=1), lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    products = np.divide((left * right).sum(axis=1), lengths, out=np.zeros_like(lengths), where=lengths != 0)
     return np.where((left == right).all(axis=1), 1.0, products)
 
 

@@ -373,8 +373,8 @@ def test_labels_are_learnt(short):
     fit = Fit(Student(model, scheme(8)), lesson(model, labels), Settings(epochs=8, rate=25.0, label_share=1.0), 1e4)
 
     def right() -> float:
-        given = answers_of(fit.student.module, fit.inputs, ("scores",), "cpu")["scores"].reshape(80, CLASSES)
-        return float((given.argmax(1) == labels)[fit.taught].float().mean())
+        given = answers_of(fit.student.module, fit.inputs, ("scores",), fit.device)["scores"].reshape(80, CLASSES)
+        return float((given.argmax(1).cpu() == labels)[fit.taught].float().mean())
 
     before = right()
     for number in range(8):

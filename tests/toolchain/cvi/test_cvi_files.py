@@ -107,7 +107,7 @@ def test_two_builds_of_one_bmodel_are_one_file(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no cvimodel"),
+        (b"", "not a cvimodel"),
         (cvimodel(b"weights")[:-2], "cut short"),
         (cvimodel(b"weights", b"cv183x"), "for cv183x, not cv180x"),
     ],

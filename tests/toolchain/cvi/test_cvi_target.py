@@ -171,7 +171,7 @@ def test_a_hang_ends_at_the_limit_of_all_programs_together(tool, build, tmp_path
     ("plan", "words"),
     [
         ({"truncated": True}, "cut short or damaged"),
-        ({"other": True}, "no cvimodel"),
+        ({"other": True}, "not a cvimodel"),
         ({"chip": "cv183x"}, "for cv183x, not cv180x"),
         ({"no_final": True}, "no final .mlir"),
         ({"odd": "f64"}, "holds f64"),

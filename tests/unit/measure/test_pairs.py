@@ -98,3 +98,4 @@ def test_cosines_of_rows():
     assert row_cosines(a, b).tolist() == pytest.approx([0, 1, -1])
     zeros = np.zeros((1, 2))
     assert row_cosines(zeros, zeros).tolist() == [1.0] and row_cosines(zeros, np.ones((1, 2))).tolist() == [0.0]
+    assert np.isnan(row_cosines(np.full((1, 2), np.nan), np.ones((1, 2)))).all()
