@@ -475,7 +475,7 @@ class Steps:
             answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
             if expected.is_file() and not lent:  # for the other chips of this model
                 self._built(of_float, lambda there, _: _moved(there, expected))
-            if unproved is not None:
+            if unproved is not None:  # there are no answers to keep: that the step is there is the proof
                 self._built(converted, lambda there, _: _taught(there, there / ANSWERS))
             found = schema.from_dict(Verification, answer, "verification")
             if found.device == choose(made.manifest.format).name:
