@@ -111,8 +111,8 @@ def disagreement(
             if not _rounding(reference, feeds[at], place, errors[at], allowed)
         }
         if differing:
-            found = Disagreement(name, len(differing), len(feeds), max(differing.values()) / (scale or 1.0))
-            worst = max(filter(None, (worst, found)), key=lambda each: (each.differing, each.worst))
+            here = Disagreement(name, len(differing), len(feeds), max(differing.values()) / (scale or 1.0))
+            worst = max(filter(None, (worst, here)), key=lambda each: (each.differing, each.worst))
     return worst
 
 
@@ -146,7 +146,11 @@ def _suspects(
     infinite = np.asarray(np.inf)
     pairs = list(zip(wanted, got, strict=True))
     if any(a.shape != wanted[0].shape or a.shape != b.shape or a.dtype != b.dtype for a, b in pairs):
-        broken = {at: float("inf") for at, (a, b) in enumerate(pairs) if not _alike(a, b)}
+        broken = {
+            at: float("inf")
+            for at, (a, b) in enumerate(pairs)
+            if a.dtype != b.dtype or not np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        }
         return broken, 1.0, [infinite] * len(wanted), np.asarray(0.0)
     errors = [_error(a, b) for a, b in pairs]
     values = np.stack(
@@ -159,10 +163,6 @@ def _suspects(
     suspects = {at: float(error.max(initial=0.0)) for at, error in enumerate(errors) if bool((error > allowed).any())}
     scale = float(variation.max(initial=0.0))
     return suspects, scale if scale > of_magnitude * magnitude else magnitude, errors, allowed
-
-
-def _alike(a: Array, b: Array) -> bool:
-    return a.shape == b.shape and a.dtype == b.dtype and bool(np.array_equal(a, b, equal_nan=a.dtype.kind == "f"))
 
 
 def _error(a: Array, b: Array) -> Array:

@@ -28,14 +28,44 @@ def written_out(
     if node.op_type == "If" and node.input[0] in constants:
         taken = "then_branch" if bool(np.asarray(constants[node.input[0]]).reshape(-1)[0]) else "else_branch"
         return _inlined(_graph(node, taken), {}, list(node.output))
-    if node.op_type == "Loop":
-        return _unrolled(node, constants, opsets)
-    return None
+    if node.op_type != "Loop":
+        return None
+    body = _graph(node, "body")
+    rounds = _rounds(node, body, constants, opsets)
+    carried = list(node.input[2:])
+    scanned = len(body.output) - 1 - len(carried)
+    if rounds is None or not 0 < rounds <= MOST_ROUNDS:
+        return None
+    nodes, arrays = list[NodeProto](), Constants()
+    parts: list[list[str]] = [[] for _ in range(scanned)]
+    prefix = f"{node.name or node.output[0]}.{next(_NUMBERS)}"
+    arrays[f"{prefix}/yes"], arrays[f"{prefix}/axis"] = np.asarray(True), np.asarray([0], np.int64)
+    for turn in range(rounds):
+        number = f"{prefix}/{turn}"
+        arrays[number] = np.asarray(turn, np.int64)
+        results = [f"{number}/{place}/{value.name}" for place, value in enumerate(body.output)]
+        given = dict(zip((v.name for v in body.input), (number, f"{prefix}/yes", *carried), strict=True))
+        inlined = _inlined(body, given, results)
+        if inlined is None:
+            return None
+        nodes += inlined[0]
+        arrays |= inlined[1]
+        carried = results[1 : len(carried) + 1]
+        for part, result in zip(parts, results[len(carried) + 1 :], strict=True):
+            nodes.append(helper.make_node("Unsqueeze", [result, f"{prefix}/axis"], [f"{result}/row"]))
+            part.append(f"{result}/row")
+    for result, last in zip(node.output, carried, strict=False):
+        if result:
+            nodes.append(helper.make_node("Identity", [last], [result]))
+    for result, part in zip(node.output[len(carried) :], parts, strict=True):
+        if result:
+            nodes.append(helper.make_node("Concat", part, [result], axis=0))
+    return nodes, arrays
 
 
 def _graph(node: NodeProto, name: str) -> GraphProto:
-    found: GraphProto = next(attribute.g for attribute in node.attribute if attribute.name == name)
-    return found
+    graph: GraphProto = next(attribute.g for attribute in node.attribute if attribute.name == name)
+    return graph
 
 
 def _inlined(
@@ -72,42 +102,6 @@ def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
             for value in graph.output:
                 value.name = names.get(value.name, value.name)
     return twin
-
-
-def _unrolled(
-    node: NodeProto, constants: Mapping[str, np.ndarray], opsets: Sequence[OperatorSetIdProto]
-) -> tuple[list[NodeProto], Constants] | None:
-    body = _graph(node, "body")
-    rounds = _rounds(node, body, constants, opsets)
-    carried = list(node.input[2:])
-    scanned = len(body.output) - 1 - len(carried)
-    if rounds is None or not 0 < rounds <= MOST_ROUNDS:
-        return None
-    nodes, arrays = list[NodeProto](), Constants()
-    parts: list[list[str]] = [[] for _ in range(scanned)]
-    prefix = f"{node.name or node.output[0]}.{next(_NUMBERS)}"
-    arrays[f"{prefix}/yes"], arrays[f"{prefix}/axis"] = np.asarray(True), np.asarray([0], np.int64)
-    for turn in range(rounds):
-        number = f"{prefix}/{turn}"
-        arrays[number] = np.asarray(turn, np.int64)
-        results = [f"{number}/{place}/{value.name}" for place, value in enumerate(body.output)]
-        given = dict(zip((v.name for v in body.input), (number, f"{prefix}/yes", *carried), strict=True))
-        inlined = _inlined(body, given, results)
-        if inlined is None:
-            return None
-        nodes += inlined[0]
-        arrays |= inlined[1]
-        carried = results[1 : len(carried) + 1]
-        for part, result in zip(parts, results[len(carried) + 1 :], strict=True):
-            nodes.append(helper.make_node("Unsqueeze", [result, f"{prefix}/axis"], [f"{result}/row"]))
-            part.append(f"{result}/row")
-    for result, last in zip(node.output, carried, strict=False):
-        if result:
-            nodes.append(helper.make_node("Identity", [last], [result]))
-    for result, part in zip(node.output[len(carried) :], parts, strict=True):
-        if result:
-            nodes.append(helper.make_node("Concat", part, [result], axis=0))
-    return nodes, arrays
 
 
 def _rounds(

@@ -73,15 +73,32 @@ class Site:
         return make(self.op, parts, self.shape, self.dtype, **self.attributes)
 
 
+Rule = Callable[[Site], Result]
+RULES: dict[str, Rule] = {}
+
+
+def rule(operators: str) -> Callable[[Rule], Rule]:
+    """Makes a function the rule of these operators."""
+
+    def listed(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(operators.split(), function))
+        return function
+
+    return listed
+
+
+@rule("Identity")
 def _idle(site: Site) -> Result:
     return [site.data()]
 
 
+@rule("Dropout")
 def _dropout(site: Site) -> Result:
     training = site.operand(2)
     return [site.data()] if training is None or terms.is_uniform(training, 0) else None
 
 
+@rule("Cast")
 def _cast(site: Site) -> Result:
     term = site.data()
     if site.dtype and term.dtype == site.dtype:
@@ -90,10 +107,12 @@ def _cast(site: Site) -> Result:
     return [terms.unary("Cast", term, site.dtype, **other)] if site.dtype else None
 
 
+@rule("Flatten Reshape Squeeze Unsqueeze")
 def _view(site: Site) -> Result:
     return [terms.reshape(site.data(), site.shape)] if site.shape is not None else None
 
 
+@rule("Transpose")
 def _transpose(site: Site) -> Result:
     term = site.data()
     order = site.integers("perm")
@@ -102,6 +121,7 @@ def _transpose(site: Site) -> Result:
     return None if order is None else [terms.transpose(term, order)]
 
 
+@rule("Expand")
 def _expand(site: Site) -> Result:
     if site.shape is None:
         return None
@@ -109,20 +129,27 @@ def _expand(site: Site) -> Result:
     return [site.data() if same else make("Expand", [terms.trim(site.data())], site.shape, site.dtype)]
 
 
+@rule(
+    "Abs Ceil Celu Cos Elu Erf Exp Floor HardSigmoid LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Sigmoid "
+    "Sign Sin Softplus Softsign Sqrt Tan Tanh ThresholdedRelu"
+)
 def _unary(site: Site) -> Result:
     return [terms.unary(site.op, site.data(), site.dtype, **site.attributes)]
 
 
+@rule("Greater GreaterOrEqual Less LessOrEqual Mod PRelu Sub Where")
 def _binary(site: Site) -> Result:
     if site.attributes:
         return None
     return [terms.elementwise(site.op, site.present(), site.shape, site.dtype)]
 
 
+@rule("And Equal Max Mean Min Or Xor")
 def _commutative(site: Site) -> Result:
     return [terms.elementwise(site.op, site.present(), site.shape, site.dtype, commutes=True)]
 
 
+@rule("Add Sum")
 def _add(site: Site) -> Result:
     parts = site.present()
     if len(parts) != 2:
@@ -130,10 +157,12 @@ def _add(site: Site) -> Result:
     return [terms.add(parts[0], parts[1], site.shape, site.dtype)]
 
 
+@rule("Mul")
 def _multiply(site: Site) -> Result:
     return [terms.multiply(site.present(), site.shape, site.dtype)]
 
 
+@rule("Div")
 def _divide(site: Site) -> Result:
     left, right = site.present()
     if right.value is not None and right.value.dtype.kind == "f" and np.all(np.abs(np.frexp(right.value)[0]) == 0.5):
@@ -142,6 +171,7 @@ def _divide(site: Site) -> Result:
     return [terms.elementwise("Div", [left, right], site.shape, site.dtype)]
 
 
+@rule("Pow")
 def _power(site: Site) -> Result:
     base, exponent = site.present()
     if terms.is_scalar(exponent) and terms.is_uniform(exponent, 2) and base.shape == site.shape:
@@ -149,11 +179,13 @@ def _power(site: Site) -> Result:
     return _binary(site)
 
 
+@rule("MatMul")
 def _matmul(site: Site) -> Result:
     left, right = site.present()
     return [terms.matmul(left, right, site.shape, site.dtype)]
 
 
+@rule("Gemm")
 def _gemm(site: Site) -> Result:
     if site.number("alpha", 1.0) != 1.0 or (len(site.present()) > 2 and site.number("beta", 1.0) != 1.0):
         return None
@@ -164,6 +196,7 @@ def _gemm(site: Site) -> Result:
     return [terms.add(product, bias[0], site.shape, site.dtype) if bias else product]
 
 
+@rule("Clip")
 def _clip(site: Site) -> Result:
     bounds: dict[str, object] = {}
     for place, name in enumerate(("min", "max"), start=1):
@@ -182,6 +215,7 @@ def _axis(site: Site, default: int) -> int | None:
     return None if shape is None else site.integer("axis", default) % max(len(shape), 1)
 
 
+@rule("Softmax LogSoftmax Hardmax")
 def _softmax(site: Site) -> Result:
     shape = site.data().shape
     axis = _axis(site, -1 if site.opset >= 13 else 1)
@@ -192,6 +226,7 @@ def _softmax(site: Site) -> Result:
     return [make(op, [site.data()], site.shape, site.dtype, axis=axis)]
 
 
+@rule("Concat")
 def _concat(site: Site) -> Result:
     axis = _axis(site, 0)
     if len(site.present()) == 1:
@@ -207,6 +242,9 @@ def _mean_over(term: Term, op: str, axes: Sequence[int], shape: Shape | None, dt
     return terms.reshape(make(op, [term], kept, dtype, axes=tuple(places)), shape)
 
 
+@rule(
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
+)
 def _reduce(site: Site) -> Result:
     term = site.data()
     if term.shape is None or site.shape is None or (site.operand(1) is not None and site.integers("axes", 1) is None):
@@ -219,6 +257,7 @@ def _reduce(site: Site) -> Result:
     return [_mean_over(term, site.op, axes, site.shape, site.dtype)]
 
 
+@rule("GlobalAveragePool GlobalMaxPool")
 def _global_pool(site: Site) -> Result:
     term = site.data()
     if term.shape is None:
@@ -227,6 +266,7 @@ def _global_pool(site: Site) -> Result:
     return [_mean_over(term, op, range(2, len(term.shape)), site.shape, site.dtype)]
 
 
+@rule("Slice")
 def _slice(site: Site) -> Result:
     term = site.data()
     starts, ends = site.integers("starts", 1), site.integers("ends", 2)
@@ -241,6 +281,7 @@ def _slice(site: Site) -> Result:
     return [terms.slice_of(term, first, stride, site.shape)]
 
 
+@rule("Split")
 def _split(site: Site) -> Result:
     term, axis = site.data(), _axis(site, 0)
     if axis is None or term.shape is None:
@@ -257,6 +298,7 @@ def _split(site: Site) -> Result:
     return parts
 
 
+@rule("Gather")
 def _gather(site: Site) -> Result:
     term, index, axis = site.data(), site.operand(1), _axis(site, 0)
     if axis is None or term.shape is None or index is None:
@@ -269,6 +311,7 @@ def _gather(site: Site) -> Result:
     return [terms.reshape(terms.slice_of(term, starts, [1] * len(part), part), site.shape)]
 
 
+@rule("Pad")
 def _pad(site: Site) -> Result:
     term, pads = site.data(), site.integers("pads", 1)
     if term.shape is None or pads is None:
@@ -288,6 +331,7 @@ def _pad(site: Site) -> Result:
     return [make("Pad", [term], site.shape, site.dtype, pads=tuple(full), mode=mode, value=filling)]
 
 
+@rule("Resize")
 def _resize(site: Site) -> Result:
     term, scales = site.data(), site.operand(2)
     mode = site.attributes.get("mode", "nearest")
@@ -305,11 +349,13 @@ def _resize(site: Site) -> Result:
     return [make("Resize", [term], site.shape, site.dtype, **kept, scales=() if exact else tuple(given))]
 
 
+@rule("HardSwish")
 def _hard_swish(site: Site) -> Result:
     gate = terms.unary("HardSigmoid", site.data(), site.dtype, alpha=float(np.float32(1 / 6)))
     return [terms.multiply([site.data(), gate], site.shape, site.dtype)]
 
 
+@rule("Gelu")
 def _gelu(site: Site) -> Result:
     if site.attributes.get("approximate", "none") != "none":
         return None
@@ -323,6 +369,7 @@ def _scalar(number: float, dtype: str) -> Term:
     return const(np.array(number, dtype))
 
 
+@rule("LayerNormalization")
 def _layer_norm(site: Site) -> Result:
     x, scale, dtype = site.data(), site.operand(1), site.dtype
     # Half precision computes inside in float32, which the operators spelled out do not.
@@ -338,42 +385,3 @@ def _layer_norm(site: Site) -> Result:
     result = terms.multiply([result, scale], x.shape, dtype)
     bias = site.operand(2)
     return [result if bias is None else terms.add(result, bias, x.shape, dtype)]
-
-
-Rule = Callable[[Site], Result]
-_UNARY = "Abs Ceil Cos Elu Erf Exp Floor HardSigmoid LeakyRelu Log Mish Neg Not Reciprocal Relu Round Selu Sigmoid Sign"
-_UNARY += " Sin Softplus Softsign Sqrt Tan Tanh ThresholdedRelu Celu"
-_BINARY = "Greater GreaterOrEqual Less LessOrEqual Mod PRelu Sub Where"
-_COMMUTATIVE = "And Equal Max Mean Min Or Xor"
-_REDUCE = "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum"
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(_UNARY.split(), _unary),
-    **dict.fromkeys(_BINARY.split(), _binary),
-    **dict.fromkeys(_COMMUTATIVE.split(), _commutative),
-    **dict.fromkeys([*_REDUCE.split(), "ReduceSumSquare"], _reduce),
-    **dict.fromkeys(["Flatten", "Reshape", "Squeeze", "Unsqueeze"], _view),
-    **dict.fromkeys(["GlobalAveragePool", "GlobalMaxPool"], _global_pool),
-    **dict.fromkeys(["Softmax", "LogSoftmax", "Hardmax"], _softmax),
-    "Add": _add,
-    "Cast": _cast,
-    "Clip": _clip,
-    "Concat": _concat,
-    "Div": _divide,
-    "Dropout": _dropout,
-    "Expand": _expand,
-    "Gather": _gather,
-    "Gelu": _gelu,
-    "Gemm": _gemm,
-    "HardSwish": _hard_swish,
-    "Identity": _idle,
-    "LayerNormalization": _layer_norm,
-    "MatMul": _matmul,
-    "Mul": _multiply,
-    "Pad": _pad,
-    "Pow": _power,
-    "Resize": _resize,
-    "Slice": _slice,
-    "Split": _split,
-    "Sum": _add,
-    "Transpose": _transpose,
-}

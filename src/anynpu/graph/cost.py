@@ -53,28 +53,6 @@ def cost(model: ModelProto) -> Cost:
         model = onnx.inliner.inline_local_functions(model)
     graph = fold_constants(infer(model)).graph
     shapes = static_shapes(graph)
-    _require_static(graph, shapes)
-    constants = constant_names(graph)
-    live = [node for node in graph.node if not set(node.output) <= constants]
-    read = {name for node in graph.node if node.op_type not in _SETTINGS for name in node.input}
-    read |= {node.input[0] for node in graph.node if node.op_type in _SETTINGS}
-    weights = {
-        tensor.name: tensor
-        for tensor in graph.initializer
-        if tensor.name in read and tensor.data_type not in _NOT_WEIGHTS
-    }
-    parameters = _parameters_of(live, graph, weights)
-    nodes = tuple(_node_cost(node, count, shapes) for node, count in zip(live, parameters, strict=True))
-    return Cost(
-        macs=sum(node.macs for node in nodes),
-        parameters=sum(math.prod(tensor.dims) for tensor in weights.values()),
-        weight_bytes=sum(_stored_bytes(tensor) for tensor in weights.values()),
-        peak_activation_elements=_peak(live, model, shapes, constants),
-        nodes=nodes,
-    )
-
-
-def _require_static(graph: GraphProto, shapes: Shapes) -> None:
     unknown = [node for node in graph.node if any(name not in shapes for name in node.output if name)]
     if unknown:
         findings = [
@@ -86,6 +64,27 @@ def _require_static(graph: GraphProto, shapes: Shapes) -> None:
             findings,
             "State the input shapes: --shape NAME=1,3,224,224",
         )
+    constants = constant_names(graph)
+    live = [node for node in graph.node if not set(node.output) <= constants]
+    read = {name for node in graph.node if node.op_type not in _SETTINGS for name in node.input}
+    read |= {node.input[0] for node in graph.node if node.op_type in _SETTINGS}
+    weights = {
+        tensor.name: tensor
+        for tensor in graph.initializer
+        if tensor.name in read and tensor.data_type not in _NOT_WEIGHTS
+    }
+    nodes = []
+    for node, count in zip(live, _parameters_of(live, graph, weights), strict=True):
+        counter = _COUNTERS.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        macs, shape = counter(node, shapes) if counter else 0, shapes[next(name for name in node.output if name)]
+        nodes.append(NodeCost(node.name or node.output[0], node.op_type, macs, count, shape))
+    return Cost(
+        macs=sum(node.macs for node in nodes),
+        parameters=sum(math.prod(tensor.dims) for tensor in weights.values()),
+        weight_bytes=sum(_stored_bytes(tensor) for tensor in weights.values()),
+        peak_activation_elements=_peak(live, model, shapes, constants),
+        nodes=tuple(nodes),
+    )
 
 
 def constant_names(graph: GraphProto) -> set[str]:
@@ -113,36 +112,18 @@ def _parameters_of(nodes: list[NodeProto], graph: GraphProto, weights: Mapping[s
     claimed: set[str] = set()
     counts = []
     for node in nodes:
-        new = {name for name in _sources(node, makers) if name in weights} - claimed
+        # What the node reads, straight or through operators on constants alone
+        sources: set[str] = set()
+        stack = list(node.input)
+        while stack:
+            name = stack.pop()
+            if name not in sources:
+                sources.add(name)
+                stack.extend(makers[name].input if name in makers else ())
+        new = {name for name in sources if name in weights} - claimed
         claimed |= new
         counts.append(sum(math.prod(weights[name].dims) for name in new))
     return counts
-
-
-def _sources(node: NodeProto, makers: Mapping[str, NodeProto]) -> set[str]:
-    """Returns the names a node reads, straight or through operators on constants only."""
-    found: set[str] = set()
-    stack = list(node.input)
-    while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            stack.extend(makers[name].input if name in makers else ())
-    return found
-
-
-def _node_cost(node: NodeProto, parameters: int, shapes: Shapes) -> NodeCost:
-    shape = shapes[next(name for name in node.output if name)]
-    return NodeCost(node.name or node.output[0], node.op_type, _macs(node, shapes), parameters, shape)
-
-
-def _macs(node: NodeProto, shapes: Shapes) -> int:
-    count = _COUNTERS.get(node.op_type)
-    return count(node, shapes) if count and node.domain in ("", "ai.onnx") else 0
-
-
-def _attribute(node: NodeProto, name: str, default: int) -> int:
-    return next((attribute.i for attribute in node.attribute if attribute.name == name), default)
 
 
 def _convolution(weight: int) -> Counter:
@@ -156,7 +137,8 @@ def _transposed(node: NodeProto, shapes: Shapes) -> int:
 
 
 def _gemm(node: NodeProto, shapes: Shapes) -> int:
-    depth = shapes[node.input[0]][0 if _attribute(node, "transA", 0) else 1]
+    transposed = any(attribute.name == "transA" and attribute.i for attribute in node.attribute)
+    depth = shapes[node.input[0]][0 if transposed else 1]
     return math.prod(shapes[node.output[0]]) * depth
 
 

@@ -59,7 +59,10 @@ def judge_outputs(
             text = f"gives the same values for {len(feeds)} differing {kind}"
             findings.append(Finding("degenerate-output", text, name))
         # Inputs of extreme scale overflow healthy networks; only the plain ones tell.
-        findings += _not_finite(name, outputs[:1] if random else outputs)
+        judged = outputs[:1] if random else outputs
+        if bad := sum(not np.isfinite(output).all() for output in judged if output.dtype.kind == "f"):
+            text = f"holds NaN or Inf for {bad} of {len(judged)} inputs"
+            findings.append(Finding("non-finite-output", text, name))
     return tuple(findings)
 
 
@@ -116,10 +119,3 @@ def _all_equal(outputs: list[np.ndarray]) -> bool:
         return bool(all(np.array_equal(stack[0], other, equal_nan=True) for other in stack[1:]))
     spread = float(np.abs(stack - stack[0]).max())
     return spread <= NOISE * float(np.abs(stack).max())
-
-
-def _not_finite(name: str, outputs: list[np.ndarray]) -> list[Finding]:
-    bad = sum(not np.isfinite(output).all() for output in outputs if output.dtype.kind == "f")
-    if not bad:
-        return []
-    return [Finding("non-finite-output", f"holds NaN or Inf for {bad} of {len(outputs)} inputs", name)]

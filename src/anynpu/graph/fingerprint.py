@@ -14,17 +14,15 @@ import onnx
 import onnx.inliner
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
+from anynpu.graph import windows  # noqa: F401  its rules join RULES
 from anynpu.graph.canonical import RULES, Site
 from anynpu.graph.fold import fold_constants, inner_graphs, static_shapes
 from anynpu.graph.shapes import dtype_of, infer, inputs_of, shape_of
 from anynpu.graph.terms import Term, const, make
-from anynpu.graph.windows import WINDOW_RULES
 
 _VERSION = "anynpu-fingerprint-1"
 _ROUNDS = 6
 _GRAPHS = {onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS}
-
-_RULES = RULES | WINDOW_RULES
 
 Terms = dict[str, Term]
 
@@ -47,8 +45,8 @@ def fingerprint(model: ModelProto) -> str:
 
 
 def _static(shape: tuple[int | str, ...]) -> tuple[int, ...] | None:
-    known = tuple(dim for dim in shape if isinstance(dim, int))
-    return known if len(known) == len(shape) else None
+    numbers = tuple(dim for dim in shape if isinstance(dim, int))
+    return numbers if len(numbers) == len(shape) else None
 
 
 def _prepare(model: ModelProto) -> ModelProto:
@@ -82,49 +80,35 @@ def _outputs(graph: GraphProto, outside: Mapping[str, Term], opset: int) -> list
     """Returns the terms of a graph's outputs, given those of its inputs and of the graph around it."""
     terms: Terms = dict(outside)
     terms.update({tensor.name: const(numpy_helper.to_array(tensor)) for tensor in graph.initializer})
-    terms.update({sparse.values.name: _sparse(sparse) for sparse in graph.sparse_initializer})
+    for sparse in graph.sparse_initializer:
+        parts = [const(numpy_helper.to_array(part)) for part in (sparse.values, sparse.indices)]
+        terms[sparse.values.name] = make("SparseConstant", parts, tuple(sparse.dims), parts[0].dtype)
     shapes, types = static_shapes(graph), _element_types(graph)
     for node in graph.node:
-        terms.update(zip(node.output, _results(node, _site(node, terms, shapes, types, opset)), strict=True))
+        kinds = [types.get(name, 0) for name in node.output]
+        # Attributes count where they differ from their default, subgraphs by the terms of their outputs
+        defaults = _defaults(node, opset)
+        plain = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute if a.type not in _GRAPHS}
+        attributes = {name: value for name, value in plain.items() if name not in defaults or defaults[name] != value}
+        bodies = []
+        for inner in inner_graphs(node):
+            inside = {v.name: make("Argument", [], None, "", position=i) for i, v in enumerate(inner.input)}
+            bodies.append([term.digest for term in _outputs(inner, terms | inside, opset)])
+        site = Site(
+            op=node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}",
+            inputs=[terms.get(name) if name else None for name in node.input],
+            attributes=attributes | ({"bodies": bodies} if bodies else {}),
+            shapes=[shapes.get(name) for name in node.output],
+            dtype=str(onnx.helper.tensor_dtype_to_np_dtype(kinds[0]).name) if kinds and kinds[0] else "",
+            opset=opset,
+        )
+        rule = RULES.get(site.op)
+        results = (rule(site) if rule else None) or [site.generic()]
+        # A rule may speak of the first output only, as that of Dropout does.
+        extra = range(len(results), len(node.output))
+        results = [*results, *(make("Output", [site.generic()], None, "", place=place) for place in extra)]
+        terms.update(zip(node.output, results, strict=False))
     return [terms[value.name] for value in graph.output]
-
-
-def _sparse(tensor: onnx.SparseTensorProto) -> Term:
-    parts = [const(numpy_helper.to_array(part)) for part in (tensor.values, tensor.indices)]
-    return make("SparseConstant", parts, tuple(tensor.dims), parts[0].dtype)
-
-
-def _results(node: NodeProto, site: Site) -> list[Term]:
-    """Returns one term for each output of a node, by its rule where there is one and it applies."""
-    rule = _RULES.get(site.op)
-    results = (rule(site) if rule else None) or [site.generic()]
-    # A rule may speak of the first output only, as that of Dropout does.
-    extra = range(len(results), len(node.output))
-    return [*results, *(make("Output", [site.generic()], None, "", place=place) for place in extra)][: len(node.output)]
-
-
-def _site(
-    node: NodeProto, terms: Terms, shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, int], opset: int
-) -> Site:
-    kinds = [types.get(name, 0) for name in node.output]
-    # Attributes count where they differ from their default, subgraphs by the terms of their outputs
-    defaults = _defaults(node, opset)
-    plain = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute if a.type not in _GRAPHS}
-    found = {name: value for name, value in plain.items() if name not in defaults or defaults[name] != value}
-    bodies = [[term.digest for term in _outputs(g, _body(g, terms), opset)] for g in inner_graphs(node)]
-    return Site(
-        op=node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}",
-        inputs=[terms.get(name) if name else None for name in node.input],
-        attributes=found | ({"bodies": bodies} if bodies else {}),
-        shapes=[shapes.get(name) for name in node.output],
-        dtype=str(onnx.helper.tensor_dtype_to_np_dtype(kinds[0]).name) if kinds and kinds[0] else "",
-        opset=opset,
-    )
-
-
-def _body(graph: GraphProto, terms: Terms) -> Terms:
-    inside = {v.name: make("Argument", [], None, "", position=i) for i, v in enumerate(graph.input)}
-    return terms | inside
 
 
 def _defaults(node: NodeProto, opset: int) -> dict[str, object]:

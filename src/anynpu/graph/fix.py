@@ -30,7 +30,26 @@ def fixed(model: ModelProto, values: Mapping[str, str]) -> ModelProto:
                 f"--fix {name}={text}: the model has no input {name}{schema.near(name, inputs)}",
                 f"its inputs: {', '.join(inputs)}",
             )
-        result.graph.initializer.append(numpy_helper.from_array(_array(inputs[name], text), name))
+        value = inputs[name]
+        dtype, shape = np.dtype(dtype_of(value)), shape_of(value)
+        where = f"--fix {value.name}={text}"
+        try:
+            numbers = [float(_TRUTHS.get(part.strip().lower(), part)) for part in text.split(",")]
+        except ValueError:
+            raise ConfigError(f"{where}: numbers with commas between them were expected") from None
+        if dtype.kind in "iub":
+            limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+            if any(number != int(number) or not limits[0] <= number <= limits[1] for number in numbers):
+                raise ConfigError(f"{where}: the input is {dtype.name}, which has no such value")
+        open_axes = [place for place, size in enumerate(shape) if isinstance(size, str)]
+        sizes = [1 if isinstance(size, str) else size for size in shape]
+        if len(open_axes) == 1:  # as many as there are values for
+            sizes[open_axes[0]] = max(1, len(numbers) // math.prod(sizes))
+        if len(numbers) not in (1, math.prod(sizes)):
+            raise ConfigError(f"{where}: {len(numbers)} values for {math.prod(sizes)} elements ({list(shape)})")
+        array = np.asarray(numbers, np.float64).astype(dtype)
+        whole = np.broadcast_to(array.reshape(sizes if len(numbers) > 1 else ()), sizes).copy()
+        result.graph.initializer.append(numpy_helper.from_array(whole, name))
     kept = [value for value in result.graph.input if value.name not in values]
     if not any(value.name in inputs for value in kept):
         raise ConfigError("--fix leaves the model without an input", "leave out one of them")
@@ -38,27 +57,6 @@ def fixed(model: ModelProto, values: Mapping[str, str]) -> ModelProto:
     del result.graph.input[:]
     result.graph.input.extend(copies)
     return result
-
-
-def _array(value: onnx.ValueInfoProto, text: str) -> np.ndarray:
-    dtype, shape = np.dtype(dtype_of(value)), shape_of(value)
-    where = f"--fix {value.name}={text}"
-    try:
-        numbers = [float(_TRUTHS.get(part.strip().lower(), part)) for part in text.split(",")]
-    except ValueError:
-        raise ConfigError(f"{where}: numbers with commas between them were expected") from None
-    if dtype.kind in "iub":
-        limits = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        if any(number != int(number) or not limits[0] <= number <= limits[1] for number in numbers):
-            raise ConfigError(f"{where}: the input is {dtype.name}, which has no such value")
-    open_axes = [place for place, size in enumerate(shape) if isinstance(size, str)]
-    sizes = [1 if isinstance(size, str) else size for size in shape]
-    if len(open_axes) == 1:  # as many as there are values for
-        sizes[open_axes[0]] = max(1, len(numbers) // math.prod(sizes))
-    if len(numbers) not in (1, math.prod(sizes)):
-        raise ConfigError(f"{where}: {len(numbers)} values for {math.prod(sizes)} elements ({list(shape)})")
-    array = np.asarray(numbers, np.float64).astype(dtype)
-    return np.broadcast_to(array.reshape(sizes if len(numbers) > 1 else ()), sizes).copy()
 
 
 def with_sample_axis(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:

@@ -110,7 +110,13 @@ def fold_constants(model: ModelProto) -> ModelProto:
     needed = set().union(outputs, *(names_read(node) for node in kept))
     new = [numpy_helper.from_array(constants[name], name) for name in sorted((set(constants) - stored) & needed)]
     old = [tensor for tensor in graph.initializer if tensor.name in needed]
-    _replace(graph, kept, old + new)
+    nodes, tensors = [copied(node) for node in kept], [copied(tensor) for tensor in old + new]
+    names = {tensor.name for tensor in tensors}
+    typed = [copied(value) for value in graph.value_info if value.name not in names]
+    del graph.node[:], graph.initializer[:], graph.value_info[:]
+    graph.node.extend(nodes)
+    graph.initializer.extend(tensors)
+    graph.value_info.extend(typed)
     return result
 
 
@@ -145,18 +151,6 @@ def _span(split: NodeProto, index: np.ndarray | None, constants: Arrays) -> tupl
     return int(sizes[:place].sum()), int(sizes[: place + 1].sum()), settings.get("axis", 0)
 
 
-def _replace(graph: GraphProto, nodes: list[NodeProto], tensors: list[onnx.TensorProto]) -> None:
-    nodes, tensors = [copied(node) for node in nodes], [copied(tensor) for tensor in tensors]
-    del graph.node[:]
-    graph.node.extend(nodes)
-    del graph.initializer[:]
-    graph.initializer.extend(tensors)
-    names = {tensor.name for tensor in tensors}
-    values = [copied(value) for value in graph.value_info if value.name not in names]
-    del graph.value_info[:]
-    graph.value_info.extend(values)
-
-
 def copied(message: _M) -> _M:
     """Returns a part of a model that can be changed apart from the first."""
     twin = type(message)()
@@ -171,26 +165,16 @@ def _evaluate(node: NodeProto, constants: Arrays, shapes: Shapes, model: ModelPr
         value = constant_value(node)
         return None if value is None else [value]
     if node.op_type in ("Shape", "Size") and node.input[0] in shapes:
-        return [_known_shape(node, shapes[node.input[0]])]
-    if not all(name in constants for name in node.input if name) or _too_large(node, shapes):
+        shape = shapes[node.input[0]]
+        if node.op_type == "Size":
+            return [np.array(math.prod(shape), np.int64)]
+        span = {attribute.name: attribute.i for attribute in node.attribute}
+        return [np.array(shape[span.get("start", 0) : span.get("end", len(shape))], np.int64)]
+    if not all(name in constants for name in node.input if name):
         return None
-    return _run(node, constants, model)
-
-
-def _known_shape(node: NodeProto, shape: tuple[int, ...]) -> np.ndarray:
-    if node.op_type == "Size":
-        return np.array(math.prod(shape), np.int64)
-    span = {attribute.name: attribute.i for attribute in node.attribute}
-    return np.array(shape[span.get("start", 0) : span.get("end", len(shape))], np.int64)
-
-
-def _too_large(node: NodeProto, shapes: Shapes) -> bool:
-    if node.op_type not in _GROWING:
-        return False
-    return any(name not in shapes or math.prod(shapes[name]) > MAX_GROWN_ELEMENTS for name in node.output)
-
-
-def _run(node: NodeProto, constants: Arrays, model: ModelProto) -> list[np.ndarray] | None:
+    large = (name not in shapes or math.prod(shapes[name]) > MAX_GROWN_ELEMENTS for name in node.output)
+    if node.op_type in _GROWING and any(large):
+        return None
     from onnx.reference import ReferenceEvaluator
 
     names = list(dict.fromkeys(name for name in node.input if name))

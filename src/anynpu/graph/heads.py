@@ -79,7 +79,24 @@ class DetectorHead:
 def cut_decode(model: ModelProto) -> tuple[ModelProto, DetectorHead]:
     """Returns the detector without its decode, giving the maps of its head, and what these are."""
     head = find_head(model)
-    return _cut(model, head), head
+    result = ModelProto()
+    result.CopyFrom(infer(model, strict=False))
+    graph = result.graph
+    kinds = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
+    names = {m.tensor: m.name for m in head.maps}
+    nodes = _needed(graph.node, set(names))
+    made = {name for node in nodes for name in node.output}
+    names |= {name: f"{name}_inner" for name in made & set(names.values()) - set(names)}
+    for node in nodes:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+    read = {name for node in nodes for name in node.input}
+    outputs = [helper.make_tensor_value_info(m.name, kinds[m.tensor], m.shape) for m in head.maps]
+    inner = [value for value in graph.value_info if value.name in made - set(names)]
+    weights = [tensor for tensor in graph.initializer if tensor.name in read]
+    cut = helper.make_graph(nodes, graph.name, inputs_of(result), outputs, weights, value_info=inner)
+    graph.CopyFrom(cut)
+    return result, head
 
 
 @dataclass(frozen=True)
@@ -113,9 +130,9 @@ class CutDetector:
 
         return disagreement([f"{output} (boxes)", f"{output} (scores)"], by_model, by_host, feeds)
 
-    def refusal(self, found: Disagreement) -> Unsupported:
+    def refusal(self, difference: Disagreement) -> Unsupported:
         """Returns the error for a decode that is the host's on random maps and not on these samples."""
-        return _unknown(f"its decode is not the one of {self.head.version}: the host's differs in {found}")
+        return _unknown(f"its decode is not the one of {self.head.version}: the host's differs in {difference}")
 
 
 def _as_model(head: DetectorHead, rows: Floats, image: tuple[int, int]) -> Floats:
@@ -131,14 +148,14 @@ def find_head(model: ModelProto) -> DetectorHead:
     image = _image_size(model)
     output = _decoded_output(model)
     shapes = tensor_shapes(model)
-    found, nodes = _walk_back(model, output, shapes, image)
-    strides = sorted(set(found.values()))
-    per_stride = [[name for name, stride in found.items() if stride == s] for s in strides]
+    by_map, nodes = _walk_back(model, output, shapes, image)
+    strides = sorted(set(by_map.values()))
+    per_stride = [[name for name, stride in by_map.items() if stride == s] for s in strides]
     counts = {len(names) for names in per_stride}
     if counts not in ({1}, {2}):
         listed = ", ".join(f"{len(n)} of stride {s}" for s, n in zip(strides, per_stride, strict=True)) or "none"
         raise _unknown(f"the convolutions before its output are {listed}")
-    tail = _Tail(model, nodes, {name: shapes[name] for name in found}, output)
+    tail = _Tail(model, nodes, {name: shapes[name] for name in by_map}, output)
     return (_anchor_free if counts == {2} else _anchor_based)(tail, strides, per_stride, image)
 
 
@@ -246,7 +263,12 @@ def _anchor_free(
     base = tail.run(tail.zeros(), boxes)
     maps: list[HeadMap] = []
     for stride, pair in zip(strides, names, strict=True):
-        roles = {_role(tail, name, base): name for name in pair}
+        # The rows of the output that change with a map tell what it is for.
+        changed = {name: tail.run(tail.zeros() | {name: tail.random(1)[name]}, base.shape[1]) != base for name in pair}
+        roles: dict[Role, str] = {}
+        for name, rows in changed.items():
+            if rows[:4].any() != rows[4:].any():
+                roles["boxes" if rows[:4].any() else "classes"] = name
         if set(roles) != {"boxes", "classes"}:
             raise _unknown(f"at stride {stride} it has no two maps of which one moves boxes and one moves scores")
         maps += [HeadMap(roles[role], role, stride, tail.shapes[roles[role]]) for role in ("boxes", "classes")]
@@ -255,15 +277,6 @@ def _anchor_free(
     if len(widths["boxes"]) > 1 or sides % 4 or widths["classes"] != {classes}:
         raise _unknown(f"its maps have {sorted(widths['boxes'])} box and {sorted(widths['classes'])} class channels")
     return _proved(tail, DetectorHead("v8", tuple(maps), classes, sides // 4), boxes, image)
-
-
-def _role(tail: _Tail, name: str, base: Floats) -> Role | None:
-    """Returns what a map is for: the rows of the output that change with it tell."""
-    changed = tail.run(tail.zeros() | {name: tail.random(1)[name]}, base.shape[1]) != base
-    in_boxes, in_scores = bool(changed[:4].any()), bool(changed[4:].any())
-    if in_boxes == in_scores:
-        return None
-    return "boxes" if in_boxes else "classes"
 
 
 def _anchor_based(
@@ -341,28 +354,6 @@ def _anchored(maps: Floats, stride: int, anchors: Sequence[tuple[float, float]])
         for v, a in zip(values, anchors, strict=True)
     ]
     return np.concatenate(parts, 1)
-
-
-def _cut(model: ModelProto, head: DetectorHead) -> ModelProto:
-    """Returns the model that ends with the maps, under their names."""
-    result = ModelProto()
-    result.CopyFrom(infer(model, strict=False))
-    graph = result.graph
-    kinds = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
-    names = {m.tensor: m.name for m in head.maps}
-    nodes = _needed(graph.node, set(names))
-    made = {name for node in nodes for name in node.output}
-    names |= {name: f"{name}_inner" for name in made & set(names.values()) - set(names)}
-    for node in nodes:
-        node.input[:] = [names.get(name, name) for name in node.input]
-        node.output[:] = [names.get(name, name) for name in node.output]
-    read = {name for node in nodes for name in node.input}
-    outputs = [helper.make_tensor_value_info(m.name, kinds[m.tensor], m.shape) for m in head.maps]
-    inner = [value for value in graph.value_info if value.name in made - set(names)]
-    weights = [tensor for tensor in graph.initializer if tensor.name in read]
-    cut = helper.make_graph(nodes, graph.name, inputs_of(result), outputs, weights, value_info=inner)
-    graph.CopyFrom(cut)
-    return result
 
 
 def _needed(

@@ -37,9 +37,7 @@ def read_layouts(model: ModelProto) -> dict[str, str]:
 
 def tensor_layouts(inferred: ModelProto) -> dict[str, str]:
     """Returns the layout of every tensor that an operator tells of, in a model whose shapes are inferred."""
-    reader = _Reader(inferred)
-    reader.settle()
-    return reader.layouts()
+    return _Reader(inferred).settled()
 
 
 class _Reader:
@@ -53,14 +51,11 @@ class _Reader:
         self._known: dict[str, str] = {}
         self._changed = False
 
-    def layouts(self) -> dict[str, str]:
-        return {name: axes for name, axes in self._known.items() if axes != _CONFLICT}
-
     def layout(self, name: str) -> str:
-        found = self._known.get(name, "")
-        return "" if found == _CONFLICT else found
+        axes = self._known.get(name, "")
+        return "" if axes == _CONFLICT else axes
 
-    def settle(self) -> None:
+    def settled(self) -> dict[str, str]:
         """Spreads what operators say until nothing new is learned; each round settles at least one tensor."""
         for node in self._nodes:
             if node.op_type in _CHANNELS_FIRST or (node.op_type in _RESIZE and self._resizes_last_two(node)):
@@ -73,9 +68,17 @@ class _Reader:
             self._changed = False
             for node in (*self._nodes, *reversed(self._nodes)):
                 if node.op_type == "Transpose":
-                    self._through_transpose(node)
+                    source, target = node.input[0], node.output[0]
+                    rank = len(self._dims.get(source, ()))
+                    order = next((list(a.ints) for a in node.attribute if a.name == "perm"), list(range(rank))[::-1])
+                    before, after = self.layout(source), self.layout(target)
+                    if len(before) == len(order) > 0:
+                        self._learn(target, "".join(before[axis] for axis in order))
+                    if len(after) == len(order) > 0:
+                        self._learn(source, "".join(after[order.index(axis)] for axis in range(len(order))))
                 elif node.op_type in _KEEPS_AXES or node.op_type in _RESIZE:
                     self._through(node)
+        return {name: axes for name, axes in self._known.items() if axes != _CONFLICT}
 
     def _learn(self, name: str, axes: str) -> None:
         rank = len(self._dims.get(name, ()))
@@ -102,13 +105,3 @@ class _Reader:
             if axes != _CONFLICT and len(axes) == rank:
                 for name in names:
                     self._learn(name, axes)
-
-    def _through_transpose(self, node: NodeProto) -> None:
-        source, target = node.input[0], node.output[0]
-        rank = len(self._dims.get(source, ()))
-        order = next((list(a.ints) for a in node.attribute if a.name == "perm"), list(range(rank))[::-1])
-        before, after = self.layout(source), self.layout(target)
-        if len(before) == len(order) > 0:
-            self._learn(target, "".join(before[axis] for axis in order))
-        if len(after) == len(order) > 0:
-            self._learn(source, "".join(after[order.index(axis)] for axis in range(len(order))))

@@ -5,7 +5,7 @@ Pairs of QuantizeLinear and DequantizeLinear are not nodes here: they are the sc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -73,14 +73,14 @@ class _Pairs:
 
     def __init__(self) -> None:
         self.stands_for: dict[str, str] = {}
-        self.found: dict[str, _Pair] = {}
+        self.by_root: dict[str, _Pair] = {}
 
     def name(self, name: str) -> str:
         return self.stands_for.get(name, name)
 
     def rename(self, old: str, new: str) -> None:
-        self.found[new] = self.found.pop(old)
-        self.found[new].value = self.found[new].value or old
+        self.by_root[new] = self.by_root.pop(old)
+        self.by_root[new].value = self.by_root[new].value or old
         for name, other in [*self.stands_for.items(), (old, old)]:
             if other == old:
                 self.stands_for[name] = new
@@ -102,19 +102,14 @@ def outline(model: ModelProto) -> Outline:
     constants = constant_names(graph)
     live = [n for n in graph.node if n.op_type not in (_QUANTIZE, _DEQUANTIZE) and not set(n.output) <= constants]
     tensors = _tensors(inferred, pairs, {pairs.name(name) for name in constants})
-    macs = _macs(model)
+    try:
+        macs = {node.name: node.macs for node in cost(model).nodes}
+    except AnyNpuError:  # some shape is not known
+        macs = None
     nodes = tuple(_node(node, pairs, tensors, macs) for node in live)
     used = {name for node in nodes for name in (*node.inputs, *node.outputs)}
     used |= {pairs.name(value.name) for value in (*inputs_of(model), *graph.output)}
     return Outline(nodes, {name: tensor for name, tensor in tensors.items() if name in used})
-
-
-def _macs(model: ModelProto) -> dict[str, int] | None:
-    """Returns the multiplications of each node, or None where some shape is not known."""
-    try:
-        return {node.name: node.macs for node in cost(model).nodes}
-    except AnyNpuError:
-        return None
 
 
 def _pairs(graph: GraphProto, dtypes: Mapping[str, str]) -> _Pairs:
@@ -127,7 +122,7 @@ def _pairs(graph: GraphProto, dtypes: Mapping[str, str]) -> _Pairs:
         if node.op_type == _DEQUANTIZE and source in stored:
             pairs.stands_for[source] = source.removesuffix(_STORED_SUFFIX)
         root = pairs.stands_for[made] = pairs.name(source)
-        pair = pairs.found.setdefault(root, _Pair())
+        pair = pairs.by_root.setdefault(root, _Pair())
         pair.scale, pair.zero_point = node.input[1], node.input[2] if len(node.input) > 2 else ""
         pair.dtype = dtypes.get(made if node.op_type == _QUANTIZE else source, "")
         pair.nodes.append(node.name)
@@ -147,11 +142,12 @@ def _tensors(model: ModelProto, pairs: _Pairs, constants: set[str]) -> dict[str,
     graph = model.graph
     shapes, dtypes, layouts = static_shapes(graph), _dtypes(graph), tensor_layouts(model)
     arrays = {tensor.name: tensor for tensor in graph.initializer}
-    found: dict[str, TensorOutline] = {}
-    for name in _all_names(graph):
+    outlines: dict[str, TensorOutline] = {}
+    made = (name for node in graph.node for name in node.output if name)
+    for name in (*(value.name for value in graph.input), *arrays, *made):
         root = pairs.name(name)
-        plain, pair = found.get(root) or TensorOutline(root, None, ""), pairs.found.get(root, _Pair())
-        found[root] = replace(
+        plain, pair = outlines.get(root) or TensorOutline(root, None, ""), pairs.by_root.get(root, _Pair())
+        outlines[root] = replace(
             plain,
             shape=plain.shape if plain.shape is not None else shapes.get(name),
             dtype=pair.dtype or plain.dtype or dtypes.get(name, ""),
@@ -161,13 +157,7 @@ def _tensors(model: ModelProto, pairs: _Pairs, constants: set[str]) -> dict[str,
             constant=root in constants,
             value=pair.value or root,
         )
-    return found
-
-
-def _all_names(graph: GraphProto) -> Iterator[str]:
-    yield from (value.name for value in graph.input)
-    yield from (tensor.name for tensor in graph.initializer)
-    yield from (name for node in graph.node for name in node.output if name)
+    return outlines
 
 
 def _values(arrays: Mapping[str, onnx.TensorProto], name: str) -> list[float]:
@@ -182,7 +172,7 @@ def _node(
     inputs = tuple(pairs.name(i) for i in node.input if is_shown(tensors.get(pairs.name(i))))
     outputs = tuple(pairs.name(o) for o in node.output if o)
     weights = [i for i in inputs if tensors[i].constant]
-    conversions = (kernel for tensor in (*weights, *outputs) for kernel in pairs.found.get(tensor, _Pair()).nodes)
+    conversions = (kernel for tensor in (*weights, *outputs) for kernel in pairs.by_root.get(tensor, _Pair()).nodes)
     return NodeOutline(
         name, node.op_type, inputs, outputs, None if macs is None else macs.get(name, 0), (name, *conversions)
     )

@@ -97,7 +97,21 @@ def run(
         steps = list(applications(plan, graph, {*without, *dropped}))
         fault = None if compare is None else first_fault(steps, compare)
         if fault is None:
-            return steps[-1].after if steps else graph, _effects(plan, steps, dropped)
+            effects = []
+            for each in passes_of(plan):
+                runs = [step for step in steps if step.done.name == each.name]
+                refused = next((step.refused for step in runs if step.refused), "")
+                if not runs and each.name not in dropped:
+                    continue
+                effects.append(
+                    PassEffect(
+                        each.name,
+                        sum(step.changed for step in runs),
+                        sum(_size(step.after) - _size(step.before) for step in runs if step.changed),
+                        dropped.get(each.name, refused),
+                    )
+                )
+            return steps[-1].after if steps else graph, tuple(effects)
         dropped[fault[0]] = f"it would change {fault[1]}"
 
 
@@ -115,30 +129,12 @@ def first_fault(steps: Sequence[Application[G]], compare: Compare[G]) -> tuple[s
         right, wrong = -1, len(part) - 1
         while wrong - right > 1:
             middle = (right + wrong) // 2
-            if found := compare(part[0].before, part[middle].after):
-                wrong, difference = middle, found
+            if earlier := compare(part[0].before, part[middle].after):
+                wrong, difference = middle, earlier
             else:
                 right = middle
         return part[wrong].done.name, difference
     return None
-
-
-def _effects(plan: Plan[G], steps: Sequence[Application[G]], dropped: dict[str, str]) -> tuple[PassEffect, ...]:
-    effects = []
-    for each in passes_of(plan):
-        runs = [step for step in steps if step.done.name == each.name]
-        refused = next((step.refused for step in runs if step.refused), "")
-        if not runs and each.name not in dropped:
-            continue
-        effects.append(
-            PassEffect(
-                each.name,
-                sum(step.changed for step in runs),
-                sum(_size(step.after) - _size(step.before) for step in runs if step.changed),
-                dropped.get(each.name, refused),
-            )
-        )
-    return tuple(effects)
 
 
 def _size(graph: Any) -> int:

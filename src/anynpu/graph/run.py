@@ -33,19 +33,15 @@ def random_feeds(model: ModelProto, seed: int) -> dict[str, np.ndarray]:
     feeds = {}
     for value in inputs_of(model):
         shape = tuple(dim if isinstance(dim, int) else 1 for dim in shape_of(value))
-        feeds[value.name] = _random(rng, value.name, dtype_of(value), shape)
+        dtype = dtype_of(value)
+        if dtype.startswith("float"):
+            feeds[value.name] = rng.standard_normal(shape).astype(dtype)
+        elif dtype in ("int32", "int64", "bool"):
+            # Integers are mostly indices (token ids, positions): 0 and 1 are valid in any table worth having.
+            feeds[value.name] = rng.integers(0, 2, shape).astype(dtype)
+        elif dtype.startswith(("int", "uint")):
+            limits = np.iinfo(dtype)
+            feeds[value.name] = rng.integers(limits.min, int(limits.max) + 1, shape, dtype=np.dtype(dtype).type)
+        else:
+            raise Unsupported(f"input '{value.name}' has type {dtype}, which no random input can be made of")
     return feeds
-
-
-def _random(rng: np.random.Generator, name: str, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    if dtype.startswith("float"):
-        return rng.standard_normal(shape).astype(dtype)
-    if dtype in ("int32", "int64"):
-        # These are mostly indices (token ids, positions): 0 and 1 are valid in any table worth having.
-        return rng.integers(0, 2, shape).astype(dtype)
-    if dtype.startswith(("int", "uint")):
-        limits = np.iinfo(dtype)
-        return rng.integers(limits.min, int(limits.max) + 1, shape, dtype=np.dtype(dtype).type)
-    if dtype == "bool":
-        return rng.integers(0, 2, shape).astype(bool)
-    raise Unsupported(f"input '{name}' has type {dtype}, which no random input can be made of")

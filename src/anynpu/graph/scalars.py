@@ -40,9 +40,9 @@ Attributes = Mapping[str, Any]
 
 
 def _clip(attributes: Attributes, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
-    least = low if low is not None else attributes.get("min", -np.inf)
-    most = high if high is not None else attributes.get("max", np.inf)
-    return np.asarray(np.minimum(np.maximum(x, least), most))
+    minimum = low if low is not None else attributes.get("min", -np.inf)
+    maximum = high if high is not None else attributes.get("max", np.inf)
+    return np.asarray(np.minimum(np.maximum(x, minimum), maximum))
 
 
 def _plain(function: Number) -> Number:
@@ -70,9 +70,11 @@ _FUNCTIONS: dict[str, Number] = {
     "Softplus": _plain(lambda x: np.logaddexp(x, 0.0)),
     "Identity": _plain(lambda x: x),
     "Clip": _clip,
-    "Gelu": lambda found, x: gelu_tanh(x) if found.get("approximate") == b"tanh" else gelu(x),
-    "HardSigmoid": lambda found, x: np.clip(found.get("alpha", 0.2) * x + found.get("beta", 0.5), 0.0, 1.0),
-    "LeakyRelu": lambda found, x: np.where(x > 0, x, found.get("alpha", 0.01) * x),
+    "Gelu": lambda attributes, x: gelu_tanh(x) if attributes.get("approximate") == b"tanh" else gelu(x),
+    "HardSigmoid": lambda attributes, x: np.clip(
+        attributes.get("alpha", 0.2) * x + attributes.get("beta", 0.5), 0.0, 1.0
+    ),
+    "LeakyRelu": lambda attributes, x: np.where(x > 0, x, attributes.get("alpha", 0.01) * x),
     "HardSwish": _plain(lambda x: x * np.clip(x / 6 + 0.5, 0.0, 1.0)),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from anynpu import schema
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
@@ -51,27 +51,7 @@ def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> 
     """Returns the model with every tensor shape known, given the input shapes the user states."""
     result = ModelProto()
     result.CopyFrom(model)
-    _apply(result, shapes)
-    _require_fixed_inputs(result)
-    _forget_dynamic(result.graph)
-    try:
-        result = _propagate(result)
-    except IntegrityError as error:
-        if not shapes:
-            raise
-        stated = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
-        raise ConfigError(f"the model does not accept the shape {stated}: {error.message}") from error
-    _require_static(result)
-    return result
-
-
-def _is_known(dim: onnx.TensorShapeProto.Dimension) -> bool:
-    # Some exporters write -1 for a dimension they do not know.
-    return dim.HasField("dim_value") and dim.dim_value >= 0
-
-
-def _apply(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
-    inputs = {value.name: value for value in inputs_of(model)}
+    inputs = {value.name: value for value in inputs_of(result)}
     for name, shape in shapes.items():
         if name not in inputs:
             raise ConfigError(
@@ -80,6 +60,57 @@ def _apply(model: ModelProto, shapes: Mapping[str, Sequence[int]]) -> None:
         if any(isinstance(dim, bool) or int(dim) != dim or dim < 1 for dim in shape):
             raise ConfigError(f"shape of '{name}': every dimension is a whole number above 0, not {list(shape)}")
         _set_shape(inputs[name], [int(dim) for dim in shape])
+    for value in inputs_of(result):
+        if not value.type.HasField("tensor_type"):
+            raise Unsupported(f"input '{value.name}' is not a tensor", hint="Export the model with tensor inputs.")
+        dims = shape_of(value)
+        if not value.type.tensor_type.HasField("shape"):
+            raise ConfigError(
+                f"input '{value.name}' has no shape", f"State it, for example: --shape {value.name}=1,3,224,224"
+            )
+        for place, dim in enumerate(dims):
+            if isinstance(dim, str):
+                symbol = f" ('{dim}')" if dim != "?" else ""
+                size = 224 if len(dims) == 4 else 128
+                example = [d if isinstance(d, int) else 1 if at == 0 else size for at, d in enumerate(dims)]
+                raise ConfigError(
+                    f"input '{value.name}': dimension {place}{symbol} is dynamic",
+                    f"State the shape, for example: --shape {value.name}={','.join(map(str, example))}",
+                )
+    _forget_dynamic(result.graph)
+    try:
+        result = _propagate(result)
+    except IntegrityError as error:
+        if not shapes:
+            raise
+        stated = " ".join(f"{name}={','.join(map(str, shape))}" for name, shape in shapes.items())
+        raise ConfigError(f"the model does not accept the shape {stated}: {error.message}") from error
+    static = static_shapes(result.graph)
+    findings = [
+        Finding(
+            "data-dependent-shape",
+            f"{node.op_type} gives a shape that depends on the data",
+            node.name or next(iter(node.output), ""),
+        )
+        for node in result.graph.node
+        if all(name in static for name in node.input if name)
+        and any(name not in static for name in node.output if name)
+    ]
+    if findings:
+        from anynpu.graph.quantised import refuse_integers
+
+        refuse_integers(result)  # ONNX does not infer the shapes of those operators, which says nothing to the user
+        raise Unsupported(
+            f"{len(findings)} operator(s) give tensors whose shape depends on the data, first {findings[0]}",
+            findings,
+            "Export the model without data-dependent shapes, e.g. without NonZero or NMS in the graph.",
+        )
+    return result
+
+
+def _is_known(dim: onnx.TensorShapeProto.Dimension) -> bool:
+    # Some exporters write -1 for a dimension they do not know.
+    return dim.HasField("dim_value") and dim.dim_value >= 0
 
 
 def _set_shape(value: ValueInfoProto, shape: list[int]) -> None:
@@ -97,29 +128,6 @@ def _set_shape(value: ValueInfoProto, shape: list[int]) -> None:
                 f"The model's shape is [{text}]; only its dynamic dimensions can be stated.",
             )
         dim.dim_value = wanted
-
-
-def _require_fixed_inputs(model: ModelProto) -> None:
-    for value in inputs_of(model):
-        if not value.type.HasField("tensor_type"):
-            raise Unsupported(f"input '{value.name}' is not a tensor", hint="Export the model with tensor inputs.")
-        dims = shape_of(value)
-        if not value.type.tensor_type.HasField("shape"):
-            raise ConfigError(
-                f"input '{value.name}' has no shape", f"State it, for example: --shape {value.name}=1,3,224,224"
-            )
-        for place, dim in enumerate(dims):
-            if isinstance(dim, str):
-                symbol = f" ('{dim}')" if dim != "?" else ""
-                raise ConfigError(
-                    f"input '{value.name}': dimension {place}{symbol} is dynamic",
-                    f"State the shape, for example: --shape {value.name}={_example(dims)}",
-                )
-
-
-def _example(dims: tuple[int | str, ...]) -> str:
-    size = "224" if len(dims) == 4 else "128"
-    return ",".join(str(d) if isinstance(d, int) else "1" if i == 0 else size for i, d in enumerate(dims))
 
 
 def _forget_dynamic(graph: GraphProto) -> None:
@@ -146,28 +154,3 @@ def _propagate(model: ModelProto) -> ModelProto:
             break
         model = folded
     return model
-
-
-def _require_static(model: ModelProto) -> None:
-    graph = model.graph
-    static = static_shapes(graph)
-    findings = [_finding(node) for node in graph.node if _starts_dynamic(node, static)]
-    if findings:
-        from anynpu.graph.quantised import refuse_integers
-
-        refuse_integers(model)  # ONNX does not infer the shapes of those operators, which says nothing to the user
-        raise Unsupported(
-            f"{len(findings)} operator(s) give tensors whose shape depends on the data, first {findings[0]}",
-            findings,
-            "Export the model without data-dependent shapes, e.g. without NonZero or NMS in the graph.",
-        )
-
-
-def _starts_dynamic(node: NodeProto, static: Mapping[str, tuple[int, ...]]) -> bool:
-    inputs_known = all(name in static for name in node.input if name)
-    return inputs_known and any(name not in static for name in node.output if name)
-
-
-def _finding(node: NodeProto) -> Finding:
-    where = node.name or next(iter(node.output), "")
-    return Finding("data-dependent-shape", f"{node.op_type} gives a shape that depends on the data", where)

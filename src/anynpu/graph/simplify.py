@@ -173,11 +173,11 @@ def _same_border(model: ModelProto, simpler: ModelProto) -> bool:
     stored = {tensor.name for tensor in before.initializer}
     wanted = [_signature(value) for value in before.input if value.name not in stored]
     stored = {tensor.name for tensor in after.initializer}
-    found = [_signature(value) for value in after.input if value.name not in stored]
+    inputs = [_signature(value) for value in after.input if value.name not in stored]
     # Inference may settle an output dimension that the file left open; it may not change a known one.
     pairs = zip(before.output, after.output, strict=False)
     outputs_agree = len(before.output) == len(after.output) and all(_agrees(old, new) for old, new in pairs)
-    return wanted == found and outputs_agree
+    return wanted == inputs and outputs_agree
 
 
 def _signature(value: ValueInfoProto) -> tuple[Any, ...]:

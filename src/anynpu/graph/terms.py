@@ -115,21 +115,16 @@ def unary(op: str, term: Term, dtype: str, **attributes: object) -> Term:
     return make(op, [term], term.shape, dtype, **attributes)
 
 
-def _view_behind(terms: Sequence[Term]) -> Term | None:
-    """Returns the one view among operands that are otherwise single numbers."""
-    views = [term for term in terms if not is_scalar(term)]
-    if len(views) == 1 and views[0].op == "Reshape" and views[0].inputs[0].shape is not None:
-        return views[0]
-    return None
-
-
 def elementwise(op: str, terms: Sequence[Term], shape: Shape | None, dtype: str, *, commutes: bool = False) -> Term:
     """Returns a broadcasting operator; the operands of one that commutes are sorted."""
     parts = [trim(term) for term in terms]
-    view = _view_behind(parts)
-    if view is not None and view.shape == shape:
-        inner = [view.inputs[0] if part is view else part for part in parts]
-        return reshape(elementwise(op, inner, view.inputs[0].shape, dtype, commutes=commutes), shape)
+    # The one view among operands that are otherwise single numbers moves behind the operator.
+    larger = [part for part in parts if not is_scalar(part)]
+    if len(larger) == 1 and larger[0].op == "Reshape" and larger[0].shape == shape:
+        source = larger[0].inputs[0]
+        if source.shape is not None:
+            inner = [source if part is larger[0] else part for part in parts]
+            return reshape(elementwise(op, inner, source.shape, dtype, commutes=commutes), shape)
     if commutes:
         parts.sort(key=lambda part: part.digest)
     return make(op, parts, shape, dtype)
@@ -174,18 +169,14 @@ def multiply(terms: Iterable[Term], shape: Shape | None, dtype: str) -> Term:
     if len(parts) > _MAX_FACTORS:
         return elementwise("Mul", list(terms), shape, dtype, commutes=True)
     others = [part for part in parts if not is_uniform(part, 1)]
-    if len(others) < len(parts) and _broadcast(others) == shape:
-        parts = others
+    if len(others) < len(parts):
+        shapes = [part.shape for part in others if part.shape is not None]
+        known = others and len(shapes) == len(others)
+        if (np.broadcast_shapes(*shapes) if known else None) == shape:
+            parts = others
     if len(parts) == 1 and parts[0].shape == shape:
         return parts[0]
     return elementwise("Mul", parts, shape, dtype, commutes=True)
-
-
-def _broadcast(terms: Sequence[Term]) -> Shape | None:
-    shapes = [term.shape for term in terms if term.shape is not None]
-    if not terms or len(shapes) < len(terms):
-        return None
-    return tuple(np.broadcast_shapes(*shapes))
 
 
 def matmul(left: Term, right: Term, shape: Shape | None, dtype: str) -> Term:

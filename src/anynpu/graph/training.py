@@ -38,11 +38,11 @@ def for_inference(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
 
 def require_repeatable(model: ModelProto, feeds: Mapping[str, Array] | None = None) -> None:
     """Raises Unsupported where the same input twice does not give the same output."""
-    given = random_feeds(model, seed=0) if feeds is None else feeds
+    inputs = random_feeds(model, seed=0) if feeds is None else feeds
     session = Session(model)
-    first = session.run(given)
+    first = session.run(inputs)
     # Random operators of a session go on in their sequence; another session may begin with another seed.
-    for again in (session.run(given), Session(model).run(given)):
+    for again in (session.run(inputs), Session(model).run(inputs)):
         for value, one, other in zip(model.graph.output, first, again, strict=True):
             if not np.array_equal(one, other, equal_nan=one.dtype.kind == "f"):
                 raise Unsupported(f"output '{value.name}' differs when the same input is run twice", hint=EVALUATION)
@@ -141,7 +141,10 @@ class _Walk:
         if not training:
             return []
         if version < 7 or version >= 14:
-            _set(node, *(("is_test", 1) if version < 7 else ("training_mode", 0)))
+            name, value = ("is_test", 1) if version < 7 else ("training_mode", 0)
+            others = [type(each).FromString(each.SerializeToString()) for each in node.attribute if each.name != name]
+            del node.attribute[:]
+            node.attribute.extend([helper.make_attribute(name, value), *others])
         self.notes.append(
             f"{where}: BatchNormalization was in training mode and is set to inference: it uses the stored mean and"
             " variance, not those of the input"
@@ -155,11 +158,3 @@ class _Walk:
 
 def _attribute(node: NodeProto, name: str) -> int:
     return next((attribute.i for attribute in node.attribute if attribute.name == name), 0)
-
-
-def _set(node: NodeProto, name: str, value: int) -> None:
-    kept = [attribute for attribute in node.attribute if attribute.name != name]
-    fresh = [helper.make_attribute(name, value), *kept]
-    copies = [type(attribute).FromString(attribute.SerializeToString()) for attribute in fresh]
-    del node.attribute[:]
-    node.attribute.extend(copies)

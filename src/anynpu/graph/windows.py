@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from anynpu.graph import terms
-from anynpu.graph.canonical import Result, Rule, Site
+from anynpu.graph.canonical import Result, Site, rule
 from anynpu.graph.terms import Shape, Term, const, make
 
 Ints = tuple[int, ...]
@@ -53,6 +53,7 @@ def _bias(site: Site) -> list[Term]:
     return [] if bias is None or terms.is_uniform(bias, 0) else [bias]
 
 
+@rule("Conv")
 def _conv(site: Site) -> Result:
     weight = site.operand(1)
     if weight is None or weight.shape is None:
@@ -69,6 +70,7 @@ def _conv(site: Site) -> Result:
     return [make("Conv", parts, site.shape, site.dtype, **settings)]
 
 
+@rule("ConvTranspose")
 def _conv_transpose(site: Site) -> Result:
     weight = site.operand(1)
     if weight is None or weight.shape is None or "output_shape" in site.attributes or "auto_pad" in site.attributes:
@@ -81,6 +83,7 @@ def _conv_transpose(site: Site) -> Result:
     return [make("ConvTranspose", parts, site.shape, site.dtype, **settings, group=site.integer("group", 1))]
 
 
+@rule("AveragePool MaxPool")
 def _pool(site: Site) -> Result:
     kernel = site.integers("kernel_shape")
     x = site.data()
@@ -108,6 +111,7 @@ def _pool(site: Site) -> Result:
     return [make(site.op, [x], site.shape, site.dtype, **settings, counted=counted, ceil=ceil)]
 
 
+@rule("BatchNormalization")
 def _batch_norm(site: Site) -> Result:
     x, *rest = site.present()
     values = [term.value for term in rest if term.value is not None]
@@ -167,12 +171,3 @@ def _scaled(layer: Term, weight: np.ndarray, scale: np.ndarray) -> np.ndarray:
         rows = np.repeat(scale.reshape(group, -1), weight.shape[0] // group, axis=0)
         factor = rows.reshape(*rows.shape, *tail)
     return np.asarray(weight * factor)
-
-
-WINDOW_RULES: dict[str, Rule] = {
-    "AveragePool": _pool,
-    "BatchNormalization": _batch_norm,
-    "Conv": _conv,
-    "ConvTranspose": _conv_transpose,
-    "MaxPool": _pool,
-}
