@@ -32,7 +32,7 @@ HEAVY = {
     *("torch", "torchao", "torchvision", "onnxruntime", "onnxscript", "onnxsim", "litert_torch", "ai_edge_litert"),
     *("ai_edge_quantizer", "ai_edge_torch", "tflite_micro", "ethosu", "jax", "tensorflow", "PIL", "rich"),
 }
-TORCH_FILES = re.compile(r"source\.(zoo\.(train|blocks|\w+\.net)|bert\.net|standin\.ai8x)")
+TORCH_FILES = re.compile(r"source\.(zoo\.(train|blocks|\w+\.net)|bert\.net|standin\.ai8x|onnx_torch\.\w+)")
 """Nets are torch modules, and training is a program of its own: only functions import these files."""
 
 

@@ -6,7 +6,7 @@ import pickletools
 import warnings
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,39 +34,6 @@ def load_tensors(path: Path, trust: bool = False) -> dict[str, torch.Tensor]:
 
     A checkpoint that needs unpickling of anything but tensors is read only with `trust`: it can run any program.
     """
-    _check_file(path)
-    if path.suffix == ".npz":
-        tensors = _from_npz(path)
-    elif path.suffix == ".safetensors":
-        tensors = _from_safetensors(path)
-    else:
-        tensors = _state(_from_torch(path, trust), path)
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise IntegrityError(f"{path}: tensor {name!r} holds NaN or infinite values", "train or export it again")
-    return tensors
-
-
-def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Puts tensors into a module, which must have exactly these names and shapes; wrapper prefixes are stripped."""
-    given = _stripped(tensors, module.state_dict())
-    for prefix, layer in module.named_modules():
-        if hasattr(layer, "fit_checkpoint"):  # a stand-in for a vendor's layer, which has several versions
-            start = f"{prefix}." if prefix else ""
-            layer.fit_checkpoint({n.removeprefix(start): t for n, t in given.items() if n.startswith(start)})
-    own = module.state_dict()
-    _check_names(own, given)
-    for name, tensor in given.items():
-        wanted, got = tuple(own[name].shape), tuple(tensor.shape)
-        if wanted != got:
-            raise ConfigError(
-                f"checkpoint tensor {name!r} has shape {got}, the module wants {wanted}",
-                "check the constructor arguments of the module",
-            )
-    module.load_state_dict(dict(given))
-
-
-def _check_file(path: Path) -> None:
     if not path.is_file():
         raise ConfigError(f"checkpoint {path} does not exist", "check the path given with --ckpt")
     with path.open("rb") as file:
@@ -79,15 +46,54 @@ def _check_file(path: Path) -> None:
         kind = "an ONNX model" if path.suffix.lower() == ".onnx" else kind_of(path, head)
         if kind and kind not in READ:
             raise ConfigError(f"--ckpt {path}: no checkpoint: it looks like {kind}", FORMS)
+    if path.suffix == ".npz":
+        import torch
+
+        try:
+            tensors = {name: torch.from_numpy(np.array(array)) for name, array in read_npz(path).items()}
+        except (AnyNpuError, TypeError) as error:  # torch has no type for text
+            raise _damaged(path, "a .npz file of plain arrays", error) from error
+    elif path.suffix == ".safetensors":
+        tensors = _from_safetensors(path)
+    else:
+        tensors = _state(_from_torch(path, trust), path)
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise IntegrityError(f"{path}: tensor {name!r} holds NaN or infinite values", "train or export it again")
+    return tensors
 
 
-def _from_npz(path: Path) -> dict[str, torch.Tensor]:
-    import torch
-
-    try:
-        return {name: torch.from_numpy(np.array(array)) for name, array in read_npz(path).items()}
-    except (AnyNpuError, TypeError) as error:  # torch has no type for text
-        raise _damaged(path, "a .npz file of plain arrays", error) from error
+def load_into(module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Puts tensors into a module, which must have exactly these names and shapes; wrapper prefixes are stripped."""
+    given, names = dict(tensors), {*module.state_dict()}
+    while given and not names.issuperset(given):
+        # DataParallel and torch.compile put a prefix before every name.
+        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in given)), None)
+        if prefix is None:
+            break
+        given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
+    for place, layer in module.named_modules():
+        if hasattr(layer, "fit_checkpoint"):  # a stand-in for a vendor's layer, which has several versions
+            start = f"{place}." if place else ""
+            layer.fit_checkpoint({n.removeprefix(start): t for n, t in given.items() if n.startswith(start)})
+    own = module.state_dict()
+    missing = [name for name in own if name not in given]
+    unexpected = [name + schema.near(name, missing or [*own]) for name in given if name not in own]
+    parts = [f"has no {_listed(missing)}"] if missing else []
+    parts += [f"has unexpected {_listed(unexpected)}"] if unexpected else []
+    if parts:
+        raise ConfigError(
+            f"the checkpoint does not fit the module: it {' and '.join(parts)}",
+            "check that the class and its constructor arguments are those that were trained",
+        )
+    for name, tensor in given.items():
+        wanted, got = tuple(own[name].shape), tuple(tensor.shape)
+        if wanted != got:
+            raise ConfigError(
+                f"checkpoint tensor {name!r} has shape {got}, the module wants {wanted}",
+                "check the constructor arguments of the module",
+            )
+    module.load_state_dict(dict(given))
 
 
 def _from_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -165,33 +171,6 @@ def _state(loaded: Any, path: Path) -> dict[str, torch.Tensor]:
             f"checkpoint {path} holds entries that are not tensors: {_listed(wrong)}", "save module.state_dict()"
         )
     return {str(name): tensor for name, tensor in loaded.items()}
-
-
-def _stripped(tensors: Mapping[str, torch.Tensor], own: Iterable[str]) -> dict[str, torch.Tensor]:
-    """Returns the tensors without the prefixes that DataParallel and torch.compile put before every name."""
-    given, known = dict(tensors), set(own)
-    while given and not known.issuperset(given):
-        prefix = next((p for p in PREFIXES if all(name.startswith(p) for name in given)), None)
-        if prefix is None:
-            break
-        given = {name.removeprefix(prefix): tensor for name, tensor in given.items()}
-    return given
-
-
-def _check_names(own: Iterable[str], given: Iterable[str]) -> None:
-    wanted, offered = list(own), list(given)
-    missing = [name for name in wanted if name not in set(offered)]
-    unexpected = [name for name in offered if name not in set(wanted)]
-    parts = []
-    if missing:
-        parts.append(f"has no {_listed(missing)}")
-    if unexpected:
-        parts.append(f"has unexpected {_listed([name + schema.near(name, missing or wanted) for name in unexpected])}")
-    if parts:
-        raise ConfigError(
-            f"the checkpoint does not fit the module: it {' and '.join(parts)}",
-            "check that the class and its constructor arguments are those that were trained",
-        )
 
 
 def _listed(names: list[str]) -> str:

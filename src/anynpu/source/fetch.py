@@ -43,7 +43,9 @@ def fetch(address: str, part: Path, limits: Limits, progress: Progress = lambda 
     """Writes the file at `address` to `part`; what an earlier call left there is completed."""
     parts = urllib.parse.urlsplit(address)
     if parts.scheme == "file":
-        _copy(_local(address, parts), part, limits, progress)
+        if parts.netloc not in ("", "localhost"):
+            raise ConfigError(f"{address}: a file:// address names no host", "file:///folder/...")
+        _copy(Path(urllib.request.url2pathname(parts.path)), part, limits, progress)
         return
     if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
         raise ConfigError(f"{address}: http:// cannot be trusted across a network", "give an https:// address")
@@ -79,12 +81,6 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _local(address: str, parts: urllib.parse.SplitResult) -> Path:
-    if parts.netloc not in ("", "localhost"):
-        raise ConfigError(f"{address}: a file:// address names no host", "file:///folder/...")
-    return Path(urllib.request.url2pathname(parts.path))
 
 
 def _copy(source: Path, part: Path, limits: Limits, progress: Progress) -> None:
@@ -144,7 +140,10 @@ def _attempt(
         if error.code == 416 and start:
             forget(part)
             return False
-        raise _status(address, error) from error
+        refusal = f"{address}: the server says {error.code} {error.reason}"
+        if error.code in (401, 403, 404, 410):
+            raise ConfigError(refusal, "check --base and the hub's version") from error
+        raise ToolFailed(refusal, hint="try again later") from error
     except urllib.error.URLError as error:
         if start or part.is_file():
             return False
@@ -153,14 +152,6 @@ def _attempt(
         ) from error
     except (OSError, http.client.HTTPException):
         return False
-
-
-def _status(address: str, error: urllib.error.HTTPError) -> ConfigError | ToolFailed:
-    if error.code in (401, 403, 404, 410):
-        return ConfigError(
-            f"{address}: the server says {error.code} {error.reason}", "check --base and the hub's version"
-        )
-    return ToolFailed(f"{address}: the server says {error.code} {error.reason}", hint="try again later")
 
 
 def _resume(part: Path, address: str) -> tuple[int, str]:
@@ -179,8 +170,10 @@ def _receive(reply: Any, address: str, part: Path, start: int, limits: Limits, p
     """Appends to what is here where the server goes on from there, and begins anew where it does not."""
     length = _number(reply.headers.get("Content-Length"))
     if reply.status == 206:
-        begin, total = _range(reply.headers.get("Content-Range", ""))
-        if begin != start:
+        # "bytes 5-9/10": where the reply begins, and how long the whole file is
+        span, _, whole = reply.headers.get("Content-Range", "").removeprefix("bytes ").partition("/")
+        total = _number(whole)
+        if _number(span.partition("-")[0]) != start:
             forget(part)
             return False
     else:
@@ -190,8 +183,8 @@ def _receive(reply: Any, address: str, part: Path, start: int, limits: Limits, p
     _bounded(address, total or 0, limits)
     tag = reply.headers.get("ETag") or reply.headers.get("Last-Modified") or ""
     # A weak tag does not promise the same bytes, so nothing is continued on its word.
-    told = {"address": address, "tag": "" if tag.startswith("W/") else tag}
-    _state(part).write_text(json.dumps(told), "utf-8")
+    state = {"address": address, "tag": "" if tag.startswith("W/") else tag}
+    _state(part).write_text(json.dumps(state), "utf-8")
     with part.open("ab" if start else "wb") as sink:
         done = _pour(reply, sink, start, total or 0, address, limits, progress)
     return total is None or done == total
@@ -199,13 +192,6 @@ def _receive(reply: Any, address: str, part: Path, start: int, limits: Limits, p
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.isdecimal() else None
-
-
-def _range(text: str) -> tuple[int, int | None]:
-    """Returns where a reply begins and how long the whole file is, from "bytes 5-9/10"."""
-    span, _, total = text.removeprefix("bytes ").partition("/")
-    begin = _number(span.partition("-")[0])
-    return (-1 if begin is None else begin), _number(total)
 
 
 def _bounded(place: str, size: int, limits: Limits) -> None:

@@ -25,8 +25,8 @@ from anynpu.artifact import MANIFEST, Artifact, Made, Manifest, Step, hash_file,
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import default_cache_dir, follow_umask, followed, replace_file, writing
 from anynpu.runtime.noe.artifact import manifest_of
-from anynpu.runtime.noe.cix import Cix, CixTensor, read_cix
-from anynpu.runtime.noe.hub_cards import CLOSE, HubModel, HubTensor
+from anynpu.runtime.noe.cix import Cix, read_cix
+from anynpu.runtime.noe.hub_cards import CLOSE, HubModel
 from anynpu.runtime.noe.hub_cards import model as model  # known from here to those who fetch
 from anynpu.runtime.noe.hub_cards import names as names
 from anynpu.source import fetch
@@ -48,9 +48,9 @@ class Fetched:
     known: bool
 
 
-def base_address(given: str = "") -> str:
-    """Returns where the hub is: what the user says, else ANYNPU_HUB, else CIX's own address."""
-    return (given or os.environ.get(VARIABLE) or BASE).rstrip("/")
+def base_address(stated: str = "") -> str:
+    """Returns where the hub is: what the user states, else ANYNPU_HUB, else CIX's own address."""
+    return (stated or os.environ.get(VARIABLE) or BASE).rstrip("/")
 
 
 def get(
@@ -79,13 +79,18 @@ def get(
             fetch.fetch(address, part, limits, progress)
             digest = _accepted(part, wanted, address, room, renew)
             try:
-                made = _artifact(part, wanted, task, address, digest, out, overwrite)
+                artifact = _artifact(part, wanted, task, address, digest, out, overwrite)
             except IntegrityError:
                 fetch.forget(part)
                 raise
-            known = _remember(room, address, digest, part.stat().st_size)
+            with FileLock(room / "hub.lock.json.lock"):
+                files = _locked(room)
+                known = address in files and files[address]["sha256"] == digest
+                if not known:
+                    files[address] = {"sha256": digest, "size": part.stat().st_size, "at": _now()}
+                    replace_file(room / LOCK, json.dumps(files, indent=1, sort_keys=True) + "\n")
             fetch.forget(part)
-    return Fetched(made, address, digest, known or bool(wanted.sha256))
+    return Fetched(artifact, address, digest, known or bool(wanted.sha256))
 
 
 def check_folder(out: Path, overwrite: bool) -> None:
@@ -113,15 +118,16 @@ def _accepted(part: Path, wanted: HubModel, address: str, room: Path, renew: boo
     """Returns the hash of a downloaded file that is a model, large enough, and the one that is expected."""
     try:
         read_cix(part)  # a git-lfs pointer, a page of HTML and a cut file are told apart here
-        size, least = part.stat().st_size, wanted.megabytes[0] << 20
-        if size < least:
+        size = part.stat().st_size
+        if size < wanted.megabytes[0] << 20:
             raise IntegrityError(f"it has {size} bytes; {wanted.name} has {wanted.megabytes[0]} MiB or more")
     except IntegrityError as error:
         fetch.forget(part)  # going on from here would only make it longer
         hint = error.hint or "fetch it again; where the hub keeps git-lfs pointers, its address must end in resolve/..."
         raise IntegrityError(f"{address}: {error.message.removeprefix(f'{part}: ')}", hint) from None
     digest = hash_file(part)
-    before = wanted.sha256 or ("" if renew else _known(room, address))
+    earlier = None if renew or wanted.sha256 else _locked(room).get(address)
+    before = wanted.sha256 or (earlier["sha256"] if earlier else "")
     if before and digest != before:
         fetch.forget(part)
         who = "the card says" if wanted.sha256 else "the first download had"
@@ -142,27 +148,10 @@ class Locked(TypedDict):
 
 def _locked(room: Path) -> dict[str, Locked]:
     path = room / LOCK
-    found: dict[str, Locked] = schema.read_json(path) if path.is_file() else {}
-    if not isinstance(found, dict):
+    files: dict[str, Locked] = schema.read_json(path) if path.is_file() else {}
+    if not isinstance(files, dict):
         raise IntegrityError(f"{path}: not a list of hashes", "delete it; hashes are then noted down anew")
-    return found
-
-
-def _known(room: Path, address: str) -> str:
-    """Returns the hash that the first download of a file had, or an empty string."""
-    entry = _locked(room).get(address)
-    return entry["sha256"] if entry else ""
-
-
-def _remember(room: Path, address: str, digest: str, size: int) -> bool:
-    """Notes the hash down for the next time, and returns whether it was known."""
-    with FileLock(room / "hub.lock.json.lock"):
-        found = _locked(room)
-        known = address in found and found[address]["sha256"] == digest
-        if not known:
-            found[address] = {"sha256": digest, "size": size, "at": _now()}
-            replace_file(room / LOCK, json.dumps(found, indent=1, sort_keys=True) + "\n")
-    return known
+    return files
 
 
 def _now() -> str:
@@ -182,8 +171,8 @@ def _artifact(
     manifest = described(wanted, read_cix(part))
     manifest = replace(manifest, task=task.task() if task else {})
     if task is None:
-        said = f"give --task {wanted.task} and --tokenizer ({wanted.tokenizer}) when you use it"
-        manifest = replace(manifest, notes=(*manifest.notes, said))
+        note = f"give --task {wanted.task} and --tokenizer ({wanted.tokenizer}) when you use it"
+        manifest = replace(manifest, notes=(*manifest.notes, note))
     details = {**manifest.details, "hub": wanted.name, "address": address, "licence": wanted.licence}
     with writing(out):
         out = followed(out)
@@ -196,47 +185,40 @@ def _artifact(
                 task.copy_to(fresh)
             step = Step("hub", {"file": digest}, {"name": wanted.name})
             seal(fresh, replace(manifest, details=details), step, Made(_now(), 0.0))
-            _put(fresh, out, overwrite)
+            check_folder(out, overwrite)  # again: somebody may have written there in the meantime
+            if out.exists():  # an earlier folder makes way by a rename and is removed after that
+                with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=out.parent) as aside:
+                    out.replace(Path(aside) / "old")
+                    fresh.replace(out)
+            else:
+                fresh.replace(out)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
     return Artifact.open(out)
 
 
-def _put(fresh: Path, out: Path, overwrite: bool) -> None:
-    """Moves a finished folder to its place; an earlier one makes way by a rename and is removed after that."""
-    check_folder(out, overwrite)  # again: somebody may have written there in the meantime
-    if not out.exists():
-        fresh.replace(out)
-        return
-    with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=out.parent) as aside:
-        out.replace(Path(aside) / "old")
-        fresh.replace(out)
-
-
 def described(wanted: HubModel, cix: Cix) -> Manifest:
     """Returns the manifest of the file with what the card adds, or says where the two disagree."""
     manifest = manifest_of(cix, MODEL)
-    found = {}
+    specs = {}
     for kind, stated, tensors in (("inputs", wanted.inputs, cix.inputs), ("outputs", wanted.outputs, cix.outputs)):
         if len(stated) != len(tensors):
             raise _disagree(wanted, f"{len(stated)} {kind}", f"{len(tensors)}")
         pairs = list(zip(stated, tensors, strict=True))
         for says, tensor in pairs:
-            _compare(wanted, says, tensor)
-        found[kind] = tuple(replace(t.spec, layout=says.layout, channels=says.channels) for says, t in pairs)
-    return replace(manifest, inputs=found["inputs"], outputs=found["outputs"], notes=(wanted.meaning,))
-
-
-def _compare(wanted: HubModel, says: HubTensor, tensor: CixTensor) -> None:
-    place = f"tensor {tensor.name} of"
-    if tensor.shape != says.shape:
-        raise _disagree(wanted, f"{place} shape {list(says.shape)} {says.layout}".rstrip(), f"{list(tensor.shape)}")
-    if says.dtypes and tensor.dtype not in says.dtypes:
-        raise _disagree(wanted, f"{place} type {' or '.join(says.dtypes)}", tensor.dtype)
-    if says.scale is not None and not math.isclose(tensor.vendor_scale, says.scale, rel_tol=CLOSE):
-        raise _disagree(wanted, f"{place} scale {says.scale:g}", f"{tensor.vendor_scale:g}")
-    if says.zero_point is not None and abs(tensor.vendor_zero_point - says.zero_point) > 256 * CLOSE:
-        raise _disagree(wanted, f"{place} zero point {says.zero_point}", f"{tensor.vendor_zero_point}")
+            place = f"tensor {tensor.name} of"
+            if tensor.shape != says.shape:
+                raise _disagree(
+                    wanted, f"{place} shape {list(says.shape)} {says.layout}".rstrip(), f"{list(tensor.shape)}"
+                )
+            if says.dtypes and tensor.dtype not in says.dtypes:
+                raise _disagree(wanted, f"{place} type {' or '.join(says.dtypes)}", tensor.dtype)
+            if says.scale is not None and not math.isclose(tensor.vendor_scale, says.scale, rel_tol=CLOSE):
+                raise _disagree(wanted, f"{place} scale {says.scale:g}", f"{tensor.vendor_scale:g}")
+            if says.zero_point is not None and abs(tensor.vendor_zero_point - says.zero_point) > 256 * CLOSE:
+                raise _disagree(wanted, f"{place} zero point {says.zero_point}", f"{tensor.vendor_zero_point}")
+        specs[kind] = tuple(replace(t.spec, layout=says.layout, channels=says.channels) for says, t in pairs)
+    return replace(manifest, inputs=specs["inputs"], outputs=specs["outputs"], notes=(wanted.meaning,))
 
 
 def _disagree(wanted: HubModel, says: str, has: str) -> IntegrityError:

@@ -79,7 +79,18 @@ def reject_other_kinds(
         hint = _INSTEAD[kind] if kind in (CHECKPOINT, TFLITE) else EXPORT_AGAIN
         raise IntegrityError(f"{path}: not {wanted}: it looks like {kind}", hint)
     if kind == PYTHON:
-        raise ConfigError(f"{path}: which class or function of it makes the model?", _python_hint(path, data))
+        try:
+            body = ast.parse(data).body
+        except (SyntaxError, ValueError):
+            body = []
+        classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
+        functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+        public = [name for name in (*classes, *functions) if not name.startswith("_")]
+        more = f" (it defines {', '.join(public[:8])})" if len(public) > 1 else ""
+        raise ConfigError(
+            f"{path}: which class or function of it makes the model?",
+            f"give -m {path}:{public[0] if public else 'Class'}{more}",
+        )
     raise ConfigError(f"{path}: not a model that can be built: it looks like {kind}", _INSTEAD.get(kind, _NETWORK[:-2]))
 
 
@@ -102,7 +113,19 @@ def kind_of(path: Path, data: bytes) -> str:
         return _archive_kind(data)
     if data[8:9] == b"{" and int.from_bytes(data[:8], "little") < len(data):
         return "a safetensors file"
-    return _text_kind(path, data)
+    head = data[:512]
+    try:
+        text = head[:-4].decode() if len(head) == 512 else head.decode()
+    except UnicodeDecodeError:
+        return ""
+    if any(ord(char) < 32 and char not in "\t\r\n" for char in text):
+        return ""
+    start = text.lstrip().lower()
+    if start.startswith(("<!doctype html", "<html")):
+        return "an HTML page"
+    if path.name == "manifest.json":
+        return "a manifest of anynpu"
+    return _ENDINGS.get(path.suffix.lower(), "text")
 
 
 def _archive_kind(data: bytes) -> str:
@@ -119,32 +142,3 @@ def _archive_kind(data: bytes) -> str:
         if mark in names:
             return kind
     return "a zip archive"
-
-
-def _text_kind(path: Path, data: bytes) -> str:
-    head = data[:512]
-    try:
-        text = head[:-4].decode() if len(head) == 512 else head.decode()
-    except UnicodeDecodeError:
-        return ""
-    if any(ord(char) < 32 and char not in "\t\r\n" for char in text):
-        return ""
-    start = text.lstrip().lower()
-    if start.startswith(("<!doctype html", "<html")):
-        return "an HTML page"
-    if path.name == "manifest.json":
-        return "a manifest of anynpu"
-    return _ENDINGS.get(path.suffix.lower(), "text")
-
-
-def _python_hint(path: Path, data: bytes) -> str:
-    """Returns how the model in a Python file is named, with what the file defines."""
-    try:
-        body = ast.parse(data).body
-    except (SyntaxError, ValueError):
-        body = []
-    classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
-    functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
-    public = [name for name in (*classes, *functions) if not name.startswith("_")]
-    more = f" (it defines {', '.join(public[:8])})" if len(public) > 1 else ""
-    return f"give -m {path}:{public[0] if public else 'Class'}{more}"

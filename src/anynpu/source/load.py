@@ -99,7 +99,14 @@ def as_text(value: Any) -> str:
 def identify(source: ModelSource) -> dict[str, str]:
     """Returns digests of every file the model comes from, without importing or parsing any of it."""
     if source.kind != "torch":
-        _reject_torch_only(source)
+        what = {"onnx": "an ONNX file", "tflite": "a TFLite file"}.get(source.kind, "a model of the zoo")
+        if source.checkpoint or source.arguments:
+            raise ConfigError(f"--ckpt and --arg go with a PyTorch model, not with {what}", FORMS)
+        if source.fixed and source.kind != "onnx":
+            raise ConfigError(f"--fix goes with an ONNX file, not with {what}")
+        for flag, stated in (("--dtype", source.dtypes), ("--output-names", source.output_names)):
+            if stated:
+                raise ConfigError(f"{flag} goes with a PyTorch model, not with {what}", FORMS)
     elif source.fixed:
         raise ConfigError("--fix goes with an ONNX file", "give a PyTorch model its value with --arg, or a wrapper")
     elif unknown := [name for name in source.dtypes if name not in source.shapes]:
@@ -115,7 +122,15 @@ def identify(source: ModelSource) -> dict[str, str]:
     elif source.kind == "tflite":
         return {"model": hash_file(existing(Path(source.model), "model"))}
     else:
-        return {"model": _onnx_digest(existing(Path(source.model), "model"))}
+        path = existing(Path(source.model), "model")
+        data = path.read_bytes()
+        reject_other_kinds(path, data)
+        if b"location" not in data:
+            return {"model": hash_file(path)}
+        # A model that keeps weights in other files is read: its digest is that of all of them.
+        from anynpu.source.onnx_file import read
+
+        return {"model": hashlib.sha256(read(path).SerializeToString(deterministic=True)).hexdigest()}
     return {"model": hashlib.sha256("".join(hash_file(f) for f in files).encode()).hexdigest()}
 
 
@@ -133,39 +148,16 @@ def existing(path: Path, what: str) -> Path:
     return path
 
 
-def _reject_torch_only(source: ModelSource) -> None:
-    """Raises for what only a PyTorch model has a use for: an ONNX file and the zoo bring it themselves."""
-    what = {"onnx": "an ONNX file", "tflite": "a TFLite file"}.get(source.kind, "a model of the zoo")
-    if source.checkpoint or source.arguments:
-        raise ConfigError(f"--ckpt and --arg go with a PyTorch model, not with {what}", FORMS)
-    if source.fixed and source.kind != "onnx":
-        raise ConfigError(f"--fix goes with an ONNX file, not with {what}")
-    for flag, stated in (("--dtype", source.dtypes), ("--output-names", source.output_names)):
-        if stated:
-            raise ConfigError(f"{flag} goes with a PyTorch model, not with {what}", FORMS)
-
-
-def _onnx_digest(path: Path) -> str:
-    """Returns the digest of a model with all its weights; one that keeps them in other files is read to get it."""
-    data = path.read_bytes()
-    reject_other_kinds(path, data)
-    if b"location" not in data:
-        return hash_file(path)
-    from anynpu.source.onnx_file import read
-
-    return hashlib.sha256(read(path).SerializeToString(deterministic=True)).hexdigest()
-
-
 def tools(source: ModelSource) -> dict[str, str]:
     """Returns the tools that the import runs, with their versions."""
     if source.kind == "tflite":
         return {name: tool.version_of(name) for name in ("ai-edge-litert", "numpy")}
-    found = {"onnx": tool.version_of("onnx"), **tool_versions()}
+    versions = {"onnx": tool.version_of("onnx"), **tool_versions()}
     if source.kind != "onnx":
-        found |= {name: tool.version_of(name) for name in ("torch", "numpy")}
+        versions |= {name: tool.version_of(name) for name in ("torch", "numpy")}
         with contextlib.suppress(ToolMissing):  # export by tracing, the only one before torch 2.5, needs none
-            found["onnxscript"] = tool.version_of("onnxscript")
-    return found
+            versions["onnxscript"] = tool.version_of("onnxscript")
+    return versions
 
 
 @dataclass(frozen=True)
@@ -244,12 +236,20 @@ def _written(
     from anynpu.graph.fingerprint import fingerprint
     from anynpu.graph.indices import index_sizes
 
-    model, card, said, detector = _without_decode(whole, card)
+    model, card, cut_notes, detector = _without_decode(whole, card)
     onnx.save(model, str(out / "model.onnx"))
     counted = cost(model)
     findings = input_dependence(model)
     dropped = passes.notes(effects)
     cut = [PassEffect("cut-decode", 1, len(model.graph.node) - len(whole.graph.node))] if detector else []
+    kinds = [node.op_type for node in model.graph.node]
+    makers = {name: node for node in model.graph.node for name in node.output}
+    computed_by = {}
+    for value in model.graph.output:
+        node = makers.get(value.name)
+        while node is not None and node.op_type in _SAME_VALUES:  # which only move values
+            node = makers.get(node.input[0])
+        computed_by[value.name] = "" if node is None else node.op_type
     manifest = Manifest(
         format="onnx",
         main="model.onnx",
@@ -263,13 +263,13 @@ def _written(
             sram_bytes=4 * counted.peak_activation_elements,
             flash_bytes=counted.weight_bytes,
         ),
-        notes=(*original.notes, *dropped, *said, *(str(finding) for finding in findings)),
+        notes=(*original.notes, *dropped, *cut_notes, *(str(finding) for finding in findings)),
         details={
             "degenerate": [vars(f) for f in findings],
-            "operators": _histogram(model),
+            "operators": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
             "frozen": [*original.notes, *dropped],
             "index_sizes": index_sizes(model),
-            "output_operators": _last(model),
+            "output_operators": computed_by,
         },
         task=schema.to_dict(card) if card else {},
         passes=(*original.effects, *effects, *cut),
@@ -294,12 +294,12 @@ def _without_decode(
             f"the task card says version {card.yolo.version}, the model has a head of version {head.version}",
             f'give a card with version = "{head.version}" under [yolo]',
         )
-    found = replace(card.yolo, strides=head.strides, reg_max=head.reg_max or card.yolo.reg_max, anchors=head.anchors)
-    names = [name for name in ("strides", "reg_max", "anchors") if getattr(found, name) != getattr(card.yolo, name)]
-    notes = [f"the card's {name} of the head are replaced by the model's own: {getattr(found, name)}" for name in names]
+    yolo = replace(card.yolo, strides=head.strides, reg_max=head.reg_max or card.yolo.reg_max, anchors=head.anchors)
+    names = [name for name in ("strides", "reg_max", "anchors") if getattr(yolo, name) != getattr(card.yolo, name)]
+    notes = [f"the card's {name} of the head are replaced by the model's own: {getattr(yolo, name)}" for name in names]
     outputs = ", ".join(value.name for value in cut.graph.output)
-    said = (f"cut before the decode, which the host does: {outputs}", *notes)
-    return cut, replace(card, yolo=found), said, CutDetector(model, cut, head)
+    notes.insert(0, f"cut before the decode, which the host does: {outputs}")
+    return cut, replace(card, yolo=yolo), tuple(notes), CutDetector(model, cut, head)
 
 
 def with_channels(inputs: tuple[TensorSpec, ...], card: Card | None) -> tuple[TensorSpec, ...]:
@@ -310,24 +310,7 @@ def with_channels(inputs: tuple[TensorSpec, ...], card: Card | None) -> tuple[Te
     return tuple(replace(s, channels=order) if {*"CHW"} <= {*s.layout} and not s.channels else s for s in inputs)
 
 
-def _histogram(model: onnx.ModelProto) -> dict[str, int]:
-    kinds = [node.op_type for node in model.graph.node]
-    return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
-
-
 _SAME_VALUES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Cast")
-
-
-def _last(model: onnx.ModelProto) -> dict[str, str]:
-    """Returns the operator that computes the values of each output; those that only move them do not count."""
-    makers = {name: node for node in model.graph.node for name in node.output}
-    found = {}
-    for value in model.graph.output:
-        node = makers.get(value.name)
-        while node is not None and node.op_type in _SAME_VALUES:
-            node = makers.get(node.input[0])
-        found[value.name] = "" if node is None else node.op_type
-    return found
 
 
 def _specs(model: onnx.ModelProto, source: ModelSource, values: Any) -> tuple[TensorSpec, ...]:
@@ -356,14 +339,14 @@ def stated_layout(spec: TensorSpec, read: Mapping[str, str], source: ModelSource
     stated = source.layouts.get(spec.name, "").upper()
     if source.kind == "zoo" and not stated and spec.name == zoo.card(source.zoo_name).input_name:
         stated = zoo.card(source.zoo_name).layout
-    found = read.get(spec.name, "")
-    if stated and found and stated != found:
+    layout = read.get(spec.name, "")
+    if stated and layout and stated != layout:
         raise ConfigError(
-            f"--layout {spec.name}={stated}: the model's own operators say {found}", "leave it out, or correct it"
+            f"--layout {spec.name}={stated}: the model's own operators say {layout}", "leave it out, or correct it"
         )
     if stated and len(stated) != len(spec.shape):
         raise ConfigError(f"--layout {spec.name}={stated}: the input has {len(spec.shape)} axes: {list(spec.shape)}")
-    return stated or found
+    return stated or layout
 
 
 def check_stated(source: ModelSource, model: Artifact) -> None:
@@ -374,17 +357,12 @@ def check_stated(source: ModelSource, model: Artifact) -> None:
             if name not in known:
                 raise ConfigError(f"{flag} {name}=...: the model has no tensor {name}{schema.near(name, known)}")
     for spec in (*model.manifest.inputs, *model.manifest.outputs):
-        _check_colours(spec, source.channels.get(spec.name, ""))
-
-
-def _check_colours(spec: TensorSpec, order: str) -> None:
-    """Raises for an order of colours stated for a tensor that has no such channels."""
-    if not order:
-        return
-    depth = 1 if order == "GRAY" else 3
-    axes = [spec.shape[spec.layout.index("C")]] if "C" in spec.layout else spec.shape[1:]
-    if len(spec.shape) < 3 or depth not in axes:
-        raise ConfigError(
-            f"--channels {spec.name}={order}: {spec.name} is {list(spec.shape)} {spec.layout}".rstrip()
-            + f", which has not {depth} channel{'s' * (depth > 1)}"
-        )
+        if not (order := source.channels.get(spec.name, "")):
+            continue
+        depth = 1 if order == "GRAY" else 3
+        axes = [spec.shape[spec.layout.index("C")]] if "C" in spec.layout else spec.shape[1:]
+        if len(spec.shape) < 3 or depth not in axes:
+            raise ConfigError(
+                f"--channels {spec.name}={order}: {spec.name} is {list(spec.shape)} {spec.layout}".rstrip()
+                + f", which has not {depth} channel{'s' * (depth > 1)}"
+            )

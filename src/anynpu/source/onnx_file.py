@@ -14,6 +14,7 @@ import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, first_line
+from anynpu.graph.fold import initializer_names
 from anynpu.source.kinds import EXPORT_AGAIN, not_onnx, reject_other_kinds
 
 # Protobuf cannot hold or write more in one message.
@@ -32,12 +33,34 @@ def read(path: Path) -> ModelProto:
         model = ModelProto()
         model.ParseFromString(data)
         _check_strings(model)
-        _check_header(path, model)
+        if not model.graph.node:
+            raise not_onnx(path, "the graph has no nodes")
+        if not model.graph.output:
+            raise not_onnx(path, "the graph has no outputs")
+        if not model.opset_import:
+            raise not_onnx(path, "no opset is stated")
+        newest = onnx.defs.onnx_opset_version()
+        for opset in model.opset_import:
+            if opset.domain in ("", "ai.onnx") and opset.version > newest:
+                raise ConfigError(
+                    f"{path}: opset {opset.version} is newer than this onnx {onnx.__version__} knows ({newest})",
+                    f"Export with opset {newest} or lower, or install a newer onnx.",
+                )
+        if model.ir_version > onnx.IR_VERSION:
+            raise ConfigError(
+                f"{path}: ONNX IR version {model.ir_version} is newer than this onnx {onnx.__version__} knows"
+                f" ({int(onnx.IR_VERSION)})",
+                "Install a newer onnx, or export with an older one.",
+            )
         _load_external(path, model, budget=MAX_BYTES - len(data))
         for name, tensor in _tensors(model.graph):
             _check_tensor(f"{path}: tensor '{name}'", tensor)
         onnx.checker.check_model(model)
-        _check_graph(path, model.graph)
+        names = {name for node in model.graph.node for name in node.output}
+        names |= {value.name for value in model.graph.input} | initializer_names(model.graph)
+        for output in model.graph.output:
+            if output.name not in names:
+                raise IntegrityError(f"{path}: output '{output.name}' is produced by no node", EXPORT_AGAIN)
     except AnyNpuError:
         raise
     except Exception as error:  # protobuf and the checker raise many kinds; all mean one thing here
@@ -50,7 +73,11 @@ def _bytes(path: Path) -> bytes:
         if path.is_dir():
             raise ConfigError(f"{path}: is a folder, not an ONNX file", "Name the .onnx file inside it.")
         if not path.exists():
-            raise ConfigError(f"{path}: no such file", _near_files(path))
+            others = sorted(p.name for p in path.parent.glob("*.onnx"))[:5] if path.parent.is_dir() else []
+            raise ConfigError(
+                f"{path}: no such file",
+                f"ONNX files in that folder: {', '.join(others)}." if others else "Check the path.",
+            )
         if not path.is_file():
             raise ConfigError(f"{path}: is not a regular file", "Copy the model to a file first.")
         size = path.stat().st_size
@@ -62,11 +89,6 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}", "Check its permissions.") from error
-
-
-def _near_files(path: Path) -> str:
-    others = sorted(p.name for p in path.parent.glob("*.onnx"))[:5] if path.parent.is_dir() else []
-    return f"ONNX files in that folder: {', '.join(others)}." if others else "Check the path."
 
 
 def _check_strings(model: ModelProto) -> None:
@@ -82,28 +104,6 @@ def _check_strings(model: ModelProto) -> None:
                 for text in [value] if isinstance(value, str | bytes) else value:
                     if isinstance(text, bytes):
                         raise ValueError(f"{field.name} is not UTF-8 text")
-
-
-def _check_header(path: Path, model: ModelProto) -> None:
-    if not model.graph.node:
-        raise not_onnx(path, "the graph has no nodes")
-    if not model.graph.output:
-        raise not_onnx(path, "the graph has no outputs")
-    if not model.opset_import:
-        raise not_onnx(path, "no opset is stated")
-    newest = onnx.defs.onnx_opset_version()
-    for opset in model.opset_import:
-        if opset.domain in ("", "ai.onnx") and opset.version > newest:
-            raise ConfigError(
-                f"{path}: opset {opset.version} is newer than this onnx {onnx.__version__} knows ({newest})",
-                f"Export with opset {newest} or lower, or install a newer onnx.",
-            )
-    if model.ir_version > onnx.IR_VERSION:
-        raise ConfigError(
-            f"{path}: ONNX IR version {model.ir_version} is newer than this onnx {onnx.__version__} knows"
-            f" ({int(onnx.IR_VERSION)})",
-            "Install a newer onnx, or export with an older one.",
-        )
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -161,7 +161,13 @@ def _external_bytes(where: str, folder: Path, tensor: TensorProto, budget: int) 
             f"{where}: external data file '{location}' is missing", f"Copy {location} next to the model."
         )
     needed = _needed_bytes(where, tensor)
-    offset, length = _span(where, entries, file.stat().st_size, needed)
+    size = file.stat().st_size
+    offset = int(entries.get("offset") or 0)
+    length = int(entries.get("length") or needed)
+    if offset < 0 or length != needed or offset + length > size:
+        raise IntegrityError(
+            f"{where}: needs {needed} bytes, its external data gives {length} at {offset} of {size}", EXPORT_AGAIN
+        )
     if length > budget:
         raise IntegrityError(f"{where}: with its external data the model exceeds 2 GiB", "Use a smaller model.")
     try:
@@ -171,16 +177,6 @@ def _external_bytes(where: str, folder: Path, tensor: TensorProto, budget: int) 
         return data
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read: {error.strerror or error}", "Check its permissions.") from error
-
-
-def _span(where: str, entries: dict[str, str], size: int, needed: int) -> tuple[int, int]:
-    offset = int(entries.get("offset") or 0)
-    length = int(entries.get("length") or needed)
-    if offset < 0 or length != needed or offset + length > size:
-        raise IntegrityError(
-            f"{where}: needs {needed} bytes, its external data gives {length} at {offset} of {size}", EXPORT_AGAIN
-        )
-    return offset, length
 
 
 def _needed_bytes(where: str, tensor: TensorProto) -> int:
@@ -209,42 +205,23 @@ def _check_tensor(where: str, tensor: TensorProto) -> None:
     if tensor.HasField("raw_data"):
         got, unit = len(tensor.raw_data), "bytes"
     else:
-        got, needed, unit = *_typed_counts(tensor), "values"
+        field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+        count = math.prod(tensor.dims) * _WORDS_PER_ELEMENT.get(tensor.data_type, 1)
+        bits = _bits("", tensor)
+        if 0 < bits < 8:
+            count = (count * bits + 7) // 8
+        got, needed, unit = len(getattr(tensor, field)), count, "values"
     if got != needed:
         raise IntegrityError(f"{where}: needs {needed} {unit} for {list(tensor.dims)}, has {got}", EXPORT_AGAIN)
-    if tensor.data_type in _FLOATS:
-        _check_finite(where, tensor)
-
-
-def _typed_counts(tensor: TensorProto) -> tuple[int, int]:
-    """Returns how many values the typed field holds and how many the dimensions need."""
-    field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
-    count = math.prod(tensor.dims) * _WORDS_PER_ELEMENT.get(tensor.data_type, 1)
-    bits = _bits("", tensor)
-    if 0 < bits < 8:
-        count = (count * bits + 7) // 8
-    return len(getattr(tensor, field)), count
-
-
-def _check_finite(where: str, tensor: TensorProto) -> None:
+    if tensor.data_type not in _FLOATS:
+        return
     values = numpy_helper.to_array(tensor)
     if np.isfinite(values).all():
         return
-    if np.isnan(values).any():
-        raise IntegrityError(f"{where}: holds NaN", "Train or export the model again; these weights are damaged.")
-    if not _is_mask(values):
-        raise IntegrityError(f"{where}: holds Inf", "Train or export the model again; these weights are damaged.")
-
-
-def _is_mask(values: np.ndarray) -> bool:
+    nan = bool(np.isnan(values).any())
     # Attention adds or selects -inf on purpose: one number, or nothing but 0 and -inf. No weight is so.
-    return values.size == 1 or bool(np.all((values == 0) | np.isneginf(values.astype(np.float32))))
-
-
-def _check_graph(path: Path, graph: onnx.GraphProto) -> None:
-    known = {name for node in graph.node for name in node.output}
-    known |= {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    known |= {tensor.values.name for tensor in graph.sparse_initializer}
-    for output in graph.output:
-        if output.name not in known:
-            raise IntegrityError(f"{path}: output '{output.name}' is produced by no node", EXPORT_AGAIN)
+    mask = values.size == 1 or np.all((values == 0) | np.isneginf(values.astype(np.float32)))
+    if nan or not mask:
+        raise IntegrityError(
+            f"{where}: holds {'NaN' if nan else 'Inf'}", "Train or export the model again; these weights are damaged."
+        )

@@ -93,7 +93,10 @@ class Recorder:
     @contextmanager
     def watching(self) -> Iterator[Recorder]:
         """Records while the block runs; random numbers begin with a seed of zero, so that a second run repeats them."""
-        _seed()
+        random.seed(0)
+        np.random.seed(0)
+        if "torch" in sys.modules:
+            sys.modules["torch"].manual_seed(0)
         if not Recorder.hooked:
             sys.addaudithook(_heard)  # for good: Python has no way to take a hook out
             Recorder.hooked = True
@@ -177,7 +180,9 @@ class Recorder:
     def event(self, name: str, arguments: tuple[Any, ...]) -> None:
         if name == "open":
             path, mode, flags = arguments
-            if isinstance(path, (str, bytes, os.PathLike)) and _reads(mode, flags):
+            reads = isinstance(flags, int) and (flags & (os.O_WRONLY | os.O_RDWR)) == 0
+            reads = "r" in mode if isinstance(mode, str) else reads
+            if isinstance(path, (str, bytes, os.PathLike)) and reads:
                 self.open(self.given(path))
         elif name in ("os.listdir", "os.scandir"):
             if not isinstance(arguments[0], int) and self.reader() == _USER:
@@ -275,19 +280,6 @@ def _heard(name: str, arguments: tuple[Any, ...]) -> None:
             recorder.event(name, arguments)
         finally:
             Recorder.active = recorder
-
-
-def _seed() -> None:
-    random.seed(0)
-    np.random.seed(0)
-    if "torch" in sys.modules:
-        sys.modules["torch"].manual_seed(0)
-
-
-def _reads(mode: Any, flags: Any) -> bool:
-    if isinstance(mode, str):
-        return "r" in mode
-    return isinstance(flags, int) and (flags & (os.O_WRONLY | os.O_RDWR)) == 0
 
 
 def _only_existence(function: str) -> bool:

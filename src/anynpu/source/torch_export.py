@@ -94,7 +94,11 @@ def export(
         model = _exported(module, trace, names, outs, opset)
     finally:
         hook.remove()
-    _fix_output_shapes(model, outputs)
+    for item, output in zip(model.graph.output, outputs, strict=True):
+        shape = item.type.tensor_type.shape
+        del shape.dim[:]
+        for size in output.shape:
+            shape.dim.add().dim_value = size
     feeds = {name: tensor.numpy() for name, tensor in zip(names, probe, strict=True)}
     exported = Exported(model, ModuleRun(module, tuple(names), feeds, _quiet), notes, reads)
     exported.require_equal(disagreement(outs, exported.run, _session(model), [feeds]))
@@ -244,17 +248,12 @@ def _by_torch_export(
         )
     model = onnx.ModelProto()
     model.CopyFrom(program.model_proto)  # type: ignore[union-attr]
-    _strip(model)
-    return model
-
-
-def _strip(model: onnx.ModelProto) -> None:
-    """Takes out stack traces and file paths, which differ between machines and leak the user's folders."""
     graph = model.graph
     del model.metadata_props[:], graph.metadata_props[:]
     for item in (*graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         del item.metadata_props[:]
         item.doc_string = ""
+    return model
 
 
 @contextlib.contextmanager
@@ -319,14 +318,6 @@ def _silent_stdout() -> Iterator[None]:
         os.dup2(kept, 1)
         os.close(kept)
         os.close(nowhere)
-
-
-def _fix_output_shapes(model: onnx.ModelProto, outputs: list[Tensor]) -> None:
-    for item, output in zip(model.graph.output, outputs, strict=True):
-        shape = item.type.tensor_type.shape
-        del shape.dim[:]
-        for size in output.shape:
-            shape.dim.add().dim_value = size
 
 
 def _session(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], list[Array]]:

@@ -190,15 +190,15 @@ def _drawing_part(module: torch.nn.Module, run: Callable[[], Sequence[Tensor]]) 
     """Returns the innermost part of a module in whose forward random numbers are drawn."""
     names = {part: name for name, part in module.named_modules()}
     started: list[object] = []
-    found: list[str] = []
+    drawing: list[str] = []
 
     def enter(part: torch.nn.Module, arguments: Any) -> None:
         started.append(_random_state())
 
     def leave(part: torch.nn.Module, arguments: Any, result: Any) -> None:
-        if started.pop() != _random_state() and not found:
+        if started.pop() != _random_state() and not drawing:
             name = names.get(part, "")
-            found.append(f"{name} ({type(part).__name__})" if name else type(part).__name__)
+            drawing.append(f"{name} ({type(part).__name__})" if name else type(part).__name__)
 
     hooks = [h for p in names for h in (p.register_forward_pre_hook(enter), p.register_forward_hook(leave))]
     try:
@@ -206,7 +206,7 @@ def _drawing_part(module: torch.nn.Module, run: Callable[[], Sequence[Tensor]]) 
     finally:
         for hook in hooks:
             hook.remove()
-    return found[0] if found else type(module).__name__
+    return drawing[0] if drawing else type(module).__name__
 
 
 def _state(module: torch.nn.Module) -> dict[str, object]:
@@ -267,7 +267,9 @@ class Reads:
                 result = function(*args, **(kwargs or {}))
                 if name in _SHAPED_ALIKE or not from_input:
                     return result
-                if name in _SELECTING or (name == "__getitem__" and _by_mask(args)):
+                indices = list(_tensors(args[1:])) if name == "__getitem__" else []
+                by_mask = any(not each.dtype.is_floating_point and each.dtype.itemsize == 1 for each in indices)
+                if name in _SELECTING or by_mask:
                     for tensor in _tensors(result):
                         setattr(tensor, _SELECTED, True)
                 return _marked(result)
@@ -297,11 +299,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for each in value:
             yield from _tensors(each)
-
-
-def _by_mask(arguments: Any) -> bool:
-    """Whether an index picks elements by truth values."""
-    return any(not index.dtype.is_floating_point and index.dtype.itemsize == 1 for index in _tensors(arguments[1:]))
 
 
 def _marked(value: Any) -> Any:

@@ -67,13 +67,22 @@ def source_files(reference: TorchReference) -> tuple[Path, ...]:
     pending, root = _start(reference)
     if installed(f"{root}/"):
         return tuple(sorted(pending))
-    found: set[Path] = set()
+    files: set[Path] = set()
     while pending:
         path = pending.pop()
-        if path not in found:
-            found.add(path)
-            pending.extend(_imported(path, root))
-    return tuple(sorted(found))
+        if path in files:
+            continue
+        files.add(path)
+        for node in ast.walk(_parsed(path)):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    pending += _module_files(root, alias.name.split("."))
+            elif isinstance(node, ast.ImportFrom):
+                base = path.parents[node.level - 1] if node.level else root
+                parts = node.module.split(".") if node.module else []
+                for tail in ([], *([alias.name] for alias in node.names)):
+                    pending += _module_files(base, [*parts, *tail])
+    return tuple(sorted(files))
 
 
 def _start(reference: TorchReference) -> tuple[list[Path], Path]:
@@ -118,20 +127,6 @@ def _module_files(root: Path, parts: Sequence[str]) -> list[Path]:
     return files
 
 
-def _imported(path: Path, root: Path) -> Iterator[Path]:
-    """Yields the local files that a file imports anywhere in it."""
-    for node in ast.walk(_parsed(path)):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _module_files(root, alias.name.split("."))
-        elif isinstance(node, ast.ImportFrom):
-            base = path.parents[node.level - 1] if node.level else root
-            parts = node.module.split(".") if node.module else []
-            yield from _module_files(base, parts)
-            for alias in node.names:
-                yield from _module_files(base, [*parts, alias.name])
-
-
 def _parsed(path: Path) -> ast.Module:
     try:
         return ast.parse(path.read_bytes(), str(path))
@@ -151,8 +146,15 @@ def load_module(reference: TorchReference, checkpoint: Path | None, trust_checkp
 
     # stdout is data: whatever the user's file prints goes to stderr.
     with _training_package(), _imports_from(reference), contextlib.redirect_stdout(sys.stderr):
-        found = _attribute(_imported_module(reference), reference)
-        module = _constructed(found, reference)
+        code = _imported_module(reference)
+        if not hasattr(code, reference.attribute):
+            names = [name for name in vars(code) if not name.startswith("_")]
+            local = [name for name in names if getattr(getattr(code, name), "__module__", "") == code.__name__]
+            raise ConfigError(
+                f"{reference.location} has no {reference.attribute!r}{schema.near(reference.attribute, names)}",
+                f"it defines: {', '.join(sorted(local)[:8]) or 'nothing'}",
+            )
+        module = _constructed(getattr(code, reference.attribute), reference)
         if not isinstance(module, torch.nn.Module):
             raise ConfigError(
                 f"{_shown(reference)} gives a {type(module).__name__}, not a torch.nn.Module",
@@ -243,35 +245,26 @@ def _imported_module(reference: TorchReference) -> ModuleType:
     except AnyNpuError:
         raise
     except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"importing {reference.location} failed: {_reason(error, reference)}", _missing(error)
-        ) from error
+        hint = "run it with python to see the whole trace"
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            hint = f"install {error.name}, or put it next to the file"
+        raise ConfigError(f"importing {reference.location} failed: {_reason(error, reference)}", hint) from error
 
 
-def _attribute(module: ModuleType, reference: TorchReference) -> Any:
-    if not hasattr(module, reference.attribute):
-        names = [name for name in vars(module) if not name.startswith("_")]
-        local = [name for name in names if getattr(getattr(module, name), "__module__", "") == module.__name__]
-        near = schema.near(reference.attribute, names)
-        hint = f"it defines: {', '.join(sorted(local)[:8]) or 'nothing'}"
-        raise ConfigError(f"{reference.location} has no {reference.attribute!r}{near}", hint)
-    return getattr(module, reference.attribute)
-
-
-def _constructed(found: Any, reference: TorchReference) -> Any:
+def _constructed(factory: Any, reference: TorchReference) -> Any:
     import torch
 
-    if isinstance(found, torch.nn.Module) and reference.arguments:
+    if isinstance(factory, torch.nn.Module) and reference.arguments:
         raise ConfigError(f"{_shown(reference)} is a ready module and takes no arguments", "leave the arguments out")
-    if isinstance(found, torch.nn.Module) or not callable(found):
-        return found
-    if inspect.isclass(found) and not issubclass(found, torch.nn.Module):
+    if isinstance(factory, torch.nn.Module) or not callable(factory):
+        return factory
+    if inspect.isclass(factory) and not issubclass(factory, torch.nn.Module):
         raise ConfigError(
             f"{_shown(reference)} is a class that is not derived from torch.nn.Module",
             "name a class derived from torch.nn.Module or a function that returns one",
         )
     try:
-        return found(**reference.arguments)
+        return factory(**reference.arguments)
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"constructing {_shown(reference)} failed: {_reason(error, reference)}",
@@ -281,12 +274,6 @@ def _constructed(found: Any, reference: TorchReference) -> Any:
 
 def _shown(reference: TorchReference) -> str:
     return f"{reference.location}:{reference.attribute}"
-
-
-def _missing(error: BaseException) -> str:
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        return f"install {error.name}, or put it next to the file"
-    return "run it with python to see the whole trace"
 
 
 def _reason(error: BaseException, reference: TorchReference) -> str:

@@ -1,4 +1,4 @@
-"""ONNX graphs as torch modules: exact, static, ready for torch.export."""
+"""ONNX graphs as torch modules, exact and static, for training."""
 
 from __future__ import annotations
 
@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     import torch
 
 OPSETS = range(11, 22)
-
-
-def supported_operators() -> tuple[str, ...]:
-    """Returns the names of the ONNX operators that the importer knows, sorted."""
-    return tuple(sorted(operator_sentences()))
 
 
 def operator_sentences() -> dict[str, str]:
@@ -49,7 +44,13 @@ def import_model(model: onnx.ModelProto) -> torch.nn.Module:
     operator_sentences()
     from anynpu.source.onnx_torch.build import Builder
 
-    opset = _opset(model)
+    version = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 0)
+    if version not in OPSETS:
+        raise Unsupported(
+            f"the ONNX model uses opset {version}; opsets {OPSETS[0]} to {OPSETS[-1]} are supported",
+            hint="export it again with opset 18, or convert it with onnx.version_converter",
+        )
+    opset = int(version)
     if model.functions:
         from onnx import inliner
 
@@ -66,13 +67,3 @@ def import_model(model: onnx.ModelProto) -> torch.nn.Module:
             "change these operators in the model, or simplify it first",
         )
     return module
-
-
-def _opset(model: onnx.ModelProto) -> int:
-    version = next((item.version for item in model.opset_import if item.domain in ("", "ai.onnx")), 0)
-    if version not in OPSETS:
-        raise Unsupported(
-            f"the ONNX model uses opset {version}; opsets {OPSETS[0]} to {OPSETS[-1]} are supported",
-            hint="export it again with opset 18, or convert it with onnx.version_converter",
-        )
-    return int(version)

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
-from anynpu.source.onnx_torch.late import F, torch
-from anynpu.source.onnx_torch.table import Node, Refused, operator, product
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-
-@operator("Relu")
-def relu(node: Node, x: Tensor) -> Tensor:
-    """max(x, 0)."""
-    return F.relu(x)
+from anynpu.source.onnx_torch.table import Node, Refused, operator, same
 
 
 @operator("LeakyRelu")
@@ -53,18 +46,6 @@ def clip(node: Node, x: Tensor, low: Tensor | None = None, high: Tensor | None =
     return torch.clamp(x, min=lows, max=highs)
 
 
-@operator("Sigmoid")
-def sigmoid(node: Node, x: Tensor) -> Tensor:
-    """1 / (1 + exp(-x))."""
-    return torch.sigmoid(x)
-
-
-@operator("Tanh")
-def tanh(node: Node, x: Tensor) -> Tensor:
-    """Hyperbolic tangent."""
-    return torch.tanh(x)
-
-
 @operator("HardSigmoid")
 def hard_sigmoid(node: Node, x: Tensor) -> Tensor:
     """alpha * x + beta limited to [0, 1]."""
@@ -72,12 +53,6 @@ def hard_sigmoid(node: Node, x: Tensor) -> Tensor:
     if math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
         return F.hardsigmoid(x)
     return torch.clamp(x * alpha + beta, min=0.0, max=1.0)
-
-
-@operator("HardSwish")
-def hard_swish(node: Node, x: Tensor) -> Tensor:
-    """x times the hard sigmoid of x."""
-    return F.hardswish(x)
 
 
 @operator("Elu")
@@ -97,24 +72,6 @@ def selu(node: Node, x: Tensor) -> Tensor:
 def celu(node: Node, x: Tensor) -> Tensor:
     """max(x, 0) + min(0, alpha * (exp(x / alpha) - 1))."""
     return F.celu(x, node.get("alpha", 1.0))
-
-
-@operator("Softplus")
-def softplus(node: Node, x: Tensor) -> Tensor:
-    """log(1 + exp(x))."""
-    return F.softplus(x)
-
-
-@operator("Softsign")
-def softsign(node: Node, x: Tensor) -> Tensor:
-    """x / (1 + |x|)."""
-    return F.softsign(x)
-
-
-@operator("Mish")
-def mish(node: Node, x: Tensor) -> Tensor:
-    """x times the hyperbolic tangent of its softplus."""
-    return F.mish(x)
 
 
 @operator("Gelu")
@@ -151,4 +108,13 @@ def _flattens(node: Node) -> bool:
 
 def _matrix(node: Node) -> tuple[int, int]:
     axis = _axis(node)
-    return product(node.shape()[:axis]), product(node.shape()[axis:])
+    return math.prod(node.shape()[:axis]), math.prod(node.shape()[axis:])
+
+
+same("Relu", F.relu, "max(x, 0).")
+same("Sigmoid", torch.sigmoid, "1 / (1 + exp(-x)).")
+same("Tanh", torch.tanh, "Hyperbolic tangent.")
+same("HardSwish", F.hardswish, "x times the hard sigmoid of x.")
+same("Softplus", F.softplus, "log(1 + exp(x)).")
+same("Softsign", F.softsign, "x / (1 + |x|).")
+same("Mish", F.mish, "x times the hyperbolic tangent of its softplus.")

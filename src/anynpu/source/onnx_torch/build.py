@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from onnx import helper, numpy_helper
+from torch import Tensor
+from torch.fx import GraphModule, Proxy
 
 from anynpu.errors import ConfigError, Finding, IntegrityError
+from anynpu.graph.gelu import fuse
 from anynpu.source.onnx_torch.constant import tensor
-from anynpu.source.onnx_torch.gelu import fuse
-from anynpu.source.onnx_torch.late import torch
 from anynpu.source.onnx_torch.table import OPERATORS, Node, Refused, Value
 from anynpu.source.onnx_torch.types import torch_dtype
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from torch.fx import GraphModule, Proxy
 
 # What a handler raises on a node whose operands do not fit together.
 MISFITS = (RuntimeError, ValueError, TypeError, IndexError, KeyError, ArithmeticError, AttributeError)
@@ -47,7 +45,12 @@ class Builder:
 
     def run(self) -> GraphModule | None:
         """Returns the module, or None after recording why there is none in `findings`."""
-        self._constants()
+        for item in self.model.graph.initializer:
+            try:
+                array = numpy_helper.to_array(item)
+            except Exception as error:
+                raise IntegrityError(f"the weights of {item.name!r} cannot be read from the ONNX model") from error
+            self._fold(item.name, array, trainable=True)
         self._inputs()
         for node in fuse(self.model.graph):
             self._node(node)
@@ -57,15 +60,22 @@ class Builder:
         results = [self._proxy(self._known(name)).node for name in names]
         self.graph.output(results[0] if len(results) == 1 else tuple(results))
         self.graph.eliminate_dead_code()
-        return self._module(names)
-
-    def _constants(self) -> None:
-        for item in self.model.graph.initializer:
-            try:
-                array = numpy_helper.to_array(item)
-            except Exception as error:
-                raise IntegrityError(f"the weights of {item.name!r} cannot be read from the ONNX model") from error
-            self._fold(item.name, array, trainable=True)
+        root = torch.nn.Module()
+        for attribute, value in self.stored.items():
+            contents = _contents(value)
+            # A weight to train is a finite float tensor of the model file that is not a batch statistic.
+            trainable = value.trainable and contents.is_floating_point() and contents.numel() > 1
+            if trainable and value.name not in self.statistics and bool(torch.isfinite(contents).all()):
+                root.register_parameter(attribute, torch.nn.Parameter(contents))
+            else:
+                root.register_buffer(attribute, contents)
+        module = torch.fx.GraphModule(root, self.graph, class_name="ImportedOnnx")
+        inputs = [node.target for node in self.graph.nodes if node.op == "placeholder"]
+        module.meta["inputs"] = tuple(self.attributes[name] for name in inputs)
+        module.meta["outputs"] = tuple(names)
+        module.meta["tensors"] = {name: proxy.node.name for name, proxy in self.proxies.items()}
+        module.meta["attributes"] = {self.attributes[attribute]: attribute for attribute in self.stored}
+        return module.eval()
 
     def _inputs(self) -> None:
         for item in self.model.graph.input:
@@ -103,7 +113,9 @@ class Builder:
     def _import(self, proto: onnx.NodeProto) -> None:
         values = tuple(self._known(name) if name else None for name in proto.input)
         if proto.op_type == "Identity" and values[0] is not None:
-            self._alias(proto.output[0], values[0])
+            self.values[proto.output[0]] = values[0]
+            if values[0].constant is None:
+                self.proxies[proto.output[0]] = self.proxies[values[0].name]
             return
         attributes = {item.name: _attribute(item) for item in proto.attribute}
         folds = all(value is None or value.constant is not None for value in values)
@@ -116,7 +128,8 @@ class Builder:
             return list(result) if isinstance(result, (list, tuple)) else [result]
 
         results = call(_contents, tensor) if folds else call(_sample, lambda array: tensor(array).to("meta"))
-        self._check_outputs(proto, len(results))
+        if extra := [at for at, name in enumerate(proto.output) if at >= len(results) and name in self.read]:
+            raise Refused(f"output {extra[0]} of {proto.op_type} is not supported")
         if not any(result.is_meta for result in results):
             weight = proto.op_type in KEEPS_WEIGHT and values[0] is not None and values[0].trainable
             for name, result in zip(proto.output, results, strict=False):
@@ -131,20 +144,10 @@ class Builder:
             self.values[name] = Value(name, tuple(result.shape), result.dtype)
             self.proxies[name] = proxy
 
-    def _check_outputs(self, proto: onnx.NodeProto, count: int) -> None:
-        for at, name in enumerate(proto.output):
-            if at >= count and name in self.read:
-                raise Refused(f"output {at} of {proto.op_type} is not supported")
-
     def _known(self, name: str) -> Value:
         if name not in self.values:
             raise IntegrityError(f"the ONNX graph reads the tensor {name!r}, which nothing in it makes")
         return self.values[name]
-
-    def _alias(self, name: str, value: Value) -> None:
-        self.values[name] = value
-        if value.constant is None:
-            self.proxies[name] = self.proxies[value.name]
 
     def _fold(self, name: str, array: np.ndarray[Any, Any], trainable: bool) -> None:
         try:
@@ -183,35 +186,19 @@ class Builder:
         self.attributes[candidate] = name
         return candidate
 
-    def _module(self, outputs: Sequence[str]) -> GraphModule:
-        root = torch.nn.Module()
-        for attribute, value in self.stored.items():
-            contents = _contents(value)
-            if self._is_weight(value, contents):
-                root.register_parameter(attribute, torch.nn.Parameter(contents))
-            else:
-                root.register_buffer(attribute, contents)
-        module = torch.fx.GraphModule(root, self.graph, class_name="ImportedOnnx")
-        inputs = [node.target for node in self.graph.nodes if node.op == "placeholder"]
-        module.meta["inputs"] = tuple(self.attributes[name] for name in inputs)
-        module.meta["outputs"] = tuple(outputs)
-        module.meta["tensors"] = {name: proxy.node.name for name, proxy in self.proxies.items()}
-        module.meta["attributes"] = {self.attributes[attribute]: attribute for attribute in self.stored}
-        return module.eval()
-
-    def _is_weight(self, value: Value, contents: Tensor) -> bool:
-        """A trainable weight is a finite float tensor of the model file that is not a batch statistic."""
-        if not value.trainable or not contents.is_floating_point() or contents.numel() < 2:
-            return False
-        return value.name not in self.statistics and bool(torch.isfinite(contents).all())
-
     def _find(self, op: str, name: str, message: str) -> None:
         self.findings.append(Finding(rule="onnx-operator", message=message, where=name))
 
     def _forget(self, proto: onnx.NodeProto) -> None:
         """Goes on after a refused node with the shapes that ONNX infers, so that later nodes are checked as well."""
         for name in filter(None, proto.output):
-            info = self._inferred().get(name)
+            if self.inferred is None:
+                try:
+                    graph = onnx.shape_inference.infer_shapes(self.model, data_prop=True).graph
+                except Exception:  # no shapes, no further checks: the refusal itself is what the user reads
+                    graph = self.model.graph
+                self.inferred = {item.name: item for item in (*graph.value_info, *graph.output)}
+            info = self.inferred.get(name)
             try:
                 value = Value(name, static_shape(info), torch_dtype(info.type.tensor_type.elem_type)) if info else None
             except (Refused, ConfigError):
@@ -220,15 +207,6 @@ class Builder:
                 self.unknown.add(name)
             else:
                 self.values[name] = value
-
-    def _inferred(self) -> dict[str, onnx.ValueInfoProto]:
-        if self.inferred is None:
-            try:
-                graph = onnx.shape_inference.infer_shapes(self.model, data_prop=True).graph
-            except Exception:  # no shapes, no further checks: the refusal itself is what the user reads
-                graph = self.model.graph
-            self.inferred = {item.name: item for item in (*graph.value_info, *graph.output)}
-        return self.inferred
 
 
 def static_shape(item: onnx.ValueInfoProto) -> tuple[int, ...]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
 
 import numpy as np
+import torch
 from onnx import numpy_helper
+from torch import Tensor
 
-from anynpu.source.onnx_torch.late import torch
-from anynpu.source.onnx_torch.table import Node, Refused, operator, product
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anynpu.source.onnx_torch.table import Node, Refused, operator
+from anynpu.source.onnx_torch.types import torch_dtype
 
 
 @operator("Constant")
@@ -42,7 +41,7 @@ def shape_of(node: Node, x: Tensor) -> Tensor:
 @operator("Size")
 def size_of(node: Node, x: Tensor) -> Tensor:
     """The number of elements, known while importing."""
-    return tensor(np.asarray(product(node.shape()), np.int64))
+    return tensor(np.asarray(math.prod(node.shape()), np.int64))
 
 
 @operator("Range")
@@ -55,8 +54,6 @@ def range_of(node: Node, start: Tensor, limit: Tensor, delta: Tensor) -> Tensor:
 @operator("EyeLike")
 def eye_like(node: Node, x: Tensor) -> Tensor:
     """A matrix with ones on one diagonal and the shape of the input."""
-    from anynpu.source.onnx_torch.types import torch_dtype
-
     rows, columns = node.shape()
     dtype = torch_dtype(node.get("dtype")) if "dtype" in node.attributes else node.value(0).dtype
     return tensor(np.eye(rows, columns, int(node.get("k", 0)))).to(dtype)

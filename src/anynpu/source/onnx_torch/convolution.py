@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from anynpu.source.onnx_torch.late import F
+import torch.nn.functional as F
+from torch import Tensor
+
 from anynpu.source.onnx_torch.table import Node, Refused, operator
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -49,20 +47,17 @@ def window(node: Node, kernel: list[int]) -> Window:
     elif any(step != 1 for step in dilation):
         raise Refused(f"{node.op} with auto_pad={mode} and dilations is refused by onnxruntime; state the pads")
     else:
-        before, after = _same(node.shape()[2:], kernel, stride, mode == "SAME_UPPER")
+        sizes = node.shape()[2:]
+        upper = mode == "SAME_UPPER"
+        before, after = [], []
+        for size, k, s in zip(sizes, kernel, stride, strict=True):
+            total = max(0, (-(-size // s) - 1) * s + k - size)
+            small, large = total // 2, total - total // 2
+            before.append(small if upper else large)
+            after.append(large if upper else small)
     if min(before + after, default=0) < 0:
         raise Refused(f"{node.op} with negative pads is not supported")
     return Window(kernel, stride, dilation, before, after)
-
-
-def _same(sizes: tuple[int, ...], kernel: list[int], stride: list[int], upper: bool) -> tuple[list[int], list[int]]:
-    before, after = [], []
-    for size, k, s in zip(sizes, kernel, stride, strict=True):
-        total = max(0, (-(-size // s) - 1) * s + k - size)
-        small, large = total // 2, total - total // 2
-        before.append(small if upper else large)
-        after.append(large if upper else small)
-    return before, after
 
 
 def padding(before: list[int], after: list[int]) -> list[int]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from anynpu.source.onnx_torch.late import F, torch
 from anynpu.source.onnx_torch.table import Node, Refused, operator
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @operator("Gather")
@@ -19,7 +16,10 @@ def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
     axis = node.axis(0)
     shape = [*node.shape()[:axis], *node.shape(1), *node.shape()[axis + 1 :]]
     if node.is_constant(1):
-        picked = _picked(node, axis)
+        size, constant = node.shape()[axis], node.array(1).astype(np.int64)
+        if constant.size and not (-size <= constant.min() and constant.max() < size):
+            raise Refused(f"Gather index out of range for a dimension of {size}")
+        picked = np.asarray(constant % size, np.int64)
         if node.rank(1) == 0:
             return x.select(axis, int(picked))
         index = node.constant(picked.reshape(-1))
@@ -28,13 +28,6 @@ def gather(node: Node, x: Tensor, indices: Tensor) -> Tensor:
             return F.embedding(indices, x)  # refuses negative indices when it runs
         index = _wrapped(indices, node.shape()[axis]).reshape([-1])
     return torch.index_select(x, axis, index).reshape(shape)
-
-
-def _picked(node: Node, axis: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
-    size, indices = node.shape()[axis], node.array(1).astype(np.int64)
-    if indices.size and not (-size <= indices.min() and indices.max() < size):
-        raise Refused(f"Gather index out of range for a dimension of {size}")
-    return np.asarray(indices % size, np.int64)
 
 
 def _wrapped(indices: Tensor, size: int) -> Tensor:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from anynpu.source.onnx_torch.late import F, torch
 from anynpu.source.onnx_torch.table import Node, operator
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @operator("Gemm")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-from anynpu.source.onnx_torch.late import torch
+import torch
+from torch import Tensor
+
 from anynpu.source.onnx_torch.table import Node, front, operator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
 
 
 def _axes(node: Node) -> list[int]:

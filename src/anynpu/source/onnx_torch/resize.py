@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
 
-from anynpu.source.onnx_torch.late import F
 from anynpu.source.onnx_torch.table import Node, Refused, front, operator
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-    from torch import Tensor
 
 ROUNDING: dict[str, Callable[[NDArray[np.float64]], NDArray[np.float64]]] = {
     "round_prefer_floor": lambda at: np.ceil(at - 0.5),

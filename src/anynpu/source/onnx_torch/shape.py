@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Sequence
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from anynpu.source.onnx_torch.late import F, torch
-from anynpu.source.onnx_torch.table import Node, Refused, front, operator, product
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torch import Tensor
+from anynpu.source.onnx_torch.table import Node, Refused, front, operator
 
 
 @operator("Reshape")
@@ -22,8 +20,8 @@ def reshape(node: Node, x: Tensor, shape: Tensor | None = None) -> Tensor:
     if not node.get("allowzero", 0):
         sizes = [node.shape()[at] if size == 0 else size for at, size in enumerate(sizes)]
     if -1 in sizes:
-        known = product([size for size in sizes if size != -1])
-        sizes[sizes.index(-1)] = product(node.shape()) // max(known, 1)
+        known = math.prod([size for size in sizes if size != -1])
+        sizes[sizes.index(-1)] = math.prod(node.shape()) // max(known, 1)
     return x.reshape(sizes)
 
 
@@ -32,7 +30,7 @@ def flatten(node: Node, x: Tensor) -> Tensor:
     """A matrix: the dimensions before `axis` and those from there on."""
     axis = int(node.get("axis", 1))
     axis = axis + node.rank() if axis < 0 else axis
-    return x.reshape([product(node.shape()[:axis]), product(node.shape()[axis:])])
+    return x.reshape([math.prod(node.shape()[:axis]), math.prod(node.shape()[axis:])])
 
 
 @operator("Transpose")
@@ -143,13 +141,10 @@ def pad(node: Node, x: Tensor, *operands: Tensor | None) -> Tensor:
         return F.pad(x, flat, value=node.number(2) if node.has(2) else 0)
     if mode not in ("reflect", "edge") or min(flat) < 0 or len(pairs) > 3:
         raise Refused(f"Pad with mode={mode} and pads={amounts} has no exact equivalent in torch")
-    return _pad_last(x, flat, len(pairs), node.shape(), "reflect" if mode == "reflect" else "replicate")
-
-
-def _pad_last(x: Tensor, flat: list[int], dims: int, shape: tuple[int, ...], mode: str) -> Tensor:
-    """Pads the last dimensions; torch wants exactly two others in front of them."""
-    lead, last = shape[: len(shape) - dims], list(shape[len(shape) - dims :])
-    padded = F.pad(x if len(lead) == 2 else x.reshape([1, product(lead), *last]), flat, mode=mode)
+    # torch wants exactly two dimensions in front of those that are padded.
+    lead, last = node.shape()[: rank - len(pairs)], list(node.shape()[rank - len(pairs) :])
+    rows = x if len(lead) == 2 else x.reshape([1, math.prod(lead), *last])
+    padded = F.pad(rows, flat, mode="reflect" if mode == "reflect" else "replicate")
     sizes = [size + flat[-2 - 2 * at] + flat[-1 - 2 * at] for at, size in enumerate(last)]
     return padded if len(lead) == 2 else padded.reshape([*lead, *sizes])
 

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import onnx
-
-if TYPE_CHECKING:
-    import torch
-
-    Result = torch.Tensor | Sequence[torch.Tensor]
+import torch
 
 H = TypeVar("H", bound=Callable[..., Any])
 
 # A handler is called on real tensors (folding), on meta tensors (shapes) and on fx proxies (recording).
-OPERATORS: dict[str, Callable[..., Result]] = {}
+OPERATORS: dict[str, Callable[..., torch.Tensor | Sequence[torch.Tensor]]] = {}
 
 
 class Refused(Exception):
@@ -34,6 +29,16 @@ def operator(*names: str) -> Callable[[H], H]:
         return handler
 
     return register
+
+
+def same(name: str, function: Callable[..., Any], sentence: str) -> None:
+    """Registers a function of torch that does with its operands just what the ONNX operator does."""
+
+    @operator(name)
+    def handler(node: Node, *operands: Any) -> Any:
+        return function(*operands)
+
+    handler.__doc__ = sentence
 
 
 @dataclass(frozen=True)
@@ -130,8 +135,3 @@ def front(axis: int, rank: int) -> int:
     if not -rank <= axis < max(rank, 1):
         raise Refused(f"axis {axis} does not exist in a tensor of {rank} dimensions")
     return axis % rank if rank else 0
-
-
-def product(sizes: Sequence[int]) -> int:
-    """Returns the product of sizes."""
-    return math.prod(sizes)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 
 from anynpu.errors import AnyNpuError, IntegrityError
+from anynpu.graph import gelu
 from anynpu.quantize import qdq
-from anynpu.source.onnx_torch import gelu
 from anynpu.targets.qnn import dense
 
 QUANTISED = ("QuantizeLinear", "DequantizeLinear")

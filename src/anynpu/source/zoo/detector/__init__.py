@@ -30,13 +30,6 @@ CARD = Card(
 RECIPE = Recipe(samples=3200, epochs=11, quantised_epochs=1, batch=32)
 
 
-def _clutter(rng: np.random.Generator, image: Array) -> None:
-    for _ in range(int(rng.integers(2, 7))):
-        start = (float(rng.uniform(0, SIZE)), float(rng.uniform(0, SIZE)))
-        end = (start[0] + rng.uniform(-25, 25), start[1] + rng.uniform(-25, 25))
-        draw.paint(image, draw.capsule(SIZE, start, end, float(rng.uniform(0.5, 2.5))), draw.colour(rng))
-
-
 def _mask(kind: int, centre: tuple[float, float], half: tuple[float, float]) -> Array:
     """Returns the mask of an object that fills its box exactly."""
     if kind == 0:
@@ -65,7 +58,10 @@ def _free(rng: np.random.Generator, taken: list[Array]) -> tuple[tuple[float, fl
 def sample(rng: np.random.Generator, index: int, split: str) -> tuple[Array, Array]:
     """Returns one image (3, 96, 96) and its (4, 5) label rows."""
     image = 0.75 * draw.background(rng, SIZE)
-    _clutter(rng, image)
+    for _ in range(int(rng.integers(2, 7))):
+        start = (float(rng.uniform(0, SIZE)), float(rng.uniform(0, SIZE)))
+        end = (start[0] + rng.uniform(-25, 25), start[1] + rng.uniform(-25, 25))
+        draw.paint(image, draw.capsule(SIZE, start, end, float(rng.uniform(0.5, 2.5))), draw.colour(rng))
     labels = np.full((MOST_OBJECTS, 5), -1, np.float32)
     taken: list[Array] = []
     for row in range(1 + index % MOST_OBJECTS):

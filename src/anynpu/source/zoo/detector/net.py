@@ -20,8 +20,9 @@ def build() -> nn.Module:
     return widened(nn.Sequential(*layers, conv(48, 64), conv(64, 64), conv(64, 64), head))
 
 
-def _targets(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns, for every cell, whether it holds an object, its class and its four distances."""
+def loss(network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Returns objectness and class cross-entropy plus the distance error of the cells that hold an object."""
+    output = network(inputs)
     count = len(labels)
     centre = torch.arange(CELLS) + 0.5
     held = torch.zeros(count, CELLS, CELLS, dtype=torch.bool)
@@ -38,13 +39,6 @@ def _targets(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Te
         kind = torch.where(here, row[:, 0].long()[:, None, None], kind)
         distances = torch.where(here[:, None], rows, distances)
         held |= here
-    return held, kind, distances
-
-
-def loss(network: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Returns objectness and class cross-entropy plus the distance error of the cells that hold an object."""
-    output = network(inputs)
-    held, kind, distances = _targets(labels)
     weight = held.float()
     objects = nn.functional.binary_cross_entropy_with_logits(output[:, 0], weight, pos_weight=torch.tensor(4.0))
     wanted = nn.functional.one_hot(kind, CLASSES).permute(0, 3, 1, 2).float()

@@ -46,14 +46,6 @@ def _waves(rng: np.random.Generator, angle: float, period: float) -> Array:
     return np.asarray(np.sin(2 * np.pi * u / period + rng.uniform(0, 2 * np.pi)), np.float32)
 
 
-def _bricks(rng: np.random.Generator) -> Array:
-    y, x = draw.grid(SIZE)
-    height = rng.uniform(4, 6)
-    row, inside = np.divmod(y + rng.uniform(0, 16), height)
-    column = (x + rng.uniform(0, 16) + (row % 2) * height) % (2 * height)
-    return np.where((inside < 1.2) | (column < 1.2), -1, 1).astype(np.float32)
-
-
 def _pattern(rng: np.random.Generator, label: int) -> Array:
     """Returns the texture of a class as a field in -1..1."""
     turn = float(rng.normal(0, 0.12))
@@ -70,7 +62,11 @@ def _pattern(rng: np.random.Generator, label: int) -> Array:
         return draw.smooth_noise(rng, SIZE, int(rng.integers(8, 13)))
     if label == 14:
         return np.where(rng.random((SIZE, SIZE)) < rng.uniform(0.04, 0.12), 1.0, -1.0).astype(np.float32)
-    return _bricks(rng)
+    y, x = draw.grid(SIZE)
+    height = rng.uniform(4, 6)
+    row, inside = np.divmod(y + rng.uniform(0, 16), height)
+    column = (x + rng.uniform(0, 16) + (row % 2) * height) % (2 * height)
+    return np.where((inside < 1.2) | (column < 1.2), -1, 1).astype(np.float32)
 
 
 def sample(rng: np.random.Generator, index: int, split: str) -> tuple[Array, int]:

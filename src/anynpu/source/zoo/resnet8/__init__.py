@@ -53,18 +53,14 @@ CARD = Card(
 RECIPE = Recipe(samples=7000, epochs=12)
 
 
-def _clutter(rng: np.random.Generator, image: Array) -> None:
-    for _ in range(int(rng.integers(1, 4))):
-        start = tuple(rng.uniform(0, SIZE, 2))
-        end = (start[0] + rng.uniform(-9, 9), start[1] + rng.uniform(-9, 9))
-        draw.paint(image, draw.capsule(SIZE, start, end, float(rng.uniform(0.5, 1.8))), draw.colour(rng))
-
-
 def sample(rng: np.random.Generator, index: int, split: str) -> tuple[Array, int]:
     """Returns one image (3, 32, 32) and its class."""
     label = index % len(CLASSES)
     image = 0.6 * draw.background(rng, SIZE)
-    _clutter(rng, image)
+    for _ in range(int(rng.integers(1, 4))):
+        start = tuple(rng.uniform(0, SIZE, 2))
+        end = (start[0] + rng.uniform(-9, 9), start[1] + rng.uniform(-9, 9))
+        draw.paint(image, draw.capsule(SIZE, start, end, float(rng.uniform(0.5, 1.8))), draw.colour(rng))
     radius = float(rng.uniform(8, 13))
     centre = (float(rng.uniform(radius, SIZE - radius)), float(rng.uniform(radius, SIZE - radius)))
     u, v = draw.local(SIZE, centre, float(rng.normal(0, 0.4)))

@@ -41,24 +41,6 @@ def _limb(rng: np.random.Generator, image: Array, start: Point, angle: float, le
         draw.paint(image, draw.capsule(SIZE, *ends, length * 0.11), fill)
 
 
-def _person(rng: np.random.Generator, image: Array, with_head: bool = True) -> None:
-    """Draws a figure of head, trunk, two arms and two legs."""
-    tall = float(rng.uniform(52, 78))
-    neck = (float(rng.uniform(0.22 * tall, SIZE - 0.72 * tall)), float(rng.uniform(16, SIZE - 16)))
-    lean = float(rng.normal(0, 0.12))
-    hip = _reach(neck, lean, 0.36 * tall)
-    shirt, trousers = draw.colour(rng, 0.3), draw.colour(rng, 0.3)
-    skin = SKIN * np.float32(rng.uniform(0.6, 1)) + np.float32(0.05) * draw.colour(rng)
-    for side in (-1, 1):
-        _limb(rng, image, hip, side * float(rng.uniform(0.08, 0.5)), 0.44 * tall, trousers)
-        shoulder = (neck[0] + 0.04 * tall, neck[1] + side * 0.1 * tall)
-        _limb(rng, image, shoulder, side * float(rng.uniform(0.2, 1.6)), 0.36 * tall, skin)
-    draw.paint(image, draw.capsule(SIZE, (neck[0] + 0.06 * tall, neck[1]), hip, 0.1 * tall), shirt)
-    if with_head:
-        head = (neck[0] - 0.11 * tall, neck[1] - lean * 0.1 * tall)
-        draw.paint(image, draw.ellipse(SIZE, head, (0.11 * tall, 0.09 * tall)), skin)
-
-
 def _distractor(rng: np.random.Generator, image: Array) -> None:
     """Draws a ball, a post, a tree, a box or a heap of sticks."""
     kind, size = int(rng.integers(5)), float(rng.uniform(5, 14))
@@ -84,7 +66,20 @@ def sample(rng: np.random.Generator, index: int, split: str) -> tuple[Array, int
     for _ in range(int(rng.integers(1, 4))):
         _distractor(rng, image)
     if label or rng.random() < 0.04:
-        _person(rng, image, with_head=bool(label))
+        tall = float(rng.uniform(52, 78))
+        neck = (float(rng.uniform(0.22 * tall, SIZE - 0.72 * tall)), float(rng.uniform(16, SIZE - 16)))
+        lean = float(rng.normal(0, 0.12))
+        hip = _reach(neck, lean, 0.36 * tall)
+        shirt, trousers = draw.colour(rng, 0.3), draw.colour(rng, 0.3)
+        skin = SKIN * np.float32(rng.uniform(0.6, 1)) + np.float32(0.05) * draw.colour(rng)
+        for side in (-1, 1):
+            _limb(rng, image, hip, side * float(rng.uniform(0.08, 0.5)), 0.44 * tall, trousers)
+            shoulder = (neck[0] + 0.04 * tall, neck[1] + side * 0.1 * tall)
+            _limb(rng, image, shoulder, side * float(rng.uniform(0.2, 1.6)), 0.36 * tall, skin)
+        draw.paint(image, draw.capsule(SIZE, (neck[0] + 0.06 * tall, neck[1]), hip, 0.1 * tall), shirt)
+        if label:
+            head = (neck[0] - 0.11 * tall, neck[1] - lean * 0.1 * tall)
+            draw.paint(image, draw.ellipse(SIZE, head, (0.11 * tall, 0.09 * tall)), skin)
     if rng.random() < 0.25:
         _distractor(rng, image)
     # Centred as for kws, where the mean of the input multiplied the rounding errors of the first weights.

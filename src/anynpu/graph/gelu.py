@@ -53,9 +53,9 @@ def fuse(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
     replaced: dict[str, onnx.NodeProto] = {}
     dropped: set[str] = set()
     for node in graph.node:
-        found = _match(node, wiring) if node.op_type == "Erf" else None
-        if found:
-            source, chain = found
+        match = _match(node, wiring) if node.op_type == "Erf" else None
+        if match:
+            source, chain = match
             last = chain[-1]
             replaced[last.output[0]] = helper.make_node("Gelu", [source], list(last.output), name=last.name)
             dropped.update(each.output[0] for each in chain[:-1])
@@ -77,7 +77,8 @@ def _match(erf: onnx.NodeProto, wiring: Wiring) -> tuple[str, list[onnx.NodeProt
         if not product:
             return None
         others, numbers = wiring.split([name for name in product.input if name != chain[-1].output[0]])
-        half = _halved(others, source, wiring)
+        maker = wiring.maker.get(others[0]) if len(others) == 1 else None
+        half = bool(maker and maker.op_type == "Mul" and wiring.split(maker.input) == ([source], [0.5]))
         tensors += [source] if half else others
         factor *= math.prod(numbers) * (0.5 if half else 1.0)
         chain.append(product)
@@ -90,9 +91,3 @@ def _source(scaled: onnx.NodeProto, wiring: Wiring) -> str | None:
         return None
     wanted = {"Div": math.sqrt(2), "Mul": math.sqrt(0.5)}.get(scaled.op_type)
     return tensors[0] if wanted and math.isclose(numbers[0], wanted, rel_tol=1e-5) else None
-
-
-def _halved(names: list[str], source: str, wiring: Wiring) -> bool:
-    """Whether the one operand is half of x."""
-    maker = wiring.maker.get(names[0]) if len(names) == 1 else None
-    return bool(maker and maker.op_type == "Mul" and wiring.split(maker.input) == ([source], [0.5]))
