@@ -19,7 +19,7 @@ import numpy as np
 
 from anynpu import plugins
 from anynpu.artifact import Artifact, Made, Manifest, Step, hash_file, seal
-from anynpu.quantize.tflite import read_specs
+from anynpu.lowering.integer_file import read_specs
 from anynpu.runtime.tflm import TflmSession
 from anynpu.targets.base import Work
 from anynpu.targets.mcu_c import McuC

@@ -24,14 +24,12 @@ from anynpu.firmware.generator import findings
 from anynpu.graph.fix import fixed, with_sample_axis
 from anynpu.graph.shapes import make_static
 from anynpu.lowering.emit import quantising
-from anynpu.lowering.followers import followers
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
+from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
-from anynpu.lowering.smooth import smoothed
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.tflite import quantize_file
 from anynpu.targets.tflite import for_npu
 
 SAMPLES = 6
@@ -78,8 +76,7 @@ def quantised(model: onnx.ModelProto, data: dict[str, np.ndarray], folder: Path)
 
     def written(source: Path, name: str, tables: bool = False) -> Path:
         result = folder / f"{name}.tflite"
-        passes = (quantising(tables=tables), None, followers, smoothed)
-        quantize_file(source, Dataset(few, None, "survey"), QuantPlan(), result, *passes)
+        quantize_file(source, Dataset(few, None, "survey"), QuantPlan(), result, quantising(tables=tables))
         return result
 
     lacks = (ON_MICRO - ALWAYS) & {operator.kind for operator in graph.operators}

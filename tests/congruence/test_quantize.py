@@ -14,11 +14,11 @@ import onnx  # noqa: E402
 from anynpu import schema  # noqa: E402
 from anynpu.errors import ConfigError, IntegrityError  # noqa: E402
 from anynpu.lowering.emit import quantising  # noqa: E402
+from anynpu.lowering.integer_file import in_layout, quantize_file, read_specs  # noqa: E402
 from anynpu.measure.fidelity import compare_arrays  # noqa: E402
 from anynpu.quantize.calibration import Dataset  # noqa: E402
 from anynpu.quantize.plan import QuantPlan  # noqa: E402
 from anynpu.quantize.qdq import write_qdq  # noqa: E402
-from anynpu.quantize.tflite import in_layout, quantize_file, read_specs  # noqa: E402
 from anynpu.runtime.ort import inference_session  # noqa: E402
 from anynpu.targets.tflite import lower  # noqa: E402
 from anynpu.tensors import TensorSpec  # noqa: E402
@@ -159,13 +159,14 @@ def test_every_range_method_works(net, method):
 
 
 def test_equalised_model_computes_the_same(net):
-    from anynpu.quantize.tflite_passes import FloatFile, equalized
-    from anynpu.quantize.tflite_weights import equalizable_pairs
-    from anynpu.runtime.tflite_file import read_model
+    from anynpu.lowering.net import LoweredForm
+    from anynpu.lowering.read import from_bytes
+    from anynpu.lowering.write import to_bytes
+    from anynpu.quantize.repairs import equalized
 
-    content = equalized(FloatFile(net.file.read_bytes()), net.inner_data)[0].content
-    assert equalizable_pairs(read_model(content)) and content != net.file.read_bytes()
-    (net.folder / "equal.tflite").write_bytes(content)
+    form, count = equalized(LoweredForm(from_bytes(net.file.read_bytes())), net.inner_data)
+    assert count == 1 and form.factors
+    (net.folder / "equal.tflite").write_bytes(to_bytes(form.graph))
     assert net.sqnr(net.run_reference(net.folder / "equal.tflite"), net.outputs) > 90
 
 

@@ -12,11 +12,11 @@ import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.lowering.emit import quantising
+from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.tflite import quantize_file
 from anynpu.tensors import Quantization
 
 SAMPLES = 8

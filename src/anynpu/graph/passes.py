@@ -139,7 +139,7 @@ def first_fault(steps: Sequence[Application[G]], compare: Compare[G]) -> tuple[s
 
 def _size(graph: Any) -> int:
     """Returns how many operators a graph has, an ONNX model or a TFLite graph."""
-    return len(graph.graph.node if hasattr(graph, "graph") else graph.operators)
+    return len(graph.operators if hasattr(graph, "operators") else graph.graph.node)
 
 
 def notes(effects: Sequence[PassEffect]) -> tuple[str, ...]:

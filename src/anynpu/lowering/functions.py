@@ -1,8 +1,4 @@
-"""Finds functions of one value in a float graph: runs of operators that compute, element by element, from one tensor.
-
-A run with an operator that a runtime has no 8-bit kernel for becomes one FUNCTION, which `tables.py` writes as a table
-of 256 entries: rounded once, however many operators it has.
-"""
+"""What operators compute element by element, and runs of them that `tables.py` writes as one table."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anynpu.graph.scalars import gelu, gelu_tanh, sigmoid
-from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
+from anynpu.lowering.graph import Operator
 from anynpu.lowering.options import Gelu, LeakyRelu, Options
 from anynpu.tensors import Array
 
@@ -73,6 +69,14 @@ ALWAYS = frozenset(("SIN", "COS", "FLOOR", "CEIL", "ROUND", "SIGN", "POW", "FLOO
 ON_MICRO = ALWAYS | {"EXP", "LOG", "SQRT", "GELU", "DIV"}
 
 
+def kernel_of(operator: Operator) -> Kernel | None:
+    """Returns what an operator computes element by element from its inputs, None where it does something else."""
+    kernel, fused = KERNELS.get(operator.kind), _FUSED.get(operator.activation)
+    if kernel is None or fused is None:
+        return None
+    return lambda *operands: fused(kernel(operator, *operands))
+
+
 @dataclass(frozen=True)
 class Function(Options):
     """What a FUNCTION computes: operators in their order, the numbers they read, and the tensor they start from."""
@@ -88,64 +92,7 @@ class Function(Options):
         result = values[self.source]
         with np.errstate(all="ignore"):
             for operator in self.operators:
-                result = KERNELS[operator.kind](operator, *(values[name] for name in operator.inputs))
-                result = values[operator.outputs[0]] = _FUSED[operator.activation](result)
+                kernel = kernel_of(operator)
+                assert kernel is not None
+                result = values[operator.outputs[0]] = kernel(*(values[name] for name in operator.inputs))
         return np.asarray(np.nan_to_num(result, nan=0.0, posinf=1e30, neginf=-1e30))
-
-
-def collected(graph: Graph, kinds: frozenset[str], wide: frozenset[str]) -> Graph:
-    """Returns the graph with each run that has an operator of these kinds as one FUNCTION; wide ones stay."""
-    sources = sources_of(graph, wide)
-    makers, readers = graph.makers(), graph.readers()
-    operators: list[Operator] = []
-    for operator in graph.operators:
-        result = operator.outputs[0]
-        inside = [user for user in readers.get(result, ()) if sources.get(user.outputs[0]) == sources.get(result)]
-        leaves = result in graph.outputs or len(inside) < len(readers.get(result, ()))
-        if sources.get(result, result) != result and leaves:
-            run = function_of(result, sources[result], makers, graph)
-            if len(run.operators) > 1 and any(each.kind in kinds for each in run.operators):
-                operators.append(Operator("FUNCTION", (run.source,), (result,), run))
-                continue
-        operators.append(operator)
-    return pruned(operators, graph.tensors, graph.inputs, graph.outputs)
-
-
-def sources_of(graph: Graph, wide: frozenset[str]) -> dict[str, str]:
-    """Returns for each tensor the one that it is a function of, element by element: itself, or another."""
-    sources: dict[str, str] = {}
-    for operator in graph.operators:
-        result = operator.outputs[0]
-        sources[result] = result
-        if operator.kind not in KERNELS or result in wide or operator.activation not in _FUSED:
-            continue
-        if graph.tensors[result].dtype != "float32":
-            continue
-        tensors = [graph.tensors[name] for name in operator.inputs]
-        origins = {sources.get(each.name, each.name) for each in tensors if each.data is None}
-        small = all(each.size == 1 for each in tensors if each.data is not None)
-        if len(origins) == 1 and small:
-            (origin,) = origins
-            if _fits(graph.tensors[origin], graph.tensors[result]):
-                sources[result] = origin
-    return sources
-
-
-def _fits(source: Tensor, result: Tensor) -> bool:
-    return source.shape == result.shape and source.dtype == result.dtype
-
-
-def function_of(result: str, source: str, makers: Mapping[str, Operator], graph: Graph) -> Function:
-    """Returns the operators between two tensors."""
-    needed, waiting = dict[str, Operator](), [result]
-    numbers: dict[str, float] = {}
-    while waiting:
-        name = waiting.pop()
-        array = graph.constant(name)
-        if array is not None:
-            numbers[name] = float(array.reshape(-1)[0])
-        elif name != source and name not in needed:
-            needed[name] = makers[name]
-            waiting += makers[name].inputs
-    ordered = tuple(operator for operator in graph.operators if operator.outputs[0] in needed)
-    return Function(ordered, numbers, source)

@@ -12,9 +12,9 @@ from anynpu.graph.quantised import has_pairs, taken_apart
 from anynpu.lowering.clean import CLEANING
 from anynpu.lowering.graph import Graph
 from anynpu.lowering.lower import CHANNELS_LAST, lower_nodes
+from anynpu.lowering.net import runner
 from anynpu.lowering.prepare import PREPARING
 from anynpu.lowering.write import to_bytes
-from anynpu.quantize.tflite_passes import runner
 from anynpu.tensors import Array
 
 

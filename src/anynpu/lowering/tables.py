@@ -1,6 +1,8 @@
 """Functions of one 8-bit value as tables of 256 entries, in operators that every TFLite runtime has.
 
-CAST makes a number of the integer, ADD counts it from zero, GATHER reads the table: rounded once for any function.
+A run of operators with one that a runtime has no 8-bit kernel for becomes one FUNCTION before it is quantised, and a
+table behind: rounded once, however many operators it has. CAST makes a number of the integer, ADD counts it from zero,
+GATHER reads the table.
 """
 
 from __future__ import annotations
@@ -11,7 +13,38 @@ import numpy as np
 
 from anynpu.lowering.functions import ALWAYS, ON_MICRO, Function
 from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
+from anynpu.lowering.net import net_of
 from anynpu.lowering.options import Add, Cast, Gather
+from anynpu.quantize.functions import leaves, sources
+
+
+def collected(graph: Graph, kinds: frozenset[str], wide: frozenset[str]) -> Graph:
+    """Returns the graph with each run that has an operator of these kinds as one FUNCTION; wide ones stay."""
+    net = net_of(graph)
+    origins = sources(net, wide)
+    operators: list[Operator] = []
+    for operator in graph.operators:
+        result = operator.outputs[0]
+        if result in origins and leaves(result, origins, net):
+            run = _run_of(graph, result, origins[result])
+            if len(run.operators) > 1 and any(each.kind in kinds for each in run.operators):
+                operators.append(Operator("FUNCTION", (run.source,), (result,), run))
+                continue
+        operators.append(operator)
+    return pruned(operators, graph.tensors, graph.inputs, graph.outputs)
+
+
+def _run_of(graph: Graph, result: str, source: str) -> Function:
+    """Returns the operators between two tensors."""
+    needed, numbers = {result}, dict[str, float]()
+    run: list[Operator] = []
+    for operator in reversed(graph.operators):
+        if operator.outputs[0] in needed - {source}:
+            run.append(operator)
+            arrays = {name: graph.constant(name) for name in operator.inputs}
+            numbers |= {name: float(array.reshape(-1)[0]) for name, array in arrays.items() if array is not None}
+            needed |= {name for name, array in arrays.items() if array is None}
+    return Function(tuple(reversed(run)), numbers, source)
 
 
 def tabled(graph: Graph, everywhere: bool = False) -> Graph:

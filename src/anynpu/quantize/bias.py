@@ -94,20 +94,17 @@ def rounding_error(weights: Array, channel_axis: int | None, bits: int = 8) -> F
     return np.asarray(values - np.clip(np.rint(values / scale), -most, most) * scale)
 
 
-def lost_mean(exact: Floats, rounded: Floats, means: ChannelMeans, name: str, depthwise: bool = False) -> Floats:
+def lost_mean(exact: Floats, rounded: Floats, means: ChannelMeans, name: str) -> Floats:
     """Returns what each output channel loses when weights and the input `name` are rounded; see `output_mean`."""
-    return output_mean(exact, means.exact(name), depthwise) - output_mean(rounded, means.rounded(name), depthwise)
+    return output_mean(exact, means.exact(name)) - output_mean(rounded, means.rounded(name))
 
 
-def output_mean(weights: Floats, mean: Floats, depthwise: bool = False) -> Floats:
+def output_mean(weights: Floats, mean: Floats) -> Floats:
     """Returns the mean of each output channel, without bias, for an input of the given channel means.
 
-    `weights` are (outputs, positions, inputs of the output's group), or (outputs, positions) of a depthwise layer.
+    `weights` are (outputs, positions, inputs of the output's group).
     """
-    outputs = weights.shape[0]
-    if depthwise:
-        return np.asarray(weights.sum(axis=1) * np.repeat(mean, outputs // len(mean)))
-    width = weights.shape[2]
+    outputs, _, width = weights.shape
     if len(mean) < width:
         mean = np.tile(mean, width // len(mean))  # a dense layer that flattens: each element has its channel's mean
     groups = len(mean) // width

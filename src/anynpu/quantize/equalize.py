@@ -1,20 +1,20 @@
 """Channel equalisation: a layer's quiet channels are made as loud as its loudest, the next layer takes it back.
 
-Between two weighted layers only a rectifier may stand, so lifting an output channel and lowering the weights it meets
-changes nothing but the use that a per-tensor activation scale makes of its integers. A ceiling (ReLU6) stays true for
-what the calibration data reach.
+Between two layers only a rectifier may stand, so lifting an output channel and lowering the weights it meets changes
+nothing but the use that a per-tensor activation scale makes of its integers. A ceiling (ReLU6) stays true for what the
+calibration data reach.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from anynpu.quantize.net import Change, Floats, Layer, Net, Operation
 from anynpu.tensors import Array
 
-Floats = NDArray[np.float64]
 # A channel that is nearly silent is not worth any factor.
 MAX_FACTOR = 64.0
 # How far a quiet channel is lifted towards the loudest: new data may be a little louder than the calibration data.
@@ -79,3 +79,50 @@ def gate_factors(peak: Floats) -> Floats | None:
         return None
     halves = np.rint(np.log2(channel_factors(peak, 0.5)))
     return np.asarray(np.minimum(2.0**halves, MAX_GATE))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two layers, and what stands between them: the result of the first, rectified and padded."""
+
+    first: Layer
+    second: Layer
+    tensors: tuple[str, ...]
+    observed: str
+    """What the second layer reads, before it is padded."""
+
+    def equalize(self, change: Change, peaks: ChannelPeaks) -> None:
+        """Lifts the quiet channels between the layers, and lowers the weights that meet them.
+
+        All the way before a depthwise layer, whose channels have a weight scale each; half the way before another.
+        """
+        factors = channel_factors(peaks.peak(self.observed), 1.0 if self.second.depthwise else 0.5)
+        change.lift(self.first, factors)
+        change.take_back(self.second, factors)
+        change.louder(self.tensors, factors, self.first.channel_axis)
+
+
+def pairs(net: Net) -> list[Pair]:
+    """Returns the pairs of layers between which channels may be scaled."""
+    found = []
+    for operation in net.operations:
+        first = net.owned_layer(operation)
+        tensors, observed = [operation.result], operation.result
+        reader = _only_reader(operation, net)
+        while reader is not None and reader.kind in ("rectifier", "pad") and first is not None:
+            tensors.append(reader.result)
+            observed = reader.result if reader.kind == "rectifier" else observed
+            reader = _only_reader(reader, net)
+        if first is None or reader is None or not (operation.plain or operation.rectified):
+            continue
+        second = net.taking(reader, tensors[-1], first.shape[first.output_axis])
+        whole = second is not None and (second.groups == 1 or second.shape[second.output_axis] == second.groups)
+        if second is not None and whole and second.channel_axis == first.channel_axis:
+            found.append(Pair(first, second, tuple(tensors), observed))
+    return found
+
+
+def _only_reader(operation: Operation, net: Net) -> Operation | None:
+    """Returns the operation that alone reads what another gives, as its data."""
+    reader = net.readers[operation.result][0] if net.alone(operation.result) else None
+    return reader if reader is not None and reader.inputs[0] == operation.result else None

@@ -1,184 +1,134 @@
-"""Smoothing through normalisations: the loud channels of what a normalisation gives are made quieter, and the weights
-that meet them louder, so that eight bits serve all of them (SmoothQuant).
+"""Makes the channels around normalisations equally loud, so that eight bits serve all of them (SmoothQuant).
 
-The scale and bias of the normalisation take the factors, the matrix products behind it take them back in their weights.
-Whatever else reads the result, such as a residual sum, reads it through a product with the inverse factors.
+What a normalisation gives is smoothed: its scale and bias take the factors, the dense layers behind it take them back
+in their weights. Whatever else reads the result, such as a residual sum, reads it through a product with the inverse
+factors. The results of dense layers that are rounded before a sum of more bits are lifted: each of their channels has a
+weight scale of its own, so that costs nothing.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
-import onnx
-from onnx import TensorProto, helper, numpy_helper
 
-from anynpu.graph.fold import copied
-from anynpu.quantize.calibration import Dataset
-from anynpu.quantize.equalize import ChannelPeaks, Floats, smoothing_factors
-from anynpu.quantize.onnx_functions import Wiring
-from anynpu.runtime.ort import open_session
-from anynpu.tensors import Array
-
-_NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
-# The loudness of channels shows in a few samples.
-_SAMPLES = 32
+from anynpu.quantize.equalize import ChannelPeaks, channel_factors, smoothing_factors
+from anynpu.quantize.net import Change, Layer, Net, Operation
 
 
-@dataclass
-class _Result:
-    """What a normalisation gives, and who reads it: products of its channels with stored weights, or others."""
+@dataclass(frozen=True)
+class Norm:
+    """What a normalisation gives: its stored scale and bias, the layers behind it, and whoever else reads it."""
 
-    norm: onnx.NodeProto
-    parameters: list[str]
-    products: list[onnx.NodeProto] = field(default_factory=list)
-    moves: list[onnx.NodeProto] = field(default_factory=list)
-    direct: list[onnx.NodeProto] = field(default_factory=list)
-    others: list[onnx.NodeProto] = field(default_factory=list)
+    result: str
+    parameters: tuple[str, ...]
+    moved: tuple[str, ...]
+    layers: tuple[Layer, ...]
+    others: tuple[Operation, ...]
 
-
-def smooth(model: onnx.ModelProto, data: Dataset) -> int:
-    """Changes a float model so that what its normalisations give needs fewer bits, and returns how many of them; what
-    it computes stays."""
-    results = _results(model)
-    if not results:
-        return 0
-    peaks = channel_peaks(model, {result.norm.output[0]: -1 for result in results}, data)
-    stored = {tensor.name: tensor for tensor in model.graph.initializer}
-    for result in results:
-        weights = [_weight_peaks(node, stored) for node in result.products]
-        factors = smoothing_factors(peaks.peak(result.norm.output[0]), np.max(weights, axis=0))
-        for name in result.parameters:
-            scale(stored[name], factors)
-        for node in result.products:
-            scale(stored[node.input[1]], 1 / (factors if _transposed(node) else factors[:, np.newaxis]))
-        _rewire(model, result, factors)
-    return len(results)
+    def smooth(self, change: Change, peaks: ChannelPeaks) -> None:
+        """Shares the loudness of the result with the weights behind it."""
+        weights = [np.abs(layer.rows(change.values(layer.weights))) for layer in self.layers]
+        loudest = np.max([each.max(axis=(0, *range(2, each.ndim))) for each in weights], axis=0)
+        factors = smoothing_factors(peaks.peak(self.result), loudest.astype(np.float64))
+        for name in self.parameters:
+            change.scale(name, factors.reshape(change.values(name).shape))
+        for layer in self.layers:
+            change.take_back(layer, factors)
+        change.louder((self.result, *self.moved), factors)
+        change.restore(self.result, self.others)
 
 
-def _results(model: onnx.ModelProto) -> list[_Result]:
-    wiring = Wiring.of(model.graph)
-    uses = Counter(name for node in model.graph.node for name in node.input)
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in model.graph.value_info}
-    stored = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-    floats = {t.name for t in model.graph.initializer if t.data_type == TensorProto.FLOAT}
-    found = []
-    for node in model.graph.node:
-        parameters = _parameters(node, wiring)
-        axis = next((item.i for item in node.attribute if item.name == "axis"), -1)
-        own = parameters and {*parameters} <= floats and all(uses[name] == 1 for name in parameters)
-        rank = len(shapes.get(node.output[0], ())) if own else 0
-        if not own or axis not in (-1, rank - 1) or node.output[0] in wiring.outputs:
+@dataclass(frozen=True)
+class Branch:
+    """A dense layer whose result is rounded before a sum of more bits, directly or behind a reshape."""
+
+    layer: Layer
+    tensors: tuple[str, ...]
+    sum: Operation
+
+    def lift(self, change: Change, peaks: ChannelPeaks) -> None:
+        """Lifts the quiet channels to the loudest, and lowers them again before the sum."""
+        factors = channel_factors(peaks.peak(self.tensors[0]), 1.0)
+        change.lift(self.layer, factors)
+        change.louder(self.tensors, factors)
+        change.restore(self.tensors[-1], (self.sum,))
+
+
+def norms(net: Net) -> list[Norm]:
+    """Returns what normalisations give and dense layers with weights of their own read."""
+    found = [_norm(operation, net) for operation in net.operations if operation.result not in net.outputs]
+    return [norm for norm in found if norm is not None]
+
+
+def _norm(operation: Operation, net: Net) -> Norm | None:
+    result, parameters = operation.result, _parameters(operation, net)
+    channels = net.shapes[result][-1] if parameters and net.shapes.get(result) else 0
+    if not channels or any(net.constant(name).shape[-1:] != (channels,) for name in parameters):
+        return None
+    if any(net.constant(name).size != channels for name in parameters):
+        return None
+    moved, others, layers = list[str](), list[Operation](), list[Layer]()
+    for reader in net.readers.get(result, ()):
+        behind = [(reader, result)]
+        if reader.reshapes and reader.moves == result and reader.result not in net.outputs:
+            behind = [(each, reader.result) for each in net.readers.get(reader.result, ())]
+        taking = [layer for each, name in behind if (layer := net.taking(each, name, channels)) and layer.dense]
+        if not behind or len(taking) < len(behind):
+            others.append(reader)
             continue
-        channels = stored[parameters[0]]
-        result = _Result(node, parameters)
-        for reader in wiring.readers.get(node.output[0], ()):
-            _sort(reader, node.output[0], result, wiring, shapes, uses, channels)
-        if result.products and all(stored[name] == channels for name in parameters):
-            found.append(result)
-    return found
+        layers += taking
+        moved += [reader.result] if behind[0][0] is not reader else []
+    # Behind a root the sums have more bits than eight, so that a product with the inverse factors costs nothing there.
+    if not layers or (others and operation.kind != "norm" and not _is_normalised(operation, net)):
+        return None
+    return Norm(result, parameters, tuple(moved), tuple(layers), tuple(others))
 
 
-def _parameters(node: onnx.NodeProto, wiring: Wiring) -> list[str]:
-    """Returns the stored scale and bias of what a node gives: a normalisation, or the end of a written-out one."""
-    if node.op_type in _NORMS:
-        return [name for name in node.input[1:3] if name]
-    stored = [name for name in node.input if name in wiring.stored]
-    source = next((name for name in node.input if name not in wiring.stored), "")
-    maker = wiring.makers.get(source)
-    if node.op_type != "Add" or not stored or maker is None or maker.op_type != "Mul" or not wiring.alone(source):
-        return []
-    factors = [name for name in maker.input if name in wiring.stored]
-    return [*factors, *stored] if factors else []
+def _parameters(operation: Operation, net: Net) -> tuple[str, ...]:
+    """Returns the stored scale and bias of what an operation gives: a normalisation, or the end of one."""
+    if operation.kind == "norm":
+        return operation.parameters if net.own(*operation.parameters) else ()
+    own = tuple(name for name in operation.inputs if net.own(name))
+    source = next((name for name in operation.inputs if name not in net.stored), "")
+    if len(own) != 1 or not source or not operation.plain:
+        return ()
+    if operation.kind == "add" and net.alone(source) and (maker := net.makers.get(source)) is not None:
+        scale = tuple(name for name in maker.inputs if net.own(name)) if maker.kind == "multiply" else ()
+        return (*scale, *own) if len(scale) == 1 and maker.plain else ()
+    if operation.kind != "multiply" or not _is_normalised(operation, net):
+        return ()
+    readers = net.readers.get(operation.result, ())
+    ends = len(readers) == 1 and readers[0].kind == "add" and _parameters(readers[0], net)
+    return () if ends else own
 
 
-def _sort(
-    reader: onnx.NodeProto,
-    name: str,
-    result: _Result,
-    wiring: Wiring,
-    shapes: Mapping[str, list[int]],
-    uses: Mapping[str, int],
-    channels: tuple[int, ...],
-) -> None:
-    """Adds a reader of a result to the products, also behind a Reshape that keeps channels last, or to others."""
-    if _is_product(reader, name, wiring, uses):
-        result.products.append(reader)
-        result.direct.append(reader)
-        return
-    if (
-        reader.op_type == "Reshape"
-        and reader.input[0] == name
-        and (shapes.get(reader.output[0]) or [0])[-1:] == [*channels]
-    ):
-        behind = wiring.readers.get(reader.output[0], [])
-        if behind and all(_is_product(node, reader.output[0], wiring, uses) for node in behind):
-            result.moves.append(reader)
-            result.products += behind
-            return
-    result.others.append(reader)
-
-
-def _is_product(node: onnx.NodeProto, name: str, wiring: Wiring, uses: Mapping[str, int]) -> bool:
-    if node.op_type not in ("Gemm", "MatMul") or node.input[0] != name or node.input[1] not in wiring.stored:
+def _is_normalised(operation: Operation, net: Net) -> bool:
+    """Tells whether what an operation scales and moves was divided by a root right before."""
+    while operation.kind in ("add", "multiply") and any(name in net.stored for name in operation.inputs):
+        before = net.makers.get(next((name for name in operation.inputs if name not in net.stored), ""))
+        if before is None:
+            return False
+        operation = before
+    if operation.kind not in ("multiply", "divide"):
         return False
-    flipped = any(item.name == "transA" and item.i for item in node.attribute)
-    return not flipped and uses[node.input[1]] == 1 and name not in node.input[1:]
+    makers = {name: net.makers.get(name) for name in operation.inputs}
+    return any(maker is not None and maker.kind == "root" and net.alone(name) for name, maker in makers.items())
 
 
-def _transposed(node: onnx.NodeProto) -> bool:
-    return any(item.name == "transB" and item.i for item in node.attribute)
-
-
-def _weight_peaks(node: onnx.NodeProto, stored: Mapping[str, onnx.TensorProto]) -> Floats:
-    weights = np.abs(numpy_helper.to_array(stored[node.input[1]]).astype(np.float64))
-    return np.asarray(
-        weights.max(axis=0 if _transposed(node) else tuple(a for a in range(weights.ndim) if a != weights.ndim - 2))
-    )
-
-
-def scale(tensor: onnx.TensorProto, factors: Array) -> None:
-    """Multiplies a stored tensor."""
-    values = numpy_helper.to_array(tensor) * factors
-    tensor.CopyFrom(numpy_helper.from_array(values.astype(np.float32), tensor.name))
-
-
-def channel_peaks(model: onnx.ModelProto, axes: dict[str, int], data: Dataset) -> ChannelPeaks:
-    """Returns the largest magnitude of each channel of some tensors, by their channel axes, over some samples."""
-    copy = copied(model)
-    del copy.graph.output[:]
-    copy.graph.output.extend(onnx.ValueInfoProto(name=name) for name in axes)
-    session = open_session(copy.SerializeToString(), threads=1)
-    names, peaks = list(axes), ChannelPeaks(axes)
-    for index in range(0, data.count, max(1, data.count // _SAMPLES)):
-        peaks.observe(dict(zip(names, session.run(names, data.sample(index)), strict=True)))
-    return peaks
-
-
-def _rewire(model: onnx.ModelProto, result: _Result, factors: Floats) -> None:
-    """Gives what is smooth names of its own: the old ones keep what they stood for."""
-    graph, name = model.graph, result.norm.output[0]
-    infos = {value.name: value for value in graph.value_info}
-
-    def renamed(old: str) -> str:
-        value = graph.value_info.add()
-        value.CopyFrom(infos[old])
-        value.name = f"{old}/smooth"
-        return str(value.name)
-
-    new = renamed(name)
-    result.norm.output[0] = new
-    for node in (*result.direct, *result.moves):
-        node.input[0] = new
-    for node in result.moves:
-        old = node.output[0]
-        node.output[0] = renamed(old)
-        for product in result.products:
-            if product.input[0] == old:
-                product.input[0] = node.output[0]
-    if result.others:
-        graph.initializer.append(numpy_helper.from_array((1 / factors).astype(np.float32), f"{name}/inverse"))
-        place = list(graph.node).index(result.norm) + 1
-        graph.node.insert(place, helper.make_node("Mul", [new, f"{name}/inverse"], [name], name=f"{name}/restored"))
+def branches(net: Net) -> list[Branch]:
+    """Returns the dense layers whose results are rounded, and read by a sum of more bits alone."""
+    found = []
+    for operation in net.operations:
+        layer = net.owned_layer(operation)
+        if layer is None or not layer.dense or not operation.plain:
+            continue
+        tensors = [operation.result]
+        if net.alone(tensors[0]) and (reader := net.readers[tensors[0]][0]).reshapes:
+            if [*net.shapes[reader.result]][-1:] != [*net.shapes[tensors[0]]][-1:]:
+                continue
+            tensors.append(reader.result)
+        reader = net.readers[tensors[-1]][0] if net.alone(tensors[-1]) else operation
+        if reader.kind == "add" and reader.result in net.fine:
+            found.append(Branch(layer, tuple(tensors), reader))
+    return found

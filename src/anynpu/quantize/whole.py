@@ -8,13 +8,14 @@ products anyway, which are what eight bits are for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import onnx
 
 from anynpu.graph.fold import copied
-from anynpu.quantize.onnx_functions import MOVES, Wiring, functions
+from anynpu.quantize.functions import functions, level_gates
+from anynpu.quantize.onnx_net import MOVES, net_of
 
 _NORMS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization", "GroupNormalization")
 _PRODUCTS = ("Gemm", "MatMul", "Conv")
@@ -36,11 +37,41 @@ class Whole:
     unrounded: frozenset[str]
 
 
+@dataclass(frozen=True)
+class Wiring:
+    """Who makes and who reads each tensor of a graph."""
+
+    makers: Mapping[str, onnx.NodeProto]
+    readers: Mapping[str, list[onnx.NodeProto]]
+    outputs: frozenset[str]
+    stored: frozenset[str]
+
+    @staticmethod
+    def of(graph: onnx.GraphProto) -> Wiring:
+        readers: dict[str, list[onnx.NodeProto]] = {}
+        for node in graph.node:
+            for name in dict.fromkeys(node.input):
+                readers.setdefault(name, []).append(node)
+        makers = {name: node for node in graph.node for name in node.output}
+        outputs = frozenset(value.name for value in graph.output)
+        return Wiring(makers, readers, outputs, frozenset(item.name for item in graph.initializer))
+
+    def alone(self, name: str) -> bool:
+        """Tells whether one node reads a tensor, and nobody else."""
+        return len(self.readers.get(name, ())) == 1 and name not in self.outputs
+
+
 def whole_operators(graph: onnx.GraphProto) -> Whole:
     """Returns what of a graph is computed whole; every node has a name."""
-    wiring = Wiring.of(graph)
+    wiring, net = Wiring.of(graph), net_of(graph)
     found: dict[str, onnx.NodeProto] = {}
-    found |= _functions(graph, wiring)
+    for members, _ in functions(net).values():
+        nodes = _named(wiring.makers[name] for name in members)
+        # SiLU is merged behind the quantiser.
+        if len(nodes) > 1 and sorted(node.op_type for node in nodes.values()) != ["Mul", "Sigmoid"]:
+            found |= nodes
+    gates = {name for _, _, sigmoid in level_gates(net) for name in (sigmoid.inputs[0], sigmoid.result)}
+    found |= _named(wiring.makers[name] for name in gates)
     for node in graph.node:
         if node.op_type == "Softmax":
             found |= _named([node, *_scores(node, wiring)])
@@ -57,22 +88,12 @@ def whole_operators(graph: onnx.GraphProto) -> Whole:
     # Rounded before and behind, a softmax becomes ONNX Runtime's integer one, which loses it over many places.
     whole = (*_NORMS, "ReduceMean", "Softmax")
     readers = [*sums.values(), *(node for node in found.values() if node.op_type in whole)]
-    unrounded = {name for node in readers for name in _before(node, wiring)}
+    unrounded = gates | {name for node in readers for name in _before(node, wiring)}
     return Whole(frozenset({**found, **sums}), frozenset(unrounded))
 
 
 def _named(nodes: Iterable[onnx.NodeProto]) -> dict[str, onnx.NodeProto]:
     return {node.name: node for node in nodes}
-
-
-def _functions(graph: onnx.GraphProto, wiring: Wiring) -> dict[str, onnx.NodeProto]:
-    """Returns the nodes of functions that are written with several; SiLU is merged behind the quantiser."""
-    found: dict[str, onnx.NodeProto] = {}
-    for members, _ in functions(graph, wiring).values():
-        nodes = _named(wiring.makers[name] for name in members)
-        if len(nodes) > 1 and sorted(node.op_type for node in nodes.values()) != ["Mul", "Sigmoid"]:
-            found |= nodes
-    return found
 
 
 def _tail(graph: onnx.GraphProto) -> dict[str, onnx.NodeProto]:

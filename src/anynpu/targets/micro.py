@@ -33,7 +33,7 @@ def lacking(path: Path, plan: QuantPlan, tables: bool) -> tuple[Finding, ...]:
     if plan.activations != "float32":
         graph = from_bytes(content)
         ranges = {name: Range(0.0, 1.0) for name, tensor in graph.tensors.items() if tensor.data is None}
-        content = quantising(tables=tables)(content, ranges, plan)
+        content = quantising(tables=tables)(graph, ranges, plan)
     with tempfile.TemporaryDirectory(prefix="anynpu-micro-") as name:
         return _asked(content, Path(name))
 

@@ -192,7 +192,7 @@ def _specs(
 
 
 def _described(path: Path) -> dict[str, Any]:
-    from anynpu.quantize.tflite import read_specs
+    from anynpu.runtime.tflite_file import read_specs
 
     inputs, outputs = read_specs(path)
     return {"inputs": [schema.to_dict(s) for s in inputs], "outputs": [schema.to_dict(s) for s in outputs]}
@@ -245,12 +245,10 @@ def for_npu(path: Path, accelerator: str) -> bytes | None:
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
     from anynpu.lowering.emit import quantising, with_ranges
-    from anynpu.lowering.followers import followers
+    from anynpu.lowering.integer_file import in_layout, quantize_file
     from anynpu.lowering.read import from_bytes
-    from anynpu.lowering.smooth import smoothed
     from anynpu.lowering.widen import around
     from anynpu.quantize.ranges import Range
-    from anynpu.quantize.tflite import in_layout, quantize_file
     from anynpu.targets.data import dataset
     from anynpu.training.record import read_record
 
@@ -261,7 +259,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     trained = read_record(source.path)
     roundings = {each.tensor: each for each in trained.scheme.weights.values()} if trained else {}
     write = quantising(Path(out).with_name(QUANTISATION), bool(options.tables), roundings)
-    passes: dict[str, Any] = {"followers": followers, "smooth": smoothed}
+    passes: dict[str, Any] = {}
     if trained:
         passes["fixed"] = trained.scheme.ranges()
     if options.float_tensors:
@@ -273,7 +271,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     stored = source.path / OWN_RANGES
     if stored.is_file():
         ranges = {name: Range(*limits) for name, limits in json.loads(stored.read_text("utf-8")).items()}
-        write, passes, options = with_ranges(write, ranges), {}, replace(options, equalize=False)
+        write, options = with_ranges(write, ranges), replace(options, equalize=False)
     figures = quantize_file(floating, turned, options, Path(out), write, tool.report_progress, **passes)
     if floating != source.main:
         floating.unlink()

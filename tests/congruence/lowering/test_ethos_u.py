@@ -14,12 +14,12 @@ from lowered_nets import by_litert, by_onnx, decibels, net, one, samples
 from onnx import helper
 
 from anynpu.lowering.emit import quantising
+from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.tflite import quantize_file
 from anynpu.targets.tflite import for_npu
 from anynpu.targets.vela.constraints import table
 

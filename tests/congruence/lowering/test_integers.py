@@ -12,13 +12,13 @@ from test_float import IMAGE, ONE_NODE, REMAINDERS, f, i
 
 from anynpu.errors import Unsupported
 from anynpu.lowering.emit import quantising
+from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.quantise import weight_scales
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.tflite import quantize_file
 from anynpu.runtime.tflite_file import external_buffers, float_operators, read_model
 from anynpu.targets.quantising import float_notes
 

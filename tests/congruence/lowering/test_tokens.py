@@ -12,12 +12,11 @@ from onnx.reference import ReferenceEvaluator
 from test_float import f, own
 
 from anynpu.lowering.emit import quantising
-from anynpu.lowering.followers import followers
+from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.tflite import quantize_file
 
 
 def embedding() -> onnx.ModelProto:
@@ -166,8 +165,7 @@ def test_masks_made_of_truths_are_integers(tmp_path):
     floating, result = tmp_path / "f.tflite", tmp_path / "i.tflite"
     floating.write_bytes(to_bytes(lower(model)))
     narrow = {name: array.astype(np.int32) for name, array in data.items()}
-    passes = (quantising(), None, followers)
-    figures = quantize_file(floating, Dataset(narrow, None, "test"), QuantPlan(), result, *passes)
+    figures = quantize_file(floating, Dataset(narrow, None, "test"), QuantPlan(), result, quantising())
     assert not figures["float_operators"]
     truth = by_onnx(model, data)
     for found in (by_litert(result.read_bytes(), narrow), by_tflm(result.read_bytes(), narrow)):

@@ -22,8 +22,8 @@ from anynpu.firmware.generator.graph import read_graph
 from anynpu.firmware.generator.size import flash_bytes
 from anynpu.firmware.generator.source import comment, quoted
 from anynpu.firmware.generator.variants import PLAIN, Core
+from anynpu.lowering.integer_file import read_specs
 from anynpu.platform import Memory, Platform
-from anynpu.quantize.tflite import read_specs
 from anynpu.runtime.host_c import HostCSession
 from anynpu.schema import to_dict
 from anynpu.targets.base import Work, platform_tools

@@ -45,8 +45,8 @@ def test_shift_of_a_convolution_is_the_mean_it_loses(groups):
 
 
 def test_shift_of_a_depthwise_layer_with_multiplier():
-    error, mean = RNG.normal(size=(4, 9)), np.array([2.0, 3.0])
-    np.testing.assert_allclose(output_mean(error, mean, True), error.sum(axis=1) * [2, 2, 3, 3])
+    error, mean = RNG.normal(size=(4, 9, 1)), np.array([2.0, 3.0])
+    np.testing.assert_allclose(output_mean(error, mean), error[:, :, 0].sum(axis=1) * [2, 2, 3, 3])
 
 
 def test_mean_of_a_flattened_input():

@@ -9,7 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.followers import Followed, Pointwise, Rows
-from anynpu.quantize.onnx_functions import Wiring, followers, functions
+from anynpu.quantize.functions import followers, functions
+from anynpu.quantize.onnx_net import net_of
 from anynpu.quantize.ranges import collect, quantization_for
 
 RNG = np.random.default_rng(3)
@@ -89,13 +90,13 @@ def test_functions_are_found_however_they_are_written():
         NODE("Mul", ["m", "half"], ["z"]),
         numbers=[*half, ("w", np.eye(8))],
     )
-    found = followers(written)
+    found = followers(net_of(written))
     x = np.linspace(-6, 6, 25)
     from scipy.special import erf
 
     assert list(found) == ["y"]
     assert np.allclose(found["y"].function(x), 0.5 * x * (1 + erf(x / np.sqrt(2))))
-    assert functions(written, Wiring.of(written)) == {"y": (["d", "e", "p", "m", "z"], "z")}
+    assert functions(net_of(written)) == {"y": (["d", "e", "p", "m", "z"], "z")}
 
 
 def test_a_tensor_that_something_else_reads_too_has_no_follower():
@@ -106,7 +107,7 @@ def test_a_tensor_that_something_else_reads_too_has_no_follower():
         NODE("Mul", ["g", "v"], ["z"]),
         numbers=[("w", np.eye(8))],
     )
-    assert followers(shared) == {}
+    assert followers(net_of(shared)) == {}
 
 
 def test_values_that_are_moved_on_the_way_have_the_same_follower():
@@ -116,12 +117,12 @@ def test_values_that_are_moved_on_the_way_have_the_same_follower():
         NODE("Tanh", ["r"], ["z"]),
         numbers=[("w", np.eye(8))],
     )
-    assert set(followers(moved)) == {"y", "r"}
+    assert set(followers(net_of(moved))) == {"y", "r"}
 
 
-def test_the_other_home_finds_the_same():
-    from anynpu.lowering.followers import graph_followers
+def test_a_lowered_graph_has_the_same_followers():
     from anynpu.lowering.lower import lower
+    from anynpu.lowering.net import net_of as lowered_net
 
     model = helper.make_model(
         graph(
@@ -136,7 +137,7 @@ def test_the_other_home_finds_the_same():
         ir_version=8,
     )
     onnx.checker.check_model(model)
-    here, there = followers(model.graph), graph_followers(lower(model))
+    here, there = followers(net_of(model.graph)), followers(lowered_net(lower(model)))
     x = np.linspace(-8, 8, 33)
     (function,) = (each.function for each in there.values() if isinstance(each, Pointwise))
     assert np.allclose(function(x), here["y"].function(x))

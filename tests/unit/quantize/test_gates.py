@@ -8,22 +8,19 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from anynpu.artifact import PassEffect
-from anynpu.lowering import gates as lowering_gates
 from anynpu.lowering.emit import quantising
-from anynpu.lowering.followers import followers
+from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
-from anynpu.lowering.read import from_bytes
-from anynpu.lowering.smooth import smoothed
+from anynpu.lowering.net import LoweredForm
 from anynpu.lowering.write import to_bytes
-from anynpu.quantize import gates
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.equalize import gate_factors
-from anynpu.quantize.gates import level_gates
+from anynpu.quantize.net import Change
+from anynpu.quantize.onnx_net import OnnxForm
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import prepare, write_qdq
-from anynpu.quantize.tflite import quantize_file
-from anynpu.quantize.tflite_passes import FloatFile, levelled, peaks, runner
+from anynpu.quantize.repairs import gates_levelled, levelled
+from anynpu.quantize.whole import whole_operators
 
 SIZE, CHANNELS = 8, 16
 DRAW = np.random.default_rng(3)
@@ -67,66 +64,66 @@ def sqnr(wanted: np.ndarray, got: np.ndarray) -> float:
     return float(10 * np.log10((wanted**2).sum() / ((got - wanted) ** 2).sum()))
 
 
-@pytest.mark.parametrize("depthwise", [False, True])
-def test_a_levelled_onnx_model_computes_the_same(depthwise):
-    model = net(40.0, depthwise)
-    prepared = prepare(model)
-    inside = level_gates(prepared, DATA)
-    assert inside.nodes == {"c/restored", "gate"}
-    assert inside.unrounded == {"c", "s"}
-    assert np.allclose(outputs(model), outputs(prepared), rtol=1e-5, atol=1e-5)
+FORMS = {"onnx": lambda model: OnnxForm(prepare(model)), "tflite": lambda model: LoweredForm(lower(model))}
+
+
+@pytest.fixture(params=FORMS)
+def form_of(request):
+    return FORMS[request.param]
+
+
+def answers(form) -> np.ndarray:
+    run = form.run(["y"])
+    return np.concatenate([np.array(run(DATA.sample(at))["y"]) for at in range(DATA.count)])
 
 
 @pytest.mark.parametrize("depthwise", [False, True])
 @pytest.mark.parametrize("pads", [0, 1])
-def test_a_levelled_float_file_computes_the_same_and_names_its_factors(depthwise, pads):
-    content = to_bytes(lower(net(40.0, depthwise, pads)))
-    changed, factors = smoothed(content, lambda names: peaks(content, DATA, names))
-    sample = {from_bytes(content).inputs[0]: SAMPLES[:1]}
-    before, after = runner(content)(sample), runner(changed)(sample)
-    assert np.allclose(before["y"], after["y"], rtol=1e-5, atol=1e-5)
-    assert factors
-    for name, each in factors.items():
+def test_a_levelled_graph_computes_the_same(form_of, depthwise, pads):
+    given = form_of(net(40.0, depthwise, pads))
+    form, count = gates_levelled(given, DATA)
+    assert count == 1 and len(form.operators) == len(given.operators) + 1
+    assert np.allclose(answers(given), answers(form), rtol=1e-5, atol=1e-5)
+
+
+def test_a_level_gate_of_an_onnx_model_is_rounded_behind_its_end():
+    levelled_model = gates_levelled(FORMS["onnx"](net(40.0)), DATA)[0].model
+    inside = whole_operators(levelled_model.graph)
+    assert inside.nodes == {"c/restored", "gate"}
+    assert inside.unrounded == {"c", "s"}
+
+
+def test_a_levelled_tflite_graph_names_its_factors():
+    given = FORMS["tflite"](net(40.0))
+    form, _ = gates_levelled(given, DATA)
+    before, after = given.run()(DATA.sample(0)), form.run()(DATA.sample(0))
+    assert form.factors
+    for name, each in form.factors.items():
         assert np.allclose(after[name], before[name] * np.asarray(each), rtol=1e-4, atol=1e-5), name
 
 
-def test_passes_that_level_a_float_model_are_listed_and_one_that_changes_results_is_left_out(monkeypatch):
+def test_passes_are_listed_and_one_that_changes_results_is_left_out(form_of, monkeypatch):
     """The factors go into the first weights, and are not taken back behind the gate."""
-    content = to_bytes(lower(net(40.0)))
-    file, effects = levelled(FloatFile(content), DATA, smoothed)
-    assert [(each.name, bool(each.changed)) for each in effects] == [("smooth", True), ("equalize", False)]
-    assert file.factors and effects[0].operators == 1
-    real = lowering_gates._scale
-
-    def one_sided(tensors, name, factors):
-        real(tensors, name, factors if factors.max() > 1 else np.ones_like(factors))
-
-    monkeypatch.setattr(lowering_gates, "_scale", one_sided)
-    file, effects = levelled(FloatFile(content), DATA, smoothed)
-    assert file == FloatFile(content)
-    assert effects[0].dropped.startswith("it would change output 'y' on 4 of 4 samples")
-    listed: list[PassEffect] = []
-    monkeypatch.setattr(gates, "_behind", lambda factors, weights: np.ones_like(factors).reshape(1, -1, 1, 1))
-    quantised = write_qdq(net(40.0), DATA, QuantPlan(), effects=listed)
-    assert [each.name for each in listed if each.dropped] == ["level-gates"]
-    assert quantised == write_qdq(net(40.0), DATA, QuantPlan(equalize=False))
+    given = form_of(net(40.0))
+    form, effects = levelled(given, DATA)
+    changes = {each.name: bool(each.changed) for each in effects}
+    assert changes == {"smooth": False, "level-gates": True, "equalize": False} and effects[1].operators == 1
+    assert form != given
+    monkeypatch.setattr(Change, "take_back", lambda self, layer, factors: None)
+    form, effects = levelled(given, DATA)
+    assert form == given
+    assert effects[1].dropped.startswith("it would change output 'y' on 4 of 4 samples")
 
 
-def test_even_channels_stay_as_they_are():
-    prepared = prepare(net(1.0))
-    wanted = prepared.SerializeToString()
-    assert not level_gates(prepared, DATA).nodes
-    assert prepared.SerializeToString() == wanted
-    content = to_bytes(lower(net(1.0)))
-    assert smoothed(content, lambda names: peaks(content, DATA, names)) == (content, {})
+def test_even_channels_stay_as_they_are(form_of):
+    given = form_of(net(1.0))
+    assert gates_levelled(given, DATA) == (given, 0)
 
 
-def test_a_gate_that_something_else_reads_stays_as_it_is():
+def test_a_gate_that_something_else_reads_stays_as_it_is(form_of):
     model = net(40.0)
     model.graph.output.append(helper.make_tensor_value_info("m", TensorProto.FLOAT, [1, CHANNELS, 4, 4]))
-    assert not level_gates(prepare(model), DATA).nodes
-    content = to_bytes(lower(model))
-    assert smoothed(content, lambda names: pytest.fail("nothing is to be observed")) == (content, {})
+    assert gates_levelled(form_of(model), DATA)[1] == 0
 
 
 def test_factors_are_powers_of_two_that_lift_quiet_channels():
@@ -147,9 +144,7 @@ def test_levelling_pays_on_both_emitters(tmp_path):
     found = []
     for each in (False, True):
         out = tmp_path / "int8.tflite"
-        quantize_file(
-            tmp_path / "float.tflite", DATA, QuantPlan(equalize=each), out, quantising(), None, followers, smoothed
-        )
+        quantize_file(tmp_path / "float.tflite", DATA, QuantPlan(equalize=each), out, quantising())
         found.append(sqnr(wanted, by_litert(out.read_bytes())))
     assert found[1] > found[0] + 6
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from anynpu.errors import ConfigError
+from anynpu.lowering.integer_file import in_layout
 from anynpu.quantize.calibration import Dataset
-from anynpu.quantize.tflite import in_layout
 from anynpu.tensors import TensorSpec
 
 

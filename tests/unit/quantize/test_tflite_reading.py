@@ -11,13 +11,11 @@ from lowered_nets import net, samples
 from onnx import helper
 
 from anynpu.lowering.emit import quantising
-from anynpu.lowering.followers import followers
+from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
-from anynpu.lowering.smooth import smoothed
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.tflite import quantize_file
 from anynpu.runtime import tflite_file
 
 
@@ -57,10 +55,7 @@ def test_a_quantisation_parses_no_content_twice(parsed, tmp_path):
     model = two_layers()
     (tmp_path / "float.tflite").write_bytes(to_bytes(lower(model)))
     data = Dataset(samples(model), None, "test")
-    made = {"followers": followers, "smooth": smoothed}
-    figures = quantize_file(
-        tmp_path / "float.tflite", data, QuantPlan(), tmp_path / "int8.tflite", quantising(), **made
-    )
+    figures = quantize_file(tmp_path / "float.tflite", data, QuantPlan(), tmp_path / "int8.tflite", quantising())
     assert figures["equalized"]  # weights were changed on the way
     assert parsed[(tmp_path / "float.tflite").read_bytes()] == 1
     assert set(parsed.values()) == {1}

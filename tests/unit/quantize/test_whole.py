@@ -8,9 +8,10 @@ from attention_block import NODE, SAMPLES, block, run
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.onnx_net import OnnxForm
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import prepare, write_qdq
-from anynpu.quantize.smooth import smooth
+from anynpu.quantize.repairs import smoothed
 from anynpu.runtime.ort import inference_session
 
 
@@ -38,9 +39,9 @@ def test_nothing_is_rounded_between_a_product_and_the_normalisation_behind_it():
 def test_smoothing_changes_nothing_but_the_loudness_of_channels():
     model = prepare(block())
     wanted = run(model)
-    smooth(model, Dataset({"x": SAMPLES}, None, "drawn"))
-    assert any(node.name.endswith("/restored") for node in model.graph.node)
-    assert np.allclose(run(model), wanted, atol=1e-4)
+    form, count = smoothed(OnnxForm(model), Dataset({"x": SAMPLES}, None, "drawn"))
+    assert count == 3 and any(node.name.endswith("/restored") for node in form.model.graph.node)
+    assert np.allclose(run(form.model), wanted, atol=1e-4)
 
 
 def test_smoothing_pays():

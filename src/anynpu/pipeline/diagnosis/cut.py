@@ -35,7 +35,7 @@ def _cut_onnx(artifact: Artifact, names: Collection[str]) -> Run:
     from onnx import TensorProto, helper
 
     from anynpu.graph.shapes import infer
-    from anynpu.quantize.qdq import runner
+    from anynpu.quantize.onnx_net import runner
 
     model = infer(onnx.load(artifact.main), strict=False)
     graph = model.graph
@@ -59,9 +59,9 @@ def _cut_onnx(artifact: Artifact, names: Collection[str]) -> Run:
 
 def _cut_tflite(artifact: Artifact, names: Collection[str]) -> Run:
     from anynpu.lowering.graph import Graph
+    from anynpu.lowering.net import runner
     from anynpu.lowering.read import from_bytes
     from anynpu.lowering.write import to_bytes
-    from anynpu.quantize.tflite_passes import runner
 
     source = from_bytes(artifact.main.read_bytes(), artifact.main.name)
     used = {name for operator in source.operators for name in operator.inputs}

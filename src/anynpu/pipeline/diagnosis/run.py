@@ -115,23 +115,26 @@ def _inner_case(
 
 def _float_graph(floating: Artifact) -> tuple[Outline, Mapping[str, Follower], frozenset[str]]:
     """Returns the operators of a float model, the functions behind its tensors, and its weights of zeros."""
+    from anynpu.quantize.functions import followers
+
     if floating.manifest.format == "onnx":
         import onnx
         from onnx import numpy_helper
 
         from anynpu.graph.outline import outline
-        from anynpu.quantize.onnx_functions import followers
+        from anynpu.quantize.onnx_net import net_of
         from anynpu.quantize.qdq import prepare
 
         model = onnx.load(floating.main)
         stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
-        return outline(model), followers(prepare(model).graph), _zeros(stored)
-    from anynpu.lowering.followers import followers as tflite_followers
+        return outline(model), followers(net_of(prepare(model).graph)), _zeros(stored)
+    from anynpu.lowering.net import net_of as net_of_tflite
+    from anynpu.lowering.read import from_bytes
     from anynpu.targets.flatbuffer import operators
     from anynpu.targets.tflite_outline import outline as tflite_outline
 
     try:
-        behind = tflite_followers(floating.main.read_bytes())
+        behind = followers(net_of_tflite(from_bytes(floating.main.read_bytes())))
     except AnyNpuError:
         behind = {}  # a file of another converter, with operators that the reader does not know
     constants = {t.name: t.data for op in operators(floating.main) for t in op.tensors if t.data is not None}

@@ -15,11 +15,12 @@ from anynpu.artifact import Artifact, OperatorPlacement
 from anynpu.errors import ToolFailed
 from anynpu.graph.cost import cost
 from anynpu.quantize import qdq
-from anynpu.quantize.bias import channel_means
 from anynpu.quantize.calibration import Dataset
-from anynpu.quantize.onnx_functions import followers
+from anynpu.quantize.functions import followers
+from anynpu.quantize.onnx_net import OnnxForm, net_of
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
+from anynpu.quantize.repairs import biases_corrected
 from anynpu.targets.data import dataset
 from anynpu.targets.qnn.options import ForProvider, QnnOptions
 from anynpu.targets.qnn.prepare import QUANTISED, is_quantised, prepared
@@ -50,15 +51,13 @@ def quantised(
 ) -> onnx.ModelProto:
     """Returns a prepared float model with pairs that carry our ranges, in the types that the HTP takes."""
     whole = {value.name for value in model.graph.output}
-    run = qdq.runner(model)
-    behind = followers(model.graph)
-    ranges = collect(run, data, options.method, options.percentile, options.bits, False, progress, whole, behind)
+    form, behind = OnnxForm(model), followers(net_of(model.graph))
+    ranges = collect(form.run(), data, options.method, options.percentile, options.bits, False, progress, whole, behind)
     if options.bias_correction and options.weight_type == "int8":
         # At 16 bits activations lose nothing that a bias could take back: what the plan says of them is no matter.
         plan = QuantPlan("uint8" if options.bits == 8 else "int16", options.weights)
-        means = channel_means(run, data, qdq.weighted_inputs(model), ranges, plan)
-        qdq.correct_biases(model, means, options.weights == "per-channel")
-    return _emitted(model, ranges, options)
+        form, _ = biases_corrected(form, data, plan, ranges)
+    return _emitted(form.model, ranges, options)
 
 
 def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOptions) -> onnx.ModelProto:

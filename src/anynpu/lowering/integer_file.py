@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,16 @@ import numpy as np
 
 from anynpu.artifact import PassEffect
 from anynpu.errors import ConfigError
+from anynpu.lowering.emit import Writer
+from anynpu.lowering.net import LoweredForm
+from anynpu.lowering.read import from_bytes
 from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.calibration import Dataset
-from anynpu.quantize.followers import Follower
+from anynpu.quantize.functions import followers
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
-from anynpu.quantize.tflite_passes import FloatFile, Smoother, levelled, rounded, runner
+from anynpu.quantize.repairs import levelled, rounded
 from anynpu.runtime.tflite_file import (
-    border_names,
     float_operators,
     operator_counts,
     pack_model,
@@ -30,8 +32,6 @@ from anynpu.tensors import Array, TensorSpec, by_name, relayout
 __all__ = ["in_layout", "quantize_file", "read_specs"]
 
 Figures = dict[str, Any]
-Writer = Callable[[bytes, Mapping[str, Range], QuantPlan], bytes]
-Finder = Callable[[bytes], Mapping[str, Follower]]
 
 
 def in_layout(data: Dataset, given: Sequence[TensorSpec], wanted: Sequence[TensorSpec]) -> Dataset:
@@ -61,17 +61,13 @@ def quantize_file(
     out: Path,
     write: Writer,
     progress: Progress | None = None,
-    followers: Finder | None = None,
-    smooth: Smoother | None = None,
     fixed: Mapping[str, Range] | None = None,
     in_float: Collection[str] = (),
 ) -> Figures:
     """Writes the quantised .tflite of a float one and returns its figures; `data` is in the layout of the file.
 
-    `write` makes the integers of a float file, ranges and plan. `followers` finds the functions behind the tensors of a
-    float file, by which ranges are chosen; `smooth` changes one so that the channels around its normalisations are
-    equally loud. `fixed` are ranges that training ended with: they hold, and the weights stay as they are. `in_float`
-    are results of operators that the plan leaves in floating point.
+    `write` makes the integers of a float graph, ranges and plan. `fixed` are ranges that training ended with: they
+    hold, and the weights stay as they are. `in_float` are results of operators that the plan leaves in floating point.
 
     Operators that stay in floating point are named in the figures, and the factors of the channels
     that were equalised, by the tensor of the float file: inner values of the two files differ by them. `calibration` is
@@ -85,21 +81,21 @@ def quantize_file(
     if plan.activations == "float32":
         return _written(pack_model(model), model, out, plan, data, {})
     _check_inputs(float_path, data)
-    file = FloatFile(original)
+    form = LoweredForm(from_bytes(original, float_path.name))
     # At 16 bits activations lose next to nothing, and one weight scale for all channels would pay for it.
     if plan.equalize and plan.bits == 8 and plan.weights == "per-channel" and fixed is None:
-        file, effects = levelled(file, data, smooth)
+        form, effects = levelled(form, data)
     observed = SampleLimits()
-    ranges = file_ranges(file.content, data, plan, progress, followers, observed) | dict(fixed or {})
+    ranges = graph_ranges(form, data, plan, progress, observed) | dict(fixed or {})
     if fixed is None:
-        file, more = rounded(file, data, plan, ranges, in_float)
+        form, more = rounded(form, data, plan, ranges, in_float)
         effects = (*effects, *more)
     calibrated = time.perf_counter()
-    content = write(file.content, ranges, plan)
+    content = write(form.graph, ranges, plan)
     seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
     return _written(content, shared_model(content), out, plan, data, seconds) | {
-        "equalized": dict(file.factors),
-        "calibration": calibration(observed, ranges, data, file.factors),
+        "equalized": dict(form.factors),
+        "calibration": calibration(observed, ranges, data, form.factors),
         "passes": effects,
     }
 
@@ -136,16 +132,13 @@ def _check_inputs(path: Path, data: Dataset) -> None:
             )
 
 
-def file_ranges(
-    content: bytes,
+def graph_ranges(
+    form: LoweredForm,
     data: Dataset,
     plan: QuantPlan,
     progress: Progress | None = None,
-    followers: Finder | None = None,
     observed: SampleLimits | None = None,
 ) -> dict[str, Range]:
-    """Returns the range of every activation of a float .tflite file over the data."""
-    whole = border_names(shared_model(content))[1]
-    behind = followers(content) if followers is not None else {}
-    run, how = runner(content, reuse=True), (plan.method, plan.percentile, plan.bits, plan.symmetric)
-    return collect(run, data, *how, progress, whole, behind, observed)
+    """Returns the range of every activation of a float graph over the data."""
+    how = plan.method, plan.percentile, plan.bits, plan.symmetric
+    return collect(form.run(), data, *how, progress, form.graph.outputs, followers(form.net()), observed)

@@ -1,0 +1,183 @@
+"""TFLite graphs as the repairs see and change them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from anynpu.lowering.functions import kernel_of
+from anynpu.lowering.graph import Graph, Operator, Tensor, pruned
+from anynpu.lowering.integers import KEEPS_SCALE, WEIGHT_AXES, data_input
+from anynpu.lowering.options import Conv2D, DepthwiseConv2D, Mul
+from anynpu.lowering.widen import wide_operators
+from anynpu.lowering.write import to_bytes
+from anynpu.quantize.fitting import Window
+from anynpu.quantize.net import Change, Kind, Layer, Net, Operation, Run
+from anynpu.runtime.litert import DELEGATED, open_interpreter
+from anynpu.runtime.tflite_file import activation_indices, pack_model, shared_model, with_own_buffers
+from anynpu.tensors import Array
+
+_KINDS: Mapping[str, Kind] = {
+    "ADD": "add",
+    "MUL": "multiply",
+    "DIV": "divide",
+    "LOGISTIC": "sigmoid",
+    "SOFTMAX": "softmax",
+    "RSQRT": "root",
+    "RELU": "rectifier",
+    "RELU6": "rectifier",
+    "PAD": "pad",
+}
+
+
+@dataclass(frozen=True)
+class LoweredForm:
+    """A float TFLite graph, and by how much the channels of its tensors are louder than in the first one."""
+
+    graph: Graph
+    factors: Mapping[str, list[float]] = field(default_factory=dict)
+
+    @property
+    def operators(self) -> Sequence[Operator]:
+        return self.graph.operators
+
+    def net(self) -> Net:
+        return net_of(self.graph)
+
+    def run(self, names: Collection[str] = ()) -> Run:
+        return runner(to_bytes(self.graph), names, reuse=True)
+
+    def changed(self, change: Change) -> LoweredForm:
+        tensors = dict(self.graph.tensors)
+        tensors |= {name: replace(tensors[name], data=values) for name, values in change.stored.items()}
+        operators: list[Operator] = []
+        for operator in self.graph.operators:
+            inputs = list(operator.inputs)
+            for place, name in enumerate(operator.inputs):
+                if operator.outputs[0] not in change.restored.get(name, ()):
+                    continue
+                restored, inverse = f"{name}/restored", f"{name}/inverse"
+                if restored not in tensors:
+                    values = change.inverse(name)
+                    tensors[inverse] = Tensor(inverse, values.shape, "float32", values)
+                    tensors[restored] = replace(tensors[name], name=restored)
+                    operators.append(Operator("MUL", (name, inverse), (restored,), Mul()))
+                inputs[place] = restored
+            operators.append(replace(operator, inputs=tuple(inputs)))
+        factors = {name: each.tolist() for name, each in change.factors.items()}
+        graph = pruned(operators, tensors, self.graph.inputs, self.graph.outputs)
+        return LoweredForm(graph, {**self.factors, **factors})
+
+
+def net_of(graph: Graph) -> Net:
+    """Returns a TFLite graph as the repairs see it."""
+    stored = {name: tensor for name, tensor in graph.tensors.items() if tensor.data is not None}
+    return Net(
+        [_operation(operator, graph) for operator in graph.operators],
+        frozenset(graph.outputs),
+        {name: tensor.shape for name, tensor in graph.tensors.items() if tensor.data is None},
+        stored.keys(),
+        lambda name: np.asarray(stored[name].data),
+        {
+            name: np.asarray(tensor.data, np.float64).reshape(())
+            for name, tensor in stored.items()
+            if tensor.size == 1 and tensor.dtype == "float32"
+        },
+        wide_operators(graph, {}),
+    )
+
+
+def _operation(operator: Operator, graph: Graph) -> Operation:
+    layer, fused = _layer(operator, graph), operator.activation
+    return Operation(
+        _KINDS.get(operator.kind, "other") if layer is None else "layer",
+        operator.inputs,
+        operator.outputs,
+        layer,
+        kernel_of(operator) if _is_elementwise(operator, graph) else None,
+        plain=fused == "NONE",
+        rectified=fused in ("RELU", "RELU6"),
+        moves=data_input(operator) if operator.kind in KEEPS_SCALE else "",
+        reshapes=operator.kind == "RESHAPE",
+    )
+
+
+def _is_elementwise(operator: Operator, graph: Graph) -> bool:
+    """Tells whether a result has the shape of every tensor that it is computed from, beside stored numbers."""
+    result = graph.tensors[operator.outputs[0]]
+    read = [graph.tensors[name] for name in operator.inputs if name and graph.constant(name) is None]
+    return result.dtype == "float32" and all(each.shape == result.shape and each.dtype == "float32" for each in read)
+
+
+def _layer(operator: Operator, graph: Graph) -> Layer | None:
+    """Returns the layer that an operator is: a convolution or product of something computed with stored numbers."""
+    if operator.kind not in ("CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED") or len(operator.inputs) < 2:
+        return None
+    source, weights, bias = (graph.tensors.get(name) for name in (*operator.inputs, "")[:3])
+    if source is None or source.data is not None or weights is None or weights.data is None:
+        return None
+    if weights.dtype != "float32" or (bias is not None and bias.data is None):
+        return None
+    shape, depthwise = weights.shape, operator.kind == "DEPTHWISE_CONV_2D"
+    groups = 1 if operator.kind == "FULLY_CONNECTED" else source.shape[-1] // (1 if depthwise else shape[-1])
+    return Layer(
+        weights.name,
+        bias.name if bias is not None else "",
+        shape,
+        WEIGHT_AXES[operator.kind],
+        0 if depthwise else len(shape) - 1,
+        groups,
+        dense=operator.kind == "FULLY_CONNECTED",
+        window=_window(operator, source.shape, shape, groups),
+    )
+
+
+def _window(operator: Operator, source: Sequence[int], weights: Sequence[int], groups: int) -> Window | None:
+    """Returns where a convolution reads; SAME pads more behind than before."""
+    options = operator.options
+    if not isinstance(options, Conv2D | DepthwiseConv2D):
+        return None
+    kernel, strides = (weights[1], weights[2]), (options.stride_h, options.stride_w)
+    dilations = (options.dilation_h_factor, options.dilation_w_factor)
+    pads = [0, 0, 0, 0]
+    for axis in (0, 1) if options.padding == "SAME" else ():
+        size, reach = source[1 + axis], dilations[axis] * (kernel[axis] - 1) + 1
+        missing = max((-(-size // strides[axis]) - 1) * strides[axis] + reach - size, 0)
+        pads[axis], pads[axis + 2] = missing // 2, missing - missing // 2
+    return Window(kernel, strides, dilations, (pads[0], pads[1], pads[2], pads[3]), groups)
+
+
+def runner(content: bytes, names: Collection[str] = (), reuse: bool = False) -> Run:
+    """Returns a function that gives every activation of a float .tflite file for one sample, or those named.
+
+    With `reuse` it gives the same arrays for every sample, with other numbers in them: nobody may keep them.
+    """
+    model = with_own_buffers(shared_model(content))
+    graph = model.subgraphs[0]
+    fed = {int(index) for index in graph.inputs}
+    tensors = {index: name for index, name in activation_indices(model).items() if not names or name in names}
+    made = [index for index in tensors if index not in fed]
+    # XNNPACK, which is four times as fast as the kernels without a delegate, keeps inner tensors to itself: as outputs
+    # of the graph they come out of it.
+    graph.outputs, model.signatureDefs = np.asarray(made or graph.outputs, np.int32), None
+    interpreter = open_interpreter(pack_model(model), DELEGATED, threads=1)
+    inputs = {entry["name"]: entry["index"] for entry in interpreter.get_input_details()}
+    indices = {entry["name"]: entry["index"] for entry in interpreter.get_output_details() if made}
+    kept: dict[str, Array] = {}
+
+    def run(sample: dict[str, Array]) -> dict[str, Array]:
+        for name, array in sample.items():
+            interpreter.set_tensor(inputs[name], np.ascontiguousarray(array))
+        interpreter.invoke()
+        answers = {name: sample[name] for index, name in tensors.items() if index in fed}
+        for name, index in indices.items():
+            if reuse and name in kept:
+                np.copyto(kept[name], interpreter.tensor(index)())
+            else:
+                kept[name] = np.asarray(interpreter.get_tensor(index))  # a tensor without axes comes as a number
+            answers[name] = kept[name]
+        return answers
+
+    return run
