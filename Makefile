@@ -1,7 +1,7 @@
 # make demo and make test do everything, from a fresh clone and an empty environment.
 VENDORS := ai8x cvi quark rknn qnn
 
-.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills test-reach test-emulated test-serve-chaos search-starter $(VENDORS:%=test-%) lint format bench clean
+.PHONY: help setup lock demo test test-models test-driver test-noe-real test-kills test-reach test-emulated test-serve-chaos search-starter $(VENDORS:%=test-%) lint format reference bench clean
 
 BIN := .venv/bin
 # Python may keep what it compiled: without that, every process that starts compiles anynpu anew.
@@ -19,6 +19,7 @@ help:
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   measure start-up, builds and stages; count instructions in QEMU; writes bench/results/"
 	@echo "make format  ruff format"
+	@echo "make reference   write docs/reference/ anew, from the dataclasses of verbs, options, chips and records"
 	@echo "make lock    find the versions to install anew (needs uv): requirements.lock, and the toolchains' locks"
 
 setup:
@@ -85,6 +86,9 @@ lint: setup
 format: setup
 	$(BIN)/ruff check --fix src tests bench
 	$(BIN)/ruff format src tests bench
+
+reference: setup
+	$(BIN)/python scripts/reference.py
 
 bench: setup
 	$(BIN)/python bench/run.py

@@ -6,6 +6,7 @@ import fnmatch
 import re
 import shlex
 import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 from small_net import write_net
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md"])
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.glob("*.md"), *DOCS.glob("tutorials/*.md"), ROOT / "README.md"])
 CHIPS = "cpu,tflm"
 RUN = {
     "README.md": ["anynpu run *", "anynpu compare out/float out/tflm *"],
@@ -25,6 +27,16 @@ RUN = {
     "plugins.md": ["anynpu targets"],
     "prove.md": ["anynpu run out/tflm -i image.npy*", "anynpu run out/tflm -i random:1", "anynpu compare *"],
     "report.md": ["anynpu report *", "anynpu bench *"],
+    "researcher.md": ["anynpu *"],
+    "single-board.md": [
+        "anynpu doctor",
+        "anynpu check *",
+        "anynpu targets *",
+        "anynpu * out/cpu *",
+        "anynpu build *",
+        "anynpu tool show *",
+    ],
+    "microcontroller.md": ["anynpu *", "make -C firmware check"],
     "toolchains.md": ["anynpu tool list", "anynpu tool show *"],
     "watch.md": ["anynpu watch agent --show"],
     "zhouyi.md": ["anynpu hub list", "anynpu hub show *"],
@@ -36,6 +48,7 @@ STATUS = {
     "anynpu report broken.json": (2,),
     "anynpu cache clear": (2,),  # nobody is there to say yes
     "anynpu cache clear --npu": (2,),
+    "anynpu build -m zoo:hello -t cpu,rk3588 -o board": (0, 4),  # the vendor's compiler may be here
 }
 """Commands that say something of this machine, or show an error."""
 LEFT = {
@@ -71,6 +84,7 @@ LEFT = {
     "*zoo:*": "half a minute; tests/congruence builds the zoo",
     "anynpu build *": "a build takes seconds: one is shared by all pages, and tests/cli builds with every flag",
     "anynpu firmware *": "the build before it is not run",
+    "make -C *": "the build before it is not run; tests/firmware/project makes every tree",
     "anynpu bisect *": "needs two executions that disagree; tests/congruence/bisect makes some",
     "anynpu bench *": "measures for seconds; tests/cli/test_bench_verb.py runs every scenario",
     "anynpu compare *--time*": "measures for seconds; tests/cli/test_compare_verb.py runs it",
@@ -96,7 +110,7 @@ def commands(page: Path) -> list[str]:
     for block in re.findall(r"```(?:\w*)\n(.*?)```", page.read_text("utf-8"), re.DOTALL):
         for line in block.replace("\\\n", " ").splitlines():
             line = line.strip().removeprefix("$ ")
-            if line.startswith("anynpu ") and not line.startswith("anynpu demo --overwrite "):
+            if line.startswith(("anynpu ", "make -C ")) and not line.startswith("anynpu demo --overwrite "):
                 lines.append(re.split(r"\s{2,}(?!-)| #", line)[0])
     return lines
 
@@ -125,9 +139,13 @@ def files(tmp_path_factory, anywhere) -> Path:
 
 def execute(anywhere, line: str, folder: Path) -> None:
     """Runs one line in a folder and looks at its status; a `>` goes to that file. `cache` gets a cache of its own."""
+    if line.startswith("make "):
+        done = subprocess.run(shlex.split(line), cwd=folder, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0 and "PASS" in done.stdout, f"{line}\n{done.stdout}{done.stderr}"
+        return
     command, _, target = line.partition(" > ")
     own = {"ANYNPU_CACHE_DIR": str(folder / "cache")} if command.startswith("anynpu cache ") else {}
-    done = anywhere(*shlex.split(command)[1:], cwd=folder, HOME=str(folder), **own)
+    done = anywhere(*shlex.split(command)[1:], cwd=folder, timeout=1200, HOME=str(folder), **own)
     assert done.returncode in STATUS.get(line, (0,)), f"{line}\n{done.stdout}{done.stderr}"
     if target:
         (folder / target.strip()).write_text(done.stdout, "utf-8")
@@ -137,6 +155,8 @@ def execute(anywhere, line: str, folder: Path) -> None:
 def test_the_commands_of_a_page_run_in_turn(page, files, anywhere, tmp_path):
     folder = tmp_path / "page"
     shutil.copytree(files, folder)
+    for program in re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)[:1]:
+        (folder / "net.py").write_text(program, "utf-8")
     for line in chosen(page):
         execute(anywhere, line, folder)
 
@@ -149,4 +169,4 @@ def test_every_other_command_says_why_it_is_not_run():
 
 
 def test_enough_is_executed():
-    assert sum(len(chosen(page)) for page in PAGES) >= 30
+    assert sum(len(chosen(page)) for page in PAGES) >= 45

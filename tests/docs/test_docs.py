@@ -14,8 +14,9 @@ from anynpu import errors, plugins
 from anynpu.cli.main import VERBS, root
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "README.md", ROOT / "ARCHITECTURE.md"])
-TEXT = {page.name: page.read_text("utf-8") for page in PAGES}
+DOCS = ROOT / "docs"
+PAGES = sorted([*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "ARCHITECTURE.md"])
+TEXT = {str(page.relative_to(DOCS if DOCS in page.parents else ROOT)): page.read_text("utf-8") for page in PAGES}
 ALL = "\n".join(TEXT.values())
 
 
@@ -62,16 +63,26 @@ def test_a_make_in_the_docs_has_a_target_that_exists():
     assert set(named) - {"test-"} <= known
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def headings(page: Path) -> set[str]:
+    """Returns the anchors of a page's headings, as they are made on the web."""
+    lines = re.findall(r"^#+ (.*)", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", TEXT[page.name]):
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", page.read_text("utf-8")):
         if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+            other = page.parent / target if target else page
+            assert other.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in headings(other), f"{page.name}: no heading {anchor} in {other.name}"
 
 
 def test_every_page_is_reached_from_the_readme():
-    reached = set(re.findall(r"([\w-]+\.md)\)", TEXT["README.md"] + TEXT["index.md"]))
-    assert "index.md" in reached and {p.name for p in PAGES} - {"README.md"} <= reached
+    reached = {
+        path.removeprefix("docs/") for path in re.findall(r"([\w/-]+\.md)\)", TEXT["README.md"] + TEXT["index.md"])
+    }
+    assert "index.md" in reached and {*TEXT} - {"README.md"} <= reached
 
 
 def test_every_verb_chip_and_exit_status_is_documented():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anynpu import schema
-from anynpu.api.feed import remembered
+from anynpu.api.feed import judging_samples, usual_metric
 from anynpu.api.live import Samples, samples_file
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError, ConfigError
@@ -262,11 +262,9 @@ def _outputs(a: Artifact, b: Artifact, asked: Asked, same: bool) -> Answers:
     from anynpu.measure.paired import PAIRED_METRICS, compare_accuracy
     from anynpu.measure.samples import SampleSet
     from anynpu.measure.verify import cautions, compared, run_all, shortfall
-    from anynpu.quantize.calibration import load_data
 
     require_metric(asked.metric, PAIRED_METRICS)
-    steps = remembered(asked.data, asked.preprocess, a, b)
-    data = load_data(asked.data, a.manifest.inputs, steps, asked.limit)
+    data = judging_samples(asked.data, a.manifest.inputs, asked.preprocess, asked.limit, a, b)
     metric, labels = _labels(a, data, asked)
     samples = SampleSet(data.inputs, None if labels is None else labels.values)
     trial.require(a)
@@ -296,7 +294,7 @@ def _labels(a: Artifact, data: Dataset, asked: Asked) -> tuple[str, Labels | Non
             raise ConfigError(f"--metric {asked.metric}: the data has no labels")
         return "", None
     outputs = a.manifest.outputs
-    metric = asked.metric or metric_of(data.labels, outputs)
+    metric = asked.metric or usual_metric(asked.data) or metric_of(data.labels, outputs)
     if metric != SQUARED_ERROR:
         require_fit(metric, a.manifest.inputs, outputs)
     return metric, read_labels(metric, data.labels, data.folders, outputs, names_of(a), asked.data)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,7 +21,11 @@ from anynpu.tasks.images import SUFFIXES, Preprocess, find_images, in_order, loa
 from anynpu.tasks.text import bind, read_lines
 from anynpu.tensors import Array, TensorSpec, by_name, relayout
 
+if TYPE_CHECKING:
+    from anynpu.quantize.calibration import Dataset
+
 ZOO = "zoo:"
+ZOO_SAMPLES = 500
 FORMS = "give x.npy, x.npz, an image or a folder of them, texts.txt, zoo:NAME, file.py:generator or random:COUNT"
 
 
@@ -165,6 +170,35 @@ def remembered(source: str, stated: Preprocess | None, *artifacts: Artifact) -> 
         return stated
     known = (calibrated.read(artifact) for artifact in artifacts)
     return next((each.preprocess for each in known if each is not None and each.preprocess is not None), None)
+
+
+def judging_samples(
+    source: str,
+    inputs: Sequence[TensorSpec],
+    stated: Preprocess | None,
+    limit: int | None,
+    *artifacts: Artifact,
+) -> Dataset:
+    """Returns the samples that artifacts are judged on; of the zoo those of its test split, 500 by default."""
+    from anynpu.quantize.calibration import checked, load_data
+
+    if not source.startswith(ZOO):
+        return load_data(source, inputs, remembered(source, stated, *artifacts), limit)
+    from anynpu.source import zoo
+
+    if stated is not None:
+        raise ConfigError(f"-P has no effect: {source} makes arrays", "leave it out")
+    samples = zoo.samples(source.removeprefix(ZOO), "test", limit or ZOO_SAMPLES)
+    return checked(source, samples.inputs, samples.labels, inputs, limit)
+
+
+def usual_metric(source: str) -> str:
+    """Returns the metric that a zoo model states for its samples, or nothing for other sources."""
+    if not source.startswith(ZOO):
+        return ""
+    from anynpu.source import zoo
+
+    return zoo.card(source.removeprefix(ZOO)).metric
 
 
 def _preprocess(source: str, artifact: Artifact, stated: Preprocess | None) -> Preprocess:

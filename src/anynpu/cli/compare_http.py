@@ -33,7 +33,9 @@ class Turns(Common):
     """What both sides are run on, artifacts as well as servers, and how often."""
 
     data: str = flag(
-        "Samples: .npy, .npz, a folder of images, file.py:generator. Servers: texts.txt.", "", metavar="SOURCE"
+        "Samples: .npy, .npz, a folder of images, zoo:NAME, file.py:generator. Servers: texts.txt.",
+        "",
+        metavar="SOURCE",
     )
     launches: int = flag("Processes of each side.", Asked.launches, least=2, most=1000, shown=True)
     seconds: float = flag("Minimum time of a launch.", Asked.seconds, least=0.0, most=3600, shown=True)

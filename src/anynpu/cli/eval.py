@@ -7,13 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
 from anynpu import schema
 from anynpu.api.compare import LEVEL_SHARE
-from anynpu.api.feed import ZOO, remembered, source_specs
+from anynpu.api.feed import ZOO, judging_samples, source_specs, usual_metric
 from anynpu.artifact import Artifact
 from anynpu.cli.command import threshold
 from anynpu.cli.compare import Level
@@ -44,11 +43,10 @@ from anynpu.tasks.detect import Detector, Threshold
 from anynpu.tasks.embed import ImageTower, TextTower, ZeroShot
 from anynpu.tasks.images import Preprocess
 from anynpu.tasks.model import Model
-from anynpu.tensors import TensorSpec, by_name
+from anynpu.tensors import by_name
 
 ARRAYS = "arrays"
 """What a model without a card is scored on."""
-ZOO_SAMPLES = 500
 
 
 @dataclass(frozen=True)
@@ -250,15 +248,15 @@ def _arrays(artifact: Artifact, kind: str, asked: Eval, progress: Progress) -> E
 
     from anynpu.measure.paired import SQUARED_ERROR, metric_of
     from anynpu.runtime.base import run_real
-    from anynpu.source import zoo
 
     require_metric(asked.metric, evaluate.ARRAY_METRICS)
     inputs, outputs = source_specs(artifact)
-    data = _dataset(asked, inputs, artifact)
+    data = judging_samples(asked.data, inputs, asked.preprocess, asked.limit, artifact)
     if data.labels is None:
         raise ConfigError(f"{asked.data}: has no labels", "an .npz needs an array `labels`, a folder sub-folders")
-    usual = zoo.card(asked.data.removeprefix(ZOO)).metric if asked.data.startswith(ZOO) else ""
-    metric = asked.metric or usual or ("top1" if kind == "classify" else metric_of(data.labels, outputs))
+    metric = (
+        asked.metric or usual_metric(asked.data) or ("top1" if kind == "classify" else metric_of(data.labels, outputs))
+    )
     names = cards.of(artifact, asked.task, asked.tokenizer).card.labels if kind != ARRAYS else ()
     if metric != SQUARED_ERROR:
         require_fit(metric, inputs, outputs)
@@ -275,19 +273,6 @@ def _arrays(artifact: Artifact, kind: str, asked: Eval, progress: Progress) -> E
     found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
     outcome = evaluate.scored(metric, data.inputs, found, labels.values)
     return Evaluated(artifact, session.executed, kind, outcome, tuple(notes), versions)
-
-
-def _dataset(asked: Eval, inputs: tuple[TensorSpec, ...], artifact: Artifact) -> Any:
-    from anynpu.quantize.calibration import Dataset, load_data
-    from anynpu.source import zoo
-
-    source = asked.data
-    if source.startswith(ZOO):
-        asked.refuse_unused(f"{source} makes arrays", "preprocess")
-        samples = zoo.samples(source.removeprefix(ZOO), "test", asked.limit or ZOO_SAMPLES)
-        return Dataset(dict(samples.inputs), samples.labels, source)
-    steps = remembered(source, asked.preprocess, artifact)
-    return load_data(source, inputs, steps, asked.limit)
 
 
 def _record(subject: Evaluated, metric: str, asked: Eval) -> EvalRecord:

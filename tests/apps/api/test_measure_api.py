@@ -7,7 +7,11 @@ import pytest
 from test_build_api import SAMPLES, graph
 
 import anynpu
+from anynpu.api.feed import judging_samples, usual_metric
 from anynpu.errors import ConfigError
+from anynpu.source import zoo
+from anynpu.tasks.images import Preprocess
+from anynpu.tensors import TensorSpec
 
 
 @pytest.fixture(scope="module")
@@ -46,3 +50,16 @@ def test_a_comparison_of_outputs_and_accuracy(out):
 def test_nothing_to_compare_is_an_error(out):
     with pytest.raises(ConfigError, match="what is to be compared"):
         anynpu.compare(out / "float", out / "cpu")
+
+
+def test_zoo_models_are_judged_on_their_test_samples():
+    expected = zoo.samples("resnet8", "test", 3)
+    ((name, images),) = expected.inputs.items()
+    spec = TensorSpec(name, (1, *images.shape[1:]), "float32")
+    data = judging_samples("zoo:resnet8", (spec,), None, 3)
+    assert np.array_equal(data.inputs[name], images) and np.array_equal(data.labels, expected.labels)
+    assert usual_metric("zoo:hello") == "mean_top1" and usual_metric("test.npz") == ""
+    with pytest.raises(ConfigError, match="lacks input other"):
+        judging_samples("zoo:resnet8", (TensorSpec("other", spec.shape, "float32"),), None, 3)
+    with pytest.raises(ConfigError, match="-P has no effect"):
+        judging_samples("zoo:resnet8", (spec,), Preprocess((32, 32), "stretch"), 3)
