@@ -1,16 +1,20 @@
 """Measures whether the loss that a build predicts for new samples holds, and writes bench/results/adequacy.json.
 
     python bench/adequacy.py [-m kws,autoencoder] [--sets 200] [--samples 60]
+    python bench/adequacy.py -m yolov8n [--side 160] [--pictures .models/pictures]
 
 For each of many calibration sets, drawn anew from a pool: every fifth sample is held out, the model is quantised with
 the others, executed on the held-out ones, and the interval that a build reports is taken from these alone. Then the
 file is executed on test samples that took no part in anything. The interval is to hold their loss in 90 % of the sets.
+YOLOv8n (scripts/models.sh) is cut before its decode and has a smaller input; its pool are the pictures for calibration
+that bench/pictures.py fetches, its test samples those for judging.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -26,9 +30,13 @@ from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq import write_qdq
 from anynpu.records.calibration import Calibration
 from anynpu.source import zoo
+from anynpu.tasks.images import Preprocess, find_images, fit, read_image, to_input
+from anynpu.tensors import TensorSpec
 
 RESULTS = Path(__file__).parent / "results" / "adequacy.json"
 POOL, TEST = 1000, 300
+MODELS = Path(os.environ.get("ANYNPU_MODELS_DIR", Path(__file__).parents[1] / ".models"))
+DETECTOR = "yolov8n"
 
 
 def imported(name: str) -> onnx.ModelProto:
@@ -36,6 +44,28 @@ def imported(name: str) -> onnx.ModelProto:
     with tempfile.TemporaryDirectory() as folder:
         anynpu.build(f"zoo:{name}", "cpu", output=Path(folder, "out"))
         return onnx.load(Path(folder, "out", "float", "model.onnx"))
+
+
+def imported_detector(side: int, pictures: Path) -> onnx.ModelProto:
+    """Returns YOLOv8n, cut before its decode as a build cuts it, for pictures of `side` x `side`."""
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out")
+        anynpu.build(MODELS / f"{DETECTOR}.onnx", "null", task="yolov8", data=str(pictures), limit=8, output=out)
+        model = onnx.load(out / "float" / "model.onnx")
+    for dim in model.graph.input[0].type.tensor_type.shape.dim[2:]:
+        dim.dim_value = side
+    for value in model.graph.output:
+        for dim in value.type.tensor_type.shape.dim[2:]:
+            dim.dim_value = dim.dim_value * side // 640
+    del model.graph.value_info[:]
+    return model
+
+
+def letterboxed(folder: Path, side: int) -> np.ndarray:
+    """Returns the pictures of a folder as the detector's inputs [n, 3, side, side]."""
+    steps, spec = Preprocess(resize="letterbox"), TensorSpec("images", (1, 3, side, side), layout="NCHW")
+    images = (read_image(path).pixels for path, _ in find_images(folder))
+    return np.concatenate([to_input(fit(pixels, (side, side), steps, "NCHW")[0], steps, spec) for pixels in images])
 
 
 def outputs(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -55,10 +85,10 @@ def db(wanted: np.ndarray, got: np.ndarray) -> float:
 
 
 def measured(
-    model: onnx.ModelProto, pool: Dataset, test: dict[str, np.ndarray], count: int, sets: int
+    model: onnx.ModelProto, pool: Dataset, test: dict[str, np.ndarray], count: int, sets: int, seed: int
 ) -> list[dict[str, object]]:
     """Returns the predicted interval and the measured loss of the worst output for every set."""
-    draw = np.random.default_rng(0)
+    draw = np.random.default_rng(seed)
     wanted, known = outputs(model, test), outputs(model, pool.inputs)
     rows = []
     for number in range(sets):
@@ -73,7 +103,7 @@ def measured(
         found = min(db(each, mine) for each, mine in zip(wanted, outputs(quantised, test), strict=True))
         enough = judge_calibration(said[0], 0, ()).adequate
         rows.append({"low": low, "high": high, "measured": found, "enough": enough})
-        if number % 20 == 19:
+        if number % 10 == 9:
             share = np.mean([row["low"] <= row["measured"] <= row["high"] for row in rows])
             print(f"  {number + 1} sets: {share:.1%} covered", flush=True)
     return rows
@@ -84,19 +114,27 @@ def main() -> None:
     parser.add_argument("-m", "--models", default="kws,autoencoder,resnet8")
     parser.add_argument("--sets", type=int, default=200)
     parser.add_argument("--samples", type=int, default=60)
+    parser.add_argument("--seed", type=int, default=0, help="other sets")
+    parser.add_argument("--side", type=int, default=160, help="height and width of what YOLOv8n gets")
+    parser.add_argument("--pictures", type=Path, default=MODELS / "pictures")
     asked = parser.parse_args()
     known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.is_file() else {}
     for name in asked.models.split(","):
-        drawn, tested = zoo.samples(name, "calibration", POOL), zoo.samples(name, "test", TEST)
-        pool = Dataset(dict(drawn.inputs), None, name)
-        rows = measured(imported(name), pool, dict(tested.inputs), asked.samples, asked.sets)
+        if name == DETECTOR:
+            halves = [letterboxed(asked.pictures / half, asked.side) for half in ("calibration", "judging")]
+            model, (drawn, tested) = imported_detector(asked.side, asked.pictures / "calibration"), halves
+            taken, test = {"images": drawn}, {"images": tested}
+        else:
+            model = imported(name)
+            taken, test = (dict(zoo.samples(name, *part).inputs) for part in (("calibration", POOL), ("test", TEST)))
+        rows = measured(model, Dataset(taken, None, name), test, asked.samples, asked.sets, asked.seed)
         covered = float(np.mean([row["low"] <= row["measured"] <= row["high"] for row in rows]))
         width = float(np.median([row["high"] - row["low"] for row in rows]))
         spread = np.ptp([row["measured"] for row in rows])
         print(
             f"{name}: {covered:.1%} of {len(rows)} sets covered, interval {width:.2f} dB, losses {spread:.2f} dB apart"
         )
-        known[f"{name} {asked.samples}"] = {"covered": covered, "width_db": width, "rows": rows}
+        known[f"{name} {asked.samples} {asked.seed}"] = {"covered": covered, "width_db": width, "rows": rows}
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(known, indent=1) + "\n", "utf-8")
 

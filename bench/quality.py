@@ -1,10 +1,12 @@
 """Measures what 8 bits keep of MiniLM and YOLOv8n, from `anynpu build` with the task card and no other option.
 
-    python bench/quality.py [-t cpu,tflite] [-n 1000] [--pictures FOLDER] [--calibration FOLDER] [-O method=minmax]
+    python bench/quality.py [-m minilm,yolov8n] [-t cpu,tflite] [-n 1000] [--pictures FOLDER] [-O method=minmax]
 
 MiniLM: mean cosine to the float vector, and Spearman of the pairwise similarities, over generated sentences that differ
 from the calibration sentences. YOLOv8n: the share of the float detections above .4 that are found again (same class,
-IoU of .9, score within .05), over the pictures of a folder. Models come from scripts/models.sh. Figures are kept in
+IoU of .9, score within .05), over the pictures of a folder, and the mAP50-95 that the result has where these float
+detections are the truth; both with an interval over pictures drawn anew. Pictures come from bench/pictures.py, models
+from scripts/models.sh. Figures are kept in
 bench/results/quality.json under the digests of what was measured, so that an interrupted run goes on where it was;
 `-O` measures another plan beside the default.
 """
@@ -24,9 +26,10 @@ from pathlib import Path
 import numpy as np
 
 from anynpu.artifact import Artifact
+from anynpu.measure import coco
 from anynpu.runtime.base import Session, choose, run_real
 from anynpu.tasks import card
-from anynpu.tasks.detect import Detections, Detector
+from anynpu.tasks.detect import Detections, Detector, Threshold
 from anynpu.tasks.images import find_images, read_image
 from anynpu.tasks.model import Model
 from anynpu.tasks.text import bind
@@ -37,6 +40,8 @@ MODELS = Path(os.environ.get("ANYNPU_MODELS_DIR", ROOT / ".models"))
 RESULTS = Path(__file__).parent / "results" / "quality.json"
 TOKENS, CALIBRATION = 64, 160
 SCORE, IOU, WITHIN = 0.4, 0.9, 0.05
+LOWEST = Threshold(confidence=0.001)
+DRAWS = 500
 
 PEOPLE = (
     "a man",
@@ -327,13 +332,40 @@ def picture_figures(artifact: Artifact, reference: Artifact, pictures: list[Path
     specs = reference.manifest.inputs, reference.manifest.outputs
     sessions = [opened(each) for each in (reference, artifact)]
     chosen = card.of(reference).card
-    tasks = [Detector(Model(chosen, {}, *specs, lambda x, s=s: run_real(s, x, like))) for s in sessions]
-    counts = []
+    models = [Model(chosen, {}, *specs, lambda x, s=s: run_real(s, x, like)) for s in sessions]
+    counts, truths, seen = [], [], []
     for picture in pictures:
         pixels = read_image(picture).pixels
-        counts.append(found_again(*(task.detect(pixels)[0] for task in tasks)))
-    total, kept = np.sum(counts, axis=0)
-    return {"detections": int(total), "found_again": float(kept / max(total, 1))}
+        wanted, found = (Detector(model, LOWEST).detect(pixels)[0] for model in models)
+        counts.append(found_again(wanted, found))
+        truths.append(as_truth(wanted))
+        seen.append(coco.Found(left_top_size(found.boxes), found.scores, found.classes))
+    matches = coco.match(truths, seen, len(chosen.labels))
+    every, draw = np.asarray(counts), np.random.default_rng(0)
+    drawn = [np.bincount(draw.integers(0, len(every), len(every)), minlength=len(every)) for _ in range(DRAWS)]
+    shares = [float((times @ every)[1] / max((times @ every)[0], 1)) for times in drawn]
+    precisions = [float(coco.figures(matches, times)[0]) for times in drawn[:100]]
+    total, kept = every.sum(axis=0)
+    return {
+        "detections": int(total),
+        "found_again": float(kept / max(total, 1)),
+        "found_again_low": float(np.quantile(shares, 0.05)),
+        "found_again_high": float(np.quantile(shares, 0.95)),
+        "map50_95_of_float": float(coco.figures(matches)[0]),
+        "map50_95_of_float_low": float(np.quantile(precisions, 0.05)),
+        "map50_95_of_float_high": float(np.quantile(precisions, 0.95)),
+    }
+
+
+def as_truth(sure: Detections) -> coco.Truth:
+    """Returns the sure detections of the float model as what there is in a picture."""
+    at = sure.scores > SCORE
+    boxes, nothing = left_top_size(sure.boxes[at]), np.zeros(int(at.sum()), np.bool_)
+    return coco.Truth(boxes, sure.classes[at], boxes[:, 2] * boxes[:, 3], nothing, nothing)
+
+
+def left_top_size(boxes: np.ndarray) -> np.ndarray:
+    return np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)
 
 
 def measured(key: str, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
@@ -346,52 +378,61 @@ def measured(key: str, measure: Callable[[], dict[str, float]]) -> dict[str, flo
     return known[key]
 
 
+def chips_of(out: Path, targets: str) -> list[tuple[str, Artifact]]:
+    return [(chip, Artifact.open(out / chip)) for chip in targets.split(",") if (out / chip).is_dir()]
+
+
+def measure_minilm(asked: argparse.Namespace, options: list[str], plan: str) -> None:
+    calibration = sentences(CALIBRATION, 1)
+    texts = sentences(asked.count, 2, frozenset(calibration))
+    (asked.work / "calibration.txt").write_text("\n".join(calibration) + "\n", "utf-8")
+    minilm = ["-m", "anynpu.source.bert:minilm", "--ckpt", str(MODELS / "minilm.safetensors"), "--task", "minilm"]
+    minilm += ["--tokenizer", str(MODELS / "minilm-tokenizer.json"), "--data", str(asked.work / "calibration.txt")]
+    for name in ("input_ids", "attention_mask"):
+        minilm += ["--shape", f"{name}=1,{TOKENS}", "--dtype", f"{name}=int64"]
+    out = build("minilm", minilm, asked.targets, options, asked.work)
+    reference = Artifact.open(out / "float")
+    wanted = vectors(reference, reference, texts)
+    for chip, artifact in chips_of(out, asked.targets):
+        key = f"minilm {chip} {artifact.digest} {asked.count}"
+        figures = measured(key, partial(text_figures, artifact, reference, texts, wanted))
+        words = f"cosine {figures['cosine']:.4f}  spearman {figures['spearman']:.4f}"
+        print(f"minilm  {chip:8} {plan:16} {words}", flush=True)
+
+
+def measure_yolo(asked: argparse.Namespace, options: list[str], plan: str) -> None:
+    pictures = [path for path, _ in find_images(asked.pictures)]
+    yolo = ["-m", str(MODELS / "yolov8n.onnx"), "--task", "yolov8", "--data", str(asked.calibration)]
+    out = build("yolov8n", yolo, asked.targets, options, asked.work)
+    for chip, artifact in chips_of(out, asked.targets):
+        key = f"yolov8n {chip} {artifact.digest} {len(pictures)}"
+        figures = measured(key, partial(picture_figures, artifact, Artifact.open(out / "float"), pictures))
+        words = (
+            f"{label} {figures[name]:.3f} ({figures[f'{name}_low']:.3f} to {figures[f'{name}_high']:.3f})"
+            for name, label in (("found_again", "found again"), ("map50_95_of_float", "mAP50-95 of float"))
+        )
+        print(f"yolov8n {chip:8} {plan:16} {figures['detections']} detections:", *words, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-m", "--models", default="minilm,yolov8n")
     parser.add_argument("-t", "--targets", default="cpu,tflite")
     parser.add_argument("-n", "--count", type=int, default=1000, help="sentences")
-    parser.add_argument("--pictures", type=Path, help="pictures to detect in; without them YOLOv8n is left out")
-    parser.add_argument("--calibration", type=Path, help="pictures to calibrate with")
-    parser.add_argument("-O", dest="options", action="append", default=[], help="a plan to measure beside the default")
+    parser.add_argument("--pictures", type=Path, default=MODELS / "pictures" / "judging", help="to detect in")
+    parser.add_argument("--calibration", type=Path, default=MODELS / "pictures" / "calibration")
+    parser.add_argument("-O", dest="options", action="append", default=[], help="a plan to measure after the default")
     parser.add_argument("--work", type=Path, default=Path("/tmp/anynpu-quality"))
-    given = parser.parse_args()
-    given.work.mkdir(exist_ok=True)
-    calibration = sentences(CALIBRATION, 1)
-    texts = sentences(given.count, 2, frozenset(calibration))
-    (given.work / "calibration.txt").write_text("\n".join(calibration) + "\n", "utf-8")
-    shapes = [
-        p for n in ("input_ids", "attention_mask") for p in ("--shape", f"{n}=1,{TOKENS}", "--dtype", f"{n}=int64")
-    ]
-    minilm = ["-m", "anynpu.source.bert:minilm", "--ckpt", str(MODELS / "minilm.safetensors"), "--task", "minilm"]
-    minilm += ["--tokenizer", str(MODELS / "minilm-tokenizer.json"), "--data", str(given.work / "calibration.txt")]
-    yolo = ["-m", str(MODELS / "yolov8n.onnx"), "--task", "yolov8", "--data", str(given.calibration)]
-    for options in [[], *([given.options] if given.options else [])]:
+    asked = parser.parse_args()
+    asked.work.mkdir(exist_ok=True)
+    if "yolov8n" in asked.models and not asked.pictures.is_dir():
+        sys.exit(f"{asked.pictures} is not a folder: bench/pictures.py fetches the pictures")
+    for options in [[], *([asked.options] if asked.options else [])]:
         plan = " ".join(options) or "default"
-        out = build("minilm", [*minilm, *shapes], given.targets, options, given.work)
-        reference = Artifact.open(out / "float")
-        wanted = vectors(reference, reference, texts)
-        for chip in filter(lambda chip: (out / chip).is_dir(), given.targets.split(",")):
-            made = Artifact.open(out / chip)
-            figures = measured(
-                f"minilm {chip} {made.digest} {given.count}",
-                partial(text_figures, made, reference, texts, wanted),
-            )
-            print(
-                f"minilm  {chip:8} {plan:16} cosine {figures['cosine']:.4f}  spearman {figures['spearman']:.4f}",
-                flush=True,
-            )
-        if given.pictures and given.calibration:
-            pictures = [path for path, _ in find_images(given.pictures)]
-            out = build("yolov8n", yolo, given.targets, options, given.work)
-            reference = Artifact.open(out / "float")
-            for chip in filter(lambda chip: (out / chip).is_dir(), given.targets.split(",")):
-                made = Artifact.open(out / chip)
-                figures = measured(
-                    f"yolov8n {chip} {made.digest} {len(pictures)}",
-                    partial(picture_figures, made, reference, pictures),
-                )
-                share, total = figures["found_again"], figures["detections"]
-                print(f"yolov8n {chip:8} {plan:16} found again {share:.3f} of {total}", flush=True)
+        if "minilm" in asked.models:
+            measure_minilm(asked, options, plan)
+        if "yolov8n" in asked.models:
+            measure_yolo(asked, options, plan)
 
 
 if __name__ == "__main__":
