@@ -1,14 +1,14 @@
 """Builds every model of bench/reach_models.py for several chips, each in a child process, and writes docs/reach.md.
 
     python bench/reach.py [--only timm:res] [--again] [--chips cpu,tflite,...] [--cpu-limit-s 360] [--minutes N]
-                          [--survey] [--exports DIR] [--table]
+                          [--survey] [--exports DIR] [--rows FILE] [--table]
 
-Resumable: models with a row in bench/results/reach.jsonl are not built again without --again; the last row of a model
-counts. Exported models are built first, the smallest before the others. A build that takes more CPU time than its limit
-is ended; the chips it had finished are kept, the others get "too long here". With --survey a model is lowered, executed
-once and compiled (bench/reach_survey.py), which takes a tenth of a build and proves nothing. A model whose package is
-not installed is skipped with that reason. ANYNPU_REACH_PYTHON names the Python that has the packages (by default this
-one).
+Resumable: models with a row in bench/reach.jsonl are not built again without --again; the last row of a model counts.
+That file is committed, and every row says which commit built it. Exported models are built first, the smallest before
+the others. A build that takes more CPU time than its limit is ended; the chips it had finished are kept, the others get
+"too long here". With --survey a model is lowered, executed once and compiled (bench/reach_survey.py), which takes a
+tenth of a build and proves nothing. A model whose package is not installed is skipped with that reason.
+ANYNPU_REACH_PYTHON names the Python that has the packages (by default this one).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from reach_models import MISSING, names
 from reach_survey import fixed_inputs
 
 ROOT = Path(__file__).parents[1]
-RESULTS = Path(__file__).parent / "results" / "reach.jsonl"
+ROWS = Path(__file__).with_name("reach.jsonl")
 PAGE = ROOT / "docs" / "reach.md"
 CHIPS = "cpu,tflite,tflm,cortex-m55,ethos-u55-256,ethos-u85-256"
 SURVEYED = "tflite,tflm,cortex-m55,ethos-u55-256,ethos-u85-256"
@@ -60,6 +60,8 @@ class Row:
     chips: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
     surveyed: bool = False
+    commit: str = ""
+    """The commit of the tree that built it."""
 
 
 def exported(model: str, folder: Path) -> str:
@@ -185,12 +187,18 @@ def run(model: str, chips: str, survey: bool, exports: Path | None, cpu_limit_s:
             except subprocess.TimeoutExpired:
                 reason = f"not exported in {LIMIT_S} s"
         outcomes = {} if reason else surveyed(folder) if survey else built(chips, folder, cpu_limit_s)
-    return Row(model, reason, outcomes, round(time.monotonic() - started, 1), survey)
+    return Row(model, reason, outcomes, round(time.monotonic() - started, 1), survey, commit())
 
 
-def read_rows() -> dict[tuple[str, bool], Row]:
+def commit() -> str:
+    """Returns the commit of this tree, in short."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
+
+
+def read_rows(path: Path) -> dict[tuple[str, bool], Row]:
     """Returns the last row of each model, surveys apart from builds."""
-    lines = RESULTS.read_text("utf-8").splitlines() if RESULTS.is_file() else []
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
     rows = [Row(**json.loads(line)) for line in lines]
     return {(row.model, row.surveyed): row for row in rows}
 
@@ -226,7 +234,8 @@ def table(rows: Iterable[Row], chips: list[str]) -> str:
     left_out = [row for row in rows if row.left_out]
     if left_out:
         lines += ["", "## Left out", "", *(f"- {row.model}: {row.left_out}" for row in left_out)]
-    return "\n".join([*lines, *SPEED]) + "\n"
+    _, speed, figures = PAGE.read_text("utf-8").partition("\n## Speed\n")  # measured by bench/conversion.py
+    return "\n".join(lines) + "\n" + speed + figures
 
 
 HEAD = (
@@ -246,22 +255,6 @@ BUILT = (
     "Each of these was built as a user builds it, executed on held-out samples (Ethos-U on its twin, C on the host)",
     "and compared with the float model; a figure below 10 dB fails the build and says so. Small models are built",
     "first, so that the shares are those of small models until all are.",
-)
-
-
-SPEED = (
-    "",
-    "## Speed",
-    "",
-    "`bench/conversion.py` runs this tree and the last one that converted by litert-torch and quantised by",
-    "ai-edge-quantizer (a601f6b) in turn, on a quiet machine of two cores; figures are those of all processes.",
-    "",
-    "| what | CPU s, before | now | ratio | peak MiB, before | now | ratio |",
-    "|---|---|---|---|---|---|---|",
-    "| conversion and quantisation, resnet8, 256 samples | 11.4 | 1.9 | 0.17 | 629 | 315 | 0.50 |",
-    "| conversion and quantisation, MobileNetV2 224, 32 samples | 27.8 | 4.7 | 0.17 | 725 | 424 | 0.58 |",
-    "| resnet8 for six chips, empty store | 37.1 | 26.1 | 0.70 | 627 | 397 | 0.63 |",
-    "| resnet8 for six chips, everything in the store | 1.4 | 1.4 | 0.96 | 40 | 51 | 1.27 |",
 )
 
 
@@ -308,10 +301,10 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="build models that have a row too")
     parser.add_argument("--cpu-limit-s", type=float, default=360, help="CPU seconds for a model's build (360)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no other model after so long")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="the file of rows")
     arguments = parser.parse_args()
     begun = time.monotonic()
-    rows = read_rows()
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    rows = read_rows(arguments.rows)
     for model in sorted(names(), key=lambda each: size(each, arguments.exports)) if not arguments.table else []:
         key = model, arguments.survey
         if arguments.only not in model or (key in rows and not arguments.again):
@@ -319,7 +312,7 @@ def main() -> int:
         if time.monotonic() - begun > 60 * arguments.minutes:
             break
         row = rows[key] = run(model, arguments.chips, arguments.survey, arguments.exports, arguments.cpu_limit_s)
-        with RESULTS.open("a", encoding="utf-8") as file:
+        with arguments.rows.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(row)) + "\n")
         print(f"{row.model}: {row.left_out or row.chips} ({row.seconds} s)", flush=True)
     PAGE.write_text(table(rows.values(), arguments.chips.split(",")), "utf-8")

@@ -1,6 +1,7 @@
-"""Writes out control flow that is known beforehand: an If whose condition is constant, a Loop of a known count.
+"""Writes out control flow that is known beforehand: an If whose condition is constant, a Loop or Scan of a known count.
 
 The count of a Loop is its limit, or follows from what its condition reads: a counter and numbers that never change.
+That of a Scan is the size of the axis that it walks along.
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from onnx import GraphProto, NodeProto, OperatorSetIdProto, helper, numpy_helper
 MOST_ROUNDS = 256
 """A loop that runs more often is left as it is: written out, it would be larger than any device."""
 _NUMBERS = count()
+# The opsets since which a Scan has no axis of batches, and an Unsqueeze reads its axes.
+_SCAN_WITHOUT_BATCH, _AXES_ARE_INPUTS = 9, 13
 
 Constants = dict[str, np.ndarray]
 
 
 def written_out(
-    node: NodeProto, constants: Mapping[str, np.ndarray], opsets: Sequence[OperatorSetIdProto]
+    node: NodeProto,
+    constants: Mapping[str, np.ndarray],
+    opsets: Sequence[OperatorSetIdProto],
+    shapes: Mapping[str, tuple[int, ...]],
 ) -> tuple[list[NodeProto], Constants] | None:
     """Returns the nodes and constants that stand for a known branch or loop; None for any other node."""
     if node.domain not in ("", "ai.onnx"):
@@ -28,39 +34,11 @@ def written_out(
     if node.op_type == "If" and node.input[0] in constants:
         taken = "then_branch" if bool(np.asarray(constants[node.input[0]]).reshape(-1)[0]) else "else_branch"
         return _inlined(_graph(node, taken), {}, list(node.output))
-    if node.op_type != "Loop":
-        return None
-    body = _graph(node, "body")
-    rounds = _rounds(node, body, constants, opsets)
-    carried = list(node.input[2:])
-    scanned = len(body.output) - 1 - len(carried)
-    if rounds is None or not 0 < rounds <= MOST_ROUNDS:
-        return None
-    nodes, arrays = list[NodeProto](), Constants()
-    parts: list[list[str]] = [[] for _ in range(scanned)]
-    prefix = f"{node.name or node.output[0]}.{next(_NUMBERS)}"
-    arrays[f"{prefix}/yes"], arrays[f"{prefix}/axis"] = np.asarray(True), np.asarray([0], np.int64)
-    for turn in range(rounds):
-        number = f"{prefix}/{turn}"
-        arrays[number] = np.asarray(turn, np.int64)
-        results = [f"{number}/{place}/{value.name}" for place, value in enumerate(body.output)]
-        given = dict(zip((v.name for v in body.input), (number, f"{prefix}/yes", *carried), strict=True))
-        inlined = _inlined(body, given, results)
-        if inlined is None:
-            return None
-        nodes += inlined[0]
-        arrays |= inlined[1]
-        carried = results[1 : len(carried) + 1]
-        for part, result in zip(parts, results[len(carried) + 1 :], strict=True):
-            nodes.append(helper.make_node("Unsqueeze", [result, f"{prefix}/axis"], [f"{result}/row"]))
-            part.append(f"{result}/row")
-    for result, last in zip(node.output, carried, strict=False):
-        if result:
-            nodes.append(helper.make_node("Identity", [last], [result]))
-    for result, part in zip(node.output[len(carried) :], parts, strict=True):
-        if result:
-            nodes.append(helper.make_node("Concat", part, [result], axis=0))
-    return nodes, arrays
+    if node.op_type == "Loop":
+        return _unrolled(node, constants, opsets)
+    if node.op_type == "Scan":
+        return _walked(node, opsets, shapes)
+    return None
 
 
 def _graph(node: NodeProto, name: str) -> GraphProto:
@@ -102,6 +80,94 @@ def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
             for value in graph.output:
                 value.name = names.get(value.name, value.name)
     return twin
+
+
+def _unrolled(
+    node: NodeProto, constants: Mapping[str, np.ndarray], opsets: Sequence[OperatorSetIdProto]
+) -> tuple[list[NodeProto], Constants] | None:
+    body = _graph(node, "body")
+    rounds = _rounds(node, body, constants, opsets)
+    carried = list(node.input[2:])
+    scanned = len(body.output) - 1 - len(carried)
+    if rounds is None or not 0 < rounds <= MOST_ROUNDS:
+        return None
+    nodes, arrays = list[NodeProto](), Constants()
+    parts: list[list[str]] = [[] for _ in range(scanned)]
+    prefix = f"{node.name or node.output[0]}.{next(_NUMBERS)}"
+    arrays[f"{prefix}/yes"] = np.asarray(True)
+    for turn in range(rounds):
+        number = f"{prefix}/{turn}"
+        arrays[number] = np.asarray(turn, np.int64)
+        results = [f"{number}/{place}/{value.name}" for place, value in enumerate(body.output)]
+        given = dict(zip((v.name for v in body.input), (number, f"{prefix}/yes", *carried), strict=True))
+        inlined = _inlined(body, given, results)
+        if inlined is None:
+            return None
+        nodes += inlined[0]
+        arrays |= inlined[1]
+        carried = results[1 : len(carried) + 1]
+        for part, result in zip(parts, results[len(carried) + 1 :], strict=True):
+            nodes.append(_row(result, 0, opsets, arrays))
+            part.append(nodes[-1].output[0])
+    return nodes + _results(node, carried, parts, [0] * scanned), arrays
+
+
+def _walked(
+    node: NodeProto, opsets: Sequence[OperatorSetIdProto], shapes: Mapping[str, tuple[int, ...]]
+) -> tuple[list[NodeProto], Constants] | None:
+    """Returns a Scan as one copy of its body for each slice of what it walks along."""
+    if max((item.version for item in opsets if item.domain in ("", "ai.onnx")), default=0) < _SCAN_WITHOUT_BATCH:
+        return None
+    body = _graph(node, "body")
+    walks = next(int(item.i) for item in node.attribute if item.name == "num_scan_inputs")
+    carried, walked = list(node.input[:-walks]), list(node.input[-walks:])
+    scanned = len(body.output) - len(carried)
+
+    def listed(name: str, size: int) -> list[int]:
+        stated = next((list(item.ints) for item in node.attribute if item.name == name), [])
+        return stated or [0] * size
+
+    axes, backward = listed("scan_input_axes", walks), listed("scan_input_directions", walks)
+    sizes = {shapes[name][axis] for name, axis in zip(walked, axes, strict=True) if name in shapes}
+    if len(sizes) != 1 or not 0 < (rounds := sizes.pop()) <= MOST_ROUNDS:
+        return None
+    nodes, arrays = list[NodeProto](), Constants()
+    parts: list[list[str]] = [[] for _ in range(scanned)]
+    out_axes, out_backward = listed("scan_output_axes", scanned), listed("scan_output_directions", scanned)
+    prefix = f"{node.name or node.output[0]}.{next(_NUMBERS)}"
+    for turn in range(rounds):
+        number, slices = f"{prefix}/{turn}", []
+        for place, (name, axis) in enumerate(zip(walked, axes, strict=True)):
+            slices.append(f"{number}/slice{place}")
+            arrays[f"{number}/at{place}"] = np.asarray(rounds - 1 - turn if backward[place] else turn, np.int64)
+            nodes.append(helper.make_node("Gather", [name, f"{number}/at{place}"], slices[-1:], axis=axis))
+        results = [f"{number}/{place}/{value.name}" for place, value in enumerate(body.output)]
+        inlined = _inlined(body, dict(zip((v.name for v in body.input), (*carried, *slices), strict=True)), results)
+        if inlined is None:
+            return None
+        nodes += inlined[0]
+        arrays |= inlined[1]
+        carried = results[: len(carried)]
+        for place, result in enumerate(results[len(carried) :]):
+            nodes.append(_row(result, out_axes[place], opsets, arrays))
+            parts[place].insert(0 if out_backward[place] else turn, nodes[-1].output[0])
+    return nodes + _results(node, carried, parts, out_axes), arrays
+
+
+def _row(result: str, axis: int, opsets: Sequence[OperatorSetIdProto], arrays: Constants) -> NodeProto:
+    """Returns the node that gives what one round made an axis to be joined along."""
+    if max((item.version for item in opsets if item.domain in ("", "ai.onnx")), default=0) < _AXES_ARE_INPUTS:
+        return helper.make_node("Unsqueeze", [result], [f"{result}/row"], axes=[axis])
+    arrays[f"{result}/axis"] = np.asarray([axis], np.int64)
+    return helper.make_node("Unsqueeze", [result, f"{result}/axis"], [f"{result}/row"])
+
+
+def _results(node: NodeProto, carried: list[str], parts: list[list[str]], axes: list[int]) -> list[NodeProto]:
+    """Returns the nodes that give a loop's results: what was carried last, and what its rounds made, joined."""
+    nodes = [helper.make_node("Identity", [last], [name]) for name, last in zip(node.output, carried, strict=False)]
+    for name, part, axis in zip(node.output[len(carried) :], parts, axes, strict=False):
+        nodes.append(helper.make_node("Concat", part, [name], axis=axis))
+    return [each for each in nodes if each.output[0]]
 
 
 def _rounds(
@@ -177,5 +243,5 @@ def _never_ends_early(body: GraphProto) -> bool:
 
 
 def has_branches(model: onnx.ModelProto) -> bool:
-    """Tells whether a model has an If or a Loop."""
-    return any(node.op_type in ("If", "Loop") for node in model.graph.node)
+    """Tells whether a model has an If, a Loop or a Scan."""
+    return any(node.op_type in ("If", "Loop", "Scan") for node in model.graph.node)

@@ -11,9 +11,12 @@ from onnx import ModelProto, numpy_helper
 
 from anynpu import schema
 from anynpu.errors import ConfigError
-from anynpu.graph.fold import inner_graphs
+from anynpu.graph.fold import inner_graphs, names_read
 from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
+from anynpu.graph.training import RANDOM
 
+# What depends on the shape of a tensor alone.
+_BY_SHAPE = frozenset(("Shape", "Size"))
 _TRUTHS = {"true": "1", "false": "0"}
 
 
@@ -57,6 +60,24 @@ def fixed(model: ModelProto, values: Mapping[str, str]) -> ModelProto:
     del result.graph.input[:]
     result.graph.input.extend(copies)
     return result
+
+
+def without_constant_outputs(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
+    """Returns the model without the outputs that no input reaches, and a sentence for each; one stays in any case."""
+    reached = {value.name for value in inputs_of(model)}
+    for node in model.graph.node:
+        by_values = node.op_type not in _BY_SHAPE and bool(names_read(node) & reached)
+        if by_values or node.op_type in RANDOM or node.domain not in ("", "ai.onnx"):
+            reached |= {*node.output}
+    lost = [value.name for value in model.graph.output if value.name not in reached]
+    if not lost or len(lost) == len(model.graph.output):
+        return model, ()
+    result = ModelProto()
+    result.CopyFrom(model)
+    kept = [value for value in model.graph.output if value.name in reached]
+    del result.graph.output[:]
+    result.graph.output.extend(kept)
+    return result, tuple(f"output '{name}' is left out: it is the same whatever the inputs are" for name in lost)
 
 
 def with_sample_axis(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:

@@ -97,11 +97,11 @@ def fold_constants(model: ModelProto) -> ModelProto:
     waiting = deque(graph.node)
     while waiting:
         node = waiting.popleft()
-        if (branch := written_out(node, constants, result.opset_import)) is not None:
+        if (branch := written_out(node, constants, result.opset_import, shapes)) is not None:
             constants.update(branch[1])
             waiting.extendleft(reversed(branch[0]))
             continue
-        values = None if outputs & set(node.output) else _evaluate(node, constants, shapes, result)
+        values = None if outputs & set(node.output) else evaluated(node, constants, shapes, result)
         if values is None:
             kept.append(node)
         else:
@@ -158,7 +158,8 @@ def copied(message: _M) -> _M:
     return twin
 
 
-def _evaluate(node: NodeProto, constants: Arrays, shapes: Shapes, model: ModelProto) -> list[np.ndarray] | None:
+def evaluated(node: NodeProto, constants: Arrays, shapes: Shapes, model: ModelProto) -> list[np.ndarray] | None:
+    """Returns what a node of constants and known shapes gives, None for any other."""
     if node.domain not in ("", "ai.onnx") or node.op_type in _RANDOM | _QUANTISED or any(inner_graphs(node)):
         return None
     if node.op_type == "Constant":

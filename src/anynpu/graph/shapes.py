@@ -44,7 +44,18 @@ def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
     try:
         return onnx.shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=True)
     except Exception as error:  # InferenceError, and RuntimeError or ValueError from the C++ side
+        if strict and _without_values(model):
+            return infer(model, strict=False)
         raise IntegrityError(f"the shapes of the model contradict each other: {first_line(error)}") from error
+
+
+def _without_values(model: ModelProto) -> bool:
+    """Tells whether shapes agree as long as ONNX does not compute with them: it adds vectors of one size alone."""
+    try:
+        onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=False)
+    except Exception:
+        return False
+    return True
 
 
 def make_static(model: ModelProto, shapes: Mapping[str, Sequence[int]] = {}) -> ModelProto:
@@ -144,6 +155,9 @@ def _forget_dynamic(graph: GraphProto) -> None:
 
 def _propagate(model: ModelProto) -> ModelProto:
     """Alternates inference and folding: a folded Shape settles the Reshape behind it, and so on."""
+    for node in model.graph.node:  # ONNX infers the shape of both sides where the default is not written down
+        if node.op_type == "STFT" and not any(item.name == "onesided" for item in node.attribute):
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))
     for _ in range(_ROUNDS):
         model = infer(model)
         static = static_shapes(model.graph)

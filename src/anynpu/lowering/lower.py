@@ -20,6 +20,7 @@ from onnx import numpy_helper
 from anynpu.artifact import PassEffect
 from anynpu.errors import Finding, Unsupported
 from anynpu.graph import passes
+from anynpu.graph.fold import evaluated
 from anynpu.graph.shapes import inputs_of
 from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
 from anynpu.lowering.options import Options, Reshape
@@ -246,7 +247,9 @@ def lower_nodes(model: onnx.ModelProto, last_inputs: Sequence[str], last_outputs
     for proto in model.graph.node:
         node = Node.of(proto)
         reason = "" if not lost & {*node.inputs} else "-"
-        if not reason:
+        if not reason and (values := evaluated(proto, at.constants, at.shapes, model)) is not None:
+            at.constants.update(zip(node.outputs, values, strict=False))  # a result that no input reaches
+        elif not reason:
             reason = _lowered(at, node, proto.domain)
         if reason:
             lost |= {*node.outputs}

@@ -104,7 +104,7 @@ def read_original(source: ModelSource) -> Original:
     """Returns the user's model with inputs bound, in inference mode and with every shape known."""
     from anynpu.graph import passes
     from anynpu.graph.branches import has_branches
-    from anynpu.graph.fix import fixed, with_sample_axis
+    from anynpu.graph.fix import fixed, with_sample_axis, without_constant_outputs
     from anynpu.graph.passes import Pass
     from anynpu.graph.shapes import make_static
     from anynpu.graph.training import for_inference
@@ -138,6 +138,13 @@ def read_original(source: ModelSource) -> Original:
         lambda given: told(for_inference(given)),
         keeps_results=False,
     )
+    varying = Pass(
+        "varying",
+        "outputs that no input reaches go",
+        lambda given: told(without_constant_outputs(given)),
+        requires=of_file,
+        keeps_results=False,
+    )
     static = Pass("static", "every shape is known", lambda given: (make_static(given, shapes), 1))
     samples = Pass(
         "sample-axis",
@@ -146,7 +153,7 @@ def read_original(source: ModelSource) -> Original:
         requires=of_file,
         keeps_results=False,
     )
-    frozen, begun = passes.run([binding, inference], model)
+    frozen, begun = passes.run([binding, inference, varying], model)
     graph, done = passes.run([static, samples], frozen)
     branching = frozen if has_branches(frozen) else None
     if branching is not None and exported is None:

@@ -9,7 +9,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.errors import ConfigError, Unsupported
-from anynpu.graph.fix import fixed, with_sample_axis
+from anynpu.graph.fix import fixed, with_sample_axis, without_constant_outputs
+from anynpu.graph.fold import fold_constants
 from anynpu.graph.shapes import make_static
 from anynpu.graph.simplify import simplify
 
@@ -101,6 +102,50 @@ def test_a_loop_of_a_known_count_is_written_out():
     assert not any(node.op_type == "Loop" for node in simple.graph.node)
     for found, wanted in zip(run(simple, {"x": X}), run(net, {"x": X, "n": np.asarray(3)}), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def walking(backward, opset=18):
+    """Adds columns of x up, forwards and backwards, and keeps every sum as a column."""
+    body = helper.make_graph(
+        [helper.make_node("Add", ["sum", "column"], ["more"]), helper.make_node("Neg", ["more"], ["less"])],
+        "body",
+        [value("sum", FLOAT, [2]), value("column", FLOAT, [2])],
+        [value("more", FLOAT, [2]), value("less", FLOAT, [2])],
+    )
+    settings = {"scan_input_axes": [1], "scan_output_axes": [1], "num_scan_inputs": 1}
+    settings |= {"scan_input_directions": [backward[0]], "scan_output_directions": [backward[1]]}
+    nodes = [helper.make_node("Scan", ["zero", "x"], ["total", "sums"], body=body, **settings)]
+    outputs = [value("total", FLOAT, [2]), value("sums", FLOAT, [2, 5])]
+    made = model(nodes, [value("x", FLOAT, [2, 5])], outputs, [number("zero", np.zeros(2, np.float32))])
+    made.opset_import[0].version = opset
+    return made
+
+
+@pytest.mark.parametrize("backward", [(0, 0), (1, 0), (0, 1), (1, 1)])
+@pytest.mark.parametrize("opset", [11, 18])
+def test_a_scan_is_written_out(backward, opset):
+    net = walking(backward, opset)
+    simple = fold_constants(make_static(net))
+    assert not any(node.op_type == "Scan" for node in simple.graph.node)
+    x = np.arange(10, dtype=np.float32).reshape(2, 5)
+    for found, wanted in zip(run(simple, {"x": x}), run(net, {"x": x}), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_an_output_that_no_input_reaches_is_left_out():
+    nodes = [
+        helper.make_node("Neg", ["x"], ["y"]),
+        helper.make_node("Shape", ["x"], ["size"]),
+        helper.make_node("Add", ["n", "size"], ["length"]),
+    ]
+    inputs = [value("x", FLOAT, [1, 4]), value("n", INT64, [2])]
+    net = model(nodes, inputs, [value("y", FLOAT, [1, 4]), value("length", INT64, [2])])
+    assert without_constant_outputs(net) == (net, ())
+    kept, notes = without_constant_outputs(fixed(net, {"n": "3"}))
+    assert [v.name for v in kept.graph.output] == ["y"]
+    assert "'length'" in notes[0]
+    alone = model(nodes[1:], inputs, [value("length", INT64, [2])])
+    assert without_constant_outputs(fixed(alone, {"n": "3"}))[1] == ()
 
 
 def counting(limit, bound):

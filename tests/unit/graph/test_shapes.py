@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import pytest
 from graph_nets import parse, run, weights
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from anynpu.errors import ConfigError, IntegrityError, Unsupported
 from anynpu.graph import shapes
@@ -171,3 +171,32 @@ def test_weights_listed_as_inputs_are_not_inputs():
     model = conv()
     model.graph.input.append(helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, [4, 3, 3, 3]))
     assert [value.name for value in shapes.inputs_of(model)] == ["image"]
+
+
+def test_a_spectrum_is_one_sided_unless_it_says_otherwise():
+    """ONNX infers both sides where the attribute is not written down, and the product behind it contradicts that."""
+    window, mel = np.hanning(16).astype(np.float32), np.ones((9, 4), np.float32)
+    nodes = [
+        helper.make_node("STFT", ["x", "step", "window"], ["waves"]),
+        helper.make_node("ReduceSumSquare", ["waves", "last"], ["power"], keepdims=0),
+        helper.make_node("MatMul", ["power", "mel"], ["y"]),
+    ]
+    arrays = {"step": np.asarray(8), "window": window, "last": np.asarray([-1]), "mel": mel}
+    constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    values = [helper.make_tensor_value_info("x", 1, [1, 64]), helper.make_tensor_value_info("y", 1, ["b", "t", "m"])]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:], constants)
+    static = shapes.make_static(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    assert shapes.tensor_shapes(static)["y"] == (1, 7, 4)
+
+
+def test_vectors_that_broadcast_against_each_other_have_a_shape():
+    """ONNX's computing with shapes takes a row and a column of whole numbers for a contradiction."""
+    nodes = [helper.make_node("Add", ["row", "column"], ["table"]), helper.make_node("Gather", ["x", "table"], ["y"])]
+    constants = [
+        numpy_helper.from_array(np.arange(2), "row"),
+        numpy_helper.from_array(np.arange(3)[:, None], "column"),
+    ]
+    values = [helper.make_tensor_value_info("x", 1, [8]), helper.make_tensor_value_info("y", 1, ["a", "b"])]
+    graph = helper.make_graph(nodes, "net", values[:1], values[1:], constants)
+    static = shapes.make_static(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    assert shapes.tensor_shapes(static)["y"] == (3, 2)

@@ -69,13 +69,15 @@ def transform(at: Lowering, node: Node) -> None:
     elif "axis" not in node.attributes:
         axis = rank - 2
     axis %= rank
-    length, parts = at.shape(name)[axis], at.shape(name)[-1]
-    if node.input(1) and int(required(at.constant(node.input(1)), "the length").reshape(-1)[0]) != length:
-        raise Refused("a length that pads or cuts the input")
+    size, parts = at.shape(name)[axis], at.shape(name)[-1]
+    length = int(required(at.constant(node.input(1)), "the length").reshape(-1)[0]) if node.input(1) else size
     bins = at.shape(node.output)[axis]
     if int(node.get("inverse", 0)) and int(node.get("onesided", 0)):
         raise Refused("the inverse of a one-sided transform")
     real, imaginary = fourier(length, bins, bool(node.get("inverse", 0)))
+    # What lies behind the length is cut off, and zeros that pad up to it add nothing.
+    unread = np.zeros((bins, max(0, size - length)))
+    real, imaginary = (np.hstack([part[:, :size], unread]) for part in (real, imaginary))
     blocks = [[real, -imaginary], [imaginary, real]] if parts == 2 else [[real], [imaginary]]
     # Rows: bins of the real, then of the imaginary part; columns: elements of the real, then of the imaginary part.
     weights = np.block(blocks).astype(np.float32)
@@ -84,7 +86,7 @@ def transform(at: Lowering, node: Node) -> None:
     others = tuple(each for each in range(rank - 1) if each != axis)
     tensor = at.stored(name, (*others, rank - 1, axis))
     leading = at.tensors[tensor].shape[:-2]
-    result = dense(at, at.reshape(tensor, (*leading, parts * length)), weights, None, node.output)
+    result = dense(at, at.reshape(tensor, (*leading, parts * size)), weights, None, node.output)
     result = at.reshape(result, (*leading, at.shape(node.output)[-1], bins))
     at.give(node.output, result, (*others, rank - 1, axis))
 
