@@ -496,7 +496,7 @@ def fixed_server() -> None:
         stages = dict.fromkeys(("queue", "prepare", "run", "finish"), 0.001)
         vectors = np.random.default_rng(0).normal(size=(1, 384)).astype(np.float32)
 
-        def ask(self, request: Request, then: Then) -> None:
+        def ask(self, request: Request, then: Then, early: object = None) -> None:
             then(Answer(self.name, "0" * 64, "none", self.vectors, tokens=8, stages=self.stages))
 
         def info(self) -> Info:

@@ -45,15 +45,32 @@ class LooseSession(OrtSession):
         self.free = free
 
 
-def open_loose(artifact: Artifact, threads: int = 0) -> OrtSession:
-    """Returns a session that takes any number of rows where the model allows it, and the plain one elsewhere."""
+class BuiltSession(OrtSession):
+    """Runs an ONNX model as it was built, while it is not known yet whether it can take any number of rows."""
+
+    def __init__(self, artifact: Artifact, threads: int = 0) -> None:
+        super().__init__(artifact, threads, spin=False)
+        self._artifact = artifact
+
+    def loosen(self) -> bool:
+        """Returns whether the model can take any number of rows, for those who open it from now on; takes seconds."""
+        return bool(loosened(self._artifact)[1])
+
+
+def open_loose(artifact: Artifact, threads: int = 0, wait: bool = True) -> OrtSession:
+    """Returns a session that takes any number of rows where the model allows it, and the plain one elsewhere.
+
+    Without `wait` it is a BuiltSession where nobody has tried that before: to find it out takes seconds.
+    """
+    if not wait and _read(_place(artifact)) is None:
+        return BuiltSession(artifact, threads)
     file, free = loosened(artifact)
     return LooseSession(artifact, file, free, threads) if free else OrtSession(artifact, threads, spin=False)
 
 
 def loosened(artifact: Artifact) -> tuple[Path, frozenset[str]]:
     """Returns the model with free axes and which these are, made once for an artifact; none where it cannot be done."""
-    place = default_cache_dir() / FOLDER / schema.digest([artifact.digest, FORM])
+    place = _place(artifact)
     if (known := _read(place)) is None:
         with tempfile.TemporaryDirectory(prefix="anynpu-loose-") as name, writing(Path(name)):
             arguments = {"artifact": str(artifact.path), "out": str(Path(name) / MODEL)}
@@ -71,6 +88,10 @@ def loosened(artifact: Artifact) -> tuple[Path, frozenset[str]]:
                 for path in models[:-MOST_KEPT]:
                     shutil.rmtree(path.parent, ignore_errors=True)
     return (place / MODEL, known) if known and (place / MODEL).is_file() else (artifact.main, frozenset())
+
+
+def _place(artifact: Artifact) -> Path:
+    return default_cache_dir() / FOLDER / schema.digest([artifact.digest, FORM])
 
 
 def _read(place: Path) -> frozenset[str] | None:

@@ -26,10 +26,11 @@ FAST = FleetSettings(canary_s=0, run_limit_s=20)
 async def running(
     *models: ModelSettings, settings: FleetSettings = FAST, observer: Observer | None = None, **given: Any
 ) -> AsyncIterator[Fleet]:
-    """A fleet that has started, and is closed afterwards."""
+    """A fleet that has started and takes any number of rows where it can; it is closed afterwards."""
     fleet = open_fleet(models, settings, observer, **given)
     try:
         await fleet.start()
+        await until(lambda: not any(model.loosening for model in fleet.models.values()))
         yield fleet
     finally:
         fleet.close()

@@ -14,6 +14,7 @@ from anynpu.apps.serve.base import (
     Answer,
     Canary,
     ClassScore,
+    Early,
     Expired,
     Figures,
     Health,
@@ -50,6 +51,8 @@ class PlainModel:
         """While it is not set, the device is busy with something else."""
         self.free.set()
         self.error: Exception | None = None
+        self.sends_early = False
+        """Answers are sent off in another thread, as the owner of a device does."""
         self.state, self.fallback, self.truth = "ready", False, Canary("test", 1, 1, 0, True, "", 1.0)
 
     async def answer(self, request: Request) -> Answer:
@@ -76,9 +79,14 @@ class PlainModel:
         finally:
             self.waiting -= 1
 
-    def ask(self, request: Request, then: Then) -> asyncio.Task[Answer]:
+    def ask(self, request: Request, then: Then, early: Early | None = None) -> asyncio.Task[Answer]:
         def done(task: asyncio.Task[Answer]) -> None:
-            then(asyncio.CancelledError() if task.cancelled() else task.exception() or task.result())
+            outcome = asyncio.CancelledError() if task.cancelled() else task.exception() or task.result()
+            if self.sends_early and early is not None and isinstance(outcome, Answer):
+                owner = threading.Thread(target=early, args=(outcome,))
+                owner.start()
+                owner.join()
+            then(outcome)
 
         task = asyncio.get_running_loop().create_task(self.answer(request))
         task.add_done_callback(done)

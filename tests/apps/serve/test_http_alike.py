@@ -71,16 +71,18 @@ async def awaited(desk, request, model, items, shown, options=USUAL):
 def said(monkeypatch, way: str, prepare=lambda desk: None, path: str = "/v1/embeddings") -> list[list[bytes]]:
     """What each body is answered, three times: with a head that is new, and twice with one that is known."""
     taken = []
-    usual = openai._usual if way == "short" else lambda desk, data: None
+    usual = openai._usual if way in ("short", "early") else lambda desk, data: None
     monkeypatch.setattr(openai, "_usual", lambda *given: taken.append(usual(*given)) or taken[-1])
     if way == "coroutine":
         monkeypatch.setattr(Desk, "later", awaited)
     desk = desk_of(*models())
+    for model in desk.fleet.models.values():
+        model.sends_early = way == "early"
     prepare(desk)
     with site(desk) as client:
         found = [answers(client.port, [request(body, path)] * 3, 3) for body in bodies()]
     monkeypatch.undo()
-    assert any(taken) == (way == "short" and desk.started)
+    assert any(taken) == (way in ("short", "early") and desk.started)
     return found
 
 
@@ -98,8 +100,9 @@ def starting(desk) -> None:
 
 @pytest.mark.parametrize("prepare", [lambda desk: None, full, lost, starting], ids=["good", "full", "lost", "starting"])
 def test_every_way_answers_alike(monkeypatch, prepare):
-    short, long, coroutine = (said(monkeypatch, way, prepare) for way in ("short", "long", "coroutine"))
-    assert short == long == coroutine
+    ways = ("short", "long", "coroutine", "early")
+    short, long, coroutine, early = (said(monkeypatch, way, prepare) for way in ways)
+    assert short == long == coroutine == early
     assert all(first == second == third for first, second, third in short)
 
 

@@ -130,6 +130,8 @@ class Answer(NamedTuple):
 Outcome = Answer | BaseException
 """What becomes of a request: the answer, or why there is none."""
 Then = Callable[[Outcome], None]
+Early = Callable[[Answer], None]
+"""Sends an answer off in the thread that computed it; `Then` is called afterwards all the same."""
 
 
 class Pending(Protocol):
@@ -217,6 +219,8 @@ class Info:
     """time.time() when this version was switched in."""
     fallback: str = ""
     """The artifact of the CPU twin, if there is one."""
+    free: tuple[str, ...] = ()
+    """The axes that may have any size: "batch", "length"; none where the model runs in the shape it was built for."""
 
 
 @dataclass(frozen=True)
@@ -235,6 +239,8 @@ class Health:
     restarts: int = 0
     """How often the session was rebuilt after a failure."""
     reloads: int = 0
+    loosening: bool = False
+    """It runs as it was built, while a form for any number of rows is made and compared with it."""
 
     @property
     def serving(self) -> bool:
@@ -254,7 +260,7 @@ class Deployment(Protocol):
         was sent is wrong: 422), DeviceError (503), AccuracyError (the model gave NaN: 500)."""
         ...
 
-    def ask(self, request: Request, then: Then) -> Pending | None:
+    def ask(self, request: Request, then: Then, early: Early | None = None) -> Pending | None:
         """Has `then` called once in the event loop with the answer, or with what `answer` would raise.
 
         Where that is known at once, `then` is called before this returns.

@@ -24,6 +24,7 @@ from anynpu.apps.serve.base import (
     NO_VECTORS,
     Answer,
     Canary,
+    Early,
     Expired,
     FleetSettings,
     Health,
@@ -42,7 +43,7 @@ from anynpu.apps.serve.base import (
 from anynpu.apps.serve.counts import Counts, refusal_of
 from anynpu.apps.serve.lane import Ticket
 from anynpu.apps.serve.program import Program, Row
-from anynpu.apps.serve.served import Order, Served, Version, device_error
+from anynpu.apps.serve.served import Order, Served, Version, Waiting, device_error
 from anynpu.apps.serve.shortcut import CROWDED_S
 from anynpu.apps.serve.version import Loaded
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
@@ -86,6 +87,8 @@ class Deployment:
         self.emptied = asyncio.Event()
         self.emptied.set()
         self._orders: set[Order] = set()
+        self.loosening = 0
+        """Versions of it that are made to take any number of rows."""
 
     def attach(
         self,
@@ -118,7 +121,7 @@ class Deployment:
             if order is not None:
                 order.cancel()
 
-    def ask(self, request: Request, then: Then) -> Order | None:
+    def ask(self, request: Request, then: Then, early: Early | None = None) -> Order | None:
         """Has `then` called once with the outcome; returns what gives the request up, unless that has happened."""
         try:
             version = self._version_for(request)
@@ -126,7 +129,7 @@ class Deployment:
             self._refuse(error, request)
             then(error)
             return None
-        order = Order(self, request, then, version, len(request.items))
+        order = Order(self, request, [Waiting(then, early)], version, len(request.items))
         version.users += 1
         self._waiting += order.items
         self._orders.add(order)
@@ -246,12 +249,35 @@ class Deployment:
                 self._pool.submit(self._finish_apart, ticket)
             else:
                 quick.append((ticket.order, self._finished(ticket)))
-        self._at_once(self._after_run, quick, version, rows, took_s)
+        sent = self._send_early(*quick[0]) if len(quick) == 1 else None
+        self._at_once(self._after_run, quick, sent, version, rows, took_s)
+
+    def _send_early(self, order: Order, outcome: Outcome) -> Waiting | None:
+        """Sends an answer off in the owner's thread if nothing else waits for the device; returns who got it."""
+        version = order.version
+        if not isinstance(outcome, Answer) or version.distrusted or version.lane.has_more():
+            return None
+        if not any(waiting.early for waiting in order.waiting) or (taken := order.take()) is None:
+            return None
+        try:
+            if taken.early is not None:
+                taken.early(outcome)
+        except Exception:  # the event loop sends it, or says what is wrong
+            _logger.exception("model %s: internal error", self.name)
+        return taken
 
     def _after_run(
-        self, outcomes: Sequence[tuple[Order, Outcome]], version: Version, rows: Sequence[Row], took_s: float
+        self,
+        outcomes: Sequence[tuple[Order, Outcome]],
+        sent: Waiting | None,
+        version: Version,
+        rows: Sequence[Row],
+        took_s: float,
     ) -> None:
-        self._resolve(outcomes)
+        if sent is not None:
+            self._conclude(outcomes[0][0], sent, outcomes[0][1])
+        else:
+            self._resolve(outcomes)
         row_s = took_s / len(rows)
         self._row_s = row_s if not self._row_s else (1 - SMOOTH) * self._row_s + SMOOTH * row_s
         version.shortcut.ran(rows, took_s)
@@ -309,28 +335,31 @@ class Deployment:
 
     def _resolve(self, outcomes: Sequence[tuple[Order, Outcome]]) -> None:
         for order, outcome in outcomes:
-            if (then := order.then) is None:
+            if (waiting := order.take()) is None:
                 continue
             if isinstance(outcome, Answer) and order.version.distrusted:
                 outcome = DeviceError("the device was found to give wrong answers", "canary")
-            self._leave(order)
-            if isinstance(outcome, Answer):
-                self.counts.since_good += not outcome.fallback
-                self.counts.answered += 1
-            elif isinstance(outcome, AnyNpuError):
-                self._refuse(outcome, order.request)
-            try:
-                then(outcome)
-            except Exception:  # a defect in one answer is not to cost the others of its batch theirs
-                _logger.exception("model %s: internal error", self.name)
-            # After the answer has left: the client need not wait for what is counted.
-            if isinstance(outcome, Answer):
-                self._observer.answered(self.name, outcome.stages, order.items, outcome.tokens)
-            elif isinstance(outcome, AccuracyError):
-                self._on_suspect(self)
+            self._conclude(order, waiting, outcome)
+
+    def _conclude(self, order: Order, waiting: Waiting, outcome: Outcome) -> None:
+        """Counts the outcome of an order and hands it to the one who waits for it."""
+        self._leave(order)
+        if isinstance(outcome, Answer):
+            self.counts.since_good += not outcome.fallback
+            self.counts.answered += 1
+        elif isinstance(outcome, AnyNpuError):
+            self._refuse(outcome, order.request)
+        try:
+            waiting.then(outcome)
+        except Exception:  # a defect in one answer is not to cost the others of its batch theirs
+            _logger.exception("model %s: internal error", self.name)
+        # After the answer has left: the client need not wait for what is counted.
+        if isinstance(outcome, Answer):
+            self._observer.answered(self.name, outcome.stages, order.items, outcome.tokens)
+        elif isinstance(outcome, AccuracyError):
+            self._on_suspect(self)
 
     def _leave(self, order: Order) -> None:
-        order.then = None
         self._waiting -= order.items
         self._orders.discard(order)
         self._release(order.version)
@@ -354,8 +383,11 @@ class Deployment:
     def use(self, version: Version) -> None:
         """Has new requests answered by a version; the one before it ends with its last request."""
         self._serving(version)
-        before, self.device = self.device, version
-        self.refusing = ""
+        if version.twin:
+            before, self.twin = self.twin, version
+        else:
+            before, self.device = self.device, version
+            self.refusing = ""
         if before is not None and before is not version:
             before.retired = True
             if not before.users:
@@ -433,6 +465,7 @@ class Deployment:
             dict(self.counts.refused),
             self.counts.restarts,
             self.counts.reloads,
+            self.loosening > 0,
         )
 
 

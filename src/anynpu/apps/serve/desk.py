@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from anynpu.apps.serve.base import Answer, Deployment, Fleet, Item, Kind, Options, Outcome, Request
 from anynpu.apps.serve.metrics import Metrics
-from anynpu.apps.web.message import Header, HttpAnswer, HttpRequest, Refusal
+from anynpu.apps.web.message import Header, HttpAnswer, HttpRequest, Line, Refusal, Reply
 from anynpu.schema import JsonObject, near
 
 USUAL = Options()
@@ -87,7 +87,7 @@ class Desk:
         options: Options = USUAL,
     ) -> Asked:
         """Returns what becomes `shown` of the model's answer, without a coroutine."""
-        return Asked(model, self._asked(request, items, options), shown)
+        return Asked(model, self._asked(request, items, options), shown, request.line)
 
     def _asked(self, request: HttpRequest, items: Sequence[Item], options: Options) -> Request:
         head, limit_s = request.head, self.settings.deadline_s
@@ -116,22 +116,31 @@ class Desk:
 class Asked:
     """A question to a model on its way: what `begin` is given is called with the answer as HTTP, or with an error."""
 
-    __slots__ = ("model", "pending", "request", "shown", "then")
+    __slots__ = ("line", "model", "pending", "reply", "request", "shown", "then")
+    reply: Reply | None
 
-    def __init__(self, model: Deployment, request: Request, shown: Callable[[Answer], HttpAnswer]) -> None:
-        self.model, self.request, self.shown = model, request, shown
+    def __init__(self, model: Deployment, request: Request, shown: Callable[[Answer], HttpAnswer], line: Line) -> None:
+        self.model, self.request, self.shown, self.line = model, request, shown, line
+        self.reply = None
 
-    def begin(self, then: Callable[[HttpAnswer | BaseException], None]) -> None:
+    def begin(self, then: Callable[[Reply], None]) -> None:
         self.then = then
-        self.pending = self.model.ask(self.request, self._answered)
+        self.pending = self.model.ask(self.request, self._answered, self._early)
+
+    def _early(self, answer: Answer) -> None:
+        """Sends the answer off in the thread that computed it."""
+        self.reply = reply = self._shown(answer)
+        if isinstance(reply, HttpAnswer):
+            self.line.send_early(reply)
 
     def _answered(self, outcome: Outcome) -> None:
-        reply: HttpAnswer | BaseException
+        self.then(self._shown(outcome) if self.reply is None else self.reply)
+
+    def _shown(self, outcome: Outcome) -> Reply:
         try:
-            reply = self.shown(outcome) if isinstance(outcome, Answer) else outcome
+            return self.shown(outcome) if isinstance(outcome, Answer) else outcome
         except Exception as error:
-            reply = error
-        self.then(reply)
+            return error
 
     def cancel(self) -> None:
         if self.pending is not None:

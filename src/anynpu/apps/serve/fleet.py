@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +21,7 @@ from anynpu.apps.serve.served import Version
 from anynpu.apps.serve.version import Loaded, Opener, Source, card_of, describe, load, open_here, read_source
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
 from anynpu.runtime.abilities import EndsJobs, on_hardware
+from anynpu.runtime.loose import BuiltSession
 from anynpu.tasks.space import joint
 
 TICK_S, LATE_S = 0.1, 0.5
@@ -33,6 +37,7 @@ HELD_TRIES, HELD_S = 3, 5.0
 CANARY_CASES = 2
 TWINS = ("cpu", "float")
 Result = TypeVar("Result")
+_logger = logging.getLogger("anynpu.serve")
 
 
 def open_fleet(
@@ -68,7 +73,9 @@ class Fleet:
         }
         self._locks = {name: asyncio.Lock() for name in self.models}
         self._recoveries: dict[str, asyncio.Task[None]] = {}
-        self._checks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Known answers that are being run, and models that are being loosened."""
+        self._one_loosens = asyncio.Lock()
         self._due: dict[str, float] = {}
         self._ticking: asyncio.Task[None] | None = None
         self._closing = False
@@ -83,7 +90,7 @@ class Fleet:
     async def _start(self, name: str) -> None:
         deployment, twin = self.models[name], self._twins[name]
         if twin is not None:
-            deployment.twin = await self._open(name, twin, twin=True)
+            deployment.use(await self._open(name, twin, twin=True))
         try:
             version = await self._open(name, self._sources[name])
         except (DeviceError, AccuracyError) as error:
@@ -95,7 +102,7 @@ class Fleet:
         self._passed(deployment, version)
         deployment.change("ready")
 
-    async def _open(self, name: str, source: Source, twin: bool = False) -> Version:
+    async def _open(self, name: str, source: Source, twin: bool = False, loosen: bool = True) -> Version:
         """Returns a version that is loaded beside whatever runs, and has given its known answers."""
         before = self.models[name].device
         earlier = before.loaded if before is not None and before.info.version == source.digest and not twin else None
@@ -109,7 +116,33 @@ class Fleet:
         except BaseException:
             await asyncio.to_thread(loaded.close)
             raise
-        return Version(loaded, lane, info, twin)
+        version = Version(loaded, lane, info, twin)
+        if loosen and any(isinstance(session, BuiltSession) for session in loaded.sessions):
+            self.models[name].loosening += 1
+            self._begin(self._loosen(self.models[name], version))
+        return version
+
+    async def _loosen(self, deployment: Deployment, version: Version) -> None:
+        """Finds out whether a model can take any number of rows, and switches to that form of it.
+
+        That takes longer than all else at the first start of an artifact, and so the model already answers as it was
+        built.
+        """
+        try:
+            built = [session for session in version.loaded.sessions if isinstance(session, BuiltSession)]
+            async with self._one_loosens:
+                free = [await _in_daemon(session.loosen) for session in built]
+            async with self._locks[deployment.name]:
+                current = deployment.twin if version.twin else deployment.device
+                if any(free) and current is version and (version.twin or deployment.state == "ready"):
+                    loose = await self._open(deployment.name, version.loaded.source, version.twin, loosen=False)
+                    deployment.use(loose)
+                    if not version.twin:
+                        self._passed(deployment, loose)
+        except (AnyNpuError, OSError) as error:
+            _logger.warning("model %s goes on as it was built: %s", deployment.name, error)
+        finally:
+            deployment.loosening -= 1
 
     def _lane(self, name: str, loaded: Loaded, twin: bool) -> Lane:
         """Returns the owner of a device: one for all models on an NPU, one for each model on this computer's CPU."""
@@ -186,9 +219,13 @@ class Fleet:
     def _check_later(self, name: str) -> None:
         deployment = self.models[name]
         if deployment.device is not None:
-            task = asyncio.create_task(self._check(deployment, deployment.device, idle=True, most=CANARY_CASES))
-            self._checks.add(task)
-            task.add_done_callback(self._checks.discard)
+            self._begin(self._check(deployment, deployment.device, idle=True, most=CANARY_CASES))
+
+    def _begin(self, coroutine: Coroutine[None, None, None]) -> None:
+        """Runs something until it ends or the fleet is closed."""
+        task = asyncio.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _check(self, deployment: Deployment, version: Version, idle: bool, most: int | None) -> None:
         loaded = version.loaded
@@ -346,7 +383,7 @@ class Fleet:
     def close(self) -> None:
         """Gives every device back; what still waits gets `Stopped`."""
         self._closing = True
-        for task in (self._ticking, *self._recoveries.values(), *self._checks):
+        for task in (self._ticking, *self._recoveries.values(), *self._tasks):
             if task is not None:
                 task.cancel()
         for deployment in self.models.values():
@@ -360,6 +397,24 @@ class Fleet:
                     with suppress(AnyNpuError, OSError):
                         version.loaded.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def _in_daemon(function: Callable[[], Result]) -> Result:
+    """Returns what a function returns that is called in a thread which does not keep the program from ending."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def call() -> None:
+        done: Callable[[], None]
+        try:
+            done = partial(future.set_result, function())
+        except Exception as error:
+            done = partial(future.set_exception, error)
+        with suppress(RuntimeError):  # the loop has ended, and nobody waits
+            loop.call_soon_threadsafe(lambda: None if future.done() else done())
+
+    threading.Thread(target=call, name="anynpu-loosen", daemon=True).start()
+    return await future
 
 
 def _refusal_of(error: AnyNpuError) -> DeviceError:

@@ -108,8 +108,7 @@ class Lane:
         if not owned.acquire(blocking=False):
             return False
         try:
-            waits = self._idle or not self._inbox.empty() or any(queue.parts for queue in self._queues.values())
-            if waits or self.closed or ticket.client.held:
+            if self.has_more() or self.closed or ticket.client.held:
                 return False
             if ticket.client.wanted(ticket):
                 ticket.client.run([(ticket, 0)])
@@ -138,6 +137,10 @@ class Lane:
         """Returns how many rows of a model wait; a look from any thread."""
         queue = self._queues.get(client)
         return len(queue.parts) if queue is not None else 0
+
+    def has_more(self) -> bool:
+        """Returns whether something waits for the device; called in the owner's thread."""
+        return bool(self._idle) or not self._inbox.empty() or any(queue.parts for queue in self._queues.values())
 
     def take_back(self, client: Client) -> list[Ticket]:
         """Returns the tickets of a model that wait, and forgets them; called in the owner's thread."""

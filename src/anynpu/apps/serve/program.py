@@ -29,6 +29,7 @@ from anynpu.tasks.text import cut
 from anynpu.tensors import Array, TensorSpec
 
 RAW = "raw"
+FLOAT = np.dtype(np.float32)
 QUICK_CHARACTERS = 2000
 """Texts of together this many characters become tokens in the event loop: that takes less than handing them over."""
 
@@ -103,19 +104,23 @@ class Tensors:
         self.session, self._free, self._most = session, free_rows(session), most_batch
         self.sessions, self.run_s = [session], [0.0]
         self._outputs = {spec.name: spec for spec in session.outputs}
-        self._inputs = [(spec.name, np.dtype(spec.dtype), tuple(spec.shape)) for spec in session.inputs]
+        self._inputs = [(spec, np.dtype(spec.dtype), spec.quantization is not None) for spec in session.inputs]
 
-    def _is_ready(self, item: Mapping[str, Array], options: Options) -> bool:
-        """Returns whether an item can run as it is: stored arrays of the model's own types and shapes."""
-        if not options.stored or options.outputs or len(item) != len(self._inputs):
-            return False
-        for name, dtype, shape in self._inputs:
-            array = item.get(name)
-            if not isinstance(array, np.ndarray) or array.dtype != dtype or array.shape != shape:
-                return False
-            if dtype.kind == "f" and not np.isfinite(array).all():
-                return False
-        return True
+    def _usual(self, item: Mapping[str, Array], options: Options) -> Mapping[str, Array] | None:
+        """Returns what runs of an item of the usual form: stored arrays of the model's own types and shapes, or float32
+        for inputs that are quantised. None for any other form; `prepare` says what is wrong with it."""
+        if options.outputs or len(item) != len(self._inputs):
+            return None
+        stored: dict[str, Array] = {}
+        for spec, dtype, quantised in self._inputs:
+            array = item.get(spec.name)
+            real = quantised and not options.stored
+            if not isinstance(array, np.ndarray) or array.dtype != (FLOAT if real else dtype):
+                return None
+            if array.shape != spec.shape or (array.dtype.kind == "f" and not np.isfinite(array).all()):
+                return None
+            stored[spec.name] = spec.to_stored(array) if real else array
+        return stored
 
     def is_quick(self, items: Sequence[Item]) -> bool:
         return all(isinstance(item, Mapping) and sum(a.nbytes for a in item.values()) < 1 << 20 for item in items)
@@ -123,8 +128,8 @@ class Tensors:
     def prepare(self, item: Item, options: Options, limits: Limits, name: str) -> Row:
         if not isinstance(item, Mapping):
             raise item_error(item, "tensors: " + ", ".join(spec.name for spec in self.session.inputs))
-        if self._is_ready(item, options):
-            return Row(RAW, arrays=item)
+        if (usual := self._usual(item, options)) is not None:
+            return Row(RAW, arrays=usual)
         check_names(item, self.session.inputs)
         for output in options.outputs:
             if output not in self._outputs:
@@ -150,10 +155,12 @@ class Tensors:
 
     def finish(self, rows: Sequence[Row], results: Sequence[Any], options: Options) -> Rows:
         names = options.outputs or tuple(self._outputs)
-        found = [{name: outputs[name] for name in names} for outputs in results]
-        if not options.stored:
-            found = [{name: self._outputs[name].to_real(array) for name, array in each.items()} for each in found]
-        return Rows(tensors=tuple(found))
+        if options.stored:
+            return Rows(tensors=tuple([{name: outputs[name] for name in names} for outputs in results]))
+        specs = self._outputs
+        return Rows(
+            tensors=tuple([{name: specs[name].to_real(outputs[name]) for name in names} for outputs in results])
+        )
 
     def samples(self, index: int) -> list[dict[str, Array]]:
         draw = np.random.default_rng(7)

@@ -6,9 +6,9 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from anynpu.apps.serve.base import Expired, Info, Outcome, Request, Then
+from anynpu.apps.serve.base import Early, Expired, Info, Outcome, Request, Then
 from anynpu.apps.serve.lane import Lane, Part, Ticket
 from anynpu.apps.serve.program import Program, Row
 from anynpu.apps.serve.shortcut import Shortcut
@@ -29,21 +29,35 @@ class Version:
         """Its known answers were wrong: nothing that it computed is to leave."""
 
 
+class Waiting(NamedTuple):
+    """Who waits for the outcome of a request."""
+
+    then: Then
+    early: Early | None
+
+
 @dataclass(eq=False, slots=True)
 class Order:
-    """A request that was accepted. Changed in the event loop only, but for `prepared`."""
+    """A request that was accepted. Changed in the event loop only, but for `prepared` and `take`."""
 
     owner: Owner
     request: Request
-    then: Then | None
-    """Who waits for the outcome; None once it is known."""
+    waiting: list[Waiting]
+    """Who waits for the outcome; empty once it is known. A list, since popping from it is atomic."""
     version: Version
     items: int
     prepared: float = 0.0
 
     @property
     def done(self) -> bool:
-        return self.then is None
+        return not self.waiting
+
+    def take(self) -> Waiting | None:
+        """Returns who waits to the first who asks, in any thread: that one has to answer."""
+        try:
+            return self.waiting.pop()
+        except IndexError:
+            return None
 
     def cancel(self) -> None:
         """Gives the request up; called in the event loop."""

@@ -18,7 +18,7 @@ from anynpu.apps.serve.program import Pictures, Program, Tensors, Texts
 from anynpu.artifact import Artifact, Placement
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError, first_line
 from anynpu.runtime import trial
-from anynpu.runtime.abilities import EndsJobs, placement_of
+from anynpu.runtime.abilities import EndsJobs, free_axes, placement_of
 from anynpu.runtime.base import Session, choose, open_artifact
 from anynpu.runtime.loose import open_loose
 from anynpu.runtime.ort import OrtSession
@@ -36,15 +36,15 @@ WARM_RUNS = 2
 def open_here(artifact: Artifact, settings: ModelSettings) -> Session:
     """Returns a session of this machine for an artifact, after a child process has survived it once.
 
-    On this computer's CPU it takes any number of rows where the model allows that.
+    On this computer's CPU it takes any number of rows where the model is known to allow that; where nobody has tried
+    it yet, it is a BuiltSession.
     """
     trial.require(artifact, settings.device)
     kind, threads = choose(artifact.manifest.format, settings.device), settings.threads or own_threads()
     session: Any
     if kind is OrtSession:
-        session = (
-            open_loose(artifact, threads) if settings.most_batch > 1 else OrtSession(artifact, threads, spin=False)
-        )
+        alone = settings.most_batch == 1
+        session = OrtSession(artifact, threads, spin=False) if alone else open_loose(artifact, threads, wait=False)
     else:
         session = kind(artifact)
     watch(session)
@@ -134,7 +134,9 @@ class Loaded:
                 session.run(inputs)
                 took.append(time.perf_counter() - began)
             self.program.run_s[index] = min(took)
-            self.judges[index].settle(earlier.judges[index] if earlier is not None else None)
+            # Another graph adds in another order: only the same one has to repeat the earlier answers.
+            same = earlier is not None and free_axes(session) == free_axes(earlier.sessions[index])
+            self.judges[index].settle(earlier.judges[index] if earlier is not None and same else None)
 
     def check(self, most: int | None = None) -> None:
         """Raises AccuracyError, which names the output, unless every session still gives its known answers."""
@@ -213,5 +215,6 @@ def describe(name: str, loaded: Loaded, limits: Limits, loaded_at: float, twin: 
         made_at=manifest.made.at if manifest.made is not None else "",
         loaded_at=loaded_at,
         fallback="" if twin is None else str(twin),
+        free=tuple(sorted(free_axes(session))),
     )
     return loaded.program.describe(loaded.raw.describe(info))

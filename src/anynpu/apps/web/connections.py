@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import threading
 from email.utils import formatdate
 
 from anynpu.apps.web.addresses import Addresses
@@ -31,6 +32,8 @@ class Site:
         self.held_bytes = 0
         """Of bodies that are not whole yet."""
         self.draining = False
+        self.writing = threading.Lock()
+        """Held by a thread other than the event loop's while it writes to a connection."""
         self.swept_at, self.passed_over = loop.time(), False
         self.date = b""
         app.in_flight = lambda: sum(connection.turn is not None for connection in self.connections)

@@ -114,6 +114,11 @@ class Line(Protocol):
     """The address, or "unix"."""
     gone: bool
 
+    def send_early(self, answer: HttpAnswer) -> None:
+        """Writes the answer to the request that is being answered, in any thread; the reply in the event loop is to
+        follow, and must be the same."""
+        ...
+
 
 @dataclass(slots=True)
 class Head:

@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from dataclasses import dataclass
 from types import CoroutineType
 from typing import TYPE_CHECKING
 
@@ -37,13 +38,26 @@ HEAD, BODY, BUSY = "head", "body", "busy"
 CLOSE = (b"connection", b"close")
 
 
+@dataclass(slots=True)
+class Packet:
+    """An answer as bytes, and how much of it is written."""
+
+    data: bytes
+    seconds: float
+    """Since the request began."""
+    keeps: bool
+    """The connection may be used again."""
+    sent: int = 0
+    failed: bool = False
+
+
 class Connection(asyncio.Protocol):
     """One connection. `phase` is what it waits for: a head, a body, or our own answer (busy)."""
 
     __slots__ = (
         *("answering", "app", "begun", "blocked_since", "client", "descriptor", "dropped", "gone", "head_bytes"),
-        *("headers", "held", "large", "limits", "parser", "parts", "phase", "refusal", "request", "served", "since"),
-        *("site", "transport", "turn", "turns", "unfinished", "upgrade", "url", "waiting", "whole"),
+        *("headers", "held", "large", "limits", "packet", "parser", "parts", "phase", "refusal", "request", "served"),
+        *("since", "site", "transport", "turn", "turns", "unfinished", "upgrade", "url", "waiting", "whole"),
     )
     transport: asyncio.Transport
     answering: HttpRequest
@@ -65,6 +79,8 @@ class Connection(asyncio.Protocol):
         self.waiting: deque[HttpRequest] = deque()
         self.turn: Turn | Later | None = None
         """While a request is being answered."""
+        self.packet: Packet | None = None
+        """An answer that was written early."""
         self.turns: Turn | None = None
         """From the first request on."""
         self.unfinished = False
@@ -88,8 +104,9 @@ class Connection(asyncio.Protocol):
         self.gone = True
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.gone = True
         site = self.site
+        with site.writing:
+            self.gone = True
         site.connections.discard(self)
         site.addresses.give_back(self.client)
         if self.turns is not None:
@@ -295,32 +312,48 @@ class Connection(asyncio.Protocol):
     def _write(self, answer: HttpAnswer) -> None:
         request, site, app, transport = self.answering, self.site, self.app, self.transport
         self.turn = None
-        seconds = time.perf_counter() - request.began
-        head = app.head(request, answer, seconds, site.date)
+        packet, self.packet = self.packet or self._packet(answer), None
         if self.phase is BUSY:
             self.phase, self.since, self.head_bytes = HEAD, site.loop.time(), 0
         self.served = True
         if not transport.is_closing():
-            closes = answer.headers and CLOSE in answer.headers
-            keeps = not closes and request.keeps and not site.draining
-            end = b"\r\n" if keeps or closes else b"connection: close\r\n\r\n"
-            data = head + end + answer.body if request.head.method != "HEAD" else head + end
-            # At once if nothing else waits to be written: the loop would only do so at the end of its turn.
-            try:
-                sent = os.write(self.descriptor, data) if not transport.get_write_buffer_size() else 0
-            except BlockingIOError:
-                sent = 0
-            except OSError:
-                sent = len(data)
+            self._send(packet)
+            if packet.failed:
                 transport.abort()  # the client has gone
-            if sent < len(data):
-                transport.write(memoryview(data)[sent:])
-            if not keeps:
+            elif packet.sent < len(packet.data):
+                transport.write(memoryview(packet.data)[packet.sent :])
+            if not packet.keeps:
                 self.waiting.clear()
                 transport.close()
             elif self.waiting:
                 site.loop.call_soon(self._next)
-        app.note(request, answer, seconds)  # the client need not wait for that
+        app.note(request, answer, packet.seconds)  # the client need not wait for that
+
+    def _packet(self, answer: HttpAnswer) -> Packet:
+        request, site = self.answering, self.site
+        seconds = time.perf_counter() - request.began
+        head = self.app.head(request, answer, seconds, site.date)
+        closes = answer.headers and CLOSE in answer.headers
+        keeps = not closes and request.keeps and not site.draining
+        end = b"\r\n" if keeps or closes else b"connection: close\r\n\r\n"
+        return Packet(head + end + answer.body if request.head.method != "HEAD" else head + end, seconds, keeps)
+
+    def _send(self, packet: Packet) -> None:
+        """Writes at once if nothing else waits to be written: the loop would only do so at the end of its turn."""
+        if packet.sent or packet.failed or self.transport.get_write_buffer_size():
+            return
+        try:
+            packet.sent = os.write(self.descriptor, packet.data)
+        except BlockingIOError:
+            pass
+        except OSError:
+            packet.failed = True
+
+    def send_early(self, answer: HttpAnswer) -> None:
+        self.packet = packet = self._packet(answer)
+        with self.site.writing:  # connection_lost waits for this; until then nobody else has the descriptor
+            if not self.gone:
+                self._send(packet)
 
     def refuse(self, refusal: Refusal) -> None:
         """Answers what never became a request, and closes the connection."""
