@@ -28,8 +28,10 @@ def test_an_artifact_carries_its_known_answers_wherever_it_goes(cli, tmp_path):
     async def main():
         async with running(settings_of(alone, fallback=tmp_path / "out" / "float")) as fleet:
             model = fleet.models["m"]
+            runs = model.health().canary.runs
             canary = await fleet.check("m")
-            assert canary.ok and canary.source.startswith("verification") and canary.cases == 5 and canary.runs == 2
+            assert canary.ok and canary.source.startswith("verification") and canary.cases == 5
+            assert canary.runs == runs + 1 > 1
             info = model.info()
             assert info.verification == evidence.figures and "samples" in info.verified_by
             case = evidence.cases[0]

@@ -237,7 +237,13 @@ class Deployment:
         long = next((item for item in items if len(item) > self.limits.characters), None)
         if long is not None:
             raise TooLarge(f"a text has {len(long)} characters, at most {self.limits.characters} are taken")
-        return await self._loop.run_in_executor(self._pool, _count, tokens, items)
+
+        def count(item: Item) -> int:
+            if not isinstance(item, str | tuple):
+                raise ConfigError("only texts have tokens")
+            return len(tokens.ids(item) if isinstance(item, str) else tokens.framed(item))
+
+        return await self._loop.run_in_executor(self._pool, lambda: tuple(map(count, items)))
 
     # What the device's owner says, from its thread
 
@@ -246,7 +252,7 @@ class Deployment:
         quick: list[tuple[Order, Outcome]] = []
         for ticket in complete:
             if self.kind == "detect" and ticket.rows[0].group != "raw":
-                self._pool.submit(self._finish_apart, ticket)
+                self._pool.submit(lambda t: self.settle([(t.order, self._finished(t))]), ticket)
             else:
                 quick.append((ticket.order, self._finished(ticket)))
         sent = self._send_early(*quick[0]) if len(quick) == 1 else None
@@ -282,9 +288,6 @@ class Deployment:
         self._row_s = row_s if not self._row_s else (1 - SMOOTH) * self._row_s + SMOOTH * row_s
         version.shortcut.ran(rows, took_s)
         self._observer.ran(self.name, version.loaded.device(), len(rows), took_s)
-
-    def _finish_apart(self, ticket: Ticket) -> None:
-        self.settle([(ticket.order, self._finished(ticket))])
 
     def _finished(self, ticket: Ticket) -> Answer | AnyNpuError:
         order: Order = ticket.order
@@ -343,7 +346,11 @@ class Deployment:
 
     def _conclude(self, order: Order, waiting: Waiting, outcome: Outcome) -> None:
         """Counts the outcome of an order and hands it to the one who waits for it."""
-        self._leave(order)
+        self._waiting -= order.items
+        self._orders.discard(order)
+        self._release(order.version)
+        if not self._waiting:
+            self.emptied.set()
         if isinstance(outcome, Answer):
             self.counts.since_good += not outcome.fallback
             self.counts.answered += 1
@@ -358,13 +365,6 @@ class Deployment:
             self._observer.answered(self.name, outcome.stages, order.items, outcome.tokens)
         elif isinstance(outcome, AccuracyError):
             self._on_suspect(self)
-
-    def _leave(self, order: Order) -> None:
-        self._waiting -= order.items
-        self._orders.discard(order)
-        self._release(order.version)
-        if not self._waiting:
-            self.emptied.set()
 
     def device_lost(self, version: Version, error: AnyNpuError) -> None:
         """Holds what waits for a version until the fleet has opened its session again; called from any thread."""
@@ -455,24 +455,16 @@ class Deployment:
 
     def health(self) -> Health:
         age = None if self.checked_at is None else time.monotonic() - self.checked_at
+        sent = [order for order in self._orders if order.done]  # by the owner of the device, and not yet counted
         return Health(
             self.state,
             self.reason,
             replace(self.canary, age_s=age, suspect_answers=self.counts.suspect),
             bool(self.twin is not None and self.refusing),
-            self._waiting,
-            self.counts.answered,
+            self._waiting - sum(order.items for order in sent),
+            self.counts.answered + len(sent),
             dict(self.counts.refused),
             self.counts.restarts,
             self.counts.reloads,
             self.loosening > 0,
         )
-
-
-def _count(tokens: Any, items: Sequence[Item]) -> tuple[int, ...]:
-    counts = []
-    for item in items:
-        if not isinstance(item, str | tuple):
-            raise ConfigError("only texts have tokens")
-        counts.append(len(tokens.ids(item) if isinstance(item, str) else tokens.framed(item)))
-    return tuple(counts)

@@ -204,7 +204,9 @@ class Fleet:
                 for name, due in list(self._due.items()):
                     if now >= due and self.models[name].state == "ready":
                         self._due[name] = now + self.settings.canary_s
-                        self._check_later(name)
+                        deployment = self.models[name]
+                        if deployment.device is not None:
+                            self._begin(self._check(deployment, deployment.device, idle=True, most=CANARY_CASES))
 
     # Known answers
 
@@ -215,11 +217,6 @@ class Fleet:
             return deployment.health().canary
         await self._check(deployment, deployment.device, idle=False, most=None)
         return deployment.health().canary
-
-    def _check_later(self, name: str) -> None:
-        deployment = self.models[name]
-        if deployment.device is not None:
-            self._begin(self._check(deployment, deployment.device, idle=True, most=CANARY_CASES))
 
     def _begin(self, coroutine: Coroutine[None, None, None]) -> None:
         """Runs something until it ends or the fleet is closed."""
@@ -248,7 +245,13 @@ class Fleet:
         if drift is None:
             self._passed(deployment, version)
         elif version is deployment.device:
-            self._drifted(deployment, version, drift)
+            counts, canary = deployment.counts, deployment.canary
+            counts.suspect, counts.since_good = counts.suspect + counts.since_good, 0
+            failures = canary.failures + 1
+            deployment.note_canary(
+                replace(canary, runs=canary.runs + 1, failures=failures, ok=False, reason=drift.message)
+            )
+            self._recover_later(deployment, version, drift)
 
     def _passed(self, deployment: Deployment, version: Version) -> None:
         deployment.counts.since_good = 0
@@ -262,13 +265,6 @@ class Fleet:
         ahead_s = IDLE_WAIT_S + 2 * TICK_S + (CANARY_CASES + 2) * run_s
         self._due[deployment.name] = time.monotonic() + max(period_s / 2, period_s - ahead_s)
 
-    def _drifted(self, deployment: Deployment, version: Version, error: AnyNpuError) -> None:
-        counts, canary = deployment.counts, deployment.canary
-        counts.suspect, counts.since_good = counts.suspect + counts.since_good, 0
-        failed = replace(canary, runs=canary.runs + 1, failures=canary.failures + 1, ok=False, reason=error.message)
-        deployment.note_canary(failed)
-        self._recover_later(deployment, version, error)
-
     def _suspect(self, deployment: Deployment) -> None:
         """An answer made no sense: the known answers are run soon."""
         name = deployment.name
@@ -278,16 +274,12 @@ class Fleet:
     # Failures
 
     def _lost(self, deployment: Deployment, version: Version, error: AnyNpuError) -> None:
-        if version.retired or version.twin:
-            self._give_up(deployment, version, error)
+        if version.retired or version.twin:  # not opened again; a twin by the next start of the server
+            if deployment.twin is version:
+                deployment.twin = None
+            deployment.turn_away(version, DeviceError(error.message, "run"), refuse=False)
         elif version is deployment.device:
             self._recover_later(deployment, version, error)
-
-    def _give_up(self, deployment: Deployment, version: Version, error: AnyNpuError) -> None:
-        """Refuses what waits for a version that is not opened again; a twin is opened again by the next start."""
-        if version.twin and deployment.twin is version:
-            deployment.twin = None
-        deployment.turn_away(version, DeviceError(error.message, "run"), refuse=False)
 
     def _recover_later(self, deployment: Deployment, version: Version | None, error: AnyNpuError) -> None:
         running = self._recoveries.get(deployment.name)
@@ -427,23 +419,23 @@ def _twin_source(settings: ModelSettings, source: Source) -> Source | None:
     """Returns the artifact that answers on the CPU while the device cannot, if one was asked for."""
     if not settings.fallback:
         return None
-    path = settings.fallback if isinstance(settings.fallback, Path) else _beside(settings.paths[0])
+    path = settings.fallback
+    if not isinstance(path, Path):
+        first = settings.paths[0]
+        folders = [first.parent / name for name in TWINS]
+        near = [each for each in folders if each.is_dir() and each.resolve() != first.resolve()]
+        if not near:
+            looked = " or ".join(map(str, folders))
+            hint = "build it with -t cpu too, or name its folder"
+            raise ConfigError(f"there is no CPU twin of {first} at {looked}", hint)
+        path = near[0]
     twin = read_source(replace(settings, paths=(path,), device=None, fallback=""))
     if twin.kind != source.kind:
         raise ConfigError(f"{path}: is of kind {twin.kind}, the model that it stands in for is {source.kind}")
-    first, second = card_of(source), card_of(twin)
-    if first is not None and second is not None:
-        if first.space is not None and second.space is not None:
-            joint(first.space, first.space.width or 0, second.space, second.space.width or 0)
-        if first.labels != second.labels:
+    card, twin_card = card_of(source), card_of(twin)
+    if card is not None and twin_card is not None:
+        if card.space is not None and twin_card.space is not None:
+            joint(card.space, card.space.width or 0, twin_card.space, twin_card.space.width or 0)
+        if card.labels != twin_card.labels:
             raise ConfigError(f"{path}: its labels are others than those of {settings.paths[0]}")
     return twin
-
-
-def _beside(path: Path) -> Path:
-    for name in TWINS:
-        twin = path.parent / name
-        if twin.is_dir() and twin.resolve() != path.resolve():
-            return twin
-    looked = " or ".join(str(path.parent / name) for name in TWINS)
-    raise ConfigError(f"there is no CPU twin of {path} at {looked}", "build it with -t cpu too, or name its folder")

@@ -27,7 +27,12 @@ def routes(desk: Desk) -> list[Route]:
 
     def infer(request: HttpRequest) -> Asked:
         if request.kind == BINARY:
-            return _from_bytes(desk, request)
+            options, name = _options(request.query_string) if request.query_string else (AS_STORED, "")
+            model = desk.choose(request, name)
+            info = model.info()
+            arrays = split(request.body(), info.inputs, options.stored, info.dynamic)
+            as_json = JSON.decode() in request.header(b"accept")
+            return desk.later(request, model, [arrays], _as_json if as_json else _as_bytes, options)
         fields = Fields(request.json(), INFER)
         stored = bool(fields.flag("stored"))
         model = desk.choose(request, fields.model())
@@ -62,17 +67,6 @@ def _arrays(inputs: Any, model: Deployment, stored: bool) -> dict[str, Array]:
         shape = spec.shape if flat or not spec.shape else None
         arrays[spec.name] = from_lists(spec.name, value, dtype_of(spec, stored), shape)
     return arrays
-
-
-def _from_bytes(desk: Desk, request: HttpRequest) -> Asked:
-    options, named = AS_STORED, ""
-    if request.query_string:
-        options, named = _options(request.query_string)
-    model = desk.choose(request, named)
-    info = model.info()
-    arrays = split(request.body(), info.inputs, options.stored, info.dynamic)
-    shown = _as_json if JSON.decode() in request.header(b"accept") else _as_bytes
-    return desk.later(request, model, [arrays], shown, options)
 
 
 @functools.lru_cache(64)

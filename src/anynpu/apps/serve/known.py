@@ -123,7 +123,14 @@ class Judge:
     @classmethod
     def of(cls, session: Session, evidence: Evidence | None, samples: Sequence[Mapping[str, Array]]) -> Judge:
         """Returns the judge of a session, by its evidence or by its own answers to the samples."""
-        if evidence is not None and all(_fits(session, case) for case in evidence.cases):
+
+        def fits(specs: Sequence[TensorSpec], arrays: Mapping[str, Array]) -> bool:
+            same = set(arrays) == {spec.name for spec in specs}
+            return same and all(arrays[spec.name].dtype == spec.dtype for spec in specs)
+
+        if evidence is not None and all(
+            fits(session.inputs, case.inputs) and fits(session.outputs, case.outputs) for case in evidence.cases
+        ):
             same = evidence.device == session.name and on_hardware(session)
             return cls(session, evidence.cases, evidence.figures, evidence.source, same)
         return cls(session, tuple(Case(inputs, {}) for inputs in samples), {}, OWN)
@@ -160,7 +167,8 @@ class Judge:
 
     def _tolerance(self, name: str) -> float:
         if self.same_hardware:
-            return SAME_DB if self._is_real(name) else math.inf
+            real = any(spec.name == name and spec.dtype.startswith("float") for spec in self.session.outputs)
+            return SAME_DB if real else math.inf
         known = [f.sqnr_db for label, f in self.figures.items() if label == name or label.startswith(f"{name} ")]
         return min(*known, SAME_DB, SAME_DB) if known else FLOOR_DB
 
@@ -168,9 +176,6 @@ class Judge:
         if name in self._varies:
             return self._tolerance(name)
         return SAME_DB if wanted.dtype.kind == "f" else math.inf
-
-    def _is_real(self, name: str) -> bool:
-        return any(spec.name == name and spec.dtype.startswith("float") for spec in self.session.outputs)
 
     def _require(self, name: str, got: Array, wanted: Array, least_db: float, what: str) -> None:
         if np.array_equal(got, wanted, equal_nan=wanted.dtype.kind == "f"):
@@ -190,14 +195,6 @@ class Judge:
             [name],
             "`anynpu doctor` looks at driver and library",
         )
-
-
-def _fits(session: Session, case: Case) -> bool:
-    pairs = ((session.inputs, case.inputs), (session.outputs, case.outputs))
-    return all(
-        set(arrays) == {spec.name for spec in specs} and all(arrays[s.name].dtype == s.dtype for s in specs)
-        for specs, arrays in pairs
-    )
 
 
 def similarity_db(wanted: Array, got: Array) -> float:

@@ -57,7 +57,15 @@ def routes(desk: Desk) -> list[Route]:
         return _ready({}, desk.started and not desk.draining and all(_serving(m) for m in desk.fleet.models.values()))
 
     async def metadata(request: HttpRequest) -> HttpAnswer:
-        return json_answer(_metadata(model_of(request)))
+        info = model_of(request).info()
+        record = {
+            "name": info.name,
+            "versions": [info.version],
+            "platform": f"anynpu_{info.format}",
+            "inputs": [_described(spec, info.dynamic) for spec in info.inputs],
+            "outputs": [_described(spec, info.dynamic) for spec in info.outputs],
+        }
+        return json_answer(record)
 
     async def model_ready(request: HttpRequest) -> HttpAnswer:
         model = model_of(request)
@@ -66,18 +74,18 @@ def routes(desk: Desk) -> list[Route]:
     async def infer(request: HttpRequest) -> HttpAnswer:
         return await _infer(desk, request, model_of(request))
 
-    found = [
+    served = [
         Route("GET", "/v2", server, errors="kserve"),
         Route("GET", "/v2/health/live", live, public=True, errors="kserve"),
         Route("GET", "/v2/health/ready", ready, public=True, errors="kserve"),
     ]
     for path in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        found += [
+        served += [
             Route("GET", path, metadata, errors="kserve"),
             Route("GET", f"{path}/ready", model_ready, errors="kserve"),
             Route("POST", f"{path}/infer", infer, errors="kserve"),
         ]
-    return found
+    return served
 
 
 def _serving(model: Deployment) -> bool:
@@ -86,17 +94,6 @@ def _serving(model: Deployment) -> bool:
 
 def _ready(named: Mapping[str, Json], ready: bool) -> HttpAnswer:
     return json_answer({**named, "ready": ready}, 200 if ready else 503)
-
-
-def _metadata(model: Deployment) -> JsonObject:
-    info = model.info()
-    return {
-        "name": info.name,
-        "versions": [info.version],
-        "platform": f"anynpu_{info.format}",
-        "inputs": [_described(spec, info.dynamic) for spec in info.inputs],
-        "outputs": [_described(spec, info.dynamic) for spec in info.outputs],
-    }
 
 
 def _described(spec: TensorSpec, dynamic: bool) -> JsonObject:

@@ -7,6 +7,7 @@ waited goes on.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any, Protocol
 
 from anynpu.apps.serve.program import Row
 
+_logger = logging.getLogger("anynpu.serve")
 IDLE_WAIT_S = 1.0
 """A command for idle time waits so long for some, and then has its turn."""
 
@@ -160,7 +162,10 @@ class Lane:
                     self._absorb()
                     if self.closed or self._generation != generation:
                         return
-                    if self._step(generation):
+                    if (command := self._next_command()) is not None:
+                        command.do()
+                        continue
+                    if self._serve_next(generation):
                         continue
                     wait = None if not self._idle else 0.05
                 try:
@@ -171,22 +176,7 @@ class Lane:
                     self._accept(entry)
             except Exception:  # a defect in one answer must not end the owner of the device
                 if self._generation == generation:
-                    self._report()
-
-    def _step(self, generation: int) -> bool:
-        """Does what comes next, and returns whether there was anything."""
-        if (command := self._next_command()) is not None:
-            command.do()
-        elif (client := self._choose()) is not None:
-            self._serve(client, generation)
-        else:
-            return False
-        return True
-
-    def _report(self) -> None:
-        import logging
-
-        logging.getLogger("anynpu.serve").exception("device %s: internal error", self.name)
+                    _logger.exception("device %s: internal error", self.name)
 
     def _absorb(self) -> None:
         generation = self._generation  # a thread that was given up during a command takes nothing more
@@ -216,19 +206,21 @@ class Lane:
         busy = any(queue.parts and not client.held for client, queue in self._queues.items())
         return self._idle.popleft() if not busy or time.monotonic() >= self._idle[0].due else None
 
-    def _choose(self) -> Client | None:
+    def _serve_next(self, generation: int) -> bool:
+        """Runs a batch of the model that has used the device least, and returns whether anything waited."""
         ready = [(queue.used_s, client) for client, queue in self._queues.items() if queue.parts and not client.held]
-        return min(ready, key=lambda pair: pair[0])[1] if ready else None
-
-    def _serve(self, client: Client, generation: int) -> None:
+        if not ready:
+            return False
+        client = min(ready, key=lambda pair: pair[0])[1]
         queue = self._queues[client]
         parts = _batch(client, queue.parts)
         if not parts:
-            return
+            return True
         began = time.monotonic()
         self.guarded(lambda: client.run(parts), self.run_limit_s, lambda limit_s: client.lost(parts, limit_s))
         if self._generation == generation:
             queue.used_s += time.monotonic() - began
+        return True
 
     def guarded(self, do: Callable[[], None], limit_s: float, on_lost: Callable[[float], None]) -> None:
         """Does something with the device; called in the owner's thread. If it takes longer than it may, the thread is

@@ -163,16 +163,18 @@ class Tensors:
         )
 
     def samples(self, index: int) -> list[dict[str, Array]]:
-        draw = np.random.default_rng(7)
-        return [{spec.name: _drawn(draw, spec) for spec in self.session.inputs} for _ in range(2)]
+        random = np.random.default_rng(7)
+
+        def sample(spec: TensorSpec) -> Array:
+            if spec.quantization is not None or spec.dtype.startswith("float"):
+                return spec.to_stored(random.normal(0, 1, spec.shape))
+            return random.integers(0, 2, spec.shape).astype(spec.dtype)
+
+        return [{spec.name: sample(spec) for spec in self.session.inputs} for _ in range(2)]
 
     def describe(self, info: Info) -> Info:
-        return replace(info, dynamic=self._free, batch=self._most if self._free else _rows(self.session))
-
-
-def _rows(session: Session) -> int:
-    shape = session.inputs[0].shape if session.inputs else ()
-    return shape[0] if shape else 1
+        shape = self.session.inputs[0].shape if self.session.inputs else ()
+        return replace(info, dynamic=self._free, batch=self._most if self._free else shape[0] if shape else 1)
 
 
 def _stored(spec: TensorSpec, array: Array, stored: bool, count: int) -> Array:
@@ -187,29 +189,24 @@ def _stored(spec: TensorSpec, array: Array, stored: bool, count: int) -> Array:
     if not stored and (spec.quantization is not None or array.dtype.kind == "f"):
         return spec.to_stored(array)
     if str(array.dtype) != spec.dtype and not stored:
-        array = _integers(spec, array)
+        integers = array.astype(spec.dtype)
+        if not np.array_equal(integers, array):
+            raise ConfigError(f"tensor {spec.name}: the numbers do not fit {spec.dtype}")
+        array = integers
     wanted.check(array)
     return array
-
-
-def _integers(spec: TensorSpec, array: Array) -> Array:
-    cast = array.astype(spec.dtype)
-    if not np.array_equal(cast, array):
-        raise ConfigError(f"tensor {spec.name}: the numbers do not fit {spec.dtype}")
-    return cast
-
-
-def _drawn(draw: np.random.Generator, spec: TensorSpec) -> Array:
-    if spec.quantization is not None or spec.dtype.startswith("float"):
-        return spec.to_stored(draw.normal(0, 1, spec.shape))
-    return draw.integers(0, 2, spec.shape).astype(spec.dtype)
 
 
 class Texts:
     """Texts to vectors, over one model at one or several lengths."""
 
     def __init__(self, models: Sequence[Model], sessions: Sequence[Session], most_batch: int) -> None:
-        pairs = sorted(zip(models, sessions, strict=True), key=lambda pair: _text_shape(pair[0]))
+
+        def length_and_batch(pair: tuple[Model, Session]) -> tuple[int, ...]:
+            shape = pair[0].inputs[0].shape
+            return shape[::-1] if len(shape) == 2 else (0, 0)
+
+        pairs = sorted(zip(models, sessions, strict=True), key=length_and_batch)
         self.towers = [TextTower(model) for model, _ in pairs]
         self.sessions: list[Session] = [session for _, session in pairs]
         self.tokens, self._most = self.towers[-1].tokens, most_batch
@@ -236,12 +233,11 @@ class Texts:
         if len(ids) > self.length and not options.truncate:
             raise TooLarge(f"{name} has {len(ids)} tokens, the model takes {self.length}", "allow it to be truncated")
         kept = cut(ids, self.length)
-        return Row(self._group(len(kept)), kept, tokens=len(kept), truncated=len(ids) > len(kept))
-
-    def _group(self, count: int) -> int:
         if self._free_length:  # texts of about one length run together, so that little is padded
-            return 1 << max(4, (count - 1).bit_length())
-        return next(length for length in self.lengths if count <= length)
+            group = 1 << max(4, (len(kept) - 1).bit_length())
+        else:
+            group = next(length for length in self.lengths if len(kept) <= length)
+        return Row(group, kept, tokens=len(kept), truncated=len(ids) > len(kept))
 
     def most(self, group: int | str) -> int:
         return self._most if self._free else max(tower.tokens.batch for tower in self.towers)
@@ -286,11 +282,6 @@ class Texts:
         return replace(
             info, width=tower.width, space=tower.space.name, length=self.length, batch=self.most(self.lengths[-1])
         )
-
-
-def _text_shape(model: Model) -> tuple[int, int]:
-    shape = model.inputs[0].shape
-    return (shape[1], shape[0]) if len(shape) == 2 else (0, 0)
 
 
 class Pictures:
@@ -355,7 +346,13 @@ class Pictures:
         scores = np.concatenate(
             [self.classifier.read(outputs, [name]) for outputs, name in zip(results, names, strict=True)]
         )
-        return Rows(classes=tuple(_best(row, labels, options.top) for row in scores))
+        orders = np.argsort(-scores, axis=1, kind="stable")[:, : options.top or None].tolist()
+        return Rows(
+            classes=tuple(
+                tuple(ClassScore(number, labels[number], float(row[number])) for number in order)
+                for row, order in zip(scores, orders, strict=True)
+            )
+        )
 
     def samples(self, index: int) -> list[dict[str, Array]]:
         draw, (height, width) = np.random.default_rng(7), self.input.size
@@ -370,8 +367,3 @@ class Pictures:
         if self.tower is not None:
             return replace(described, width=self.tower.width, space=self.tower.space.name)
         return replace(described, labels=self.classifier.labels) if self.classifier is not None else described
-
-
-def _best(scores: Array, labels: Sequence[str], top: int) -> tuple[ClassScore, ...]:
-    order = np.argsort(-scores, kind="stable")
-    return tuple(ClassScore(int(i), labels[int(i)], float(scores[i])) for i in order[: top or None])

@@ -86,13 +86,13 @@ def operations(models: Mapping[str, Info]) -> dict[str, Operation]:
     infos = list(models.values())
     texts = [info for info in infos if info.kind == "embed-text"]
     images = [info for info in infos if info.kind == "embed-image"]
-    found = {**_models(infos), **_admin(infos)}
+    operations = {**_models(infos), **_admin(infos)}
     if texts or images:
-        found |= _embeddings(texts, images)
+        operations |= _embeddings(texts, images)
     if texts:
-        found |= _pairs(texts)
-    found |= _pictures([i for i in infos if i.kind == "detect"], [i for i in infos if i.kind == "classify"])
-    return found
+        operations |= _pairs(texts)
+    operations |= _pictures([i for i in infos if i.kind == "detect"], [i for i in infos if i.kind == "classify"])
+    return operations
 
 
 def _named(infos: Iterable[Info]) -> Schema:
@@ -104,17 +104,15 @@ def _needed(infos: list[Info], *names: str) -> tuple[str, ...]:
     return (*names, "model") if len(infos) > 1 else names
 
 
-def _texts(infos: list[Info]) -> Schema:
-    text: Schema = {"type": "string", "minLength": 1, "maxLength": min(info.limits.characters for info in infos)}
-    most = min(info.limits.items for info in infos)
-    tokens = array({"type": "integer", "minimum": 0, "maximum": MOST_TOKEN_ID}, 1)
-    return {"anyOf": [text, array(text, 1, most), tokens, array(tokens, 1, most)]}
-
-
 def _embeddings(texts: list[Info], images: list[Info]) -> dict[str, Operation]:
     every = [*texts, *images]
     widths: Schema = {"type": "integer", "enum": sorted({info.width for info in every})}
-    inputs = _texts(texts) if texts else {"anyOf": [PICTURE, array(PICTURE, 1)]}
+    inputs: Schema = {"anyOf": [PICTURE, array(PICTURE, 1)]}
+    if texts:
+        text: Schema = {"type": "string", "minLength": 1, "maxLength": min(info.limits.characters for info in texts)}
+        most = min(info.limits.items for info in texts)
+        tokens = array({"type": "integer", "minimum": 0, "maximum": MOST_TOKEN_ID}, 1)
+        inputs = {"anyOf": [text, array(text, 1, most), tokens, array(tokens, 1, most)]}
     embedding = obj({"object": TEXT, "index": WHOLE, "embedding": {"anyOf": [array(NUMBER), TEXT]}}, ("embedding",))
     usage = obj({"prompt_tokens": WHOLE, "total_tokens": WHOLE}, ("prompt_tokens", "total_tokens"))
     data = obj({"object": TEXT, "data": array(embedding), "model": TEXT, "usage": usage}, ("data", "model", "usage"))
@@ -133,7 +131,7 @@ def _embeddings(texts: list[Info], images: list[Info]) -> dict[str, Operation]:
         bodies |= dict.fromkeys(PICTURES, BYTES)
     llama = asked({"content": inputs, "model": _named(every)}, _needed(texts, "content"))
     rows = array(obj({"index": WHOLE, "embedding": VECTORS}, ("index", "embedding")))
-    found = {
+    operations = {
         "POST /v1/embeddings": Operation(
             "Vectors, in OpenAI's form.",
             "openai",
@@ -148,10 +146,10 @@ def _embeddings(texts: list[Info], images: list[Info]) -> dict[str, Operation]:
     }
     if texts:
         for path in ("/embedding", "/embeddings"):
-            found[f"POST {path}"] = Operation(
+            operations[f"POST {path}"] = Operation(
                 "Vectors, in llama-server's form.", "embeddings", rows, {JSON: llama}, statuses=MODEL_STATUSES
             )
-    return found
+    return operations
 
 
 def _pairs(texts: list[Info]) -> dict[str, Operation]:
@@ -188,20 +186,20 @@ def _pairs(texts: list[Info]) -> dict[str, Operation]:
 
 
 def _pictures(detectors: list[Info], classifiers: list[Info]) -> dict[str, Operation]:
-    found = {}
+    operations = {}
     if detectors:
         settings: dict[str, Schema] = {"confidence": SHARE, "iou": SHARE, "model": _named(detectors)}
         settings |= {"most": {"type": "integer", "minimum": 1, "maximum": MOST_DETECTIONS}}
         labels = sorted({label for info in detectors for label in info.labels})
         settings |= {"classes": array({"type": "string", "enum": labels}, 1)} if labels else {}
-        found["POST /detect"] = _picture("Objects in pictures.", settings, detectors)
+        operations["POST /detect"] = _picture("Objects in pictures.", settings, detectors)
     if classifiers:
         top: dict[str, Schema] = {
             "top": {"type": "integer", "minimum": 0, "maximum": MOST_CLASSES},
             "model": _named(classifiers),
         }
-        found["POST /classify"] = _picture("Classes of pictures.", top, classifiers)
-    return found
+        operations["POST /classify"] = _picture("Classes of pictures.", top, classifiers)
+    return operations
 
 
 def _picture(summary: str, settings: Mapping[str, Schema], infos: list[Info]) -> Operation:
@@ -224,9 +222,13 @@ def _models(infos: list[Info]) -> dict[str, Operation]:
     bodies: dict[str, Schema] = {JSON: {"anyOf": [_infer_v2(info) for info in infos]}}
     output = obj({"outputs": array(tensor), "model_name": TEXT, "model_version": TEXT}, ("outputs",), False)
     tensors = obj({"model": TEXT, "outputs": obj({}, (), False)}, ("model", "outputs"), False)
-    raw: dict[str, Schema] = {JSON: {"anyOf": [_infer(info, len(infos) > 1) for info in infos]}}
-    raw["application/octet-stream"] = BYTES
-    found = {
+    forms = []
+    for info in infos:
+        inputs = {spec.name: array(_bounds(dtype_of(spec, False)), spec.size, spec.size) for spec in info.inputs}
+        fields = {"inputs": obj(inputs, tuple(inputs)), "model": {"const": info.name}}
+        forms.append(asked(fields, ("inputs", "model") if len(infos) > 1 else ("inputs",)))
+    raw: dict[str, Schema] = {JSON: {"anyOf": forms}, "application/octet-stream": BYTES}
+    operations = {
         "GET /v1/models/{model}": Operation(
             "One model.", "openai", obj({"id": TEXT}, ("id",), False), statuses=(404, 503), parameters=[model]
         ),
@@ -236,7 +238,7 @@ def _models(infos: list[Info]) -> dict[str, Operation]:
         ("/v2/models/{model}", [model]),
         ("/v2/models/{model}/versions/{version}", [model, version]),
     ):
-        found |= {
+        operations |= {
             f"GET {path}": Operation(
                 "Tensors of a model.", "kserve", metadata, statuses=(404, 503), parameters=parameters
             ),
@@ -247,7 +249,7 @@ def _models(infos: list[Info]) -> dict[str, Operation]:
                 "Raw tensors.", "kserve", output, bodies, statuses=MODEL_STATUSES, parameters=parameters
             ),
         }
-    return found
+    return operations
 
 
 def _bounds(dtype: str) -> Schema:
@@ -272,12 +274,6 @@ def _infer_v2(info: Info) -> Schema:
     tensors: Schema = {"type": "array", "prefixItems": inputs, "minItems": len(inputs), "maxItems": len(inputs)}
     outputs = array(obj({"name": {"enum": [spec.name for spec in info.outputs]}}, ("name",)), 1, 1)
     return asked({"id": TEXT, "inputs": tensors, "outputs": outputs}, ("inputs",))
-
-
-def _infer(info: Info, named: bool) -> Schema:
-    inputs = {spec.name: array(_bounds(dtype_of(spec, False)), spec.size, spec.size) for spec in info.inputs}
-    fields = {"inputs": obj(inputs, tuple(inputs)), "model": {"const": info.name}}
-    return asked(fields, ("inputs", "model") if named else ("inputs",))
 
 
 def _admin(infos: list[Info]) -> dict[str, Operation]:

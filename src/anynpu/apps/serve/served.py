@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from anynpu.apps.serve.base import Early, Expired, Info, Outcome, Request, Then
 from anynpu.apps.serve.lane import Lane, Part, Ticket
@@ -116,9 +116,6 @@ class Served:
             return
         if lane.generation != generation:  # given up in the meantime: whoever asked was answered
             return
-        self._fill(parts, results, now)
-
-    def _fill(self, parts: Sequence[Part], results: Sequence[Any], now: float) -> None:
         took_s = time.monotonic() - now
         complete = []
         for (ticket, index), result in zip(parts, results, strict=True):
@@ -129,16 +126,20 @@ class Served:
                 ticket.run_s += took_s
             if not ticket.left:
                 complete.append(ticket)
-        self.owner.ran(self.version, [ticket.rows[index] for ticket, index in parts], took_s, complete)
+        self.owner.ran(self.version, rows, took_s, complete)
 
     def _failed(self, parts: Sequence[Part], error: AnyNpuError, loaded: Loaded, generation: int) -> None:
         """Tells a request that the model refuses from a device that is lost, by the known answers."""
         tickets = list(dict.fromkeys(ticket for ticket, _ in parts))
-        hardware = isinstance(error, DeviceError) and on_hardware(loaded.sessions[0])
-        fault = error if hardware else self._probe(loaded)
+        lost = isinstance(error, DeviceError) and on_hardware(loaded.sessions[0])
+        if not lost:
+            try:
+                loaded.check(1)
+            except Exception:
+                lost = True
         if self.version.lane.generation != generation:
             return
-        if fault is not None:
+        if lost:
             self.owner.settle([(ticket.order, in_flight(error)) for ticket in tickets])
             self.owner.device_lost(self.version, error)
         elif len(tickets) == 1:
@@ -146,14 +147,6 @@ class Served:
         else:
             for ticket in tickets:
                 self.run([part for part in parts if part[0] is ticket])
-
-    def _probe(self, loaded: Loaded) -> AnyNpuError | None:
-        """Returns what is wrong with the device, or None: then it was the request."""
-        try:
-            loaded.check(1)
-        except Exception as error:
-            return device_error(error)
-        return None
 
     def lost(self, parts: Sequence[Part], limit_s: float) -> None:
         error = DeviceError(f"the device did not return within {limit_s:g} s", "run", cause="it hangs")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from anynpu import __version__, schema
-from anynpu.apps.serve.base import Health, Info
+from anynpu.apps.serve.base import Info
 from anynpu.apps.serve.desk import Desk
 from anynpu.apps.serve.fields import Fields
 from anynpu.apps.web.app import Route
@@ -20,8 +20,14 @@ def routes(desk: Desk, in_flight: Callable[[], int] = lambda: 0) -> list[Route]:
     async def health(request: HttpRequest) -> HttpAnswer:
         models = {name: model.health() for name, model in desk.fleet.models.items()}
         dead = desk.started and bool(models) and not any(health.serving for health in models.values())
-        record = {"status": _status(desk, models), "models": {n: _health(h) for n, h in models.items()}}
-        return json_answer(record, 503 if dead else 200)
+        if desk.draining:
+            status = "stopping"
+        elif not desk.started:
+            status = "starting"
+        else:
+            status = "ok" if all(health.state == "ready" for health in models.values()) else "degraded"
+        states = {name: {**schema.to_dict(h, True), "serving": h.serving} for name, h in models.items()}
+        return json_answer({"status": status, "models": states}, 503 if dead else 200)
 
     async def ready(request: HttpRequest) -> HttpAnswer:
         missing = not_serving(desk)
@@ -48,15 +54,15 @@ def routes(desk: Desk, in_flight: Callable[[], int] = lambda: 0) -> list[Route]:
         model = desk.choose(request, Fields(request.json(), ("model",)).model())
         return json_answer({"model": model.name, "canary": schema.to_dict(await desk.fleet.check(model.name), True)})
 
-    found = [
+    served = [
         Route("GET", "/health", health, public=True),
         Route("GET", "/ready", ready, public=True),
         Route("GET", "/info", info),
         Route("GET", "/metrics", metrics),
     ]
     if desk.settings.admin:
-        found += [Route("POST", "/admin/reload", reload), Route("POST", "/admin/check", check)]
-    return found
+        served += [Route("POST", "/admin/reload", reload), Route("POST", "/admin/check", check)]
+    return served
 
 
 def not_serving(desk: Desk) -> str:
@@ -67,19 +73,6 @@ def not_serving(desk: Desk) -> str:
         return "the models are still being loaded"
     states = {name: model.health() for name, model in desk.fleet.models.items()}
     return "; ".join(f"{name} is {h.state}: {h.reason}" for name, h in states.items() if not h.serving)
-
-
-def _status(desk: Desk, models: dict[str, Health]) -> str:
-    if desk.draining:
-        return "stopping"
-    if not desk.started:
-        return "starting"
-    return "ok" if all(health.state == "ready" for health in models.values()) else "degraded"
-
-
-def _health(health: Health) -> dict[str, object]:
-    record: dict[str, object] = schema.to_dict(health, True)
-    return {**record, "serving": health.serving}
 
 
 def _info(desk: Desk) -> dict[str, object]:

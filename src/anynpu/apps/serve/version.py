@@ -162,7 +162,15 @@ def load(source: Source, opener: Opener = open_here, run_limit_s: float = 30.0) 
             sessions.append(session)
             if isinstance(session, EndsJobs):
                 session.timeout_ms = max(1, int(run_limit_s * 1000))
-        program = _program(source, sessions)
+        if source.kind == "tensors":
+            program: Program = Tensors(sessions[0], settings.most_batch)
+        else:
+            models = [model_of(subject, session) for subject, session in zip(source.subjects, sessions, strict=True)]
+            if source.kind == "embed-text":
+                program = texts = Texts(models, sessions, settings.most_batch)
+                Buckets.of(texts.towers)  # of one space, or an error says why not
+            else:
+                program = Pictures(models[0], sessions[0], settings.most_batch)
         order = [sessions.index(session) for session in program.sessions]
         judges = tuple(
             Judge.of(session, source.evidence[order[place]], program.samples(place))
@@ -176,18 +184,6 @@ def load(source: Source, opener: Opener = open_here, run_limit_s: float = 30.0) 
         if isinstance(error, Exception) and not isinstance(error, AnyNpuError | OSError):
             raise DeviceError(f"{settings.name} cannot be opened: {first_line(error)}", "open") from error
         raise
-
-
-def _program(source: Source, sessions: list[Session]) -> Program:
-    settings = source.settings
-    if source.kind == "tensors":
-        return Tensors(sessions[0], settings.most_batch)
-    models = [model_of(subject, session) for subject, session in zip(source.subjects, sessions, strict=True)]
-    if source.kind == "embed-text":
-        texts = Texts(models, sessions, settings.most_batch)
-        Buckets.of(texts.towers)  # of one space, or an error says why not
-        return texts
-    return Pictures(models[0], sessions[0], settings.most_batch)
 
 
 def describe(name: str, loaded: Loaded, limits: Limits, loaded_at: float, twin: Path | None) -> Info:

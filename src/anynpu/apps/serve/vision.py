@@ -120,7 +120,7 @@ def _boxes(answer: Answer, model: Deployment) -> list[dict[str, list[Detected]]]
         {
             "detections": [
                 {
-                    "label": _label(labels, int(number)),
+                    "label": labels[int(number)] if number < len(labels) else str(int(number)),
                     "number": int(number),
                     "score": float(score),
                     "box": box.tolist(),
@@ -130,10 +130,6 @@ def _boxes(answer: Answer, model: Deployment) -> list[dict[str, list[Detected]]]
         }
         for found in answer.detections
     ]
-
-
-def _label(labels: tuple[str, ...], number: int) -> str:
-    return labels[number] if number < len(labels) else str(number)
 
 
 def _named(answer: Answer, model: Deployment, rows: Sequence[Mapping[str, object]]) -> bytes:

@@ -140,7 +140,9 @@ class JsonLines(logging.Handler):
         self.log = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        entry = {"time": _now(), "level": record.levelname.lower(), "message": record.getMessage()}
+        now = time.time()
+        at = f"{_second(int(now))}.{int(now % 1 * 1000):03d}Z"
+        entry = {"time": at, "level": record.levelname.lower(), "message": record.getMessage()}
         if record.exc_info:
             entry["error"] = "".join(traceback.format_exception(*record.exc_info))
         self.log.write(entry)
@@ -161,7 +163,3 @@ def _visible(value: Any) -> Any:
     if isinstance(value, dict):
         return {_visible(str(k)): _visible(v) for k, v in value.items()}
     return visible(value) if isinstance(value, str) else value
-
-
-def _now() -> str:
-    return _second(int(now := time.time())) + f".{int(now % 1 * 1000):03d}Z"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import time
@@ -41,5 +42,8 @@ class Notifier:
     def stopping(self) -> None:
         self.say("STOPPING=1", "STATUS=answering the last requests")
 
-    def alive(self) -> None:
-        self.say("WATCHDOG=1")
+    async def keep_alive(self) -> None:
+        """Says that the event loop turns, as often as systemd asks for it."""
+        while self.watchdog_s:
+            self.say("WATCHDOG=1")
+            await asyncio.sleep(self.watchdog_s / 3)

@@ -206,11 +206,9 @@ class Connection(asyncio.Protocol):
         self.request = request
         request.refused = self.app.admit(request)
         self.phase, self.since, self.head_bytes, self.dropped = BODY, self.site.loop.time(), 0, 0
-        if b"expect" in request.headers:
-            self._expected(request)
-
-    def _expected(self, request: HttpRequest) -> None:
-        """Says whether a client that waits may send its body; one that is refused is answered at once."""
+        if b"expect" not in request.headers:
+            return
+        # The client waits to hear whether it may send its body; one that is refused is answered at once.
         if request.refused is None:
             if self.turn is None:
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

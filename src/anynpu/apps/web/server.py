@@ -143,9 +143,12 @@ class Running:
         site = self._site = Site(self.app, loop)
         background = [loop.create_task(sweep(site))]
         with self._signals(loop):
-            servers = [await _listen(listener, site) for listener in self.listeners]
+            servers: list[asyncio.AbstractServer] = []
+            for listener in self.listeners:
+                create = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
+                servers.append(await create(site.connection, sock=listener, backlog=BACKLOG))
             self.started = True
-            ended, starting = loop.create_task(self._ended.wait()), loop.create_task(_as_coroutine(self.life.start))
+            ended, starting = loop.create_task(self._ended.wait()), asyncio.ensure_future(self.life.start())
             try:
                 await asyncio.wait({ended, starting}, return_when=asyncio.FIRST_COMPLETED)
                 if starting.done():
@@ -153,7 +156,7 @@ class Running:
                     if not self.stopping:
                         self.life.ready()
                         self.notifier.ready("serving")
-                        background.append(loop.create_task(self._keep_alive()))
+                        background.append(loop.create_task(self.notifier.keep_alive()))
                 await ended
             finally:
                 self.stopping = True
@@ -218,19 +221,3 @@ class Running:
         except Exception:
             _logger.exception("the reload failed")
         self.notifier.ready("serving")
-
-    async def _keep_alive(self) -> None:
-        while self.notifier.watchdog_s:
-            self.notifier.alive()
-            await asyncio.sleep(self.notifier.watchdog_s / 3)
-
-
-async def _listen(listener: socket.socket, site: Site) -> asyncio.AbstractServer:
-    loop = asyncio.get_running_loop()
-    if listener.family == socket.AF_UNIX:
-        return await loop.create_unix_server(site.connection, sock=listener, backlog=BACKLOG)
-    return await loop.create_server(site.connection, sock=listener, backlog=BACKLOG)
-
-
-async def _as_coroutine(start: Callable[[], Awaitable[None]]) -> None:
-    await start()
