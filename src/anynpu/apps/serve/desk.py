@@ -42,15 +42,15 @@ class Desk:
         if not name:
             name = (self.model_of_query(request) if request.query_string else "") or request.header(b"x-model")
         if name:
-            found = models.get(name)
-            if found is None:
-                known = ", ".join(models) or "none"
+            model = models.get(name)
+            if model is None:
+                served = ", ".join(models) or "none"
                 message = f"the model {name[:100]!r} is not served here{near(name, models)}"
-                raise Refusal(404, message, f"served: {known}", "model_not_found", "model")
-            if kinds and found.kind not in kinds:
-                message = f"the model {name!r} is of kind {found.kind}, this needs {' or '.join(kinds)}"
+                raise Refusal(404, message, f"served: {served}", "model_not_found", "model")
+            if kinds and model.kind not in kinds:
+                message = f"the model {name!r} is of kind {model.kind}, this needs {' or '.join(kinds)}"
                 raise Refusal(422, message, "GET /v1/models lists every model and its kind", parameter="model")
-            return found if self.started else self.open(found)
+            return model if self.started else self.open(model)
         fitting = [model for model in models.values() if not kinds or model.kind in kinds]
         if len(fitting) == 1:
             return self.open(fitting[0])

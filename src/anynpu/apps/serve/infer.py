@@ -53,11 +53,11 @@ def _arrays(inputs: Any, model: Deployment, stored: bool) -> dict[str, Array]:
         inputs = {specs[0].name: inputs}
     if not isinstance(inputs, dict):
         raise Refusal(422, f"inputs: lists by name were expected, not {described(inputs)}", parameter="inputs")
-    known = [spec.name for spec in specs]
+    names = [spec.name for spec in specs]
     for name in inputs:
-        if name not in known:
-            message = f"the model has no input {str(name)[:100]!r}{near(str(name), known)}"
-            raise Refusal(422, message, "its inputs: " + ", ".join(known), parameter="inputs")
+        if name not in names:
+            message = f"the model has no input {str(name)[:100]!r}{near(str(name), names)}"
+            raise Refusal(422, message, "its inputs: " + ", ".join(names), parameter="inputs")
     arrays = {}
     for spec in specs:
         if spec.name not in inputs:

@@ -149,12 +149,12 @@ class Judge:
         for case, answers in zip(self.cases, first, strict=True):
             again = self.session.run(case.inputs)
             for name, answer in answers.items():
-                known = case.outputs.get(name)
-                if known is not None:
-                    self._require(name, answer, known, self._tolerance(name), "the known answer")
+                expected = case.outputs.get(name)
+                if expected is not None:
+                    self._require(name, answer, expected, self._tolerance(name), "the known answer")
                 if not np.array_equal(answer, again[name], equal_nan=answer.dtype.kind == "f"):
-                    if known is not None and np.array_equal(answer, known):  # it can, so it must
-                        self._require(name, again[name], known, self._repeats(name, known), "the known answer")
+                    if expected is not None and np.array_equal(answer, expected):  # it can, so it must
+                        self._require(name, again[name], expected, self._repeats(name, expected), "the known answer")
                     self._varies.add(name)
         self._first = first
 
@@ -169,8 +169,8 @@ class Judge:
         if self.same_hardware:
             real = any(spec.name == name and spec.dtype.startswith("float") for spec in self.session.outputs)
             return SAME_DB if real else math.inf
-        known = [f.sqnr_db for label, f in self.figures.items() if label == name or label.startswith(f"{name} ")]
-        return min(*known, SAME_DB, SAME_DB) if known else FLOOR_DB
+        recorded_db = [f.sqnr_db for label, f in self.figures.items() if label == name or label.startswith(f"{name} ")]
+        return min(*recorded_db, SAME_DB, SAME_DB) if recorded_db else FLOOR_DB
 
     def _repeats(self, name: str, wanted: Array) -> float:
         if name in self._varies:
@@ -181,16 +181,16 @@ class Judge:
         if np.array_equal(got, wanted, equal_nan=wanted.dtype.kind == "f"):
             return
         spec = next(spec for spec in self.session.outputs if spec.name == name)
-        found = similarity_db(spec.to_real(wanted), spec.to_real(got))
-        if found >= least_db:
+        similarity = similarity_db(spec.to_real(wanted), spec.to_real(got))
+        if similarity >= least_db:
             return
         differing = int(np.count_nonzero(got != wanted))
         limit = "bit by bit" if least_db == math.inf else f"to {least_db:.0f} dB"
         raise AccuracyError(
-            f"output {name} is {found:.1f} dB from {what}, which it must repeat {limit} "
+            f"output {name} is {similarity:.1f} dB from {what}, which it must repeat {limit} "
             f"({differing} of {wanted.size} numbers differ)",
             "known answers",
-            found,
+            similarity,
             least_db,
             [name],
             "`anynpu doctor` looks at driver and library",

@@ -24,8 +24,8 @@ def routes(desk: Desk) -> list[Route]:
 
     def embeddings(request: HttpRequest) -> Asked:
         data = request.json()
-        if (found := _usual(desk, data)) is not None:
-            return desk.later(request, *found, _as_floats)
+        if (usual := _usual(desk, data)) is not None:
+            return desk.later(request, *usual, _as_floats)
         fields = Fields(data, EMBEDDINGS)
         as_base64 = "encoding_format" in fields.data and fields.choice("encoding_format", FORMATS) == "base64"
         if "user" in fields.data:

@@ -42,12 +42,13 @@ def routes(desk: Desk, app: App) -> list[Route]:
 
 def document(desk: Desk, app: App) -> dict[str, object]:
     """Returns the document: only models, widths and tensors that are there can be asked for."""
-    known = (
+    operations = (
         schemas.operations({name: model.info() for name, model in desk.fleet.models.items()}) if desk.started else {}
     )
     paths: dict[str, dict[str, object]] = {}
     for route in app.routes():
-        operation = known.get(f"{route.method} {route.path}") or schemas.GENERAL.get(f"{route.method} {route.path}")
+        name = f"{route.method} {route.path}"
+        operation = operations.get(name) or schemas.GENERAL.get(name)
         if operation is not None:
             shown = _operation(route, operation, bool(app.policy.tokens))
             paths.setdefault(route.path, {})[route.method.lower()] = shown

@@ -134,12 +134,12 @@ class Tensors:
         for output in options.outputs:
             if output not in self._outputs:
                 raise ConfigError(f"the model has no output {output}", "its outputs: " + ", ".join(self._outputs))
-        given = {spec.name: np.asarray(item[spec.name]) for spec in self.session.inputs}
-        rows = {array.shape[0] if array.ndim else 0 for array in given.values()}
+        arrays = {spec.name: np.asarray(item[spec.name]) for spec in self.session.inputs}
+        rows = {array.shape[0] if array.ndim else 0 for array in arrays.values()}
         count = rows.pop() if len(rows) == 1 and self._free else 0
         if count > limits.items:
             raise TooLarge(f"{name}: {count} rows, at most {limits.items} are taken at once")
-        return Row(RAW, arrays={s.name: _stored(s, given[s.name], options.stored, count) for s in self.session.inputs})
+        return Row(RAW, arrays={s.name: _stored(s, arrays[s.name], options.stored, count) for s in self.session.inputs})
 
     def most(self, group: int | str) -> int:
         return self._most if self._free else 1
@@ -356,11 +356,11 @@ class Pictures:
 
     def samples(self, index: int) -> list[dict[str, Array]]:
         draw, (height, width) = np.random.default_rng(7), self.input.size
-        found = []
+        samples = []
         for _ in range(2):
             pixels = draw.integers(0, 256, (height, width, 3)).astype(np.uint8)
-            found.append(self.input.stack([self.input.row(pixels)], self.input.batch))
-        return found
+            samples.append(self.input.stack([self.input.row(pixels)], self.input.batch))
+        return samples
 
     def describe(self, info: Info) -> Info:
         described = replace(info, labels=self.model.card.labels, batch=self._most)

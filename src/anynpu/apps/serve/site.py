@@ -16,10 +16,10 @@ def build_app(
     """Returns the application."""
     app = App((), limits, policy, log, refusal_of, desk.metrics.http_done)
     parts = (openai, tei, vision, infer, kserve, llama)
-    found = [route for part in parts for route in part.routes(desk)]
-    found += state.routes(desk, lambda: app.in_flight())
-    found += openapi.routes(desk, app)
-    found += page.routes()
-    for route in found:
+    routes = [route for part in parts for route in part.routes(desk)]
+    routes += state.routes(desk, lambda: app.in_flight())
+    routes += openapi.routes(desk, app)
+    routes += page.routes()
+    for route in routes:
         app.add(route)
     return app

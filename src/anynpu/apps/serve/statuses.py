@@ -27,10 +27,10 @@ RETRY_S = 1.0
 
 def refusal_of(error: Exception) -> Refusal | None:
     """Returns how an error is reported to a client, or None for one that is a defect of ours."""
-    found = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None)
-    if found is None or not isinstance(error, AnyNpuError):
+    reported = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), None)
+    if reported is None or not isinstance(error, AnyNpuError):
         return None
-    status, code = found
+    status, code = reported
     wait = error.retry_after_s if isinstance(error, Overloaded) else RETRY_S if status == 503 else None
     headers: tuple[Header, ...] = () if wait is None else ((b"retry-after", b"%d" % max(1, math.ceil(wait))),)
     cause = f" ({error.cause})" if isinstance(error, DeviceError) and error.cause else ""

@@ -125,10 +125,10 @@ def _boxes(answer: Answer, model: Deployment) -> list[dict[str, list[Detected]]]
                     "score": float(score),
                     "box": box.tolist(),
                 }
-                for box, score, number in zip(found.boxes, found.scores, found.classes, strict=True)
+                for box, score, number in zip(detected.boxes, detected.scores, detected.classes, strict=True)
             ]
         }
-        for found in answer.detections
+        for detected in answer.detections
     ]
 
 
@@ -147,10 +147,10 @@ async def hugging_face(desk: Desk, request: HttpRequest, body: Any) -> HttpAnswe
         images: tuple[bytes, ...] = (request.body(model.limits.image_bytes),)
     else:
         images = pictures("inputs", fields.value("inputs"), 1)
-    known = ("threshold",) if model.kind == "detect" else ("top_k", "function_to_apply")
-    given = fields.inner("parameters", known)
+    names = ("threshold",) if model.kind == "detect" else ("top_k", "function_to_apply")
+    parameters = fields.inner("parameters", names)
     if model.kind == "detect":
-        confidence = given.share("threshold")
+        confidence = parameters.share("threshold")
         usual = Threshold() if confidence is None else Threshold(confidence=confidence)
         answer = await desk.ask(request, model, images, Options(threshold=usual))
         corners = ("xmin", "ymin", "xmax", "ymax")
@@ -159,8 +159,8 @@ async def hugging_face(desk: Desk, request: HttpRequest, body: Any) -> HttpAnswe
             for d in _boxes(answer, model)[0]["detections"]
         ]
     else:
-        given.unsupported("function_to_apply", "softmax")
-        top = given.whole("top_k", 1, MOST_CLASSES)
+        parameters.unsupported("function_to_apply", "softmax")
+        top = parameters.whole("top_k", 1, MOST_CLASSES)
         answer = await desk.ask(request, model, images, Options(top=top or 5))
         rows = [{"label": c.label, "score": c.score} for c in answer.classes[0]]
     return answered(orjson.dumps(rows), answer)

@@ -135,9 +135,9 @@ class App:
     def admit(self, request: HttpRequest) -> HttpAnswer | None:
         """Looks at the head of a request: returns what to answer where it is not to be served, else None."""
         head = request.head
-        given = head.headers.get(b"x-request-id")
-        good = given is not None and REQUEST_ID.fullmatch(given)
-        request.id = given.decode() if given and good else f"{self._prefix}-{next(self._ids)}"
+        request_id = head.headers.get(b"x-request-id")
+        good = request_id is not None and REQUEST_ID.fullmatch(request_id)
+        request.id = request_id.decode() if request_id and good else f"{self._prefix}-{next(self._ids)}"
         try:
             raw = head.raw_path.decode("ascii")
             head.path = unquote(raw) if "%" in raw else raw

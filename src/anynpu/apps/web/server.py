@@ -53,11 +53,11 @@ class Life:
 def bind(host: str, port: int) -> socket.socket:
     """Returns a TCP socket bound to an address; it takes connections once the server runs."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"--host {host}: no such address ({reason})", "127.0.0.1 is this computer only") from None
-    family, _, _, _, address = found[0]
+    family, _, _, _, address = addresses[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
