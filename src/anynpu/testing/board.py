@@ -135,7 +135,9 @@ class Board:
             "infer": lambda: self._infer(*map(int, rest)),
             "results": lambda: [f"m-results-[{','.join(str(v) for v in self._first().ravel().tolist())}]"],
             "stages": lambda: self._stages(int(rest[0])),
-            "output": lambda: [f"a-output-hex-{rest[0]}-[{self._stored(int(rest[0])).hex()}]"],
+            "output": lambda: [
+                f"a-output-hex-{rest[0]}-[{self._results[self.outputs[int(rest[0])].name].tobytes().hex()}]"
+            ],
             "kat": self._known_answers,
         }
         if verb not in known or verb in self.faults.refuses or len(command) > LINE_LIMIT:
@@ -218,6 +220,3 @@ class Board:
 
     def _first(self) -> Array:
         return self._results[self.outputs[0].name]
-
-    def _stored(self, index: int) -> bytes:
-        return self._results[self.outputs[index].name].tobytes()

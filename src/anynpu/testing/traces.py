@@ -89,30 +89,51 @@ def _add_faults(
         if room <= 0:
             break
         begin = first + number * slot
-        fault = _MAKERS[str(kind)](world, values, kept, stamped, begin, room)
+        fault = _MAKERS[str(kind)](Slot(world, values, kept, stamped, begin, room))
         if fault is not None:
             labels.append(fault)
     return labels
 
 
-def _span(world: World, begin: int, room: int, least_s: float, most_s: float) -> slice:
-    length = min(int(world.rng.uniform(least_s, most_s) / world.interval_s), room - 1)
-    first = begin + int(world.rng.integers(max(1, room - length)))
-    return slice(first, first + max(length, 1))
+@dataclass(frozen=True)
+class Slot:
+    """A stretch of a trace that a fault may be put into: `room` samples from `begin` on."""
+
+    world: World
+    values: Numbers
+    kept: npt.NDArray[np.bool_]
+    stamped: Numbers
+    begin: int
+    room: int
+
+    def span(self, least_s: float, most_s: float) -> slice:
+        """Draws where the fault is."""
+        rng = self.world.rng
+        length = min(int(rng.uniform(least_s, most_s) / self.world.interval_s), self.room - 1)
+        first = self.begin + int(rng.integers(max(1, self.room - length)))
+        return slice(first, first + max(length, 1))
+
+    def label(self, kind: str, column: int | None, span: slice) -> Fault:
+        """Returns the fault with its true times."""
+        metric, time_s = "" if column is None else METRICS[column], self.world.time_s
+        return Fault(kind, metric, float(time_s[span.start]), float(time_s[min(span.stop, self.world.size) - 1]))
 
 
-def _label(world: World, kind: str, column: int | None, span: slice) -> Fault:
-    metric = "" if column is None else METRICS[column]
-    return Fault(kind, metric, float(world.time_s[span.start]), float(world.time_s[min(span.stop, world.size) - 1]))
+Maker = Callable[[Slot], Fault | None]
+_MAKERS: dict[str, Maker] = {}
 
 
-def _spike(
-    world: World, values: Numbers, kept: npt.NDArray[np.bool_], stamped: Numbers, begin: int, room: int
-) -> Fault:
+def _maker(kind: str) -> Callable[[Maker], Maker]:
+    """Returns a decorator for the function that puts a fault of a kind into a slot."""
+    return lambda function: _MAKERS.setdefault(kind, function)
+
+
+@_maker("spike")
+def _spike(at: Slot) -> Fault:
     """A process runs away, a flood arrives, a fan stops for some minutes."""
-    rng, span = world.rng, _span(world, begin, room, 150, 1200)
+    rng, span, values = at.world.rng, at.span(150, 1200), at.values
     shape = np.minimum(1, (np.arange(span.stop - span.start) + 1) / rng.uniform(1, 4))
-    highest = np.quantile(values[:begin], 0.999, axis=0)
+    highest = np.quantile(values[: at.begin], 0.999, axis=0)
     choices = [c for c in (CPU, MEMORY, TEMPERATURE, NPU) if highest[c] < 78] + [RECEIVED, DISK_IO, LOAD]
     column = int(rng.choice(choices))
     now = values[span, column]
@@ -123,31 +144,31 @@ def _spike(
         values[span, column] = now + shape * (highest[column] - now + rng.uniform(8, 25)).clip(0)
     else:
         values[span, column] = np.maximum(now, shape * highest[column] * 10 ** rng.uniform(0.4, 1.5))
-    return _label(world, "spike", column, span)
+    return at.label("spike", column, span)
 
 
-def _leak(world: World, values: Numbers, kept: npt.NDArray[np.bool_], stamped: Numbers, begin: int, room: int) -> Fault:
+@_maker("leak")
+def _leak(at: Slot) -> Fault:
     """A process loses memory until it is killed."""
-    rng, span = world.rng, _span(world, begin, room, 6 * 3600, 48 * 3600)
-    top = max(97 - float(np.quantile(values[:begin, MEMORY], 0.99)), 8.0)
+    rng, span, values = at.world.rng, at.span(6 * 3600, 48 * 3600), at.values
+    top = max(97 - float(np.quantile(values[: at.begin, MEMORY], 0.99)), 8.0)
     ramp = np.linspace(0, rng.uniform(0.5, 1.0) * top, span.stop - span.start) ** rng.uniform(0.9, 1.1)
     values[span, MEMORY] = np.clip(values[span, MEMORY] + ramp, 0, 99.5)
-    return _label(world, "leak", MEMORY, span)
+    return at.label("leak", MEMORY, span)
 
 
-def _stuck(
-    world: World, values: Numbers, kept: npt.NDArray[np.bool_], stamped: Numbers, begin: int, room: int
-) -> Fault | None:
+@_maker("stuck")
+def _stuck(at: Slot) -> Fault | None:
     """A sensor gives its last value again and again."""
-    rng, span = world.rng, _span(world, begin, room, 3 * 3600, 24 * 3600)
+    rng, span, values = at.world.rng, at.span(3 * 3600, 24 * 3600), at.values
     choices = [
-        c for c in range(len(METRICS)) if c != DISK and longest_run(values[:begin, c]) * 4 < span.stop - span.start
+        c for c in range(len(METRICS)) if c != DISK and longest_run(values[: at.begin, c]) * 4 < span.stop - span.start
     ]
     if not choices:
         return None
     column = int(rng.choice(choices))
     values[span, column] = values[span.start, column]
-    return _label(world, "stuck", column, span)
+    return at.label("stuck", column, span)
 
 
 def longest_run(series: Numbers) -> int:
@@ -156,87 +177,69 @@ def longest_run(series: Numbers) -> int:
     return int(np.diff(np.concatenate([[-1], changes, [series.size - 1]])).max())
 
 
-def _drift(
-    world: World, values: Numbers, kept: npt.NDArray[np.bool_], stamped: Numbers, begin: int, room: int
-) -> Fault:
+@_maker("drift")
+def _drift(at: Slot) -> Fault:
     """Dust in a cooler, a disk that fills: days until anybody would notice."""
-    rng, span = world.rng, _span(world, begin, room, 1.5 * DAY_S, 3 * DAY_S)
+    rng, span, values = at.world.rng, at.span(1.5 * DAY_S, 3 * DAY_S), at.values
     column = int(rng.choice([TEMPERATURE, DISK, NPU_TEMPERATURE]))
     rise = rng.uniform(10, 22) if column != DISK else rng.uniform(12, 30)
     values[span, column] += np.linspace(0, rise, span.stop - span.start)
     if column == DISK:
         values[span, column] = np.clip(values[span, column], 0, 99.9)
-    return _label(world, "drift", column, span)
+    return at.label("drift", column, span)
 
 
-def _level(
-    world: World, values: Numbers, kept: npt.NDArray[np.bool_], stamped: Numbers, begin: int, room: int
-) -> Fault:
+@_maker("level")
+def _level(at: Slot) -> Fault:
     """A new version takes more, for good or until it is taken back."""
-    rng, span = world.rng, _span(world, begin, room, 10 * 3600, 60 * 3600)
+    rng, span, values = at.world.rng, at.span(10 * 3600, 60 * 3600), at.values
     column = int(rng.choice([CPU, MEMORY, TEMPERATURE, RECEIVED, LOAD]))
     if column in (CPU, MEMORY):
         values[span, column] = np.clip(values[span, column] + rng.uniform(18, 40), 0, 99.9)
     elif column == TEMPERATURE:
         values[span, column] += rng.uniform(9, 18)
     else:
-        values[span, column] = values[span, column] * rng.uniform(4, 10) + np.quantile(values[:begin, column], 0.5)
-    return _label(world, "level", column, span)
+        values[span, column] = values[span, column] * rng.uniform(4, 10) + np.quantile(values[: at.begin, column], 0.5)
+    return at.label("level", column, span)
 
 
-def _season(
-    world: World, values: Numbers, kept: npt.NDArray[np.bool_], stamped: Numbers, begin: int, room: int
-) -> Fault | None:
+@_maker("season")
+def _season(at: Slot) -> Fault | None:
     """The day's course comes at the wrong hours, or not at all; every single value would be normal at another hour."""
-    rng = world.rng
+    world, values, rng = at.world, at.values, at.world.rng
     if world.seasonal < 0.4:
         return None
-    span = _span(world, begin, room, 20 * 3600, 48 * 3600)
+    span = at.span(20 * 3600, 48 * 3600)
     hours = int(rng.uniform(7, 13) * 3600 / world.interval_s)
     moved = slice(span.start - hours, span.stop - hours)
     followers = [CPU, LOAD, RECEIVED, SENT, TEMPERATURE]
     if rng.uniform() < 0.5:
         values[span.start : span.stop, followers] = values[moved.start : moved.stop, followers].copy()
     else:  # nobody comes: what is left is what the nights have
-        nights = np.flatnonzero(world.profile[:begin] <= np.quantile(world.profile[:begin], 0.15))
+        nights = np.flatnonzero(world.profile[: at.begin] <= np.quantile(world.profile[: at.begin], 0.15))
         for column in followers:
             values[span, column] = rng.choice(values[nights, column], span.stop - span.start)
-    return _label(world, "season", CPU, span)
+    return at.label("season", CPU, span)
 
 
-def _missing(
-    world: World, values: Numbers, kept: npt.NDArray[np.bool_], stamped: Numbers, begin: int, room: int
-) -> Fault:
+@_maker("missing")
+def _missing(at: Slot) -> Fault:
     """The machine, or one of its sensors, is silent."""
-    span = _span(world, begin, room, 15 * 60, 6 * 3600)
-    if world.rng.uniform() < 0.6:
-        kept[span] = False
-        return _label(world, "missing", None, span)
-    column = int(world.rng.choice([TEMPERATURE, NPU, NPU_TEMPERATURE, RECEIVED]))
-    values[span, column] = np.nan
-    return _label(world, "missing", column, span)
+    span = at.span(15 * 60, 6 * 3600)
+    if at.world.rng.uniform() < 0.6:
+        at.kept[span] = False
+        return at.label("missing", None, span)
+    column = int(at.world.rng.choice([TEMPERATURE, NPU, NPU_TEMPERATURE, RECEIVED]))
+    at.values[span, column] = np.nan
+    return at.label("missing", column, span)
 
 
-def _clock(
-    world: World, values: Numbers, kept: npt.NDArray[np.bool_], stamped: Numbers, begin: int, room: int
-) -> Fault:
+@_maker("clock")
+def _clock(at: Slot) -> Fault:
     """The clock jumps, and is put right hours later."""
-    rng, span = world.rng, _span(world, begin, room, 10 * 60, 24 * 3600)
-    stamped[span] += rng.choice([-1, 1]) * 10 ** rng.uniform(np.log10(45), np.log10(43_200))
-    return _label(world, "clock", None, span)
-
-
-Maker = Callable[[World, Numbers, npt.NDArray[np.bool_], Numbers, int, int], Fault | None]
-_MAKERS: dict[str, Maker] = {
-    "spike": _spike,
-    "leak": _leak,
-    "stuck": _stuck,
-    "drift": _drift,
-    "level": _level,
-    "season": _season,
-    "missing": _missing,
-    "clock": _clock,
-}
+    rng, span = at.world.rng, at.span(10 * 60, 24 * 3600)
+    at.stamped[span] += rng.choice([-1, 1]) * 10 ** rng.uniform(np.log10(45), np.log10(43_200))
+    return at.label("clock", None, span)
 
 
 FOLLOWERS = tuple(METRICS[column] for column in (CPU, LOAD, RECEIVED, SENT, TEMPERATURE))
