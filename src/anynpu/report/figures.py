@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from anynpu.records.build import FLOAT_MODEL, ChipForm, DetailsForm, StageTiming, Verification
+from anynpu.records.build import FLOAT_MODEL, ArtifactForm, ChipForm, DetailsForm, Receipt, StageTiming, Verification
 from anynpu.report.memory import sections
 
 SHOWN = 5
@@ -54,13 +54,16 @@ def chip_row(chip: ChipForm) -> dict[str, str]:
     """Returns the line of the closing table for one chip of a build record."""
     proof, estimates = chip.verification, chip.estimates
     latency = estimates.latency_ms if estimates else None
+    share = "?" if chip.npu else "-"
+    if chip.receipt:  # of a file that was never executed it is a claim
+        share = percent(chip.receipt.share) + (" claimed" if chip.status == "not executed" else "")
     return {
         "chip": chip.chip,
         "result": chip.status,
         "SQNR dB": decibel(proof.sqnr_db if proof else None),
         "float": percent(proof.score_float if proof else None),
         "here": percent(proof.score if proof else None),
-        "on NPU": _share(chip),
+        "on NPU": share,
         "est. ms": "-" if latency is None else f"{latency:.3f}",
         "SRAM KiB": kib(chip.sram_bytes),
         "flash KiB": kib(estimates.flash_bytes if estimates else None),
@@ -72,13 +75,6 @@ def by_gate_only(chip: ChipForm) -> list[str]:
     """Returns a sentence where the default gate would not let a chip's result pass."""
     missed = chip.by_gate_only
     return [f"{chip.chip} is ok by the gate in force only; by the default one: {missed}"] if missed else []
-
-
-def _share(chip: ChipForm) -> str:
-    """Returns the share of a chip's NPU; of a file that was never executed it is a claim."""
-    if not chip.receipt:
-        return "?" if chip.npu else "-"
-    return percent(chip.receipt.share) + (" claimed" if chip.status == "not executed" else "")
 
 
 def table_notes(chips: Sequence[ChipForm]) -> list[str]:
@@ -137,6 +133,28 @@ def _executed(proof: Verification) -> str:
     return "; ".join([text, *proof.notes])
 
 
+def tensor_rows(model: ArtifactForm) -> list[dict[str, str]]:
+    """Returns the inputs and outputs of a model."""
+    return [
+        {
+            "": side,
+            "name": tensor.name,
+            "shape": " × ".join(map(str, tensor.shape)),
+            "type": tensor.dtype,
+            "layout": tensor.layout or "not stated",
+        }
+        for side, tensors in (("input", model.inputs), ("output", model.outputs))
+        for tensor in tensors
+    ]
+
+
+def elsewhere_rows(receipt: Receipt) -> list[dict[str, str]]:
+    """Returns the operators that are not on the NPU, each with its reason."""
+    return [
+        {"operator": op.name, "kind": op.kind, "MACs": count(op.macs), "why not": op.reason} for op in receipt.elsewhere
+    ]
+
+
 def candidate_rows(details: DetailsForm) -> list[dict[str, str]]:
     """Returns the ways in which a model was compiled, where there is more than one."""
     rows = [
@@ -167,15 +185,16 @@ def timing_rows(timings: Sequence[StageTiming]) -> list[dict[str, str]]:
 
 def calibration_lines(chip: ChipForm) -> list[str]:
     """Returns notes on a chip's repairs and calibration: gains, whether samples are enough, what moves."""
-    said = chip.calibration
+    calibration = chip.calibration
     lines = [repair.sentence for repair in chip.repairs]
-    if said is None:
+    if calibration is None:
         return lines
-    lines.append(said.sentence)
-    lines += [f"moves: {each.tensor}, {each.growth:.0%} wider with twice as many" for each in said.moving[:SHOWN]]
+    lines.append(calibration.sentence)
+    moving, outside = calibration.moving[:SHOWN], calibration.outside[:SHOWN]
+    lines += [f"moves: {each.tensor}, {each.growth:.0%} wider with twice as many" for each in moving]
     lines += [
         f"outside: verification sample {each.sample} at {each.tensor}, by {each.excess:.0%} of its width"
-        for each in said.outside[:SHOWN]
+        for each in outside
     ]
     proof = chip.verification
     if proof is not None and proof.expected_sqnr_db is not None:

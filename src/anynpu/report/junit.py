@@ -10,7 +10,6 @@ from anynpu.errors import visible
 from anynpu.records.bench import BenchRecord
 from anynpu.records.build import BuildRecord, ChipForm
 from anynpu.records.compare import CompareRecord
-from anynpu.records.eval import EvalRecord
 from anynpu.records.load import Record
 from anynpu.records.sweep import SweepRecord
 from anynpu.report import facts
@@ -91,22 +90,6 @@ def _chip(chip: ChipForm) -> Case:
     return case
 
 
-def _bench(record: BenchRecord) -> tuple[str, list[Case]]:
-    said, mood = facts.bench_verdict(record)
-    result, text = "error" if mood == "bad" else "", "\n".join(record.warnings or ())
-    case = Case(record.scenario or "bench", result, said, text=text, said=said)
-    return record.executed or record.board or "bench", [case]
-
-
-def _compare(record: CompareRecord) -> tuple[str, list[Case]]:
-    said, mood = facts.compare_verdict(record)
-    a, b = (row["name"] for row in facts.side_rows(record))
-    broken = record.partial or record.failure
-    result = "error" if broken else {"bad": "failure", "warn": "skipped"}.get(mood, "")
-    case = Case("verdict", result, said, record.verdict or "", "\n".join(record.notes), said=said)
-    return f"{b} against {a}", [case]
-
-
 SWEPT = {
     "ok": "",
     "not executed": "skipped",
@@ -116,31 +99,33 @@ SWEPT = {
 }
 
 
-def _sweep(record: SweepRecord) -> tuple[str, list[Case]]:
-    return "sweep", [
-        Case(
-            " ".join(part for part in (row.model, row.chip, row.option_text) if part),
-            SWEPT.get(row.status, "error"),
-            row.error or row.status,
-            row.status,
-            seconds=float(row.seconds or 0.0),
-        )
-        for row in record.rows
-    ]
-
-
-def _eval(record: EvalRecord) -> tuple[str, list[Case]]:
-    said, mood = facts.eval_verdict(record)
-    case = Case(record.metric or "score", "error" if mood == "none" else "", "there is no score", said=said)
-    return record.executed or "eval", [case]
-
-
 def _suite(record: Record) -> tuple[str, list[Case]]:
     """Returns the name of a record's suite, and its verdicts."""
     if isinstance(record, BuildRecord):
         return record.request.source.model, [_chip(chip) for chip in record.chips]
     if isinstance(record, BenchRecord):
-        return _bench(record)
+        verdict, mood = facts.bench_verdict(record)
+        result, text = "error" if mood == "bad" else "", "\n".join(record.warnings or ())
+        case = Case(record.scenario or "bench", result, verdict, text=text, said=verdict)
+        return record.executed or record.board or "bench", [case]
     if isinstance(record, CompareRecord):
-        return _compare(record)
-    return _sweep(record) if isinstance(record, SweepRecord) else _eval(record)
+        verdict, mood = facts.compare_verdict(record)
+        a, b = (row["name"] for row in facts.side_rows(record))
+        broken = record.partial or record.failure
+        result = "error" if broken else {"bad": "failure", "warn": "skipped"}.get(mood, "")
+        case = Case("verdict", result, verdict, record.verdict or "", "\n".join(record.notes), said=verdict)
+        return f"{b} against {a}", [case]
+    if isinstance(record, SweepRecord):
+        return "sweep", [
+            Case(
+                " ".join(part for part in (row.model, row.chip, row.option_text) if part),
+                SWEPT.get(row.status, "error"),
+                row.error or row.status,
+                row.status,
+                seconds=float(row.seconds or 0.0),
+            )
+            for row in record.rows
+        ]
+    verdict, mood = facts.eval_verdict(record)
+    case = Case(record.metric or "score", "error" if mood == "none" else "", "there is no score", said=verdict)
+    return record.executed or "eval", [case]

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from anynpu.errors import visible
 from anynpu.records.bench import BenchRecord
-from anynpu.records.build import FLOAT_MODEL, ArtifactForm, BuildRecord, ChipForm, Receipt
+from anynpu.records.build import FLOAT_MODEL, BuildRecord, ChipForm
 from anynpu.records.compare import CompareRecord
-from anynpu.records.eval import EvalRecord
 from anynpu.records.load import Record
 from anynpu.records.sweep import SweepRecord
 from anynpu.report import facts
@@ -18,8 +17,10 @@ from anynpu.report.figures import (
     candidate_rows,
     chip_row,
     count,
+    elsewhere_rows,
     percent,
     table_notes,
+    tensor_rows,
     timing_rows,
     versions_text,
 )
@@ -31,21 +32,19 @@ MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|[`|*\[\]<]|&(?=#|\w+;)|__|~~")
 
 def render(record: Record) -> str:
     """Returns any record as Markdown."""
-    return _build(record) if isinstance(record, BuildRecord) else _measurement(record)
-
-
-def _measurement(record: BenchRecord | CompareRecord | SweepRecord | EvalRecord) -> str:
+    if isinstance(record, BuildRecord):
+        return _build(record)
     if isinstance(record, BenchRecord):
-        title, said = f"bench: {record.executed or record.board or ''}", facts.bench_verdict(record)[0]
+        title, verdict = f"bench: {record.executed or record.board or ''}", facts.bench_verdict(record)[0]
     elif isinstance(record, CompareRecord):
         names = [row["name"] for row in facts.side_rows(record)]
-        title, said = f"compare: {names[0]} against {names[1]}", facts.compare_verdict(record)[0]
+        title, verdict = f"compare: {names[0]} against {names[1]}", facts.compare_verdict(record)[0]
     elif isinstance(record, SweepRecord):
-        title, said = "sweep", f"{facts.sweep_verdict(record)[0]}; latencies are estimates"
+        title, verdict = "sweep", f"{facts.sweep_verdict(record)[0]}; latencies are estimates"
     else:
-        title, said = f"eval: {record.executed}", facts.eval_verdict(record)[0]
+        title, verdict = f"eval: {record.executed}", facts.eval_verdict(record)[0]
     notes = (record.warnings or ()) if isinstance(record, BenchRecord) else record.notes
-    lines = [f"# {plain(title)}", f"\n**{plain(said)}**\n", *(f"- {plain(note)}" for note in notes)]
+    lines = [f"# {plain(title)}", f"\n**{plain(verdict)}**\n", *(f"- {plain(note)}" for note in notes)]
     for each in facts.tables(record):
         lines += [f"\n## {plain(each.title)}", table(each.rows).rstrip("\n")] if each.rows else []
     return "\n".join(lines) + "\n"
@@ -58,7 +57,14 @@ def _build(record: BuildRecord) -> str:
         table([chip_row(chip) for chip in record.chips]),
         *(f"- {plain(note)}" for note in table_notes(record.chips)),
     ]
-    parts += _model(record.model) if record.model else []
+    if model := record.model:
+        macs, parameters = (model.estimates.macs, model.estimates.parameters) if model.estimates else (None, None)
+        parts += [
+            "\n## Model\n",
+            f"Fingerprint `{plain(model.fingerprint)}`, {count(macs)} MACs, "
+            f"{count(parameters)} parameters (counted from the graph).",
+            table(tensor_rows(model)),
+        ]
     for chip in record.chips:
         parts += _chip(chip)
     tools: dict[str, str] = {}
@@ -73,11 +79,8 @@ def _build(record: BuildRecord) -> str:
 
 def plain(text: object) -> str:
     """Returns text that stays on its line and is not markup: no link, image, code, tag, table or escape in it."""
-    return MARKUP.sub(_escaped, " ".join(visible(str(text)).split()))
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return {"<": "&lt;", "&": "&amp;"}.get(match[0], "\\" + match[0])
+    escapes = {"<": "&lt;", "&": "&amp;"}
+    return MARKUP.sub(lambda match: escapes.get(match[0], "\\" + match[0]), " ".join(visible(str(text)).split()))
 
 
 def fenced(lines: Iterable[str]) -> list[str]:
@@ -97,27 +100,6 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     return "\n" + "\n".join("| " + " | ".join(cells) + " |" for cells in lines) + "\n"
 
 
-def _model(model: ArtifactForm) -> list[str]:
-    tensors = [
-        {
-            "": kind,
-            "name": tensor.name,
-            "shape": " x ".join(map(str, tensor.shape)),
-            "type": tensor.dtype,
-            "layout": tensor.layout or "not stated",
-        }
-        for kind, specs in (("inputs", model.inputs), ("outputs", model.outputs))
-        for tensor in specs
-    ]
-    macs, parameters = (model.estimates.macs, model.estimates.parameters) if model.estimates else (None, None)
-    return [
-        "\n## Model\n",
-        f"Fingerprint `{plain(model.fingerprint)}`, {count(macs)} MACs, "
-        f"{count(parameters)} parameters (counted from the graph).",
-        table(tensors),
-    ]
-
-
 def _chip(chip: ChipForm) -> list[str]:
     parts = [f"\n## {plain(chip.chip)}: {plain(chip.status)}\n", plain(chip.title) + ".\n"]
     if error := chip.error:
@@ -127,12 +109,13 @@ def _chip(chip: ChipForm) -> list[str]:
         parts += fenced(error.last_lines) if error.last_lines else []
     if chip.verdict:
         parts.append(f"**{plain(chip.verdict)}**\n")
-    rows = candidate_rows(chip.details)
-    parts += [
-        *_proof(chip),
-        *(_receipt(chip.receipt) if chip.receipt else ()),
-        *(["Compiled both ways (estimates):", table(rows)] if rows else []),
-    ]
+    parts += _proof(chip)
+    if receipt := chip.receipt:
+        where = f"{receipt.on_npu} of {receipt.operators} operators on the {plain(receipt.npu)}"
+        parts.append(f"Placement receipt: {where}, {percent(receipt.mac_share)} of the MACs{receipt.said_by}.\n")
+        parts += [table(rows)] if (rows := elsewhere_rows(receipt)) else []
+    if rows := candidate_rows(chip.details):
+        parts += ["Compiled both ways (estimates):", table(rows)]
     sentences, rows = memory_of(chip.details)
     parts += ["", *map(plain, sentences), table(rows)] if rows else []  # a paragraph of its own, even after a list
     notes = [note for artifact in chip.chain for note in artifact.notes]
@@ -153,12 +136,3 @@ def _proof(chip: ChipForm) -> list[str]:
     against = plain(f", compared with {proof.reference}") if proof.reference != FLOAT_MODEL else ""
     rows = facts.fidelity_rows(proof.outputs)
     return [f"Executed by {by}{stands} on {proof.samples} {where}{against}:", table(rows), *notes]
-
-
-def _receipt(receipt: Receipt) -> list[str]:
-    lines = [
-        f"Placement receipt: {receipt.on_npu} of {receipt.operators} operators on the {plain(receipt.npu)}, "
-        f"{percent(receipt.mac_share)} of the MACs{receipt.said_by}.\n"
-    ]
-    rows = [{"operator": op.name, "kind": op.kind, "why not": op.reason} for op in receipt.elsewhere]
-    return [*lines, table(rows)] if rows else lines

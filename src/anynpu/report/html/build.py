@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from anynpu.records.build import FLOAT_MODEL, ArtifactForm, BuildRecord, ChipForm, GateForm, Receipt
 from anynpu.records.diagnosis import Cause
-from anynpu.records.shared import ErrorForm
 from anynpu.report.facts import fidelity_rows, flat
 from anynpu.report.figures import (
     calibration_lines,
@@ -14,9 +13,11 @@ from anynpu.report.figures import (
     chip_row,
     count,
     decibel,
+    elsewhere_rows,
     kib,
     percent,
     table_notes,
+    tensor_rows,
     timing_rows,
     versions_text,
 )
@@ -69,62 +70,46 @@ def head(record: BuildRecord) -> Head:
         record.at,
     ]
     title = record.request.source.model or "build"
-    return Head("build", title, _sentence(record.chips, moods), worst, [fact for fact in facts if fact])
-
-
-def _sentence(chips: Sequence[ChipForm], moods: Sequence[str]) -> str:
-    if len(chips) == 1:
-        return f"{chips[0].chip}: {status(chips[0])}"
-    said = f"{moods.count('good')} of {len(chips)} chips ok"
-    others = [f"{chip.chip}: {status(chip)}" for chip, m in zip(chips, moods, strict=True) if m != "good"]
-    return "; ".join([said, *others[:6]])
+    if len(record.chips) == 1:
+        verdict = f"{record.chips[0].chip}: {status(record.chips[0])}"
+    else:
+        others = [f"{chip.chip}: {status(chip)}" for chip, m in zip(record.chips, moods, strict=True) if m != "good"]
+        verdict = "; ".join([f"{moods.count('good')} of {len(moods)} chips ok", *others[:6]])
+    return Head("build", title, verdict, worst, [fact for fact in facts if fact])
 
 
 def sections(record: BuildRecord) -> list[Section]:
     """Returns the parts of the report."""
+    chips = record.chips
+    gate = record.request.gate or GateForm()
+    # At most four cards in a row, and as even rows as there can be
+    columns = len(chips) if len(chips) < 4 else min((4, 3), key=lambda each: -len(chips) % each)
+    cards = el("div", *(_card(chip, gate) for chip in chips), class_=f"cards in-{columns}")
+    rows = table((chip_row(chip) for chip in chips), "All chips", NUMERIC, class_="sortable")
+    same = more("The same as a table", rows) if len(chips) > 1 else None
     return [
-        Section("summary", "Summary", _summary(record)),
+        Section("summary", "Summary", join((cards, same, notes([*record.notes, *table_notes(chips)])))),
         Section("chips", "Chips", _chips(record)),
         Section("model", "Model and data", _model(record)),
         Section("provenance", "Provenance", provenance(record)),
     ]
 
 
-def _summary(record: BuildRecord) -> Markup:
-    chips = record.chips
-    gate = record.request.gate or GateForm()
-    cards = el("div", *(_card(chip, gate) for chip in chips), class_=f"cards in-{_per_row(len(chips))}")
-    rows = table((chip_row(chip) for chip in chips), "All chips", NUMERIC, class_="sortable")
-    sentences = [*record.notes, *table_notes(chips)]
-    return join((cards, more("The same as a table", rows) if len(chips) > 1 else None, notes(sentences)))
-
-
-def _per_row(count: int) -> int:
-    """Returns how many cards stand in a row: at most four, and as even rows as there can be."""
-    return count if count < 4 else min((4, 3), key=lambda columns: -count % columns)
-
-
 def _card(chip: ChipForm, gate: GateForm) -> Markup:
     verdict = (chip.error.message if chip.error else "") or chip.verdict or chip.not_verified
     verdict = verdict or (f"by the default gate: {chip.by_gate_only}" if chip.by_gate_only else "")
+    hints = [chip.error.hint] if chip.error and chip.error.hint else []
+    hints += [f"{cause.cause} at {cause.tensor}: {cause.repair}" for cause in causes(chip)]
+    fixes = (el("p", with_commands(hint)) for hint in hints)
     return el(
         "article",
         el("header", el("h3", chip.chip), pill(mood(chip), status(chip))),
         el("p", chip.title, class_="muted"),
         el("p", verdict, class_=f"said {mood(chip)}") if verdict else None,
-        _fixes(chip),
+        el("div", el("b", "To fix it"), *fixes, class_="fix") if hints else None,
         el("dl", *_figures(chip, gate)),
         class_=f"card {mood(chip)}",
     )
-
-
-def _fixes(chip: ChipForm) -> Markup | None:
-    """Returns what would mend a chip that failed: the hint of its error, and what helps against each cause found."""
-    hints = [chip.error.hint] if chip.error and chip.error.hint else []
-    hints += [f"{cause.cause} at {cause.tensor}: {cause.repair}" for cause in causes(chip)]
-    if not hints:
-        return None
-    return el("div", el("b", "To fix it"), *(el("p", with_commands(hint)) for hint in hints), class_="fix")
 
 
 def causes(chip: ChipForm) -> tuple[Cause, ...]:
@@ -194,11 +179,20 @@ def _chips(record: BuildRecord) -> Markup:
 def _panel(chip: ChipForm, number: int, least: float | None) -> Markup:
     graph = chip.graph
     drawn = graph is not None and bool(graph.nodes)
-    parts: list[Child] = [
-        el("h3", chip.chip, " ", pill(mood(chip), status(chip))),
-        _error(chip.error, causes(chip)) if chip.error else None,
-        el("p", chip.verdict, class_="said warn") if chip.verdict else None,
-    ]
+    parts: list[Child] = [el("h3", chip.chip, " ", pill(mood(chip), status(chip)))]
+    if error := chip.error:
+        parts.append(
+            el(
+                "div",
+                el("p", el("strong", error.message or error.kind or "error")),
+                el("p", with_commands(error.hint)) if error.hint else None,
+                notes(with_commands(f"{c.cause} at {c.tensor}: {c.evidence}; {c.repair}") for c in causes(chip)),
+                notes(map(str, error.findings or ())),
+                el("pre", "\n".join(error.last_lines), tabindex=0) if error.last_lines else None,
+                class_="problem",
+            )
+        )
+    parts.append(el("p", chip.verdict, class_="said warn") if chip.verdict else None)
     if graph and drawn:
         parts += [
             el("h4", "Graph"),
@@ -219,18 +213,6 @@ def _panel(chip: ChipForm, number: int, least: float | None) -> Markup:
     return join([*parts, notes(dict.fromkeys(note for artifact in chip.chain for note in artifact.notes))])
 
 
-def _error(error: ErrorForm, found: Sequence[Cause]) -> Markup:
-    return el(
-        "div",
-        el("p", el("strong", error.message or error.kind or "error")),
-        el("p", with_commands(error.hint)) if error.hint else None,
-        notes(with_commands(f"{c.cause} at {c.tensor}: {c.evidence}; {c.repair}") for c in found),
-        notes(map(str, error.findings or ())),
-        el("pre", "\n".join(error.last_lines), tabindex=0) if error.last_lines else None,
-        class_="problem",
-    )
-
-
 def _receipt_line(receipt: Receipt) -> Markup:
     share = f" and {percent(receipt.mac_share)} of the MACs" if receipt.mac_share is not None else ""
     where = f"{receipt.on_npu} of {receipt.operators} operators{share}"
@@ -238,9 +220,7 @@ def _receipt_line(receipt: Receipt) -> Markup:
 
 
 def _receipt(receipt: Receipt, drawn: bool) -> Markup:
-    rows = [
-        {"operator": op.name, "kind": op.kind, "MACs": count(op.macs), "why not": op.reason} for op in receipt.elsewhere
-    ]
+    rows = elsewhere_rows(receipt)
     line = None if drawn else _receipt_line(receipt)
     if not rows:
         return Markup("") if drawn else join((el("h4", "Placement"), line))
@@ -254,13 +234,13 @@ def _proof(chip: ChipForm, least: float | None) -> Markup:
         return join((el("h4", "Proof"), el("p", f"Not executed: {why}.", class_="said warn")))
     where = "held-out samples" if proof.held_out else "of the calibration samples"
     stands = " (the model before the last compiler)" if proof.stands_for else ""
-    said = f"Executed by {proof.executed}{versions_text(proof.versions)}{stands} on {proof.samples} {where}."
+    executed = f"Executed by {proof.executed}{versions_text(proof.versions)}{stands} on {proof.samples} {where}."
     rows = fidelity_rows(proof.outputs)
     numeric = [name for name in rows[0] if name != "output"] if rows else ()
     return join(
         (
             el("h4", "Proof"),
-            el("p", said),
+            el("p", executed),
             table(rows, f"Outputs against {proof.reference or FLOAT_MODEL}", numeric),
             el("p", JUDGED.format(least), class_="muted") if rows and least is not None else None,
             notes(proof.notes),
@@ -273,17 +253,6 @@ def _proof(chip: ChipForm, least: float | None) -> Markup:
 
 def _model(record: BuildRecord) -> Markup:
     model = record.model or ArtifactForm(digest="")
-    rows = [
-        {
-            "": side,
-            "name": tensor.name,
-            "shape": " × ".join(map(str, tensor.shape)),
-            "type": tensor.dtype,
-            "layout": tensor.layout or "not stated",
-        }
-        for side, tensors in (("input", model.inputs), ("output", model.outputs))
-        for tensor in tensors
-    ]
     operators = model.details.rest.get("operators")
     listed = sorted(operators.items(), key=lambda item: -item[1]) if isinstance(operators, Mapping) else ()
     kinds = (
@@ -299,14 +268,18 @@ def _model(record: BuildRecord) -> Markup:
         for role, about in record.data.items()
         if about
     ]
-    return join((table(rows, "Inputs and outputs"), kinds, *tables))
+    return join((table(tensor_rows(model), "Inputs and outputs"), kinds, *tables))
 
 
 def provenance(record: BuildRecord) -> Markup:
     """Returns digests, tools, versions and the time of each step."""
     steps: list[dict[str, Child]] = []
     tools: dict[str, str] = {}
-    for owner, artifact in _artifacts(record):
+    compiled: dict[str, tuple[str, ArtifactForm]] = {}
+    for chip in record.chips:
+        for artifact in chip.chain:
+            compiled.setdefault(artifact.digest, (chip.chip, artifact))
+    for owner, artifact in (*((("all", record.model),) if record.model else ()), *compiled.values()):
         step = artifact.step
         tools |= step.tools if step else {}
         sources = step.inputs.items() if step else ()
@@ -332,14 +305,3 @@ def provenance(record: BuildRecord) -> Markup:
             more("The whole request", table(request, "Request", class_="pairs")) if request else None,
         )
     )
-
-
-def _artifacts(record: BuildRecord) -> Iterable[tuple[str, ArtifactForm]]:
-    seen = set()
-    if record.model:
-        yield "all", record.model
-    for chip in record.chips:
-        for artifact in chip.chain:
-            if artifact.digest not in seen:
-                seen.add(artifact.digest)
-                yield chip.chip, artifact

@@ -11,7 +11,7 @@ from anynpu.report.figures import amount, count, decibel
 from anynpu.report.html.grouped import Grouped, draw_grouped
 from anynpu.report.html.layout import draw
 from anynpu.report.html.markup import Child, Markup, data_block, el, table
-from anynpu.report.html.stages import Stage, stages
+from anynpu.report.html.stages import stages
 
 STREAM = "SQNR dB in the stream"
 BORDER = "io"
@@ -45,7 +45,10 @@ def graph_data(chip: ChipForm, graph: GraphForm) -> Drawing:
     }
     index = {name: i for i, name in enumerate(tensors)}
     edges, named = _edges(nodes), stages(graph)
-    pairs, member = [(a, b) for a, b, _ in edges], _members(len(inputs), len(outputs), named)
+    # The stage of every node: the model's inputs are in the first, its outputs in the last
+    inner = [number for number, each in enumerate(named) for _ in range(each.first, each.stop)]
+    member = [*([0] * len(inputs)), *inner, *([len(named) - 1] * len(outputs))]
+    pairs = [(a, b) for a, b, _ in edges]
     drawing = draw_grouped(member, pairs) if len(named) > 1 else draw(len(nodes), pairs)
     data = Drawing(
         chip.chip,
@@ -67,12 +70,6 @@ def graph_data(chip: ChipForm, graph: GraphForm) -> Drawing:
         stages=tuple([s.name, s.shape, round(x), round(y)] for s, (x, y) in zip(named, drawing.cards, strict=True)),
         links=tuple([a, b, *_flat(corners)] for (a, b), corners in drawing.links.items()),
     )
-
-
-def _members(inputs: int, outputs: int, named: Sequence[Stage]) -> list[int]:
-    """Returns the stage of every node: the model's inputs are in the first, its outputs in the last."""
-    inner = [number for number, stage in enumerate(named) for _ in range(stage.first, stage.stop)]
-    return [*([0] * inputs), *inner, *([len(named) - 1] * outputs)]
 
 
 def _borders(chip: ChipForm, graph: GraphForm, side: Literal["input", "output"]) -> list[GraphNode]:
@@ -197,7 +194,8 @@ def graph_view(chip: ChipForm, graph: GraphForm, number: int) -> Markup:
             class_="g-canvas",
             tabindex=0,
             role="application",
-            aria_label=_instructions(chip),
+            aria_label=f"Graph of {chip.chip}. Arrow keys move along edges and layers, plus and minus zoom, "
+            "0 shows the whole, Escape closes the details. The same nodes are in the table below.",
             aria_roledescription="graph",
         ),
         el(
@@ -210,13 +208,6 @@ def graph_view(chip: ChipForm, graph: GraphForm, number: int) -> Markup:
     )
     name, legend = f"graph-{number}", el("div", class_="g-legend")
     return el("div", tools, canvas, legend, data_block(name, vars(data)), class_="graph", data_graph=name)
-
-
-def _instructions(chip: ChipForm) -> str:
-    return (
-        f"Graph of {chip.chip}. Arrow keys move along edges and layers, plus and minus zoom, 0 shows the whole, "
-        "Escape closes the details. The same nodes are in the table below."
-    )
 
 
 def node_table(chip: ChipForm, graph: GraphForm) -> Markup:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -41,12 +40,26 @@ def histogram(samples: Sequence[float], unit: str, marks: Marks) -> Markup:
             parts.append(
                 el("rect", x=x(low), y=y(number), width=wide, height=y(0) - y(number), class_="bar hist", data_tip=tip)
             )
-    parts += [*_ecdf(samples, x, frame), *_percentiles(marks, x, frame, unit)]
+    share, right = frame.y(0, 1.08), frame.width - frame.right
+    points, before = [(x(min(samples)), share(0))], 0.0
+    for value, part in _shares(samples):
+        points += [(x(value), share(before)), (x(value), share(part))]
+        before = part
+    parts.append(line([*points, (right, share(1.0))], "ecdf"))
+    parts += [el("text", f"{p:.0%}", x=right + 4, y=share(p) + 4, class_="tick") for p in (0.5, 1.0)]
+    parts += _percentiles(marks, x, frame, unit)
     listing = [{"": name, unit: short(at), "interval": _interval(low, high)} for name, (at, low, high) in marks.items()]
     said = f"{len(samples)} samples from {short(min(samples))} to {short(max(samples))} {unit}"
     listed = more("Percentiles as a table", table(listing, "Percentiles", (unit, "interval"))) if listing else None
     note = el("p", f"Bars count samples ({said}); the line is the share at or below.", class_="muted")
     return chart("Distribution", said, frame, parts, note, listed)
+
+
+def _shares(samples: Sequence[float]) -> list[tuple[float, float]]:
+    """Returns up to 400 samples in rising order, each with the share of samples at or below it."""
+    ordered = np.sort(np.asarray(samples, dtype=float))
+    places = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), 400)).astype(int))
+    return [(float(ordered[i]), (int(i) + 1) / len(ordered)) for i in places]
 
 
 def _bins(samples: Sequence[float], log: bool) -> tuple[list[float], list[int]]:
@@ -66,22 +79,6 @@ def _bins(samples: Sequence[float], log: bool) -> tuple[list[float], list[int]]:
     counts, edges = np.histogram(on_line, bins=number)
     real = 10**edges if log else edges
     return [float(edge) for edge in real], [int(each) for each in counts]
-
-
-def _ecdf(samples: Sequence[float], x: Scale, frame: Frame) -> list[Markup]:
-    ordered = np.sort(np.asarray(samples, dtype=float))
-    share = frame.y(0, 1.08)
-    steps = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), 400)).astype(int))
-    points, before = [(x(float(ordered[0])), share(0))], 0.0
-    for i in steps:
-        at, part = x(float(ordered[i])), (int(i) + 1) / len(ordered)
-        points += [(at, share(before)), (at, share(part))]
-        before = part
-    right = frame.width - frame.right
-    return [
-        line([*points, (right, share(1.0))], "ecdf"),
-        *(el("text", f"{p:.0%}", x=right + 4, y=share(p) + 4, class_="tick") for p in (0.5, 1.0)),
-    ]
 
 
 def _rows(marks: Marks, x: Scale) -> dict[str, int]:
@@ -136,9 +133,13 @@ def timeline(
     x_title = "started, s after the first" if known else "sample"
     parts = [*axes(frame, x, y, x_title, axis_title(unit) + (" (logarithmic)" if log else ""))]
     far = sorted({i for i in spikes if 0 <= i < len(values)})
-    kept = _thin(len(values), far)
+    kept = list(range(len(values)))
+    if len(values) > MOST_POINTS:  # the spikes and an even choice of the others
+        kept = sorted({*map(int, np.linspace(0, len(values) - 1, MOST_POINTS)), *far})
     path = "".join(f"M{x(float(times[i])):.1f} {y(float(values[i])):.1f}h0" for i in kept)
-    parts += [el("path", d=path, class_="points"), line(_running(times, values, x, y), "running")]
+    stretches = np.array_split(np.arange(len(values)), min(60, max(1, len(values) // 5)))
+    running = [(x(float(np.mean(times[p]))), y(float(np.median(values[p])))) for p in stretches if len(p)]
+    parts += [el("path", d=path, class_="points"), line(running, "running")]
     for i in far[:MOST_SPIKES]:
         when = f"at {short(float(times[i]))} s" if known else f"sample {i + 1}"
         tip = f"{short(float(values[i]))} {unit} {when}" + (f": {spikes[i]}" if spikes[i] else "")
@@ -147,21 +148,6 @@ def timeline(
     thin = f" {len(kept)} of {len(values)} points are drawn." if len(kept) < len(values) else ""
     note = f"{told} (circled); none is left out. The line is the running median.{thin}"
     return chart("Timeline", told, frame, parts, el("p", note, class_="muted"), *below)
-
-
-def _thin(count: int, far: Sequence[int]) -> list[int]:
-    """Returns the samples to draw: all, or for very many the spikes and an even choice of the others."""
-    if count <= MOST_POINTS:
-        return list(range(count))
-    return sorted({*map(int, np.linspace(0, count - 1, MOST_POINTS)), *far})
-
-
-def _running(
-    times: np.ndarray[Any, Any], values: np.ndarray[Any, Any], x: Scale, y: Scale
-) -> list[tuple[float, float]]:
-    """Returns the median of up to sixty stretches, where drift shows."""
-    parts = np.array_split(np.arange(len(values)), min(60, max(1, len(values) // 5)))
-    return [(x(float(np.mean(times[p]))), y(float(np.median(values[p])))) for p in parts if len(p)]
 
 
 def overlay(runs: Mapping[str, Sequence[float]], unit: str) -> Markup:
@@ -174,10 +160,7 @@ def overlay(runs: Mapping[str, Sequence[float]], unit: str) -> Markup:
     x, y = frame.x(*padded(every, 0.02, log=log), log=log), frame.y(0, 1.0)
     parts = [*axes(frame, x, y, axis_title(unit) + (" (logarithmic)" if log else ""), "share of samples at or below")]
     for i, (name, samples) in enumerate(known.items()):
-        ordered = np.sort(np.asarray(samples, dtype=float))
-        steps = np.unique(np.linspace(0, len(ordered) - 1, min(len(ordered), 400)).astype(int))
-        points = [(x(float(ordered[k])), y((int(k) + 1) / len(ordered))) for k in steps]
-        parts.append(line(points, f"run run-{i % 6}"))
+        parts.append(line([(x(value), y(part)) for value, part in _shares(samples)], f"run run-{i % 6}"))
         parts.append(el("text", name, x=frame.left + 10, y=frame.top + 16 + 18 * i, class_=f"mark key-{i % 6}"))
     medians = "; ".join(
         f"{name}: median {short(percentile(v, 0.5))} {unit}, {len(v)} samples" for name, v in known.items()

@@ -41,7 +41,10 @@ def _errors(nodes: Nodes, least: float | None) -> Columns | None:
     usual = [value for value in known.values() if value < EXACT_DB] or [EXACT_DB]
     shown = {i: min(value, max(usual) * 1.1) for i, value in known.items()}
     worst = rising[: min(3, len(rising))]
-    tips = {i: f"{_name(nodes[i])}: SQNR {_db(known[i])}" for i in known}
+    tips = {
+        i: f"{_name(nodes[i])}: SQNR {'exact' if value >= EXACT_DB else f'{value:.1f} dB'}"
+        for i, value in known.items()
+    }
     rows = [{"node": nodes[i].name, "kind": nodes[i].kind, "SQNR dB": decibel(known[i])} for i in rising[:10]]
     return Columns(
         "Error by layer",
@@ -52,10 +55,6 @@ def _errors(nodes: Nodes, least: float | None) -> Columns | None:
         limit=least,
         listed=("The ten worst layers", table(rows, "Layers with the lowest SQNR", ("SQNR dB",))),
     )
-
-
-def _db(value: float) -> str:
-    return "exact" if value >= EXACT_DB else f"{value:.1f} dB"
 
 
 def _cost(nodes: Nodes, unit: str) -> Columns | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anynpu.measure.stats import TIME_UNITS, quantity
 from anynpu.records.bench import BenchRecord
-from anynpu.records.compare import LETTERS, CompareRecord, Letter
+from anynpu.records.compare import LETTERS, CompareRecord
 from anynpu.records.eval import EvalRecord
 from anynpu.records.shared import Summary
 from anynpu.records.sweep import SweepRecord, SweepRow
@@ -112,7 +112,11 @@ def compare_sections(record: CompareRecord) -> list[Section]:
     """Returns ratio, distributions, accuracy and outputs of a comparison."""
     sides, timed, accuracy, outputs, conditions = facts.tables(record)
     unit = facts.compare_unit(record)
-    runs = {letter.upper(): _launches(record, letter) for letter in LETTERS}
+    launches = record.measured.launches if record.measured else None
+    runs = {
+        letter.upper(): [float(value) for launch in getattr(launches, letter, ()) for value in launch]
+        for letter in LETTERS
+    }
     ratio = ratio_chart(facts.compare_ratio(record), *(FASTER if unit in TIME_UNITS else FEWER))
     who: list[dict[str, Child]] = [
         {name: copied(value) if name in DIGESTS and value != "-" else value for name, value in row.items()}
@@ -126,11 +130,6 @@ def compare_sections(record: CompareRecord) -> list[Section]:
         Section("outputs", "Outputs", table(outputs.rows, "B against A")),
         Section("provenance", "Conditions", _drawn(conditions, class_="pairs")),
     ]
-
-
-def _launches(record: CompareRecord, letter: Letter) -> list[float]:
-    launches = record.measured.launches if record.measured else None
-    return [float(value) for launch in getattr(launches, letter, ()) for value in launch]
 
 
 def sweep_head(record: SweepRecord) -> Head:
@@ -156,7 +155,7 @@ def sweep_sections(record: SweepRecord) -> list[Section]:
 
 def _plots(metric: str, rows: Sequence[SweepRow], group: str) -> Markup:
     models = ", ".join(dict.fromkeys(row.model for row in rows))
-    up = (metric, _accuracy)
+    up = (metric, lambda row: row.sqnr_db if row.score is None else row.score)  # SQNR where there are no labels
     sources = ", ".join(dict.fromkeys(row.latency_source for row in rows if row.latency_source))
     note = el("p", f"Latencies are estimates ({sources}).", class_="muted") if sources else None
     return join(
@@ -168,11 +167,6 @@ def _plots(metric: str, rows: Sequence[SweepRow], group: str) -> Markup:
             pareto(f"{metric} against flash", rows, ("flash in KiB", lambda row: _kib(row.flash_bytes)), up),
         )
     )
-
-
-def _accuracy(row: SweepRow) -> float | None:
-    """Returns the task score, or the SQNR where the samples have no labels."""
-    return row.sqnr_db if row.score is None else row.score
 
 
 def _kib(size: float | None) -> float | None:

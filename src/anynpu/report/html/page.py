@@ -68,44 +68,30 @@ def whole_page(head: Head, sections: Iterable[Section], foot: Child) -> str:
             Markup(f"<style>{_asset('report.css')}</style>"),
         )
     )
-    body = join(
-        (
-            el("a", "Skip to the report", href="#main", class_="skip"),
-            _bar(head, kept),
-            el("main", _hero(head), *(_section(section) for section in kept), id="main"),
-            el("footer", foot),
-            el("div", id="tip", role="tooltip", hidden=True),
-            Markup(f"<script>{_asset('report.js')}</script>"),
-        )
-    )
-    return f'<!doctype html>\n<html lang="en"><head>{top}</head>\n<body>{body}</body></html>\n'
-
-
-def _bar(head: Head, sections: Sequence[Section]) -> Markup:
-    links = (el("a", section.title, href=f"#{section.name}") for section in sections)
+    links = (el("a", section.title, href=f"#{section.name}") for section in kept)
     toggle = el("button", "Theme", type="button", id="theme", title="Light, dark, or as the system says")
-    return el(
-        "header", el("span", "anynpu", class_="brand"), el("nav", *links, aria_label="Sections"), toggle, class_="top"
-    )
-
-
-def _hero(head: Head) -> Markup:
     banner = el(
         "p",
         el("span", SIGNS[head.mood], class_="sign", aria_hidden="true"),
         head.verdict,
         class_=f"verdict {head.mood}",
     )
-    facts = el("p", *_dotted(head.facts), class_="facts") if head.facts else None
-    return el("section", el("p", head.kind, class_="kind"), el("h1", head.title), banner, facts, class_="hero")
-
-
-def _dotted(facts: Sequence[Child]) -> list[Child]:
-    return [part for fact in facts for part in (el("span", fact), Markup(" "))]
-
-
-def _section(section: Section) -> Markup:
-    return el("section", el("h2", section.title), section.content, id=section.name, class_="part")
+    spans = [part for fact in head.facts for part in (el("span", fact), Markup(" "))]
+    facts = el("p", *spans, class_="facts") if spans else None
+    brand, nav = el("span", "anynpu", class_="brand"), el("nav", *links, aria_label="Sections")
+    parts = (el("section", el("h2", part.title), part.content, id=part.name, class_="part") for part in kept)
+    hero = el("section", el("p", head.kind, class_="kind"), el("h1", head.title), banner, facts, class_="hero")
+    body = join(
+        (
+            el("a", "Skip to the report", href="#main", class_="skip"),
+            el("header", brand, nav, toggle, class_="top"),
+            el("main", hero, *parts, id="main"),
+            el("footer", foot),
+            el("div", id="tip", role="tooltip", hidden=True),
+            Markup(f"<script>{_asset('report.js')}</script>"),
+        )
+    )
+    return f'<!doctype html>\n<html lang="en"><head>{top}</head>\n<body>{body}</body></html>\n'
 
 
 def pill(mood: str, said: str) -> Markup:

@@ -34,7 +34,11 @@ def pareto(title: str, rows: Sequence[SweepRow], across: tuple[str, Value], up: 
     chips = list(dict.fromkeys(row.chip for row in rows))
     drawn = sorted(known, key=lambda p: not p[0].on_front)
     for (row, a, b), place in zip(drawn, apart([(x(a), y(b)) for _, a, b in drawn], frame), strict=True):
-        words = [f"{row.title}: {up[0]} {short(b)}, {across[0]} {short(a)}", *_standing(row, (a, b) in best)]
+        words = [f"{row.title}: {up[0]} {short(b)}, {across[0]} {short(a)}"]
+        if row.error or (a, b) in best:
+            words.append("failed" if row.error else "on the front of these two figures")
+        if row.on_front:
+            words.append("on the front of all figures")
         kind = chips.index(row.chip) % SHAPES
         if place != (x(a), y(b)):
             parts.append(el("line", x1=x(a), y1=y(b), x2=place[0], y2=place[1], class_="lead"))
@@ -44,12 +48,6 @@ def pareto(title: str, rows: Sequence[SweepRow], across: tuple[str, Value], up: 
     missing = [row.title for row, a, b in figures if not any(row is other for other, _, _ in known)]
     note = f"Not drawn, for want of a figure: {', '.join(missing)}." if missing else ""
     return chart(title, said, frame, parts, legend(chips), el("p", note, class_="muted") if note else None)
-
-
-def _standing(row: SweepRow, best: bool) -> list[str]:
-    """Returns what a build's dot says of itself besides its figures."""
-    said = ["failed" if row.error else "on the front of these two figures" if best else ""]
-    return [each for each in (*said, "on the front of all figures" if row.on_front else "") if each]
 
 
 def front_of(points: Sequence[Point]) -> list[Point]:

@@ -67,19 +67,17 @@ def _prices(graph: GraphForm) -> list[tuple[int, int, float]]:
             changes[maker[name] + 1] += 1
             changes[user + 1] -= 1
     crossing = list(itertools.accumulate(changes))
-    sides = [(_parts(a.name), _parts(b.name)) for a, b in itertools.pairwise(nodes)]
-    sizes = [_size(graph, node) for node in nodes]
-    same = [float(a == b) for a, b in itertools.pairwise(sizes)]
-    return [(0, 0, 0.0), *((crossing[i + 1], _shared(*sides[i]), same[i]) for i in range(len(nodes) - 1))]
+    prices = [(0, 0, 0.0)]
+    for i, (a, b) in enumerate(itertools.pairwise(nodes), start=1):
+        pairs = zip(_parts(a.name), _parts(b.name), strict=False)
+        shared = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        prices.append((crossing[i], shared, float(_size(graph, a) == _size(graph, b))))
+    return prices
 
 
 def _parts(name: str) -> list[str]:
     """Returns the parts of a layer's name: /model.6/m.1/conv gives model.6, m.1 and conv."""
     return [part for part in name.split("/") if part]
-
-
-def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 def _output(graph: GraphForm, node: GraphNode) -> GraphTensor:
