@@ -166,7 +166,13 @@ def bench(
     if isinstance(inputs, str | PathLike):
         source = str(inputs)
     elif inputs is not None:
-        sample = _sample_of(inputs, subject)
+        specs = subject.manifest.inputs
+        feed = feed_of(named_arrays(inputs, specs), specs, source_specs(subject)[0])
+        if len(feed.samples) != 1:
+            raise ConfigError(
+                f"the arrays hold {len(feed.samples)} samples, and one is run again and again", "give one"
+            )
+        sample = Sample("arrays", feed.samples[0])
     settings = Settings(
         scenario=scenario,
         min_time_s=min_time,
@@ -209,23 +215,34 @@ def measure(artifact: Artifact, asked: Asked, store: Store, tell: Tell = lambda 
         if not layers or "tensors" not in layers[0]:
             raise ConfigError(f"--layers: {artifact.path} does not say which tensors its layers make", "build it again")
     if is_board(artifact, asked.on):
-        found = _board(artifact, asked, store)
+        measured = _board(artifact, asked, store)
     elif asked.others:
-        found = _together(artifact, asked, tell)
+        measured = _together(artifact, asked, tell)
     else:
-        found = _alone(artifact, asked, tell)
+        measured = _alone(artifact, asked, tell)
     named = replace(
-        found.record,
+        measured.record,
         artifact=artifact.digest,
         path=str(artifact.path),
         fingerprint=artifact.manifest.fingerprint,
     )
-    return replace(found, record=named)
+    return replace(measured, record=named)
 
 
 def _alone(artifact: Artifact, asked: Asked, tell: Tell) -> Measured:
     timed = _timed(artifact, asked)
-    meter = _meter(asked)
+    windows = {
+        name: parse_window(f"--energy-{name}", text)
+        for name, text in (("window", asked.energy_window), ("idle", asked.energy_idle))
+        if text is not None
+    }
+    meter: Meter | None
+    if asked.energy_csv is not None:
+        meter = CsvMeter(asked.energy_csv, windows.get("window"), windows.get("idle"))
+    elif windows:
+        raise ConfigError(f"--energy-{next(iter(windows))} needs --energy-csv")
+    else:
+        meter = find_meter()  # the machine's own
     runner = Runner(timed.opener, asked.settings, tell)
     try:
         result = runner.run(meter)
@@ -237,20 +254,6 @@ def _alone(artifact: Artifact, asked: Asked, tell: Tell) -> Measured:
     record = replace(measured, input=timed.sample.source, receipt=placed, versions=versions or None)
     error = result.error or (result.energy_error if isinstance(meter, CsvMeter) else None)
     return Measured(record, error, timed.notes)
-
-
-def _meter(asked: Asked) -> Meter | None:
-    """Returns the meter that is named, or the machine's own."""
-    windows = {
-        name: parse_window(f"--energy-{name}", text)
-        for name, text in (("window", asked.energy_window), ("idle", asked.energy_idle))
-        if text is not None
-    }
-    if asked.energy_csv is None:
-        if windows:
-            raise ConfigError(f"--energy-{next(iter(windows))} needs --energy-csv")
-        return find_meter()
-    return CsvMeter(asked.energy_csv, windows.get("window"), windows.get("idle"))
 
 
 @dataclass(frozen=True)
@@ -292,14 +295,6 @@ def _sample(artifact: Artifact, asked: Asked) -> tuple[Sample, tuple[str, ...]]:
         return known_sample(artifact), ()
     inputs, notes = read_one(asked.inputs, artifact)
     return Sample(asked.inputs, inputs), notes
-
-
-def _sample_of(arrays: Array | Mapping[str, Array], artifact: Artifact) -> Sample:
-    specs = artifact.manifest.inputs
-    feed = feed_of(named_arrays(arrays, specs), specs, source_specs(artifact)[0])
-    if len(feed.samples) != 1:
-        raise ConfigError(f"the arrays hold {len(feed.samples)} samples, and one is run again and again", "give one")
-    return Sample("arrays", feed.samples[0])
 
 
 def _image(artifact: Artifact, path: Path, preprocess: Preprocess | None) -> tuple[Sample, Read]:
@@ -363,10 +358,10 @@ def _board(artifact: Artifact, asked: Asked, store: Store) -> Measured:
     with open_on(artifact, asked.on, store, asked.timeout_s) as session:
         board = session.board
         assert board is not None
-        found = time_board(board.session, sample, settings.runs or BOARD_RUNS, warmup, board.clock)
-    record = replace(board_record(found), memory=from_json(BoardMemory, board.memory()))
-    if asked.layers and found.error is None:
+        timing = time_board(board.session, sample, settings.runs or BOARD_RUNS, warmup, board.clock)
+    record = replace(board_record(timing), memory=from_json(BoardMemory, board.memory()))
+    if asked.layers and timing.error is None:
         with open_on(artifact, asked.on, store, asked.timeout_s, layers=True) as session:
             assert session.board is not None
             record = replace(record, layers=count_layers(session.board.session, sample, artifact))
-    return Measured(record, found.error, notes)
+    return Measured(record, timing.error, notes)

@@ -6,7 +6,7 @@ import inspect
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, cast
@@ -17,13 +17,11 @@ from anynpu.api.live import Named, Samples, model_file, samples_file
 from anynpu.api.result import Build, Checks
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.files import cache_chosen
-from anynpu.measure.threshold import setting_of
-from anynpu.measure.verify import Gate
 from anynpu.pipeline.build import build as run_build
 from anynpu.pipeline.check import check as run_check
 from anynpu.pipeline.output import check_output
 from anynpu.pipeline.preview import Silent
-from anynpu.pipeline.request import Request, parse_share
+from anynpu.pipeline.request import Request
 from anynpu.quantize.calibration import Preprocess
 from anynpu.source.load import ModelSource, as_text
 from anynpu.store import Store
@@ -52,7 +50,7 @@ def build(
     output, overwrite = stated.get("output"), bool(stated.get("overwrite"))
     with _files(stated.get("cache_dir")) as (folder, store):
         source, named = _source(stated, model, folder, data)
-        request = _judged(_request(stated, source, chips, data, folder), stated)
+        request = _request(stated, source, chips, data, folder)
         if output is not None:
             check_output(Path(output), overwrite, [source.model, request.data, request.test], store.cache)
         result = run_build(request, store, stated.get("observer") or Silent())
@@ -132,37 +130,22 @@ def _request(
     flags = {*BuildKeywords.__annotations__} - {*OptionKeywords.__annotations__} | {"option"}
     keywords = {name: value for name, value in stated.items() if name not in flags}
     values = {**(stated.get("option") or {}), **keywords}
-    return Request(
+    preprocess = stated.get("preprocess")
+    if preprocess is not None and not isinstance(preprocess, Preprocess):
+        plain = {name: list(each) if isinstance(each, tuple) else each for name, each in preprocess.items()}
+        preprocess = schema.from_dict(Preprocess, plain, "preprocess")
+    request = Request(
         source=source,
         chips=tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",") if name.strip())),
         data=samples_file(data, folder, "data"),
         test=samples_file(stated.get("test"), folder, "test"),
-        preprocess=_preprocess(stated.get("preprocess")),
+        preprocess=preprocess,
         tokenizer=str(stated.get("tokenizer") or ""),
         options={name: ",".join(v) if isinstance(v, tuple | list) else str(v) for name, v in values.items()},
         **{name: value for name, value in stated.items() if name in same},  # type: ignore[arg-type]  # by their names
     )
-
-
-def _preprocess(value: Preprocess | Mapping[str, object] | None) -> Preprocess | None:
-    if value is None or isinstance(value, Preprocess):
-        return value
-    plain = {name: list(each) if isinstance(each, tuple) else each for name, each in value.items()}
-    return schema.from_dict(Preprocess, plain, "preprocess")
-
-
-def _judged(request: Request, stated: BuildKeywords) -> Request:
-    """Returns the request with its gate, and what set each part of it."""
-    limits = {"min_sqnr": stated.get("min_sqnr"), "max_drop": stated.get("max_drop")}
-    share = stated.get("require_npu")
-    values = {field.name: limits[setting_of(field.name)] for field in fields(Gate)}
-    gate = Gate(**{name: float(value) for name, value in values.items() if value is not None})
-    named = {"require_npu": share, **limits}
-    origins = {name: f"the keyword {name}" for name, value in named.items() if value is not None}
-    request = replace(request, gate=gate, origins=origins)
-    if share is None:
-        return request
-    return replace(request, require_npu=parse_share(share) if isinstance(share, str) else float(share))
+    origins = {name: f"the keyword {name}" for name in stated}
+    return request.judged(stated.get("require_npu"), stated.get("min_sqnr"), stated.get("max_drop"), origins)
 
 
 def _shown(samples: Samples | None) -> str:

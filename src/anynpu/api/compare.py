@@ -26,7 +26,7 @@ from anynpu.measure.compare import (
     record_of,
     side_of,
 )
-from anynpu.measure.launch import Interleaved, Job, conditions, interleave
+from anynpu.measure.launch import Job, conditions, interleave
 from anynpu.measure.threshold import sentences
 from anynpu.records.compare import CompareRecord, SideInfo
 from anynpu.records.parts import own_version
@@ -37,9 +37,7 @@ from anynpu.tasks.card import names_of
 from anynpu.tasks.images import Preprocess
 
 if TYPE_CHECKING:
-    from anynpu.measure.labels import Labels
     from anynpu.measure.paired import Paired
-    from anynpu.quantize.calibration import Dataset
 
 LEVEL_SHARE, MARGIN_PERCENT, MIN_SQNR_DB = 0.05, 1.0, 10.0
 Progress = Callable[[int, int], None]
@@ -207,9 +205,16 @@ def compare_artifacts(
         side_a, side_b = replace(side_a, executed=answers.executed[0]), replace(side_b, executed=answers.executed[1])
     measured = host = failure = None
     if asked.timed:
-        _require_launches(asked, answers.accuracy is not None)
+        least = fewest_launches(asked.rules.level, 2 if (answers.accuracy is not None) else 1)
+        if asked.launches < least:
+            raise ConfigError(
+                f"--launches {asked.launches}: too few for a verdict at level {asked.rules.level:g}",
+                f"{least} launches of each side is the minimum",
+            )
         host = conditions()
-        timed = _timed(a, b, asked, progress)
+        choose(a.manifest.format), choose(b.manifest.format, asked.on)  # raises before anything is launched
+        one, other = (Job(x.path, on, asked.seconds, asked.runs) for x, on in ((a, None), (b, asked.on)))
+        timed = interleave(one, other, asked.launches, progress)
         measured = Measured(timed.a.launches, timed.b.launches, "ms", timed.a.input, timed.order)
         host = replace(host, load_after=conditions().load)
         failure = timed.failure
@@ -231,21 +236,6 @@ def compare_artifacts(
     return record, failure
 
 
-def _require_launches(asked: Asked, scored: bool) -> None:
-    least = fewest_launches(asked.rules.level, 2 if scored else 1)
-    if asked.launches < least:
-        raise ConfigError(
-            f"--launches {asked.launches}: too few for a verdict at level {asked.rules.level:g}",
-            f"{least} launches of each side is the minimum",
-        )
-
-
-def _timed(a: Artifact, b: Artifact, asked: Asked, progress: Progress) -> Interleaved:
-    choose(a.manifest.format), choose(b.manifest.format, asked.on)  # raises before anything is launched
-    one, other = (Job(x.path, on, asked.seconds, asked.runs) for x, on in ((a, None), (b, asked.on)))
-    return interleave(one, other, asked.launches, progress)
-
-
 @dataclass(frozen=True)
 class Answers:
     """What two artifacts gave for the same samples: how far outputs agree, and accuracies where there are labels."""
@@ -258,14 +248,21 @@ class Answers:
 
 
 def _outputs(a: Artifact, b: Artifact, asked: Asked, same: bool) -> Answers:
-    from anynpu.measure.labels import require_metric
-    from anynpu.measure.paired import PAIRED_METRICS, compare_accuracy
+    from anynpu.measure.labels import read_labels, require_fit, require_metric
+    from anynpu.measure.paired import PAIRED_METRICS, SQUARED_ERROR, compare_accuracy, metric_of
     from anynpu.measure.samples import SampleSet
     from anynpu.measure.verify import cautions, compared, run_all, shortfall
 
     require_metric(asked.metric, PAIRED_METRICS)
     data = judging_samples(asked.data, a.manifest.inputs, asked.preprocess, asked.limit, a, b)
-    metric, labels = _labels(a, data, asked)
+    metric, labels, specs = asked.metric, None, a.manifest.outputs
+    if data.labels is not None:
+        metric = metric or usual_metric(asked.data) or metric_of(data.labels, specs)
+        if metric != SQUARED_ERROR:
+            require_fit(metric, a.manifest.inputs, specs)
+        labels = read_labels(metric, data.labels, data.folders, specs, names_of(a), asked.data)
+    elif metric:
+        raise ConfigError(f"--metric {metric}: the data has no labels")
     samples = SampleSet(data.inputs, None if labels is None else labels.values)
     trial.require(a)
     trial.require(b, asked.on)  # raises before A has run
@@ -282,19 +279,3 @@ def _outputs(a: Artifact, b: Artifact, asked: Asked, same: bool) -> Answers:
     if samples.labels is not None:
         accuracy = compare_accuracy(metric, samples.inputs, outputs_a, outputs_b, samples.labels)
     return Answers((on_a.what, on_b.what), fidelity, short.message if short else "", accuracy, tuple(notes))
-
-
-def _labels(a: Artifact, data: Dataset, asked: Asked) -> tuple[str, Labels | None]:
-    """Returns the metric and the labels as it takes them, by the card of A; neither where the data has no labels."""
-    from anynpu.measure.labels import read_labels, require_fit
-    from anynpu.measure.paired import SQUARED_ERROR, metric_of
-
-    if data.labels is None:
-        if asked.metric:
-            raise ConfigError(f"--metric {asked.metric}: the data has no labels")
-        return "", None
-    outputs = a.manifest.outputs
-    metric = asked.metric or usual_metric(asked.data) or metric_of(data.labels, outputs)
-    if metric != SQUARED_ERROR:
-        require_fit(metric, a.manifest.inputs, outputs)
-    return metric, read_labels(metric, data.labels, data.folders, outputs, names_of(a), asked.data)

@@ -76,7 +76,7 @@ def read_feed(source: str, artifact: Artifact, preprocess: Preprocess | None, li
     else:
         like = by_name(sources)
         wanted = tuple(like.get(spec.name, spec) for spec in specs)
-        arrays = _whole_numbers(_made(source, artifact, wanted, preprocess, limit), specs)
+        arrays = _whole_numbers(_read(source, artifact, wanted, preprocess, limit), specs)
     return feed_of(arrays, specs, sources, is_array, limit)
 
 
@@ -119,7 +119,7 @@ def read_one(source: str, artifact: Artifact) -> tuple[Mapping[str, Array], tupl
     return feed.samples[0], feed.notes
 
 
-def _made(
+def _read(
     source: str,
     artifact: Artifact,
     specs: Sequence[TensorSpec],
@@ -138,7 +138,17 @@ def _made(
         sources.existing(source)
         files = [file for file, _ in find_images(path)] if path.is_dir() else [path]
         spec = sources.only_input(source, specs)
-        steps = in_order(_preprocess(source, artifact, preprocess), spec.channels)
+        own = cards.of(artifact).card.preprocess if artifact.manifest.task else None
+        if own is not None and preprocess is not None:
+            raise ConfigError("-P: the artifact's card says how images become inputs", "leave it out")
+        known = calibrated.read(artifact)
+        steps = own or preprocess or (known.preprocess if known is not None else None)
+        if steps is None:
+            raise ConfigError(
+                f"{source}: nothing says how images become inputs of this model",
+                "state it with -P: -P size=96x96 -P resize=stretch -P mean=0.5 -P std=0.5",
+            )
+        steps = in_order(steps, spec.channels)
         return {spec.name: np.stack(list(load_images(files[:limit], spec, steps)))}
     if path.suffix == ".txt":
         sources.existing(source)
@@ -199,21 +209,6 @@ def usual_metric(source: str) -> str:
     from anynpu.source import zoo
 
     return zoo.card(source.removeprefix(ZOO)).metric
-
-
-def _preprocess(source: str, artifact: Artifact, stated: Preprocess | None) -> Preprocess:
-    """Returns how an image becomes an input: as stated with -P, as the card says, or as calibration did it."""
-    own = cards.of(artifact).card.preprocess if artifact.manifest.task else None
-    if own is not None and stated is not None:
-        raise ConfigError("-P: the artifact's card says how images become inputs", "leave it out")
-    known = calibrated.read(artifact)
-    steps = own or stated or (known.preprocess if known is not None else None)
-    if steps is None:
-        raise ConfigError(
-            f"{source}: nothing says how images become inputs of this model",
-            "state it with -P: -P size=96x96 -P resize=stretch -P mean=0.5 -P std=0.5",
-        )
-    return steps
 
 
 def _placed(array: Array, spec: TensorSpec, like: TensorSpec, own_first: bool) -> tuple[Array, str]:

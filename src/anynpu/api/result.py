@@ -228,14 +228,18 @@ class Build(Mapping[str, Chip]):
     def __str__(self) -> str:
         chips = self.record.chips
         lines = columns([chip_row(chip) for chip in chips])
-        return "\n".join([*lines, *table_notes(chips), *self.record.notes, *map(_trouble, self._troubled())])
-
-    def _troubled(self) -> list[Chip]:
-        return [chip for chip in self._chips.values() if not chip.ok]
+        return "\n".join(
+            [
+                *lines,
+                *table_notes(chips),
+                *self.record.notes,
+                *(_trouble(chip) for chip in self._chips.values() if not chip.ok),
+            ]
+        )
 
     def __repr__(self) -> str:
-        said = ", ".join(f"{name}: {chip.status}" for name, chip in self._chips.items())
-        return f"<anynpu.Build {self.result.request.source.model}: {said}>"
+        chips = ", ".join(f"{name}: {chip.status}" for name, chip in self._chips.items())
+        return f"<anynpu.Build {self.result.request.source.model}: {chips}>"
 
 
 def _trouble(chip: Chip) -> str:

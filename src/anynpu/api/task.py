@@ -73,9 +73,9 @@ def embed(
         by = tower(model)
         if not isinstance(by, TextTower):
             return by.embed(_pictures(inputs))
-        given = [inputs] if isinstance(inputs, str | PathLike) else list(inputs)
-        texts = [text for text in given if isinstance(text, str)]
-        if not texts or len(texts) != len(given):
+        values = [inputs] if isinstance(inputs, str | PathLike) else list(inputs)
+        texts = [text for text in values if isinstance(text, str)]
+        if not texts or len(texts) != len(values):
             raise ConfigError("this model reads text, not images", "give a text, or a list of texts")
         return by.embed(texts)
 

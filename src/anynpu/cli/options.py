@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,7 @@ import click
 from anynpu.cli.flags import literal, read_preprocess, shape_of
 from anynpu.cli.verb import flag, table
 from anynpu.errors import ConfigError
-from anynpu.measure.threshold import setting_of
-from anynpu.measure.verify import Gate
-from anynpu.pipeline.request import Request, parse_share
+from anynpu.pipeline.request import Request
 from anynpu.schema import Json
 from anynpu.source.load import FORMS, ModelSource, as_text
 from anynpu.tasks.images import Preprocess
@@ -131,15 +129,8 @@ class GateFlags:
 
     def judged(self, request: Request) -> Request:
         """Returns a request with this gate."""
-        stated = {"min_sqnr": self.min_sqnr, "max_drop": self.max_drop}
-        values = {each.name: stated[setting_of(each.name)] for each in fields(Gate)}
-        return replace(
-            request,
-            metric=self.metric,
-            require_npu=parse_share(self.require_npu) if self.require_npu else Request.require_npu,
-            gate=Gate(**{name: value for name, value in values.items() if value is not None}),
-            origins={name: self.origins[name] for name in ("require_npu", *stated) if name in self.origins},
-        )
+        judged = request.judged(self.require_npu, self.min_sqnr, self.max_drop, self.origins)
+        return replace(judged, metric=self.metric)
 
 
 def distinct(texts: str | Sequence[str]) -> tuple[str, ...]:

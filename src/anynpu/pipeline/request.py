@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from anynpu.errors import ConfigError
 from anynpu.measure.labels import require_metric
 from anynpu.measure.metrics import METRICS
-from anynpu.measure.threshold import thresholds
+from anynpu.measure.threshold import setting_of, thresholds
 from anynpu.measure.verify import Gate
 from anynpu.quantize.calibration import Preprocess
 from anynpu.records.shared import Threshold
@@ -61,6 +61,26 @@ class Request:
         for each in self.thresholds:
             if not math.isfinite(each.value):  # every comparison with NaN is false: anything would pass the gate
                 raise ConfigError(f"--{each.name.replace('_', '-')} {each.value}: a finite number was expected")
+
+    def judged(
+        self,
+        require_npu: str | float | None,
+        min_sqnr: float | None,
+        max_drop: float | None,
+        origins: Mapping[str, str],
+    ) -> Request:
+        """Returns the request with this gate; what is None or "" keeps its default."""
+        limits = {"min_sqnr": min_sqnr, "max_drop": max_drop}
+        values = {each.name: limits[setting_of(each.name)] for each in fields(Gate)}
+        share = self.require_npu
+        if require_npu not in (None, ""):
+            share = parse_share(require_npu) if isinstance(require_npu, str) else float(require_npu)
+        return replace(
+            self,
+            require_npu=share,
+            gate=Gate(**{name: float(value) for name, value in values.items() if value is not None}),
+            origins={name: origins[name] for name in ("require_npu", *limits) if name in origins},
+        )
 
     @property
     def thresholds(self) -> tuple[Threshold, ...]:
