@@ -20,6 +20,7 @@ from anynpu.cli.bench_http import (
 from anynpu.cli.bench_text import show, show_board
 from anynpu.cli.flags import read_preprocess
 from anynpu.cli.progress import observer
+from anynpu.cli.table import print_record
 from anynpu.cli.verb import Writes, argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError
 from anynpu.files import write_whole
@@ -120,37 +121,33 @@ def bench(asked: BenchAsked) -> int:
     anynpu bench http://127.0.0.1:8080/detect -i pictures --limit
     anynpu bench out/cortex-m55 --on qemu -n 5 --layers
     """
-    folder = asked.artifact if isinstance(asked.artifact, Path) else None
+    subject = asked.artifact
+    folder = subject if isinstance(subject, Path) else None
     asked.require_free(folder, asked.inputs, asked.body, asked.energy_csv)
-    if isinstance(asked.artifact, str):
-        measured = _server(asked.artifact, asked)
+    if isinstance(subject, str):
+        asked.refuse_unused("a server is measured", *ONLY_ARTIFACTS)
+        if asked.inputs and asked.body:
+            raise ConfigError("-i and --body are both what to send: one of the two")
+        if asked.limit and asked.qps is not None:
+            raise ConfigError("--limit finds the rate itself, so --qps has no effect")
+        if asked.limit:
+            asked = replace(asked, qps=1.0)  # every rate that is tried takes its place
+        if asked.qps is not None:
+            asked = replace(asked, scenario=SERVER)
+        _refuse_without_use(asked)
+        measured = Measured(*measure_server(subject, asked, asked.settings()))
     else:
         asked.refuse_unused("it is for the URL of a server", *ONLY_SERVERS)
         _refuse_without_use(asked)
-        measured = _artifact(asked.artifact, asked)
+        measured = _artifact(subject, asked)
     record = sealed_record(measured.record)
     if asked.output is not None:
         write_whole(asked.output, as_json(to_dict(record)))
     if asked.json:
-        click.echo(as_json(to_dict(record)), nl=False)
+        print_record(record)
     else:
         (show_board if record.board else show_server if record.http else show)(record)
     return _status(record, measured.error)
-
-
-def _server(url: str, asked: BenchAsked) -> Measured:
-    """Measures a server over HTTP; --qps makes it an open loop."""
-    asked.refuse_unused("a server is measured", *ONLY_ARTIFACTS)
-    if asked.inputs and asked.body:
-        raise ConfigError("-i and --body are both what to send: one of the two")
-    if asked.limit and asked.qps is not None:
-        raise ConfigError("--limit finds the rate itself, so --qps has no effect")
-    if asked.limit:
-        asked = replace(asked, qps=1.0)  # every rate that is tried takes its place
-    if asked.qps is not None:
-        asked = replace(asked, scenario=SERVER)
-    _refuse_without_use(asked)
-    return Measured(*measure_server(url, asked, asked.settings()))
 
 
 def _refuse_without_use(asked: BenchAsked) -> None:

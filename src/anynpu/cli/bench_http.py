@@ -90,16 +90,17 @@ def measure_server(url: str, asked: ServerFlags, settings: Settings) -> tuple[Be
         warm = bench.warm_up(settings, min(connections or 1, 8))
         limit = None
         if asked.limit:
-            limit, found = find_limit(bench, settings, connections, warm, lambda step: tell(_step(step), 0.0))
+
+            def report(step: LimitStep) -> None:
+                load = f"{step.connections} connections" if step.rate_per_s is None else f"{step.rate_per_s:.4g}/s"
+                why = f", not kept: {step.why}" if step.why else ""
+                tell(f"{load}: {step.answered_per_s:.4g}/s answered{why}", 0.0)
+
+            limit, run = find_limit(bench, settings, connections, warm, report)
         else:
-            found = bench.run(settings.for_verdict(), connections or usual, warm)
-    found.overhead = overhead
-    return record_of(found, limit), found.result.error
-
-
-def _step(step: LimitStep) -> str:
-    asked = f"{step.connections} connections" if step.rate_per_s is None else f"{step.rate_per_s:.4g}/s"
-    return f"{asked}: {step.answered_per_s:.4g}/s answered" + (f", not kept: {step.why}" if step.why else "")
+            run = bench.run(settings.for_verdict(), connections or usual, warm)
+    run.overhead = overhead
+    return record_of(run, limit), run.result.error
 
 
 def show_server(record: BenchRecord) -> None:
@@ -123,7 +124,19 @@ def show_server(record: BenchRecord) -> None:
     click.echo(f"throughput: {per_s:,.4g} answers/s{items}; failed: {web.failed:,} of {web.requests:,}")
     for name, count in web.outcomes.items() if web.failed else ():
         click.echo(f"  {count:,} x {name}")
-    _show_use(web)
+    process, client = web.server.process, web.client
+    if process is None:
+        click.echo(f"server: CPU and memory not known ({web.server.why})")
+    else:
+        click.echo(
+            f"server: {process.cores_used:.2f} cores used, {number(process.cpu_ms_per_request)} ms CPU a request, "
+            f"{process.rss_bytes / 2**20:.0f} MiB resident ({process.program})"
+        )
+    no_op = client.no_op
+    own = f"; {no_op.median_ms:.2g} ms (median) against a server that does nothing" if no_op else ""
+    click.echo(f"client: {client.cores_used:.2f} cores used, {client.cpu_us_per_request:.0f} us a request{own}")
+    if web.server.info_digest:
+        click.echo(f"server's /info: {web.server.info_digest[:16]}")
     show_verdict(record)
     show_break(record)
 
@@ -145,19 +158,3 @@ def _show_limit(limit: RateLimit) -> None:
     above = f", {limit.not_kept_per_s:.4g} is too much" if limit.not_kept_per_s else ""
     kept = "no rate was kept" if limit.kept_per_s is None else f"{limit.kept_per_s:.4g} requests/s are kept"
     click.echo(f"limit: {kept}{above}; the figures below are those of that rate")
-
-
-def _show_use(web: Http) -> None:
-    process, client = web.server.process, web.client
-    if process is None:
-        click.echo(f"server: CPU and memory not known ({web.server.why})")
-    else:
-        click.echo(
-            f"server: {process.cores_used:.2f} cores used, {number(process.cpu_ms_per_request)} ms CPU a request, "
-            f"{process.rss_bytes / 2**20:.0f} MiB resident ({process.program})"
-        )
-    no_op = client.no_op
-    own = f"; {no_op.median_ms:.2g} ms (median) against a server that does nothing" if no_op else ""
-    click.echo(f"client: {client.cores_used:.2f} cores used, {client.cpu_us_per_request:.0f} us a request{own}")
-    if web.server.info_digest:
-        click.echo(f"server's /info: {web.server.info_digest[:16]}")

@@ -11,7 +11,7 @@ from anynpu.cli.table import print_table
 from anynpu.measure import stats
 from anynpu.measure.bench import INSTRUCTIONS
 from anynpu.measure.subject import HTTP
-from anynpu.records.bench import BenchRecord, EnergyForm, LayerCount, StageFigures, Together
+from anynpu.records.bench import BenchRecord, EnergyForm, StageFigures, Together
 from anynpu.records.shared import Summary
 from anynpu.report.figures import versions_text
 
@@ -38,7 +38,23 @@ def show(record: BenchRecord) -> None:
             f"end to end {parts.end_to_end:.4g} ms, stages {parts.stages:.4g} ms (medians): "
             f"{parts.unexplained:.1%} of the time is in no stage"
         )
-    _show_rest(record)
+    if record.throughput is not None:
+        click.echo(f"throughput: {record.throughput.per_s:,.4g} inferences/s")
+    if host := record.host:
+        delta, workers = host.rss_delta_bytes, host.worker_processes
+        theirs = f" ({host.worker_cpu_s / host.wall_s:.2f} by {workers} of its processes)" if workers else ""
+        whose = "cores used by this client" if record.scope == HTTP else "cores used"
+        click.echo(
+            f"{whose}: {host.cores_used:.2f}{theirs}; memory: {host.peak_rss_bytes / 2**20:.1f} MiB at most in "
+            f"{host.peak_rss_of}" + ("" if delta is None else f", {delta / 2**20:.1f} MiB above its start")
+        )
+    if record.energy:
+        click.echo(f"energy: {_energy(record.energy)}")
+    show_verdict(record)
+    for spike in record.spikes[:3]:
+        causes = ", ".join(spike.causes) or "cause unknown"
+        click.echo(f"spike: {spike.value:.4g} ms at {spike.at_s:.3f} s ({causes})")
+    show_break(record)
     for line in lines(record.receipt) if record.receipt else ():
         click.echo(line)
 
@@ -97,26 +113,6 @@ def _stage_rows(stages: Mapping[str, StageFigures | None], unit: str, shown: str
     ]
 
 
-def _show_rest(record: BenchRecord) -> None:
-    if record.throughput is not None:
-        click.echo(f"throughput: {record.throughput.per_s:,.4g} inferences/s")
-    if host := record.host:
-        delta, workers = host.rss_delta_bytes, host.worker_processes
-        theirs = f" ({host.worker_cpu_s / host.wall_s:.2f} by {workers} of its processes)" if workers else ""
-        whose = "cores used by this client" if record.scope == HTTP else "cores used"
-        click.echo(
-            f"{whose}: {host.cores_used:.2f}{theirs}; memory: {host.peak_rss_bytes / 2**20:.1f} MiB at most in "
-            f"{host.peak_rss_of}" + ("" if delta is None else f", {delta / 2**20:.1f} MiB above its start")
-        )
-    if record.energy:
-        click.echo(f"energy: {_energy(record.energy)}")
-    show_verdict(record)
-    for spike in record.spikes[:3]:
-        causes = ", ".join(spike.causes) or "cause unknown"
-        click.echo(f"spike: {spike.value:.4g} ms at {spike.at_s:.3f} s ({causes})")
-    show_break(record)
-
-
 def show_verdict(record: BenchRecord) -> None:
     """Prints whether the bound was kept, and every reason to distrust the figures."""
     if record.verdict is not None:
@@ -140,19 +136,6 @@ def show_break(record: BenchRecord) -> None:
         click.echo(f"INCOMPLETE after {record.runs} runs: {record.trouble}")
 
 
-def _layer_row(layer: LayerCount) -> dict[str, str]:
-    macs, expected = layer.macs, layer.expected_instructions
-    return {
-        "layer": f"{layer.index:02d} {layer.kind}",
-        "output": layer.output,
-        "kernels": layer.variant,
-        "MACs": f"{macs:,}" if macs else "-",
-        "instructions": f"{layer.instructions:,}",
-        "per MAC": f"{layer.instructions / macs:.2f}" if macs else "-",
-        "expected": f"{expected:,}" if expected is not None else "-",
-    }
-
-
 def show_board(record: BenchRecord) -> None:
     """Prints what a board measured of itself."""
     click.echo(f"executed: {record.executed}{versions_text(record.versions)}")
@@ -162,7 +145,20 @@ def show_board(record: BenchRecord) -> None:
     click.echo(f"in one go: {shown.format(record.per_inference)} {record.unit} per inference")
     if record.layers:
         click.echo("instructions by layer, counted by the emulator: not cycles and not time")
-        print_table([_layer_row(layer) for layer in record.layers])
+        print_table(
+            [
+                {
+                    "layer": f"{layer.index:02d} {layer.kind}",
+                    "output": layer.output,
+                    "kernels": layer.variant,
+                    "MACs": f"{layer.macs:,}" if layer.macs else "-",
+                    "instructions": f"{layer.instructions:,}",
+                    "per MAC": f"{layer.instructions / layer.macs:.2f}" if layer.macs else "-",
+                    "expected": "-" if layer.expected_instructions is None else f"{layer.expected_instructions:,}",
+                }
+                for layer in record.layers
+            ]
+        )
     if record.memory and record.memory.flash_bytes is not None:
         memory = record.memory
         click.echo(

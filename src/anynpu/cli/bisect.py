@@ -7,12 +7,10 @@ from pathlib import Path
 
 import click
 
-from anynpu import schema
 from anynpu.cli.flags import preprocess
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_record, print_table
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.records.bisect import BisectRecord, OutputDifference
-from anynpu.records.parts import as_json
 
 
 def _tolerance(ctx: click.Context, parameter: click.Parameter, value: str) -> str:
@@ -85,7 +83,7 @@ def bisect(asked: Bisect) -> int:
         progress=progress,
     )
     if asked.json:
-        click.echo(as_json(schema.to_dict(record)), nl=False)
+        print_record(record)
     else:
         _print(record)
     return 0 if record.agree else 1

@@ -10,7 +10,7 @@ import click
 from anynpu.api.result import Build as Built
 from anynpu.cli import options
 from anynpu.cli.progress import observer
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_record, print_table
 from anynpu.cli.verb import Common, flag, verb
 from anynpu.errors import ConfigError
 from anynpu.pipeline.build import build as run_build
@@ -19,7 +19,6 @@ from anynpu.pipeline.preview import preview
 from anynpu.pipeline.repair import lines
 from anynpu.pipeline.request import Request
 from anynpu.records.build import BuildRecord
-from anynpu.records.parts import as_json
 from anynpu.report.figures import chip_row, table_notes
 from anynpu.schema import to_dict
 from anynpu.store import Store
@@ -80,7 +79,21 @@ def build(asked: Build) -> int:
     request = replace(request, strict_calibration=asked.strict_calibration, repair=asked.repair)
     request = replace(request, qat=asked.qat, seed=asked.seed, keep_failed=asked.keep_failed)
     if asked.plan:
-        return _show_plan(request, store, asked.format)
+        rows = preview(request, store)
+        if asked.format == "json":
+            print_json("plan", {"steps": to_dict(rows)})
+            return 0
+        shown = [
+            {
+                "chip": row.chip,
+                "step": row.step,
+                "state": row.state,
+                "tools": ", ".join(f"{name} {version}" for name, version in row.tools.items()),
+            }
+            for row in rows
+        ]
+        print_table(shown, title=f"plan for {request.source.model}")
+        return 0
     if not asked.output:
         raise ConfigError("no output folder is named", "give -o FOLDER")
     return build_and_report(request, store, asked, asked.config)
@@ -94,7 +107,7 @@ def build_and_report(request: Request, store: Store, asked: Output, config: Path
         built = Built(run_build(request, store, watcher))
     kept = built.save(out, asked.overwrite)
     if asked.json:
-        click.echo(as_json(to_dict(built.record)), nl=False)
+        print_record(built.record)
     else:
         _print(request.source.model, built.record)
     if kept is not None and not asked.quiet:
@@ -130,21 +143,3 @@ def _print(title: str, record: BuildRecord) -> None:
             click.echo(f"{chip.chip}: {chip.verdict}")
             for op in chip.receipt.elsewhere if chip.receipt else ():
                 click.echo(f"  on the CPU: {op.kind} {op.name}: {op.reason}")
-
-
-def _show_plan(request: Request, store: Store, format: str) -> int:
-    rows = preview(request, store)
-    if format == "json":
-        click.echo(as_json({"schema_version": 1, "kind": "plan", "steps": to_dict(rows)}), nl=False)
-        return 0
-    shown = [
-        {
-            "chip": row.chip,
-            "step": row.step,
-            "state": row.state,
-            "tools": ", ".join(f"{name} {version}" for name, version in row.tools.items()),
-        }
-        for row in rows
-    ]
-    print_table(shown, title=f"plan for {request.source.model}")
-    return 0

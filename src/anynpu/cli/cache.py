@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import click
 
 from anynpu.cli.command import Group
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_table
 from anynpu.cli.verb import Common, flag, verb
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import forget_hashes
-from anynpu.records.parts import as_json
 from anynpu.runtime.vitisai_cache import CompileCache, Compiled
 from anynpu.store import Entry
 
@@ -37,7 +36,7 @@ def dir_(asked: Common) -> int:
     """Print the cache folder."""
     folder = str(asked.store().cache)
     if asked.json:
-        click.echo(as_json({"schema_version": 1, "kind": "cache-dir", "path": folder}), nl=False)
+        print_json("cache-dir", {"path": folder})
     else:
         click.echo(folder)
     return 0
@@ -60,8 +59,7 @@ def ls(asked: Common) -> int:
         for e in entries
     ]
     if asked.json:
-        record = {"schema_version": 1, "kind": "cache", "entries": rows, "compiled": _compiled_rows(compiled)}
-        click.echo(as_json(record), nl=False)
+        print_json("cache", {"entries": rows, "compiled": _compiled_rows(compiled)})
         return 0
     print_table(rows)
     print_table(_compiled_rows(compiled), title="compiled for the NPU of this machine")
@@ -97,9 +95,7 @@ def verify(asked: Common) -> int:
     results = list(asked.store().verify())
     bad = [{"address": address, "complaint": complaint} for address, complaint in results if complaint]
     if asked.json:
-        click.echo(
-            as_json({"schema_version": 1, "kind": "cache-verify", "steps": len(results), "damaged": bad}), nl=False
-        )
+        print_json("cache-verify", {"steps": len(results), "damaged": bad})
     else:
         click.echo(f"{len(results)} steps, {len(bad)} damaged")
         for row in bad:
@@ -174,8 +170,7 @@ def clear(asked: Clear) -> int:
 
 def _removed(asked: Common, count: int, size: int, swept: int, compiled: int, in_use: int) -> None:
     if asked.json:
-        record = {"schema_version": 1, "kind": "cache-removed", "steps": count, "compiled": compiled, "bytes": size}
-        click.echo(as_json({**record, "in_use": in_use}), nl=False)
+        print_json("cache-removed", {"steps": count, "compiled": compiled, "bytes": size, "in_use": in_use})
         return
     if in_use:
         click.echo(f"{in_use} steps are in use by a build that runs now; they stay", err=True)

@@ -15,7 +15,6 @@ from anynpu.api.compare import (
     MIN_SQNR_DB,
     Asked,
     Comparison,
-    Progress,
     compare_artifacts,
     same_network,
     sealed_record,
@@ -25,10 +24,10 @@ from anynpu.cli.bench_http import ArtifactOrUrl
 from anynpu.cli.command import threshold
 from anynpu.cli.compare_http import ServerFlags
 from anynpu.cli.flags import read_preprocess
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_record, print_table
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError
-from anynpu.measure.compare import WORSE, Measured, Rules, record_of
+from anynpu.measure.compare import Measured, Rules, record_of
 from anynpu.measure.stats import percentile, quantity
 from anynpu.records.compare import (
     LETTERS,
@@ -39,7 +38,6 @@ from anynpu.records.compare import (
     SideInfo,
     SideSummaries,
 )
-from anynpu.records.parts import as_json
 from anynpu.records.shared import Threshold
 from anynpu.report.facts import fidelity_rows
 from anynpu.tasks.images import Preprocess
@@ -124,60 +122,33 @@ def compare(asked: Compare) -> int:
     anynpu compare http://127.0.0.1:8080 http://127.0.0.1:7997 --connections 8
     """
     rules, reference, candidate = asked.rules(), asked.reference, asked.candidate
+    gate, failure = gate_of(rules), None
     if isinstance(reference, str) and isinstance(candidate, str):
-        return _servers((reference, candidate), rules, asked)
-    if isinstance(reference, str) or isinstance(candidate, str):
+        asked.refuse_unused("two servers are compared", *compare_http.ONLY_ARTIFACTS)
+        record, failure = compare_http.compare_servers((reference, candidate), rules, asked)
+    elif isinstance(reference, str) or isinstance(candidate, str):
         raise ConfigError(f"{reference} and {candidate}: one is a server, the other is not", "name two servers")
-    asked.refuse_unused("it is for two servers", *compare_http.ONLY_SERVERS)
-    failure: AnyNpuError | None = None
-    if not asked.data:
-        asked.refuse_unused("there is no --data", "preprocess", "limit", "metric", "min_sqnr")
-    if not asked.timed:
-        asked.refuse_unused("there is no --time", "launches", "seconds", "runs")
-    wanted = asked.comparison(rules)
-    if reference.is_file() and candidate.is_file():
-        found = _records(reference, candidate, wanted)
-    elif reference.is_file() or candidate.is_file():
-        raise ConfigError(f"{reference} and {candidate}: one is a record, the other an artifact", "bench the artifact")
     else:
-        found, failure = compare_artifacts(reference, candidate, wanted, _progress(asked.quiet))
-    gate = gate_of(rules)
-    if asked.data:
-        gate = (threshold("min_sqnr", asked.min_sqnr, MIN_SQNR_DB, "dB"), *gate)
-    record = sealed_record(found, gate)
+        asked.refuse_unused("it is for two servers", *compare_http.ONLY_SERVERS)
+        if not asked.data:
+            asked.refuse_unused("there is no --data", "preprocess", "limit", "metric", "min_sqnr")
+        if not asked.timed:
+            asked.refuse_unused("there is no --time", "launches", "seconds", "runs")
+        if asked.data:
+            gate = (threshold("min_sqnr", asked.min_sqnr, MIN_SQNR_DB, "dB"), *gate)
+        record, failure = _artifacts_or_records(reference, candidate, asked.comparison(rules), asked.quiet)
+    record = sealed_record(record, gate)
     if asked.json:
-        click.echo(as_json(schema.to_dict(record)), nl=False)
+        print_record(record)
     else:
-        show(record)
+        (compare_http.show_servers if record.http else show)(record)
     if failure is not None:
         raise failure
-    if asked.ledger is not None and (record.measured or record.accuracy):
+    if asked.ledger is not None and record.http is None and (record.measured or record.accuracy):
         from anynpu.measure.ledger import append, rows_of
 
         append(asked.ledger, rows_of(schema.to_dict(record), "this comparison"))
     return 1 if Comparison(record).worse else 0
-
-
-def _progress(quiet: bool) -> Progress:
-    def progress(done: int, total: int) -> None:
-        if not quiet:
-            click.echo(f"launch {done} of {total}", err=True)
-
-    return progress
-
-
-def _servers(urls: tuple[str, str], rules: Rules, asked: Compare) -> int:
-    """Compares two servers, prints the record and returns the status."""
-    asked.refuse_unused("two servers are compared", *compare_http.ONLY_ARTIFACTS)
-    found, failure = compare_http.compare_servers(urls, rules, asked)
-    record = sealed_record(found, gate_of(rules))
-    if asked.json:
-        click.echo(as_json(schema.to_dict(record)), nl=False)
-    else:
-        compare_http.show_servers(record)
-    if failure is not None:
-        raise failure
-    return 1 if record.verdict == WORSE else 0
 
 
 def gate_of(rules: Rules) -> tuple[Threshold, ...]:
@@ -188,8 +159,19 @@ def gate_of(rules: Rules) -> tuple[Threshold, ...]:
     )
 
 
-def _records(path_a: Path, path_b: Path, asked: Asked) -> CompareRecord:
-    """Returns the comparison of two benches that were recorded."""
+def _artifacts_or_records(
+    path_a: Path, path_b: Path, asked: Asked, quiet: bool
+) -> tuple[CompareRecord, AnyNpuError | None]:
+    """Returns the comparison of two artifacts, or of two benches that were recorded, and what broke it off."""
+
+    def progress(done: int, total: int) -> None:
+        if not quiet:
+            click.echo(f"launch {done} of {total}", err=True)
+
+    if path_a.is_file() != path_b.is_file():
+        raise ConfigError(f"{path_a} and {path_b}: one is a record, the other an artifact", "bench the artifact")
+    if not path_a.is_file():
+        return compare_artifacts(path_a, path_b, asked, progress)
     if asked.data or asked.timed or asked.on:
         raise ConfigError("--data, --time and --on run artifacts; two records were given")
     (a, launches_a, unit_a, note_a), (b, launches_b, unit_b, note_b) = _side(path_a), _side(path_b)
@@ -197,7 +179,7 @@ def _records(path_a: Path, path_b: Path, asked: Asked) -> CompareRecord:
         raise ConfigError(f"{path_a} counts {unit_a} and {path_b} {unit_b}: nothing to compare")
     notes = same_network(a, b, asked.different_networks) + [note for note in (note_a, note_b) if note]
     measured = Measured(launches_a, launches_b, unit_a, "as recorded", "")
-    return record_of(a, b, asked.rules, measured=measured, notes=notes)
+    return record_of(a, b, asked.rules, measured=measured, notes=notes), None
 
 
 def _side(path: Path) -> tuple[SideInfo, list[list[float]], str, str]:
@@ -229,7 +211,12 @@ def show(record: CompareRecord) -> None:
         click.echo(f"{letter.upper()}: {side.name}, {side.executed or 'not executed'}")
     if record.outputs:
         print_table(fidelity_rows(record.outputs))
-        click.echo(f"outputs: {record.outputs_verdict}" + (f": {short}" if (short := _shortfall(record)) else ""))
+        worst, floor, shortfall = min(each.sqnr_db for each in record.outputs.values()), record.min_sqnr_db, ""
+        if floor is not None and worst < floor:  # figures that people compare
+            shortfall = f": {worst:.1f} dB is under {floor:g} dB"
+        elif record.outputs_shortfall:
+            shortfall = f": {record.outputs_shortfall}"
+        click.echo(f"outputs: {record.outputs_verdict}{shortfall}")
     if record.measured:
         _show_latency(record.measured)
     if record.accuracy:
@@ -244,12 +231,6 @@ def show(record: CompareRecord) -> None:
         machine = f"{host.cpus} CPUs, governor {host.governor or 'unknown'}"
         click.echo(f"host: {machine}, load {host.load} before and {host.load_after} after")
     click.echo(f"verdict: {record.verdict or 'none, the measurement broke off'}")
-
-
-def _shortfall(record: CompareRecord) -> str:
-    """Returns in what the outputs differ; one below the floor in figures that people compare."""
-    worst, floor = min(each.sqnr_db for each in (record.outputs or {}).values()), record.min_sqnr_db
-    return f"{worst:.1f} dB is under {floor:g} dB" if floor is not None and worst < floor else record.outputs_shortfall
 
 
 def _show_latency(latency: LatencyVersus) -> None:

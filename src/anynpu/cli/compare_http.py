@@ -24,7 +24,7 @@ from anynpu.measure.web.forms import read_inputs
 from anynpu.measure.web.process import find_server
 from anynpu.measure.web.target import open_target
 from anynpu.measure.web.versus import Side, agreed, compared, versus
-from anynpu.records.compare import LETTERS, Agreement, CompareRecord, ServerSide, SideSummaries
+from anynpu.records.compare import LETTERS, CompareRecord, ServerSide, SideSummaries
 from anynpu.records.shared import Summary
 
 
@@ -107,19 +107,14 @@ def compare_servers(
     why = failure.message if failure else ""
     record = compared(a, b, order, rules, alike, asked.connections, why)
     record = replace(record, host=replace(before, load_after=conditions().load))
-    if failure is None:
-        failure = _disagreement(asked.min_agreement, alike.figure if alike else None)
+    wanted, figure = asked.min_agreement, alike.figure if alike else None
+    if failure is None and wanted is not None:
+        if figure is None:
+            raise ConfigError("--min-agreement: the answers hold no vectors, or there are too few texts")
+        if figure < wanted:
+            message = f"the servers agree to {figure:.4f}, under {wanted:g}"
+            failure = AccuracyError(message, "agreement", figure, wanted)
     return record, failure
-
-
-def _disagreement(wanted: float | None, figure: float | None) -> AnyNpuError | None:
-    if wanted is None:
-        return None
-    if figure is None:
-        raise ConfigError("--min-agreement: the answers hold no vectors, or there are too few texts")
-    if figure >= wanted:
-        return None
-    return AccuracyError(f"the servers agree to {figure:.4f}, under {wanted:g}", "agreement", figure, wanted)
 
 
 def show_servers(record: CompareRecord) -> None:
@@ -138,8 +133,17 @@ def show_servers(record: CompareRecord) -> None:
         for name, each in (("throughput", web.throughput), ("CPU an answer", web.cpu)):
             if each is not None:
                 click.echo(_ratio_line(name, each.ratio, each.low, each.high, each.p_adjusted, each.verdict))
-    if web.agreement is not None:
-        click.echo(f"vectors: {_agreement(web.agreement)}")
+    if (alike := web.agreement) is not None:
+        vectors = f"widths {alike.width_a} and {alike.width_b}, no cosine"
+        if alike.cosine is not None:
+            mean, low, high = alike.cosine
+            vectors = f"cosine {mean:.5f} [{low:.5f}, {high:.5f}], {alike.least_cosine:.5f} at the lowest"
+        if alike.overlap is not None and alike.rank_correlation is not None:
+            vectors += (
+                f"; {alike.overlap[0]:.0%} of the {alike.neighbours} nearest texts are the same, "
+                f"rank correlation {alike.rank_correlation[0]:.3f}"
+            )
+        click.echo(f"vectors: {vectors} ({alike.texts} texts)")
     for note in record.notes:
         click.echo(f"note: {note}")
     if host := record.host:
@@ -171,18 +175,3 @@ def _ratio_line(
     name: str, ratio: float | None, low: float | None, high: float | None, p_value: float | None, verdict: str | None
 ) -> str:
     return f"{name}: B / A = {ratio:.4g} [{low:.4g}, {high:.4g}], p = {p_value:.2g}: {verdict}"
-
-
-def _agreement(alike: Agreement) -> str:
-    parts = []
-    if alike.cosine is not None:
-        mean, low, high = alike.cosine
-        parts.append(f"cosine {mean:.5f} [{low:.5f}, {high:.5f}], {alike.least_cosine:.5f} at the lowest")
-    else:
-        parts.append(f"widths {alike.width_a} and {alike.width_b}, no cosine")
-    if alike.overlap is not None and alike.rank_correlation is not None:
-        parts.append(
-            f"{alike.overlap[0]:.0%} of the {alike.neighbours} nearest texts are the same, "
-            f"rank correlation {alike.rank_correlation[0]:.3f}"
-        )
-    return "; ".join(parts) + f" ({alike.texts} texts)"

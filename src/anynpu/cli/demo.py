@@ -14,9 +14,9 @@ from anynpu.cli.build import Output, build_and_report
 from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.receipt import lines
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_record, print_table
 from anynpu.cli.verb import flag, parameters, verb
-from anynpu.errors import AnyNpuError, ConfigError, ToolMissing
+from anynpu.errors import ConfigError, ToolMissing
 from anynpu.measure.decibels import MAX_DB
 from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record as build_record
@@ -102,33 +102,46 @@ def ryzen_ai(asked: RyzenAi) -> int:
     files = report_files(build_record(done.built)) | {RECORD: as_json(data)}
     kept = write_output(done.built, out, asked.overwrite, files)
     if asked.json:
-        click.echo(as_json(data), nl=False)
+        print_record(data)
     else:
         _show(done, out)
     if kept is not None and not asked.quiet:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     if done.error is not None:
-        _tell(done.error)
+        place = "" if isinstance(done.error, ToolMissing) else "on the NPU: "
+        click.echo(f"anynpu: {place}{done.error.message}", err=True)
+        for name, title in (("cause", "  likely cause: "), ("log", "  log: "), ("hint", "hint: ")):
+            if text := getattr(done.error, name, ""):
+                click.echo(f"{title}{text}", err=True)
     return done.exit_status
-
-
-def _tell(error: AnyNpuError) -> None:
-    """Says what kept the model from the NPU; the figures of the CPU stand."""
-    place = "" if isinstance(error, ToolMissing) else "on the NPU: "
-    click.echo(f"anynpu: {place}{error.message}", err=True)
-    for name, title in (("cause", "  likely cause: "), ("log", "  log: "), ("hint", "hint: ")):
-        if said := getattr(error, name, ""):
-            click.echo(f"{title}{said}", err=True)
 
 
 def _show(done: ryzen_demo.Demo, out: Path) -> None:
     size = done.asked.size
-    print_table([_row(run) for run in done.rows], title=f"zoo:hello at {size}x{size}, {done.chip}")
+    print_table(
+        [
+            {
+                "run": run.run,
+                "SQNR dB": _sqnr(run.sqnr_db),
+                "top-1": "-" if run.mean_top1 is None else f"{run.mean_top1:.1%}",
+                "samples": str(run.samples),
+                **{f"{name} ms": "-" if value is None else f"{value:.3g}" for name, value in run.ms.items()},
+                "n": str(run.runs),
+                "warm-up": str(run.warmup),
+            }
+            for run in done.rows
+        ],
+        title=f"zoo:hello at {size}x{size}, {done.chip}",
+    )
     click.echo(f"found: {done.found.sentence()}")
     if done.receipt is not None:
         cpu, npu = done.rows[-2:]
-        beside = _sqnr(npu.against_cpu.sqnr_db, " dB") if npu.against_cpu else "not compared"
-        click.echo(f"NPU against CPU, the same model: {beside}, {_faster(cpu, npu)}")
+        sqnr = _sqnr(npu.against_cpu.sqnr_db, " dB") if npu.against_cpu else "not compared"
+        before, after = cpu.ms["p50"], npu.ms["p50"]
+        speed = "too few runs to compare the medians"
+        if before is not None and after is not None:
+            speed = f"{before / after:.2f} times as fast (medians)"
+        click.echo(f"NPU against CPU, the same model: {sqnr}, {speed}")
         for line in lines(done.receipt):
             click.echo(line)
     else:
@@ -138,24 +151,3 @@ def _show(done: ryzen_demo.Demo, out: Path) -> None:
 
 def _sqnr(sqnr_db: float, unit: str = "") -> str:
     return "exact" if sqnr_db >= MAX_DB else f"{sqnr_db:.1f}{unit}"
-
-
-def _faster(cpu: ryzen_demo.Run, npu: ryzen_demo.Run) -> str:
-    before, after = cpu.ms["p50"], npu.ms["p50"]
-    if before is None or after is None:
-        return "too few runs to compare the medians"
-    return f"{before / after:.2f} times as fast (medians)"
-
-
-def _row(run: ryzen_demo.Run) -> dict[str, str]:
-    right = run.mean_top1
-    ms = {name: "-" if value is None else f"{value:.3g}" for name, value in run.ms.items()}
-    return {
-        "run": run.run,
-        "SQNR dB": _sqnr(run.sqnr_db),
-        "top-1": "-" if right is None else f"{right:.1%}",
-        "samples": str(run.samples),
-        **{f"{name} ms": value for name, value in ms.items()},
-        "n": str(run.runs),
-        "warm-up": str(run.warmup),
-    }

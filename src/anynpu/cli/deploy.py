@@ -9,11 +9,11 @@ from pathlib import Path
 import click
 
 from anynpu.cli.command import refuse_unused
+from anynpu.cli.table import print_json
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.deploy import probe, volume
 from anynpu.deploy.image import find_image
 from anynpu.errors import ConfigError
-from anynpu.records.parts import as_json
 from anynpu.schema import near
 
 VOLUME = "volume:"
@@ -64,34 +64,27 @@ def deploy(asked: Deploy) -> int:
             volume.copy(folder, image)
         done = Done(str(image), [command])
     elif via in probe.PROGRAMMERS:
-        done = _through_probe(probe.PROGRAMMERS[via], asked)
+        programmer = probe.PROGRAMMERS[via]
+        image = find_image(asked.tree, programmer.kinds, asked.image)
+        try:
+            address = int(asked.address, 0) if asked.address else None
+        except ValueError:
+            raise ConfigError(f"--address {asked.address}: a number such as 0x08000000 was expected") from None
+        wiring = probe.Wiring(asked.chip, asked.probe, address)
+        argvs = probe.commands(programmer, image, wiring)
+        if not asked.dry_run:
+            # Not removed: a failed tool's log must outlive it.
+            log = Path(tempfile.mkdtemp(prefix="anynpu-deploy-")) / f"{programmer.name}.log"
+            probe.flash(programmer, argvs, log, asked.timeout)
+        done = Done(str(image), [probe.shown(argv) for argv in argvs])
     else:
         known = [*probe.PROGRAMMERS, "volume:FOLDER"]
         raise ConfigError(f"--via {via}: no such way{near(via, known)}", "known: " + ", ".join(known))
     if asked.json:
-        record = {"schema_version": 1, "kind": "deploy", "via": via, "dry_run": asked.dry_run, **vars(done)}
-        click.echo(as_json(record), nl=False)
+        print_json("deploy", {"via": via, "dry_run": asked.dry_run, **vars(done)})
     else:
         for line in done.commands:
             click.echo(line)
         if not asked.dry_run:
             click.echo(f"{done.image} is on the board")
     return 0
-
-
-def _through_probe(programmer: probe.Programmer, asked: Deploy) -> Done:
-    image = find_image(asked.tree, programmer.kinds, asked.image)
-    wiring = probe.Wiring(asked.chip, asked.probe, _address(asked.address))
-    argvs = probe.commands(programmer, image, wiring)
-    if not asked.dry_run:
-        # Not removed: a failed tool's log must outlive it.
-        log = Path(tempfile.mkdtemp(prefix="anynpu-deploy-")) / f"{programmer.name}.log"
-        probe.flash(programmer, argvs, log, asked.timeout)
-    return Done(str(image), [probe.shown(argv) for argv in argvs])
-
-
-def _address(text: str) -> int | None:
-    try:
-        return int(text, 0) if text else None
-    except ValueError:
-        raise ConfigError(f"--address {text}: a number such as 0x08000000 was expected") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -9,11 +10,12 @@ from pathlib import Path
 
 import click
 
+from anynpu.cli.table import print_json
 from anynpu.cli.task import TaskFlags, opened
 from anynpu.cli.verb import argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, on_one_line
 from anynpu.files import check_free, write_whole
-from anynpu.records.parts import as_json, error_record
+from anynpu.records.parts import error_record
 from anynpu.tasks import draw, video
 from anynpu.tasks.detect import Detections, Detector, Threshold, Timing, class_numbers
 from anynpu.tasks.images import SUFFIXES
@@ -48,7 +50,12 @@ def detect(asked: Detect) -> int:
     anynpu detect out/cpu photos/ -o found --conf 0.4 --classes person,bus
     anynpu detect out/zhouyi-z3 camera:0 --frames 100 -f json
     """
-    items = _distinct(list(_items(asked)))
+    items: list[Item] = []
+    seen: Counter[str] = Counter()
+    for item in _items(asked):  # two folders may each hold an a.jpg
+        seen[item.name] += 1
+        count = seen[item.name]
+        items.append(item if count == 1 else replace(item, name=f"{count}-{item.name}"))
     if not any(item.moves for item in items):
         asked.refuse_unused("there is no video and no camera", "frames")
     if asked.output is None:
@@ -61,9 +68,11 @@ def detect(asked: Detect) -> int:
         tally = _Tally([])
         for item in items:
             for shot in _shots(detector, item, len(items) == 1):
-                tally = _told(shot, detector, asked, tally)
+                tally = _shown(shot, detector, asked, tally)
     if asked.json:
-        click.echo(as_json(_record(detector, tally)), nl=False)
+        threshold = {"confidence": asked.conf, "iou": asked.iou}
+        images = {"images": tally.records, "failed": tally.failed}
+        print_json("detect", {"executed": detector.model.what, **threshold, **images})
     if tally.pictures > 1 and not asked.quiet:
         failed = f", {tally.failed} of them could not be read" if tally.failed else ""
         click.echo(f"{tally.pictures} pictures{failed}; {tally.detections} detections", err=True)
@@ -137,17 +146,6 @@ def _items(asked: Detect) -> Iterator[Item]:
             raise ConfigError(f"{source}: no such file or folder", "give images, folders, videos or camera:N")
 
 
-def _distinct(items: list[Item]) -> list[Item]:
-    """Returns the items under names of their own: two folders may each hold an a.jpg."""
-    seen: dict[str, int] = {}
-    named = []
-    for item in items:
-        seen[item.name] = seen.get(item.name, 0) + 1
-        count = seen[item.name]
-        named.append(item if count == 1 else replace(item, name=f"{count}-{item.name}"))
-    return named
-
-
 def _check_output(folder: Path | None, items: list[Item], overwrite: bool) -> None:
     """Makes the output folder; it must not be one that pictures are read from, nor hold the pictures to be written."""
     if folder is None:
@@ -175,8 +173,8 @@ def _shots(detector: Detector, item: Item, alone: bool) -> Iterator[Shot]:
         yield Shot(item.name, error=error)
 
 
-def _told(shot: Shot, detector: Detector, asked: Detect, tally: _Tally) -> _Tally:
-    """Shows a shot, writes its picture and counts it."""
+def _shown(shot: Shot, detector: Detector, asked: Detect, tally: _Tally) -> _Tally:
+    """Shows a shot, writes its picture and returns the tally with it."""
     if not asked.quiet:
         for note in shot.picture.notes if shot.picture else ():
             click.echo(on_one_line(f"{shot.name}: {note}"), err=True)
@@ -198,26 +196,13 @@ def _told(shot: Shot, detector: Detector, asked: Detect, tally: _Tally) -> _Tall
         write_whole(path, draw.jpeg(draw.annotated(shot.picture.pixels, shot.found, names)))
     if asked.json:
         tally.records.append(_image(shot, detector))
-    found = 0 if shot.found is None else len(shot.found)
-    failed = tally.failed + (shot.error is not None)
-    return _Tally(tally.records, tally.pictures + 1, tally.detections + found, failed)
+    detections = tally.detections + (0 if shot.found is None else len(shot.found))
+    return _Tally(tally.records, tally.pictures + 1, detections, tally.failed + (shot.error is not None))
 
 
 def _file(folder: Path, name: str) -> Path:
     plain = name.replace("/", "-").replace(" ", "-")
     return folder / (plain if plain.lower().endswith((".jpg", ".jpeg")) else plain + ".jpg")
-
-
-def _record(detector: Detector, tally: _Tally) -> dict[str, object]:
-    return {
-        "schema_version": 1,
-        "kind": "detect",
-        "executed": detector.model.what,
-        "confidence": detector.threshold.confidence,
-        "iou": detector.threshold.iou,
-        "images": tally.records,
-        "failed": tally.failed,
-    }
 
 
 def _image(shot: Shot, detector: Detector) -> dict[str, object]:

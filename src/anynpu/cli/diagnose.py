@@ -9,10 +9,10 @@ import click
 
 from anynpu import schema
 from anynpu.cli.progress import observer
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_table
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.records.diagnosis import Diagnosis
-from anynpu.records.parts import as_json, own_version
+from anynpu.records.parts import own_version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,13 +39,13 @@ def diagnose(asked: Diagnose) -> int:
 
     request = read_request(asked.out, [chip for text in asked.chips for chip in text.split(",")])
     with observer(asked.quiet) as watcher:
-        found = diagnose_build(request, asked.store(), watcher)
-    sick = any(each.diagnosis is not None and not each.diagnosis.healthy for each in found)
+        chips = diagnose_build(request, asked.store(), watcher)
+    sick = any(each.diagnosis is not None and not each.diagnosis.healthy for each in chips)
     if asked.json:
-        record = {"schema_version": 1, "kind": "diagnosis", "anynpu": own_version(), "output": str(asked.out)}
-        click.echo(as_json({**record, "chips": schema.to_dict(found, whole=True)}), nl=False)
+        details = schema.to_dict(chips, whole=True)
+        print_json("diagnosis", {"anynpu": own_version(), "output": str(asked.out), "chips": details})
         return int(sick)
-    for each in found:
+    for each in chips:
         if each.diagnosis is None:
             click.echo(f"{each.chip}: no diagnosis: {each.reason}")
         else:
@@ -53,18 +53,18 @@ def diagnose(asked: Diagnose) -> int:
     return int(sick)
 
 
-def _print(chip: str, found: Diagnosis, top: int) -> None:
-    state = "healthy" if found.healthy else "sick"
-    click.echo(f"{chip}: {state}: the worst output, {found.worst_output}, has {found.sqnr_db:.1f} dB SQNR")
-    for cause in found.causes:
+def _print(chip: str, diagnosis: Diagnosis, top: int) -> None:
+    state = "healthy" if diagnosis.healthy else "sick"
+    click.echo(f"{chip}: {state}: the worst output, {diagnosis.worst_output}, has {diagnosis.sqnr_db:.1f} dB SQNR")
+    for cause in diagnosis.causes:
         more = f" and {cause.places - 1} more" if cause.places > 1 else ""
         click.echo(f"  {cause.cause} at {cause.tensor}{more}: {cause.evidence}")
         click.echo(f"    what helps: {cause.repair}")
-    if found.first_bad:
-        click.echo(f"  the first tensor below 20 dB is {found.first_bad}")
-    for note in found.notes:
+    if diagnosis.first_bad:
+        click.echo(f"  the first tensor below 20 dB is {diagnosis.first_bad}")
+    for note in diagnosis.notes:
         click.echo(f"  {note}")
-    rows = sorted(found.tensors, key=lambda loss: loss.made_db)[:top]
+    rows = sorted(diagnosis.tensors, key=lambda loss: loss.made_db)[:top]
     if rows:
         print_table(
             [
@@ -80,5 +80,5 @@ def _print(chip: str, found: Diagnosis, top: int) -> None:
                 }
                 for loss in rows
             ],
-            title=f"{chip}: where most is lost ({found.samples} samples)",
+            title=f"{chip}: where most is lost ({diagnosis.samples} samples)",
         )

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from anynpu.cli.table import print_record
 from anynpu.cli.verb import Common, flag, verb
 from anynpu.records.doctor import DoctorRecord, Examined, FoundDevice
-from anynpu.records.parts import as_json
-from anynpu.schema import to_dict
 
 if TYPE_CHECKING:
     from anynpu.drivers.doctor import Examination
@@ -50,65 +49,57 @@ def doctor(asked: Doctor) -> int:
     """
     from anynpu.drivers.doctor import diagnose
 
-    told = diagnose(asked.root, tuple(_inside(asked.root, name) for name in asked.model), asked.cache_dir)
+    here = asked.root == Path("/")  # another machine names its models by its own root
+    models = tuple(str(Path(name).absolute()) if here else str(Path("/") / name) for name in asked.model)
+    examination = diagnose(asked.root, models, asked.cache_dir)
+    first = examination.first_problem
     if asked.json:
-        click.echo(as_json(to_dict(_record(told))), nl=False)
+        print_record(
+            DoctorRecord(
+                root=examination.root,
+                board=examination.board,
+                kernel=examination.kernel,
+                devices=tuple(FoundDevice(name=d.name, title=d.title, found=d.found) for d in examination.devices),
+                checks=tuple(_row(finding) for finding in examination.findings),
+                first_problem=_row(first) if first else None,
+                healthy=first is None,
+            )
+        )
     else:
-        _show(told, asked.everything)
-    return PROBLEM if told.first_problem else NO_PROBLEM
-
-
-def _inside(root: Path, name: str) -> str:
-    """Returns the absolute path of a model: on this machine, or as the other machine names it."""
-    return str(Path(name).absolute()) if root == Path("/") else str(Path("/") / name)
-
-
-def _record(told: Examination) -> DoctorRecord:
-    first = told.first_problem
-    return DoctorRecord(
-        root=told.root,
-        board=told.board,
-        kernel=told.kernel,
-        devices=tuple(FoundDevice(name=d.name, title=d.title, found=d.found) for d in told.devices),
-        checks=tuple(_row(finding) for finding in told.findings),
-        first_problem=_row(first) if first else None,
-        healthy=first is None,
-    )
+        _show(examination, asked.everything)
+    return PROBLEM if first else NO_PROBLEM
 
 
 def _row(finding: Finding) -> Examined:
     return Examined(check=finding.check, device=finding.device, sentence=finding.sentence, **vars(finding.result))
 
 
-def _show(told: Examination, everything: bool) -> None:
-    click.echo(f"machine  {told.board or 'a computer'}, Linux {told.kernel}" if told.kernel else "machine  no Linux")
-    for device in told.devices:
+def _show(examined: Examination, everything: bool) -> None:
+    linux = f"machine  {examined.board or 'a computer'}, Linux {examined.kernel}"
+    click.echo(linux if examined.kernel else "machine  no Linux")
+    for device in examined.devices:
         click.echo(f"NPU      {device.name}: {device.title}, {device.found}")
-    if not told.devices:
+    if not examined.devices:
         click.echo("NPU      none that anynpu knows")
-    shown = [f for f in told.findings if everything or f.result.status != "skipped"]
-    width = max((len(finding.check) for finding in shown), default=0)
-    for finding in shown:
-        _line(finding, width, everything)
-    first = told.first_problem
-    if first is None:
-        open_questions = told.count("unknown")
-        tail = f", {open_questions} could not be answered" if open_questions else ""
-        click.echo(f"no problem found in {told.count('ok')} checks{tail}")
-        return
-    click.echo(f"first problem: {first.check}: {first.result.evidence}; fix: {first.result.fix}")
-
-
-def _line(finding: Finding, width: int, everything: bool) -> None:
-    """Prints what was found; the sentence says what ought to be, so one that holds is printed only when asked for."""
-    result = finding.result
-    status = f"{result.status:<8}"
-    shown = status if os.environ.get("NO_COLOR") else click.style(status, fg=COLOURS[result.status])
-    if result.status == "ok" and not everything:
-        click.echo(f"{shown} {finding.check:<{width}}  {result.evidence}")
-        return
-    click.echo(f"{shown} {finding.check:<{width}}  {finding.sentence}")
+    findings = [f for f in examined.findings if everything or f.result.status != "skipped"]
+    width = max((len(finding.check) for finding in findings), default=0)
     pad = " " * (11 + width)
-    click.echo(f"{pad}{result.evidence}")
-    if result.fix:
-        click.echo(f"{pad}{WORDS.get(result.status, 'try')}: {result.fix}")
+    for finding in findings:
+        result = finding.result
+        status = f"{result.status:<8}"
+        if not os.environ.get("NO_COLOR"):
+            status = click.style(status, fg=COLOURS[result.status])
+        if result.status == "ok" and not everything:  # the sentence says what ought to be, so it adds nothing
+            click.echo(f"{status} {finding.check:<{width}}  {result.evidence}")
+            continue
+        click.echo(f"{status} {finding.check:<{width}}  {finding.sentence}")
+        click.echo(f"{pad}{result.evidence}")
+        if result.fix:
+            click.echo(f"{pad}{WORDS.get(result.status, 'try')}: {result.fix}")
+    first = examined.first_problem
+    if first is None:
+        unanswered = examined.count("unknown")
+        tail = f", {unanswered} could not be answered" if unanswered else ""
+        click.echo(f"no problem found in {examined.count('ok')} checks{tail}")
+    else:
+        click.echo(f"first problem: {first.check}: {first.result.evidence}; fix: {first.result.fix}")

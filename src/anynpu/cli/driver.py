@@ -12,7 +12,7 @@ import click
 
 from anynpu.cli.command import Group
 from anynpu.cli.driver_flags import BuildModule, Dkms, Install, Patch, Plan, Remove, RunFlags, Udev, Verify
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_record, print_table
 from anynpu.cli.verb import Common, verb
 from anynpu.drivers import plan as plans
 from anynpu.drivers.plan import Step
@@ -27,7 +27,6 @@ from anynpu.drivers.zhouyi import udev as udevs
 from anynpu.drivers.zhouyi import verify as verifies
 from anynpu.drivers.zhouyi.edits import LOST
 from anynpu.errors import AnyNpuError, ConfigError
-from anynpu.records.parts import as_json
 
 
 @click.group(cls=Group)
@@ -58,21 +57,6 @@ def plan(asked: Plan) -> int:
     anynpu driver zhouyi plan driver --kdir linux-headers-6.12-arm64 --arch arm64 --cross aarch64-linux-gnu-
     """
     found, root = trees.recognise(asked.tree), Root(asked.root)
-    steps, trouble = _whole_plan(found, root, asked)
-    if asked.json:
-        click.echo(
-            as_json({**_record("plan", found), "steps": [s.record() for s in steps], "trouble": trouble}), nl=False
-        )
-        return 0
-    _show_tree(found)
-    _show(steps)
-    for line in trouble:
-        click.echo(f"not planned: {line}")
-    return 0
-
-
-def _whole_plan(found: trees.Tree, root: Root, asked: Plan) -> tuple[list[Step], list[str]]:
-    """Returns the steps from the tree as it is to a working NPU, and why some cannot be planned here."""
     words, trouble = ("anynpu", "driver", "zhouyi"), []
     steps: list[Step] = []
     if found.kind in (trees.VENDOR, trees.PARTLY):
@@ -94,7 +78,14 @@ def _whole_plan(found: trees.Tree, root: Root, asked: Plan) -> tuple[list[Step],
     steps += [*udevs.steps(root, asked.group, asked.user), *userspace.steps(root, asked.umd)]
     if found.kind not in (trees.BY_HAND, trees.CHANGED):
         steps += [installs.load(), Step("see that the NPU is ready, or what keeps it from that", ("anynpu", "doctor"))]
-    return steps, trouble
+    if asked.json:
+        print_record({**_record("plan", found), "steps": [s.record() for s in steps], "trouble": trouble})
+        return 0
+    _show_tree(found)
+    _show(steps)
+    for line in trouble:
+        click.echo(f"not planned: {line}")
+    return 0
 
 
 @verb(Patch, group=zhouyi)
@@ -116,10 +107,7 @@ def patch(asked: Patch) -> int:
         found = trees.recognise(asked.tree)
     if asked.json:
         files = [{"file": rewrite.name, "diff": rewrite.diff()} for rewrite in rewrites]
-        click.echo(
-            as_json({**_record("patch", found), "revert": asked.revert, "dry_run": asked.dry_run, "files": files}),
-            nl=False,
-        )
+        print_record({**_record("patch", found), "revert": asked.revert, "dry_run": asked.dry_run, "files": files})
         return 0
     if asked.dry_run:
         click.echo("".join(rewrite.diff() for rewrite in rewrites), nl=False)
@@ -145,10 +133,10 @@ def build(asked: BuildModule) -> int:
         return _tell("build", [step], asked, tree=found)
     if not asked.quiet:
         click.echo(f"# {step.why}\n{step.command()}", err=True)
-    made = builds.build(found, kernel, out)
-    checks = verifies.checks(verifies.read(made.module), kernel.release)
-    extra = {"module": str(made.module), "log": str(made.log), "seconds": round(made.seconds, 1)}
-    return _judge("build", made.module, checks, {**extra, "warnings": made.warnings}, asked)
+    built = builds.build(found, kernel, out)
+    checks = verifies.checks(verifies.read(built.module), kernel.release)
+    extra = {"module": str(built.module), "log": str(built.log), "seconds": round(built.seconds, 1)}
+    return _judge("build", built.module, checks, {**extra, "warnings": built.warnings}, asked)
 
 
 @verb(Verify, group=zhouyi)
@@ -260,7 +248,7 @@ def _do(
         _told(asked.quiet)(len(every), last)
         do_last()
     if asked.json:
-        click.echo(as_json({**_record(verb, tree), "dry_run": False, "steps": [s.record() for s in every]}), nl=False)
+        print_record({**_record(verb, tree), "dry_run": False, "steps": [s.record() for s in every]})
     else:
         click.echo(f"{sum(not step.by_hand for step in every)} steps done; log: {name}")
     return 0
@@ -278,7 +266,7 @@ def _told(quiet: bool) -> plans.Tell:
 
 def _tell(verb: str, steps: Sequence[Step], asked: Common, tree: trees.Tree | None = None) -> int:
     if asked.json:
-        click.echo(as_json({**_record(verb, tree), "dry_run": True, "steps": [s.record() for s in steps]}), nl=False)
+        print_record({**_record(verb, tree), "dry_run": True, "steps": [s.record() for s in steps]})
     else:
         _show(steps)
     return 0
@@ -314,13 +302,12 @@ def _judge(verb: str, path: Path, checks: Sequence[verifies.Check], extra: dict[
     """Prints the checks of a module and returns 1 where one fails."""
     ok = all(check.ok for check in checks)
     if asked.json:
-        record = {**_record(verb, None), "ok": ok, **extra, "checks": [vars(check) for check in checks]}
-        click.echo(as_json(record), nl=False)
+        print_record({**_record(verb, None), "ok": ok, **extra, "checks": [vars(check) for check in checks]})
     else:
         print_table([{"check": c.name, "ok": "yes" if c.ok else "NO", "found": c.found} for c in checks])
         for check in checks:
             if not check.ok:
                 click.echo(f"{check.name}: {check.hint}")
-        told = f" in {extra['seconds']} s, {extra['warnings']} warnings" if "seconds" in extra else ""
-        click.echo(f"{path}{told}: {'good' if ok else 'do not load it'}")
+        effort = f" in {extra['seconds']} s, {extra['warnings']} warnings" if "seconds" in extra else ""
+        click.echo(f"{path}{effort}: {'good' if ok else 'do not load it'}")
     return 0 if ok else 1

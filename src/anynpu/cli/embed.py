@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
 
 import click
 import numpy as np
 
 from anynpu import schema
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_table
 from anynpu.cli.task import TaskFlags, opened, second_model
 from anynpu.cli.verb import Writes, argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, on_one_line
 from anynpu.files import write_whole
-from anynpu.records.parts import as_json
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.embed import Buckets, ImageTower, TextTower, ZeroShot, tower
 from anynpu.tasks.images import Picture, images_in, read_image
@@ -80,9 +78,9 @@ class Inputs:
         self.require(vectors)
         return list(self.names), vectors
 
-    def require(self, found: Array) -> None:
+    def require(self, results: Array) -> None:
         """Raises what is wrong with the first image if none could be read."""
-        if not len(found):
+        if not len(results):
             raise next(iter(self.failed.values()))
 
     def tell(self, quiet: bool) -> int:
@@ -99,10 +97,8 @@ class Inputs:
 
 def gather(files: Sequence[Path], texts: Sequence[str] = (), lines: Path | None = None) -> Inputs:
     """Returns the inputs that the arguments name, folders opened; every line of a file is a text."""
-    found: list[Path] = []
-    for path in files:
-        found += images_in(path) if path.is_dir() else [path]
-    return Inputs([*texts, *(_lines(lines) if lines is not None else ())], found)
+    images = [file for path in files for file in (images_in(path) if path.is_dir() else [path])]
+    return Inputs([*texts, *(_lines(lines) if lines is not None else ())], images)
 
 
 def _lines(path: Path) -> list[str]:
@@ -165,33 +161,29 @@ def embed(asked: Embed) -> int:
         names, vectors = inputs.embedded(by)
     space = schema.to_dict(by.space, whole=True) | {"width": by.width}
     if asked.output is not None:
-        _write_vectors(asked.output, names, vectors, space)
+        stream = io.BytesIO()
+        if asked.output.suffix == ".npz":
+            np.savez(stream, vectors=vectors, names=np.asarray(names, np.str_), space=schema.canonical_json(space))
+        else:
+            for name, row in zip(names, vectors, strict=True):
+                record = {"input": name, "space": space["name"], "vector": row.tolist()}
+                stream.write(schema.canonical_json(record).encode() + b"\n")
+        write_whole(asked.output, stream.getvalue())
     if asked.json:
         items = [{"input": name, "vector": row.tolist()} for name, row in zip(names, vectors, strict=True)]
-        _echo("embed", {"space": space, "items": items, "failed": inputs.record()})
+        print_json("embed", {"space": space, "items": items, "failed": inputs.record()})
     else:
-        print_table([_vector_row(_short(name), row) for name, row in zip(names, vectors, strict=True)], by.space.name)
+        rows = [
+            {
+                "input": _short(name),
+                "width": str(len(row)),
+                "length": f"{np.linalg.norm(row):.4f}",
+                "begins": " ".join(f"{value:+.4f}" for value in row[:4]),
+            }
+            for name, row in zip(names, vectors, strict=True)
+        ]
+        print_table(rows, by.space.name)
     return inputs.tell(asked.quiet)
-
-
-def _vector_row(name: str, row: Array) -> dict[str, str]:
-    start = " ".join(f"{value:+.4f}" for value in row[:4])
-    return {"input": name, "width": str(len(row)), "length": f"{np.linalg.norm(row):.4f}", "begins": start}
-
-
-def _write_vectors(path: Path, names: Sequence[str], vectors: Array, space: Mapping[str, object]) -> None:
-    stream = io.BytesIO()
-    if path.suffix == ".npz":
-        np.savez(stream, vectors=vectors, names=np.asarray(names, np.str_), space=schema.canonical_json(space))
-    else:
-        for name, row in zip(names, vectors, strict=True):
-            record = {"input": name, "space": space["name"], "vector": row.tolist()}
-            stream.write(schema.canonical_json(record).encode() + b"\n")
-    write_whole(path, stream.getvalue())
-
-
-def _echo(kind: str, record: Mapping[str, object]) -> None:
-    click.echo(as_json({"schema_version": 1, "kind": kind, **record}), nl=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,10 +223,17 @@ def similar(asked: Similar) -> int:
         picture = draw(asked.output, [_short(name) for name in rows], [_short(name) for name in columns], values)
         write_whole(asked.output, picture)
     if asked.json:
-        record = {"rows": rows, "columns": columns, "cosines": values.tolist(), "failed": inputs.record()}
-        _echo("similar", record)
+        cells = {"rows": rows, "columns": columns, "cosines": values.tolist()}
+        print_json("similar", {**cells, "failed": inputs.record()})
     else:
-        _print_matrix([_short(name) for name in rows], [_short(name) for name in columns], values)
+        short = [_short(name) for name in columns]  # a name that occurs twice is numbered, so that every column stays
+        heads = [name if short.index(name) == at else f"{name} ({at})" for at, name in enumerate(short)]
+        print_table(
+            [
+                {"": _short(name), **{head: f"{value:.3f}" for head, value in zip(heads, line, strict=True)}}
+                for name, line in zip(rows, values, strict=True)
+            ]
+        )
     return inputs.tell(asked.quiet)
 
 
@@ -261,13 +260,6 @@ def _labels(names: Sequence[str], inputs: Inputs) -> list[str]:
     files = {str(file) for file in inputs.files}
     stems = [Path(name).stem if name in files else name for name in names]
     return stems if len(set(stems)) == len(stems) else list(names)
-
-
-def _print_matrix(rows: Sequence[str], columns: Sequence[str], values: Array) -> None:
-    """Prints one line a row; names that occur twice are numbered, so that every column stays."""
-    heads = [name if columns.index(name) == at else f"{name} ({at})" for at, name in enumerate(columns)]
-    cells = [[f"{value:.3f}" for value in row] for row in values]
-    print_table([{"": name, **dict(zip(heads, line, strict=True))} for name, line in zip(rows, cells, strict=True)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,8 +291,12 @@ def classify(asked: Classify) -> int:
     if not labels:
         asked.refuse_unused("there are no --labels", "template")
     with opened(asked.artifact, ("embed-image",) if labels else ("classify", "embed-image"), asked) as model:
+        judge: Callable[[Iterable[tuple[str, Picture]]], Array]
         if labels:
-            judge: Callable[[Iterable[tuple[str, Picture]]], Array] = _zero_shot(model, labels, asked)
+            if asked.text_model is None:
+                raise ConfigError("labels in words need the text tower", "give --text-model ARTIFACT")
+            with opened(asked.text_model, "embed-text", second_model(asked)) as texts:
+                judge = ZeroShot.of(ImageTower(model), TextTower(texts), labels, asked.template)
         elif model.card.kind == "embed-image" or asked.text_model is not None:
             raise ConfigError(
                 f"{asked.artifact}: zero-shot needs labels", 'give --labels "a cat,a dog" and --text-model'
@@ -308,18 +304,24 @@ def classify(asked: Classify) -> int:
         else:
             judge = classifier = Classifier(model)
             labels = classifier.labels
-        found = judge(inputs.pictures())
-    inputs.require(found)
-    best = [_best(row, labels, asked.top) for row in found]
+        scores = judge(inputs.pictures())
+    inputs.require(scores)
+    rows = list(zip(inputs.names, scores, np.argsort(-scores, kind="stable")[:, : asked.top], strict=True))
     if asked.json:
-        items = [{"input": name, "classes": each} for name, each in zip(inputs.names, best, strict=True)]
-        _echo("classify", {"items": items, "failed": inputs.record()})
+        items = [
+            {
+                "input": name,
+                "classes": [{"label": labels[n], "index": int(n), "probability": float(row[n])} for n in best],
+            }
+            for name, row, best in rows
+        ]
+        print_json("classify", {"items": items, "failed": inputs.record()})
     else:
         print_table(
             [
-                {"input": name, "class": each["label"], "probability": f"{each['probability']:.4f}"}
-                for name, classes in zip(inputs.names, best, strict=True)
-                for each in classes
+                {"input": name, "class": labels[n], "probability": f"{row[n]:.4f}"}
+                for name, row, best in rows
+                for n in best
             ]
         )
     return inputs.tell(asked.quiet)
@@ -339,23 +341,3 @@ def zero_shot_labels(words: str | None, file: Path | None) -> tuple[str, ...]:
     if len(labels) < 2 or len(set(labels)) != len(labels):
         raise ConfigError("zero-shot needs at least two labels, all different", 'such as --labels "a cat,a dog"')
     return labels
-
-
-def _zero_shot(model: Model, labels: tuple[str, ...], asked: Classify) -> ZeroShot:
-    if asked.text_model is None:
-        raise ConfigError("labels in words need the text tower", "give --text-model ARTIFACT")
-    with opened(asked.text_model, "embed-text", second_model(asked)) as texts:
-        return ZeroShot.of(ImageTower(model), TextTower(texts), labels, asked.template)
-
-
-class Guess(TypedDict):
-    """A class and how probable it is."""
-
-    label: str
-    index: int
-    probability: float
-
-
-def _best(row: Array, labels: Sequence[str], top: int) -> list[Guess]:
-    order = np.argsort(-row, kind="stable")[:top]
-    return [{"label": labels[index], "index": int(index), "probability": float(row[index])} for index in order]

@@ -21,6 +21,7 @@ from anynpu.cli.eval_text import show
 from anynpu.cli.flags import read_preprocess
 from anynpu.cli.progress import observer
 from anynpu.cli.run import open_on
+from anynpu.cli.table import print_record
 from anynpu.cli.task import TaskFlags, opened, second_model
 from anynpu.cli.verb import Writes, argument, flag, table, verb
 from anynpu.errors import ConfigError, on_one_line
@@ -117,7 +118,7 @@ def eval_(asked: Eval) -> int:
     if asked.output is not None:
         write_whole(asked.output, as_json(schema.to_dict(record)))
     if asked.json:
-        click.echo(as_json(schema.to_dict(record)), nl=False)
+        print_record(record)
     else:
         show(record)
     for message in subject.outcome.failed.values():
@@ -145,7 +146,10 @@ def _evaluated(path: Path, asked: Eval) -> Evaluated:
         asked.refuse_unused("the model is not a detector", "conf", "iou")
     if kind != ARRAYS and asked.preprocess:
         raise ConfigError("-P: the card says how images become inputs", "change the card, or give one with --task")
-    if kind == ARRAYS or (kind == "classify" and _is_arrays(asked.data)):
+    if kind == ARRAYS or (
+        kind == "classify"
+        and (asked.data.endswith((".npz", ".npy")) or asked.data.startswith(ZOO) or ".py:" in asked.data)
+    ):
         _refuse(asked, "labelled arrays", "annotations", "text_model", "rename", "multi_label", "channels", "strict")
         with _progress(path, asked.quiet) as progress:
             return _arrays(artifact, kind, asked, progress)
@@ -161,10 +165,6 @@ def _refuse(asked: Eval, what: str, *names: str) -> None:
     for name in names:
         if getattr(asked, name):
             raise ConfigError(f"--{name.replace('_', '-')} does not go with {what}")
-
-
-def _is_arrays(source: str) -> bool:
-    return source.endswith((".npz", ".npy")) or source.startswith(ZOO) or ".py:" in source
 
 
 def _images_apart(artifact: Artifact, model: Model, files: Sequence[Path], asked: Eval) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from anynpu.cli.table import print_table
-from anynpu.records.eval import ClassFigures, EvalRecord
+from anynpu.records.eval import EvalRecord
 from anynpu.records.shared import Figure
 from anynpu.report.figures import versions_text
 
@@ -16,11 +16,22 @@ NOTHING = Figure(None, None, None)
 def show(record: EvalRecord) -> None:
     """Prints the score with its interval, the other figures, and the notes on them."""
     click.echo(f"{record.path}, {record.executed}{versions_text(record.versions)}")
-    print_table([{"figure": name, **_cells(figure or NOTHING)} for name, figure in (record.metrics or {}).items()])
+    rows = [(name, figure or NOTHING) for name, figure in (record.metrics or {}).items()]
+    print_table([{"figure": name, "value": _number(f.value), **_interval(f)} for name, f in rows])
     if record.classes:
         present = [(figure.value, row) for row in record.classes if (figure := row.ap) and figure.value is not None]
         ordered = [row for _, row in sorted(present, key=lambda pair: pair[0])]
-        print_table([_class_row(row) for row in ordered[:WORST]])
+        print_table(
+            [
+                {
+                    "class": row.name,
+                    "AP": _number((row.ap or NOTHING).value),
+                    **_interval(row.ap or NOTHING),
+                    "AP50": _number((row.ap50 or NOTHING).value),
+                }
+                for row in ordered[:WORST]
+            ]
+        )
         if len(ordered) > WORST:
             click.echo(f"the {WORST} lowest of {len(ordered)} classes; -f json holds all")
         if absent := len(record.classes) - len(present):
@@ -44,14 +55,8 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.4f}"
 
 
-def _cells(figure: Figure) -> dict[str, str]:
-    return {"value": _number(figure.value), "low": _number(figure.low), "high": _number(figure.high)}
-
-
-def _class_row(row: ClassFigures) -> dict[str, str]:
-    ap, ap50 = row.ap or NOTHING, row.ap50 or NOTHING
-    low, high = _number(ap.low), _number(ap.high)
-    return {"class": row.name, "AP": _number(ap.value), "low": low, "high": high, "AP50": _number(ap50.value)}
+def _interval(figure: Figure) -> dict[str, str]:
+    return {"low": _number(figure.low), "high": _number(figure.high)}
 
 
 def _bracketed(score: float | None, low: float | None, high: float | None) -> str:

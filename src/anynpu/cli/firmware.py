@@ -12,14 +12,13 @@ import click
 
 from anynpu.artifact import Artifact
 from anynpu.cli.command import refuse_unused
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_record, print_table
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import ConfigError
 from anynpu.files import follow_umask, followed, writing
 from anynpu.firmware.project.boards import BOARDS
-from anynpu.firmware.project.tree import VECTORS, Project, make_project
+from anynpu.firmware.project.tree import VECTORS, make_project
 from anynpu.pipeline.output import check_output, swap
-from anynpu.records.parts import as_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ def firmware(asked: Firmware) -> int:
         refuse_unused(click.get_current_context(), "without -b the boards are listed", *others)
         rows = [{"board": b.name, "what": b.title, "model": b.engine} for b in BOARDS.values()]
         if asked.format == "json":
-            click.echo(as_json({"schema_version": 1, "kind": "boards", "boards": rows}), nl=False)
+            print_json("boards", {"boards": rows})
         else:
             print_table(rows)
         return 0
@@ -67,7 +66,16 @@ def firmware(asked: Firmware) -> int:
     check_output(out, asked.overwrite, reads, asked.store().cache)
     project = make_project(Artifact.open(artifact), board, asked.vectors, asked.compiled, asked.count)
     kept = write_tree(project.files, out, asked.overwrite)
-    _show(project, out, asked.format)
+    if asked.format == "json":
+        print_record({**project.report, "output": str(out), "files": list(project.files)})
+    else:
+        report = project.report
+        click.echo(f"{report['model']} for {project.board.title}")
+        arena = f"arena {report['arena_bytes']} bytes, " if report["arena_bytes"] else ""
+        click.echo(f"{arena}{report['vectors']} known answers, {len(project.files)} files")
+        for note in project.notes:
+            click.echo(note)
+        click.echo(f"next: {out / 'README.md'}")
     if kept is not None and not asked.quiet:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     return 0
@@ -87,16 +95,3 @@ def write_tree(files: Mapping[str, bytes], out: Path, overwrite: bool) -> Path |
             return swap(fresh, out, overwrite)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _show(project: Project, out: Path, format: str) -> None:
-    if format == "json":
-        click.echo(as_json({**project.report, "output": str(out), "files": list(project.files)}), nl=False)
-        return
-    report = project.report
-    click.echo(f"{report['model']} for {project.board.title}")
-    arena = f"arena {report['arena_bytes']} bytes, " if report["arena_bytes"] else ""
-    click.echo(f"{arena}{report['vectors']} known answers, {len(project.files)} files")
-    for note in project.notes:
-        click.echo(note)
-    click.echo(f"next: {out / 'README.md'}")

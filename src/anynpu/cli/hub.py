@@ -11,10 +11,9 @@ import click
 from anynpu import schema
 from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_table
 from anynpu.cli.verb import Common, argument, flag, verb
-from anynpu.records.parts import as_json
-from anynpu.runtime.noe.hub_cards import HubModel, HubTensor
+from anynpu.runtime.noe.hub_cards import HubModel
 from anynpu.source import fetch
 from anynpu.source import hub as models
 
@@ -64,9 +63,19 @@ def list_(asked: Hub) -> int:
     found = [models.model(name) for name in models.names()]
     if asked.json:
         rows = [_record(model, asked.base) for model in found]
-        click.echo(as_json({"schema_version": 1, "kind": "hub", "models": rows}), nl=False)
+        print_json("hub", {"models": rows})
         return 0
-    print_table([{"name": m.name, "what": m.title, "task": _task(m), "inputs": _shapes(m)} for m in found])
+    print_table(
+        [
+            {
+                "name": m.name,
+                "what": m.title,
+                "task": _task(m),
+                "inputs": ", ".join("x".join(map(str, t.shape)) for t in m.inputs),
+            }
+            for m in found
+        ]
+    )
     click.echo(f"from {models.base_address(asked.base)}", err=True)
     return 0
 
@@ -76,7 +85,7 @@ def show(asked: Named) -> int:
     """Show the card of a model: what it takes and gives, its licence, where it lies."""
     model = models.model(asked.name)
     if asked.json:
-        click.echo(as_json({"schema_version": 1, "kind": "hub-model", **_record(model, asked.base)}), nl=False)
+        print_json("hub-model", _record(model, asked.base))
         return 0
     click.echo(f"{model.name}: {model.title}\n{model.meaning}")
     for what, text in {
@@ -90,7 +99,18 @@ def show(asked: Named) -> int:
     }.items():
         click.echo(f"{what:<10} {text}")
     tensors = [("input", t) for t in model.inputs] + [("output", t) for t in model.outputs]
-    print_table([_row(kind, tensor) for kind, tensor in tensors])
+    print_table(
+        [
+            {
+                "": kind,
+                "shape": "x".join(map(str, tensor.shape)),
+                "type": " or ".join(tensor.dtypes) or "not known",
+                "layout": " ".join(filter(None, (tensor.layout, tensor.channels))) or "-",
+                "vendor's scale, zero point": "-" if tensor.scale is None else f"{tensor.scale:g}, {tensor.zero_point}",
+            }
+            for kind, tensor in tensors
+        ]
+    )
     return 0
 
 
@@ -101,7 +121,7 @@ def get(asked: Get) -> int:
     started = time.monotonic()
     with observer(asked.quiet) as watch:
         watch.started(asked.name, "get")
-        made = models.get(
+        fetched = models.get(
             model,
             asked.output or Path(asked.name),
             base=asked.base,
@@ -113,26 +133,24 @@ def get(asked: Get) -> int:
             progress=watch.progress,
         )
         watch.finished(asked.name, "get", time.monotonic() - started, False)
-    _tell(asked, made)
-    return 0
-
-
-def _tell(asked: Get, made: models.Fetched) -> None:
-    manifest = made.artifact.manifest
+    manifest = fetched.artifact.manifest
     if asked.json:
-        record = {
-            **{"schema_version": 1, "kind": "hub-get", "path": str(made.artifact.path), "address": made.address},
-            **{"sha256": made.sha256, "known": made.known, "notes": list(manifest.notes)},
-            "inputs": schema.to_dict(manifest.inputs, whole=True),
-            "outputs": schema.to_dict(manifest.outputs, whole=True),
-        }
-        click.echo(as_json(record), nl=False)
-        return
-    click.echo(str(made.artifact.path))
-    word = "as known before" if made.known else "not known before; remembered for the next time"
-    click.echo(f"sha256 {made.sha256}, {word}", err=True)
+        tensors = {"inputs": manifest.inputs, "outputs": manifest.outputs}
+        print_json(
+            "hub-get",
+            {
+                **{"path": str(fetched.artifact.path), "address": fetched.address, "sha256": fetched.sha256},
+                **{"known": fetched.known, "notes": list(manifest.notes)},
+                **schema.to_dict(tensors, whole=True),
+            },
+        )
+        return 0
+    click.echo(str(fetched.artifact.path))
+    word = "as known before" if fetched.known else "not known before; remembered for the next time"
+    click.echo(f"sha256 {fetched.sha256}, {word}", err=True)
     for note in manifest.notes:
         click.echo(note, err=True)
+    return 0
 
 
 def _address(model: HubModel, base: str) -> str:
@@ -146,18 +164,3 @@ def _record(model: HubModel, base: str) -> dict[str, object]:
 
 def _task(model: HubModel) -> str:
     return model.task or (model.card.kind if model.card else "-")
-
-
-def _shapes(model: HubModel) -> str:
-    return ", ".join("x".join(map(str, t.shape)) for t in model.inputs)
-
-
-def _row(kind: str, tensor: HubTensor) -> dict[str, str]:
-    quantised = "-" if tensor.scale is None else f"{tensor.scale:g}, {tensor.zero_point}"
-    return {
-        "": kind,
-        "shape": "x".join(map(str, tensor.shape)),
-        "type": " or ".join(tensor.dtypes) or "not known",
-        "layout": " ".join(filter(None, (tensor.layout, tensor.channels))) or "-",
-        "vendor's scale, zero point": quantised,
-    }

@@ -22,7 +22,7 @@ from anynpu.cli.run import STRICT_HELP
 from anynpu.cli.show_cix import show_cix
 from anynpu.cli.show_open import read_open, show_open
 from anynpu.cli.show_stream import show_stream
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_record, print_table
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import AnyNpuError, ConfigError, ToolFailed, on_one_line
 from anynpu.measure.layers import worst_layers
@@ -31,9 +31,9 @@ from anynpu.pipeline.planner import chain
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Steps
 from anynpu.platform import Platform
-from anynpu.records.build import BuildRecord, GraphNode
+from anynpu.records.build import BuildRecord
 from anynpu.records.load import read as read_record
-from anynpu.records.parts import REPORT, as_json, receipt
+from anynpu.records.parts import REPORT, receipt
 from anynpu.report.figures import count, kib
 from anynpu.runtime.base import sessions_for
 
@@ -90,7 +90,7 @@ def targets(asked: Targets) -> int:
         names = sorted(plugins.names("platforms"), key=_natural)
         rows = [_target_row(plugins.platform(name)) for name in names]
     if asked.json:
-        click.echo(as_json({"schema_version": 1, "kind": "targets", "chips": rows}), nl=False)
+        print_json("targets", {"chips": rows})
     else:
         print_table(rows)
     return 0
@@ -118,8 +118,7 @@ def _show_chip(platform: Platform, format: str) -> int:
         for field in dataclasses.fields(target.Options)
     ]
     if format == "json":
-        data = {"schema_version": 1, "kind": "target", **schema.to_dict(platform), "options": choices}
-        click.echo(as_json(data), nl=False)
+        print_json("target", {**schema.to_dict(platform), "options": choices})
         return 0
     for name, value in _target_row(platform).items():
         click.echo(f"{name:<14} {value}")
@@ -232,7 +231,7 @@ def show(asked: Show) -> int:
         with observer(asked.quiet) as watcher:
             artifact = Steps(request, asked.store(), watcher).import_model().artifact
     if asked.json:
-        click.echo(as_json({"digest": artifact.digest, **schema.to_dict(artifact.manifest)}), nl=False)
+        print_record({"digest": artifact.digest, **schema.to_dict(artifact.manifest)})
     else:
         _show(artifact)
     return 0
@@ -308,27 +307,31 @@ def _show_layers(folder: Path, format: str) -> int:
     if graph is None:
         raise ConfigError(f"{report}: says nothing of the layers of {folder.name}", "build it again")
     if format == "json":
-        head = {"schema_version": 1, "kind": "layers", "chip": folder.resolve().name}
-        click.echo(as_json({**head, **schema.to_dict(graph)}), nl=False)
+        print_json("layers", {"chip": folder.resolve().name, **schema.to_dict(graph)})
         return 0
     unit = graph.time_unit or "nothing: none is known"
     click.echo(f"nodes of {graph.of}, {graph.samples} samples; time in {unit}")
-    print_table([_layer_row(node, lost) for node, lost in worst_layers(graph)])
+    print_table(
+        [
+            {
+                "layer": node.name,
+                "operator": node.kind,
+                "on": node.device,
+                "SQNR dB": f"{node.sqnr_db:.1f}",
+                "lost dB": "-" if lost is None else f"{lost:z.1f}",
+                "MACs": count(node.macs),
+                "time": "-"
+                if node.time is None
+                else f"{node.time:,}"
+                if isinstance(node.time, int)
+                else f"{node.time:.3f}",
+            }
+            for node, lost in worst_layers(graph)
+        ]
+    )
     for note in graph.notes:
         click.echo(f"note: {note}")
     return 0
-
-
-def _layer_row(node: GraphNode, lost_db: float | None) -> dict[str, str]:
-    return {
-        "layer": node.name,
-        "operator": node.kind,
-        "on": node.device,
-        "SQNR dB": f"{node.sqnr_db:.1f}",
-        "lost dB": "-" if lost_db is None else f"{lost_db:z.1f}",
-        "MACs": count(node.macs),
-        "time": "-" if node.time is None else f"{node.time:,}" if isinstance(node.time, int) else f"{node.time:.3f}",
-    }
 
 
 def _quantization(q: Any) -> str:
@@ -359,7 +362,7 @@ def check(asked: Check) -> int:
     with observer(asked.quiet) as watcher:
         checks = Checks(tuple(run_check(asked.request(source), asked.store(), watcher)))
     if asked.json:
-        click.echo(as_json(schema.to_dict(checks.record)), nl=False)
+        print_record(checks.record)
     else:
         for line in str(checks).splitlines():
             click.echo(on_one_line(line))

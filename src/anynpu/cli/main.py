@@ -72,7 +72,15 @@ class Verbs(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return _plugged_command(cmd_name) if cmd_name in _plugged() else None
+            if cmd_name not in _plugged():
+                return None
+            from anynpu import plugins
+
+            plugged = plugins.load("verbs", cmd_name)
+            if not isinstance(plugged, click.Command):
+                message = f"the verb {cmd_name} of a plug-in is not a click command"
+                raise ToolFailed(message, hint="update or remove that package")
+            return plugged
         module = importlib.import_module(f"anynpu.cli.{VERBS[cmd_name][0]}")
         name = cmd_name.replace("-", "_")
         command: click.Command = getattr(module, name, None) or getattr(module, f"{name}_")  # eval is Python's
@@ -116,15 +124,6 @@ def _said_of(module: str, package: str) -> str:
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
-def _plugged_command(name: str) -> click.Command:
-    from anynpu import plugins
-
-    command = plugins.load("verbs", name)
-    if not isinstance(command, click.Command):
-        raise ToolFailed(f"the verb {name} of a plug-in is not a click command", hint="update or remove that package")
-    return command
-
-
 EPILOG = """\b
 Examples:
   anynpu build -m zoo:resnet8 -t cpu,tflm,ethos-u55-128 -o out
@@ -162,41 +161,37 @@ def main(argv: Sequence[str] | None = None) -> int:
     # `-m package.module:factory` means a module of the working folder too; last, so that it hides nothing.
     sys.path.append(str(Path.cwd()))
     with shown_streams():
-        return _run(arguments)
-
-
-def _run(arguments: list[str]) -> int:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("always", SuspectWarning)
-            warnings.showwarning = _show_warning
-            status = root.main(arguments, prog_name="anynpu", standalone_mode=False)
-        sys.stdout.flush()
-        return status if isinstance(status, int) else 0
-    except AnyNpuError as error:
-        return _tell(error, arguments)
-    except click.exceptions.Exit as done:
-        return done.exit_code
-    except click.exceptions.NoArgsIsHelpError as error:
-        error.show()
-        return ConfigError.exit_status
-    except click.ClickException as error:
-        return _tell(_usage(error), arguments)
-    except (KeyboardInterrupt, click.Abort):
-        click.echo("anynpu: interrupted; nothing half-made is left behind", err=True)
-        return INTERRUPTED
-    except SystemExit as error:
-        # Click's word for a reader that went away.
-        if type(drawn_on(sys.stdout)).__name__.endswith("PacifyFlushWrapper"):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", SuspectWarning)
+                warnings.showwarning = _show_warning
+                status = root.main(arguments, prog_name="anynpu", standalone_mode=False)
+            sys.stdout.flush()
+            return status if isinstance(status, int) else 0
+        except AnyNpuError as error:
+            return _tell(error, arguments)
+        except click.exceptions.Exit as done:
+            return done.exit_code
+        except click.exceptions.NoArgsIsHelpError as error:
+            error.show()
+            return ConfigError.exit_status
+        except click.ClickException as error:
+            return _tell(_usage(error), arguments)
+        except (KeyboardInterrupt, click.Abort):
+            click.echo("anynpu: interrupted; nothing half-made is left behind", err=True)
+            return INTERRUPTED
+        except SystemExit as error:
+            # Click's word for a reader that went away.
+            if type(drawn_on(sys.stdout)).__name__.endswith("PacifyFlushWrapper"):
+                _drop_stdout()
+                return 0
+            return _tell(ConfigError(f"code that anynpu was given called sys.exit({error.code!r})"), arguments)
+        except BrokenPipeError:
+            # The reader of our output went away.
             _drop_stdout()
             return 0
-        return _tell(ConfigError(f"code that anynpu was given called sys.exit({error.code!r})"), arguments)
-    except BrokenPipeError:
-        # The reader of our output went away.
-        _drop_stdout()
-        return 0
-    except Exception as error:
-        return _tell_foreign(error, arguments)
+        except Exception as error:
+            return _tell_foreign(error, arguments)
 
 
 _SHOW_FOREIGN = warnings.showwarning
@@ -234,12 +229,12 @@ def _tell_foreign(error: Exception, arguments: Sequence[str]) -> int:
     if isinstance(error, UnicodeEncodeError) or (isinstance(error, ValueError) and "null byte" in str(error)):
         odd = repr(error.object)[:200] if isinstance(error, UnicodeEncodeError) else "a name with \\0 in it"
         return _tell(ConfigError(f"{odd}: no file can have such a name"), arguments)
-    told = AnyNpuError(
+    defect = AnyNpuError(
         f"internal error: {type(error).__name__}: {error}",
         "this is a defect of anynpu; -v shows where, please report it",
     )
-    told.__cause__ = error
-    _tell(told, arguments)
+    defect.__cause__ = error
+    _tell(defect, arguments)
     return INTERNAL_ERROR
 
 

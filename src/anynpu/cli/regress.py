@@ -9,12 +9,11 @@ import click
 
 from anynpu import schema
 from anynpu.cli.compare import Judging, gate_of
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_record, print_table
 from anynpu.cli.verb import flag, verb
 from anynpu.measure.compare import WORSE
 from anynpu.measure.threshold import sentences
 from anynpu.records.ledger import Change, RegressRecord
-from anynpu.records.parts import as_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,35 +48,37 @@ def regress(asked: Regress) -> int:
     count = append(path, fresh) if asked.added else 0
     ledger = read(path)
     rows, damaged = ledger.rows, ledger.damaged
-    found = changes(rows, asked.against, rules)
+    changed = changes(rows, asked.against, rules)
     gate = gate_of(rules)
-    worse = any(change.verdict == WORSE for change in found)
+    worse = any(change.verdict == WORSE for change in changed)
     if asked.json:
-        record = RegressRecord(
-            ledger=str(path),
-            rows=len(rows),
-            added=count,
-            damaged=damaged,
-            gaps=ledger.gaps,
-            unsealed=ledger.unsealed,
-            level=rules.level,
-            margin=rules.margin,
-            verdict=WORSE if worse else "ok",
-            gate=gate,
-            changes=tuple(found),
+        print_record(
+            RegressRecord(
+                ledger=str(path),
+                rows=len(rows),
+                added=count,
+                damaged=damaged,
+                gaps=ledger.gaps,
+                unsealed=ledger.unsealed,
+                level=rules.level,
+                margin=rules.margin,
+                verdict=WORSE if worse else "ok",
+                gate=gate,
+                changes=tuple(changed),
+            )
         )
-        click.echo(as_json(schema.to_dict(record)), nl=False)
         return int(worse)
-    said = f"{path}: {len(rows)} rows" + (f", {count} of them new" if asked.added else "")
-    click.echo(said + (f"; {damaged} damaged lines are left out" if damaged else ""))
+    new = f", {count} of them new" if asked.added else ""
+    skipped = f"; {damaged} damaged lines are left out" if damaged else ""
+    click.echo(f"{path}: {len(rows)} rows{new}{skipped}")
     if ledger.gaps:
         click.echo(f"note: {ledger.gaps} rows follow one that is not there any more: lines were taken out or moved")
     if ledger.unsealed:
         click.echo(f"note: {ledger.unsealed} rows have no seal, so a change of them would not be noticed")
-    print_table([_change_row(change) for change in found])
+    print_table([_change_row(change) for change in changed])
     for line in sentences(gate):
         click.echo(line)
-    if not found:
+    if not changed:
         click.echo("no network, chip and metric has figures of two versions yet")
     return int(worse)
 

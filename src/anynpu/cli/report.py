@@ -8,12 +8,13 @@ from pathlib import Path
 import click
 
 from anynpu.cli.command import refuse_unused
+from anynpu.cli.table import print_json, print_record
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import ConfigError, IntegrityError
 from anynpu.files import check_free, write_whole, writing
 from anynpu.records.load import FORMS as RECORDS
 from anynpu.records.load import published, read
-from anynpu.records.parts import REPORT, as_json
+from anynpu.records.parts import REPORT
 from anynpu.report import html, junit, markdown
 
 FORMS = {
@@ -54,7 +55,7 @@ def report(asked: Report) -> int:
     record, output, kind = asked.record, asked.output, asked.kind
     if kind is not None:
         refuse_unused(click.get_current_context(), "--schema prints a schema", "record", "output", "form")
-        click.echo(as_json(published(kind)), nl=False)
+        print_record(published(kind))
         return 0
     if record is None:
         raise ConfigError("no record is named", "give RECORD.json, or --schema KIND")
@@ -74,22 +75,17 @@ def report(asked: Report) -> int:
     if output == "-":
         click.echo(text.encode("utf-8", "backslashreplace"), nl=False)
         return 0
-    path = Path(output) if output else _beside(record, ending)
+    if output:
+        path = Path(output)
+    else:  # out/report.html for out/report.json, bench.html for bench.json
+        path = record / ending if record.is_dir() else record.with_name(record.stem + ending.removeprefix("report"))
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     # The report of a build's folder is made of the record next to it, again and again.
     check_free(path, asked.overwrite or (output is None and record.is_dir()), (record, record / REPORT))
     write_whole(path, text)
     if asked.json:
-        written = {"schema_version": 1, "kind": "report", "of": data.kind, "as": asked.form, "path": str(path)}
-        click.echo(as_json(written), nl=False)
+        print_json("report", {"of": data.kind, "as": asked.form, "path": str(path)})
     else:
         click.echo(str(path))
     return 0
-
-
-def _beside(record: Path, ending: str) -> Path:
-    """Returns out/report.html for out/report.json, and bench.html for bench.json."""
-    if record.is_dir():
-        return record / ending
-    return record.with_name(record.stem + ending.removeprefix("report"))

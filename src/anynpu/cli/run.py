@@ -17,13 +17,12 @@ from anynpu.artifact import Artifact
 from anynpu.cli.command import refuse_unused
 from anynpu.cli.flags import read_preprocess
 from anynpu.cli.receipt import lines
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_record, print_table
 from anynpu.cli.verb import Common, Writes, argument, flag, verb
 from anynpu.files import write_whole
-from anynpu.records.parts import as_json, receipt
+from anynpu.records.parts import receipt
 from anynpu.report import figures
 from anynpu.runtime.base import open_artifact
-from anynpu.schema import to_dict
 from anynpu.tasks.images import Preprocess
 from anynpu.tensors import Array
 
@@ -99,7 +98,15 @@ def run(asked: Run) -> int:
     placed = receipt(session.placement)
     more |= {"receipt": placed} if placed else {}
     if asked.json:
-        _echo_record(session.executed, real, len(feed.samples), more)
+        values = {name: {"shape": list(a.shape), "values": a.ravel().tolist()} for name, a in real.items()}
+        record = {
+            "schema_version": 1,
+            "kind": "run",
+            "executed": session.executed,
+            "samples": len(feed.samples),
+            "outputs": values,
+        }
+        print_record({**record, **more})
     else:
         click.echo(f"executed: {session.executed}{figures.versions_text(versions)}")
         _show_outputs(real, len(feed.samples))
@@ -119,12 +126,6 @@ def open_on(artifact: Artifact, asked: OnDevice) -> Session:
         elif not ctx.meta.get(ON_BOARD):
             refuse_unused(ctx, "nothing runs on a board", "timeout")
     return open_session(artifact, asked.device, asked.store(), asked.timeout)
-
-
-def _echo_record(executed: str, real: Mapping[str, Array], samples: int, more: Mapping[str, object]) -> None:
-    values = {name: {"shape": list(a.shape), "values": a.ravel().tolist()} for name, a in real.items()}
-    record = {"schema_version": 1, "kind": "run", "executed": executed, "samples": samples, "outputs": values}
-    click.echo(as_json(to_dict({**record, **more})), nl=False)
 
 
 def _show_outputs(real: Mapping[str, Array], samples: int) -> None:

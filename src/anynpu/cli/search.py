@@ -19,10 +19,9 @@ from anynpu.cli.command import Group
 from anynpu.cli.run import OnDevice, open_on
 from anynpu.cli.search_index import IndexFlags, IndexModels, opened_index
 from anynpu.cli.show_search import show_answer, show_summary, teller
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_table
 from anynpu.cli.verb import argument, flag, verb
 from anynpu.errors import ConfigError, on_one_line
-from anynpu.records.parts import as_json
 from anynpu.runtime import task
 from anynpu.tasks.embed import ImageTower
 from anynpu.tasks.images import read_image
@@ -153,7 +152,7 @@ def index(asked: IndexAsked) -> int:
             status = max(status, 1 if summary.problems else 0)
     if asked.json:
         records = [{"folder": str(folder), **schema.to_dict(summary, whole=True)} for folder, summary in summaries]
-        click.echo(as_json({"schema_version": 1, "kind": "search-index", "folders": records}), nl=False)
+        print_json("search-index", {"folders": records})
         return status
     for folder, summary in summaries:
         show_summary(folder, summary)
@@ -244,7 +243,7 @@ def state(asked: State) -> int:
     if asked.json:
         listed = [{"path": row.path, "problem": row.problem} for row in bad_rows]
         whole = {"roots": roots, "collections": collections, "index": record, "unreadable": listed}
-        click.echo(as_json({"schema_version": 1, "kind": "search-state", **whole}), nl=False)
+        print_json("search-state", whole)
         return 0
     print_table([{key: str(value) for key, value in row.items()} for row in roots])
     print_table(
@@ -264,8 +263,7 @@ def forget(asked: Forget) -> int:
     with opened_index(asked, ()) as opened:
         count = opened.forget(asked.folder_gone)
     if asked.json:
-        record = {"schema_version": 1, "kind": "search-forget", "folder": str(asked.folder_gone), "files": count}
-        click.echo(as_json(record), nl=False)
+        print_json("search-forget", {"folder": str(asked.folder_gone), "files": count})
     else:
         click.echo(on_one_line(f"{asked.folder_gone}: {count:,} files forgotten"))
     return 0
@@ -287,8 +285,7 @@ def recall(asked: Recall) -> int:
         model = picture_model(subject.artifact, ImageTower(task.model_of(subject, session.runtime)))
         result = measure(opened, model, asked.samples)
     if asked.json:
-        record = {"schema_version": 1, "kind": "search-recall", **schema.to_dict(result, whole=True)}
-        click.echo(as_json(record), nl=False)
+        print_json("search-recall", schema.to_dict(result, whole=True))
         return 0
     click.echo(
         f"recall@{result.neighbours}: {result.recall:.4f} (95 %: {result.low:.4f} to {result.high:.4f}) over "
@@ -329,7 +326,7 @@ def page(asked: PageAsked) -> int:
             def ready() -> None:
                 url = url_of(listener)
                 if asked.json:
-                    click.echo(as_json({"schema_version": 1, "kind": "search-page", "url": url}), nl=False)
+                    print_json("search-page", {"url": url})
                 else:
                     click.echo(f"ready: {url}")
                 sys.stdout.flush()

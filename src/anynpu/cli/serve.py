@@ -67,6 +67,41 @@ def serve(asked: Serve) -> int:
     return 0
 
 
+def _serve(settings: ServiceSettings, asked: Serve) -> int:
+    from anynpu.apps.serve.fleet import open_fleet
+    from anynpu.apps.serve.service import listen
+    from anynpu.apps.serve.service import serve as serve_models
+    from anynpu.apps.web.server import is_loopback, url_of
+
+    listener = listen(settings)
+    url = url_of(listener)
+    if not is_loopback(listener):
+        if settings.tokens:
+            text = "what goes over the network is not encrypted; put a proxy with TLS before it"
+        else:
+            text = "whoever reaches this computer can use the models; give --token-file, or leave out --host"
+        click.echo(f"warning: listening on {url}: {text}", err=True)
+
+    def ready(desk: Desk) -> None:
+        infos = [model.info() for model in desk.fleet.models.values()]
+        if asked.json:
+            import json
+
+            models = [{"name": i.name, "kind": i.kind, "device": i.device, "version": i.version} for i in infos]
+            click.echo(json.dumps({"schema_version": 1, "kind": "serve", "ready": True, "url": url, "models": models}))
+        else:
+            if not asked.quiet:
+                for info in infos:
+                    line = f"{info.name:<16} {info.kind:<12} {info.device:<10} {info.version[:12]}  {info.executed}"
+                    click.echo(on_one_line(line), err=True)
+            click.echo(f"ready: {url}")
+        sys.stdout.flush()
+
+    with listener:
+        ended_by = serve_models(settings, listener, partial(open_fleet, opener=_open_anywhere), ready)
+    return INTERRUPTED if ended_by == signal.SIGINT else 0
+
+
 def require_packages() -> None:
     """Raises where the extra `serve` is not installed."""
     import importlib.util
@@ -88,45 +123,6 @@ def _open_anywhere(artifact: Artifact, settings: ModelSettings) -> Any:
     from anynpu.store import Store
 
     return firmware.start(artifact, on or "host", Store()).session
-
-
-def _serve(settings: ServiceSettings, asked: Serve) -> int:
-    from anynpu.apps.serve.fleet import open_fleet
-    from anynpu.apps.serve.service import listen
-    from anynpu.apps.serve.service import serve as serve_models
-    from anynpu.apps.web.server import is_loopback, url_of
-
-    listener = listen(settings)
-    url = url_of(listener)
-    if not is_loopback(listener):
-        if settings.tokens:
-            text = "what goes over the network is not encrypted; put a proxy with TLS before it"
-        else:
-            text = "whoever reaches this computer can use the models; give --token-file, or leave out --host"
-        click.echo(f"warning: listening on {url}: {text}", err=True)
-
-    def ready(desk: Desk) -> None:
-        _tell_ready(url, desk, asked)
-
-    with listener:
-        ended_by = serve_models(settings, listener, partial(open_fleet, opener=_open_anywhere), ready)
-    return INTERRUPTED if ended_by == signal.SIGINT else 0
-
-
-def _tell_ready(url: str, desk: Desk, asked: Serve) -> None:
-    infos = [model.info() for model in desk.fleet.models.values()]
-    if asked.json:
-        import json
-
-        models = [{"name": i.name, "kind": i.kind, "device": i.device, "version": i.version} for i in infos]
-        click.echo(json.dumps({"schema_version": 1, "kind": "serve", "ready": True, "url": url, "models": models}))
-    else:
-        if not asked.quiet:
-            for info in infos:
-                line = f"{info.name:<16} {info.kind:<12} {info.device:<10} {info.version[:12]}  {info.executed}"
-                click.echo(on_one_line(line), err=True)
-        click.echo(f"ready: {url}")
-    sys.stdout.flush()
 
 
 def settings_of(models: tuple[ModelSettings, ...], asked: Serve) -> ServiceSettings:
@@ -215,7 +211,7 @@ def _models(asked: Serve) -> tuple[ModelSettings, ...]:
             asked.channels or "",
             asked.strict,
             asked.threads,
-            _fallback(values["fallback"].get(name, "")),
+            "cpu" if (text := values["fallback"].get(name, "")) == "cpu" else Path(text) if text else "",
             asked.max_batch,
         )
         for name, found in paths.items()
@@ -251,10 +247,6 @@ def _by_model(flag: str, texts: Sequence[str], names: Collection[str]) -> dict[s
     if len(set(plain)) > 1:
         raise ConfigError(f"{flag} is given for all models more than once: {', '.join(plain)}", f"{flag} NAME=VALUE")
     return {**dict.fromkeys(names, *plain[:1]), **values} if plain else values
-
-
-def _fallback(text: str) -> Any:
-    return text if text in ("", "cpu") else Path(text)
 
 
 def _deployment(settings: ServiceSettings, asked: Serve, kind: str) -> Deployment:

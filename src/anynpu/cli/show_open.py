@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_table
 from anynpu.errors import on_one_line
-from anynpu.records.parts import as_json
 from anynpu.report.figures import count
 from anynpu.source.load import ModelSource
 
@@ -35,51 +36,30 @@ def show_open(model: onnx.ModelProto, shapes: Mapping[str, tuple[int, ...]], for
     from anynpu.graph.fingerprint import fingerprint
     from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
 
-    tensors = [
-        {"kind": kind, "name": value.name, "shape": list(shape_of(value)), "dtype": dtype_of(value)}
-        for kind, values in (("input", inputs_of(model)), ("output", list(model.graph.output)))
-        for value in values
-    ]
-    kinds = [node.op_type for node in model.graph.node]
-    stated = {v.name: list(shapes.get(v.name, ())) or _example(shape_of(v)) for v in inputs_of(model)}
-    record = {
-        "schema_version": 1,
-        "kind": "open-model",
-        "format": "onnx",
-        "fingerprint": fingerprint(model),
-        "tensors": tensors,
-        "operators": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
-        "parameters": sum(_size(tensor.dims) for tensor in model.graph.initializer),
-        "fix": " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in stated.items()),
+    tensors = [("input", value) for value in inputs_of(model)] + [("output", value) for value in model.graph.output]
+    operators = dict(sorted(Counter(node.op_type for node in model.graph.node).items()))
+    parameters = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
+    # A shape that fits: a batch of one, and 224 for other dimensions that are open
+    fitting = {
+        v.name: shapes.get(v.name, ())
+        or [dim if isinstance(dim, int) else 1 if at == 0 else 224 for at, dim in enumerate(shape_of(v))]
+        for v in inputs_of(model)
     }
+    fix = " ".join(f"--shape {name}={','.join(map(str, shape))}" for name, shape in fitting.items())
     if format == "json":
-        click.echo(as_json(record), nl=False)
-    else:
-        _show(record)
-    return 0
-
-
-def _example(shape: tuple[int | str, ...]) -> list[int]:
-    """Returns a shape that fits: a batch of one, and 224 for other dimensions that are open."""
-    return [dim if isinstance(dim, int) else 1 if at == 0 else 224 for at, dim in enumerate(shape)]
-
-
-def _size(dims: Any) -> int:
-    size = 1
-    for dim in dims:
-        size *= dim
-    return size
-
-
-def _show(record: Mapping[str, Any]) -> None:
+        rows = [{"kind": k, "name": v.name, "shape": list(shape_of(v)), "dtype": dtype_of(v)} for k, v in tensors]
+        cost = {"operators": operators, "parameters": parameters, "fix": fix}
+        print_json("open-model", {"format": "onnx", "fingerprint": fingerprint(model), "tensors": rows, **cost})
+        return 0
     click.echo("format       onnx, with dimensions that are not fixed")
-    click.echo(f"fingerprint  {record['fingerprint']}")
+    click.echo(f"fingerprint  {fingerprint(model)}")
     print_table(
         [
-            {"": t["kind"], "name": t["name"], "shape": "x".join(map(str, t["shape"])), "type": t["dtype"]}
-            for t in record["tensors"]
+            {"": kind, "name": value.name, "shape": "x".join(map(str, shape_of(value))), "type": dtype_of(value)}
+            for kind, value in tensors
         ]
     )
-    click.echo(f"cost         {count(record['parameters'])} parameters; MACs and memory depend on the shapes")
-    click.echo(on_one_line("operators    " + ", ".join(f"{n} {kind}" for kind, n in record["operators"].items())))
-    click.echo(on_one_line(f"note         a chip needs fixed shapes: {record['fix']}"))
+    click.echo(f"cost         {count(parameters)} parameters; MACs and memory depend on the shapes")
+    click.echo(on_one_line("operators    " + ", ".join(f"{n} {kind}" for kind, n in operators.items())))
+    click.echo(on_one_line(f"note         a chip needs fixed shapes: {fix}"))
+    return 0

@@ -13,9 +13,8 @@ import click
 from anynpu import schema
 from anynpu.apps.search.intake import Progress, Summary
 from anynpu.apps.search.query import Answer, Result
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_table
 from anynpu.errors import on_one_line
-from anynpu.records.parts import as_json
 
 TELL_S = 2.0
 MOST_LISTED = 20
@@ -64,8 +63,7 @@ def show_summary(folder: Path, summary: Summary) -> None:
 def show_answer(answer: Answer, format: str) -> None:
     """Prints what was found."""
     if format == "json":
-        record = {"schema_version": 1, "kind": "search", **schema.to_dict(answer, whole=True)}
-        click.echo(as_json(record), nl=False)
+        print_json("search", schema.to_dict(answer, whole=True))
         return
     print_table([_row(each) for each in answer.pictures], "pictures" if answer.documents else "")
     print_table([_row(each) for each in answer.documents], "documents" if answer.pictures else "")

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from anynpu.artifact import Artifact
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_record, print_table
 from anynpu.errors import ConfigError
-from anynpu.records.parts import as_json
 from anynpu.runtime.ethos_u.listing import listing
 
 
@@ -20,7 +19,7 @@ def show_stream(folder: Path, format: str) -> int:
         raise ConfigError(f"{folder}: --stream is for Ethos-U artifacts; this is {artifact.manifest.format}")
     record = listing(artifact)
     if format == "json":
-        click.echo(as_json(record), nl=False)
+        print_record(record)
         return 0
     for number, stream in enumerate(record["streams"]):
         operations = stream["operations"]

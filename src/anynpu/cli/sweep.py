@@ -15,7 +15,7 @@ from anynpu.api.result import Build as Built
 from anynpu.cli import options
 from anynpu.cli.command import refuse_unused
 from anynpu.cli.flags import pairs
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_record, print_table
 from anynpu.cli.verb import Common, flag, verb
 from anynpu.errors import ConfigError
 from anynpu.files import write_whole
@@ -23,14 +23,12 @@ from anynpu.pipeline.build import build
 from anynpu.pipeline.preview import Silent
 from anynpu.pipeline.search import Search
 from anynpu.pipeline.search import search as run_search
-from anynpu.pipeline.sweep import CELLS, RECORD, Cell, Sweep, local, on_cluster
+from anynpu.pipeline.sweep import CELLS, RECORD, Sweep, local, on_cluster
 from anynpu.pipeline.sweep import row as row_of
 from anynpu.pipeline.sweep import sweep as run_sweep
-from anynpu.records.parts import as_json
 from anynpu.records.sweep import SweepRecord, SweepRow
 from anynpu.report.figures import decibel, kib, percent
 from anynpu.report.html import render
-from anynpu.schema import to_dict
 from anynpu.source.load import ModelSource
 
 BEST = "best"
@@ -113,24 +111,33 @@ def sweep(asked: SweepAsked) -> int:
     if searched is None:
         asked.refuse_unused("it goes with --search", "qat", hint="`anynpu build --qat` trains one build")
     if asked.plan:
-        return _plan(wanted.cells() if searched is None else searched.first_steps(), asked.format)
+        rows = [row_of(cell) for cell in (wanted.cells() if searched is None else searched.first_steps())]
+        cells = [{"model": each.model, "chip": each.chip, "options": each.option_text or "-"} for each in rows]
+        if asked.format == "json":
+            print_json("sweep-plan", {"cells": cells})
+        else:
+            print_table(cells)
+            click.echo(f"{len(cells)} combinations")
+        return 0
     if not asked.output:
         raise ConfigError("no output folder is named", "give -o FOLDER")
     out = Path(asked.output)
-    _check_folder(out)
+    written = [name for name in (RECORD, "sweep.csv", "report.html") if (out / name).exists()]
+    if written and not (out / CELLS).is_dir():
+        raise ConfigError(f"{out}: has a {written[0]} that is not of a sweep", "choose another -o")
     if searched is not None:
-        found = _search(searched, out, asked)
+        record = _search(searched, out, asked)
     else:
         runner = on_cluster(asked.cluster) if asked.cluster else local(jobs)
-        found = run_sweep(wanted, out, asked.store(), runner, _silent if asked.quiet else _say)
-        _write(out, found)
+        record = run_sweep(wanted, out, asked.store(), runner, _silent if asked.quiet else _say)
+        _write(out, record)
     if asked.json:
-        click.echo(as_json(to_dict(found)), nl=False)
+        print_record(record)
     else:
-        _show(found)
+        _show(record)
     if not asked.quiet:
         click.echo(f"report: {out / 'report.html'}", err=True)
-    return found.exit_status
+    return record.exit_status
 
 
 def _search(searched: Search, out: Path, asked: SweepAsked) -> SweepRecord:
@@ -142,11 +149,11 @@ def _search(searched: Search, out: Path, asked: SweepAsked) -> SweepRecord:
             click.echo(f"{tried}  {clock}  {row.title}: {_outcome(row)}", err=True)
 
     store = asked.store()
-    for found in run_search(searched, out, store, local(searched.jobs), say):
-        _write(out, found)
-    for folder, request in searched.best_of(found).items():
+    for record in run_search(searched, out, store, local(searched.jobs), say):
+        _write(out, record)
+    for folder, request in searched.best_of(record).items():
         Built(build(request, store, Silent())).save(out / BEST / folder, overwrite=True)
-    return found
+    return record
 
 
 def _outcome(row: SweepRow) -> str:
@@ -156,38 +163,19 @@ def _outcome(row: SweepRow) -> str:
     return f"{percent(row.score)}, {row.sqnr_db:.1f} dB" if row.score is not None else f"{row.sqnr_db:.1f} dB"
 
 
-def _check_folder(out: Path) -> None:
-    """Raises for a folder with files of the names of a sweep's that no sweep has written."""
-    written = [name for name in (RECORD, "sweep.csv", "report.html") if (out / name).exists()]
-    if written and not (out / CELLS).is_dir():
-        raise ConfigError(f"{out}: has a {written[0]} that is not of a sweep", "choose another -o")
-
-
 def _wanted(asked: SweepAsked) -> Sweep:
     """Returns the sweep that the flags name."""
     if not asked.model:
         raise ConfigError("no model is named", "give -m MODEL, more than once for several")
-    alternatives = {name: tuple(_text(value) for value in values) for name, values in asked.option.items()}
+    alternatives = {
+        name: tuple(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
+        for name, values in asked.option.items()
+    }
     for name, values in alternatives.items():
         if not all(values) or not values:
             raise ConfigError(f"-O {name}: an alternative is empty", "separate values by one comma")
     base = replace(asked, option={}).request(ModelSource(asked.model[0]))
     return Sweep(asked.judged(base), tuple(dict.fromkeys(asked.model)), alternatives)
-
-
-def _text(value: str | int | float | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _plan(planned: Sequence[Cell], format: str) -> int:
-    rows = [row_of(cell) for cell in planned]
-    cells = [{"model": each.model, "chip": each.chip, "options": each.option_text or "-"} for each in rows]
-    if format == "json":
-        click.echo(as_json({"schema_version": 1, "kind": "sweep-plan", "cells": cells}), nl=False)
-    else:
-        print_table(cells)
-        click.echo(f"{len(cells)} combinations")
-    return 0
 
 
 def _silent(row: SweepRow, done: int, total: int) -> None:
@@ -226,8 +214,8 @@ def _show(record: SweepRecord) -> None:
         if row.best:
             start = next(each for each in record.rows if (each.model, each.chip) == (row.model, row.chip))
             gain = "" if start is row else f"; {start.option_text or 'the default'}: {_outcome(start)}"
-            said = f"{row.option_text or 'the default'}: {_outcome(row)}{gain}"
-            click.echo(f"best of {row.model} on {row.chip}: {said}")
+            options = row.option_text or "the default"
+            click.echo(f"best of {row.model} on {row.chip}: {options}: {_outcome(row)}{gain}")
     for row in record.rows:
         if row.error:
             click.echo(f"{row.model} {row.chip} {row.option_text or '-'}: {row.error}")

@@ -17,10 +17,9 @@ from anynpu.capsules.checkout import find_checkout
 from anynpu.capsules.verify import PROBE_S
 from anynpu.capsules.verify import verify as verify_capsule
 from anynpu.cli.command import Group
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_json, print_record, print_table
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import IntegrityError, ToolFailed, ToolMissing
-from anynpu.records.parts import as_json
 
 
 @click.group(cls=Group)
@@ -74,22 +73,18 @@ def install(asked: Install) -> int:
     if chain.wanted and capsules.read_receipt(capsules.place(chain, cache)) is None:
         tell(f"{chain.title}; about {chain.megabytes} MB and {chain.minutes:g} minutes")
         tell(f"licence: {chain.licence}")
-        accepted = accepted or _accepted(chain, cache)
-    made = installing.install(asked.name, cache=cache, accept_licence=accepted, timeout_s=asked.timeout, report=tell)
-    _print(asked, {"kind": "tool-installed", "name": made.name, "version": made.version, "root": str(made.root)})
+        somebody_answers = sys.stdin.isatty() and sys.stderr.isatty()
+        if not accepted and not installing.accepted(chain, cache) and somebody_answers:
+            accepted = click.confirm("do you accept this licence?", err=True)
+    capsule = installing.install(asked.name, cache=cache, accept_licence=accepted, timeout_s=asked.timeout, report=tell)
+    details = {"name": capsule.name, "version": capsule.version, "root": str(capsule.root)}
+    _print(asked, {"kind": "tool-installed", **details})
     return 0
-
-
-def _accepted(chain: toolchain.Toolchain, cache: Path) -> bool:
-    """Asks for the licence where somebody can answer."""
-    if installing.accepted(chain, cache) or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return False
-    return click.confirm("do you accept this licence?", err=True)
 
 
 def _print(asked: Common, record: Mapping[str, object]) -> None:
     if asked.json:
-        click.echo(as_json({"schema_version": 1, **record}), nl=False)
+        print_record({"schema_version": 1, **record})
     else:
         width = max(map(len, record))
         for key, value in record.items():
@@ -137,8 +132,7 @@ def verify(asked: Verify) -> int:
     """Hash every installed file again and run the probe command; exit status 8 if something is wrong."""
     found = verify_capsule(asked.name, asked.store().cache, asked.timeout)
     if asked.json:
-        record = {"schema_version": 1, "kind": "tool-verify", **vars(found), "complaints": list(found.complaints)}
-        click.echo(as_json(record), nl=False)
+        print_json("tool-verify", {**vars(found), "complaints": list(found.complaints)})
     else:
         verdict = f"{len(found.complaints)} complaints" if found.complaints else "sound"
         click.echo(f"{found.name} {found.version}: {found.files} files, {verdict} ({found.seconds:.1f} s)")
@@ -181,12 +175,12 @@ def _runtime(name: str) -> dict[str, str]:
 
 def _toolchain(name: str, cache: Path) -> dict[str, str]:
     try:
-        found, chain = capsules.find(name, cache), toolchain.read_toolchain(name)
+        capsule, chain = capsules.find(name, cache), toolchain.read_toolchain(name)
         clone = find_checkout(chain) if chain.checkout else None
     except ToolMissing as missing:
         return _row("toolchain", name, "missing", f"{missing.message}: {missing.hint}")
     with_clone = f", {clone.version} in {clone.path}" if clone else ""
-    return _row("toolchain", name, "ready", f"{found.version} in {found.root}{with_clone}")
+    return _row("toolchain", name, "ready", f"{capsule.version} in {capsule.root}{with_clone}")
 
 
 @verb(Common, group=tool)
@@ -199,7 +193,7 @@ def list_(asked: Common) -> int:
         *(_runtime(name) for name in plugins.names("sessions")),
     ]
     if asked.json:
-        click.echo(as_json({"schema_version": 1, "kind": "tools", "tools": rows}), nl=False)
+        print_json("tools", {"tools": rows})
     else:
         print_table(rows)
     return 0

@@ -18,11 +18,11 @@ from anynpu.cli import options
 from anynpu.cli.build import files_read
 from anynpu.cli.command import Command, origin_of
 from anynpu.cli.progress import observer
-from anynpu.cli.table import print_table
+from anynpu.cli.table import print_record, print_table
 from anynpu.cli.verb import Common, flag, parameters
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.pipeline import unpu_bench as bench
-from anynpu.pipeline.build import BuildResult, Timed
+from anynpu.pipeline.build import Timed
 from anynpu.pipeline.build import build as run_build
 from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record
@@ -35,7 +35,7 @@ from anynpu.pipeline.unpu_source import source as model_source
 from anynpu.records.build import BuildRecord
 from anynpu.records.parts import as_json
 from anynpu.report.figures import chip_row, table_notes
-from anynpu.schema import JsonObject, to_dict
+from anynpu.schema import to_dict
 
 LISTS = (
     "target_format",
@@ -198,35 +198,18 @@ def _title(name: str) -> str:
 
 def _generated() -> list[click.Option]:
     """Returns the flags of the options of the compilers that are here."""
-    found = []
+    flags = []
     for name, known in unpu_flags().items():
         if name == BIT_WIDTH or name in INSTEAD:
             continue
         choices = f" [{'|'.join(known.choices)}]" if known.choices and not known.boolean else ""
         how = {"is_flag": False, "flag_value": "true", "type": click.BOOL} if known.boolean else {}
         metavar = "[true|false]" if known.boolean else "VALUE"
-        found.append(click.Option([f"--{name}"], metavar=metavar, help=known.help + choices, **how))  # type: ignore[arg-type]
+        flags.append(click.Option([f"--{name}"], metavar=metavar, help=known.help + choices, **how))  # type: ignore[arg-type]
     for name, (_, sentence) in INSTEAD.items():
-        found.append(
-            click.Option(
-                [f"--{name}"], is_flag=False, flag_value="true", metavar="VALUE", help=f"Accepted: {sentence}."
-            )
-        )
-    return found
-
-
-def _asked(**values: Any) -> UnpuBench:
-    """Returns the form of the command's values, those of the compilers' flags apart."""
-    ctx, own_names = click.get_current_context(), {each.name for each in fields(UnpuBench)}
-    typed = {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in values.items()
-        if name not in own_names and value is not None
-    }
-    origins = {name: origin for name in values if (origin := origin_of(ctx, name))}
-    return UnpuBench(
-        **{name: value for name, value in values.items() if name in own_names}, compilers=typed, origins=origins
-    )
+        help = f"Accepted: {sentence}."
+        flags.append(click.Option([f"--{name}"], is_flag=False, flag_value="true", metavar="VALUE", help=help))
+    return flags
 
 
 @click.command(
@@ -248,8 +231,16 @@ def unpu_bench(**values: Any) -> int:
     anynpu unpu-bench --target_format vela --target_hardware ethos-u55-64 --model zoo:resnet8 \\
         --model_name resnet8 --vela_optimise Size --out_dir out
     """
+    ctx, own_names = click.get_current_context(), {each.name for each in fields(UnpuBench)}
+    typed = {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+        if name not in own_names and value is not None
+    }
+    origins = {name: origin for name in values if (origin := origin_of(ctx, name))}
+    form = {name: value for name, value in values.items() if name in own_names}
     try:
-        return _run(_asked(**values))
+        return _run(UnpuBench(**form, compilers=typed, origins=origins))
     except AnyNpuError as error:
         if here := spelled_here(f"{error.message} {error.hint}"):
             error.hint = f"{error.hint}; {here}" if error.hint else here
@@ -264,24 +255,46 @@ def _run(asked: UnpuBench) -> int:
     wanted = bench.wanted(formats, options.distinct(asked.target_hardware), chips_stated)
     pairs, chosen = bench.with_bits(wanted, asked.bit_width)
     named = asked.named()
-    request, said = _request(asked, named, formats, pairs, chosen)
+    request, notes = _request(asked, named, formats, pairs, chosen)
     if "onnx" in formats and asked.bit_width != "32" and BIT_WIDTH in asked.origins:
-        said.append(f"--{BIT_WIDTH} {asked.bit_width}: onnx stays the float model that the others are made from")
+        notes.append(f"--{BIT_WIDTH} {asked.bit_width}: onnx stays the float model that the others are made from")
     if chips_stated:
         served = {pair.hardware for pair in wanted}
         idle = [name for name in names(asked.target_hardware) if name not in served]
-        said += [f"--target_hardware {name}: {', '.join(formats)} is the same for all chips" for name in idle]
+        notes += [f"--target_hardware {name}: {', '.join(formats)} is the same for all chips" for name in idle]
     store = asked.store()
     check_output(Path(asked.out_dir), bool(asked.overwrite), files_read(request), store.cache)
     with observer(asked.quiet) as watcher:
         model = Steps(request, store, Timed(watcher)).import_model().artifact.manifest
-        said += bench.check_tensors(model, named.inputs, named.output_names, named.output_shapes)
-        for line in said:
+        notes += bench.check_tensors(model, named.inputs, named.output_names, named.output_shapes)
+        for line in notes:
             click.echo(f"anynpu: {line}", err=True)
         result = run_build(request, store, watcher)
     rows, files = bench.deliver(result, pairs, asked.model_name)
-    data, status = bench.record(rows, asked.model_name, said), bench.exit_status(rows)
-    return _finish(result, rows, files, data, status, asked)
+    data, status = bench.record(rows, asked.model_name, notes), bench.exit_status(rows)
+    out = Path(asked.out_dir)
+    built = record(result)
+    texts = {**report_files(built), "unpu-bench.json": as_json(data)}
+    kept = write_output(result, out, bool(asked.overwrite), {**texts, **files})
+    if asked.debug:
+        # What the tools of every step said, whether they ran now or in an earlier build
+        steps = {a.path.name: a for chip in result.chips for a in (*chip.artifacts, chip.evidence) if a is not None}
+        logs = [
+            (a.manifest.step.name if a.manifest.step else "step", store.log(address)) for address, a in steps.items()
+        ]
+        logs += [(chip.chip, Path(log)) for chip in result.chips if (log := getattr(chip.error, "log", ""))]
+        for what, path in logs:
+            text = path.read_text("utf-8", "replace").strip() if path.is_file() else ""
+            click.echo(f"--- {what}: {text or 'said nothing'}", err=True)
+    if asked.json:
+        print_record({**data, "build": to_dict(built)})
+    else:
+        _print(rows, built, asked.model_name)
+    if kept is not None and not asked.quiet:
+        click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
+    if not asked.quiet:
+        click.echo(f"report: {out / 'report.html'}", err=True)
+    return status
 
 
 def _request(
@@ -295,7 +308,7 @@ def _request(
     chips = tuple(dict.fromkeys(pair.chip for pair in pairs if pair.chip))
     if not chips:
         raise next(pair.error for pair in pairs if pair.error)
-    more, said = settings(asked.compilers, formats)
+    more, notes = settings(asked.compilers, formats)
     source, unused = model_source(named)
     if source.kind != "zoo" and not asked.data_sample:
         raise ConfigError("there are no samples to calibrate and prove with", "give --data_sample samples.npy")
@@ -309,42 +322,7 @@ def _request(
     gate = options.GateFlags(
         require_npu=asked.require_npu, min_sqnr=asked.min_sqnr, max_drop=asked.max_drop, origins=asked.origins
     )
-    return gate.judged(request), said + unused
-
-
-def _finish(
-    result: BuildResult,
-    rows: Sequence[bench.Row],
-    files: Mapping[str, bytes],
-    data: JsonObject,
-    exit_status: int,
-    asked: UnpuBench,
-) -> int:
-    """Writes the output folder, prints the closing table and returns the exit status."""
-    out = Path(asked.out_dir)
-    built = record(result)
-    texts = {**report_files(built), "unpu-bench.json": as_json(data)}
-    kept = write_output(result, out, bool(asked.overwrite), {**texts, **files})
-    if asked.debug:
-        # What the tools of every step said, whether they ran now or in an earlier build
-        store = asked.store()
-        made = {a.path.name: a for chip in result.chips for a in (*chip.artifacts, chip.evidence) if a is not None}
-        logs = [
-            (a.manifest.step.name if a.manifest.step else "step", store.log(address)) for address, a in made.items()
-        ]
-        logs += [(chip.chip, Path(log)) for chip in result.chips if (log := getattr(chip.error, "log", ""))]
-        for what, path in logs:
-            text = path.read_text("utf-8", "replace").strip() if path.is_file() else ""
-            click.echo(f"--- {what}: {text or 'said nothing'}", err=True)
-    if asked.json:
-        click.echo(as_json({**data, "build": to_dict(built)}), nl=False)
-    else:
-        _print(rows, built, asked.model_name)
-    if kept is not None and not asked.quiet:
-        click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
-    if not asked.quiet:
-        click.echo(f"report: {out / 'report.html'}", err=True)
-    return exit_status
+    return gate.judged(request), notes + unused
 
 
 def _print(rows: Sequence[bench.Row], built: BuildRecord, name: str) -> None:

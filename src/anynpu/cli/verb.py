@@ -162,7 +162,11 @@ def filled(form: type[P], file: type[Any], values: dict[str, Any]) -> P:
     values = {f"{name}_" if f"{name}_" in fields else name: value for name, value in values.items()}
     origins = {name: origin for name in values if (origin := origin_of(ctx, name.rstrip("_")))}
     path = values.get(CONFIG)
-    stated = {} if path is None else _settings(file, path)
+    stated: Mapping[str, object] = {}
+    if path is not None:
+        unsaved = {each.name for each in dataclasses.fields(Common)} | {CONFIG, "plan", "overwrite"}
+        names = [each.name for each in dataclasses.fields(file) if "click" in each.metadata]
+        stated = settings_of(file, [name for name in names if name not in unsaved], read_toml(path), str(path))
     for each in dataclasses.fields(form):  # type: ignore[arg-type]  # it is a dataclass
         name, basis = each.name, stated.get(each.name)
         given = name in origins
@@ -177,29 +181,26 @@ def filled(form: type[P], file: type[Any], values: dict[str, Any]) -> P:
     return form(**values)
 
 
-def _settings(file: type[Any], path: Path) -> dict[str, object]:
-    """Returns what a configuration file says."""
-    shared = {each.name for each in dataclasses.fields(Common)}
-    names = [each.name for each in dataclasses.fields(file) if "click" in each.metadata and each.name not in shared]
-    kept = [name for name in names if name not in (CONFIG, "plan", "overwrite")]
-    return settings_of(file, kept, read_toml(path), str(path))
-
-
 def parameters(form: type[Any]) -> list[click.Parameter]:
     """Returns the click parameters of a dataclass: the fields of the class itself first, then those of its bases."""
     hints, fields = get_type_hints(form), {each.name: each for each in dataclasses.fields(form)}
     order = [name for cls in form.__mro__ for name in inspect.get_annotations(cls) if name in fields]
-    made = [_parameter(fields[name], hints[name]) for name in dict.fromkeys(order) if "click" in fields[name].metadata]
+    names = [name for name in dict.fromkeys(order) if "click" in fields[name].metadata]
     common = inspect.get_annotations(Common)
     # Arguments first, and the flags of every verb last.
-    return sorted(made, key=lambda each: (isinstance(each, click.Option), each.name in common))
+    return sorted(
+        (_parameter(fields[name], hints[name]) for name in names),
+        key=lambda each: (isinstance(each, click.Option), each.name in common),
+    )
 
 
 def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
     how = {name: value for name, value in each.metadata["click"].items() if value not in (None, "")}
     name = each.name.rstrip("_")
     required = each.default is MISSING and each.default_factory is MISSING
-    kind = _plain(hint)
+    kind = hint
+    if get_origin(hint) in (Union, types.UnionType):  # a field that may be None too
+        kind = next(each for each in get_args(hint) if each is not type(None))
     many = get_origin(kind) is tuple and not each.metadata["type"]
     if each.metadata.get("argument"):
         if not required:
@@ -219,13 +220,6 @@ def _parameter(each: dataclasses.Field[Any], hint: Any) -> click.Parameter:
     if not required:  # a default of None would count as a value
         how["default"] = each.default
     return click.Option(names, type=parsed, multiple=many, required=required, **how)
-
-
-def _plain(hint: Any) -> Any:
-    """Returns the type of a field that may be None too."""
-    if get_origin(hint) in (Union, types.UnionType):
-        return next(each for each in get_args(hint) if each is not type(None))
-    return hint
 
 
 def _click_type(kind: Any, limits: Sequence[Any]) -> Any:

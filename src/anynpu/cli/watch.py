@@ -48,7 +48,19 @@ class UnitFlags(Common):
         from anynpu.apps.watch.units import unit
 
         program = Path(shutil.which("anynpu") or sys.argv[0]).absolute()
-        text = unit(verb, program, _stated_flags(), self.token_file.absolute() if self.token_file else None)
+        ctx, words = click.get_current_context(), []
+        for param in ctx.command.params:
+            name = param.name or ""
+            source = ctx.get_parameter_source(name)
+            if name in ("systemd", "overwrite", "token_file") or source is None or source.name != "COMMANDLINE":
+                continue
+            value = ctx.params[name]
+            if isinstance(value, bool):
+                words.append(flag_of(param))
+            else:
+                for each in value if isinstance(value, tuple) else (value,):
+                    words += [flag_of(param), str(each.absolute()) if isinstance(each, Path) else str(each)]
+        text = unit(verb, program, words, self.token_file.absolute() if self.token_file else None)
         if self.systemd in (None, "-"):
             click.echo(text, nl=False)
             return 0
@@ -136,23 +148,6 @@ def read_token(path: Path | None) -> str:
     return token
 
 
-def _stated_flags() -> list[str]:
-    """Returns the flags of this call as words, for a unit that makes the same call."""
-    ctx, words = click.get_current_context(), []
-    for param in ctx.command.params:
-        name = param.name or ""
-        source = ctx.get_parameter_source(name)
-        if name in ("systemd", "overwrite", "token_file") or source is None or source.name != "COMMANDLINE":
-            continue
-        value = ctx.params[name]
-        if isinstance(value, bool):
-            words.append(flag_of(param))
-        else:
-            for each in value if isinstance(value, tuple) else (value,):
-                words += [flag_of(param), str(each.absolute()) if isinstance(each, Path) else str(each)]
-    return words
-
-
 @verb(AgentFlags, group=watch)
 def agent(asked: AgentFlags) -> int:
     """Measure this machine and send a sample to the collector every 30 seconds.
@@ -172,7 +167,19 @@ def agent(asked: AgentFlags) -> int:
 
     if asked.show:
         asked.refuse_unused("--show sends nothing", "collector", "once", "spool", "systemd")
-        return _show_sample(asked.json)
+        import time
+
+        from anynpu.apps.watch.sensors import Sensors
+
+        sensors = Sensors()
+        sensors.read()
+        time.sleep(1.0)
+        metrics = sensors.read()
+        if asked.json:
+            click.echo(json.dumps({"schema_version": 1, "kind": "watch-sample", "metrics": metrics}))
+        else:
+            print_table([{"metric": name, "value": f"{value:.6g}"} for name, value in sorted(metrics.items())])
+        return 0
     if asked.collector is None:
         raise ConfigError("--collector is missing", "such as http://collector:8620; --show only prints a sample")
     name = asked.name or socket.gethostname()
@@ -189,22 +196,6 @@ def agent(asked: AgentFlags) -> int:
     if asked.once:
         click.echo(f"{runner.sent} samples sent, {len(spool)} wait", err=True)
         return 0 if runner.sent and not len(spool) else 1
-    return 0
-
-
-def _show_sample(as_json: bool) -> int:
-    import time
-
-    from anynpu.apps.watch.sensors import Sensors
-
-    sensors = Sensors()
-    sensors.read()
-    time.sleep(1.0)
-    metrics = sensors.read()
-    if as_json:
-        click.echo(json.dumps({"schema_version": 1, "kind": "watch-sample", "metrics": metrics}))
-    else:
-        print_table([{"metric": name, "value": f"{value:.6g}"} for name, value in sorted(metrics.items())])
     return 0
 
 

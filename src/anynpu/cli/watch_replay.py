@@ -18,7 +18,7 @@ from anynpu.errors import ConfigError, on_one_line
 from anynpu.files import check_free, write_whole
 
 if TYPE_CHECKING:
-    from anynpu.apps.watch.replay import Alarm, FaultScore, Score
+    from anynpu.apps.watch.replay import Alarm, FaultScore
     from anynpu.apps.watch.seed_method import Embed
     from anynpu.apps.watch.trace import Trace
 
@@ -86,13 +86,32 @@ def replay(asked: Replay) -> int:
     from_s = methods.learning_end(found) if asked.learn is None else start + asked.learn * 86_400
     alarms = _alarms(found, from_s, asked)
     if not found.labels:
-        return _print_alarms([alarm for alarm in alarms if alarm.time_s >= from_s], asked.format)
+        alarms = [alarm for alarm in alarms if alarm.time_s >= from_s]
+        from anynpu.apps.watch.sinks import moment
+
+        if asked.format == "json":
+            click.echo(json.dumps({"schema_version": 1, "kind": "watch-alarms", "alarms": [asdict(a) for a in alarms]}))
+            return 0
+        print_table(
+            [
+                {"time": moment(a.time_s), "host": on_one_line(a.host), "metric": a.metric, "test": a.test}
+                for a in alarms
+            ]
+        )
+        click.echo(f"{len(alarms)} alarms; there are no labels to score them by", err=True)
+        return 0
     result = score(found, alarms, from_s)
     if asked.json:
         record = {"schema_version": 1, "kind": "watch-replay", "method": asked.method, **asdict(result)}
         click.echo(json.dumps(record))
     else:
-        _print_score(result)
+        print_table([_fault_row(fault) for fault in result.faults])
+        recall, rate = result.recall, result.false_alarms_a_host_week
+        click.echo(f"recall {recall.value:.3f} [{recall.low:.3f}, {recall.high:.3f}]")
+        click.echo(
+            f"false alarms per host-week {rate.value:.2f} [{rate.low:.2f}, {rate.high:.2f}] "
+            f"({result.false_alarms} in {result.host_weeks:.1f} host-weeks)"
+        )
     return 0
 
 
@@ -114,29 +133,6 @@ def _alarms(trace: Trace, from_s: float, asked: Replay) -> list[Alarm]:
     with embedder(asked.model) as (embed, *_):
         detector = SeedDetector(Registry(), embed, None, trace.interval_s, asked.limit)
         return methods.detected(trace, detector, progress)
-
-
-def _print_alarms(alarms: list[Alarm], form: str) -> int:
-    from anynpu.apps.watch.sinks import moment
-
-    if form == "json":
-        click.echo(json.dumps({"schema_version": 1, "kind": "watch-alarms", "alarms": [asdict(a) for a in alarms]}))
-        return 0
-    print_table(
-        [{"time": moment(a.time_s), "host": on_one_line(a.host), "metric": a.metric, "test": a.test} for a in alarms]
-    )
-    click.echo(f"{len(alarms)} alarms; there are no labels to score them by", err=True)
-    return 0
-
-
-def _print_score(result: Score) -> None:
-    print_table([_fault_row(fault) for fault in result.faults])
-    recall, rate = result.recall, result.false_alarms_a_host_week
-    click.echo(f"recall {recall.value:.3f} [{recall.low:.3f}, {recall.high:.3f}]")
-    click.echo(
-        f"false alarms per host-week {rate.value:.2f} [{rate.low:.2f}, {rate.high:.2f}] "
-        f"({result.false_alarms} in {result.host_weeks:.1f} host-weeks)"
-    )
 
 
 def _fault_row(fault: FaultScore) -> dict[str, str]:
