@@ -22,10 +22,10 @@ from anynpu.measure import expected, verify
 from anynpu.measure.expected import Expected, expected_of
 from anynpu.measure.reference import Reference
 from anynpu.measure.samples import FILE
-from anynpu.pipeline import conversion
+from anynpu.pipeline import conversion, evidence
 from anynpu.pipeline.preview import Silent
 from anynpu.pipeline.request import Request
-from anynpu.pipeline.steps import Steps, read_verification
+from anynpu.pipeline.steps import Steps
 from anynpu.source.load import ModelSource
 from anynpu.store import Store
 
@@ -65,7 +65,8 @@ def test_the_second_chip_takes_what_the_first_has_found_out(calls, tmp_path, mon
     second = sealed(other, replace(twin.manifest, files=(), step=None, made=None, notes=("for another chip",)))
     steps = Steps(Request(ModelSource("net.onnx"), ("tflite",)), Store(tmp_path / "cache"), Silent())
     chip = plugins.platform("tflite")
-    found = [read_verification(steps.verify(chip, each, truth, data, floating=twin), "") for each in (twin, second)]
+    proofs = [evidence.verify(steps, chip, each, truth, data, floating=twin) for each in (twin, second)]
+    found = [evidence.read_verification(proof, "") for proof in proofs]
     assert calls == {"run_all": 1, "require_converted": 1}
     assert found[0].samples == SAMPLES and found[0].outputs == found[1].outputs
 

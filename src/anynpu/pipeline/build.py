@@ -15,11 +15,12 @@ from anynpu.measure.adequacy import MIN_DISTINCT, judge_calibration
 from anynpu.measure.threshold import sentences
 from anynpu.measure.verify import BETTER_SAMPLES, Gate, judge
 from anynpu.nursery import warm_children
+from anynpu.pipeline.evidence import diagnose, layers, read_verification, repeat, stream_layers, verify
 from anynpu.pipeline.layers import empty, graph
 from anynpu.pipeline.planner import Link, plan_all, source_format
 from anynpu.pipeline.repair import Attempt, Proved, repaired
 from anynpu.pipeline.request import Request
-from anynpu.pipeline.steps import Observer, Steps, overlap, read_diagnosis, read_verification, require_samples
+from anynpu.pipeline.steps import Observer, Steps, overlap, require_samples
 from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
 from anynpu.pipeline.training import can_train, trained_chain, untrained_twin
@@ -158,21 +159,13 @@ def build(request: Request, store: Store, observer: Observer) -> BuildResult:
     if any(link.target.needs_data(link.options) for links in plans.values() for link in links):
         result.calibration = steps.data("calibration", result.model)
     result.test = steps.data("test", result.model)
-    result.notes = [*_notes(result), *result.model.manifest.details["frozen"]]
     for chip in chips:
         if chip.name in broken:
             result.chips.append(ChipResult(chip.name, chip, error=broken[chip.name]))
         else:
             result.chips.append(_build_chip(steps, chip, plans[chip.name], result, timed))
-    result.notes += _calibration_notes(result.chips)
-    notes = []
-    if "require_npu" in request.origins and not any(chip.npu for chip in chips):
-        notes.append(f"{request.origins['require_npu']}: require-npu has no effect, none of these chips has an NPU")
-    if "max_drop" in request.origins and not steps.metric:
-        notes.append(f"{request.origins['max_drop']}: max-drop has no effect without a --metric")
-    result.notes += [*sentences(request.thresholds), *notes]
+    result.notes = _notes(result, steps)
     result.timings = tuple(timed.stages)
-    result.notes += steps.notes
     return result
 
 
@@ -200,7 +193,8 @@ def _runs_here(format: str) -> bool:
     return True
 
 
-def _notes(result: BuildResult) -> list[str]:
+def _notes(result: BuildResult, steps: Steps) -> list[str]:
+    """Returns the sentences that belong to the figures of a build: on the samples, the gate and the steps."""
     notes = []
     for data, what in ((result.calibration, "calibration"), (result.test, "verification")):
         if data is not None and data.manifest.details["random"]:
@@ -215,7 +209,25 @@ def _notes(result: BuildResult) -> list[str]:
         elif count := overlap(result.calibration, result.test):
             total = result.test.manifest.details["samples"]
             notes.append(f"{count} of {total} verification samples also occur in the calibration data")
-    return notes
+    notes += result.model.manifest.details["frozen"] if result.model else ()
+    calibrated: dict[str, list[str]] = {}
+    expected = []
+    for chip in result.chips:
+        if chip.calibration is not None:
+            calibrated.setdefault(chip.calibration.sentence, []).append(chip.chip)
+            if chip.verification is not None and (interval := chip.verification.expected_sqnr_db):
+                expected.append(f"{chip.chip} {interval[0]:.1f} to {interval[1]:.1f} dB")
+    alone = len(calibrated) == 1
+    notes += [sentence if alone else f"{', '.join(names)}: {sentence}" for sentence, names in calibrated.items()]
+    if expected:
+        notes.append(f"new samples like these are expected at (90 %): {', '.join(expected)}")
+    notes += sentences(result.request.thresholds)
+    origins = result.request.origins
+    if "require_npu" in origins and not any(chip.platform.npu for chip in result.chips):
+        notes.append(f"{origins['require_npu']}: require-npu has no effect, none of these chips has an NPU")
+    if "max_drop" in origins and not steps.metric:
+        notes.append(f"{origins['max_drop']}: max-drop has no effect without a --metric")
+    return [*notes, *steps.notes]
 
 
 def _build_chip(
@@ -285,8 +297,11 @@ def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: 
         _judge_degenerate(result.model)
         if attempt.proved.verification is not None:
             judge(attempt.proved.verification, steps.request.gate)
-        if steps.request.strict_calibration:
-            _require_adequate(attempt.calibration)
+        adequacy = attempt.calibration
+        if steps.request.strict_calibration and adequacy is not None and not adequacy.adequate:
+            hint = "give more samples, like those that the model will see; without --strict-calibration this is a note"
+            count = float(adequacy.distinct)
+            raise AccuracyError("; ".join(adequacy.reasons), "calibration", count, float(MIN_DISTINCT), hint=hint)
         attempt.verdict = fallback(made[-1], platform, steps.request.require_npu)
     except PassFailed as failure:
         steps.notes.append(f"{platform.name}: {failure.message}: it was left out, and the model compiled again")
@@ -303,6 +318,21 @@ def _skipping(links: tuple[Link, ...], name: str) -> tuple[Link, ...]:
     return tuple(replace(link, options=skipped.get(at, link.options)) for at, link in enumerate(links))
 
 
+def _judge_degenerate(model: Artifact) -> None:
+    """Raises for a model that is not a reference, whatever the samples are."""
+    findings = [schema.from_dict(Finding, f, "finding") for f in model.manifest.details["degenerate"]]
+    if findings:
+        which = "the given model" if model.manifest.format == GIVEN else FLOAT_MODEL
+        raise AccuracyError(
+            f"{which} itself is no use as a reference: {findings[0]}",
+            findings[0].rule,
+            0.0,
+            1.0,
+            [str(f) for f in findings],
+            "check the export and the checkpoint",
+        )
+
+
 def _adequacy(made: Sequence[Artifact], proof: Verification | None) -> Adequacy | None:
     """Returns whether the calibration samples of a chain were enough; None where nothing was calibrated here."""
     kept = next((a for a in made if any(entry.path == CALIBRATION for entry in a.manifest.files)), None)
@@ -310,32 +340,6 @@ def _adequacy(made: Sequence[Artifact], proof: Verification | None) -> Adequacy 
         return None
     calibration = schema.from_dict(Calibration, schema.read_json(kept.file(CALIBRATION)), CALIBRATION)
     return judge_calibration(calibration, *(proof.held_against_ranges, proof.outside) if proof else (0, ()))
-
-
-def _require_adequate(adequacy: Adequacy | None) -> None:
-    """Raises where calibration samples were not enough and the user wants them to be."""
-    if adequacy is not None and not adequacy.adequate:
-        hint = "give more samples, like those that the model will see; without --strict-calibration this is a note"
-        count = float(adequacy.distinct)
-        raise AccuracyError("; ".join(adequacy.reasons), "calibration", count, float(MIN_DISTINCT), hint=hint)
-
-
-def _calibration_notes(chips: Sequence[ChipResult]) -> list[str]:
-    """Returns the sentences that say whether samples were enough, and what loss new ones will have."""
-    said: dict[str, list[str]] = {}
-    for chip in chips:
-        if chip.calibration is not None:
-            said.setdefault(chip.calibration.sentence, []).append(chip.chip)
-    notes = [sentence if len(said) == 1 else f"{', '.join(names)}: {sentence}" for sentence, names in said.items()]
-    intervals = [
-        f"{chip.chip} {low:.1f} to {high:.1f} dB"
-        for chip in chips
-        if chip.calibration is not None and chip.verification is not None and chip.verification.expected_sqnr_db
-        for low, high in [chip.verification.expected_sqnr_db]
-    ]
-    if intervals:
-        notes.append(f"new samples like these are expected at (90 %): {', '.join(intervals)}")
-    return notes
 
 
 def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> Proved | None:
@@ -351,10 +355,10 @@ def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: Bu
     data = require_samples(result.test)
     floating = untrained_twin(made)
     # What a runtime refuses in the model is reported first.
-    evidence = steps.verify(platform, before, result.model, data, floating=floating)
-    repetition = steps.repeat(platform.name, final, before, result.model, data)
+    evidence = verify(steps, platform, before, result.model, data, floating=floating)
+    repetition = repeat(steps, platform.name, final, before, result.model, data)
     if not repetition.exact and not repetition.refused:
-        evidence = steps.verify(platform, final, result.model, data, floating=floating)
+        evidence = verify(steps, platform, final, result.model, data, floating=floating)
     verification = read_verification(evidence, final.manifest.format if repetition.refused else "")
     if repetition.exact:
         verification = replace(verification, executed=repetition.executed, device=repetition.device)
@@ -377,7 +381,7 @@ def _proof(
         assert result.model is not None
         data = require_samples(result.test)
         exact = oracle if candidate is final else None
-        evidence = steps.verify(platform, candidate, result.model, data, exact, untrained_twin(made))
+        evidence = verify(steps, platform, candidate, result.model, data, exact, untrained_twin(made))
         stands_for = "" if candidate is final else final.manifest.format
         verification = read_verification(evidence, stands_for)
         if candidate is final and platform.device not in ("", verification.device):
@@ -392,7 +396,7 @@ def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: Build
     if not made or result.model is None or result.test is None:
         return None
     try:
-        found = steps.layers(platform.name, (result.model, *made), result.test)
+        found = layers(steps, platform.name, (result.model, *made), result.test)
         if found is None:
             return None
         drawn = graph(schema.from_json(GraphForm, schema.read_json(found.main)), made[-1])
@@ -400,7 +404,7 @@ def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: Build
         placed = made[-1].manifest.placement
         # TFLite-Micro, which runs what is left to the CPU, has no place in this process.
         if made[-1].manifest.format == "tflite-vela" and inner.is_file() and placed and not placed.elsewhere():
-            return add_stream_errors(drawn, steps.stream_layers(platform.name, made, result.model, result.test, found))
+            return add_stream_errors(drawn, stream_layers(steps, platform.name, made, result.model, result.test, found))
         return drawn
     except (AnyNpuError, OSError, KeyError, ValueError) as error:
         return empty(made[-1].manifest.format, f"no figures per layer: {error}")
@@ -411,25 +415,10 @@ def diagnosed(steps: Steps, chip: str, made: Sequence[Artifact], result: BuildRe
     if not made or result.model is None or result.test is None:
         return None
     try:
-        return read_diagnosis(steps.diagnose(chip, (result.model, *made), result.test, result.calibration))
+        return diagnose(steps, chip, (result.model, *made), result.test, result.calibration)
     except AnyNpuError as error:
         steps.notes.append(f"{chip}: no diagnosis: {error.message}")
         return None
-
-
-def _judge_degenerate(model: Artifact) -> None:
-    """Raises for a model that is not a reference, whatever the samples are."""
-    findings = [schema.from_dict(Finding, f, "finding") for f in model.manifest.details["degenerate"]]
-    if findings:
-        which = "the given model" if model.manifest.format == GIVEN else FLOAT_MODEL
-        raise AccuracyError(
-            f"{which} itself is no use as a reference: {findings[0]}",
-            findings[0].rule,
-            0.0,
-            1.0,
-            [str(f) for f in findings],
-            "check the export and the checkpoint",
-        )
 
 
 def fallback(artifact: Artifact, platform: Platform, required: float) -> str:

@@ -46,23 +46,17 @@ def of_images(known: Calibrated, files: Sequence[Path], preprocess: Preprocess |
     steps = known.preprocess or preprocess
     if len(known.inputs) != 1 or steps is None:
         return Overlap(unchecked="it was not calibrated with images", calibrated=len(known.sample_digests))
-    try:
-        return _found(known, _same_images(known, files, steps))
-    except ConfigError as error:
-        return Overlap(unchecked=error.message, calibrated=len(known.sample_digests))
-
-
-def _same_images(known: Calibrated, files: Sequence[Path], preprocess: Preprocess) -> Iterable[str]:
-    digests, spec = set(known.sample_digests), known.inputs[0]
+    digests, spec, same = set(known.sample_digests), known.inputs[0], []
     for file in files:
         try:
-            (pixels,) = load_images([file], spec, preprocess)
+            (pixels,) = load_images([file], spec, steps)
         except AnyNpuError as error:
             if isinstance(error, ConfigError) and file.is_file() and str(file) not in error.message:
-                raise
+                return Overlap(unchecked=error.message, calibrated=len(known.sample_digests))
             continue  # what cannot be read is not scored either
         if sample_digests(Dataset({spec.name: pixels[None]}, None, str(file)))[0] in digests:
-            yield str(file)
+            same.append(str(file))
+    return _found(known, same)
 
 
 def of_texts(known: Calibrated, texts: Sequence[str], card: Card, files: Mapping[str, Path]) -> Overlap:
@@ -89,7 +83,7 @@ def require(overlap: Overlap, allowed: bool, artifact: Path) -> list[str]:
     if not overlap.names:
         return []
     count = len(overlap.names)
-    told = f"{count} of the samples also calibrated {artifact}, such as {overlap.names[0]}"
+    shared = f"{count} of the samples also calibrated {artifact}, such as {overlap.names[0]}"
     if not allowed:
-        raise ConfigError(told, "a score on them flatters the model; take other samples, or say --allow-overlap")
-    return [f"OVERLAP: {told}: the score flatters the model"]
+        raise ConfigError(shared, "a score on them flatters the model; take other samples, or say --allow-overlap")
+    return [f"OVERLAP: {shared}: the score flatters the model"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -164,19 +165,17 @@ def _errors(view: View, truth: Artifact, samples: SampleSet, notes: list[str]) -
     if without:
         named = ", ".join(without[:_NAMED]) + (f" and {len(without) - _NAMED} more" if len(without) > _NAMED else "")
         notes.append(f"tensors without a counterpart in the float model, or with values that are not finite: {named}")
-    if view.twin is not None:
-        notes.append(_converted(view.twin, LiteRtInner(view.twin), truth, samples.first(2)))
+    if view.twin is not None and view.twin.digest == truth.digest:
+        notes.append("inner tensors are compared with those of the given float TFLite model")
+    elif view.twin is not None:
+        # Not by TFLite-Micro, whose float kernels take twenty times as long: inner tensors are not compared with its.
+        inner: Any = LiteRtInner(view.twin)
+        few = samples.first(2)
+        expected, got = run_all(choose(truth.manifest.format)(truth), few, truth), run_all(inner, few, truth)
+        worst = min(f.sqnr_db for f in compare_outputs(expected, got).values())
+        what = f"the float TFLite model, {worst:.0f} dB from the ONNX model at its outputs"
+        notes.append(f"inner tensors are compared with {what}")
     return found
-
-
-def _converted(twin: Artifact, inner: Any, truth: Artifact, samples: SampleSet) -> str:
-    """Returns the sentence that says what inner tensors are compared with, and how far that is from the model."""
-    if twin.digest == truth.digest:
-        return "inner tensors are compared with those of the given float TFLite model"
-    # Not by TFLite-Micro, whose float kernels take twenty times as long: inner tensors are not compared with its own.
-    expected, got = run_all(choose(truth.manifest.format)(truth), samples, truth), run_all(inner, samples, truth)
-    worst = min(f.sqnr_db for f in compare_outputs(expected, got).values())
-    return f"inner tensors are compared with the float TFLite model, {worst:.0f} dB from the ONNX model at its outputs"
 
 
 def _times(outline: Outline, subject: Artifact, samples: SampleSet, notes: list[str]) -> dict[str, float]:
@@ -244,7 +243,7 @@ def graph(layers: GraphForm, final: Artifact) -> GraphForm:
         return _with_instructions(replace(layers, nodes=tuple(nodes)), final.manifest.details.get("layers", ()))
     if not any(entry.path == PER_LAYER for entry in final.manifest.files):
         return replace(layers, nodes=tuple(nodes))
-    nodes, left = _with_cycles(nodes, _cycles(final.file(PER_LAYER)))
+    nodes, left = _with_cycles(nodes, final.file(PER_LAYER))
     note = (f"{left:,} cycles of Vela's estimate belong to operators that it made itself",) if left else ()
     return replace(layers, nodes=tuple(nodes), time_unit=CYCLES, notes=(*layers.notes, *note))
 
@@ -265,21 +264,16 @@ def _with_instructions(graph: GraphForm, layers: Sequence[Mapping[str, Any]]) ->
     return replace(graph, nodes=nodes, time_unit=INSTRUCTIONS, notes=(*graph.notes, note))
 
 
-def _cycles(path: Path) -> dict[str, int]:
-    """Returns Vela's estimate of each operator that runs on the NPU, by the tensor that it makes."""
-    found: dict[str, int] = {}
-    with path.open(encoding="utf-8", newline="") as stream:
-        for row in csv.DictReader(stream):
-            if row["Target"] == "NPU":
-                found[row["Name"]] = found.get(row["Name"], 0) + int(float(row["Op Cycles"]))
-    return found
-
-
-def _with_cycles(nodes: Sequence[GraphNode], cycles: Mapping[str, int]) -> tuple[list[GraphNode], int]:
-    """Returns the nodes with Vela's estimates, and the cycles that belong to none of them.
+def _with_cycles(nodes: Sequence[GraphNode], path: Path) -> tuple[list[GraphNode], int]:
+    """Returns the nodes with the estimates in Vela's file, and the cycles that belong to none of them.
 
     Vela names the parts of a node it splits by the node with a suffix (mean_0_intermediate).
     """
+    cycles: Counter[str] = Counter()  # of each operator that runs on the NPU, by the tensor that it makes
+    with path.open(encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            if row["Target"] == "NPU":
+                cycles[row["Name"]] += int(float(row["Op Cycles"]))
     known = {node.name: node for node in nodes}
     left = 0
     for name, count in cycles.items():

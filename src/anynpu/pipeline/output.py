@@ -32,26 +32,22 @@ def check_output(out: Path, overwrite: bool, reads: Iterable[str] = (), cache: P
             raise ConfigError(f"{out}: is a file, not a folder", "choose another -o")
         if Path.cwd().is_relative_to(whole) or whole.is_mount():
             raise ConfigError(f"{out}: cannot be replaced while it is in use", f"choose a folder in it: -o {out}/build")
-        _check_apart(out, whole, reads, cache)
+        store = None if cache is None else Path(os.path.realpath(cache))
+        if store is not None and (whole.is_relative_to(store) or store.is_relative_to(whole)):
+            raise ConfigError(f"{out}: the cache {cache} and the output cannot lie in each other", "choose another -o")
+        for name in reads:
+            module = name.rpartition(":")[0] or name  # of file.py:Class or package.module:factory
+            for path in (Path(name), Path(module), Path(module.replace(".", "/") + ".py")):
+                # A link in the folder would go with it, wherever it leads.
+                places = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent), path.name)
+                if path.exists() and any(place.is_relative_to(whole) for place in places):
+                    raise ConfigError(f"{out}: holds {path}, which this command reads", "choose another -o")
         ours = (out / REPORT).is_file() or not (out.exists() and any(out.iterdir()))
         if overwrite and not ours:
             raise ConfigError(f"{out}: was not made by anynpu, so --overwrite leaves it alone", "choose another -o")
     parent = next(p for p in whole.parents if p.exists())
     with writing(parent), tempfile.TemporaryDirectory(prefix=".anynpu-", dir=parent):
         pass
-
-
-def _check_apart(out: Path, whole: Path, reads: Iterable[str], cache: Path | None) -> None:
-    store = None if cache is None else Path(os.path.realpath(cache))
-    if store is not None and (whole.is_relative_to(store) or store.is_relative_to(whole)):
-        raise ConfigError(f"{out}: the cache {cache} and the output cannot lie in each other", "choose another -o")
-    for name in reads:
-        module = name.rpartition(":")[0] or name  # of file.py:Class or package.module:factory
-        for path in (Path(name), Path(module), Path(module.replace(".", "/") + ".py")):
-            # A link in the folder would go with it, wherever it leads.
-            places = Path(os.path.realpath(path)), Path(os.path.realpath(path.parent), path.name)
-            if path.exists() and any(place.is_relative_to(whole) for place in places):
-                raise ConfigError(f"{out}: holds {path}, which this command reads", "choose another -o")
 
 
 def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping[str, str | bytes]) -> Path | None:
@@ -109,7 +105,11 @@ def swap(fresh: Path, out: Path, overwrite: bool) -> Path | None:
             out.rmdir()
         fresh.replace(out)
         return None
-    kept = _backup_name(out)
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+    kept, count = out.with_name(f"{out.name}.backup-{stamp}"), 1
+    while kept.exists():
+        count += 1
+        kept = out.with_name(f"{out.name}.backup-{stamp}-{count}")
     out.replace(kept)
     try:
         fresh.replace(out)
@@ -119,13 +119,4 @@ def swap(fresh: Path, out: Path, overwrite: bool) -> Path | None:
     if overwrite:
         shutil.rmtree(kept)
         return None
-    return kept
-
-
-def _backup_name(out: Path) -> Path:
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
-    kept, count = out.with_name(f"{out.name}.backup-{stamp}"), 1
-    while kept.exists():
-        count += 1
-        kept = out.with_name(f"{out.name}.backup-{stamp}-{count}")
     return kept

@@ -13,7 +13,6 @@ from anynpu.records.build import (
     ChipForm,
     EstimatesForm,
     MemoryForm,
-    Receipt,
     RequestForm,
     SampleSetForm,
 )
@@ -60,6 +59,10 @@ def _data(data: Artifact | None) -> SampleSetForm | None:
 def _chip(chip: ChipResult) -> ChipForm:
     manifest, memory = chip.artifact.manifest if chip.artifact else None, chip.platform.memory
     estimates = manifest.estimates if manifest else None
+    placed = receipt(manifest.placement if manifest else None)
+    executed = chip.verification is not None and not chip.verification.stands_for
+    if placed is not None and not placed.source and not executed:
+        placed = replace(placed, source=CLAIM)
     return ChipForm(
         chip=chip.chip,
         title=chip.platform.title,
@@ -76,15 +79,9 @@ def _chip(chip: ChipResult) -> ChipForm:
         calibration=chip.calibration,
         repairs=chip.repairs,
         diagnosis=chip.diagnosis,
-        receipt=_claimed(chip, receipt(manifest.placement if manifest else None)),
+        receipt=placed,
         estimates=None if estimates is None else EstimatesForm(**vars(estimates)),
         memory=MemoryForm(sram_kib=memory.sram_kib, flash_kib=memory.flash_kib),
         seconds=chip.seconds,
         timings=chip.timings,
     )
-
-
-def _claimed(chip: ChipResult, placed: Receipt | None) -> Receipt | None:
-    """Returns a receipt that says whose word it is, where the NPU's own file was not executed."""
-    executed = chip.verification is not None and not chip.verification.stands_for
-    return placed if placed is None or placed.source or executed else replace(placed, source=CLAIM)

@@ -125,7 +125,11 @@ def run(asked: Asked, store: Store, observer: Observer) -> Demo:
     """Goes the whole way; what stops the build raises, what stops the run on the NPU is part of the result."""
     found = ryzenai.find(asked.root)
     chip = _chip(asked, found)
-    missing = _quark_missing()
+    missing = None
+    try:
+        plugins.load("targets", TARGET)().tools()
+    except ToolMissing as error:
+        missing = ToolMissing(f"nothing is quantised for the NPU: {error.message}", error.hint)
     with tempfile.TemporaryDirectory() as folder:
         built = build(_request(asked, WITHOUT_QUARK if missing else chip, Path(folder)), store, observer)
     result = built.chips[0]
@@ -136,17 +140,22 @@ def run(asked: Asked, store: Store, observer: Observer) -> Demo:
     return demo
 
 
-def _quark_missing() -> ToolMissing | None:
-    try:
-        plugins.load("targets", TARGET)().tools()
-    except ToolMissing as error:
-        return ToolMissing(f"nothing is quantised for the NPU: {error.message}", error.hint)
-    return None
-
-
 def measure(demo: Demo, store: Store, observer: Observer) -> None:
     """Adds what the built model does on the CPU, and on the NPU where there is one."""
-    _on_cpu(demo, demo.built.chips[0], observer)
+    result = demo.built.chips[0]
+    model, quantised, data = _parts(demo, result)
+    samples = read_samples(data.path).first(SAMPLES)
+    expected: dict[str, Array] | None = None
+    precision = "int8 by anynpu" if result.chip == WITHOUT_QUARK else demo.asked.precision
+    for name, artifact in (("float, CPU", model), (f"{precision}, CPU", quantised)):
+        started = time.monotonic()
+        observer.started(STAGE, name)
+        kind = cpu_session(artifact.manifest.format)
+        outputs = run_all(kind(artifact), samples, model)
+        expected = outputs if expected is None else expected
+        accuracy = _accuracy(model, expected, outputs)
+        demo.rows.append(_timed(name, kind, artifact, samples, demo.asked.load, accuracy, _score(samples, outputs)))
+        observer.finished(STAGE, name, time.monotonic() - started, False)
     if demo.error is None:
         _on_npu(demo, demo.built.chips[0], store, observer)
 
@@ -185,23 +194,6 @@ def _parts(demo: Demo, result: ChipResult) -> tuple[Artifact, Artifact, Artifact
     """Returns the float model, the quantised one and the held-out samples."""
     assert demo.built.model is not None and result.artifact is not None and demo.built.test is not None
     return demo.built.model, result.artifact, demo.built.test
-
-
-def _on_cpu(demo: Demo, result: ChipResult, observer: Observer) -> None:
-    """Adds the float model and the quantised one on the CPU: the baseline."""
-    model, quantised, data = _parts(demo, result)
-    samples = read_samples(data.path).first(SAMPLES)
-    expected: dict[str, Array] | None = None
-    made = "int8 by anynpu" if result.chip == WITHOUT_QUARK else demo.asked.precision
-    for name, artifact in (("float, CPU", model), (f"{made}, CPU", quantised)):
-        started = time.monotonic()
-        observer.started(STAGE, name)
-        kind = cpu_session(artifact.manifest.format)
-        outputs = run_all(kind(artifact), samples, model)
-        expected = outputs if expected is None else expected
-        accuracy = _accuracy(model, expected, outputs)
-        demo.rows.append(_timed(name, kind, artifact, samples, demo.asked.load, accuracy, _score(samples, outputs)))
-        observer.finished(STAGE, name, time.monotonic() - started, False)
 
 
 def cpu_session(format: str) -> Any:
@@ -263,9 +255,12 @@ def _on_npu(demo: Demo, result: ChipResult, store: Store, observer: Observer) ->
     """Adds the run on the NPU, or the sentence that says why there is none."""
     model, quantised, data = _parts(demo, result)
     if demo.asked.clear_cache:
-        demo.dropped = len(CompileCache(store.cache).clear(_main_digest(quantised)))
-    if reason := _unreachable(demo):
-        demo.npu = reason
+        main = next(entry for entry in quantised.manifest.files if entry.path == quantised.manifest.main)
+        demo.dropped = len(CompileCache(store.cache).clear(main.sha256))
+    # An NPU of unknown revision is tried where the user names the chip.
+    named = demo.asked.npu != "auto" and any(not npu.chip for npu in demo.found.npus)
+    if not demo.found.usable and not named:
+        demo.npu = demo.found.sentence()
         return
     started = time.monotonic()
     observer.started(STAGE, "NPU")
@@ -275,29 +270,14 @@ def _on_npu(demo: Demo, result: ChipResult, store: Store, observer: Observer) ->
         row = _in_child(demo, (model, quantised, data), store)
         demo.receipt = row.receipt
         demo.rows.append(row)
-        _judge(row.sqnr_db)
+        sqnr_db, wanted = row.sqnr_db, Gate().min_sqnr_db
+        if sqnr_db < wanted:
+            message = f"the NPU's results are {sqnr_db:.1f} dB SQNR from the float model; {wanted:g} dB is asked for"
+            hint = "the same model is right on the CPU: update the driver"
+            raise AccuracyError(message, "sqnr_db", sqnr_db, wanted, hint=hint)
     except AnyNpuError as error:
         demo.error, demo.npu = error, demo.npu or error.message
     observer.finished(STAGE, "NPU", time.monotonic() - started, False)
-
-
-def _unreachable(demo: Demo) -> str:
-    """Returns why no run on an NPU is tried; an NPU of unknown revision is tried where the user names the chip."""
-    named = demo.asked.npu != "auto" and any(not npu.chip for npu in demo.found.npus)
-    return "" if demo.found.usable or named else demo.found.sentence()
-
-
-def _main_digest(artifact: Artifact) -> str:
-    return next(entry.sha256 for entry in artifact.manifest.files if entry.path == artifact.manifest.main)
-
-
-def _judge(sqnr_db: float) -> None:
-    wanted = Gate().min_sqnr_db
-    if sqnr_db < wanted:
-        message = f"the NPU's results are {sqnr_db:.1f} dB SQNR from the float model; {wanted:g} dB is asked for"
-        raise AccuracyError(
-            message, "sqnr_db", sqnr_db, wanted, hint="the same model is right on the CPU: update the driver"
-        )
 
 
 def _in_child(demo: Demo, parts: tuple[Artifact, Artifact, Artifact], store: Store) -> Run:

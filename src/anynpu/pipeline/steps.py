@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import shutil
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,27 +15,17 @@ import numpy as np
 
 from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
-from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed, ToolMissing, Unsupported
+from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed
 from anynpu.measure import calibrated, sources
-from anynpu.measure.expected import FILE as EXPECTED
 from anynpu.measure.labels import Labels, read_labels, require_fit
-from anynpu.measure.repeat import ANSWERS, Repetition, repeat
 from anynpu.measure.samples import FILE, SampleSet, read_samples, write_samples
-from anynpu.measure.verify import REFERENCES
-from anynpu.pipeline.layers import FILE as LAYERS
-from anynpu.pipeline.layers import drawable, float_twin
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.request import Request
-from anynpu.pipeline.stream_error import FILE as INNER
-from anynpu.pipeline.stream_error import stream_errors
 from anynpu.platform import Platform
 from anynpu.quantize.calibration import Dataset, checked, load_data, sample_digests, source_digest, split_holdout
 from anynpu.quantize.tflite_given import GIVEN
-from anynpu.records.build import Verification
-from anynpu.records.diagnosis import Diagnosis
 from anynpu.records.parts import own_version
-from anynpu.runtime import int8_sums, trial
-from anynpu.runtime.base import choose, sessions_for
+from anynpu.runtime import trial
 from anynpu.schema import JsonObject
 from anynpu.source import dependencies, load, zoo
 from anynpu.source.dependencies import Dependencies
@@ -92,13 +81,14 @@ class Steps:
     def run(self, chip: str, stage: str, step: Step, make: Callable[[Path, Work], Manifest]) -> Built:
         """Returns the artifact of a step, telling the observer."""
         self.observer.started(chip, stage)
-        built = self._built(step, make)
+        built = self.quietly(step, make)
         self.observer.finished(chip, stage, built.seconds, built.hit)
         if built.damage:
             self.notes.append(f"{stage} was built again: the kept one is damaged ({built.damage})")
         return built
 
-    def _built(self, step: Step, make: Callable[[Path, Work], Manifest]) -> Built:
+    def quietly(self, step: Step, make: Callable[[Path, Work], Manifest]) -> Built:
+        """Returns the artifact of a step without a word to the observer."""
         return self.store.build(
             step,
             lambda out, log: make(out, Work(log, self.observer.progress)),
@@ -110,16 +100,12 @@ class Steps:
         kept = self.store.find(step.address)
         return None if kept is None or self._changed(step, kept) else kept
 
-    def _runs_user_code(self, step: Step) -> bool:
-        if step.name == "import":
-            return self.request.source.kind == "torch"
-        return step.name == "data" and sources.generator_of(self._source(step.options["role"])) is not None
-
     def _changed(self, step: Step, kept: Artifact) -> str:
         """Returns what is no longer as the user's code found it, or an empty string."""
-        if not self._runs_user_code(step):
-            return ""
-        return dependencies.changed(dependencies.read(self.store.reads(step.address)), kept)
+        theirs = step.name == "import" and self.request.source.kind == "torch"
+        if step.name == "data":
+            theirs = sources.generator_of(self._source(step.options["role"])) is not None
+        return dependencies.changed(dependencies.read(self.store.reads(step.address)), kept) if theirs else ""
 
     def _keep(self, step: Step, main: Path, record: Dependencies | None) -> None:
         """Keeps what the user's code read in a step, and says what of it nobody can check later."""
@@ -257,7 +243,11 @@ class Steps:
             return None
         options: JsonObject = {"role": role, "limit": self.request.limit}
         if source.startswith("zoo:"):
-            inputs = {"source": schema.digest([source, *map(str, _file_hashes(source.removeprefix("zoo:")))])}
+            inputs = {
+                "source": schema.digest(
+                    [source, *map(str, [hash_file(path) for path in zoo.files(source.removeprefix("zoo:"))])]
+                )
+            }
         else:
             inputs = {"source": source_digest(source)}
             options["holdout"] = not self.request.test and model.manifest.format != GIVEN
@@ -310,7 +300,7 @@ class Steps:
         if not within and step.address not in self.samples:
             self.samples[step.address] = self.run("", role, step, make)
             self.reported.add(step.address)
-        built = self.samples.get(step.address) or self._built(step, make)
+        built = self.samples.get(step.address) or self.quietly(step, make)
         self.samples[step.address] = built
         if not within and step.address not in self.reported:
             self.observer.started("", role)
@@ -322,9 +312,24 @@ class Steps:
         """Returns the samples of a role and whether those of the other role are apart from them."""
         limit = self.request.limit
         if source.startswith("zoo:"):
-            return _zoo_samples(source.removeprefix("zoo:"), role, limit), True
+            name = source.removeprefix("zoo:")
+            count = {"test": ZOO_TEST, "calibration": ZOO_CALIBRATION, "training": ZOO_TRAINING}[role]
+            count = count if role == "training" else min(count, limit)
+            samples = zoo.samples(name, "test" if role == "test" else "calibration", count)
+            return Dataset(dict(samples.inputs), samples.labels, f"zoo:{name}"), True
         if source.endswith(TEXTS):
-            dataset = self._sentences(Path(source), model)
+            path = Path(source)
+            if self.chosen is None or self.chosen.card.text is None:
+                raise ConfigError(
+                    f"{path}: a file of texts needs a task that reads text", "give --task and --tokenizer"
+                )
+            tokens = bind(self.chosen.card.text, self.chosen.files, model.manifest.inputs)
+            lines = read_lines(path)[: self.request.limit]
+            rows = [tokens(lines[at : at + tokens.batch]) for at in range(0, len(lines), tokens.batch)]
+            names = [spec.name for spec in model.manifest.inputs]
+            dataset = Dataset(
+                {n: np.concatenate([row[n] for row in rows] or [np.zeros(0)]) for n in names}, None, str(path)
+            )
         elif sources.generator_of(source) is not None:
             dataset = self._generated(source, model, work)
         else:
@@ -373,29 +378,27 @@ class Steps:
             )
         return self.datasets[source]
 
-    def _sentences(self, path: Path, model: Artifact) -> Dataset:
-        """Returns the lines of a text file as the inputs of the model, by the tokenizer of the task."""
-        if self.chosen is None or self.chosen.card.text is None:
-            raise ConfigError(f"{path}: a file of texts needs a task that reads text", "give --task and --tokenizer")
-        tokens = bind(self.chosen.card.text, self.chosen.files, model.manifest.inputs)
-        lines = read_lines(path)[: self.request.limit]
-        rows = [tokens(lines[at : at + tokens.batch]) for at in range(0, len(lines), tokens.batch)]
-        names = [spec.name for spec in model.manifest.inputs]
-        return Dataset({n: np.concatenate([row[n] for row in rows] or [np.zeros(0)]) for n in names}, None, str(path))
-
     def compile_step(self, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Step:
         link = replace(link, options=settled(link.target, link.options, model, platform))
         inputs = {"model": model.digest}
         if data is not None and link.target.needs_data(link.options):
             inputs["data"] = data.digest
-        inputs |= _option_files(link.options)
+        paths = {f.name: getattr(link.options, f.name) for f in fields(link.options)}
+        found = {}
+        for name, path in paths.items():
+            if isinstance(path, Path):
+                if not path.is_file():
+                    raise ConfigError(f"-O {name}={path}: no such file")
+                found[f"option {name}"] = hash_file(path)
+        inputs |= found
         final = link.target.name == platform.target
+        package, version = plugins.provider("targets", link.target.name)
         return Step(
             link.target.name,
             inputs,
             schema.to_dict(link.options, whole=True),
             {
-                **_given_by(link),
+                **({} if package == "anynpu" else {package: version}),
                 **link.target.tools(),
                 **platform_tools(link.target, platform),
                 "anynpu": own_version(),
@@ -428,212 +431,11 @@ class Steps:
             self.notes.extend(note for note in made.manifest.notes if note not in self.notes)
         return made
 
-    def verify(
-        self,
-        platform: Platform,
-        made: Artifact,
-        model: Artifact,
-        data: Artifact,
-        oracle: Artifact | None = None,
-        floating: Artifact | None = None,
-    ) -> Artifact:
-        """Returns the evidence: `made` executed and compared with the float model, and with `oracle` bit by bit.
-
-        `floating` is the float TFLite model that it was quantised from: it must compute what the float model does.
-        """
-        inputs = {"candidate": made.digest, "reference": model.digest, "data": data.digest}
-        inputs |= {name: each.digest for name, each in (("oracle", oracle), ("float", floating)) if each is not None}
-        # A shared cache may hold what another CPU gave: its instructions are part of the evidence.
-        tools = {"anynpu": own_version(), **_runtime_versions(), "cpu": int8_sums.host()}
-        # The reference runtime comes first anyway: chips that ask for it share the evidence with those that do not.
-        # One that runs the chip's own artifact says nothing of an earlier one that stands for it.
-        able = {kind.name for kind in sessions_for(made.manifest.format)} - {choose(made.manifest.format).name}
-        device = platform.device if platform.device in able else ""
-        step = Step("verify", inputs, {"metric": self.metric, "device": device}, tools)
-        of_float = Step("float", {"reference": model.digest, "data": data.digest}, tools=tools)
-        converted = Step("converted", {**of_float.inputs, "float": inputs.get("float", "")}, tools=tools)
-
-        def make(out: Path, work: Work) -> Manifest:
-            taught, expected = out.parent / ANSWERS, out.parent / EXPECTED
-            lent = self._lent(of_float, expected)
-            arguments = {
-                "candidate": str(made.path),
-                "reference": str(model.path),
-                "kept": str(expected),
-                "data": str(data.path),
-                "answers": str(out / "vectors.npz"),
-                "taught": str(taught) if made.manifest.format == REPEATED else "",
-                "oracle": str(oracle.path) if oracle else "",
-                "metric": self.metric,
-                "device": device or None,
-                "random": bool(data.manifest.details["random"]),
-            }
-            function = "anynpu.measure.verify:verify"
-            unproved = None if self.find(converted) else floating
-            if unproved is not None:
-                function, arguments["floating"] = "anynpu.pipeline.conversion:verify_converted", str(unproved.path)
-            answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
-            if expected.is_file() and not lent:  # for the other chips of this model
-                self._built(of_float, lambda there, _: _moved(there, expected))
-            if unproved is not None:  # there are no answers to keep: that the step is there is the proof
-                self._built(converted, lambda there, _: _taught(there, there / ANSWERS))
-            found = schema.from_dict(Verification, answer, "verification")
-            if found.device == choose(made.manifest.format).name:
-                trial.passed(made, choose(made.manifest.format))
-            trial.passed(model, choose(model.manifest.format, REFERENCES.get(model.manifest.format)))
-            if taught.is_file():  # what a compiler must repeat is known now
-                self._built(self._teach_step(made, model, data), lambda there, _: _taught(there, taught))
-            found = replace(found, held_out=bool(data.manifest.details["held_out"]))
-            (out / "verification.json").write_text(schema.canonical_json(found) + "\n", "utf-8")
-            return Manifest(format="evidence", main="verification.json")
-
-        return self.run(platform.name, "verify", step, make).artifact
-
-    def _lent(self, step: Step, place: Path) -> bool:
-        """Copies the file of a step to a place where the store has it; others may clear the store meanwhile."""
-        kept = self.find(step)
-        with contextlib.suppress(FileNotFoundError):
-            return kept is not None and bool(shutil.copyfile(kept.main, place))
-        return False
-
-    def teach(self, chip: str, oracle: Artifact, model: Artifact, data: Artifact) -> Artifact:
-        """Returns what the artifact before the compiler gives for the first samples: one answer for all chips. Where it
-        was verified in the same store, that has left it already."""
-
-        def make(out: Path, work: Work) -> Manifest:
-            artifacts = {"oracle": oracle, "reference": model, "data": data}
-            arguments = {name: str(artifact.path) for name, artifact in artifacts.items()}
-            arguments["answers"] = str(out.parent / ANSWERS)
-            answer = tool.call("anynpu.measure.repeat:teach", arguments, scratch=out.parent, log=work.log)
-            return _taught(out, out.parent / ANSWERS, str(answer))
-
-        return self.run(chip, "teach", self._teach_step(oracle, model, data), make).artifact
-
-    def _teach_step(self, oracle: Artifact, model: Artifact, data: Artifact) -> Step:
-        inputs = {"oracle": oracle.digest, "reference": model.digest, "data": data.digest}
-        return Step("teach", inputs, tools={"anynpu": own_version(), **_runtime_versions()})
-
-    def repeat(self, chip: str, made: Artifact, oracle: Artifact, model: Artifact, data: Artifact) -> Repetition:
-        """Returns whether what was compiled computes, bit by bit, what the artifact before it does."""
-        taught = self.teach(chip, oracle, model, data)
-        inputs = {"candidate": made.digest, "oracle": oracle.digest, "reference": model.digest, "data": data.digest}
-        step = Step("repeat", inputs, tools={"anynpu": own_version(), **_runtime_versions()})
-
-        def make(out: Path, work: Work) -> Manifest:
-            artifacts = {"candidate": made, "oracle": oracle, "reference": model, "data": data}
-            arguments = {name: str(artifact.path) for name, artifact in artifacts.items()}
-            arguments["answers"] = str(taught.path / ANSWERS)
-            if made.manifest.placement is not None and not made.manifest.placement.elsewhere():
-                found = repeat(**arguments)  # our own code alone: another Python takes longer to start
-            else:
-                answer = tool.call("anynpu.measure.repeat:repeat", arguments, scratch=out.parent, log=work.log)
-                found = schema.from_dict(Repetition, answer, "repetition")
-            if not found.refused:
-                trial.passed(made, choose(made.manifest.format))
-                found = replace(found, not_compared=schema.read_json(taught.main)["not_compared"])
-            (out / "repetition.json").write_text(schema.canonical_json(found) + "\n", "utf-8")
-            return Manifest(format="evidence", main="repetition.json")
-
-        evidence = self.run(chip, "execute", step, make).artifact
-        found: Repetition = schema.from_dict(Repetition, schema.read_json(evidence.main), str(evidence.main))
-        return found
-
-    def layers(self, chip: str, chain: Sequence[Artifact], data: Artifact) -> Artifact | None:
-        """Returns nodes and tensors of the last artifact of a chain that can be read, beside the float model it begins
-        with: error and cost of every layer, and the float model's inner tensors for the first samples."""
-        subject, twin = drawable(chain), float_twin(chain)
-        if subject is None:
-            return None
-        inputs = {"candidate": subject.digest, "reference": chain[0].digest, "data": data.digest}
-        if twin is not None:
-            inputs["float"] = twin.digest
-        step = Step("layers", inputs, tools={"anynpu": own_version(), **_runtime_versions()})
-
-        def make(out: Path, work: Work) -> Manifest:
-            arguments = {
-                "candidate": str(subject.path),
-                "reference": str(chain[0].path),
-                "floating": str(twin.path) if twin else "",
-                "data": str(data.path),
-                "inner": str(out / INNER),
-            }
-            answer = tool.call(
-                "anynpu.pipeline.layers:inspect", arguments, scratch=out.parent, log=work.log, progress=work.progress
-            )
-            (out / LAYERS).write_text(schema.canonical_json(answer) + "\n", "utf-8")
-            return Manifest(format="layers", main=LAYERS)
-
-        return self.run(chip, "layers", step, make).artifact
-
-    def diagnose(self, chip: str, chain: Sequence[Artifact], data: Artifact, calibration: Artifact | None) -> Artifact:
-        """Returns where the last artifact of a chain that can be read loses the float model, and by what cause."""
-        subject, twin = drawable(chain), float_twin(chain)
-        if subject is None or subject.digest == chain[0].digest:
-            raise Unsupported(f"nothing here reads the operators of {chain[-1].manifest.format}")
-        inputs = {"candidate": subject.digest, "reference": chain[0].digest, "data": data.digest}
-        if twin is not None:
-            inputs["float"] = twin.digest
-        count = 0 if calibration is None else int(calibration.manifest.details["samples"])
-        step = Step(
-            "diagnose", inputs, {"calibration_samples": count}, {"anynpu": own_version(), **_runtime_versions()}
-        )
-
-        def make(out: Path, work: Work) -> Manifest:
-            arguments = {
-                "candidate": str(subject.path),
-                "reference": str(chain[0].path),
-                "floating": str(twin.path) if twin else "",
-                "data": str(data.path),
-                "calibration_samples": count,
-            }
-            function = "anynpu.pipeline.diagnosis.run:diagnose"
-            answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
-            (out / DIAGNOSIS).write_text(schema.canonical_json(answer) + "\n", "utf-8")
-            return Manifest(format="diagnosis", main=DIAGNOSIS)
-
-        return self.run(chip, "diagnose", step, make).artifact
-
-    def stream_layers(
-        self, chip: str, made: Sequence[Artifact], model: Artifact, data: Artifact, layers: Artifact
-    ) -> Mapping[str, float]:
-        """Returns the error of every tensor that an NPU's command stream stores, by its name before the compiler."""
-        final, before = made[-1], made[-2]
-        inputs = {"candidate": final.digest, "reference": model.digest, "data": data.digest, "layers": layers.digest}
-        step = Step("stream-layers", inputs, tools={"anynpu": own_version()})
-
-        def make(out: Path, work: Work) -> Manifest:
-            errors = stream_errors(final, before, model, data, layers.path / INNER)
-            (out / LAYERS).write_text(schema.canonical_json(errors) + "\n", "utf-8")
-            return Manifest(format="layers", main=LAYERS)
-
-        errors: Mapping[str, float] = schema.read_json(self.run(chip, "layers", step, make).artifact.main)
-        return errors
-
     @property
     def metric(self) -> str:
         """The task's metric: what the user names, or the zoo's card; top-1 needs to be asked for."""
         source = self.request.source
         return self.request.metric or (zoo.card(source.zoo_name).metric if source.kind == "zoo" else "")
-
-
-def _moved(out: Path, file: Path) -> Manifest:
-    """Moves a file into the folder of a step whose result it is."""
-    file.replace(out / file.name)
-    return Manifest(format="evidence", main=file.name)
-
-
-def _taught(out: Path, answers: Path, not_compared: str = "") -> Manifest:
-    """Moves the answers of a teacher, if it has any, into the folder of its step."""
-    if answers.is_file():
-        answers.replace(out / ANSWERS)
-    (out / "teacher.json").write_text(schema.canonical_json({"not_compared": not_compared}) + "\n", "utf-8")
-    return Manifest(format="evidence", main="teacher.json")
-
-
-def read_diagnosis(artifact: Artifact) -> Diagnosis:
-    """Returns the diagnosis that a diagnose step stored."""
-    found: Diagnosis = schema.from_dict(Diagnosis, schema.read_json(artifact.main), str(artifact.main))
-    return found
 
 
 def _sourced(source: load.ModelSource, arguments: Mapping[str, object], **how: Any) -> load.Imported:
@@ -649,41 +451,12 @@ def _sourced(source: load.ModelSource, arguments: Mapping[str, object], **how: A
     return schema.from_dict(load.Imported, imported, "import")
 
 
-def _option_files(options: Any) -> dict[str, str]:
-    """Returns digests of the files that options name: what is in them counts."""
-    paths = {f.name: getattr(options, f.name) for f in fields(options)}
-    found = {}
-    for name, path in paths.items():
-        if isinstance(path, Path):
-            if not path.is_file():
-                raise ConfigError(f"-O {name}={path}: no such file")
-            found[f"option {name}"] = hash_file(path)
-    return found
-
-
-def read_verification(evidence: Artifact, stands_for: str) -> Verification:
-    """Returns the verification that a verify step stored; `stands_for` is the format it had to take the place of."""
-    data = schema.read_json(evidence.main)
-    return schema.from_dict(Verification, {**data, "stands_for": stands_for}, str(evidence.main))
-
-
 def overlap(calibration: Artifact | None, test: Artifact) -> int:
     """Returns how many test samples also occur in the calibration data."""
     if calibration is None:
         return 0
     known = set(calibration.manifest.details["sample_digests"])
     return sum(digest in known for digest in test.manifest.details["sample_digests"])
-
-
-def _zoo_samples(name: str, role: str, limit: int) -> Dataset:
-    count = {"test": ZOO_TEST, "calibration": ZOO_CALIBRATION, "training": ZOO_TRAINING}[role]
-    count = count if role == "training" else min(count, limit)
-    samples = zoo.samples(name, "test" if role == "test" else "calibration", count)
-    return Dataset(dict(samples.inputs), samples.labels, f"zoo:{name}")
-
-
-def _file_hashes(name: str) -> list[str]:
-    return [hash_file(path) for path in zoo.files(name)]
 
 
 @contextlib.contextmanager
@@ -697,23 +470,6 @@ def _foreign_errors(compiler: str, log: Path) -> Iterator[None]:
         lines = traceback.format_exc().splitlines()[-8:]
         message = f"compiler {compiler} failed: {type(error).__name__}: {error}"
         raise ToolFailed(message, log=str(log), last_lines=lines) from error
-
-
-def _given_by(link: Link) -> Mapping[str, str]:
-    """Returns the package of a compiler that is not ours, with its version: another version may compile otherwise."""
-    package, version = plugins.provider("targets", link.target.name)
-    return {} if package == "anynpu" else {package: version}
-
-
-def _runtime_versions() -> Mapping[str, str]:
-    found = dict(plugins.provider("sessions", name) for name in plugins.names("sessions"))
-    found.pop("anynpu", None)  # its own version, with a digest of its code, is there already
-    for name in ("onnxruntime", "ai-edge-litert", "tflite-micro", "ethos-u-vela"):
-        try:
-            found[name] = tool.version_of(name)
-        except ToolMissing:
-            continue
-    return found
 
 
 def require_samples(data: Artifact | None) -> Artifact:

@@ -160,8 +160,8 @@ def on_cluster(address: str) -> Runner:
                 if failure is None:
                     yield waiting[done], _answer(done.result(), "a build of the sweep")
                 else:
-                    told = AnyNpuError(f"the worker failed: {type(failure).__name__}: {failure}")
-                    yield waiting[done], error_form(told)
+                    message = f"the worker failed: {type(failure).__name__}: {failure}"
+                    yield waiting[done], error_form(AnyNpuError(message))
 
     return run
 
@@ -268,15 +268,10 @@ def row(cell: Cell, answer: Answer | None = None) -> SweepRow:
             sqnr_db=proof.sqnr_db,
             accuracy=None if error else accuracy,
         )
-    return replace(line, group=_group(answer, line))
-
-
-def _group(record: BuildRecord, line: SweepRow) -> str:
-    """Returns what makes accuracies comparable: the same metric on the same samples, or else the same network."""
-    if line.score is None:
-        return line.fingerprint[:12]
-    data = record.data.get("test")
-    return f"{line.metric} on {data.content[:12] if data else ''}"
+    # What makes accuracies comparable: the same metric on the same samples, or else the same network
+    data = answer.data.get("test")
+    samples = f"{line.metric} on {data.content[:12] if data else ''}"
+    return replace(line, group=line.fingerprint[:12] if line.score is None else samples)
 
 
 def with_front(rows: Iterable[SweepRow]) -> tuple[SweepRow, ...]:
@@ -286,7 +281,9 @@ def with_front(rows: Iterable[SweepRow]) -> tuple[SweepRow, ...]:
 
     def beaten(mine: SweepRow) -> bool:
         rivals = [each for each in lines if each.group == mine.group and id(each) in points]
-        return any(_beats(points[id(each)], points[id(mine)]) for each in rivals)
+        own = points[id(mine)]
+        others = [points[id(each)] for each in rivals]
+        return any(other != own and all(x <= y for x, y in zip(other, own, strict=True)) for other in others)
 
     return tuple(replace(each, on_front=id(each) in points and not beaten(each)) for each in lines)
 
@@ -296,10 +293,6 @@ def _point(row: SweepRow) -> tuple[float, ...]:
     storage = [size for size in (row.flash_bytes, row.dram_bytes) if size]
     costs = (row.latency_ms, row.sram_bytes, sum(storage) if storage else None)
     return (-float(row.accuracy or 0.0), *(float("inf") if cost is None else float(cost) for cost in costs))
-
-
-def _beats(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
-    return all(x <= y for x, y in zip(a, b, strict=True)) and a != b
 
 
 def _notes(rows: Sequence[SweepRow]) -> list[str]:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Manifest, Step
 from anynpu.errors import ConfigError, ToolMissing, Unsupported
+from anynpu.pipeline.evidence import read_verification, verify
 from anynpu.pipeline.layers import float_twin
 from anynpu.pipeline.planner import Link
-from anynpu.pipeline.steps import Steps, read_verification, require_samples
+from anynpu.pipeline.steps import Steps, require_samples
 from anynpu.platform import Platform
 from anynpu.records.build import Verification
 from anynpu.records.parts import own_version
@@ -50,7 +51,7 @@ def trained_chain(
     check_integers(model, again[at])
     data = require_samples(result.test)
     before, after = (
-        read_verification(steps.verify(platform, each, result.model, data), "") for each in (rounding, again[at])
+        read_verification(verify(steps, platform, each, result.model, data), "") for each in (rounding, again[at])
     )
     kept = not _worse(after, before)
     steps.notes.append(_note(platform.name, model, before, after, kept))

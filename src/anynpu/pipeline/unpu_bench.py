@@ -68,7 +68,16 @@ def wanted(formats: Sequence[str], hardware: Sequence[str], stated: bool) -> tup
 
     `stated` says whether the user named the hardware: formats that serve every chip ask no default for its name.
     """
-    chips = _platforms(formats, hardware, stated)
+    lenient = not stated or not all(FORMATS[name].registered for name in formats)
+    platforms = {}
+    for name in hardware:
+        try:
+            platform = plugins.platform(name)
+            platforms[platform.name] = platform
+        except ConfigError as error:
+            if not lenient:
+                raise ConfigError(f"--target_hardware {name}: {error.message}", error.hint) from None
+    chips = list(platforms.values())
     found: list[Wanted] = []
     for name in formats:
         format = FORMATS[name]
@@ -84,30 +93,11 @@ def wanted(formats: Sequence[str], hardware: Sequence[str], stated: bool) -> tup
         else:
             known = ", ".join(format.hardware()) or "no chip here"
             raise ConfigError(f"format {name} does not build for {', '.join(hardware)}", f"it builds for {known}")
-    _require_served(formats, chips)
-    return tuple(found)
-
-
-def _platforms(formats: Sequence[str], hardware: Sequence[str], stated: bool) -> list[Platform]:
-    lenient = not stated or not all(FORMATS[name].registered for name in formats)
-    found = {}
-    for name in hardware:
-        try:
-            platform = plugins.platform(name)
-            found[platform.name] = platform
-        except ConfigError as error:
-            if not lenient:
-                raise ConfigError(f"--target_hardware {name}: {error.message}", error.hint) from None
-    return list(found.values())
-
-
-def _require_served(formats: Sequence[str], chips: Iterable[Platform]) -> None:
-    if any(FORMATS[name].chip for name in formats):
-        return
-    for chip in chips:
+    for chip in () if any(FORMATS[name].chip for name in formats) else chips:
         if chip.target not in {FORMATS[name].compiler for name in formats}:
             able = [f.name for f in FORMATS.values() if f.chip or f.compiler == chip.target]
             raise ConfigError(f"{chip.name}: {', '.join(formats)} does not build for it", f"{', '.join(able)} do")
+    return tuple(found)
 
 
 def with_bits(pairs: Iterable[Wanted], width: str) -> tuple[tuple[Wanted, ...], dict[str, str]]:

@@ -221,7 +221,8 @@ def bits(width: str, format: str, dtypes: Iterable[str] = ()) -> dict[str, str]:
     for place in places:
         # What the quantiser can make is not yet what the chip computes with.
         widths = place.values or {str(choice): str(choice) for choice in _choices(place.kind)}
-        able = [b for b in BITS if b in widths and _takes(known, widths[b])]
+        lacking = {"int8", "uint8", "int16", "float32"}.difference(known) if known else ()
+        able = [b for b in BITS if b in widths and widths[b] not in lacking]
         if width not in able:
             raise Unsupported(
                 f"{format} cannot be built with {width} bits", hint=f"give --{BIT_WIDTH} {' or '.join(able)}"
@@ -230,11 +231,6 @@ def bits(width: str, format: str, dtypes: Iterable[str] = ()) -> dict[str, str]:
     if not places and width != "8":
         raise Unsupported(f"{format} cannot be built with {width} bits", hint=f"give --{BIT_WIDTH} 8")
     return options
-
-
-def _takes(dtypes: tuple[str, ...], value: str) -> bool:
-    kinds = ("int8", "uint8", "int16", "float32")
-    return not dtypes or value not in kinds or value in dtypes
 
 
 def _options() -> Iterator[tuple[Place, dataclasses.Field[Any]]]:

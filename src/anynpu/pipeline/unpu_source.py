@@ -76,11 +76,22 @@ def layouts(text: str | None) -> tuple[str, ...]:
 
 def source(named: Named) -> tuple[ModelSource, list[str]]:
     """Returns the model as the pipeline takes it, and a sentence for every flag that it has no use for."""
-    if not _is_python(named.model):
+    is_factory = ":" in named.model and not named.model.startswith("zoo:") and not Path(named.model).exists()
+    if not named.model.endswith(".py") and not is_factory:
         said = [f"--{flag}: {named.model} brings its own; not used" for flag in TORCH_ONLY if getattr(named, flag)]
         known = {n: s for n, s in named.inputs.items() if s} if not named.model.startswith("zoo:") else {}
         return ModelSource(named.model, shapes=known, layouts=_layouts(named)), said
-    _require(named)
+    if ":" not in named.model and not named.model_module_name:
+        raise ConfigError(f"{named.model}: which class of it is the model?", "give --model_module_name CLASS")
+    if not named.model_ckpt:
+        raise ConfigError(
+            f"{named.model}: without a checkpoint the weights are random numbers", "give --model_ckpt FILE"
+        )
+    if not named.input_names or not named.input_shapes:
+        raise ConfigError(
+            "a PyTorch model does not say what its inputs look like",
+            "give --input_names input --input_shape 1 3 96 96",
+        )
     location = named.model if ":" in named.model else f"{named.model}:{named.model_module_name}"
     return (
         ModelSource(
@@ -94,25 +105,6 @@ def source(named: Named) -> tuple[ModelSource, list[str]]:
         ),
         [],
     )
-
-
-def _is_python(model: str) -> bool:
-    return model.endswith(".py") or (":" in model and not model.startswith("zoo:") and not Path(model).exists())
-
-
-def _require(named: Named) -> None:
-    """Raises for what only the user knows of a PyTorch model."""
-    if ":" not in named.model and not named.model_module_name:
-        raise ConfigError(f"{named.model}: which class of it is the model?", "give --model_module_name CLASS")
-    if not named.model_ckpt:
-        raise ConfigError(
-            f"{named.model}: without a checkpoint the weights are random numbers", "give --model_ckpt FILE"
-        )
-    if not named.input_names or not named.input_shapes:
-        raise ConfigError(
-            "a PyTorch model does not say what its inputs look like",
-            "give --input_names input --input_shape 1 3 96 96",
-        )
 
 
 def _layouts(named: Named) -> dict[str, str]:

@@ -56,6 +56,7 @@ def _readme(record: BisectRecord, part: Part, bench: Bench, files: dict[str, str
     count = len(record.operators)
     tolerance = "every value equal" if record.tolerance_db is None else f"{record.tolerance_db:g} dB"
     kinds = ", ".join(dict.fromkeys(each.kind for each in record.operators))
+    compiled = any(isinstance(side, Compiled) for side in (bench.a, bench.b))
     lines = [
         f"# {guilty.kind if guilty else 'Operators'}: two executions of one model disagree",
         "",
@@ -100,16 +101,11 @@ def _readme(record: BisectRecord, part: Part, bench: Bench, files: dict[str, str
         "",
         f"The weights of these operators, and what goes into them for sample {record.sample} of {record.samples}: "
         + ("the sample itself." if {*part.inputs} & {*bench.graph.inputs} else "values computed from it.")
-        + _calibration_note(bench)
+        + (" The compiled file holds ranges that were found with all samples." if compiled else "")
         + " Nothing else of the model or of the samples.",
         "",
     ]
     return "\n".join(lines)
-
-
-def _calibration_note(bench: Bench) -> str:
-    compiled = any(isinstance(side, Compiled) for side in (bench.a, bench.b))
-    return " The compiled file holds ranges that were found with all samples." if compiled else ""
 
 
 def _file_rows(files: dict[str, str], bench: Bench) -> list[str]:

@@ -136,21 +136,19 @@ class Compiled:
         room.mkdir()
         manifest = cut_file(self.file, self.places, part, rows[0], room)
         model = seal(room, manifest, Step("cut"), Made(now(), 0.0))
-        data = self._data(model, part, calibration, folder / "data")
+        samples = folder / "data"
+        samples.mkdir()
+        arrays = {n: np.concatenate([self.places[n].to_file(row[n]) for row in calibration]) for n in part.inputs}
+        write_samples(samples, SampleSet(arrays))
+        details = {"random": False, "samples": len(calibration), "held_out": False, "sample_digests": []}
+        dataset = Manifest("dataset", FILE, model.manifest.inputs, details=details)
+        data = seal(samples, dataset, Step("data"), Made(now(), 0.0))
         request = Request(ModelSource(str(model.main)), (self.chip,))
         steps = Steps(request, self.store, Silent())
         made = steps.compile(self.chip, self._link, model, data, self._platform)
         kept = folder / "artifact"
         shutil.copytree(made.path, kept)
         return Ran(self._answers(made, model, part, rows), model.main, kept)
-
-    def _data(self, model: Artifact, part: Part, calibration: Rows, folder: Path) -> Artifact:
-        folder.mkdir()
-        arrays = {n: np.concatenate([self.places[n].to_file(row[n]) for row in calibration]) for n in part.inputs}
-        write_samples(folder, SampleSet(arrays))
-        details = {"random": False, "samples": len(calibration), "held_out": False, "sample_digests": []}
-        manifest = Manifest("dataset", FILE, model.manifest.inputs, details=details)
-        return seal(folder, manifest, Step("data"), Made(now(), 0.0))
 
     def _answers(self, artifact: Artifact, before: Artifact, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
         like = by_name((*before.manifest.inputs, *before.manifest.outputs))

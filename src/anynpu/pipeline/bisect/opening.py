@@ -77,7 +77,13 @@ def _kept_hint(path: Path) -> str:
 def execution(side: Named, device: str | None, store: Store) -> Direct | Compiled:
     """Returns what executes a side."""
     if side.artifact is None:
-        return _of_file(side.path, side.text, device)
+        if side.path.suffix.lower() == ".onnx":
+            file: ModelFile = OnnxFile(side.path, "onnx")
+        else:
+            format = given_format(side.path)
+            file = TfliteFile(side.path, "tflite" if format == GIVEN and device == "tflm" else format)
+        whole = Artifact(side.path.parent, Manifest(file.format, side.path.name, file.inputs, file.outputs))
+        return _direct(side.text, file, whole, device)
     format = side.artifact.manifest.format
     if format == "null":
         raise ToolMissing(f"{side.text}: the null device computes nothing", FORMS)
@@ -85,18 +91,9 @@ def execution(side: Named, device: str | None, store: Store) -> Direct | Compile
         return _direct(side.text, _file_of(side.artifact), side.artifact, device)
     kind = choose(format, device)  # raises where nothing here executes it
     before = _before(side)
-    chip = _chip(side)
+    assert side.artifact is not None and side.artifact.manifest.step is not None
+    chip = side.artifact.manifest.step.platform or side.path.absolute().name
     return Compiled(side.text, kind.what, _file_of(before), side.artifact, before, device, store, chip)
-
-
-def _of_file(path: Path, text: str, device: str | None) -> Direct:
-    if path.suffix.lower() == ".onnx":
-        file: ModelFile = OnnxFile(path, "onnx")
-    else:
-        format = given_format(path)
-        file = TfliteFile(path, "tflite" if format == GIVEN and device == "tflm" else format)
-    whole = Artifact(path.parent, Manifest(file.format, path.name, file.inputs, file.outputs))
-    return _direct(text, file, whole, device)
 
 
 def _direct(text: str, file: ModelFile, artifact: Artifact, device: str | None) -> Direct:
@@ -154,9 +151,3 @@ def _beside(path: Path) -> Iterator[Path]:
         if (root / "steps").is_dir():
             yield from sorted((root / "steps").iterdir())
         yield from sorted(each for each in root.iterdir() if each.is_dir() and each != path)
-
-
-def _chip(side: Named) -> str:
-    """Returns the chip of an artifact; a compiler that needs no facts of it does not say it in the manifest."""
-    assert side.artifact is not None and side.artifact.manifest.step is not None
-    return side.artifact.manifest.step.platform or side.path.absolute().name

@@ -19,7 +19,7 @@ from anynpu.pipeline.bisect.bundle import write_bundle
 from anynpu.pipeline.bisect.executions import Compiled, Direct, Ran, Rows
 from anynpu.pipeline.bisect.opening import Named, execution, named
 from anynpu.pipeline.bisect.pairing import difference, disagrees, places_like, require_one_model, worst_of
-from anynpu.pipeline.bisect.search import Culprit, Difference, expected_runs, find
+from anynpu.pipeline.bisect.search import Difference, expected_runs, find
 from anynpu.pipeline.bisect.shared import Part, SharedGraph, share
 from anynpu.quantize.calibration import Dataset, load_data
 from anynpu.records.bisect import BisectRecord, BisectRun, BisectSide, GuiltyOperator, OutputDifference
@@ -153,13 +153,36 @@ def bisect(asked: Asked) -> BisectRecord:
             return schema.with_seal(record)
         _require_inputs(bench)
         bench.record()
-        found = find(bench.graph, _as_difference(record.whole), bench.attempt, bench.pairs())
+        whole = Difference(record.whole.tensor, record.whole.sqnr_db, True)
+        found = find(bench.graph, whole, bench.attempt, bench.pairs())
         if found.part not in bench.results and bench.attempt(found.part) is None:
             raise ToolFailed(
                 "the two disagree, but no part of the model can be run by itself",
                 hint="; ".join(bench.notes),
             )
-        record = schema.with_seal(_concluded(bench, record, found))
+        operators = tuple(
+            GuiltyOperator(name=node.name, kind=node.kind, tensor=unit.tensor)
+            for unit in found.units
+            for node in unit.nodes
+        )
+        notes = list(bench.notes)
+        if found.rounded_inputs:
+            notes.append("with inputs that are not rounded the two agree: the fault needs the rounded inputs")
+        if not found.alone:
+            notes.append(f"no operator disagrees by itself: over these {len(operators)} the errors add up to it")
+        # Of operators that one side runs as one, the one with the weights gives the name.
+        named_after = max(found.units[0].nodes, key=lambda node: node.macs or 0, default=None)
+        record = schema.with_seal(
+            replace(
+                record,
+                runs=tuple(bench.runs),
+                guilty=next((each for each in operators if named_after and each.name == named_after.name), None),
+                operators=operators,
+                difference=bench.worst(found.part),
+                alone=found.alone,
+                notes=(*record.notes, *notes),
+            )
+        )
         if asked.out:
             write_bundle(Path(asked.out), record, found.part, bench)
         return record
@@ -168,7 +191,13 @@ def bisect(asked: Asked) -> BisectRecord:
 def _opened(request: Asked, scratch: Path) -> tuple[Bench, BisectRecord]:
     """Returns both sides ready to be cut, and the record of the whole model."""
     one, other = named(request.a, request.b), named(request.b, request.a)
-    _require_same_network(one, other, request.different_networks)
+    prints = {side.fingerprint[:12] for side in (one, other) if side.fingerprint}
+    if len(prints) > 1 and not request.different_networks:
+        raise ConfigError(
+            f"{one.text} and {other.text} are different models (fingerprints {one.fingerprint[:12]} and "
+            f"{other.fingerprint[:12]})",
+            "name two executions of one model; --different-networks goes on all the same",
+        )
     store = Store(Path(request.cache) if request.cache else None)
     a, b = execution(one, request.on_a or None, store), execution(other, request.on_b or None, store)
     a.places, b.places = a.file.places(), places_like(b.file, a.file)
@@ -214,14 +243,6 @@ def _opened(request: Asked, scratch: Path) -> tuple[Bench, BisectRecord]:
         notes=("the samples are random numbers",) if data.random else (),
     )
     return bench, record
-
-
-def _require_same_network(a: Named, b: Named, different_networks: bool) -> None:
-    if a.fingerprint and b.fingerprint and a.fingerprint != b.fingerprint and not different_networks:
-        raise ConfigError(
-            f"{a.text} and {b.text} are different models (fingerprints {a.fingerprint[:12]} and {b.fingerprint[:12]})",
-            "name two executions of one model; --different-networks goes on all the same",
-        )
 
 
 def _tolerance(text: str, a: Direct | Compiled, b: Direct | Compiled) -> float | None:
@@ -304,10 +325,6 @@ def _limits(side: Direct | Compiled, name: str) -> tuple[float, float]:
     return float(ends[0]), float(ends[1])
 
 
-def _as_difference(found: OutputDifference) -> Difference:
-    return Difference(found.tensor, found.sqnr_db, True)
-
-
 def _side(side: Direct | Compiled, text: Named) -> BisectSide:
     digest = text.artifact.digest if text.artifact else hash_file(text.path)
     return BisectSide(
@@ -316,28 +333,4 @@ def _side(side: Direct | Compiled, text: Named) -> BisectSide:
         digest=digest,
         fingerprint=text.fingerprint,
         versions=dict(side.versions),
-    )
-
-
-def _concluded(bench: Bench, record: BisectRecord, found: Culprit) -> BisectRecord:
-    operators = tuple(
-        GuiltyOperator(name=node.name, kind=node.kind, tensor=unit.tensor)
-        for unit in found.units
-        for node in unit.nodes
-    )
-    notes = list(bench.notes)
-    if found.rounded_inputs:
-        notes.append("with inputs that are not rounded the two agree: the fault needs the rounded inputs")
-    if not found.alone:
-        notes.append(f"no operator disagrees by itself: over these {len(operators)} the errors add up to it")
-    # Of operators that one side runs as one, the one with the weights gives the name.
-    named_after = max(found.units[0].nodes, key=lambda node: node.macs or 0, default=None)
-    return replace(
-        record,
-        runs=tuple(bench.runs),
-        guilty=next((each for each in operators if named_after and each.name == named_after.name), None),
-        operators=operators,
-        difference=bench.worst(found.part),
-        alone=found.alone,
-        notes=(*record.notes, *notes),
     )

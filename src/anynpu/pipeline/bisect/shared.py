@@ -46,7 +46,11 @@ class SharedGraph:
         """Returns the sub-model between two cuts; it gives what is read behind it, or leaves the model."""
         made = {unit.tensor for unit in self.units[start:end]}
         read = {parent for unit in self.units[end:] for parent in unit.parents} | {*self.outputs}
-        return self._part(start, end, [unit.tensor for unit in self.units[start:end] if unit.tensor in made & read])
+        outputs = tuple(unit.tensor for unit in self.units[start:end] if unit.tensor in made & read)
+        kept = {unit.tensor for tensor in outputs for unit in self.before(tensor, start, end)}
+        parents = (unit.parents for unit in self.units[start:end] if unit.tensor in kept)
+        inputs = dict.fromkeys(name for names in parents for name in names if name not in kept)
+        return Part(tuple(inputs), outputs)
 
     def tail(self, start: int) -> Part:
         """Returns the sub-model behind a cut; it gives the outputs of the model."""
@@ -60,15 +64,6 @@ class SharedGraph:
                 needed |= {*unit.parents}
                 kept.append(unit)
         return tuple(reversed(kept))
-
-    def _part(self, start: int, end: int, outputs: Iterable[str]) -> Part:
-        given: dict[str, None] = {}
-        wanted = tuple(outputs)
-        kept = {unit.tensor for tensor in wanted for unit in self.before(tensor, start, end)}
-        for unit in self.units[start:end]:
-            if unit.tensor in kept:
-                given |= dict.fromkeys(parent for parent in unit.parents if parent not in kept)
-        return Part(tuple(given), wanted)
 
 
 def part_of(units: Collection[Unit], output: str) -> Part:
