@@ -123,7 +123,7 @@ def test_a_fallback_names_each_operator_and_the_reason(tmp_path: Path) -> None:
     verdict = "50.0% on the Ethos-U55, 100% required"
     data, text = rendered(tmp_path, chip(tmp_path, artifacts=(artifact,), verification=PROOF, verdict=verdict))
     assert data["exit_status"] == 1 and "ethos-u55-128: fallback" in text and f"**{verdict}**" in text
-    assert "| soft | SOFTMAX | not in the table |" in text
+    assert "| soft | SOFTMAX | 100 | not in the table |" in text
     assert data["chips"][0]["receipt"]["elsewhere"][0]["reason"] == "not in the table"
 
 
