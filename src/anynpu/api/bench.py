@@ -217,7 +217,18 @@ def measure(artifact: Artifact, asked: Asked, store: Store, tell: Tell = lambda 
     if is_board(artifact, asked.on):
         measured = _board(artifact, asked, store)
     elif asked.others:
-        measured = _together(artifact, asked, tell)
+        if asked.energy_csv is not None:
+            raise ConfigError("--energy-csv is for one model: the window of several cannot be parted")
+        own = replace(asked, inputs="", sample=None)
+        timed = _timed(artifact, asked)
+        openers = [(str(artifact.path), timed.opener)]
+        for other in asked.others:
+            artifact = open_artifact(other)
+            if is_board(artifact, asked.on):
+                raise ConfigError(f"{other}: a board measures itself, one model at a time")
+            openers.append((str(other), _timed(artifact, own).opener))
+        record, error = measure_together(openers, asked.settings, tell)
+        measured = Measured(replace(record, input=timed.sample.source), error, timed.notes)
     else:
         measured = _alone(artifact, asked, tell)
     named = replace(
@@ -329,21 +340,6 @@ def _function_named(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise ConfigError(f"--post {name}: MODULE:FUNCTION was expected")
     return found  # type: ignore[no-any-return]
-
-
-def _together(first: Artifact, asked: Asked, tell: Tell) -> Measured:
-    if asked.energy_csv is not None:
-        raise ConfigError("--energy-csv is for one model: the window of several cannot be parted")
-    own = replace(asked, inputs="", sample=None)
-    timed = _timed(first, asked)
-    openers = [(str(first.path), timed.opener)]
-    for other in asked.others:
-        artifact = open_artifact(other)
-        if is_board(artifact, asked.on):
-            raise ConfigError(f"{other}: a board measures itself, one model at a time")
-        openers.append((str(other), _timed(artifact, own).opener))
-    record, error = measure_together(openers, asked.settings, tell)
-    return Measured(replace(record, input=timed.sample.source), error, timed.notes)
 
 
 def _board(artifact: Artifact, asked: Asked, store: Store) -> Measured:

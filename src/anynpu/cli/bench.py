@@ -21,13 +21,13 @@ from anynpu.cli.bench_text import show, show_board
 from anynpu.cli.flags import read_preprocess
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_record
+from anynpu.cli.terminal import show_error
 from anynpu.cli.verb import Writes, argument, flag, verb
-from anynpu.errors import AnyNpuError, ConfigError, DeviceError
+from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.files import write_whole
 from anynpu.measure.load import MULTI, SCENARIOS, SERVER, Settings, Tell
 from anynpu.measure.outcome import INTERRUPTED
 from anynpu.measure.subject import INFER, PIPELINE
-from anynpu.records.bench import BenchRecord
 from anynpu.records.parts import as_json
 from anynpu.runtime.base import open_artifact
 from anynpu.schema import to_dict
@@ -147,7 +147,14 @@ def bench(asked: BenchAsked) -> int:
         print_record(record)
     else:
         (show_board if record.board else show_server if record.http else show)(record)
-    return _status(record, measured.error)
+    if isinstance(measured.error, AnyNpuError):
+        show_error(measured.error)
+        return measured.error.exit_status
+    if measured.error is not None:
+        click.echo("anynpu: interrupted; the samples before are kept", err=True)
+        return INTERRUPTED
+    failed = record.http is not None and record.http.failed
+    return 1 if failed or (record.verdict is not None and not record.verdict.met) else 0
 
 
 def _refuse_without_use(asked: BenchAsked) -> None:
@@ -189,19 +196,3 @@ def _artifact(path: Path, asked: BenchAsked) -> Measured:
     for note in measured.notes:
         click.echo(f"note: {note}", err=True)
     return measured
-
-
-def _status(record: BenchRecord, error: BaseException | None) -> int:
-    """Says what broke the measurement off, and returns the exit status."""
-    if isinstance(error, AnyNpuError):
-        click.echo(f"anynpu: {error.message}", err=True)
-        if isinstance(error, DeviceError) and error.cause:
-            click.echo(f"  likely cause: {error.cause}", err=True)
-        if error.hint:
-            click.echo(f"hint: {error.hint}", err=True)
-        return error.exit_status
-    if error is not None:
-        click.echo("anynpu: interrupted; the samples before are kept", err=True)
-        return INTERRUPTED
-    failed = record.http is not None and record.http.failed
-    return 1 if failed or (record.verdict is not None and not record.verdict.met) else 0

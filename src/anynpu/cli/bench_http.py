@@ -24,7 +24,7 @@ from anynpu.measure.web.process import find_server
 from anynpu.measure.web.record import record_of
 from anynpu.measure.web.target import open_target
 from anynpu.records.bench import BenchRecord
-from anynpu.records.web import Http, LimitStep, RateLimit
+from anynpu.records.web import Http, LimitStep
 
 ONLY_ARTIFACTS = (
     *("device", "scope", "preprocess", "post", "others", "streams"),
@@ -116,7 +116,22 @@ def show_server(record: BenchRecord) -> None:
             f"up, on {record.input}" + (f", {web.batch} a request" if web.batch > 1 else "")
         )
     if web.limit is not None:
-        _show_limit(web.limit)
+        rows = [
+            {
+                "loop": "closed" if step.rate_per_s is None else "open",
+                "connections": str(step.connections) if step.rate_per_s is None else "",
+                "arrivals/s": number(step.rate_per_s),
+                "answers/s": number(step.answered_per_s),
+                "median ms": number(step.median_ms),
+                "p99 ms": number(step.p99_ms),
+                "": step.why or ("" if step.rate_per_s is None else "kept"),
+            }
+            for step in web.limit.steps
+        ]
+        print_table(rows)
+        above = f", {web.limit.not_kept_per_s:.4g} is too much" if web.limit.not_kept_per_s else ""
+        kept = "no rate was kept" if web.limit.kept_per_s is None else f"{web.limit.kept_per_s:.4g} requests/s are kept"
+        click.echo(f"limit: {kept}{above}; the figures below are those of that rate")
     if record.latency and record.latency.summary:
         print_table(latency_rows(record.latency.summary, web.label))
     per_s = record.throughput.per_s if record.throughput else 0.0
@@ -139,22 +154,3 @@ def show_server(record: BenchRecord) -> None:
         click.echo(f"server's /info: {web.server.info_digest[:16]}")
     show_verdict(record)
     show_break(record)
-
-
-def _show_limit(limit: RateLimit) -> None:
-    rows = [
-        {
-            "loop": "closed" if step.rate_per_s is None else "open",
-            "connections": str(step.connections) if step.rate_per_s is None else "",
-            "arrivals/s": number(step.rate_per_s),
-            "answers/s": number(step.answered_per_s),
-            "median ms": number(step.median_ms),
-            "p99 ms": number(step.p99_ms),
-            "": step.why or ("" if step.rate_per_s is None else "kept"),
-        }
-        for step in limit.steps
-    ]
-    print_table(rows)
-    above = f", {limit.not_kept_per_s:.4g} is too much" if limit.not_kept_per_s else ""
-    kept = "no rate was kept" if limit.kept_per_s is None else f"{limit.kept_per_s:.4g} requests/s are kept"
-    click.echo(f"limit: {kept}{above}; the figures below are those of that rate")

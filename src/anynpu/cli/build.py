@@ -18,7 +18,6 @@ from anynpu.pipeline.output import check_output
 from anynpu.pipeline.preview import preview
 from anynpu.pipeline.repair import lines
 from anynpu.pipeline.request import Request
-from anynpu.records.build import BuildRecord
 from anynpu.report.figures import chip_row, table_notes
 from anynpu.schema import to_dict
 from anynpu.store import Store
@@ -109,7 +108,24 @@ def build_and_report(request: Request, store: Store, asked: Output, config: Path
     if asked.json:
         print_record(built.record)
     else:
-        _print(request.source.model, built.record)
+        print_table([chip_row(chip) for chip in built.record.chips], title=request.source.model)
+        for note in (*table_notes(built.record.chips), *built.record.notes):
+            click.echo(note)
+        for chip in built.record.chips:
+            for line in lines(chip.repairs, chip.diagnosis):
+                click.echo(f"{chip.chip}: {line}")
+            if error := chip.error:
+                click.echo(f"{chip.chip}: {error.sentence}")
+                for finding in error.findings or ():
+                    click.echo(f"  {finding}")
+                for line in error.last_lines or ():
+                    click.echo(f"  | {line}")
+                for cause in chip.diagnosis.causes if chip.diagnosis else ():
+                    click.echo(f"  cause: {cause.cause} at {cause.tensor}: {cause.evidence}; {cause.repair}")
+            elif chip.verdict:
+                click.echo(f"{chip.chip}: {chip.verdict}")
+                for op in chip.receipt.elsewhere if chip.receipt else ():
+                    click.echo(f"  on the CPU: {op.kind} {op.name}: {op.reason}")
     if kept is not None and not asked.quiet:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     if not asked.quiet:
@@ -122,24 +138,3 @@ def files_read(request: Request, config: Path | None = None) -> list[str]:
     source = request.source
     named = (source.model, source.checkpoint, request.data, request.test, request.task, request.tokenizer)
     return [str(name) for name in (*named, config) if name]
-
-
-def _print(title: str, record: BuildRecord) -> None:
-    print_table([chip_row(chip) for chip in record.chips], title=title)
-    for note in (*table_notes(record.chips), *record.notes):
-        click.echo(note)
-    for chip in record.chips:
-        for line in lines(chip.repairs, chip.diagnosis):
-            click.echo(f"{chip.chip}: {line}")
-        if error := chip.error:
-            click.echo(f"{chip.chip}: {error.sentence}")
-            for finding in error.findings or ():
-                click.echo(f"  {finding}")
-            for line in error.last_lines or ():
-                click.echo(f"  | {line}")
-            for cause in chip.diagnosis.causes if chip.diagnosis else ():
-                click.echo(f"  cause: {cause.cause} at {cause.tensor}: {cause.evidence}; {cause.repair}")
-        elif chip.verdict:
-            click.echo(f"{chip.chip}: {chip.verdict}")
-            for op in chip.receipt.elsewhere if chip.receipt else ():
-                click.echo(f"  on the CPU: {op.kind} {op.name}: {op.reason}")

@@ -32,7 +32,6 @@ from anynpu.measure.stats import percentile, quantity
 from anynpu.records.compare import (
     LETTERS,
     CompareRecord,
-    LatencyVersus,
     Launches,
     Medians,
     SideInfo,
@@ -217,8 +216,34 @@ def show(record: CompareRecord) -> None:
         elif record.outputs_shortfall:
             shortfall = f": {record.outputs_shortfall}"
         click.echo(f"outputs: {record.outputs_verdict}{shortfall}")
-    if record.measured:
-        _show_latency(record.measured)
+    if latency := record.measured:
+        rows, summaries, samples = (
+            [],
+            latency.summary or SideSummaries(),
+            latency.launches or Launches(),
+        )
+        medians = latency.medians or Medians()
+        sides = (("A", summaries.a, samples.a, medians.a), ("B", summaries.b, samples.b, medians.b))
+        for name, summary, launches, median in sides:
+            if summary is not None:
+                middles = [percentile(launch, 0.5) for launch in launches]
+                rows.append(
+                    {
+                        "side": name,
+                        f"median {latency.unit}": "-" if median is None else f"{median:.4g}",
+                        "of launches": f"{min(middles):.4g} .. {max(middles):.4g}",
+                        "MAD": f"{summary.mad:.2g}",
+                        "samples": str(summary.count),
+                        "launches": str(len(middles)),
+                    }
+                )
+        print_table(rows)
+        if (ratio := latency.ratio) is not None:
+            click.echo(
+                f"{quantity(latency.unit)}: B / A = {ratio.median:.4g} [{ratio.low:.4g}, {ratio.high:.4g}] "
+                f"({100 * (ratio.confidence or 0.0):.4g} %), p = {latency.p_adjusted:.2g}: {latency.verdict}"
+                + (" (equal within the margin)" if latency.equivalent else "")
+            )
     if record.accuracy:
         accuracy = record.accuracy
         mean, low, high = accuracy.difference
@@ -231,30 +256,3 @@ def show(record: CompareRecord) -> None:
         machine = f"{host.cpus} CPUs, governor {host.governor or 'unknown'}"
         click.echo(f"host: {machine}, load {host.load} before and {host.load_after} after")
     click.echo(f"verdict: {record.verdict or 'none, the measurement broke off'}")
-
-
-def _show_latency(latency: LatencyVersus) -> None:
-    """Prints the medians that the ratio is of, those of the launches, and the test."""
-    rows, summaries, samples = [], latency.summary or SideSummaries(), latency.launches or Launches()
-    medians = latency.medians or Medians()
-    sides = (("A", summaries.a, samples.a, medians.a), ("B", summaries.b, samples.b, medians.b))
-    for name, summary, launches, median in sides:
-        if summary is not None:
-            middles = [percentile(launch, 0.5) for launch in launches]
-            rows.append(
-                {
-                    "side": name,
-                    f"median {latency.unit}": "-" if median is None else f"{median:.4g}",
-                    "of launches": f"{min(middles):.4g} .. {max(middles):.4g}",
-                    "MAD": f"{summary.mad:.2g}",
-                    "samples": str(summary.count),
-                    "launches": str(len(middles)),
-                }
-            )
-    print_table(rows)
-    if (ratio := latency.ratio) is not None:
-        click.echo(
-            f"{quantity(latency.unit)}: B / A = {ratio.median:.4g} [{ratio.low:.4g}, {ratio.high:.4g}] "
-            f"({100 * (ratio.confidence or 0.0):.4g} %), p = {latency.p_adjusted:.2g}: {latency.verdict}"
-            + (" (equal within the margin)" if latency.equivalent else "")
-        )

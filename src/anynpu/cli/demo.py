@@ -15,6 +15,7 @@ from anynpu.cli.command import Group
 from anynpu.cli.progress import observer
 from anynpu.cli.receipt import lines
 from anynpu.cli.table import print_record, print_table
+from anynpu.cli.terminal import show_error
 from anynpu.cli.verb import flag, parameters, verb
 from anynpu.errors import ConfigError, ToolMissing
 from anynpu.measure.decibels import MAX_DB
@@ -108,11 +109,7 @@ def ryzen_ai(asked: RyzenAi) -> int:
     if kept is not None and not asked.quiet:
         click.echo(f"the earlier {out} is kept as {kept.name}", err=True)
     if done.error is not None:
-        place = "" if isinstance(done.error, ToolMissing) else "on the NPU: "
-        click.echo(f"anynpu: {place}{done.error.message}", err=True)
-        for name, title in (("cause", "  likely cause: "), ("log", "  log: "), ("hint", "hint: ")):
-            if text := getattr(done.error, name, ""):
-                click.echo(f"{title}{text}", err=True)
+        show_error(done.error, "" if isinstance(done.error, ToolMissing) else "on the NPU: ")
     return done.exit_status
 
 

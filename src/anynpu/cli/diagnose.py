@@ -11,7 +11,6 @@ from anynpu import schema
 from anynpu.cli.progress import observer
 from anynpu.cli.table import print_json, print_table
 from anynpu.cli.verb import Common, argument, flag, verb
-from anynpu.records.diagnosis import Diagnosis
 from anynpu.records.parts import own_version
 
 
@@ -46,26 +45,20 @@ def diagnose(asked: Diagnose) -> int:
         print_json("diagnosis", {"anynpu": own_version(), "output": str(asked.out), "chips": details})
         return int(sick)
     for each in chips:
-        if each.diagnosis is None:
-            click.echo(f"{each.chip}: no diagnosis: {each.reason}")
-        else:
-            _print(each.chip, each.diagnosis, asked.top)
-    return int(sick)
-
-
-def _print(chip: str, diagnosis: Diagnosis, top: int) -> None:
-    state = "healthy" if diagnosis.healthy else "sick"
-    click.echo(f"{chip}: {state}: the worst output, {diagnosis.worst_output}, has {diagnosis.sqnr_db:.1f} dB SQNR")
-    for cause in diagnosis.causes:
-        more = f" and {cause.places - 1} more" if cause.places > 1 else ""
-        click.echo(f"  {cause.cause} at {cause.tensor}{more}: {cause.evidence}")
-        click.echo(f"    what helps: {cause.repair}")
-    if diagnosis.first_bad:
-        click.echo(f"  the first tensor below 20 dB is {diagnosis.first_bad}")
-    for note in diagnosis.notes:
-        click.echo(f"  {note}")
-    rows = sorted(diagnosis.tensors, key=lambda loss: loss.made_db)[:top]
-    if rows:
+        chip, diagnosis = each.chip, each.diagnosis
+        if diagnosis is None:
+            click.echo(f"{chip}: no diagnosis: {each.reason}")
+            continue
+        state = "healthy" if diagnosis.healthy else "sick"
+        click.echo(f"{chip}: {state}: the worst output, {diagnosis.worst_output}, has {diagnosis.sqnr_db:.1f} dB SQNR")
+        for cause in diagnosis.causes:
+            more = f" and {cause.places - 1} more" if cause.places > 1 else ""
+            click.echo(f"  {cause.cause} at {cause.tensor}{more}: {cause.evidence}")
+            click.echo(f"    what helps: {cause.repair}")
+        if diagnosis.first_bad:
+            click.echo(f"  the first tensor below 20 dB is {diagnosis.first_bad}")
+        for note in diagnosis.notes:
+            click.echo(f"  {note}")
         print_table(
             [
                 {
@@ -78,7 +71,8 @@ def _print(chip: str, diagnosis: Diagnosis, top: int) -> None:
                     "to": f"{loss.high:.4g}",
                     "step": "-" if loss.step is None else f"{loss.step:.4g}",
                 }
-                for loss in rows
+                for loss in sorted(diagnosis.tensors, key=lambda loss: loss.made_db)[: asked.top]
             ],
             title=f"{chip}: where most is lost ({diagnosis.samples} samples)",
         )
+    return int(sick)

@@ -216,7 +216,16 @@ def similar(asked: Similar) -> int:
             rows, left = inputs.embedded(tower(model))
             columns, right = rows, left
     else:
-        rows, left, columns, right = _two_towers(asked.other, inputs, asked)
+        second = second_model(asked)
+        with opened(asked.artifact, TOWERS, asked) as a, opened(asked.other, TOWERS, second) as b:
+            one, other = tower(a), tower(b)
+            joint(one.space, one.width, other.space, other.width)
+            kinds = {a.card.kind, b.card.kind}
+            if "embed-text" not in kinds and inputs.texts:
+                raise ConfigError("both models read images, not text")
+            if "embed-image" not in kinds and inputs.files:
+                raise ConfigError("both models read text, not images")
+            (rows, left), (columns, right) = inputs.embedded(one), inputs.embedded(other)
     values = cosines(left, right)
     rows, columns = _labels(rows, inputs), _labels(columns, inputs)
     if asked.output is not None:
@@ -235,18 +244,6 @@ def similar(asked: Similar) -> int:
             ]
         )
     return inputs.tell(asked.quiet)
-
-
-def _two_towers(second: Path, inputs: Inputs, asked: Similar) -> tuple[list[str], Array, list[str], Array]:
-    with opened(asked.artifact, TOWERS, asked) as a, opened(second, TOWERS, second_model(asked)) as b:
-        towers = tower(a), tower(b)
-        joint(towers[0].space, towers[0].width, towers[1].space, towers[1].width)
-        kinds = {a.card.kind, b.card.kind}
-        if "embed-text" not in kinds and inputs.texts:
-            raise ConfigError("both models read images, not text")
-        if "embed-image" not in kinds and inputs.files:
-            raise ConfigError("both models read text, not images")
-        return *inputs.embedded(towers[0]), *inputs.embedded(towers[1])
 
 
 def _short(name: str) -> str:

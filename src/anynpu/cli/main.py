@@ -21,8 +21,8 @@ from click.core import ParameterSource
 
 from anynpu import __version__
 from anynpu.cli.command import origin_of
-from anynpu.cli.terminal import drawn_on, shown_streams
-from anynpu.errors import AnyNpuError, ConfigError, DeviceError, SuspectWarning, ToolFailed, Unsupported, on_one_line
+from anynpu.cli.terminal import drawn_on, show_error, shown_streams
+from anynpu.errors import AnyNpuError, ConfigError, SuspectWarning, ToolFailed
 
 VERBS = {
     "targets": ("inspect", "List every chip: is its toolchain here, does anything here run it?"),
@@ -108,20 +108,20 @@ def _plugged() -> dict[str, str]:
     """Returns the verbs that plug-ins add, with what the help says of each; none is imported for it."""
     from importlib.metadata import entry_points
 
-    points = [point for point in entry_points(group="anynpu.verbs") if point.name not in VERBS]
-    return {point.name: _said_of(point.module, point.dist.name if point.dist else "") for point in points}
+    sentences = {}
+    for point in entry_points(group="anynpu.verbs"):
+        package = point.dist.name if point.dist else ""
+        if point.name in VERBS:
+            continue
+        sentences[point.name] = f"from {package}" if package else ""
+        if package == "anynpu":  # the first line of a module of ours
+            import ast
+            from importlib.util import find_spec
 
-
-def _said_of(module: str, package: str) -> str:
-    """Returns the first line of a module of ours, or the package that a verb comes from."""
-    if package != "anynpu":
-        return f"from {package}" if package else ""
-    import ast
-    from importlib.util import find_spec
-
-    spec = find_spec(module)
-    source = Path(spec.origin).read_text("utf-8") if spec is not None and spec.origin else ""
-    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+            spec = find_spec(point.module)
+            source = Path(spec.origin).read_text("utf-8") if spec is not None and spec.origin else ""
+            sentences[point.name] = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
+    return sentences
 
 
 EPILOG = """\b
@@ -176,7 +176,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             error.show()
             return ConfigError.exit_status
         except click.ClickException as error:
-            return _tell(_usage(error), arguments)
+            ctx = getattr(error, "ctx", None)
+            message = error.format_message().removesuffix(".")
+            param = getattr(error, "param", None)
+            if ctx and param is not None and ctx.get_parameter_source(param.name) == ParameterSource.ENVIRONMENT:
+                message += f" (from {origin_of(ctx, param.name)})"
+            return _tell(
+                ConfigError(message, f"`{ctx.command_path if ctx else 'anynpu'} --help` shows the usage"), arguments
+            )
         except (KeyboardInterrupt, click.Abort):
             click.echo("anynpu: interrupted; nothing half-made is left behind", err=True)
             return INTERRUPTED
@@ -210,15 +217,6 @@ def _drop_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _usage(error: click.ClickException) -> ConfigError:
-    ctx = getattr(error, "ctx", None)
-    message = error.format_message().removesuffix(".")
-    param = getattr(error, "param", None)
-    if ctx and param is not None and ctx.get_parameter_source(param.name) == ParameterSource.ENVIRONMENT:
-        message += f" (from {origin_of(ctx, param.name)})"
-    return ConfigError(message, f"`{ctx.command_path if ctx else 'anynpu'} --help` shows the usage")
-
-
 def _tell_foreign(error: Exception, arguments: Sequence[str]) -> int:
     """Says what a library raised: a file that the system refuses is the user's matter, all else is a defect."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC and not error.filename:
@@ -242,32 +240,16 @@ def _terminate(signum: int, frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _wants_json(arguments: Sequence[str]) -> bool:
-    verb = next((a for a in arguments if a in VERBS), "")
-    if os.environ.get(f"ANYNPU_{verb.upper().replace('-', '_')}_FORMAT") == "json":
-        return True
-    pairs = zip(arguments, [*arguments[1:], ""], strict=True)
-    return any((a in ("-f", "--format") and b == "json") or a in ("-fjson", "--format=json") for a, b in pairs)
-
-
 def _tell(error: AnyNpuError, arguments: Sequence[str]) -> int:
-    """Says what went wrong: one sentence, what is known about it, and what to do next."""
-    if _wants_json(arguments):
+    """Shows an error and returns its exit status; as JSON too where the command line asks for that."""
+    verb = next((a for a in arguments if a in VERBS), "")
+    pairs = list(zip(arguments, [*arguments[1:], ""], strict=True))
+    stated = any((a in ("-f", "--format") and b == "json") or a in ("-fjson", "--format=json") for a, b in pairs)
+    if stated or os.environ.get(f"ANYNPU_{verb.upper().replace('-', '_')}_FORMAT") == "json":
         from anynpu.records.parts import error_record
 
         click.echo(json.dumps({"error": error_record(error)}))
-    lines = [f"anynpu: {error.message}"]
-    if isinstance(error, Unsupported):
-        lines += [f"  {finding}" for finding in error.findings]
-    if isinstance(error, ToolFailed):
-        lines += [f"  | {line}" for line in error.last_lines]
-        lines += [f"  log: {error.log}"] if error.log else []
-    if isinstance(error, DeviceError) and error.cause:
-        lines.append(f"  likely cause: {error.cause}")
-    if error.hint:
-        lines.append(f"hint: {error.hint}")
-    for line in lines:
-        click.echo(on_one_line(line), err=True)
+    show_error(error)
     if "-v" in arguments or "--verbose" in arguments:
         traceback.print_exception(error)
     return error.exit_status

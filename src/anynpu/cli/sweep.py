@@ -129,7 +129,13 @@ def sweep(asked: SweepAsked) -> int:
         record = _search(searched, out, asked)
     else:
         runner = on_cluster(asked.cluster) if asked.cluster else local(jobs)
-        record = run_sweep(wanted, out, asked.store(), runner, _silent if asked.quiet else _say)
+
+        def say(row: SweepRow, done: int, total: int) -> None:
+            if not asked.quiet:
+                what = f"{row.model} {row.chip} {row.option_text or '-'}"
+                click.echo(f"{done}/{total}  {what}: {row.status}" + (f": {row.error}" if row.error else ""), err=True)
+
+        record = run_sweep(wanted, out, asked.store(), runner, say)
         _write(out, record)
     if asked.json:
         print_record(record)
@@ -176,15 +182,6 @@ def _wanted(asked: SweepAsked) -> Sweep:
             raise ConfigError(f"-O {name}: an alternative is empty", "separate values by one comma")
     base = replace(asked, option={}).request(ModelSource(asked.model[0]))
     return Sweep(asked.judged(base), tuple(dict.fromkeys(asked.model)), alternatives)
-
-
-def _silent(row: SweepRow, done: int, total: int) -> None:
-    return
-
-
-def _say(row: SweepRow, done: int, total: int) -> None:
-    what = f"{row.model} {row.chip} {row.option_text or '-'}"
-    click.echo(f"{done}/{total}  {what}: {row.status}" + (f": {row.error}" if row.error else ""), err=True)
 
 
 def _show(record: SweepRecord) -> None:

@@ -12,7 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from anynpu.errors import visible
+import click
+
+from anynpu.errors import AnyNpuError, DeviceError, ToolFailed, Unsupported, on_one_line, visible
 
 
 class Shown:
@@ -47,6 +49,22 @@ def shown_streams() -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
+
+
+def show_error(error: AnyNpuError, where: str = "") -> None:
+    """Says on stderr what went wrong: one sentence, what is known about it, and what to do next."""
+    lines = [f"anynpu: {where}{error.message}"]
+    if isinstance(error, Unsupported):
+        lines += [f"  {finding}" for finding in error.findings]
+    if isinstance(error, ToolFailed):
+        lines += [f"  | {line}" for line in error.last_lines]
+        lines += [f"  log: {error.log}"] if error.log else []
+    if isinstance(error, DeviceError) and error.cause:
+        lines.append(f"  likely cause: {error.cause}")
+    if error.hint:
+        lines.append(f"hint: {error.hint}")
+    for line in lines:
+        click.echo(on_one_line(line), err=True)
 
 
 def drawn_on(stream: TextIO) -> TextIO:

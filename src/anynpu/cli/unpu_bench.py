@@ -339,17 +339,12 @@ def _print(rows: Sequence[bench.Row], built: BuildRecord, name: str) -> None:
     for note in (*table_notes(built.chips), *built.notes):
         click.echo(note)
     for row in rows:
-        lines = _complaint(row)
+        what = f"{row.wanted.format} {row.wanted.hardware}"
+        lines = [f"{what}: {row.result.verdict}"] if row.result and row.result.verdict else []
+        if row.error is not None:
+            hint = f" ({row.error.hint})" if row.error.hint else ""
+            more = [*getattr(row.error, "findings", ()), *(f"| {x}" for x in getattr(row.error, "last_lines", ()))]
+            lines = [f"{what}: {row.error.message}{hint}", *(f"  {line}" for line in more)]
         here = spelled_here(" ".join(lines))
         for line in (*lines, f"  {here}") if here else lines:
             click.echo(line)
-
-
-def _complaint(row: bench.Row) -> list[str]:
-    """Returns why a row did not go well."""
-    what = f"{row.wanted.format} {row.wanted.hardware}"
-    if row.error is not None:
-        hint = f" ({row.error.hint})" if row.error.hint else ""
-        more = [*getattr(row.error, "findings", ()), *(f"| {x}" for x in getattr(row.error, "last_lines", ()))]
-        return [f"{what}: {row.error.message}{hint}", *(f"  {line}" for line in more)]
-    return [f"{what}: {row.result.verdict}"] if row.result and row.result.verdict else []

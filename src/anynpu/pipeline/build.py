@@ -245,7 +245,11 @@ def _build_chip(
     made, error, diagnosis = attempt.artifacts, attempt.error, None
     if _repairable(error):
         diagnosis = diagnosed(steps, platform.name, made, result)
-        error.hint = _ways_left(error, steps.request, platform.name, made)
+        if steps.request.repair:  # what this build has not tried yet
+            error.hint = BETTER_SAMPLES
+        if not steps.request.qat and can_train(made):
+            command = f"anynpu build -t {platform.name} --qat, with the same model, data and options"
+            error.hint += f"; or train it: {command}"
     return ChipResult(
         platform.name,
         platform,
@@ -262,14 +266,6 @@ def _build_chip(
         timings=timed.of(platform.name),
         seconds=round(time.monotonic() - started, 3),
     )
-
-
-def _ways_left(error: AccuracyError, request: Request, chip: str, made: Sequence[Artifact]) -> str:
-    """Returns the hint of a missed gate: what this build has not tried yet."""
-    hint = BETTER_SAMPLES if request.repair else error.hint
-    if request.qat or not can_train(made):
-        return hint
-    return f"{hint}; or train it: anynpu build -t {chip} --qat, with the same model, data and options"
 
 
 def _repairable(error: AnyNpuError | None) -> TypeGuard[AccuracyError]:
@@ -347,9 +343,7 @@ def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: Bu
     that one on all samples are its own. Returns None where it cannot be executed here.
     """
     final, before = made[-1], made[-2]
-    try:
-        choose(final.manifest.format)
-    except ToolMissing:
+    if not _runs_here(final.manifest.format):
         return None
     assert result.model is not None
     data = require_samples(result.test)
@@ -373,22 +367,18 @@ def _proof(
     final = made[-1]
     if final.manifest.format == "null":
         return Proved(not_verified="the null device computes nothing")
-    for candidate in reversed(made):
-        try:
-            choose(candidate.manifest.format)
-        except ToolMissing:
-            continue
-        assert result.model is not None
-        data = require_samples(result.test)
-        exact = oracle if candidate is final else None
-        evidence = verify(steps, platform, candidate, result.model, data, exact, untrained_twin(made))
-        stands_for = "" if candidate is final else final.manifest.format
-        verification = read_verification(evidence, stands_for)
-        if candidate is final and platform.device not in ("", verification.device):
-            findings = [Finding("runs", note) for note in verification.notes]
-            raise Unsupported(f"{platform.title} does not run this model", findings)
-        return Proved(verification, evidence)
-    return Proved(not_verified=f"nothing on this machine executes {final.manifest.format}")
+    candidate = next((artifact for artifact in reversed(made) if _runs_here(artifact.manifest.format)), None)
+    if candidate is None:
+        return Proved(not_verified=f"nothing on this machine executes {final.manifest.format}")
+    assert result.model is not None
+    data = require_samples(result.test)
+    exact = oracle if candidate is final else None
+    evidence = verify(steps, platform, candidate, result.model, data, exact, untrained_twin(made))
+    verification = read_verification(evidence, "" if candidate is final else final.manifest.format)
+    if candidate is final and platform.device not in ("", verification.device):
+        findings = [Finding("runs", note) for note in verification.notes]
+        raise Unsupported(f"{platform.title} does not run this model", findings)
+    return Proved(verification, evidence)
 
 
 def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> GraphForm | None:

@@ -58,7 +58,24 @@ def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping
         fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
         try:
             follow_umask(fresh)
-            _fill(fresh, result)
+            if result.model is not None:
+                _copy(result.model, fresh / ("given" if result.model.manifest.format == GIVEN else "float"))
+            for chip in result.chips:
+                for artifact in chip.artifacts[:-1]:
+                    step = artifact.manifest.step
+                    name = f"{step.name if step else 'step'}-{artifact.digest[:8]}"
+                    if not (fresh / "steps" / name).exists():
+                        _copy(artifact, fresh / "steps" / name)
+                if chip.artifact is not None and chip.error is None:
+                    _copy(chip.artifact, fresh / chip.chip)
+                elif chip.artifact is not None and isinstance(chip.error, AccuracyError) and result.request.keep_failed:
+                    _copy(chip.artifact, fresh / FAILED / chip.chip)
+                    (fresh / FAILED / chip.chip / WHY).write_text(f"{chip.error.message}\n", "utf-8")
+                if chip.evidence is not None and chip.error is None:
+                    _copy(chip.evidence, fresh / EVIDENCE / chip.chip)
+                    if sum(entry.size for entry in chip.evidence.manifest.files) <= MOST_CARRIED_BYTES:
+                        # In the artifact too: a machine that gets this folder alone can still run its known answers.
+                        _copy(chip.evidence, fresh / chip.chip / EVIDENCE)
             for name, data in files.items():
                 (fresh / name).parent.mkdir(parents=True, exist_ok=True)
                 # A file name need not be text; the report shows its odd bytes as \udcXX.
@@ -68,27 +85,6 @@ def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping
             return swap(fresh, out, overwrite)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _fill(folder: Path, result: BuildResult) -> None:
-    if result.model is not None:
-        _copy(result.model, folder / ("given" if result.model.manifest.format == GIVEN else "float"))
-    for chip in result.chips:
-        for artifact in chip.artifacts[:-1]:
-            step = artifact.manifest.step
-            name = f"{step.name if step else 'step'}-{artifact.digest[:8]}"
-            if not (folder / "steps" / name).exists():
-                _copy(artifact, folder / "steps" / name)
-        if chip.artifact is not None and chip.error is None:
-            _copy(chip.artifact, folder / chip.chip)
-        elif chip.artifact is not None and isinstance(chip.error, AccuracyError) and result.request.keep_failed:
-            _copy(chip.artifact, folder / FAILED / chip.chip)
-            (folder / FAILED / chip.chip / WHY).write_text(f"{chip.error.message}\n", "utf-8")
-        if chip.evidence is not None and chip.error is None:
-            _copy(chip.evidence, folder / EVIDENCE / chip.chip)
-            if sum(entry.size for entry in chip.evidence.manifest.files) <= MOST_CARRIED_BYTES:
-                # In the artifact too: a machine that gets this folder alone can still run its known answers.
-                _copy(chip.evidence, folder / chip.chip / EVIDENCE)
 
 
 def _copy(artifact: Artifact, folder: Path) -> None:

@@ -55,9 +55,16 @@ def chain(platform: Platform, source_format: str = SOURCE_FORMAT) -> tuple[Targe
         return found
     if source_format not in TFLITE_FORMATS:
         raise ConfigError(f"no chain of compilers leads from {source_format} to {platform.name}")
+    chips: dict[str, list[str]] = {}  # that the format can go to, by the compiler that comes last
+    for name in plugins.names("platforms"):
+        with suppress(AnyNpuError):  # of a chip whose own file is broken, asking for it says so
+            last = plugins.platform(name).target
+            if last in targets and _path(targets, last, source_format):
+                chips.setdefault(last, []).append(name)
+    few = (", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") for names in chips.values())
     raise Unsupported(
         f"{platform.name} is compiled from ONNX: a .tflite file cannot go there",
-        hint=f"give the ONNX or PyTorch model; a .tflite file goes to {_chips_for(targets, source_format)}",
+        hint=f"give the ONNX or PyTorch model; a .tflite file goes to {'; '.join(few)}",
     )
 
 
@@ -88,18 +95,6 @@ def _path(targets: Mapping[str, Target], last: str, source_format: str) -> tuple
         makers = (t for t in targets.values() if t.produces == path[0].accepts and t not in path)
         paths.extend((maker, *path) for maker in makers)
     return ()
-
-
-def _chips_for(targets: Mapping[str, Target], source_format: str) -> str:
-    """Returns the chips that a format can go to, a few for each compiler that comes last."""
-    chips: dict[str, list[str]] = {}
-    for name in plugins.names("platforms"):
-        with suppress(AnyNpuError):  # of a chip whose own file is broken, asking for it says so
-            last = plugins.platform(name).target
-            if last in targets and _path(targets, last, source_format):
-                chips.setdefault(last, []).append(name)
-    few = (", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "") for names in chips.values())
-    return "; ".join(few)
 
 
 def plan(platform: Platform, given: Mapping[str, str], source_format: str = SOURCE_FORMAT) -> tuple[Link, ...]:

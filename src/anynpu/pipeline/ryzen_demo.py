@@ -267,7 +267,21 @@ def _on_npu(demo: Demo, result: ChipResult, store: Store, observer: Observer) ->
     try:
         if reason := VitisAiSession.missing():
             raise ToolMissing(reason, GET)
-        row = _in_child(demo, (model, quantised, data), store)
+        log = store.cache / "logs" / "demo-ryzen-ai.log"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.unlink(missing_ok=True)
+        names = ("model", "quantised", "data")
+        arguments = {name: str(part.path) for name, part in zip(names, (model, quantised, data), strict=True)}
+        arguments |= {
+            "name": f"{demo.asked.precision}, NPU",
+            "cache": str(store.cache),
+            "root": str(demo.asked.root.folder) if demo.asked.root else "",
+        }
+        with tempfile.TemporaryDirectory() as scratch:
+            answer = tool.call(
+                f"{__name__}:on_npu", {**arguments, "load": demo.asked.load}, scratch=Path(scratch), log=log
+            )
+        row = schema.from_dict(Run, answer, "on_npu")
         demo.receipt = row.receipt
         demo.rows.append(row)
         sqnr_db, wanted = row.sqnr_db, Gate().min_sqnr_db
@@ -278,23 +292,6 @@ def _on_npu(demo: Demo, result: ChipResult, store: Store, observer: Observer) ->
     except AnyNpuError as error:
         demo.error, demo.npu = error, demo.npu or error.message
     observer.finished(STAGE, "NPU", time.monotonic() - started, False)
-
-
-def _in_child(demo: Demo, parts: tuple[Artifact, Artifact, Artifact], store: Store) -> Run:
-    """Runs the NPU in a child process: a provider that crashes takes only that with it."""
-    log = store.cache / "logs" / "demo-ryzen-ai.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    log.unlink(missing_ok=True)
-    names = ("model", "quantised", "data")
-    arguments = {name: str(part.path) for name, part in zip(names, parts, strict=True)}
-    arguments |= {
-        "name": f"{demo.asked.precision}, NPU",
-        "cache": str(store.cache),
-        "root": str(demo.asked.root.folder) if demo.asked.root else "",
-    }
-    with tempfile.TemporaryDirectory() as scratch:
-        answer = tool.call(f"{__name__}:on_npu", {**arguments, "load": demo.asked.load}, scratch=Path(scratch), log=log)
-    return schema.from_dict(Run, answer, "on_npu")
 
 
 def on_npu(name: str, model: str, quantised: str, data: str, cache: str, root: str, load: Settings) -> Run:

@@ -6,10 +6,10 @@ import contextlib
 import functools
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -200,14 +200,23 @@ class Steps:
             samples.extend(self._all_samples(model, within=True))
             return [str(artifact.path) for artifact in samples]
 
-        imported = _sourced(
-            self.request.source,
-            arguments,
-            scratch=out.parent,
-            log=work.log,
-            answer=answer,
-            whole_environment=self.request.source.kind in ("torch", "zoo"),  # what the user's code reads in it counts
-        )
+        kind = self.request.source.kind
+        module = "anynpu.pipeline.tflite_source" if kind == "tflite" else "anynpu.source.load"
+        try:
+            returned = tool.call(
+                f"{module}:import_and_prove",
+                arguments,
+                scratch=out.parent,
+                log=work.log,
+                answer=answer,
+                whole_environment=kind in ("torch", "zoo"),  # what the user's code reads in it counts
+            )
+        except ToolFailed as failure:
+            if kind != "tflite" or failure.status is None or failure.status >= 0:
+                raise
+            ended = tool.status_name(failure.status)  # only a damaged file kills LiteRT
+            raise IntegrityError(f"{self.request.source.model}: LiteRT ends with {ended}", trial.DAMAGED) from failure
+        imported = schema.from_dict(load.Imported, returned, "import")
         self.proofs[tuple(artifact.digest for artifact in samples)] = imported.proof
         return imported
 
@@ -436,19 +445,6 @@ class Steps:
         """The task's metric: what the user names, or the zoo's card; top-1 needs to be asked for."""
         source = self.request.source
         return self.request.metric or (zoo.card(source.zoo_name).metric if source.kind == "zoo" else "")
-
-
-def _sourced(source: load.ModelSource, arguments: Mapping[str, object], **how: Any) -> load.Imported:
-    """Returns what the importer of a kind of source says; a .tflite file that kills LiteRT is a damaged one."""
-    module = "anynpu.pipeline.tflite_source" if source.kind == "tflite" else "anynpu.source.load"
-    try:
-        imported = tool.call(f"{module}:import_and_prove", arguments, **how)
-    except ToolFailed as failure:
-        if source.kind != "tflite" or failure.status is None or failure.status >= 0:
-            raise
-        ended = tool.status_name(failure.status)
-        raise IntegrityError(f"{source.model}: LiteRT ends with {ended}", trial.DAMAGED) from failure
-    return schema.from_dict(load.Imported, imported, "import")
 
 
 def overlap(calibration: Artifact | None, test: Artifact) -> int:

@@ -195,6 +195,17 @@ def keep_record(
     more_notes: Sequence[str] = (),
 ) -> SweepRecord:
     """Writes the record of these rows into the folder and returns it."""
+    notes = []
+    good = [row for row in rows if row.accuracy is not None]
+    if any(row.score is None for row in good):
+        notes.append("accuracy is the SQNR against the float model (dB) where there are no labels to score with")
+    if any(row.latency_ms is not None for row in good):
+        sources = sorted({row.latency_source for row in good if row.latency_source})
+        notes.append(f"latency is an estimate, not a measurement ({', '.join(sources)})")
+    if any(row.latency_ms is None for row in good):
+        notes.append("a row without a latency estimate counts as the slowest when the front is drawn")
+    if len({row.group for row in good}) > 1:
+        notes.append("each group (one metric on one set of samples) has a front of its own")
     result = schema.with_seal(
         SweepRecord(
             schema_version=SCHEMA_VERSION,
@@ -205,7 +216,7 @@ def keep_record(
             gate=base.thresholds,
             rows=rows,
             search=search,
-            notes=(*sentences(base.thresholds), *_notes(rows), *more_notes),
+            notes=(*sentences(base.thresholds), *notes, *more_notes),
             exit_status=exit_status,
         )
     )
@@ -293,18 +304,3 @@ def _point(row: SweepRow) -> tuple[float, ...]:
     storage = [size for size in (row.flash_bytes, row.dram_bytes) if size]
     costs = (row.latency_ms, row.sram_bytes, sum(storage) if storage else None)
     return (-float(row.accuracy or 0.0), *(float("inf") if cost is None else float(cost) for cost in costs))
-
-
-def _notes(rows: Sequence[SweepRow]) -> list[str]:
-    notes = []
-    good = [row for row in rows if row.accuracy is not None]
-    if any(row.score is None for row in good):
-        notes.append("accuracy is the SQNR against the float model (dB) where there are no labels to score with")
-    if any(row.latency_ms is not None for row in good):
-        sources = sorted({row.latency_source for row in good if row.latency_source})
-        notes.append(f"latency is an estimate, not a measurement ({', '.join(sources)})")
-    if any(row.latency_ms is None for row in good):
-        notes.append("a row without a latency estimate counts as the slowest when the front is drawn")
-    if len({row.group for row in good}) > 1:
-        notes.append("each group (one metric on one set of samples) has a front of its own")
-    return notes

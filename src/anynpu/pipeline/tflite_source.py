@@ -58,7 +58,15 @@ def import_and_prove(source: ModelSource, out: str, task: Card | None = None) ->
     manifest = _described(file, ops, given, source, task)
     model = Artifact(Path(out), manifest)
     session = _opened(model, given)
-    findings = _degenerate(session, ops, manifest)
+    from anynpu.graph.degenerate import differing, judge_outputs, scaled
+
+    reached = {spec.name for spec in manifest.inputs}
+    for op in ops:
+        if any(t is not None and t.name in reached for t in op.inputs):
+            reached |= {t.name for t in op.outputs}
+    names = [spec.name for spec in manifest.outputs]
+    feeds = differing(scaled(_random_feeds(manifest))) if manifest.format == FLOAT else []
+    findings = judge_outputs(names, {*names} - reached, feeds, lambda feed: _run(session, feed), random=True)
     manifest = replace(
         manifest,
         notes=(*manifest.notes, *map(str, findings)),
@@ -262,22 +270,6 @@ def _random(rng: np.random.Generator, spec: TensorSpec, rows: int) -> Array:
         return rng.integers(0, 2 if kind.kind == "b" else max(rows, 1), spec.shape).astype(kind)
     limits = np.iinfo(kind)
     return rng.integers(limits.min, limits.max, spec.shape, dtype=kind, endpoint=True)
-
-
-def _degenerate(session: LiteRtSession, ops: Sequence[TfliteOperator], manifest: Manifest) -> tuple[Finding, ...]:
-    """Returns what is wrong with outputs whatever the samples are.
-
-    A healthy integer model may well answer noise with one saturated value, so that only the user's samples tell of it.
-    """
-    from anynpu.graph.degenerate import differing, judge_outputs, scaled
-
-    reached = {spec.name for spec in manifest.inputs}
-    for op in ops:
-        if any(t is not None and t.name in reached for t in op.inputs):
-            reached |= {t.name for t in op.outputs}
-    names = [spec.name for spec in manifest.outputs]
-    feeds = differing(scaled(_random_feeds(manifest))) if manifest.format == FLOAT else []
-    return judge_outputs(names, {*names} - reached, feeds, lambda feed: _run(session, feed), random=True)
 
 
 def _proved(

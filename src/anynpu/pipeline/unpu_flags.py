@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -141,15 +141,22 @@ def closure(names: Iterable[str]) -> tuple[str, ...]:
 @functools.cache
 def flags() -> Mapping[str, Flag]:
     """Returns every flag by name, read from the options of the compilers that are here."""
-    found: dict[str, Flag] = {}
-    for place, field in _options():
-        name = field.metadata.get("unpu") or place.option
-        same = found.get(name)
-        if same is None:
-            found[name] = Flag(name, (place,), str(field.metadata.get("help", "")), field.default)
-        else:
-            found[name] = dataclasses.replace(same, places=(*same.places, place))
-    return found
+    known: dict[str, Flag] = {}
+    # The float model is taken as it is: of the compiler cpu there is nothing to choose.
+    owners = [(each.name, name) for each in FORMATS.values() if each.compiler != "cpu" for name in each.compilers]
+    for format, compiler in owners:
+        if compiler not in plugins.names("targets"):
+            continue
+        with suppress(ToolFailed):  # a plug-in that does not load takes its own flags with it, not the others
+            form = plugins.load("targets", compiler).Options
+            hints = get_type_hints(form)
+            for field in dataclasses.fields(form):
+                values = field.metadata.get("unpu_values", {})
+                place = Place(format, compiler, field.name, hints[field.name], values)
+                name = field.metadata.get("unpu") or field.name
+                flag = known.get(name) or Flag(name, (), str(field.metadata.get("help", "")), field.default)
+                known[name] = dataclasses.replace(flag, places=(*flag.places, place))
+    return known
 
 
 def parse_formats(texts: Iterable[str]) -> tuple[str, ...]:
@@ -231,21 +238,6 @@ def bits(width: str, format: str, dtypes: Iterable[str] = ()) -> dict[str, str]:
     if not places and width != "8":
         raise Unsupported(f"{format} cannot be built with {width} bits", hint=f"give --{BIT_WIDTH} 8")
     return options
-
-
-def _options() -> Iterator[tuple[Place, dataclasses.Field[Any]]]:
-    for format in FORMATS.values():
-        if format.compiler == "cpu":  # the float model as it is: there is nothing to choose
-            continue
-        for compiler in format.compilers:
-            if compiler not in plugins.names("targets"):
-                continue
-            with suppress(ToolFailed):  # a plug-in that does not load takes its own flags with it, not the others
-                form = plugins.load("targets", compiler).Options
-                hints = get_type_hints(form)
-                for field in dataclasses.fields(form):
-                    values = field.metadata.get("unpu_values", {})
-                    yield Place(format.name, compiler, field.name, hints[field.name], values), field
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:

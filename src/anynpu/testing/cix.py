@@ -166,14 +166,21 @@ def program_bytes(
     private_data_bytes: int = PRIVATE_DATA_BYTES,
 ) -> bytes:
     """Returns an ELF file for the NPU that has these inputs and outputs and does nothing."""
-    rodata = _rodata(inputs, outputs)
+    # What the program reads: our mark, how many tensors, then size and address of each and the weight's
+    # address. The addresses are 0 in the file: the library fills them in, where the list of buffers says.
+    sizes = b"".join(struct.pack("<II", spec.nbytes, 0) for spec in (*inputs, *outputs))
+    rodata = struct.pack("<4sII", RODATA_MARK, len(inputs), len(outputs)) + sizes + bytes(4)
+    # One subgraph: number and kind, where its program, buffers and data begin, then the room for what it
+    # prints, profiles and keeps to itself, and no subgraphs that must run before it.
+    places = (0, 0, 0, 0, 0, len(rodata), 0, 64)
+    rooms = (0, 0, private_data_bytes, 0, 0, 0)
     notes = {
         "rodata": rodata,
         "desc": bytes(64),
         "weight": bytes(64),
         "fmlist": _feature_maps(inputs, outputs),
         "remap": struct.pack("<I", 0),
-        "subgraphs": _subgraphs(len(rodata), private_data_bytes),
+        "subgraphs": struct.pack("<I14Iii", 1, *places, *rooms, 0, 0),
         "compilermsg": struct.pack("<4I8i", 1 << 24 | 1 << 16, build_version, device, 0, *[0] * 8),
     }
     sections = {
@@ -182,23 +189,6 @@ def program_bytes(
         ".note.aipu": b"".join(_note(name, content) for name, content in notes.items()),
     }
     return _elf(sections, extra)
-
-
-def _rodata(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> bytes:
-    """What the program reads: our mark, how many tensors, then size and address of each and the weight's address.
-
-    The addresses are 0 in the file: the library fills them in, where the list of buffers says.
-    """
-    sizes = b"".join(struct.pack("<II", spec.nbytes, 0) for spec in (*inputs, *outputs))
-    return struct.pack("<4sII", RODATA_MARK, len(inputs), len(outputs)) + sizes + bytes(4)
-
-
-def _subgraphs(rodata_size: int, private_data_bytes: int) -> bytes:
-    """One subgraph: number and kind, where its program, buffers and data begin, then the room for what it prints,
-    profiles and keeps to itself, and no subgraphs that must run before it."""
-    places = (0, 0, 0, 0, 0, rodata_size, 0, 64)
-    rooms = (0, 0, private_data_bytes, 0, 0, 0)
-    return struct.pack("<I14Iii", 1, *places, *rooms, 0, 0)
 
 
 def _feature_maps(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> bytes:

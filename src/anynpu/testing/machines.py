@@ -78,15 +78,12 @@ class World:
         wander = smoothed(rng.standard_normal(self.size), rng.uniform(5, 60) * self.minute)
         wander *= rng.uniform(0.05, 0.25) / max(wander.std(), 1e-9)
         quick = rng.standard_t(rng.uniform(2.5, 6), self.size) * rng.uniform(0.01, 0.05)
-        return np.asarray(np.clip(profile * days * np.exp(wander) + quick, 0, None) + self._bursts(), np.float64)
-
-    def _bursts(self) -> Numbers:
-        """Returns short crowds: Poisson in time, Pareto in height, a few minutes long."""
+        # Short crowds: Poisson in time, Pareto in height, a few minutes long
         rng, height = self.rng, np.zeros(self.size)
         for first in rng.integers(0, self.size, rng.poisson(rng.uniform(2, 40) * self.size * self.interval_s / WEEK_S)):
             length = 1 + int(rng.exponential(5) * self.minute)
             height[first : first + length] += min(0.08 * (1 + rng.pareto(2.2)), 1.2)
-        return height
+        return np.asarray(np.clip(profile * days * np.exp(wander) + quick, 0, None) + height, np.float64)
 
     def _jobs(self) -> list[tuple[Numbers, float, float, float]]:
         """Returns jobs that run by the clock: when they are active, and what they take of CPU, disk and network."""
@@ -120,11 +117,27 @@ class World:
         found[:, MEMORY] = self._memory()
         queue = smoothed(found[:, CPU] / 100 * self.cores, 1.0 * self.minute)
         found[:, LOAD] = np.clip(queue * rng.uniform(0.8, 1.4) * (1 + 0.1 * rng.standard_t(5, self.size)), 0, None)
-        room = self._room()
+        rng = self.rng
+        sun = rng.uniform(0.3, 3) * np.cos(2 * np.pi * (self.hour_of_day - 15) / 24)
+        cooler = rng.uniform(0, 0.8) * np.sin(2 * np.pi * self.time_s / (rng.uniform(8, 45) * 60))
+        slow = smoothed(rng.standard_normal(self.size), 2 * DAY_S / self.interval_s)
+        room = np.asarray(22 + sun + cooler + slow * rng.uniform(0.2, 1.2) / max(slow.std(), 1e-9), np.float64)
         heat = rng.uniform(15, 35) * smoothed(found[:, CPU] / 100, rng.uniform(2, 9) * self.minute)
         found[:, TEMPERATURE] = room + rng.uniform(8, 18) + heat + rng.normal(0, rng.uniform(0.1, 0.7), self.size)
-        found[:, DISK] = self._disk()
-        self._traffic(found)
+        rng, days = self.rng, (self.time_s - START_S) / DAY_S
+        period = rng.choice([1.0, 7.0])
+        logs = ((days + rng.uniform(0, period)) % period) / period * rng.uniform(0.1, 4)
+        found[:, DISK] = np.asarray(
+            np.clip(rng.uniform(12, 65) + rng.uniform(0, 0.15) * days + logs, 0, 99), np.float64
+        )
+        rng = self.rng
+        for column, part in ((RECEIVED, 1.0), (SENT, rng.uniform(0.1, 8))):
+            rate = 10 ** rng.uniform(3.2, 6) * part * (0.03 + self.seasonal * self.demand)
+            rate *= np.exp(rng.standard_t(4, self.size) * rng.uniform(0.1, 0.45))
+            found[:, column] = rate + sum(active * net * part * 0.3 for active, _, _, net in self.jobs)
+        io = 10 ** rng.uniform(3.5, 6.2) * (0.1 + self.demand) * np.exp(rng.standard_t(3.5, self.size) * 0.5)
+        found[:, DISK_IO] = io + sum(active * disk for active, _, disk, _ in self.jobs)
+        found[:, DISK_IO] *= rng.random(self.size) > rng.choice([0.0, 0.3])  # nothing is written in many intervals
         self._npu(found, room)
         return found
 
@@ -133,13 +146,6 @@ class World:
         rng = self.rng
         steps = (0.1, 0.1, 0.01, rng.choice([0.1, 0.5, 1.0]), 0.1, 1.0, 1.0, 1.0, 1.0, rng.choice([0.1, 1.0]))
         return np.asarray(np.round(values / steps) * steps, np.float64)
-
-    def _room(self) -> Numbers:
-        rng = self.rng
-        sun = rng.uniform(0.3, 3) * np.cos(2 * np.pi * (self.hour_of_day - 15) / 24)
-        cooler = rng.uniform(0, 0.8) * np.sin(2 * np.pi * self.time_s / (rng.uniform(8, 45) * 60))
-        slow = smoothed(rng.standard_normal(self.size), 2 * DAY_S / self.interval_s)
-        return np.asarray(22 + sun + cooler + slow * rng.uniform(0.2, 1.2) / max(slow.std(), 1e-9), np.float64)
 
     def _memory(self) -> Numbers:
         """Returns what is used: a base, caches that grow and are dropped, what demand holds, a slow wander."""
@@ -160,22 +166,6 @@ class World:
             dropped, hours = rng.uniform(3, 12), rng.uniform(1, 6)
             used -= np.where(since >= 0, dropped * np.exp(-np.maximum(since, 0) / (hours * 60 * self.minute)), 0)
         return np.asarray(np.clip(used, 3, 97), np.float64)
-
-    def _disk(self) -> Numbers:
-        rng, days = self.rng, (self.time_s - START_S) / DAY_S
-        period = rng.choice([1.0, 7.0])
-        logs = ((days + rng.uniform(0, period)) % period) / period * rng.uniform(0.1, 4)
-        return np.asarray(np.clip(rng.uniform(12, 65) + rng.uniform(0, 0.15) * days + logs, 0, 99), np.float64)
-
-    def _traffic(self, found: Numbers) -> None:
-        rng = self.rng
-        for column, part in ((RECEIVED, 1.0), (SENT, rng.uniform(0.1, 8))):
-            rate = 10 ** rng.uniform(3.2, 6) * part * (0.03 + self.seasonal * self.demand)
-            rate *= np.exp(rng.standard_t(4, self.size) * rng.uniform(0.1, 0.45))
-            found[:, column] = rate + sum(active * net * part * 0.3 for active, _, _, net in self.jobs)
-        io = 10 ** rng.uniform(3.5, 6.2) * (0.1 + self.demand) * np.exp(rng.standard_t(3.5, self.size) * 0.5)
-        found[:, DISK_IO] = io + sum(active * disk for active, _, disk, _ in self.jobs)
-        found[:, DISK_IO] *= rng.random(self.size) > rng.choice([0.0, 0.3])  # nothing is written in many intervals
 
     def _npu(self, found: Numbers, room: Numbers) -> None:
         rng = self.rng

@@ -107,17 +107,17 @@ def onnx_artifact(model: onnx.ModelProto, folder: Path) -> Artifact:
 def draw_samples(specs: tuple[TensorSpec, ...], count: int = 32, seed: int = 0) -> SampleSet:
     """Returns seeded samples in the form of `specs`: normal numbers, or integers over the range of their type."""
     draw = np.random.default_rng(seed)
-    return SampleSet({spec.name: _drawn(draw, spec, count) for spec in specs})
-
-
-def _drawn(draw: np.random.Generator, spec: TensorSpec, count: int) -> Array:
-    shape = (count * spec.shape[0], *spec.shape[1:]) if spec.shape else (count,)
-    if spec.dtype.startswith("float"):
-        return draw.normal(0, 1, shape).astype(spec.dtype)
-    if spec.dtype == "bool":
-        return draw.integers(0, 2, shape).astype(bool)
-    limits = np.iinfo(spec.dtype)
-    return draw.integers(limits.min, limits.max, shape, dtype=np.dtype(spec.dtype), endpoint=True)
+    samples: dict[str, Array] = {}
+    for spec in specs:
+        shape = (count * spec.shape[0], *spec.shape[1:]) if spec.shape else (count,)
+        if spec.dtype.startswith("float"):
+            samples[spec.name] = draw.normal(0, 1, shape).astype(spec.dtype)
+        elif spec.dtype == "bool":
+            samples[spec.name] = draw.integers(0, 2, shape).astype(bool)
+        else:
+            kind, limits = np.dtype(spec.dtype), np.iinfo(spec.dtype)
+            samples[spec.name] = draw.integers(limits.min, limits.max, shape, dtype=kind, endpoint=True)
+    return SampleSet(samples)
 
 
 def data_artifact(model: Artifact, folder: Path, count: int = 32, seed: int = 0) -> Artifact:

@@ -17,7 +17,7 @@ from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.samples import SampleSet, write_samples
 from anynpu.measure.verify import class_axes, run_all
 from anynpu.runtime.base import Session, open_session, run_stored
-from anynpu.tensors import Array, TensorSpec
+from anynpu.tensors import Array
 from anynpu.testing.child import whereabouts
 from anynpu.testing.models import draw_samples
 from anynpu.testing.rules import damaged, difference, require, snapshot
@@ -169,7 +169,16 @@ def wrong_inputs_raise_config_error(case: SessionCase) -> None:
     """A wrong name, shape or type raises ConfigError, and the session still works afterwards."""
     good, spec = case.inputs[0], case.artifact.manifest.inputs[0]
     session = case.open()
-    for what, wrong in _wrong_inputs(good, spec).items():
+    value = good[spec.name]
+    other = "float32" if spec.dtype != "float32" else "float64"
+    rest = {name: array for name, array in good.items() if name != spec.name}
+    for what, wrong in {
+        "a missing input": rest,
+        "an input of another name": rest | {spec.name + "_": value},
+        "an input too many": {**good, spec.name + "_": value},
+        "an input of another shape": rest | {spec.name: value[..., None]},
+        "an input of another type": rest | {spec.name: value.astype(other)},
+    }.items():
         try:
             run_stored(session, wrong)
         except ConfigError:
@@ -180,19 +189,6 @@ def wrong_inputs_raise_config_error(case: SessionCase) -> None:
     after = _copied(run_stored(session, good))
     session.close()
     require(_same(after, case.run()), "after a refused input the session gives another output")
-
-
-def _wrong_inputs(good: Mapping[str, Array], spec: TensorSpec) -> dict[str, dict[str, Array]]:
-    value = good[spec.name]
-    other = "float32" if spec.dtype != "float32" else "float64"
-    rest = {name: array for name, array in good.items() if name != spec.name}
-    return {
-        "a missing input": rest,
-        "an input of another name": rest | {spec.name + "_": value},
-        "an input too many": {**good, spec.name + "_": value},
-        "an input of another shape": rest | {spec.name: value[..., None]},
-        "an input of another type": rest | {spec.name: value.astype(other)},
-    }
 
 
 def close_may_be_called_twice(case: SessionCase) -> None:

@@ -114,9 +114,9 @@ def test_a_provider_that_crashes_takes_only_the_child_with_it(record):
 
 
 def test_what_kept_it_from_the_npu_is_told_with_the_log(capsys):
-    from anynpu.cli.demo import _tell
+    from anynpu.cli.terminal import show_error
 
-    _tell(ToolFailed("it crashed", log="logs/demo.log"))
+    show_error(ToolFailed("it crashed", log="logs/demo.log"), "on the NPU: ")
     assert capsys.readouterr().err == "anynpu: on the NPU: it crashed\n  log: logs/demo.log\n"
 
 

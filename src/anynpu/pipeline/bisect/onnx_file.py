@@ -74,14 +74,14 @@ class OnnxFile:
                 TensorSpec(f.name, f.values.shape, str(f.values.dtype), self._layout(f.name, f.values.ndim))
                 for f in inputs
             ),
-            tuple(self._result(value) for value in infer(model, strict=False).graph.output),
+            tuple(
+                TensorSpec(value.name, shape, dtype_of(value), self._layout(value.name, len(shape)))
+                for value in infer(model, strict=False).graph.output
+                for shape in [tuple(size for size in shape_of(value) if isinstance(size, int))]
+            ),
             details={"frozen": [], "degenerate": [], "index_sizes": {}},
         )
 
     def _layout(self, name: str, axes: int) -> str:
         tensor = self.outline.tensors.get(name)
         return tensor.layout if tensor is not None and len(tensor.layout) == axes else ""
-
-    def _result(self, value: Any) -> TensorSpec:
-        shape = tuple(size for size in shape_of(value) if isinstance(size, int))
-        return TensorSpec(value.name, shape, dtype_of(value), self._layout(value.name, len(shape)))

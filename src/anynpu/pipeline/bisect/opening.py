@@ -103,18 +103,12 @@ def _direct(text: str, file: ModelFile, artifact: Artifact, device: str | None) 
         from anynpu.pipeline.bisect.native import Native, Plain
 
         return Direct(text, "", file, Native if device == NATIVE else Plain, artifact, device)
-    kind: Any = choose(artifact.manifest.format, device or _usual(artifact))
-    return Direct(text, kind.what, file, kind, artifact, kind.name)
-
-
-def _usual(artifact: Artifact) -> str | None:
-    """Returns what runs an artifact where that is not the first runtime of its format: the chip's own."""
-    format = artifact.manifest.format
-    able = {kind.name for kind in sessions_for(format)}
-    own = ""
-    with suppress(AnyNpuError):  # a folder need not be named after a chip
+    format, own = artifact.manifest.format, ""
+    with suppress(AnyNpuError):  # the chip's own runtime; a folder need not be named after a chip
         own = plugins.platform(artifact.path.absolute().name).device
-    return own if own in able else REFERENCES.get(format)
+    usual = own if own in {kind.name for kind in sessions_for(format)} else REFERENCES.get(format)
+    kind: Any = choose(format, device or usual)
+    return Direct(text, kind.what, file, kind, artifact, kind.name)
 
 
 def _file_of(artifact: Artifact) -> ModelFile:

@@ -206,7 +206,10 @@ def _opened(request: Asked, scratch: Path) -> tuple[Bench, BisectRecord]:
     graph = share(a.file.outline, *names, {*a.places} & {*b.places})
     data = _samples(request, one, other, a)
     samples = [data.sample(index) for index in range(len(data))]
-    bench = Bench(a, b, graph, samples, _tolerance(request.tolerance, a, b), scratch, (request.on_a, request.on_b))
+    rounding = any(side.file.quantised or isinstance(side, Compiled) for side in (a, b))
+    usual_db = INTEGER_DB if rounding else FLOAT_DB
+    tolerance_db = None if request.tolerance == EXACT else float(request.tolerance or usual_db)
+    bench = Bench(a, b, graph, samples, tolerance_db, scratch, (request.on_a, request.on_b))
     on_a, on_b = (side.run_whole(graph.whole, samples) for side in (a, b))
     found = [worst_of(x, y) for x, y in zip(on_a, on_b, strict=True)]
     bench.sample = min(range(len(found)), key=lambda index: found[index].sqnr_db)
@@ -243,15 +246,6 @@ def _opened(request: Asked, scratch: Path) -> tuple[Bench, BisectRecord]:
         notes=("the samples are random numbers",) if data.random else (),
     )
     return bench, record
-
-
-def _tolerance(text: str, a: Direct | Compiled, b: Direct | Compiled) -> float | None:
-    if text == EXACT:
-        return None
-    if text:
-        return float(text)
-    rounding = any(side.file.quantised or isinstance(side, Compiled) for side in (a, b))
-    return INTEGER_DB if rounding else FLOAT_DB
 
 
 def _samples(request: Asked, one: Named, other: Named, a: Direct | Compiled) -> Dataset:

@@ -87,10 +87,26 @@ def sections(record: BuildRecord) -> list[Section]:
     cards = el("div", *(_card(chip, gate) for chip in chips), class_=f"cards in-{columns}")
     rows = table((chip_row(chip) for chip in chips), "All chips", NUMERIC, class_="sortable")
     same = more("The same as a table", rows) if len(chips) > 1 else None
+    model = record.model or ArtifactForm(digest="")
+    operators = model.details.rest.get("operators")
+    listed = sorted(operators.items(), key=lambda item: -item[1]) if isinstance(operators, Mapping) else ()
+    kinds = (
+        el("ul", *(el("li", el("b", number), " ", kind) for kind, number in listed), class_="chipset")
+        if listed
+        else None
+    )
+    tables = [
+        table(
+            [{"data": role, **dict(flat(to_dict(about), ("role", "digest"))), "digest": copied(about.digest)}],
+            f"{role} data",
+        )
+        for role, about in record.data.items()
+        if about
+    ]
     return [
         Section("summary", "Summary", join((cards, same, notes([*record.notes, *table_notes(chips)])))),
         Section("chips", "Chips", _chips(record)),
-        Section("model", "Model and data", _model(record)),
+        Section("model", "Model and data", join((table(tensor_rows(model), "Inputs and outputs"), kinds, *tables))),
         Section("provenance", "Provenance", provenance(record)),
     ]
 
@@ -249,26 +265,6 @@ def _proof(chip: ChipForm, least: float | None) -> Markup:
             notes([sentence for each in proof.outputs.values() for sentence in each.lost]),
         )
     )
-
-
-def _model(record: BuildRecord) -> Markup:
-    model = record.model or ArtifactForm(digest="")
-    operators = model.details.rest.get("operators")
-    listed = sorted(operators.items(), key=lambda item: -item[1]) if isinstance(operators, Mapping) else ()
-    kinds = (
-        el("ul", *(el("li", el("b", number), " ", kind) for kind, number in listed), class_="chipset")
-        if listed
-        else None
-    )
-    tables = [
-        table(
-            [{"data": role, **dict(flat(to_dict(about), ("role", "digest"))), "digest": copied(about.digest)}],
-            f"{role} data",
-        )
-        for role, about in record.data.items()
-        if about
-    ]
-    return join((table(tensor_rows(model), "Inputs and outputs"), kinds, *tables))
 
 
 def provenance(record: BuildRecord) -> Markup:

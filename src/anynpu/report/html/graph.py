@@ -44,7 +44,13 @@ def graph_data(chip: ChipForm, graph: GraphForm) -> Drawing:
         for name in dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.outputs))
     }
     index = {name: i for i, name in enumerate(tensors)}
-    edges, named = _edges(nodes), stages(graph)
+    maker = {name: i for i, node in enumerate(nodes) for name in node.outputs}
+    found: dict[tuple[int, int], str] = {}
+    for i, node in enumerate(nodes):
+        for name in node.inputs:
+            if name in maker and maker[name] != i:
+                found.setdefault((maker[name], i), name)
+    edges, named = [(a, b, name) for (a, b), name in found.items()], stages(graph)
     # The stage of every node: the model's inputs are in the first, its outputs in the last
     inner = [number for number, each in enumerate(named) for _ in range(each.first, each.stop)]
     member = [*([0] * len(inputs)), *inner, *([len(named) - 1] * len(outputs))]
@@ -83,17 +89,6 @@ def _borders(chip: ChipForm, graph: GraphForm, side: Literal["input", "output"])
         return [GraphNode(name=name, kind=side, device="cpu", outputs=(name,)) for name in names]
     names = [spec.name for spec in chip.chain[-1].outputs if spec.name in made]
     return [GraphNode(name=name, kind=side, device="cpu", inputs=(name,)) for name in names]
-
-
-def _edges(nodes: Sequence[GraphNode]) -> list[tuple[int, int, str]]:
-    """Returns maker, user and tensor, once for each pair of nodes."""
-    maker = {name: i for i, node in enumerate(nodes) for name in node.outputs}
-    found: dict[tuple[int, int], str] = {}
-    for i, node in enumerate(nodes):
-        for name in node.inputs:
-            if name in maker and maker[name] != i:
-                found.setdefault((maker[name], i), name)
-    return [(a, b, name) for (a, b), name in found.items()]
 
 
 def _node(node: GraphNode, device: str, place: tuple[float, float], index: Mapping[str, int]) -> list[object]:
