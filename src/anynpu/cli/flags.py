@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from anynpu import schema
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, ToolMissing
 from anynpu.files import cache_chosen, default_cache_dir
 from anynpu.tasks.images import Preprocess
 
@@ -20,6 +21,36 @@ def choose_cache(ctx: click.Context, param: click.Parameter, value: Path | None)
         return None
     ctx.with_resource(cache_chosen(value))
     return default_cache_dir()
+
+
+def require_packages(extra: str) -> None:
+    """Raises where the packages of the extra `serve` or `watch` are not installed."""
+    import importlib.util
+
+    missing = [name for name in ("httptools", "orjson", "uvloop") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ToolMissing(f"{', '.join(missing)}: not installed", f"pip install 'anynpu[{extra}]'")
+
+
+def read_tokens(token: str | None, path: Path | None) -> tuple[str, ...]:
+    """Returns the tokens that clients must send one of; no message ever shows one."""
+    tokens = [token] if token else []
+    if path is not None:
+        try:
+            tokens += [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
+            mode = path.stat().st_mode
+        except OSError as error:
+            raise ConfigError(f"--token-file {path}: {error.strerror}") from None
+        except ValueError:
+            raise ConfigError(f"--token-file {path}: is not text") from None
+        if not tokens:
+            raise ConfigError(f"--token-file {path}: holds no token", "openssl rand -hex 32 makes one")
+        if mode & stat.S_IROTH:
+            click.echo(f"warning: --token-file {path}: everybody on this computer can read it", err=True)
+    for text in tokens:
+        if not text.isascii() or not text.isprintable() or " " in text:
+            raise ConfigError("the token holds a character that no header can carry", "use letters and digits")
+    return tuple(tokens)
 
 
 def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from anynpu.apps.search.intake import Summary
 from anynpu.apps.search.models import picture_model
 from anynpu.apps.search.query import Search, Where
 from anynpu.cli.command import Group
+from anynpu.cli.flags import read_tokens
 from anynpu.cli.run import OnDevice, open_on
 from anynpu.cli.search_index import IndexFlags, IndexModels, opened_index
 from anynpu.cli.show_search import show_answer, show_summary, teller
@@ -184,7 +185,15 @@ def find(asked: Question) -> int:
     if asked.like is not None:
         needed = ()
     probe = read_image(asked.image) if asked.image is not None else None
-    text = _read_text_file(asked.text_file) if asked.text_file is not None else ""
+    text = ""
+    if asked.text_file is not None:
+        from anynpu.apps.search.documents import read_text
+
+        try:
+            with asked.text_file.open("rb") as stream:
+                text = read_text(stream.read(MOST_TEXT_BYTES), str(asked.text_file))
+        except OSError as error:
+            raise ConfigError(f"{asked.text_file}: cannot be read ({error.strerror})") from None
     with opened_index(asked, needed) as opened:
         ask, top = Search(opened), asked.top
         if probe is not None:
@@ -197,16 +206,6 @@ def find(asked: Question) -> int:
             answer = ask.by_words(" ".join(asked.words), top, where)
     show_answer(answer, asked.format)
     return 0 if answer.pictures or answer.documents else 1
-
-
-def _read_text_file(path: Path) -> str:
-    from anynpu.apps.search.documents import read_text
-
-    try:
-        with path.open("rb") as stream:
-            return read_text(stream.read(MOST_TEXT_BYTES), str(path))
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
 
 
 def where_of(asked: Question) -> Where:
@@ -312,7 +311,7 @@ def page(asked: PageAsked) -> int:
     from anynpu.apps.web.app import Policy
     from anynpu.apps.web.server import Life, bind, is_loopback, run, url_of
 
-    tokens = _tokens(asked.token_file) if asked.token_file is not None else ()
+    tokens = read_tokens(None, asked.token_file)
     listener = bind(asked.host, asked.port)
     with listener:
         local = is_loopback(listener)
@@ -336,13 +335,3 @@ def page(asked: PageAsked) -> int:
             finally:
                 shown.close()
     return INTERRUPTED if ended_by == signal.SIGINT else 0
-
-
-def _tokens(path: Path) -> tuple[str, ...]:
-    try:
-        found = tuple(line.strip() for line in path.read_text("utf-8").splitlines() if line.strip())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error})") from None
-    if not found:
-        raise ConfigError(f"{path}: holds no token")
-    return found

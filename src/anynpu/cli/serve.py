@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import stat
 import sys
 from collections.abc import Collection, Sequence
 from functools import partial
@@ -19,9 +18,10 @@ from anynpu.apps.serve.base import FleetSettings, Limits, ModelSettings
 from anynpu.apps.serve.units import Deployment, compose_file, systemd_unit
 from anynpu.apps.web.limits import Limits as WebLimits
 from anynpu.artifact import Artifact
+from anynpu.cli.flags import read_tokens, require_packages
 from anynpu.cli.serve_flags import MIB, PORT, Serve
 from anynpu.cli.verb import verb
-from anynpu.errors import ConfigError, ToolMissing, on_one_line
+from anynpu.errors import ConfigError, on_one_line
 from anynpu.files import check_free, write_whole
 
 if TYPE_CHECKING:  # they need the extra `serve`, and --help does not
@@ -31,7 +31,6 @@ if TYPE_CHECKING:  # they need the extra `serve`, and --help does not
 INTERRUPTED = 130
 ADDRESS_CONNECTIONS, ADDRESS_RATE = 256, 50.0
 """Of another computer: far more than a client needs, and too little to hold others up."""
-PACKAGES = ("httptools", "orjson", "uvloop")
 
 
 @verb(Serve)
@@ -55,7 +54,7 @@ def serve(asked: Serve) -> int:
     SIGHUP loads every model again while the old one answers, and then switches. Every flag has an environment variable:
     ANYNPU_SERVE_PORT, ANYNPU_SERVE_TOKEN_FILE, ...; PORT, MODEL_PATH and BPE_PATH count too.
     """
-    require_packages()
+    require_packages("serve")
     settings = settings_of(_models(asked), asked)
     if asked.systemd is None and asked.docker is None:
         asked.refuse_unused("no file is written", "overwrite")
@@ -100,15 +99,6 @@ def _serve(settings: ServiceSettings, asked: Serve) -> int:
     with listener:
         ended_by = serve_models(settings, listener, partial(open_fleet, opener=_open_anywhere), ready)
     return INTERRUPTED if ended_by == signal.SIGINT else 0
-
-
-def require_packages() -> None:
-    """Raises where the extra `serve` is not installed."""
-    import importlib.util
-
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ToolMissing(f"{', '.join(missing)}: not installed", "pip install 'anynpu[serve]'")
 
 
 def _open_anywhere(artifact: Artifact, settings: ModelSettings) -> Any:
@@ -162,27 +152,6 @@ def settings_of(models: tuple[ModelSettings, ...], asked: Serve) -> ServiceSetti
         None if log in ("-", "none") else Path(log),
         log != "none" and not (asked.quiet and log == "-"),
     )
-
-
-def read_tokens(token: str | None, path: Path | None) -> tuple[str, ...]:
-    """Returns the tokens that clients must send one of; no message ever shows one."""
-    found = [token] if token else []
-    if path is not None:
-        try:
-            found += [line.strip() for line in path.read_text("utf-8").splitlines() if line.strip()]
-            mode = path.stat().st_mode
-        except OSError as error:
-            raise ConfigError(f"--token-file {path}: {error.strerror}") from None
-        except ValueError:
-            raise ConfigError(f"--token-file {path}: is not text") from None
-        if not found:
-            raise ConfigError(f"--token-file {path}: holds no token", "openssl rand -hex 32 makes one")
-        if mode & stat.S_IROTH:
-            click.echo(f"warning: --token-file {path}: everybody on this computer can read it", err=True)
-    for text in found:
-        if not text.isascii() or not text.isprintable() or " " in text:
-            raise ConfigError("the token holds a character that no header can carry", "use letters and digits")
-    return tuple(found)
 
 
 def _models(asked: Serve) -> tuple[ModelSettings, ...]:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from anynpu.cli.command import Group, flag_of
+from anynpu.cli.flags import require_packages
 from anynpu.cli.table import print_table
 from anynpu.cli.verb import Common, flag, verb
 from anynpu.cli.watch_replay import LIMIT, MODEL_HELP, RATE, RATE_HELP, embedder, replay, simulate
-from anynpu.errors import ConfigError, ToolMissing, on_one_line
+from anynpu.errors import ConfigError, on_one_line
 from anynpu.files import check_free, write_whole
 
 if TYPE_CHECKING:
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 PORT, INTERVAL_S = 8620, 30.0
 INTERRUPTED = 130
-PACKAGES = ("httptools", "orjson", "uvloop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,15 +207,6 @@ def _say(quiet: bool) -> Callable[[str], None]:
     return say
 
 
-def require_packages() -> None:
-    """Raises where the extra `watch` is not installed."""
-    import importlib.util
-
-    missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
-    if missing:
-        raise ToolMissing(f"{', '.join(missing)}: not installed", "pip install 'anynpu[watch]'")
-
-
 @verb(Collect, group=watch)
 def detect(asked: Collect) -> int:
     """Collect the samples of a fleet, say what is not normal, and show it on a page.
@@ -230,7 +221,7 @@ def detect(asked: Collect) -> int:
     anynpu watch detect --host 0.0.0.0 --token-file token --alertmanager http://am:9093
     anynpu watch detect --method seed --model minilm/cpu --vectors ~/watch.vectors
     """
-    require_packages()
+    require_packages("watch")
     token = read_token(asked.token_file)
     if asked.systemd is not None:
         return asked.write_unit("detect")
