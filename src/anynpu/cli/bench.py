@@ -54,8 +54,8 @@ class Load:
     min_time: float = flag("Minimum seconds to measure.", Settings.min_time_s, shown=True)
     min_count: int = flag("Minimum number of runs.", Settings.min_count, least=1, most=1000000, shown=True)
     max_time: float | None = flag("Maximum seconds to measure; 60 by default, or --min-time if that is more.", None)
-    streams: int = flag("Samples a query of multi-stream.", Settings.streams, least=1, most=10000, shown=True)
-    qps: float | None = flag("Queries a second that arrive in the scenario server.", None)
+    streams: int = flag("Samples per query (multi-stream).", Settings.streams, least=1, most=10000, shown=True)
+    qps: float | None = flag("Queries per second (server).", None)
     bound: float | None = flag(
         "Maximum latency at the percentile (server); more ends with status 1.", None, metavar="MS"
     )
@@ -85,7 +85,7 @@ class BenchAsked(Load, ServerFlags, Writes):
 
     artifact: Path | str = argument(metavar="ARTIFACT|URL", type=ArtifactOrUrl())
     preprocess: Preprocess | None = flag(
-        "How an image becomes the input; else as its card says.",
+        "How an image becomes the input; by default as the card says.",
         None,
         "-P",
         metavar="NAME=VALUE",
@@ -110,7 +110,7 @@ def bench(asked: BenchAsked) -> int:
     Cold start is reported apart, warm-up lasts until it is stable, and runs go on until both --min-time and --min-count
     are met. Percentiles are given where the samples support them. What is measured before a device dies or Ctrl-C is
     kept. Firmware measures itself, stage by stage. An emulator counts instructions, which say nothing of time. A server
-    is measured over HTTP: with --qps requests arrive on their own (open loop), else each connection waits for its
+    is measured over HTTP: with --qps requests arrive on their own (open loop), otherwise each connection waits for its
     answer.
 
     \b

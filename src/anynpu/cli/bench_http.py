@@ -32,7 +32,7 @@ ONLY_ARTIFACTS = (
 )
 ONLY_SERVERS = ("model", "token", "batch", "pid", "limit", "body", "connections")
 TOKEN = "Bearer token that the server asks for."
-BATCH = "Texts of one request to a server."
+BATCH = "Texts per request to a server."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class ServerFlags(OnDevice):
     """What is sent to a server, and how it is reached."""
 
     inputs: str = flag(
-        "x.npy or x.npz, an image with --scope pipeline; else a known answer. To a server also texts.txt, x.json.",
+        "x.npy or x.npz, an image with --scope pipeline; by default a known answer. For servers also texts.txt, x.json.",
         "",
         "-i",
         "--input",

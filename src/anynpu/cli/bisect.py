@@ -36,16 +36,16 @@ class Bisect(Common):
     preprocess: tuple[str, ...] = flag("How images become inputs.", (), "-P", metavar="NAME=VALUE")
     limit: int = flag("Maximum number of samples to run.", 16, least=1, shown=True)
     tolerance: str = flag(
-        "SQNR below which they disagree, or 'exact': by default 20, between two in floating point 60.",
+        "SQNR below which they disagree, or 'exact'; by default 20, or 60 if both are in floating point.",
         "",
         metavar="DB",
         callback=_tolerance,
     )
     on_a: str = flag("What runs A: a device, ort-native, ort-plain.", "", "--on-a", metavar="DEVICE")
     on_b: str = flag("What runs B.", "", "--on-b", metavar="DEVICE")
-    out: Path | None = flag("Write the bundle for a tracker into this folder.", None, "-o", "--out", metavar="FOLDER")
+    out: Path | None = flag("Write the bundle for a tracker to this folder.", None, "-o", "--out", metavar="FOLDER")
     overwrite: bool = flag("Replace an earlier bundle.", False)
-    different_networks: bool = flag("Go on although the two are of different networks.", False)
+    different_networks: bool = flag("Continue although the two are different networks.", False)
 
 
 @verb(Bisect)
@@ -53,8 +53,8 @@ def bisect(asked: Bisect) -> int:
     """Cut two executions of one model that disagree to the smallest sub-model that still does; status 1 if they do.
 
     A and B are artifact folders of builds, .onnx or .tflite files, or `float`, the float model of the other side's
-    build. Behind every cut both get the values that A has there, so about log2 of the operators are run, not all. The
-    bundle (-o) holds the sub-model, its inputs, both results, versions and a text, ready for a vendor's tracker.
+    build. After every cut both get the values that A has there, so that about log2 of the operators are run, not all.
+    The bundle (-o) holds the sub-model, its inputs, both results, versions and a text, ready for a vendor's tracker.
 
     \b
     anynpu bisect float out/cpu --data test.npz -o bundle

@@ -27,7 +27,7 @@ from anynpu.store import Store
 class Output(Common):
     """Where results go."""
 
-    output: str = flag("Where artifacts and reports go; an earlier one is backed up.", "", "-o", metavar="FOLDER")
+    output: str = flag("Folder for artifacts and reports; an existing one is backed up.", "", "-o", metavar="FOLDER")
     overwrite: bool = flag("Replace the output folder of an earlier build instead of keeping it.", False)
 
 
@@ -42,9 +42,9 @@ class Plan:
 class Strictness:
     """What else is a shortfall, and whether one is repaired."""
 
-    repair: bool = flag("Where the gate does not hold, try repairs one by one, cheapest first, until it does.", False)
+    repair: bool = flag("If a result misses the gate, try repairs one by one, cheapest first, until it passes.", False)
     keep_failed: bool = flag("Keep a result that misses the accuracy gate, as failed/CHIP: for diagnosis only.", False)
-    strict_calibration: bool = flag("End with status 7 where the calibration samples are not enough.", False)
+    strict_calibration: bool = flag("End with status 7 if there are too few calibration samples.", False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,7 @@ def build(asked: Build) -> int:
     """Export, quantise, compile, execute and compare a model for one or more chips.
 
     Every result is executed on held-out samples and compared with the float model before it counts. A chip that fails
-    does not stop the others; the closing table and the exit status tell.
+    does not stop the others; the closing table and the exit status show it.
 
     \b
     anynpu build -m zoo:resnet8 -t cpu,tflm,ethos-u55-128 -o out

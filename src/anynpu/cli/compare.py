@@ -76,13 +76,13 @@ class Compare(ServerFlags, Judging):
         "How images become inputs.", None, "-P", metavar="NAME=VALUE", read=read_preprocess
     )
     limit: int = flag("Maximum number of samples.", Asked.limit, least=1, shown=True)
-    metric: str = flag("How labels score: top1, mean_top1, ...; guessed from their form.", "")
+    metric: str = flag("Metric for labels: top1, mean_top1, ...; by default guessed from their form.", "")
     min_sqnr: float = flag(
         "Minimum SQNR of the outputs; less ends with status 1.", MIN_SQNR_DB, metavar="DB", shown=True
     )
     timed: bool = flag("Compare latencies, measured in turn in fresh processes.", False, "--time")
     device: str | None = flag("What runs B.", None, "--on", metavar="DEVICE")
-    different_networks: bool = flag("Go on although the networks differ; the record says so.", False)
+    different_networks: bool = flag("Continue although the networks differ; the record says so.", False)
 
     def comparison(self, rules: Rules) -> Asked:
         """Returns what is compared of two artifacts or records."""
@@ -112,7 +112,7 @@ def compare(asked: Compare) -> int:
     decides. "No difference" is a verdict too. Different networks (by fingerprint) are refused.
 
     Two servers (any with OpenAI's embeddings, TEI's, Ollama's or KServe's routes) are measured in turn too: latency,
-    answers a second, CPU time and memory of their processes where they run here, and whether their vectors agree.
+    answers per second, CPU time and memory of their processes where they run here, and whether their vectors agree.
 
     \b
     anynpu compare out/float out/tflm --data test.npz

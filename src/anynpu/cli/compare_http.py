@@ -37,7 +37,7 @@ class Turns(Common):
         "",
         metavar="SOURCE",
     )
-    launches: int = flag("Processes of each side.", Asked.launches, least=2, most=1000, shown=True)
+    launches: int = flag("Number of processes per side.", Asked.launches, least=2, most=1000, shown=True)
     seconds: float = flag("Minimum time of a launch.", Asked.seconds, least=0.0, most=3600, shown=True)
     runs: int = flag(
         "Minimum runs per launch, if they take at most 5 s.", Asked.runs, "-n", least=1, most=20000, shown=True

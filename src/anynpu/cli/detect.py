@@ -31,7 +31,7 @@ class Detect(TaskFlags):
     artifact: Path = argument()
     sources: tuple[str, ...] = argument(metavar="IMAGE|FOLDER|VIDEO|camera:N...")
     output: Path | None = flag("Write pictures with the boxes to this folder.", None, "-o")
-    overwrite: bool = flag("Replace pictures that are in the folder of -o.", False)
+    overwrite: bool = flag("Replace existing pictures in the folder of -o.", False)
     conf: float = flag("Minimum score.", Threshold.confidence, least=0, most=1, shown=True)
     iou: float = flag("Maximum overlap within a class.", Threshold.iou, least=0, most=1, shown=True)
     classes: str | None = flag("Only these classes, by name or number.", None, metavar="NAME,...")

@@ -25,10 +25,10 @@ class Diagnose(Common):
 
 @verb(Diagnose)
 def diagnose(asked: Diagnose) -> int:
-    """Say where a build loses the float model: each tensor's error, the cause, the repair; status 1 if it is sick.
+    """Show where a build departs from the float model: each tensor's error, its cause, the repair; status 1 if sick.
 
-    The error of every tensor is split in two: what its own operator made, and what came with the inputs. The tensors
-    where most is made stand in the table. A cause that has a name is reported with its evidence and what helps.
+    The error of every tensor is split into what its own operator adds and what its inputs bring. The table shows the
+    tensors where most is added. A known cause is reported with its evidence and what helps.
 
     \b
     anynpu build -m net.onnx -t cpu,tflite --data photos/ -o out

@@ -40,7 +40,7 @@ class Towers(TaskFlags):
     artifact: Path = argument()
     files: tuple[Path, ...] = argument((), metavar="[IMAGE|FOLDER]...")
     texts: tuple[str, ...] = flag("A text; repeat for more.", (), "--text", metavar="TEXT")
-    lines: Path | None = flag("A file with one text a line; - is stdin.", None, "--file")
+    lines: Path | None = flag("A file with one text per line; - is stdin.", None, "--file")
 
 
 @dataclass
@@ -266,7 +266,7 @@ class Classify(TaskFlags):
     artifact: Path = argument()
     files: tuple[Path, ...] = argument(metavar="IMAGE|FOLDER...")
     labels: str | None = flag("Zero-shot: the classes to tell apart, in words.", None, metavar="A,B")
-    labels_file: Path | None = flag("The same, one a line; - is stdin.", None)
+    labels_file: Path | None = flag("The same, one per line; - is stdin.", None)
     text_model: Path | None = flag("Zero-shot: the text tower.", None, metavar="ARTIFACT")
     template: str = flag("Zero-shot: the text around a label.", TEMPLATE, shown=True)
     top: int = flag("How many classes to show.", 5, least=1, shown=True)

@@ -70,29 +70,29 @@ class Eval(Writes, Level, TaskFlags):
     data: str = flag("Images, sentence pairs, labelled .npz or zoo:NAME.", metavar="SOURCE")
     annotations: Path | None = flag("Boxes: COCO's .json, or VOC's .xml or a folder.", None)
     metric: str = flag("The figure that is the score; by default the task's usual one.", "")
-    against: Path | None = flag("Compare with this, paired.", None, metavar="ARTIFACT")
+    against: Path | None = flag("Compare with this artifact, sample by sample.", None, metavar="ARTIFACT")
     text_model: Path | None = flag("Zero-shot: the text tower.", None, metavar="ARTIFACT")
     template: str = flag("Zero-shot: the text around a class.", TEMPLATE, shown=True)
-    rename: Mapping[str, str] = table("A class of the data by the card's name.", "--rename", metavar="NAME=LABEL")
+    rename: Mapping[str, str] = table("What the card calls a class of the data.", "--rename", metavar="NAME=LABEL")
     conf: float = flag("Boxes: minimum score.", 0.001, least=0, most=1, shown=True)
     iou: float = flag("Boxes: maximum overlap.", Threshold.iou, least=0, most=1, shown=True)
-    multi_label: bool = flag("Boxes: a box counts for every class above --conf, as COCO's tables have it.", False)
-    limit: int | None = flag("Take the first samples only.", None, least=1)
+    multi_label: bool = flag("Boxes: a box counts for every class above --conf, as in COCO's tables.", False)
+    limit: int | None = flag("Take only the first samples.", None, least=1)
     preprocess: Preprocess | None = flag(
-        "Images of a model without a card.", None, "-P", metavar="NAME=VALUE", read=read_preprocess
+        "How images become inputs, for a model without a card.", None, "-P", metavar="NAME=VALUE", read=read_preprocess
     )
-    allow_overlap: bool = flag("Score on calibration samples too; the score is labelled.", False)
+    allow_overlap: bool = flag("Score on calibration samples too; the score is marked as such.", False)
 
 
 @verb(Eval, "eval")
 def eval_(asked: Eval) -> int:
     """Score an artifact on labelled data, with an interval.
 
-    The artifact's card says what is scored: classes of a folder with one sub-folder a class (top-1, top-5); boxes of
+    The artifact's card says what is scored: classes of a folder with one sub-folder per class (top-1, top-5); boxes of
     images with COCO or VOC annotations (mAP as pycocotools computes it); sentence pairs in a .csv or .tsv (Spearman);
     zero-shot classes with --text-model. A model without a card takes a labelled .npz and --metric. Samples that also
     calibrated the artifact are refused. With --against both are judged on the same samples; status 1 if the artifact
-    is worse, or if something of the data could not be read.
+    is worse, or if part of the data could not be read.
 
     \b
     anynpu eval out/cpu --data test/

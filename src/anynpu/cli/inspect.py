@@ -63,7 +63,7 @@ def targets(asked: Targets) -> int:
     """List every chip: how a model gets there, whether the tools are here, and what executes the result here.
 
     With a chip's name: its memories, boards, quirks, and every option of the compilers that lead to it. With part of a
-    name, of a board, a vendor, an NPU or a part number: the chips it fits, or the one.
+    name, of a board, a vendor, an NPU or a part number: the chips that match, or the only one.
 
     \b
     anynpu targets

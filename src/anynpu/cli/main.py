@@ -29,8 +29,14 @@ VERBS = {
     "show": ("inspect", "Show a model or an artifact: tensors, operators, cost, fingerprint, lineage."),
     "check": ("inspect", "Ask before compiling: will it fit, will every operator run there?"),
     "build": ("build", "Export, quantise, compile, execute, compare and report, for one or more chips."),
-    "diagnose": ("diagnose", "Say where a build loses the float model: each tensor's error, the cause, the repair."),
-    "bisect": ("bisect", "Cut two executions of one model that disagree to the smallest sub-model that still does."),
+    "diagnose": (
+        "diagnose",
+        "Show where a build departs from the float model: each tensor's error, its cause, a repair.",
+    ),
+    "bisect": (
+        "bisect",
+        "Cut two executions of one model that disagree to the smallest sub-model that still does.",
+    ),
     "run": ("run", "Run an artifact on arrays."),
     "eval": ("eval", "Score an artifact on labelled data: classes, boxes, sentence pairs; with intervals."),
     "compare": (
@@ -38,7 +44,7 @@ VERBS = {
         "Judge two artifacts or benches: outputs, latency, accuracy; better, worse or the same.",
     ),
     "bench": ("bench", "Measure latency you can trust: an artifact, a board or a server."),
-    "regress": ("regress", "Keep a ledger of results and say what a new toolchain version made worse."),
+    "regress": ("regress", "Keep a ledger of results and report what a new toolchain version made worse."),
     "sweep": ("sweep", "Build every combination of models, chips and options; show which are worth having."),
     "report": ("report", "Write the report of a record: a page, Markdown or JUnit; print the form of records."),
     "detect": ("detect", "Find objects in images, folders, videos and a camera's pictures."),

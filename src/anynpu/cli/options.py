@@ -35,7 +35,7 @@ class ModelFlags:
         "net.onnx, net.tflite, file.py:Class, package.module:factory or zoo:NAME.", "", "-m", metavar="MODEL"
     )
     ckpt: str = flag("Checkpoint of a PyTorch model: a state dict, or a dict that holds one.", "", metavar="FILE")
-    trust_checkpoint: bool = flag("Unpickle the checkpoint. It can run any code: only your own.", False)
+    trust_checkpoint: bool = flag("Unpickle the checkpoint. That can run any code: do it with your own only.", False)
     arg: Mapping[str, Json] = table(
         "Constructor argument of a PyTorch model. Repeat for more.", "--arg", lambda name, text: literal(text)
     )
@@ -44,13 +44,11 @@ class ModelFlags:
     )
     dtype: Mapping[str, str] = table("Type of an input of a PyTorch model (float32).", "--dtype")
     layout: Mapping[str, str] = table(
-        "Layout of a tensor, where the model's operators do not tell.", "--layout", metavar="NAME=NCHW"
+        "Layout of a tensor, if the model's operators do not reveal it.", "--layout", metavar="NAME=NCHW"
     )
     channels: Mapping[str, str] = table("Colour order of an image input.", "--channels", metavar="NAME=RGB")
     output_names: tuple[str, ...] = flag("Names for the outputs of a PyTorch model.", (), metavar="A,B", type=Names())
-    fix: Mapping[str, Json] = table(
-        "Value of an input of an ONNX file that never changes: sr=16000. Repeat for more.", "--fix"
-    )
+    fix: Mapping[str, Json] = table("Constant value of an input of an ONNX file: sr=16000. Repeat for more.", "--fix")
     config: Path | None = flag("TOML file with any of these settings.", None, "-c")
 
     def source(self) -> ModelSource:
@@ -122,7 +120,7 @@ class GateFlags:
 
     require_npu: str = flag("Minimum share on the NPU (100%); less ends with status 1.", "", metavar="SHARE")
     min_sqnr: float | None = flag("Minimum SQNR against the float model (10).", None, metavar="DB")
-    max_drop: float | None = flag("Points of task accuracy that may be lost (5).", None, metavar="POINTS")
+    max_drop: float | None = flag("Maximum loss of task accuracy in points (5).", None, metavar="POINTS")
     metric: str = flag("Task accuracy when the samples have labels: top1, ...", "", metavar="NAME")
     origins: Mapping[str, str] = field(default_factory=dict)
     """Where each setting came from: a flag, a file or an environment variable."""

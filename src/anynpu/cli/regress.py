@@ -26,7 +26,7 @@ class Regress(Judging):
 
 @verb(Regress)
 def regress(asked: Regress) -> int:
-    """Say what changed from one toolchain version to the next; status 1 if something got worse.
+    """Report what changed from one toolchain version to the next; status 1 if something got worse.
 
     Results are rows of a ledger, a file that is only ever appended to. Rows of one network, chip and metric are
     compared: times with their raw samples by the tests of `anynpu compare`, single figures by --margin.

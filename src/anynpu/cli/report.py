@@ -32,7 +32,7 @@ class Report(Common):
     output: str | None = flag(
         "Where the report goes; next to the record by default; - is stdout.", None, "-o", metavar="FILE"
     )
-    overwrite: bool = flag("Replace the file of -o if it is there.", False)
+    overwrite: bool = flag("Replace the file of -o if it exists.", False)
     form: str = flag("What to write.", "html", "--as", type=click.Choice(list(FORMS)), shown=True)
     kind: str | None = flag(
         "Print the JSON Schema of a kind of record instead.", None, "--schema", type=click.Choice(list(RECORDS))

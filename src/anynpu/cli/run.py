@@ -59,9 +59,13 @@ class Run(Writes, OnDevice):
         metavar="SOURCE",
     )
     preprocess: Preprocess | None = flag(
-        "How an image becomes an input, without a card.", None, "-P", metavar="NAME=VALUE", read=read_preprocess
+        "How an image becomes an input, if there is no card.",
+        None,
+        "-P",
+        metavar="NAME=VALUE",
+        read=read_preprocess,
     )
-    limit: int | None = flag("Take the first samples only; of zoo:NAME one by default.", None, least=1)
+    limit: int | None = flag("Take only the first samples; by default one of zoo:NAME.", None, least=1)
     output: Path | None = flag("Write the outputs to this .npz file.", None, "-o")
     strict: bool = flag(STRICT_HELP, False)
 
@@ -73,7 +77,7 @@ def run(asked: Run) -> int:
     Arrays are in the layout of the model that the artifact was built from, as for `anynpu build --data`, or in the one
     that `anynpu show` prints; a note names what is moved. Real numbers are quantised by the input's own scale and zero
     point; integers of the input's own type are taken as they are. Outputs are real numbers. A runtime that may leave
-    operators to the CPU tells at the end which ran on the NPU.
+    operators to the CPU reports at the end which ran on the NPU.
 
     \b
     anynpu run out/tflm -i image.npy -o scores.npz

@@ -45,7 +45,7 @@ class Question(IndexFlags):
     words: tuple[str, ...] = argument(())
     image: Path | None = flag("Search by a picture.", None)
     text_file: Path | None = flag("Search by what a text is about.", None)
-    like: str | None = flag("Search by something of the index: an id that a result shows.", None, metavar="ID")
+    like: str | None = flag("Search by an entry of the index: the id that a result shows.", None, metavar="ID")
     top: int = flag("Results of each kind.", 10, least=1, most=1000, shown=True)
     below: str = flag("Only files below this folder.", "", "--folder", metavar="FOLDER")
     since: str | None = flag("Only files taken or written on this day or later: 2024-05-01.", None, metavar="DATE")
@@ -85,7 +85,7 @@ class PageAsked(IndexFlags):
 
     host: str = flag("Address to listen on.", "127.0.0.1", shown=True)
     port: int = flag("Port; 0 takes a free one.", 8091, least=0, most=65535, shown=True)
-    token_file: Path | None = flag("Ask for the token in this file; one a line.", None)
+    token_file: Path | None = flag("Require one of the tokens in this file, one per line.", None)
 
 
 class Questions(Group):
@@ -124,8 +124,8 @@ def search() -> None:
 def index(asked: IndexAsked) -> int:
     """Index folders, or bring their index up to date.
 
-    Every content is computed once, whatever it is called and wherever it lies; a run that is interrupted goes on where
-    it was. Files that are gone leave the index. Pictures: BMP, GIF, JPEG, PNG, PPM, TIFF, WebP; documents: .txt, .md,
+    Files with the same content are computed once; a run that is interrupted continues where it stopped. Files that are
+    gone leave the index. Pictures: BMP, GIF, JPEG, PNG, PPM, TIFF, WebP; documents: .txt, .md,
     .rst and their like, paragraph by paragraph. Files that cannot be read are listed, and the status is 1.
     The models are remembered; later runs need no flags.
 
@@ -165,7 +165,7 @@ def find(asked: Question) -> int:
     """Find pictures and documents. `anynpu search "words"` is short for it.
 
     Scores are cosines. Those of pictures and of documents come from different models: compare them within a list only.
-    A content that several files hold is one result with several paths.
+    Files with the same content are one result with several paths.
 
     \b
     anynpu search "a dog on a beach"
@@ -258,7 +258,7 @@ def state(asked: State) -> int:
 
 @verb(Forget, group=search)
 def forget(asked: Forget) -> int:
-    """Drop what was indexed of a folder, whether it is still there or not. No file is touched."""
+    """Drop a folder from the index, whether it still exists or not. No file is touched."""
     with opened_index(asked, ()) as opened:
         count = opened.forget(asked.folder_gone)
     if asked.json:
@@ -298,7 +298,7 @@ def recall(asked: Recall) -> int:
 
 @verb(PageAsked, group=search)
 def page(asked: PageAsked) -> int:
-    """Serve a page to search on: results as you type, a picture dropped on it, folder and dates, what is like this.
+    """Serve a page to search on: results as you type, a picture dropped on it, folder and dates, similar results.
 
     Only this computer reaches it unless --host says otherwise; then it needs --token-file, since whoever reaches it
     sees the pictures.

@@ -51,7 +51,7 @@ class AddressFlags:
         "",
         metavar="TOKEN",
     )
-    token_file: Path | None = flag("File with the token; one a line for several.", None)
+    token_file: Path | None = flag("File with the tokens, one per line.", None)
     cors: tuple[str, ...] = flag("Let pages of this origin call; * for all.", (), metavar="ORIGIN")
     allow_host: tuple[str, ...] = flag(
         "Another name of this server, as a proxy sends it; without a token, names other than localhost are refused.",
@@ -77,13 +77,13 @@ class LimitFlags:
         "Beyond these the longest idle ones are closed.", WebLimits.connections, least=1, shown=True
     )
     max_per_address: int | None = flag(
-        "Connections of one address; 0 for any number. By default 256 for addresses of other computers.",
+        "Connections from one address; 0 for any number. By default 256 for addresses of other computers.",
         None,
         metavar="COUNT",
         least=0,
     )
     max_connect_rate: float | None = flag(
-        "New connections of one address a second, ten seconds' worth at once; 0 for any number. By default 50 for "
+        "New connections per second from one address, ten seconds' worth at once; 0 for any number. By default 50 for "
         "addresses of other computers.",
         None,
         metavar="PER_SECOND",
@@ -120,7 +120,7 @@ class WriteFlags:
         "Write a hardened unit that starts this server, and stop; - prints.", None, metavar="FILE"
     )
     docker: str | None = flag("Write a compose file that starts this server, and stop; - prints.", None, metavar="FILE")
-    overwrite: bool = flag("Replace the file of --systemd or --docker if it is there.", False)
+    overwrite: bool = flag("Replace the file of --systemd or --docker if it exists.", False)
 
 
 @dataclass(frozen=True, kw_only=True)

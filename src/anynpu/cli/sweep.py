@@ -57,11 +57,11 @@ class Where(Common):
     jobs: int | None = flag("Builds at once [number of processors].", None, "-j", least=1, most=256)
     cluster: str = flag("Build on a Dask cluster: tcp://scheduler:8786.", "", metavar="ADDRESS")
     search: float | None = flag(
-        "Not every combination: search all options of the quantiser for this long, from the best so far.",
+        "Instead of building every combination, search all options of the quantiser for this long.",
         None,
         metavar="MINUTES",
     )
-    qat: bool = flag("With --search: try training too (minutes a build).", False)
+    qat: bool = flag("With --search: try training too (minutes per build).", False)
 
 
 @dataclass(frozen=True, kw_only=True)

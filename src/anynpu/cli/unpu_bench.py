@@ -145,7 +145,7 @@ class Seed:
         BIT_WIDTH, "Bits; 32 leaves it in float, 1 and 2 are of ai8x.", "8", shown=True, type=click.Choice(BITS)
     )
     out_dir: str = own("out_dir", "Where everything goes; an earlier one is backed up.", MISSING, metavar="FOLDER")
-    debug: bool | None = switch("debug", "Show on stderr what the tools said.")
+    debug: bool | None = switch("debug", "Show the output of the tools on stderr.")
     overwrite: bool | None = switch("overwrite", "Replace the output of an earlier build instead of keeping it.")
 
 
@@ -154,11 +154,11 @@ class Beyond:
     """The flags that only we have."""
 
     trust_checkpoint: bool | None = switch(
-        "trust_checkpoint", "Unpickle the checkpoint. It can run any code: only your own."
+        "trust_checkpoint", "Unpickle the checkpoint. That can run any code: do it with your own only."
     )
     require_npu: str = own("require_npu", "Minimum share on the NPU (100%); less ends with status 1.", metavar="SHARE")
     min_sqnr: float | None = own("min_sqnr", "Minimum SQNR against the float model (10).", None, metavar="DB")
-    max_drop: float | None = own("max_drop", "Points of task accuracy that may be lost (5).", None, metavar="POINTS")
+    max_drop: float | None = own("max_drop", "Maximum loss of task accuracy in points (5).", None, metavar="POINTS")
 
 
 @dataclass(frozen=True, kw_only=True)

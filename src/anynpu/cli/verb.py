@@ -87,7 +87,7 @@ def argument(default: Any = MISSING, metavar: str = "", type: click.ParamType[An
 class Common:
     """Flags of every verb."""
 
-    format: Literal["text", "json"] = flag("What stdout holds.", "text", "-f")
+    format: Literal["text", "json"] = flag("Format of the output on stdout.", "text", "-f")
     verbose: bool = flag("Show tracebacks of errors.", False, "-v")
     quiet: bool = flag("No progress on stderr.", False, "-q")
     cache_dir: Path | None = flag("Where built steps are kept [ANYNPU_CACHE_DIR].", None, callback=choose_cache)
@@ -114,7 +114,7 @@ class Writes(Common):
     """Flags of a verb that may write a file."""
 
     output: Path | None = flag("Write the record to this JSON file too.", None, "-o")
-    overwrite: bool = flag("Replace the file of -o if it is there.", False)
+    overwrite: bool = flag("Replace the file of -o if it exists.", False)
 
     def require_free(self, *read: Path | str | None) -> None:
         """Raises, before any work, if the file of -o is there or is one of those that are read."""

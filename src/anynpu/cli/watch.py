@@ -41,7 +41,7 @@ class UnitFlags(Common):
 
     token_file: Path | None = flag("File with the token of the fleet.", None)
     systemd: str | None = flag("Write a hardened unit with these flags, and stop; - prints.", None, metavar="FILE")
-    overwrite: bool = flag("Replace the file that is written if it is there.", False)
+    overwrite: bool = flag("Replace the written file if it exists.", False)
 
     def write_unit(self, verb: str) -> int:
         """Writes a systemd unit that makes this call."""
@@ -88,7 +88,7 @@ class AgentFlags(UnitFlags):
 class Collect(UnitFlags):
     """Where samples come in, what looks at them, and where alerts go."""
 
-    store_: Path | None = flag("File of samples and alerts; made if it is not there.", None)
+    store_: Path | None = flag("File of samples and alerts; created if it does not exist.", None)
     host: str = flag("Address to listen on.", "127.0.0.1", shown=True)
     port: int = flag("0 takes a free one.", PORT, least=0, most=65_535, shown=True)
     false_alarms: float = flag(RATE_HELP, RATE, least=0.01, most=100, metavar="RATE", shown=True)
@@ -209,11 +209,11 @@ def _say(quiet: bool) -> Callable[[str], None]:
 
 @verb(Collect, group=watch)
 def detect(asked: Collect) -> int:
-    """Collect the samples of a fleet, say what is not normal, and show it on a page.
+    """Collect the samples of a fleet, report what is not normal, and show it on a page.
 
     A sample is acknowledged once it is committed and synced. Every metric of every host has a baseline of its own
-    (median and quantiles of four weeks, by the hour of the week); thresholds are conformal, for the false-alarm rate
-    that is asked for. Alerts go to stdout and wherever the flags say; the page at / shows hosts, time lines and causes.
+    (median and quantiles of four weeks, by the hour of the week); thresholds are conformal, for the requested
+    false-alarm rate. Alerts go to stdout and wherever the flags say; the page at / shows hosts, time lines and causes.
     The first alarms are possible after four days, good ones after three weeks.
 
     \b

@@ -152,7 +152,7 @@ def _fault_row(fault: FaultScore) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Simulate(Common):
-    """Machines that never were."""
+    """Simulated machines."""
 
     output: Path = flag("The trace, a CSV file.", MISSING, "-o")
     hosts: int = flag("", 4, least=1, most=1000, shown=True)
@@ -160,12 +160,12 @@ class Simulate(Common):
     clean: float = flag("Weeks without faults.", 4.0, least=0, most=26, shown=True)
     interval: float = flag("", 60.0, metavar="SECONDS", least=1, most=3600, shown=True)
     seed: int = flag("", 0, least=0, most=1_000_000, shown=True)
-    overwrite: bool = flag("Replace the file that is written if it is there.", False)
+    overwrite: bool = flag("Replace the written file if it exists.", False)
 
 
 @verb(Simulate)
 def simulate(asked: Simulate) -> int:
-    """Write a trace of machines that never were, with labelled faults, to try methods on.
+    """Write a trace of simulated machines, with labelled faults, to try methods on.
 
     \b
     anynpu watch simulate --hosts 4 --seed 7 -o trace.csv
