@@ -40,7 +40,7 @@ class ServerFlags(OnDevice):
     """What is sent to a server, and how it is reached."""
 
     inputs: str = flag(
-        "x.npy or x.npz, an image with --scope pipeline; by default a known answer. For servers also texts.txt, x.json.",
+        "x.npy or x.npz, an image with --scope pipeline; by default a known answer. Servers: also texts.txt, x.json.",
         "",
         "-i",
         "--input",
