@@ -113,51 +113,57 @@ def _coco(path: Path) -> Annotations:
         raise IntegrityError(f"{path}: not COCO's form: the lists images, annotations and categories were expected")
     categories = _by_id(path, "categories", data["categories"])
     listed = _by_id(path, "images", data["images"])
-    names = tuple(_category(path, entry) for _, entry in sorted(categories.items()))
+    names = tuple(str(entry.get("name") or "") for _, entry in sorted(categories.items()))
+    for identity, each in sorted(categories.items()):
+        if not isinstance(each.get("name"), str) or not each["name"]:
+            raise IntegrityError(f"{path}: category {identity} has no name")
     if len(set(names)) != len(names):
         raise IntegrityError(f"{path}: categories: two have one name")
     numbers = {identity: number for number, identity in enumerate(sorted(categories))}
-    found: dict[int, list[Box]] = {identity: [] for identity in sorted(listed)}
+    boxes: dict[int, list[Box]] = {identity: [] for identity in sorted(listed)}
     for at, entry in enumerate(data["annotations"]):
         where = f"{path}: annotations[{at}]"
-        image, box = _coco_box(where, entry, numbers)
-        if image not in found:
-            raise IntegrityError(f"{where}: it is of image {image}, which is not listed")
-        found[image].append(box)
-    files = {identity: _file(path, listed[identity]) for identity in found}
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("image_id"), int):
+            raise IntegrityError(f"{where}: names no image")
+        category = entry.get("category_id")
+        if not isinstance(category, int) or category not in numbers:
+            raise IntegrityError(f"{where}: category {category} is not listed")
+        values = entry.get("bbox")
+        if not isinstance(values, list) or len(values) != 4 or not all(map(_is_number, values)):
+            raise IntegrityError(f"{where}: bbox {str(values)[:60]} is not [left, top, width, height]")
+        left, top, width, height = map(float, values)
+        if min(width, height) < 0:
+            raise IntegrityError(f"{where}: bbox {values} has a negative size")
+        area = entry.get("area", width * height)
+        if not _is_number(area) or area < 0:
+            raise IntegrityError(f"{where}: area {area!r} is not an area")
+        if entry["image_id"] not in boxes:
+            raise IntegrityError(f"{where}: it is of image {entry['image_id']}, which is not listed")
+        box = Box(numbers[category], (left, top, width, height), float(area), bool(entry.get("iscrowd", 0)))
+        boxes[entry["image_id"]].append(box)
+    files = {identity: str(listed[identity].get("file_name")) for identity in boxes}
+    for identity in boxes:
+        if not _is_name(name := listed[identity].get("file_name")):
+            raise IntegrityError(f"{path}: image {identity}: file_name {name!r} names no file of the folder")
     if len(set(files.values())) != len(files):
         raise IntegrityError(f"{path}: images: two have one file_name")
-    sizes = {files[identity]: _size(path, listed[identity]) for identity in found}
-    images = tuple(Annotated(files[i], sizes[files[i]], _truth(boxes)) for i, boxes in found.items())
-    return Annotations(names, images, _notes({files[i]: b for i, b in found.items()}, sizes))
+    sizes = {files[identity]: _size(path, listed[identity]) for identity in boxes}
+    images = tuple(Annotated(files[i], sizes[files[i]], _truth(own)) for i, own in boxes.items())
+    return Annotations(names, images, _notes({files[i]: own for i, own in boxes.items()}, sizes))
 
 
 def _by_id(path: Path, key: str, entries: Sequence[Any]) -> dict[int, Mapping[str, object]]:
-    found: dict[int, Mapping[str, object]] = {}
+    by_id: dict[int, Mapping[str, object]] = {}
     for at, entry in enumerate(entries):
         identity = entry.get("id") if isinstance(entry, Mapping) else None
         if not isinstance(identity, int) or isinstance(identity, bool):
             raise IntegrityError(f"{path}: {key}[{at}]: has no id that is a whole number")
-        if identity in found:
+        if identity in by_id:
             raise IntegrityError(f"{path}: {key}: id {identity} is there twice")
-        found[identity] = entry
-    if not found:
+        by_id[identity] = entry
+    if not by_id:
         raise ConfigError(f"{path}: lists no {key}")
-    return found
-
-
-def _category(path: Path, entry: Mapping[str, object]) -> str:
-    name = entry.get("name")
-    if not isinstance(name, str) or not name:
-        raise IntegrityError(f"{path}: category {entry['id']} has no name")
-    return name
-
-
-def _file(path: Path, entry: Mapping[str, object]) -> str:
-    name = entry.get("file_name")
-    if not _is_name(name):
-        raise IntegrityError(f"{path}: image {entry['id']}: file_name {name!r} names no file of the folder")
-    return str(name)
+    return by_id
 
 
 def _size(path: Path, entry: Mapping[str, object]) -> tuple[int, int] | None:
@@ -167,25 +173,6 @@ def _size(path: Path, entry: Mapping[str, object]) -> tuple[int, int] | None:
     if not isinstance(height, int) or not isinstance(width, int) or min(height, width) <= 0:
         raise IntegrityError(f"{path}: image {entry['id']}: {width} x {height} is not a size of a picture")
     return int(height), int(width)
-
-
-def _coco_box(where: str, entry: Any, numbers: Mapping[int, int]) -> tuple[int, Box]:
-    if not isinstance(entry, Mapping) or not isinstance(entry.get("image_id"), int):
-        raise IntegrityError(f"{where}: names no image")
-    category = entry.get("category_id")
-    if not isinstance(category, int) or category not in numbers:
-        raise IntegrityError(f"{where}: category {category} is not listed")
-    values = entry.get("bbox")
-    if not isinstance(values, list) or len(values) != 4 or not all(map(_is_number, values)):
-        raise IntegrityError(f"{where}: bbox {str(values)[:60]} is not [left, top, width, height]")
-    left, top, width, height = map(float, values)
-    if min(width, height) < 0:
-        raise IntegrityError(f"{where}: bbox {values} has a negative size")
-    area = entry.get("area", width * height)
-    if not _is_number(area) or area < 0:
-        raise IntegrityError(f"{where}: area {area!r} is not an area")
-    crowd = bool(entry.get("iscrowd", 0))
-    return entry["image_id"], Box(numbers[category], (left, top, width, height), float(area), crowd)
 
 
 def _is_number(value: Any) -> bool:
@@ -212,7 +199,12 @@ def _voc(folder: Path, files: Sequence[Path]) -> Annotations:
             raise IntegrityError(f"{path}: {file} is annotated twice")
         objects = zip(root.findall("object"), named[path], strict=True)
         found[file] = [_voc_box(path, each, names.index(name)) for each, name in objects]
-        sizes[file] = _voc_size(path, root)
+        size, sizes[file] = root.find("size"), None
+        texts = ["0", "0"] if size is None else [(size.findtext(side) or "").strip() for side in ("height", "width")]
+        if texts != ["0", "0"]:
+            if not all(text.isdecimal() and len(text) < 7 and int(text) for text in texts):
+                raise IntegrityError(f"{path}: {texts[1]} x {texts[0]} is not a size of a picture")
+            sizes[file] = int(texts[0]), int(texts[1])
     images = tuple(Annotated(file, sizes[file], _truth(boxes)) for file, boxes in found.items())
     return Annotations(names, images, _notes(found, sizes))
 
@@ -260,15 +252,3 @@ def _voc_box(path: Path, element: Element, number: int) -> Box:
     width, height = right - left + 1, bottom - top + 1
     difficult = (element.findtext("difficult") or "0").strip() not in ("0", "")
     return Box(number, (left - 1, top - 1, width, height), width * height, ignored=difficult)
-
-
-def _voc_size(path: Path, root: Element) -> tuple[int, int] | None:
-    size = root.find("size")
-    if size is None:
-        return None
-    texts = [(size.findtext(name) or "").strip() for name in ("height", "width")]
-    if texts == ["0", "0"]:  # some tools write this where they do not know
-        return None
-    if not all(text.isdecimal() and len(text) < 7 and int(text) for text in texts):
-        raise IntegrityError(f"{path}: {texts[1]} x {texts[0]} is not a size of a picture")
-    return int(texts[0]), int(texts[1])

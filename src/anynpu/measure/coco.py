@@ -97,7 +97,15 @@ def match(truths: Sequence[Truth], found: Sequence[Found], classes: int) -> Matc
             if 0 <= number < classes:
                 part, objects[number, image] = _matched(truth, seen, number)
                 parts[number].append((np.full(len(part[0]), image), *part))
-    return Matches(len(truths), tuple(_joined(p, o) for p, o in zip(parts, objects, strict=True)))
+    empty = np.zeros((len(AREAS), len(OVERLAPS), 0), np.bool_)
+    nothing = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), empty, empty)
+    joined = []
+    for of_class, there in zip(parts, objects, strict=True):
+        columns = zip(nothing, *of_class, strict=True)
+        at, rank, scores, hits, ignored = (np.concatenate(each, axis=-1) for each in columns)
+        order = np.argsort(-scores, kind="stable")  # best first; equal scores keep the order of images
+        joined.append(OneClass(at[order], rank[order], hits[..., order], ignored[..., order], there))
+    return Matches(len(truths), tuple(joined))
 
 
 def _matched(truth: Truth, found: Found, number: int) -> tuple[tuple[Array, ...], Array]:
@@ -111,42 +119,28 @@ def _matched(truth: Truth, found: Found, number: int) -> tuple[tuple[Array, ...]
     ignored = np.zeros_like(hits)
     if there.any():
         shares = overlaps(boxes, truth.boxes[there], crowd)
-        _assign(shares, outside, free_again, hits, ignored)
+        free = np.ones((*hits.shape[:2], shares.shape[1]), np.bool_)
+        minimum = np.minimum(OVERLAPS, 1 - 1e-10)[None, :, None]
+        last = shares.shape[1] - 1
+        area, overlap = (np.asarray(each) for each in np.indices(hits.shape[:2]))
+        for at, row in enumerate(shares):
+            if row.max() < minimum[0, 0, 0]:
+                continue
+            open_ = (free | free_again) & (row >= minimum)
+            counted = open_ & ~outside[:, None]
+            chosen = np.where(counted.any(axis=2, keepdims=True), counted, open_)
+            # Of equal overlaps the last object is taken, so the best is looked for from the end.
+            best = last - np.asarray(np.where(chosen, row, -1.0)[:, :, ::-1]).argmax(axis=2, keepdims=True)[:, :, 0]
+            hit = chosen.any(axis=2)
+            hits[:, :, at] = hit
+            ignored[:, :, at] = hit & outside[area, best]
+            free[area[hit], overlap[hit], best[hit]] = False
     ignored |= ~hits & _outside(boxes[:, 2] * boxes[:, 3])[:, None]
     return (np.arange(len(seen)), found.scores[seen], hits, ignored), (~outside).sum(axis=1)
 
 
 def _outside(areas: Array) -> Array:
     return (areas[None] < AREAS[:, :1]) | (areas[None] > AREAS[:, 1:])
-
-
-def _assign(shares: Array, outside: Array, free_again: Array, hits: Array, ignored: Array) -> None:
-    """Gives every detection, best first, the object it overlaps most; one that counts goes before one that does not."""
-    free = np.ones((*hits.shape[:2], shares.shape[1]), np.bool_)
-    least = np.minimum(OVERLAPS, 1 - 1e-10)[None, :, None]
-    last = shares.shape[1] - 1
-    area, overlap = (np.asarray(each) for each in np.indices(hits.shape[:2]))
-    for at, row in enumerate(shares):
-        if row.max() < least[0, 0, 0]:
-            continue
-        open_ = (free | free_again) & (row >= least)
-        counted = open_ & ~outside[:, None]
-        chosen = np.where(counted.any(axis=2, keepdims=True), counted, open_)
-        # Of equal overlaps the last object is taken, so the best is looked for from the end.
-        best: Array = last - np.asarray(np.where(chosen, row, -1.0)[:, :, ::-1]).argmax(axis=2, keepdims=True)[:, :, 0]
-        hit = chosen.any(axis=2)
-        hits[:, :, at] = hit
-        ignored[:, :, at] = hit & outside[area, best]
-        free[area[hit], overlap[hit], best[hit]] = False
-
-
-def _joined(parts: Sequence[tuple[Array, ...]], objects: Array) -> OneClass:
-    """Returns the detections of all images as one list, best first; equal scores keep the order of images."""
-    empty = np.zeros((len(AREAS), len(OVERLAPS), 0), np.bool_)
-    nothing = (np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0), empty, empty)
-    image, rank, scores, hits, ignored = (np.concatenate(each, axis=-1) for each in zip(nothing, *parts, strict=True))
-    order = np.argsort(-scores, kind="stable")
-    return OneClass(image[order], rank[order], hits[..., order], ignored[..., order], objects)
 
 
 def precision(of: OneClass, area: int, counts: Array) -> Array:
@@ -193,5 +187,5 @@ def figures(matches: Matches, counts: Array | None = None) -> Array:
 
 
 def _mean(values: Array) -> float:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else float("nan")
+    counted = values[~np.isnan(values)]
+    return float(counted.mean()) if counted.size else float("nan")

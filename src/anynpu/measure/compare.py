@@ -107,13 +107,13 @@ def judge_latency(a: Launches, b: Launches, rules: Rules, seed: int = 0) -> Late
     edge = 1 + rules.margin
     equivalent = 1 / edge <= low and high <= edge
     mid_a, mid_b = (math.exp(float(log_medians(units).mean())) for units in (units_a, units_b))
-    found = Latency(mid_a, mid_b, ratio, low, high, p_value, p_value, kind_a, "", equivalent)
-    return _decided(found, p_value, rules)
+    latency = Latency(mid_a, mid_b, ratio, low, high, p_value, p_value, kind_a, "", equivalent)
+    return _decided(latency, p_value, rules)
 
 
-def _decided(found: Latency, p_adjusted: float, rules: Rules) -> Latency:
-    verdict = verdict_of(-math.log(found.ratio), p_adjusted, rules.level, math.log1p(rules.margin))
-    return replace(found, p_adjusted=p_adjusted, verdict=verdict)
+def _decided(latency: Latency, p_adjusted: float, rules: Rules) -> Latency:
+    verdict = verdict_of(-math.log(latency.ratio), p_adjusted, rules.level, math.log1p(rules.margin))
+    return replace(latency, p_adjusted=p_adjusted, verdict=verdict)
 
 
 def verdict_of(gain: float, p_value: float, level: float, margin: float) -> str:
@@ -203,7 +203,7 @@ def record_of(
         partial=bool(failure),
         failure=failure,
         verdict=None if failure else overall(verdicts) if same else NOT_COMPARABLE,
-        notes=(*notes, *_notes(measured, latency, accuracy), *_busy(host)),
+        notes=(*notes, *_notes(measured, latency, accuracy, host)),
     )
 
 
@@ -234,7 +234,9 @@ def _summary(launches: Launches) -> Summary | None:
     return summarize(samples) if samples else None
 
 
-def _notes(measured: Measured | None, latency: Latency | None, accuracy: Paired | None) -> list[str]:
+def _notes(
+    measured: Measured | None, latency: Latency | None, accuracy: Paired | None, host: Conditions | None
+) -> list[str]:
     notes = []
     if latency is not None and latency.replicates == "blocks":
         notes.append(ONE_LAUNCH)
@@ -246,11 +248,7 @@ def _notes(measured: Measured | None, latency: Latency | None, accuracy: Paired 
                 notes.append(f"{letter}: the {what} drifts within {drifting} of {len(side)} launches")
     if accuracy is not None and accuracy.samples < FEW:
         notes.append(f"{accuracy.samples} labelled samples are few: read the interval, not the accuracy")
+    if host is not None and host.load is not None and host.cpus is not None and host.load > host.cpus:
+        load = f"load {host.load:g} on {host.cpus} CPUs"
+        notes.append(f"the machine was busy before the first launch ({load}): the times are not its best")
     return notes
-
-
-def _busy(host: Conditions | None) -> list[str]:
-    if host is None or host.load is None or host.cpus is None or host.load <= host.cpus:
-        return []
-    load = f"load {host.load:g} on {host.cpus} CPUs"
-    return [f"the machine was busy before the first launch ({load}): the times are not its best"]

@@ -75,18 +75,6 @@ def average_precision(scores: Values, hits: npt.NDArray[np.bool_], truths: int) 
     return float(np.sum(envelope[hits[order]]) / truths)
 
 
-def _hits(corners: Values, truths: Values, overlap: float) -> npt.NDArray[np.bool_]:
-    """Returns which boxes, best first, claim a truth that no earlier box has claimed."""
-    shared, hits = overlaps(corners, truths), np.zeros(len(corners), np.bool_)
-    free = np.ones(len(truths), np.bool_)
-    for index, row in enumerate(shared):
-        row = np.where(free, row, -1.0)
-        best = int(np.argmax(row)) if len(row) else 0
-        if len(row) and row[best] >= overlap:
-            hits[index], free[best] = True, False
-    return hits
-
-
 def mean_average_precision(maps: Values, labels: Values, overlap: float) -> float:
     """Returns the mean average precision over the classes that occur in the labels."""
     detections = [suppress(decode(image_map)) for image_map in maps]
@@ -96,7 +84,14 @@ def mean_average_precision(maps: Values, labels: Values, overlap: float) -> floa
         for boxes, rows in zip(detections, labels, strict=True):
             chosen, truths = boxes.classes == kind, rows[rows[:, 0] == kind][:, 1:]
             scores.append(boxes.scores[chosen])
-            hits.append(_hits(boxes.corners[chosen], truths, overlap))
+            # Each box, best first, claims a truth that no earlier box has claimed.
+            shared, free = overlaps(boxes.corners[chosen], truths), np.ones(len(truths), np.bool_)
+            claims = np.zeros(len(shared), np.bool_)
+            for index, row in enumerate(shared if len(truths) else ()):
+                best = int(np.argmax(np.where(free, row, -1.0)))
+                if free[best] and row[best] >= overlap:
+                    claims[index], free[best] = True, False
+            hits.append(claims)
             count += len(truths)
         precisions.append(average_precision(np.concatenate(scores), np.concatenate(hits), count))
     return float(np.mean(precisions)) if precisions else 0.0

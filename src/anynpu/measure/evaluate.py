@@ -18,7 +18,7 @@ from anynpu.measure.pairs import Pairs, pearson, spearman
 from anynpu.measure.significance import bca, mcnemar, paired_bootstrap, wilson
 from anynpu.records.shared import Figure
 from anynpu.schema import near
-from anynpu.tasks.detect import Detections, Detector
+from anynpu.tasks.detect import Detector
 from anynpu.tasks.embed import TextTower
 from anynpu.tasks.images import class_folders, evenly, find_images
 from anynpu.tasks.picture import Picture, read_image
@@ -93,8 +93,8 @@ class Reader:
 
 def _some(count: int, failed: Mapping[str, str]) -> None:
     if not count:
-        told = next(iter(failed.values()), "there are none")
-        raise ConfigError(f"none of {len(failed)} images can be scored: {told}")
+        reason = next(iter(failed.values()), "there are none")
+        raise ConfigError(f"none of {len(failed)} images can be scored: {reason}")
 
 
 @dataclass(frozen=True)
@@ -110,10 +110,10 @@ class Folder:
         """Returns the labelled images of a folder."""
         if not path.is_dir():
             raise ConfigError(f"{path}: no such folder", "give a folder with one sub-folder per class")
-        found = evenly(find_images(path), limit)
-        if found[0][1] is None:
+        images = evenly(find_images(path), limit)
+        if images[0][1] is None:
             raise ConfigError(f"{path}: its images have no labels", "put them into one sub-folder per class")
-        return cls(tuple(file for file, _ in found), np.array([label for _, label in found]), class_folders(path))
+        return cls(tuple(file for file, _ in images), np.array([label for _, label in images]), class_folders(path))
 
 
 def classified(probabilities: Array, labels: Array, unit: str = "images") -> Outcome:
@@ -140,12 +140,12 @@ def correlated(pairs: Pairs, tower: TextTower, progress: Progress) -> Outcome:
         raise ConfigError("all pairs have one score: nothing can follow it")
     distinct = list(dict.fromkeys((*pairs.first, *pairs.second)))
 
-    def told() -> Iterator[str]:
+    def counted() -> Iterator[str]:
         for at, text in enumerate(distinct):
             progress(at + 1, len(distinct))
             yield text
 
-    vectors, place = tower.embed(told()), {text: at for at, text in enumerate(distinct)}
+    vectors, place = tower.embed(counted()), {text: at for at, text in enumerate(distinct)}
     first, second = ([place[text] for text in side] for side in (pairs.first, pairs.second))
     cosines = row_cosines(vectors[first], vectors[second])
 
@@ -161,10 +161,10 @@ def scored(metric: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array
     """Returns the score of arrays by a metric as `build` has them, by top5 or by mse."""
     values = np.asarray(next(iter(outputs.values())))
     if metric in ("top1", "top5") and len(outputs) == 1:
-        found = classified(values.reshape(len(values), -1), labels, "samples")
-        if metric not in found.names:
+        outcome = classified(values.reshape(len(values), -1), labels, "samples")
+        if metric not in outcome.names:
             raise ConfigError(f"--metric {metric}: the model has {values.size // len(values)} classes")
-        return found
+        return outcome
     if metric == SQUARED_ERROR:
         if len(outputs) != 1 or values.shape != labels.shape:
             raise ConfigError(f"mse: outputs {list(values.shape)} and labels {list(labels.shape)} differ in shape")
@@ -175,9 +175,9 @@ def scored(metric: str, inputs: Mapping[str, Array], outputs: Mapping[str, Array
 
     def scores(counts: Array) -> Array:
         rows = np.repeat(np.arange(len(labels)), counts)
-        given, made = ({name: array[rows] for name, array in side.items()} for side in (inputs, outputs))
+        drawn_inputs, drawn = ({name: array[rows] for name, array in side.items()} for side in (inputs, outputs))
         try:
-            return np.array([score(metric, given, made, labels[rows])])
+            return np.array([score(metric, drawn_inputs, drawn, labels[rows])])
         except ConfigError:
             if (counts == 1).all():
                 raise
@@ -198,12 +198,20 @@ def detected(
     for at, image in enumerate(data.images):
         try:
             picture = read_image(image_file(folder, image))
-            _same_size(picture, image)
+            height, width = picture.pixels.shape[:2]
+            if image.size is not None and image.size != (height, width):
+                raise IntegrityError(
+                    f"{image.file}: is {width}x{height} and not {image.size[1]}x{image.size[0]}: its boxes do not fit"
+                )
         except (ConfigError, IntegrityError) as error:
             failed[image.file] = error.message
             continue
         truths.append(image.truth)
-        found.append(_as_coco(detector.detect(picture.pixels)[0], back))
+        detections = detector.detect(picture.pixels)[0]
+        classes = np.array([back.get(int(number), -1) for number in detections.classes], np.int64)
+        boxes = np.asarray(detections.boxes, np.float64).reshape(-1, 4)
+        boxes = np.concatenate([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]], axis=1)  # left, top, width, height
+        found.append(coco.Found(boxes, np.asarray(detections.scores, np.float64), classes))
         progress(at + 1, len(data.images))
     _some(len(truths), failed)
     matches = coco.match(truths, found, len(data.names))
@@ -235,22 +243,6 @@ def image_file(folder: Path, image: Annotated) -> Path:
     if not whole.is_file() and not short.is_file():
         raise ConfigError(f"{image.file}: is annotated, but not in {folder}")
     return whole if whole.is_file() else short
-
-
-def _same_size(picture: Picture, image: Annotated) -> None:
-    height, width = picture.pixels.shape[:2]
-    if image.size is not None and image.size != (height, width):
-        raise IntegrityError(
-            f"{image.file}: is {width}x{height} and not {image.size[1]}x{image.size[0]}: its boxes do not fit"
-        )
-
-
-def _as_coco(found: Detections, back: Mapping[int, int]) -> coco.Found:
-    """Returns detections as (left, top, width, height) with the class numbers of the data."""
-    numbers = np.array([back.get(int(number), -1) for number in found.classes], np.int64)
-    boxes = np.asarray(found.boxes, np.float64).reshape(-1, 4)
-    sizes = boxes[:, 2:] - boxes[:, :2]
-    return coco.Found(np.concatenate([boxes[:, :2], sizes], axis=1), np.asarray(found.scores, np.float64), numbers)
 
 
 def check_metric(kind: str, metric: str) -> None:

@@ -34,7 +34,13 @@ def compare_arrays(name: str, reference: Array, candidate: Array, axis: int = -1
     if reference.size == 0:
         raise ConfigError(f"output {name}: nothing to compare, the arrays are empty")
     reference, candidate = np.asarray(reference), np.asarray(candidate)
-    _check_finite(name, reference, candidate)
+    if not np.isfinite(reference).all():
+        raise IntegrityError(f"output {name}: the reference holds NaN or infinite values")
+    bad = int(np.count_nonzero(~np.isfinite(candidate)))
+    if bad:
+        raise AccuracyError(
+            f"output {name}: {bad} of {candidate.size} values are NaN or infinite", "non-finite values", bad, 0, [name]
+        )
     first = float(reference.flat[0])
     signal = result = product = noise = moved = squares = largest = 0.0
 
@@ -61,16 +67,6 @@ def compare_arrays(name: str, reference: Array, candidate: Array, axis: int = -1
         count=reference.shape[0] if reference.ndim else 1,
         **vars(compare_variation(name, reference, candidate)),
     )
-
-
-def _check_finite(name: str, reference: Array, candidate: Array) -> None:
-    if not np.isfinite(reference).all():
-        raise IntegrityError(f"output {name}: the reference holds NaN or infinite values")
-    bad = int(np.count_nonzero(~np.isfinite(candidate)))
-    if bad:
-        raise AccuracyError(
-            f"output {name}: {bad} of {candidate.size} values are NaN or infinite", "non-finite values", bad, 0, [name]
-        )
 
 
 def _argmax_agreement(reference: Array, candidate: Array, axis: int) -> float | None:

@@ -70,7 +70,12 @@ def read_labels(
 ) -> Labels:
     """Returns labels as `metric` takes them; `folders` are the sub-folders that they number, `names` the card's."""
     if metric == BOXES:
-        return Labels(_boxes(labels, origin))
+        if labels.ndim != 3 or labels.shape[2] != 5:
+            raise ConfigError(
+                f"{origin}: {BOXES} needs labels [N, boxes, 5], not {list(labels.shape)}",
+                "a box is (class, x0, y0, x1, y1); class -1 fills up",
+            )
+        return Labels(_finite(labels, origin))
     if metric not in (*CLASS_METRICS, ANOMALY):
         return Labels(_finite(labels, origin))
     count = class_count(metric, outputs)
@@ -91,15 +96,6 @@ def read_labels(
             f"{origin}: labels from {values.min()} to {values.max()} for {count} classes, which are 0 to {count - 1}"
         )
     return Labels(values, notes)
-
-
-def _boxes(labels: Array, origin: str) -> Array:
-    if labels.ndim != 3 or labels.shape[2] != 5:
-        raise ConfigError(
-            f"{origin}: {BOXES} needs labels [N, boxes, 5], not {list(labels.shape)}",
-            "a box is (class, x0, y0, x1, y1); class -1 fills up",
-        )
-    return _finite(labels, origin)
 
 
 def _finite(labels: Array, origin: str) -> Array:
@@ -136,7 +132,15 @@ def folder_classes(
     no class be taken in sorted order where there are as many as classes.
     """
     if not rename and all(folder.isdecimal() for folder in folders) and not set(folders) <= set(names):
-        numbers, how = _numbered(folders, len(names)), "classes by the number of their folder"
+        numbers, count, how = [*map(int, folders)], len(names), "classes by the number of their folder"
+        if len(set(numbers)) != len(numbers):
+            raise ConfigError(f"two sub-folders have one number among {', '.join(folders[:SHOWN])}")
+        if min(numbers) == 1 and len(numbers) == max(numbers) == count:
+            numbers = [number - 1 for number in numbers]  # all of them, counted from 1
+        elif max(numbers) >= count:
+            raise ConfigError(
+                f"sub-folder {folders[numbers.index(max(numbers))]}: the model has {count} classes, 0 to {count - 1}"
+            )
     else:
         if len(folders) > len(names):
             raise ConfigError(
@@ -159,19 +163,6 @@ def folder_classes(
     return numbers, f"{how}: {shown}{more}"
 
 
-def _numbered(folders: Sequence[str], count: int) -> list[int]:
-    numbers = [int(folder) for folder in folders]
-    if len(set(numbers)) != len(numbers):
-        raise ConfigError(f"two sub-folders have one number among {', '.join(folders[:SHOWN])}")
-    if min(numbers) == 1 and len(numbers) == max(numbers) == count:
-        return [number - 1 for number in numbers]  # all of them, counted from 1
-    if max(numbers) >= count:
-        raise ConfigError(
-            f"sub-folder {folders[numbers.index(max(numbers))]}: the model has {count} classes, 0 to {count - 1}"
-        )
-    return numbers
-
-
 def class_numbers(
     names: Sequence[str], labels: Sequence[str], rename: Mapping[str, str], merge: bool = False
 ) -> tuple[list[int], str]:
@@ -184,11 +175,11 @@ def class_numbers(
     numbers = [_number_of(name, labels) for name in wanted]
     unknown = [name for name, number in zip(wanted, numbers, strict=True) if number is None]
     if not unknown:
-        known = [number for number in numbers if number is not None]
-        if len(set(known)) != len(known) and not (merge and rename):
-            twice = next(name for name, number in zip(names, known, strict=True) if known.count(number) > 1)
+        named = [number for number in numbers if number is not None]
+        if len(set(named)) != len(named) and not (merge and rename):
+            twice = next(name for name, number in zip(names, named, strict=True) if named.count(number) > 1)
             raise ConfigError(f"{twice} and another class of the data are one label of the card")
-        return known, ""
+        return named, ""
     if len(unknown) == len(names) == len(labels) and not rename:
         return list(range(len(names))), (
             f"no class of the data has the name of a label: taken in order, {names[0]} as {labels[0]} to "

@@ -121,7 +121,10 @@ def rows_of(record: Any, place: str) -> list[Row]:
     if record.get("partial") or record.get("complete") is False:
         raise ConfigError(f"{place}: this measurement broke off; the ledger keeps whole ones only")
     version, at = str(record.get("anynpu") or ""), str(record.get("at") or now())
-    digest = _digest(record, place)
+    try:
+        digest = schema.digest({k: v for k, v in record.items() if k != schema.SEAL})
+    except ValueError:
+        raise ConfigError(f"{place}: the record holds NaN or infinite values") from None
     try:
         rows = [replace(row, anynpu=version, at=at, record=digest) for row in make(record)]
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -134,13 +137,6 @@ def rows_of(record: Any, place: str) -> list[Row]:
     if not rows:
         raise ConfigError(f"{place}: there is no result in this record")
     return rows
-
-
-def _digest(record: Any, place: str) -> str:
-    try:
-        return schema.digest({k: v for k, v in record.items() if k != schema.SEAL})
-    except ValueError:
-        raise ConfigError(f"{place}: the record holds NaN or infinite values") from None
 
 
 def _of_build(record: Mapping[str, Any]) -> Iterator[Row]:
@@ -179,13 +175,11 @@ def launches_of(record: Mapping[str, Any]) -> tuple[list[list[float]], str]:
     launches = latency.get("launches") or [samples or []]
     if not all(isinstance(launch, list) and launch for launch in launches):
         raise ConfigError("a bench record without samples holds nothing to compare")
-    if not all(_is_time(value) for launch in launches for value in launch):
+    times = [value for launch in launches for value in launch]
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in times)
+    if not numbers or not all(math.isfinite(value) and value > 0 for value in times):
         raise ConfigError("the samples of a bench have to be positive, finite numbers")
     return launches, str(latency.get("unit") or record.get("unit") or "ms")
-
-
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def _timed(row: Row, launches: list[list[float]], host: str) -> Row:
@@ -274,10 +268,10 @@ READERS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Row]]] = {
 
 def with_artifact(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a record with what the manifest of its artifact adds (chip, tools, options), if that is still there."""
-    found: dict[str, object] = {}
+    added: dict[str, object] = {}
     with suppress(AnyNpuError, TypeError):
         artifact = Artifact.open(Path(record["path"]))
         step = artifact.manifest.step
         if step is not None and artifact.digest == record.get("artifact"):
-            found = {"chip": step.platform or step.name, "tools": dict(step.tools), "options": dict(step.options)}
-    return {**found, **record}
+            added = {"chip": step.platform or step.name, "tools": dict(step.tools), "options": dict(step.options)}
+    return {**added, **record}

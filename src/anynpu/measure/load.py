@@ -59,7 +59,18 @@ class Settings:
     def __post_init__(self) -> None:
         if self.scenario not in SCENARIOS:
             raise ConfigError(f"no such scenario: {self.scenario}", "known: " + ", ".join(SCENARIOS))
-        self._check_server()
+        if self.scenario != SERVER:
+            for flag, value in (("--qps", self.qps), ("--bound", self.bound_ms)):
+                if value is not None:
+                    raise ConfigError(f"{flag} belongs to the scenario server, not {self.scenario}")
+        elif self.qps is None:
+            raise ConfigError("the scenario server needs the queries a second to send", "give --qps")
+        elif not (math.isfinite(self.qps) and self.qps > 0):
+            raise ConfigError(f"--qps {self.qps:g}: a number above zero was expected")
+        elif self.bound_ms is not None and not (math.isfinite(self.bound_ms) and self.bound_ms > 0):
+            raise ConfigError(f"--bound {self.bound_ms:g}: a number of milliseconds above zero was expected")
+        elif not 0 < self.percentile < 100:
+            raise ConfigError(f"--percentile {self.percentile:g}: a number between 0 and 100 was expected")
         for name in ("min_time_s", "max_time_s", "warm_up_cap_s", "idle_s"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
                 raise ConfigError(f"{name} {getattr(self, name)}: a number of seconds was expected")
@@ -67,21 +78,6 @@ class Settings:
             raise ConfigError(f"a maximum of {self.max_time_s:g} s is under the minimum of {self.min_time_s:g} s")
         if self.min_count < 1 or self.streams < 1 or (self.runs is not None and self.runs < 1):
             raise ConfigError("at least one run is needed")
-
-    def _check_server(self) -> None:
-        if self.scenario != SERVER:
-            for name, given in (("--qps", self.qps), ("--bound", self.bound_ms)):
-                if given is not None:
-                    raise ConfigError(f"{name} belongs to the scenario server, not {self.scenario}")
-            return
-        if self.qps is None:
-            raise ConfigError("the scenario server needs the queries a second to send", "give --qps")
-        if not (math.isfinite(self.qps) and self.qps > 0):
-            raise ConfigError(f"--qps {self.qps:g}: a number above zero was expected")
-        if self.bound_ms is not None and not (math.isfinite(self.bound_ms) and self.bound_ms > 0):
-            raise ConfigError(f"--bound {self.bound_ms:g}: a number of milliseconds above zero was expected")
-        if not 0 < self.percentile < 100:
-            raise ConfigError(f"--percentile {self.percentile:g}: a number between 0 and 100 was expected")
 
     def for_verdict(self) -> Settings:
         """Returns settings whose minimum number of queries supports the percentile that the bound is for."""
@@ -271,18 +267,9 @@ def broken(error: BaseException) -> BaseException:
     """Returns an error as one of ours: what a foreign runtime raises is a device that failed."""
     if isinstance(error, AnyNpuError | KeyboardInterrupt):
         return error
-    told = DeviceError(f"the session failed: {type(error).__name__}: {error}", call="run")
-    told.__cause__ = error
-    return told
-
-
-def _idle(meter: Meter | None, seconds: float) -> Reading | None:
-    """Returns what the machine draws while nothing is asked of it."""
-    if meter is None or seconds == 0 or not meter.has_idle:
-        return None
-    meter.start()
-    time.sleep(seconds)
-    return meter.stop()
+    failure = DeviceError(f"the session failed: {type(error).__name__}: {error}", call="run")
+    failure.__cause__ = error
+    return failure
 
 
 class Runner:
@@ -309,9 +296,13 @@ class Runner:
 
     def run(self, meter: Meter | None = None, root: Path = host.ROOT, ended: Ended | None = None) -> Result:
         """Returns the measurement; one that breaks off holds the samples so far and the error."""
-        idle, energy_error = None, None
+        idle: Reading | None = None
+        energy_error: AnyNpuError | None = None
         try:
-            idle = _idle(meter, self.settings.idle_s)
+            if meter is not None and self.settings.idle_s and meter.has_idle:
+                meter.start()
+                time.sleep(self.settings.idle_s)
+                idle = meter.stop()
         except AnyNpuError as error:
             meter, energy_error = None, error
         trace, watch, machine = Trace(self._group.per, self._group.mean), host.Watch(root), host.describe(root)
@@ -321,7 +312,12 @@ class Runner:
                 meter.start()
             watch.start()
             try:
-                self._measure(trace, watch, ended)
+                if self.settings.scenario != SERVER:
+                    loop(self.subject, self.settings, trace, watch, ended)
+                else:
+                    from anynpu.measure.server import serve
+
+                    serve([lambda: self.subject], self.settings, trace, watch)
             except (Exception, KeyboardInterrupt) as error:
                 error_ = broken(error)
                 trace.trim()
@@ -337,14 +333,6 @@ class Runner:
             self.subject.what, self.subject.scope, self.settings, self.timer, self.load_ns, self.first_ns, self.warm,
             trace, watch, used, self.subject.outputs(), machine, error_, reading, idle, energy_error,
         )  # fmt: skip
-
-    def _measure(self, trace: Trace, watch: host.Watch, ended: Ended | None) -> None:
-        if self.settings.scenario != SERVER:
-            loop(self.subject, self.settings, trace, watch, ended)
-            return
-        from anynpu.measure.server import serve
-
-        serve([lambda: self.subject], self.settings, trace, watch)
 
     def close(self) -> None:
         self.subject.close()

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from anynpu.errors import AnyNpuError
 from anynpu.measure import host, stats
 from anynpu.measure.energy import Meter, account
-from anynpu.measure.load import OFFLINE, SERVER, Result, Settings, Trace, WarmUp
+from anynpu.measure.load import OFFLINE, SERVER, Result, Settings, Trace
 from anynpu.records.bench import (
     BenchRecord,
     BenchSettings,
@@ -107,20 +107,18 @@ def _throughput(trace: Trace) -> Throughput | None:
     seconds = trace.wall_s()
     if not trace.calls or not seconds:
         return None
+    paused_s = None
+    if trace.queries is None:  # by how much the gaps between calls are longer than the usual one
+        ends = [began + spent for began, spent in zip(trace.began, trace.elapsed, strict=True)]
+        gaps = [began - ended for ended, began in zip(ends, trace.began[1:], strict=False)]
+        usual = stats.percentile(gaps, 0.5) if gaps else 0.0
+        paused_s = sum(max(0.0, gap - usual) for gap in gaps) / 1e9
     return Throughput(
         per_s=trace.calls / seconds,
         samples_per_query=1 if trace.mean else trace.per,
         wall_s=seconds,
-        paused_s=None if trace.queries is not None else _paused_s(trace),
+        paused_s=paused_s,
     )
-
-
-def _paused_s(trace: Trace) -> float:
-    """Returns by how much the gaps between calls are longer than the usual one."""
-    ends = [began + spent for began, spent in zip(trace.began, trace.elapsed, strict=True)]
-    gaps = [began - ended for ended, began in zip(ends, trace.began[1:], strict=False)]
-    usual = stats.percentile(gaps, 0.5) if gaps else 0.0
-    return sum(max(0.0, gap - usual) for gap in gaps) / 1e9
 
 
 def _timed_share(result: Result) -> float:
@@ -188,7 +186,11 @@ def warnings(result: Result, record: BenchRecord) -> list[str]:
     """Returns every reason to distrust the figures, as sentences."""
     settings, trace = result.settings, result.trace
     summary = record.latency.summary if record.latency else None
-    sentences = [*_of_warm_up(result.warm_up), *(_of_summary(summary) if summary else ())]
+    sentences = []
+    if (warm := result.warm_up).stable is False:
+        change = "" if warm.change is None else f"; the median last changed by {warm.change:.1%}"
+        sentences.append(f"still not stable after {warm.seconds:.1f} s of warm-up{change}")
+    sentences += _of_summary(summary) if summary else ()
     if " twin of " in result.what:
         sentences.append("a twin computes what the NPU does and says nothing of its time: these are times of this host")
     if trace.mean and settings.scenario != OFFLINE:
@@ -205,13 +207,6 @@ def warnings(result: Result, record: BenchRecord) -> list[str]:
     if record.reconciled is not None and abs(record.reconciled.unexplained) > UNEXPLAINED:
         sentences.append(f"{record.reconciled.unexplained:.1%} of the end-to-end time is in no stage")
     return [*sentences, *_of_host(result), *_of_energy(record.energy), *_of_queue(record), *_of_outputs(record)]
-
-
-def _of_warm_up(warm: WarmUp) -> list[str]:
-    if warm.stable is not False:
-        return []
-    change = "" if warm.change is None else f"; the median last changed by {warm.change:.1%}"
-    return [f"still not stable after {warm.seconds:.1f} s of warm-up{change}"]
 
 
 def _of_summary(summary: Summary) -> list[str]:
@@ -261,7 +256,6 @@ def _of_energy(energy: EnergyForm | None) -> list[str]:
 
 
 def _of_pauses(throughput: Throughput | None) -> list[str]:
-    """Says what the throughput holds and the latencies do not."""
     if throughput is None or throughput.paused_s is None or throughput.wall_s is None:
         return []
     wall, paused = throughput.wall_s, throughput.paused_s

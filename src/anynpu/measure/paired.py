@@ -63,54 +63,45 @@ def compare_accuracy(
     """Returns the accuracy of both sides and the paired test: McNemar where a sample is right or wrong."""
     require_metric(metric, PAIRED_METRICS)
     if metric in PER_SAMPLE:
-        return _right_or_wrong(metric, inputs, a, b, labels)
+        count, classes = len(labels), next(iter(a.values())).reshape(len(labels), -1).shape[1]
+        if metric == "top1" and (labels.min() < 0 or labels.max() >= classes):
+            # Such labels are never right, and two sides that are never right would be called no different.
+            raise ConfigError(f"labels from {labels.min()} to {labels.max()} for {classes} classes")
+        right_a, right_b = (
+            np.array([score(metric, inputs, _rows(side, [i]), labels[i : i + 1]) for i in range(count)])
+            for side in (a, b)
+        )
+        only_a, only_b = int((right_a > right_b).sum()), int((right_b > right_a).sum())
+        return Paired(
+            metric,
+            count,
+            float(right_a.mean()),
+            float(right_b.mean()),
+            paired_bootstrap(right_b - right_a),
+            mcnemar(only_a, only_b),
+            "McNemar, exact",
+            a_interval=wilson(int(right_a.sum()), count),
+            b_interval=wilson(int(right_b.sum()), count),
+            only_a_right=only_a,
+            only_b_right=only_b,
+        )
     if metric == SQUARED_ERROR:
-        return _squared(a, b, labels)
+        errors = []
+        for side in (a, b):
+            values = np.asarray(next(iter(side.values())), np.float64)
+            errors.append(((values - labels) ** 2).reshape(len(labels), -1).mean(axis=1))
+        change = errors[1] - errors[0]
+        return Paired(
+            SQUARED_ERROR,
+            len(labels),
+            float(errors[0].mean()),
+            float(errors[1].mean()),
+            paired_bootstrap(change),
+            sign_flip_test(change),
+            "sign flip of paired differences",
+            higher_is_better=False,
+        )
     return _redrawn(metric, inputs, a, b, labels)
-
-
-def _right_or_wrong(
-    metric: str, inputs: Mapping[str, Array], a: Mapping[str, Array], b: Mapping[str, Array], labels: Array
-) -> Paired:
-    count, classes = len(labels), next(iter(a.values())).reshape(len(labels), -1).shape[1]
-    if metric == "top1" and (labels.min() < 0 or labels.max() >= classes):
-        # Such labels are never right, and two sides that are never right would be called no different.
-        raise ConfigError(f"labels from {labels.min()} to {labels.max()} for {classes} classes")
-    right_a, right_b = (
-        np.array([score(metric, inputs, _rows(side, [i]), labels[i : i + 1]) for i in range(count)]) for side in (a, b)
-    )
-    only_a, only_b = int((right_a > right_b).sum()), int((right_b > right_a).sum())
-    return Paired(
-        metric,
-        count,
-        float(right_a.mean()),
-        float(right_b.mean()),
-        paired_bootstrap(right_b - right_a),
-        mcnemar(only_a, only_b),
-        "McNemar, exact",
-        a_interval=wilson(int(right_a.sum()), count),
-        b_interval=wilson(int(right_b.sum()), count),
-        only_a_right=only_a,
-        only_b_right=only_b,
-    )
-
-
-def _squared(a: Mapping[str, Array], b: Mapping[str, Array], labels: Array) -> Paired:
-    errors = []
-    for side in (a, b):
-        values = np.asarray(next(iter(side.values())), np.float64)
-        errors.append(((values - labels) ** 2).reshape(len(labels), -1).mean(axis=1))
-    change = errors[1] - errors[0]
-    return Paired(
-        SQUARED_ERROR,
-        len(labels),
-        float(errors[0].mean()),
-        float(errors[1].mean()),
-        paired_bootstrap(change),
-        sign_flip_test(change),
-        "sign flip of paired differences",
-        higher_is_better=False,
-    )
 
 
 def _redrawn(

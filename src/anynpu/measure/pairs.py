@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,34 +55,28 @@ def read_pairs(path: Path, limit: int | None = None) -> Pairs:
                 lines.append((rows.line_num, row))
     except csv.Error as error:
         raise IntegrityError(f"{path}: line {rows.line_num}: {error}") from None
-    columns, body = _columns(path, lines)
-    if not (body := body[:limit]):
+    if not lines:
         raise ConfigError(f"{path} holds no pairs", FORM)
-    found: list[tuple[str, str, float]] = []
+    # Where sentences and score stand: as the first line says, or in three columns
+    head = [cell.strip().lower() for cell in lines[0][1]]
+    columns = [next((head.index(name) for name in names if name in head), -1) for names in NAMES]
+    titled = min(columns) >= 0
+    if not titled and len(head) != 3:
+        raise ConfigError(f"{path}: line {lines[0][0]} has {len(head)} columns", FORM)
+    if not titled:
+        columns, titled = [0, 1, 2], _number(head[2]) is None
+    if not (body := (lines[1:] if titled else lines)[:limit]):
+        raise ConfigError(f"{path} holds no pairs", FORM)
+    pairs: list[tuple[str, str, float]] = []
     for number, row in body:
         if len(row) <= max(columns):
             raise IntegrityError(f"{path}: line {number} has {len(row)} columns", FORM)
         score = _number(row[columns[2]])
         if score is None:
             raise IntegrityError(f"{path}: line {number}: {row[columns[2]][:40]!r} is not a score")
-        found.append((row[columns[0]], row[columns[1]], score))
-    first, second, scores = zip(*found, strict=True)
+        pairs.append((row[columns[0]], row[columns[1]], score))
+    first, second, scores = zip(*pairs, strict=True)
     return Pairs(first, second, np.asarray(scores, np.float64))
-
-
-def _columns(
-    path: Path, lines: Sequence[tuple[int, list[str]]]
-) -> tuple[tuple[int, int, int], Sequence[tuple[int, list[str]]]]:
-    """Returns where sentences and score stand, as the first line says or as three columns do, and the other lines."""
-    if not lines:
-        raise ConfigError(f"{path} holds no pairs", FORM)
-    first = [cell.strip().lower() for cell in lines[0][1]]
-    at = [next((first.index(name) for name in names if name in first), -1) for names in NAMES]
-    if min(at) >= 0:
-        return (at[0], at[1], at[2]), lines[1:]
-    if len(first) != 3:
-        raise ConfigError(f"{path}: line {lines[0][0]} has {len(first)} columns", FORM)
-    return (0, 1, 2), lines if _number(first[2]) is not None else lines[1:]
 
 
 def _number(text: str) -> float | None:

@@ -46,23 +46,19 @@ def judge_reference(truth: Artifact, samples: SampleSet, outputs: Mapping[str, A
     if differing < FEWEST_SAMPLES:
         return Reference()
     real = {name: values for name, values in outputs.items() if values.dtype.kind == "f"}
-    moves = {name: _movement(values) for name, values in real.items()}
+    moves = {}  # by how much each output moves over the samples, relative to its largest value
+    for name, values in real.items():
+        top = float(np.abs(values).max())
+        moves[name] = float(np.ptp(np.asarray(values, np.float64), axis=0).max()) / top if top else 0.0
     still = [name for name, moved in moves.items() if moved <= NOISE]
     numbers = [values for values in outputs.values() if values.dtype.kind != "f"]
-    said = {name: _standstill(name, moves[name], differing, truth, outputs[name]) for name in real}
+    sentences = {name: _standstill(name, moves[name], differing, truth, outputs[name]) for name in real}
     causes = _dead_rectifiers(truth, samples)
-    warnings = [said[name] for name in real if said[name] and name not in still]
+    warnings = [sentences[name] for name in real if sentences[name] and name not in still]
     warnings += _narrow_readers(samples, [name for name in real if name not in still], run)
     if still and len(still) == len(real) and all((values == values[:1]).all() for values in numbers):
-        return Reference((*(said[name] for name in still), *causes), tuple(warnings))
-    return Reference((), (*(said[name] for name in still), *warnings, *causes))
-
-
-def _movement(values: Array) -> float:
-    """Returns by how much an output moves over the samples, relative to its largest value."""
-    stack = np.asarray(values, np.float64)
-    top = float(np.abs(stack).max())
-    return float(np.ptp(stack, axis=0).max()) / top if top else 0.0
+        return Reference((*(sentences[name] for name in still), *causes), tuple(warnings))
+    return Reference((), (*(sentences[name] for name in still), *warnings, *causes))
 
 
 def _standstill(name: str, moved: float, samples: int, truth: Artifact, values: Array) -> str:
@@ -130,14 +126,14 @@ def _narrow_readers(samples: SampleSet, names: Sequence[str], run: Run) -> list[
     suspects: set[str] = set()
     for _ in range(MASKS):
         suspects |= probe.unmoved(probe.places[rng.random(len(probe.places)) < SHARE])
-    total, found = sum(values.size for values in start.values()), []
+    total, narrow = sum(values.size for values in start.values()), []
     for name in (name for name in names if name in suspects):
         places = probe.readers(name)
         few = len(places) == 1 or total >= MANY_ELEMENTS
         if places and few and all(probe.reads_only(name, places, other) for other in others):
             which = ", ".join(probe.named(place) for place in places)
-            found.append(f"output '{name}' of the float model reads {len(places)} of {total} input elements: {which}")
-    return found
+            narrow.append(f"output '{name}' of the float model reads {len(places)} of {total} input elements: {which}")
+    return narrow
 
 
 @dataclass

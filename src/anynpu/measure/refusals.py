@@ -47,21 +47,17 @@ def second_opinions(kind: type[Session], subject: Artifact, samples: SampleSet, 
         return []
     macs = max((truth.manifest.estimates.macs if truth.manifest.estimates else None) or 1, 1)
     count = max(MACS_BUDGET // macs, min(MIN_SAMPLES, MACS_LIMIT // macs), 1)
+    like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
     notes = []
     for other in sessions_for(subject.manifest.format):
         if other is not kind and not other.missing():
             try:
-                _run(other, subject, samples.first(count), truth)
+                session: Any = other(subject)
+                for sample in samples.first(count):
+                    run_real(session, sample, like)
             except (IntegrityError, DeviceError) as error:
                 if wrong := refusal(other, error):
                     raise wrong from error
                 if isinstance(error, DeviceError):  # one that does not open it lacks an operator
                     notes.append(f"{other.what} does not run this model: {error.message}")
     return notes
-
-
-def _run(kind: Any, subject: Artifact, samples: SampleSet, truth: Artifact) -> None:
-    like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
-    session = kind(subject)
-    for sample in samples:
-        run_real(session, sample, like)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from anynpu.measure.verify import TAUGHT, known_answers
 from anynpu.runtime.abilities import Audits, FindsDifference, RunsMany
 from anynpu.runtime.base import choose, sessions_for, stored_inputs
 from anynpu.runtime.ethos_u.audit import Audited
-from anynpu.tensors import Array, by_name
+from anynpu.tensors import by_name
 
 ANSWERS = "answers.npz"
 
@@ -46,25 +45,16 @@ class Repetition:
 
     def notes(self) -> tuple[str, ...]:
         """Returns the sentences for people."""
-        return self._note(), *self.audit.notes()
-
-    def _note(self) -> str:
         if self.refused:
-            return f"{self.executed} does not run this model: {self.refused}"
-        if self.not_compared:
-            return f"not compared bit by bit: {self.not_compared}"
-        if self.exact:
-            return f"bit-exact with {self.teacher} on {self.samples} samples, which ran all of them"
-        share = f"{self.differing} of {self.values} values on {self.samples} samples, by {self.worst} at most"
-        return f"differs from {self.teacher} in {share}" + (f"; first at {self.first}" if self.first else "")
-
-
-def _run_all(session: Any, samples: SampleSet) -> dict[str, Array]:
-    """Returns the stored outputs of all samples, from one call where the session takes many at a time."""
-    if isinstance(session, RunsMany):
-        return session.run_many(samples.inputs)
-    rows = [session.run(sample) for sample in samples]
-    return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+            note = f"{self.executed} does not run this model: {self.refused}"
+        elif self.not_compared:
+            note = f"not compared bit by bit: {self.not_compared}"
+        elif self.exact:
+            note = f"bit-exact with {self.teacher} on {self.samples} samples, which ran all of them"
+        else:
+            share = f"{self.differing} of {self.values} values on {self.samples} samples, by {self.worst} at most"
+            note = f"differs from {self.teacher} in {share}" + (f"; first at {self.first}" if self.first else "")
+        return note, *self.audit.notes()
 
 
 def teach(oracle: str, reference: str, data: str, answers: str) -> str:
@@ -91,19 +81,23 @@ def repeat(candidate: str, oracle: str, reference: str, data: str, answers: str)
     subject, source, truth = (Artifact.open(Path(path)) for path in (candidate, oracle, reference))
     samples = read_samples(Path(data)).first(TAUGHT)
     kind, teacher = choose(subject.manifest.format), sessions_for(source.manifest.format)[0]
-    found = Repetition(kind.name, kind.what, teacher.what)
+    repetition = Repetition(kind.name, kind.what, teacher.what)
     session = kind(subject)
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
     stored = [stored_inputs(session, sample, like) for sample in samples]
     inputs = SampleSet({spec.name: np.concatenate([row[spec.name] for row in stored]) for spec in session.inputs})
     try:
-        outputs = _run_all(session, inputs)
+        if isinstance(session, RunsMany):
+            outputs = session.run_many(inputs.inputs)
+        else:
+            results = [session.run(sample) for sample in inputs]
+            outputs = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
     except DeviceError as error:
-        return replace(found, refused=error.message)
+        return replace(repetition, refused=error.message)
     if isinstance(session, Audits):
-        found = replace(found, audit=session.audit(next(iter(inputs))))
+        repetition = replace(repetition, audit=session.audit(next(iter(inputs))))
     if not Path(answers).is_file():
-        return found
+        return repetition
     with np.load(answers) as known:
         pairs = [(value.astype(np.int64), known[f"output:{name}"].astype(np.int64)) for name, value in outputs.items()]
     differing = sum(int((got != wanted).sum()) for got, wanted in pairs)
@@ -113,7 +107,7 @@ def repeat(candidate: str, oracle: str, reference: str, data: str, answers: str)
         wrong = int(np.flatnonzero(np.logical_or.reduce(rows))[0])
         first = session.first_difference(source.main.read_bytes(), list(inputs)[wrong])
     return replace(
-        found,
+        repetition,
         samples=len(samples),
         values=sum(wanted.size for _, wanted in pairs),
         differing=differing,

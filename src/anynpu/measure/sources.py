@@ -234,25 +234,6 @@ def generator_of(source: str) -> tuple[Path, str] | None:
 def read_generator(
     source: str, path: Path, name: str, inputs: Sequence[TensorSpec], limit: int | None
 ) -> tuple[dict[str, Array], Array | None]:
-    function = _load_function(path, name)
-    rows: list[Mapping[str, Array]] = []
-    nbytes = 0
-    for sample in itertools.islice(_user_samples(source, function), limit):
-        row = sample if isinstance(sample, Mapping) else {only_input(source, inputs).name: sample}
-        row = {key: np.asarray(value) for key, value in row.items()}
-        nbytes += sum(value.nbytes for value in row.values())
-        check_size(source, nbytes)
-        if rows and row.keys() != rows[0].keys():
-            raise ConfigError(f"{source}: sample {len(rows)} has {sorted(row)}, the first {sorted(rows[0])}")
-        rows.append(row)
-    if not rows:
-        raise ConfigError(f"{source} gives no samples")
-    arrays = {key: _stacked(source, key, [row[key] for row in rows], inputs) for key in rows[0]}
-    labels = None if LABELS in {spec.name for spec in inputs} else arrays.pop(LABELS, None)
-    return arrays, labels
-
-
-def _load_function(path: Path, name: str) -> Any:
     if not path.is_file():
         raise ConfigError(f"{path}: no such file", FORMS)
     spec = importlib.util.spec_from_file_location(f"anynpu_data_{path.stem}", path)
@@ -267,7 +248,28 @@ def _load_function(path: Path, name: str) -> Any:
     if not callable(function):
         known = [key for key, value in vars(module).items() if callable(value)]
         raise ConfigError(f"{path} has no function {name}{near(name, known)}")
-    return function
+    rows: list[Mapping[str, Array]] = []
+    nbytes = 0
+    for sample in itertools.islice(_user_samples(source, function), limit):
+        row = sample if isinstance(sample, Mapping) else {only_input(source, inputs).name: sample}
+        row = {key: np.asarray(value) for key, value in row.items()}
+        nbytes += sum(value.nbytes for value in row.values())
+        check_size(source, nbytes)
+        if rows and row.keys() != rows[0].keys():
+            raise ConfigError(f"{source}: sample {len(rows)} has {sorted(row)}, the first {sorted(rows[0])}")
+        rows.append(row)
+    if not rows:
+        raise ConfigError(f"{source} gives no samples")
+    shapes = {item.name: item.shape for item in inputs}
+    arrays = {}
+    for key in rows[0]:
+        values = [row[key] for row in rows]
+        if len(differing := {value.shape for value in values}) != 1:
+            raise ConfigError(f"{source}: samples of {key} differ in shape: {sorted(differing)}")
+        # A generator may give a sample with or without its batch axis of one.
+        arrays[key] = np.concatenate(values) if values[0].shape == shapes.get(key) else np.stack(values)
+    labels = None if LABELS in {spec.name for spec in inputs} else arrays.pop(LABELS, None)
+    return arrays, labels
 
 
 def _user_samples(source: str, function: Any) -> Iterator[Any]:
@@ -275,12 +277,3 @@ def _user_samples(source: str, function: Any) -> Iterator[Any]:
         yield from function()
     except Exception as error:
         raise ConfigError(f"{source} fails: {type(error).__name__}: {error}") from error
-
-
-def _stacked(source: str, name: str, values: list[Array], inputs: Sequence[TensorSpec]) -> Array:
-    shapes = {value.shape for value in values}
-    if len(shapes) != 1:
-        raise ConfigError(f"{source}: samples of {name} differ in shape: {sorted(shapes)}")
-    expected = next((spec.shape for spec in inputs if spec.name == name), None)
-    # A generator may give a sample with or without its batch axis of one.
-    return np.concatenate(values) if expected is not None and values[0].shape == expected else np.stack(values)

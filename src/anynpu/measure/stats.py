@@ -1,7 +1,7 @@
 """What a list of latencies supports saying, and no more.
 
 Percentiles are nearest rank (`sorted[ceil(p n) - 1]`), never interpolated. Nothing is deleted: outliers, drift, a
-second mode and autocorrelation are reported with the figures they disturb. Tests of two sides are in `inference`.
+second mode and autocorrelation are reported with the figures they disturb. Tests of two sides are in `significance`.
 """
 
 from __future__ import annotations
@@ -211,17 +211,6 @@ def _density(values: Array) -> tuple[Array, Array]:
     return (edges[:-1] + edges[1:]) / 2, np.convolve(counts, kernel / kernel.sum(), mode="same")
 
 
-def _deepest_valley(density: Array) -> tuple[int, int, int] | None:
-    """Returns the cells (peak, valley, peak) with the deepest valley below the lower of the two peaks next to it."""
-    left, right = np.maximum.accumulate(density), np.maximum.accumulate(density[::-1])[::-1]
-    lower = np.minimum(left, right)
-    inner = np.flatnonzero(lower > density)
-    if not inner.size:
-        return None
-    valley = int(inner[np.argmax(lower[inner] - density[inner])])
-    return int(np.argmax(density[:valley])), valley, valley + int(np.argmax(density[valley:]))
-
-
 def bimodal(samples: Samples) -> Modes | None:
     """Returns the two modes of the samples if a valley really parts them.
 
@@ -234,27 +223,36 @@ def bimodal(samples: Samples) -> Modes | None:
         return None
     scaled = np.log(values) if values.min() > 0 else values
     grid, density = _density(scaled)
-    found = _deepest_valley(density)
-    if found is None:
+    # The deepest valley below the lower of the two peaks next to it
+    left, right = np.maximum.accumulate(density), np.maximum.accumulate(density[::-1])[::-1]
+    lower = np.minimum(left, right)
+    inner = np.flatnonzero(lower > density)
+    if not inner.size:
         return None
-    first, valley, last = found
+    valley = int(inner[np.argmax(lower[inner] - density[inner])])
+    first, last = int(np.argmax(density[:valley])), valley + int(np.argmax(density[valley:]))
     depth = float(density[valley] / min(density[first], density[last]))
     share = float((scaled > grid[valley]).mean())
-    if depth > MODE_VALLEY or min(share, 1 - share) < MODE_SHARE or _accident(scaled, grid, found) > MODE_LEVEL:
+    if (
+        depth > MODE_VALLEY
+        or min(share, 1 - share) < MODE_SHARE
+        or _accident(scaled, grid, (first, valley, last)) > MODE_LEVEL
+    ):
         return None
     back = np.exp if values.min() > 0 else np.asarray
     low, split, high = (float(back(grid[i])) for i in (first, valley, last))
     return Modes(low, high, split, share, depth)
 
 
-def _accident(values: Array, grid: Array, found: tuple[int, int, int]) -> float:
-    """Returns the chance of so few samples in the valley when the density there is that of the lower peak."""
-    half = (grid[found[2]] - grid[found[0]]) / 8
+def _accident(values: Array, grid: Array, cells: tuple[int, int, int]) -> float:
+    """Returns the chance of this few samples in the valley when the density there is that of the lower peak."""
+    first, valley, last = cells
+    half = (grid[last] - grid[first]) / 8
 
     def around(cell: int) -> int:
         return int((np.abs(values - grid[cell]) <= half).sum())
 
-    inside, beside = around(found[1]), min(around(found[0]), around(found[2]))
+    inside, beside = around(valley), min(around(first), around(last))
     if inside >= beside:
         return 1.0
     worth = effective_size(values) / values.size
@@ -276,11 +274,11 @@ def summarize(samples: Samples) -> Summary:
     """Returns what the samples support saying."""
     values = checked(samples)
     effective = effective_size(values)
-    found = {}
+    percentiles = {}
     for p in PERCENTILES:
         if values.size >= needed(p):
             low, high = interval(values, p, effective=effective) or (None, None)
-            found[f"p{100 * p:g}"] = Estimate(percentile(values, p), low, high)
+            percentiles[f"p{100 * p:g}"] = Estimate(percentile(values, p), low, high)
     return Summary(
         count=values.size,
         min=float(values.min()),
@@ -289,7 +287,7 @@ def summarize(samples: Samples) -> Summary:
         mad=float(np.median(np.abs(values - np.median(values)))),
         mean=float(values.mean()),
         max=float(values.max()),
-        percentiles=found,
+        percentiles=percentiles,
         effective_size=effective,
         trend=trend(values),
         modes=bimodal(values),

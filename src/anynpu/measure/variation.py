@@ -220,16 +220,11 @@ def _lost(parts: Parts, elements: Elements, centred_db: float) -> Array:
         _, values = parts.values(elements, part)
         lost[part] = bool(_unresolved(values, float(parts.std[part]), float(parts.sqnr_db[part]), by_step=True))
     for part in np.flatnonzero(wrong & ~lost)[:MAX_LOOKED_AT].tolist():
-        lost[part] = _is_often_wrong(parts, part, elements)
+        expected, got = parts.values(elements, part)
+        error = np.square(np.subtract(got, expected, dtype=np.float64)).reshape(elements.samples, -1).mean(1)
+        often = 3 if elements.few else max(3, elements.samples // 10)
+        lost[part] = bool(np.count_nonzero(error > 0.25 * error.mean()) >= often)
     return np.asarray(lost)
-
-
-def _is_often_wrong(parts: Parts, part: int, elements: Elements) -> bool:
-    """Returns whether a part is wrong in too many samples for an accident."""
-    expected, got = parts.values(elements, part)
-    error = np.square(np.subtract(got, expected, dtype=np.float64)).reshape(elements.samples, -1).mean(1)
-    often = 3 if elements.few else max(3, elements.samples // 10)
-    return bool(np.count_nonzero(error > 0.25 * error.mean()) >= often)
 
 
 def _sentences(name: str, parts: Parts, lost: Array, elements: Elements) -> Iterator[str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anynpu import tool
-from anynpu.errors import AnyNpuError, DeviceError
+from anynpu.errors import DeviceError
 from anynpu.measure import host, stats
 from anynpu.measure.load import SERVER, Result, Settings, Tell, Trace, WarmUp
 from anynpu.measure.server import arrivals
@@ -153,7 +153,10 @@ class WebBench:
             used = watch.stop()
         checked = check(self.target.form, self.target.payloads, traffic)
         fill(trace, checked.good, traffic, open_loop)
-        error = error or traffic.error or _no_answer(self.target, traffic, checked)
+        error = error or traffic.error
+        if error is None and traffic.attempts and not checked.good:
+            outcome, count = checked.outcomes.most_common(1)[0]
+            error = DeviceError(f"{address}: no right answer to {len(traffic.attempts)} requests: {count} x {outcome}")
         what = f"POST {address}" + (f" ({self.target.about.software})" if self.target.about.software else "")
         result = Result(
             what, "http", settings, self.timer, self.connect_ns, self.first_ns, warm,
@@ -178,13 +181,6 @@ class WebBench:
         return WebResult(
             self.target, result, traffic, checked, connections, spent, server, why, timeout_s=self.timeout_s
         )
-
-
-def _no_answer(target: Target, traffic: Traffic, checked: Checked) -> AnyNpuError | None:
-    if checked.good or not traffic.attempts:
-        return None
-    outcome, count = checked.outcomes.most_common(1)[0]
-    return DeviceError(f"{target.address}: no right answer to {len(traffic.attempts)} requests: {count} x {outcome}")
 
 
 def _outputs(checked: Checked) -> dict[str, object]:

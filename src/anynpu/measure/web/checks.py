@@ -48,7 +48,15 @@ def check(form: str, payloads: Sequence[Payload], traffic: Traffic) -> Checked:
         if 200 <= answer.status < 300:
             try:
                 vectors = read_answer(form, answer.body, payloads[payload].items)
-                fault = "" if vectors is None else _compared(vectors, payload, checked)
+                if vectors is not None:
+                    checked.width = checked.width or vectors.shape[1]
+                    if vectors.shape[1] != checked.width:
+                        raise WrongAnswer(f"width {vectors.shape[1]} after {checked.width}")
+                    first = checked.first.setdefault(payload, vectors)
+                    if first is not vectors:
+                        lowest = float(row_cosines(first, vectors).min())
+                        before = checked.least_cosine
+                        checked.least_cosine = lowest if before is None else min(before, lowest)
             except WrongAnswer as error:
                 fault = str(error)
         if (fault or not 200 <= answer.status < 300) and not checked.example:
@@ -61,16 +69,3 @@ def check(form: str, payloads: Sequence[Payload], traffic: Traffic) -> Checked:
             checked.good.append(attempt)
             checked.unchecked += attempt.answer < 0
     return checked
-
-
-def _compared(vectors: Array, number: int, checked: Checked) -> str:
-    """Compares vectors with the first of their payload; another width than before is wrong."""
-    checked.width = checked.width or vectors.shape[1]
-    if vectors.shape[1] != checked.width:
-        return f"width {vectors.shape[1]} after {checked.width}"
-    first = checked.first.setdefault(number, vectors)
-    if first is not vectors:
-        cosines = row_cosines(first, vectors)
-        lowest = float(cosines.min())
-        checked.least_cosine = lowest if checked.least_cosine is None else min(checked.least_cosine, lowest)
-    return ""

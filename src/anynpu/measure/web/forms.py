@@ -16,7 +16,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -156,11 +156,25 @@ def payloads(form: str, path: str, inputs: Inputs, model: str, batch: int = 1) -
         groups = [inputs.texts[at : at + batch] for at in range(0, len(inputs.texts), batch)]
         while len(groups[-1]) < batch:  # every request has the same number of texts
             groups[-1] = (*groups[-1], *inputs.texts)[:batch]
-        return [Payload(_text_body(form, group, model), JSON, len(group)) for group in groups]
+        bodies = [{"inputs": list(g)} if form == TEI else {"input": list(g), "model": model} for g in groups]
+        return [Payload(json.dumps(body).encode(), JSON, batch) for body in bodies]
     if form in PICTURE_FORMS and inputs.pictures:
         return [Payload(_picture(path), PICTURES[path.suffix.lower()]) for path in inputs.pictures]
     if form in TENSOR_FORMS and inputs.tensors is not None:
-        return [_tensors(form, inputs.tensors)]
+        if form == INFER:
+            if len(inputs.tensors) != 1:
+                raise ConfigError("/infer takes the bytes of one input", "send several to /v2/models/NAME/infer")
+            return [Payload(np.ascontiguousarray(next(iter(inputs.tensors.values()))).tobytes(), BYTES)]
+        tensors = [
+            {
+                "name": name or "input",
+                "shape": list(array.shape),
+                "datatype": KSERVE_TYPES.get(str(array.dtype), str(array.dtype)),
+                "data": array.ravel().tolist(),
+            }
+            for name, array in inputs.tensors.items()
+        ]
+        return [Payload(json.dumps({"inputs": tensors}).encode(), JSON)]
     wanted = {
         **dict.fromkeys(TEXT_FORMS, "texts: a file with a text a line"),
         **dict.fromkeys(PICTURE_FORMS, "pictures: a file or a folder"),
@@ -170,34 +184,11 @@ def payloads(form: str, path: str, inputs: Inputs, model: str, batch: int = 1) -
     raise ConfigError(f"{path or '/'}: {inputs.kind} do not go there", f"give {wanted}")
 
 
-def _text_body(form: str, texts: Sequence[str], model: str) -> bytes:
-    if form == TEI:
-        return json.dumps({"inputs": list(texts)}).encode()
-    return json.dumps({"input": list(texts), "model": model}).encode()
-
-
 def _picture(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-
-
-def _tensors(form: str, tensors: Mapping[str, Array]) -> Payload:
-    if form == INFER:
-        if len(tensors) != 1:
-            raise ConfigError("/infer takes the bytes of one input", "send several to /v2/models/NAME/infer")
-        return Payload(np.ascontiguousarray(next(iter(tensors.values()))).tobytes(), BYTES)
-    inputs = [
-        {
-            "name": name or "input",
-            "shape": list(array.shape),
-            "datatype": KSERVE_TYPES.get(str(array.dtype), str(array.dtype)),
-            "data": array.ravel().tolist(),
-        }
-        for name, array in tensors.items()
-    ]
-    return Payload(json.dumps({"inputs": inputs}).encode(), JSON)
 
 
 def read_answer(form: str, body: bytes, items: int) -> Array | None:
@@ -206,7 +197,10 @@ def read_answer(form: str, body: bytes, items: int) -> Array | None:
         if not body:
             raise WrongAnswer("empty")
         return None
-    data = _json(body)
+    try:
+        data = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise WrongAnswer(str(error) if isinstance(error, WrongAnswer) else "not valid JSON") from None
     if form not in TEXT_FORMS:
         stack = [data]
         while stack:
@@ -217,31 +211,6 @@ def read_answer(form: str, body: bytes, items: int) -> Array | None:
         if form == KSERVE and not (isinstance(data, Mapping) and isinstance(data.get("outputs"), list)):
             raise WrongAnswer("no outputs")
         return None
-    rows = _rows(form, data)
-    if items and len(rows) != items:
-        raise WrongAnswer(f"{len(rows)} vectors for {items} texts")
-    vectors = [_vector(row) for row in rows]
-    if len({len(vector) for vector in vectors}) != 1:
-        raise WrongAnswer("no vector" if not vectors else "vectors of different widths")
-    stacked = np.stack(vectors)
-    if not np.isfinite(stacked).all():
-        raise WrongAnswer("NaN or infinity in a vector")
-    return stacked
-
-
-def _json(body: bytes) -> Any:
-    try:
-        return json.loads(body, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise WrongAnswer(str(error) if isinstance(error, WrongAnswer) else "not valid JSON") from None
-
-
-def _refuse_constant(name: str) -> float:
-    raise WrongAnswer(f"{name}, which JSON does not have")
-
-
-def _rows(form: str, data: Any) -> list[Any]:
-    """Returns the vectors as they stand in the answer, in the order of the texts."""
     if form == TEI:
         rows = data
     elif form == OLLAMA:
@@ -256,7 +225,19 @@ def _rows(form: str, data: Any) -> list[Any]:
         rows = [each.get("embedding") for _, each in sorted(zip(order, entries, strict=True), key=lambda pair: pair[0])]
     if not isinstance(rows, list):
         raise WrongAnswer("no list of vectors")
-    return rows
+    if items and len(rows) != items:
+        raise WrongAnswer(f"{len(rows)} vectors for {items} texts")
+    vectors = [_vector(row) for row in rows]
+    if len({len(vector) for vector in vectors}) != 1:
+        raise WrongAnswer("no vector" if not vectors else "vectors of different widths")
+    stacked = np.stack(vectors)
+    if not np.isfinite(stacked).all():
+        raise WrongAnswer("NaN or infinity in a vector")
+    return stacked
+
+
+def _refuse_constant(name: str) -> float:
+    raise WrongAnswer(f"{name}, which JSON does not have")
 
 
 def _vector(row: Any) -> Array:

@@ -182,7 +182,17 @@ class Generator:
                 )
         except (OSError, TimeoutError) as error:  # ssl.SSLError and a failed look-up of the name are OSErrors
             self._opening -= 1
-            self._not_connected(error)
+            now = clock()
+            due, payload, _ = self._waiting.popleft() if self._waiting else (now, 0, 0)
+            self.found.attempts.append(Attempt(payload, due, now, now, now, REFUSED))
+            self._refused += 1
+            if self._refused >= self.plan.give_up:
+                why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+                self.found.error = DeviceError(
+                    f"{self.plan.address}: {why}", call="connect", cause="the server is not there, or it went away"
+                )
+                self._done.set()
+            self._maybe_done()
             if self.plan.schedule is None and not self._done.is_set():
                 await asyncio.sleep(PAUSE_S)
                 self._open()
@@ -192,20 +202,6 @@ class Generator:
         self.found.opened += 1
         self._all.add(exchange)
         self._proceed(exchange)
-
-    def _not_connected(self, error: Exception) -> None:
-        """Counts a connection that could not be opened; the request that waited for it has failed."""
-        now = clock()
-        due, payload, _ = self._waiting.popleft() if self._waiting else (now, 0, 0)
-        self.found.attempts.append(Attempt(payload, due, now, now, now, REFUSED))
-        self._refused += 1
-        if self._refused >= self.plan.give_up:
-            why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
-            self.found.error = DeviceError(
-                f"{self.plan.address}: {why}", call="connect", cause="the server is not there, or it went away"
-            )
-            self._done.set()
-        self._maybe_done()
 
     def _proceed(self, exchange: Exchange) -> None:
         """Gives a connection that is free its next request."""

@@ -61,7 +61,14 @@ def find_server(address: Address, pid: int | None = None, root: Path = ROOT) -> 
         return ServerProcess((pid,), _program(root, pid), root), ""
     if not is_local(address):
         return None, ELSEWHERE
-    holders = _holders(root, _inodes(root, address))
+    wanted = set(address.resolved())
+    inodes: set[str] = set()
+    for name in ("tcp", "tcp6"):
+        for line in (read_text(root / "proc/net" / name) or "").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and words[3] == LISTENING and _covers(words[1], address.port, wanted):
+                inodes.add(words[9])
+    holders = _holders(root, inodes)
     if not holders:
         return None, "its process was not found (another user's, or in a container); name it with --pid"
     started = below(root, set(holders))
@@ -72,18 +79,6 @@ def find_server(address: Address, pid: int | None = None, root: Path = ROOT) -> 
 def _program(root: Path, pid: int) -> str:
     words = (read_text(root / "proc" / str(pid) / "cmdline") or "").split("\0")
     return " ".join(Path(word).name if at == 0 else word for at, word in enumerate(words[:3]) if word)[:100]
-
-
-def _inodes(root: Path, address: Address) -> set[str]:
-    """Returns the sockets that listen where the address leads to."""
-    wanted = set(address.resolved())
-    found: set[str] = set()
-    for name in ("tcp", "tcp6"):
-        for line in (read_text(root / "proc/net" / name) or "").splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and words[3] == LISTENING and _covers(words[1], address.port, wanted):
-                found.add(words[9])
-    return found
 
 
 def _covers(place: str, port: int, wanted: Iterable[str]) -> bool:
@@ -100,13 +95,13 @@ def _covers(place: str, port: int, wanted: Iterable[str]) -> bool:
 def _holders(root: Path, inodes: set[str]) -> list[int]:
     """Returns the processes that have one of these sockets open."""
     links = {f"socket:[{inode}]" for inode in inodes}
-    found = []
+    holders = []
     for folder in (root / "proc").iterdir() if links else ():
         if folder.name.isdecimal():
             with suppress(OSError):
                 if any(_link(entry) in links for entry in (folder / "fd").iterdir()):
-                    found.append(int(folder.name))
-    return sorted(found)
+                    holders.append(int(folder.name))
+    return sorted(holders)
 
 
 def _link(entry: Path) -> str:

@@ -141,7 +141,19 @@ def compared(
     web = HttpVersus(a=a.form(), b=b.form(), connections=connections, agreement=alike)
     if failure or record.latency is None:
         return replace(record, http=web)
-    ratios = _judged(a, b, rules)
+    each_s = _ratio(_each(a.per_s, True), _each(b.per_s, True), rules)
+    ratios = {
+        LATENCY: _ratio(a.latencies, b.latencies, rules),
+        THROUGHPUT: replace(each_s, ratio=1 / each_s.ratio, low=1 / each_s.high, high=1 / each_s.low),
+    }
+    busy = (*a.cpu_ms_per_request, *b.cpu_ms_per_request)
+    if len(busy) == len(a.per_s) + len(b.per_s) and min(busy) > 0:
+        ratios[CPU] = _ratio(_each(a.cpu_ms_per_request), _each(b.cpu_ms_per_request), rules)
+    adjusted = holm([each.p_value for each in ratios.values()])
+    for (name, each), p_value in zip(list(ratios.items()), adjusted, strict=True):
+        gain = math.log(each.ratio) * (1 if name == THROUGHPUT else -1)
+        verdict = verdict_of(gain, p_value, rules.level, math.log1p(rules.margin))
+        ratios[name] = replace(each, p_adjusted=p_value, verdict=verdict)
     latency, throughput = ratios[LATENCY], ratios[THROUGHPUT]
     return replace(
         record,
@@ -156,31 +168,10 @@ def _executed(side: Side) -> str:
     return f"model {target.model}" + (f" of {target.about.software}" if target.about.software else "")
 
 
-def _judged(a: Side, b: Side, rules: Rules) -> dict[str, ServerRatio]:
-    """Returns the ratios, their p-values corrected for being several (Holm); a gain is less time or more answers."""
-    found = {
-        LATENCY: _ratio(a.latencies, b.latencies, rules),
-        THROUGHPUT: _inverse(_ratio(_each(a.per_s, True), _each(b.per_s, True), rules)),
-    }
-    busy = (*a.cpu_ms_per_request, *b.cpu_ms_per_request)
-    if len(busy) == len(a.per_s) + len(b.per_s) and min(busy) > 0:
-        found[CPU] = _ratio(_each(a.cpu_ms_per_request), _each(b.cpu_ms_per_request), rules)
-    adjusted = holm([each.p_value for each in found.values()])
-    for (name, each), p_value in zip(list(found.items()), adjusted, strict=True):
-        gain = math.log(each.ratio) * (1 if name == THROUGHPUT else -1)
-        verdict = verdict_of(gain, p_value, rules.level, math.log1p(rules.margin))
-        found[name] = replace(each, p_adjusted=p_value, verdict=verdict)
-    return found
-
-
 def _each(figures: Sequence[float], inverse: bool = False) -> list[list[float]]:
     return [[1 / value if inverse else value] for value in figures]
 
 
 def _ratio(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]], rules: Rules) -> ServerRatio:
-    found = judge_latency(a, b, rules)
-    return ServerRatio(found.ratio, found.low, found.high, found.p_value)
-
-
-def _inverse(found: ServerRatio) -> ServerRatio:
-    return replace(found, ratio=1 / found.ratio, low=1 / found.high, high=1 / found.low)
+    latency = judge_latency(a, b, rules)
+    return ServerRatio(latency.ratio, latency.low, latency.high, latency.p_value)
