@@ -331,6 +331,16 @@ def checked_vectors(spec: CollectionSpec, vectors: Sequence[Array]) -> tuple[Arr
     return rows, lengths
 
 
+def checked_points(spec: CollectionSpec, points: Sequence[Point]) -> tuple[list[PointId], Array, list[dict[str, Json]]]:
+    """Returns ids, directions and payloads as a store keeps them: where lengths differ, the payload has the length."""
+    ids = [checked_id(point.id) for point in points]
+    rows, lengths = checked_vectors(spec, [point.vector for point in points])
+    payloads = [checked_payload(point.payload) for point in points]
+    if not spec.space.normalized:
+        payloads = [{**each, LENGTH: float(length)} for each, length in zip(payloads, lengths, strict=True)]
+    return ids, rows, payloads
+
+
 def checked_vector(spec: CollectionSpec, vector: Array) -> Array:
     """Returns the direction of one vector as a row of float32, as `checked_vectors` does."""
     if isinstance(vector, np.ndarray) and vector.dtype == np.float32 and vector.shape == (spec.space.width,):

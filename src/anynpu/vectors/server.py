@@ -36,9 +36,8 @@ from anynpu.vectors.base import (
     checked_id,
     checked_key,
     checked_limit,
-    checked_payload,
+    checked_points,
     checked_vector,
-    checked_vectors,
 )
 
 METADATA = "anynpu"
@@ -144,8 +143,8 @@ class ServerStore:
         except UnexpectedResponse as error:
             if error.status_code in (401, 403):
                 raise ConfigError(f"{self._where}: the server refuses the token", "give the right one") from error
-            said = first_line(Exception((error.content or b"").decode("utf-8", "replace")))
-            raise IntegrityError(f"{self._where}: the server answers {error.status_code}: {said}") from error
+            reason = first_line(Exception((error.content or b"").decode("utf-8", "replace")))
+            raise IntegrityError(f"{self._where}: the server answers {error.status_code}: {reason}") from error
         except (ApiException, OSError, RuntimeError) as error:
             raise ConfigError(
                 f"{self._where}: the server cannot be reached ({first_line(error)})", "check the URL, and that it runs"
@@ -166,11 +165,7 @@ class ServerCollection:
 
     def upsert(self, points: Sequence[Point]) -> None:
         models = _models()
-        ids = [checked_id(point.id) for point in points]
-        rows, lengths = checked_vectors(self._spec, [point.vector for point in points])
-        payloads = [checked_payload(point.payload) for point in points]
-        if not self._spec.space.normalized:
-            payloads = [{**each, LENGTH: float(length)} for each, length in zip(payloads, lengths, strict=True)]
+        ids, rows, payloads = checked_points(self._spec, points)
         structs = [
             models.PointStruct(id=id, vector=row, payload=payload)
             for id, row, payload in zip(ids, rows.tolist(), payloads, strict=True)
@@ -200,20 +195,20 @@ class ServerCollection:
         with_vector: bool = False,
         exact: bool = False,
     ) -> list[Hit]:
-        row = checked_vector(self._spec, vector)
+        direction = checked_vector(self._spec, vector)
         wanted = checked_limit(limit + offset)
         with self._store._errors():
             answer = self._client.query_points(
                 self._spec.name,
-                query=row[0].tolist(),
+                query=direction[0].tolist(),
                 limit=wanted,
                 query_filter=_filter(where),
                 search_params=_models().SearchParams(hnsw_ef=max(SEARCH_BREADTH, 2 * wanted), exact=exact),
                 with_payload=True,
                 with_vectors=with_vector,
             )
-        found = [(self._row(point), float(point.score)) for point in answer.points]
-        return [Hit(row.id, score, row.payload, row.vector) for row, score in found][offset:]
+        rows = [(self._row(point), float(point.score)) for point in answer.points]
+        return [Hit(row.id, score, row.payload, row.vector) for row, score in rows][offset:]
 
     def retrieve(self, ids: Sequence[PointId], *, with_vector: bool = False) -> list[Row]:
         checked = list(dict.fromkeys(checked_id(id) for id in ids))
@@ -264,8 +259,8 @@ class ServerCollection:
 
     def info(self) -> Info:
         with self._store._errors():
-            known = self._client.get_collection(self._spec.name)
-        return Info(self.count(), int(known.indexed_vectors_count or 0), str(known.status.value) != "green")
+            info = self._client.get_collection(self._spec.name)
+        return Info(self.count(), int(info.indexed_vectors_count or 0), str(info.status.value) != "green")
 
     def flush(self) -> None:
         """Nothing to do: a write that has returned is in the server's log, whose flushing is the server's setting."""

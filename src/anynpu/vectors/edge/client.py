@@ -35,9 +35,8 @@ from anynpu.vectors.base import (
     checked_id,
     checked_key,
     checked_limit,
-    checked_payload,
+    checked_points,
     checked_vector,
-    checked_vectors,
 )
 from anynpu.vectors.edge.server import RESERVE_BYTES
 from anynpu.vectors.edge.wire import PROTOCOL, SPIN_S, Frame, encode, plain_filter, receive
@@ -217,12 +216,11 @@ class EdgeStore:
             how |= os.O_TRUNC if log.exists() and log.stat().st_size > MOST_LOG_BYTES else 0
             output = os.open(log, how, 0o600)
             try:
-                number = listening.fileno()
                 self._process = tool.attend(
                     "anynpu.vectors.edge.server",
                     str(self.folder),
-                    str(number),
-                    descriptors=[number],
+                    str(listening.fileno()),
+                    descriptors=[listening.fileno()],
                     output=output,
                     environment={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # a thread more waits for a busy core
                 )
@@ -272,11 +270,7 @@ class EdgeCollection:
         return self._store.ask({"op": operation, "collection": self._spec.name, **more}, vectors)
 
     def upsert(self, points: Sequence[Point]) -> None:
-        ids = [checked_id(point.id) for point in points]
-        rows, lengths = checked_vectors(self._spec, [point.vector for point in points])
-        payloads = [checked_payload(point.payload) for point in points]
-        if not self._spec.space.normalized:
-            payloads = [{**each, LENGTH: float(length)} for each, length in zip(payloads, lengths, strict=True)]
+        ids, rows, payloads = checked_points(self._spec, points)
         for start in range(0, len(points), BATCH):
             some = slice(start, start + BATCH)
             self._ask("upsert", rows[some], ids=ids[some], payloads=payloads[some])

@@ -23,14 +23,14 @@ import numpy as np
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolMissing, first_line
 from anynpu.tensors import Array
 from anynpu.tool import version_of
-from anynpu.vectors.base import AnyOf, CollectionSpec, Condition, Field, Filter, HasId, Json, Match, PointId, Row
+from anynpu.vectors.base import AnyOf, CollectionSpec, Condition, Filter, HasId, Json, Match, PointId, Row
 from anynpu.vectors.edge.mirror import Mirror
 
 LINKS, BUILD_BREADTH, SEARCH_BREADTH = 16, 100, 48
 SMALL, SMALL_BREADTH = 32_000, 160
-"""So few points are searched more broadly, in the time that more points take anyway. Where a query's own group holds
-fewer points than are wanted, the others lie far apart: of 20,000 in groups of ten, 97.5 % are found at 48 (all that are
-missed are of rank 4 to 10), 99.2 % at 160."""
+"""Up to this many points are searched more broadly, in the time that more points take anyway. Where a query's own group
+holds fewer points than are wanted, the others lie far apart: of 20,000 in groups of ten, 97.5 % are found at 48 (all
+that are missed are of rank 4 to 10), 99.2 % at 160."""
 FILTERED_BREADTH, ACORN_UP_TO = 128, 0.8
 """A filter that lets a larger share of the points through leaves the graph whole enough."""
 CANDIDATES = 3.0
@@ -78,10 +78,22 @@ class Shard:
         edge = _edge()
         with engine_errors(str(path)):
             path.mkdir(parents=True)
-            shard = cls(path, edge.EdgeShard.create(str(path), _config(spec)))
+            config = edge.EdgeConfig(
+                vectors=edge.EdgeVectorParams(size=spec.space.width, distance=edge.Distance.Dot),
+                hnsw_config=edge.HnswIndexConfig(
+                    LINKS, BUILD_BREADTH, COMPARE_UP_TO_KIB, max_indexing_threads=1, payload_m=0
+                ),
+                quantization_config=edge.ScalarQuantizationConfig(type=edge.ScalarType.Int8, always_ram=True),
+                optimizers=edge.EdgeOptimizersConfig(indexing_threshold=INDEX_FROM_KIB, default_segment_number=1),
+                max_search_threads=1,
+                wal_enabled=True,
+            )
+            shard = cls(path, edge.EdgeShard.create(str(path), config))
             shard.mirror = Mirror(spec.space.width)
+            kinds = edge.PayloadSchemaType
+            types = {"keyword": kinds.Keyword, "integer": kinds.Integer, "float": kinds.Float, "bool": kinds.Bool}
             for each in spec.fields:
-                shard._update(edge.UpdateOperation.create_field_index(each.key, _schema(each)))
+                shard._update(edge.UpdateOperation.create_field_index(each.key, types[each.kind]))
         return shard
 
     @classmethod
@@ -157,7 +169,7 @@ class Shard:
     def ids(self, where: Filter | None = None) -> list[PointId]:
         """Returns the ids of all points, or of those that a filter lets through."""
         edge = _edge()
-        found: list[PointId] = []
+        ids: list[PointId] = []
         start: PointId | None = None
         with engine_errors(str(self.path)):
             while True:
@@ -165,9 +177,9 @@ class Shard:
                     offset=start, limit=1024, filter=_filter(where), with_payload=False, with_vector=False
                 )
                 records, following = self._shard.scroll(request)
-                found += [_id(record.id) for record in records]
+                ids += [_id(record.id) for record in records]
                 if following is None:
-                    return found
+                    return ids
                 start = _id(following)
 
     def newest(self, key: str, limit: int, where: Filter | None, with_vector: bool) -> list[tuple[float, Row]]:
@@ -291,23 +303,6 @@ def _edge() -> Any:
     except ImportError as error:
         raise ToolMissing("qdrant-edge-py is not installed", "pip install 'anynpu[vectors]'") from error
     return qdrant_edge
-
-
-def _config(spec: CollectionSpec) -> Any:
-    edge = _edge()
-    return edge.EdgeConfig(
-        vectors=edge.EdgeVectorParams(size=spec.space.width, distance=edge.Distance.Dot),
-        hnsw_config=edge.HnswIndexConfig(LINKS, BUILD_BREADTH, COMPARE_UP_TO_KIB, max_indexing_threads=1, payload_m=0),
-        quantization_config=edge.ScalarQuantizationConfig(type=edge.ScalarType.Int8, always_ram=True),
-        optimizers=edge.EdgeOptimizersConfig(indexing_threshold=INDEX_FROM_KIB, default_segment_number=1),
-        max_search_threads=1,
-        wal_enabled=True,
-    )
-
-
-def _schema(field: Field) -> Any:
-    kinds = _edge().PayloadSchemaType
-    return {"keyword": kinds.Keyword, "integer": kinds.Integer, "float": kinds.Float, "bool": kinds.Bool}[field.kind]
 
 
 def _filter(where: Filter | None) -> Any:

@@ -218,12 +218,12 @@ class Layers:
 
     def scroll(self, where: Filter | None, after: PointId | None, limit: int, with_vector: bool) -> list[Row]:
         """Returns up to limit + 1 points that follow `after`: one more than wanted says that there are more."""
-        found = [row for shard in self.shards for row in shard.scroll(where, after, limit + 2, with_vector)]
-        return heapq.nsmallest(limit + 1, (row for row in found if row.id != after), key=lambda row: id_order(row.id))
+        rows = [row for shard in self.shards for row in shard.scroll(where, after, limit + 2, with_vector)]
+        return heapq.nsmallest(limit + 1, (row for row in rows if row.id != after), key=lambda row: id_order(row.id))
 
     def newest(self, key: str, limit: int, where: Filter | None, with_vector: bool) -> list[Row]:
-        found = [pair for shard in self.shards for pair in shard.newest(key, limit, where, with_vector)]
-        best = heapq.nsmallest(limit, found, key=lambda pair: (-pair[0], id_order(pair[1].id)))
+        pairs = [pair for shard in self.shards for pair in shard.newest(key, limit, where, with_vector)]
+        best = heapq.nsmallest(limit, pairs, key=lambda pair: (-pair[0], id_order(pair[1].id)))
         return [row for _, row in best]
 
     def count(self, where: Filter | None) -> int:
@@ -283,8 +283,14 @@ class Layers:
             self.wanted = False
         if time.monotonic() < self._retry_at or not (due or self.wanted or layout.sealed):
             return
-        if points and not layout.sealed:
-            layout = self._seal()
+        if points and not layout.sealed:  # a new tail; the old one takes no more points
+            name = f"s{layout.next}"
+            tail = Shard.create(self.folder / name, self.spec)
+            tail.flush()
+            sync(self.folder)
+            layout = replace(layout, tail=name, sealed=layout.tail, next=layout.next + 1)
+            write_whole(self.folder / LAYOUT, schema.canonical_json(layout))
+            self._shards[name], self.layout = tail, layout
         counts = {name: self._shards[name].count(None) for name in layout.names if name != layout.tail}
         if not counts:
             return
@@ -312,18 +318,6 @@ class Layers:
         thread = threading.Thread(target=copy, daemon=True)
         self._build = Build(parts, "base" if whole else "middle", folder, set(), thread, failure, self.wanted)
         thread.start()
-
-    def _seal(self) -> Layout:
-        """Opens a new tail; the old one takes no more points."""
-        name = f"s{self.layout.next}"
-        tail = Shard.create(self.folder / name, self.spec)
-        tail.flush()
-        sync(self.folder)
-        layout = replace(self.layout, tail=name, sealed=self.layout.tail, next=self.layout.next + 1)
-        write_whole(self.folder / LAYOUT, schema.canonical_json(layout))
-        self._shards[name] = tail
-        self.layout = layout
-        return layout
 
     def _finish(self, build: Build) -> None:
         status = build.process.returncode if build.process is not None else None

@@ -42,7 +42,7 @@ FIRST_CLIENT_S = 20.0
 BUSY_S = 0.05
 """Writes go in small steps for this long after the last read."""
 RESERVE_BYTES = 32 << 20
-"""So much of the disk is left free: the engine's process would die on a full one."""
+"""This much of the disk is left free: the engine's process would die on a full one."""
 
 
 @dataclass(frozen=True)
@@ -266,9 +266,9 @@ class Server:
                 self._wrote_at = time.monotonic()
                 self._work.append(Work(client, WRITES[operation](self, frame)))
             elif operation == "flush":
-                self._wait_for_sync(client)
+                self._waiting.append((client, self._synced()))
             elif operation == "optimize":
-                self._wait_for_index(client, self._opened(frame))
+                self._waiting.append((client, self._indexed(self._opened(frame))))
             elif operation == "bye":
                 client.leaving = True
                 if not self._over():  # others stay: it need not wait for the end
@@ -309,7 +309,8 @@ class Server:
         self._syncing.start()
         return self._syncing
 
-    def _wait_for_sync(self, client: Client) -> None:
+    def _synced(self) -> Callable[[], Frame | None]:
+        """Returns the answer to come, once everything that is written now is on the disk."""
         before = self._syncing  # one that began before may have passed what was written since
         mine: list[threading.Thread] = []
 
@@ -318,9 +319,10 @@ class Server:
                 mine.append(self._sync())
             return Frame({"ok": True}) if mine and not mine[0].is_alive() else None
 
-        self._waiting.append((client, finished))
+        return finished
 
-    def _wait_for_index(self, client: Client, collection: Layers) -> None:
+    def _indexed(self, collection: Layers) -> Callable[[], Frame | None]:
+        """Returns the answer to come, once one index holds all points of a collection."""
         collection.want_index()
 
         def finished() -> Frame | None:
@@ -328,7 +330,7 @@ class Server:
                 return refusal(IntegrityError(collection.trouble))
             return Frame({"ok": True}) if not collection.wanted else None
 
-        self._waiting.append((client, finished))
+        return finished
 
     def _opened(self, frame: Frame) -> Layers:
         name = str(frame.head.get("collection"))
@@ -343,22 +345,22 @@ class Server:
     def _names(self) -> list[str]:
         return sorted(entry.parent.name for entry in self.folder.glob(f"*/{LAYOUT}"))
 
-    # Operations
+    # Operations of READS and WRITES
 
-    def _hello(self, frame: Frame) -> Frame:
+    def hello(self, frame: Frame) -> Frame:
         if frame.head.get("protocol") != PROTOCOL:
             raise ConfigError(
                 f"{self.folder}: a process of another version has this store open", "end it, or use the same version"
             )
         return Frame({"protocol": PROTOCOL, "engine": engine_version(), "process": os.getpid()})
 
-    def _list(self, frame: Frame) -> Frame:
+    def names(self, frame: Frame) -> Frame:
         return Frame({"names": self._names()})
 
-    def _spec(self, frame: Frame) -> Frame:
+    def spec(self, frame: Frame) -> Frame:
         return Frame({"spec": schema.to_dict(self._opened(frame).spec, whole=True)})
 
-    def _query(self, frame: Frame) -> Frame:
+    def query(self, frame: Frame) -> Frame:
         head = frame.head
         where = read_filter(head["where"])
         pairs = self._opened(frame).query(frame.vectors, head["limit"], where, head["with_vector"], head["exact"])
@@ -369,34 +371,34 @@ class Server:
             rows, {"scores": scores, "busy": time.monotonic() - self._wrote_at < BUSY_S or self._building()}
         )
 
-    def _retrieve(self, frame: Frame) -> Frame:
+    def retrieve(self, frame: Frame) -> Frame:
         return rows_frame(self._opened(frame).retrieve(frame.head["ids"], frame.head["with_vector"]))
 
-    def _scroll(self, frame: Frame) -> Frame:
+    def scroll(self, frame: Frame) -> Frame:
         head = frame.head
         where = read_filter(head["where"])
         return rows_frame(self._opened(frame).scroll(where, head["after"], head["limit"], head["with_vector"]))
 
-    def _newest(self, frame: Frame) -> Frame:
+    def newest(self, frame: Frame) -> Frame:
         head = frame.head
         where = read_filter(head["where"])
         return rows_frame(self._opened(frame).newest(head["key"], head["limit"], where, head["with_vector"]))
 
-    def _count(self, frame: Frame) -> Frame:
+    def count(self, frame: Frame) -> Frame:
         return Frame({"count": self._opened(frame).count(read_filter(frame.head["where"]))})
 
-    def _info(self, frame: Frame) -> Frame:
+    def info(self, frame: Frame) -> Frame:
         layers = self._opened(frame)
         return Frame({"points": layers.count(None), "indexed": layers.indexed(), "indexing": layers.building})
 
-    def _create(self, frame: Frame) -> Iterator[None]:
+    def create(self, frame: Frame) -> Iterator[None]:
         spec = schema.from_dict(CollectionSpec, frame.head["spec"], SPEC)
         if spec.name not in self._names():
             Layers.create(self.folder / spec.name, spec)
             sync(self.folder)
         yield
 
-    def _remove(self, frame: Frame) -> Iterator[None]:
+    def drop(self, frame: Frame) -> Iterator[None]:
         name = self._opened(frame).spec.name
         self._collections.pop(name).close()
         (self.folder / name / LAYOUT).unlink()  # without it, it is none
@@ -407,16 +409,16 @@ class Server:
     def _step(self) -> int:
         return STEP if time.monotonic() - self._read_at < BUSY_S else IDLE_STEP
 
-    def _upsert(self, frame: Frame) -> Iterator[None]:
+    def upsert(self, frame: Frame) -> Iterator[None]:
         layers = self._opened(frame)
         head = frame.head
         rows = frame.rows(layers.spec.space.width)
         return layers.upsert(head["ids"], rows, head["payloads"], self._step)
 
-    def _delete(self, frame: Frame) -> Iterator[None]:
+    def delete(self, frame: Frame) -> Iterator[None]:
         return self._opened(frame).delete(frame.head["ids"], self._step)
 
-    def _delete_where(self, frame: Frame) -> Iterator[None]:
+    def delete_where(self, frame: Frame) -> Iterator[None]:
         layers = self._opened(frame)
         where = read_filter(frame.head["where"])
         if where is not None:
@@ -424,22 +426,22 @@ class Server:
 
 
 READS: dict[str, Callable[[Server, Frame], Frame]] = {
-    "hello": Server._hello,
-    "names": Server._list,
-    "spec": Server._spec,
-    "query": Server._query,
-    "retrieve": Server._retrieve,
-    "scroll": Server._scroll,
-    "newest": Server._newest,
-    "count": Server._count,
-    "info": Server._info,
+    "hello": Server.hello,
+    "names": Server.names,
+    "spec": Server.spec,
+    "query": Server.query,
+    "retrieve": Server.retrieve,
+    "scroll": Server.scroll,
+    "newest": Server.newest,
+    "count": Server.count,
+    "info": Server.info,
 }
 WRITES: dict[str, Callable[[Server, Frame], Iterator[None]]] = {
-    "create": Server._create,
-    "drop": Server._remove,
-    "upsert": Server._upsert,
-    "delete": Server._delete,
-    "delete_where": Server._delete_where,
+    "create": Server.create,
+    "drop": Server.drop,
+    "upsert": Server.upsert,
+    "delete": Server.delete,
+    "delete_where": Server.delete_where,
 }
 
 

@@ -10,7 +10,6 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,19 +87,17 @@ def decode(whole: bytes | bytearray | memoryview) -> Frame:
 
 def receive(connection: socket.socket, spin_s: float = 0.0) -> Frame:
     """Returns the next frame, the only one that is on its way; EOFError if the other side has gone."""
-    parts = bytearray(_first(connection, spin_s))
+    first = b""
+    until = time.perf_counter() + spin_s if spin_s else 0.0
+    while until and not first and time.perf_counter() < until:
+        try:
+            first = _some(connection, CHUNK, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            os.sched_yield()
+    parts = bytearray(first or _some(connection, CHUNK))
     while not (size := size_of(parts)) or len(parts) < size:
         parts += _some(connection, size - len(parts))
     return decode(bytes(parts))
-
-
-def _first(connection: socket.socket, spin_s: float) -> bytes:
-    until = time.perf_counter() + spin_s if spin_s else 0.0
-    while until and time.perf_counter() < until:
-        with suppress(BlockingIOError):
-            return _some(connection, CHUNK, socket.MSG_DONTWAIT)
-        os.sched_yield()
-    return _some(connection, CHUNK)
 
 
 def _some(connection: socket.socket, wanted: int, how: int = 0) -> bytes:
@@ -124,12 +121,11 @@ def read_filter(data: dict[str, list[JsonObject]] | None) -> Filter | None:
     """Returns the filter that `plain_filter` wrote."""
     if data is None:
         return None
-    return Filter(**{part: tuple(_condition(dict(each)) for each in listed) for part, listed in data.items()})
-
-
-def _condition(data: JsonObject) -> Condition:
-    kind = KINDS[str(data.pop("is"))]
-    return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()})
+    parts: dict[str, tuple[Condition, ...]] = {}
+    for part, listed in data.items():
+        fields = [{key: tuple(v) if isinstance(v, list) else v for key, v in each.items()} for each in listed]
+        parts[part] = tuple(KINDS[str(each.pop("is"))](**each) for each in fields)
+    return Filter(**parts)
 
 
 def id_order(id: PointId) -> tuple[int, int | str]:
