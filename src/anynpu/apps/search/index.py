@@ -22,7 +22,6 @@ from anynpu.apps.search.intake import Intake, Job, Progress, Summary, batches
 from anynpu.apps.search.ledger import FileRow, Ledger
 from anynpu.apps.search.models import Models
 from anynpu.apps.search.points import DOCUMENTS, FIELDS, IMAGES, Contents
-from anynpu.apps.search.reading import Kind
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 from anynpu.files import write_whole, writing
 from anynpu.vectors.base import Collection, CollectionSpec, Store
@@ -130,7 +129,8 @@ class Index:
             except AnyNpuError as error:
                 summary.problems.append((error.message.partition(": ")[0], error.message))
                 continue
-            if (IMAGES if kind == "image" else DOCUMENTS) not in self._collections or not self._model_of(kind):
+            model = self.models.pictures if kind == "image" else self.models.documents
+            if (IMAGES if kind == "image" else DOCUMENTS) not in self._collections or model is None:
                 summary.skipped += 1
                 continue
             row = before.get(path)
@@ -156,9 +156,6 @@ class Index:
             collection.flush()
         summary.seconds = time.monotonic() - began
         return summary
-
-    def _model_of(self, kind: Kind) -> bool:
-        return (self.models.pictures if kind == "image" else self.models.documents) is not None
 
     def forget(self, root: Path) -> int:
         """Drops what was indexed of a folder, whether it is there or not; returns the number of files."""

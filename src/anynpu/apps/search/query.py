@@ -14,7 +14,7 @@ from anynpu.apps.search.points import DOCUMENTS, IMAGES
 from anynpu.errors import ConfigError
 from anynpu.tasks.picture import Picture
 from anynpu.tensors import Array
-from anynpu.vectors.base import MOST_LIMIT, Condition, Filter, Hit, Match, Range
+from anynpu.vectors.base import MOST_LIMIT, Condition, Filter, Match, Range
 
 MOST_PARAGRAPHS = 64
 """Of a text that is searched by; more say no more of what it is about."""
@@ -133,30 +133,26 @@ class Search:
         while True:
             hits = collection.query(vector, min(wanted, MOST_LIMIT), where=where.filter())
             for hit in hits:
-                result = _result(hit)
+                payload = hit.payload
+                listed = payload.get("paths")
+                paths = tuple(str(path) for path in listed) if isinstance(listed, Sequence) else ()
+                taken, line = payload.get("taken"), payload.get("line")
+                result = Result(
+                    str(hit.id),
+                    str(payload.get("kind", "")),
+                    float(hit.score),
+                    paths,
+                    float(taken) if isinstance(taken, int | float) else 0.0,
+                    str(payload.get("hash", "")),
+                    str(payload.get("text", "")),
+                    int(line) if isinstance(line, int) else 0,
+                    not any(os.path.exists(path) for path in paths),  # noqa: PTH110
+                )
                 best.setdefault(result.hash, result)
             if len(best) >= limit or len(hits) < wanted or wanted >= MOST_LIMIT:
                 break
             wanted *= 4
         return tuple(best.values())[:limit]
-
-
-def _result(hit: Hit) -> Result:
-    payload = hit.payload
-    listed = payload.get("paths")
-    paths = tuple(str(path) for path in listed) if isinstance(listed, Sequence) else ()
-    taken, line = payload.get("taken"), payload.get("line")
-    return Result(
-        str(hit.id),
-        str(payload.get("kind", "")),
-        float(hit.score),
-        paths,
-        float(taken) if isinstance(taken, int | float) else 0.0,
-        str(payload.get("hash", "")),
-        str(payload.get("text", "")),
-        int(line) if isinstance(line, int) else 0,
-        not any(os.path.exists(path) for path in paths),  # noqa: PTH110
-    )
 
 
 def _middle(vectors: Array) -> Array:

@@ -122,33 +122,6 @@ class Agent:
         headers = {"content-type": "application/json", "user-agent": "anynpu-watch"}
         if self.settings.token:
             headers["authorization"] = f"Bearer {self.settings.token}"
-        connection = self._connect()
-        path = urllib.parse.urlsplit(self.settings.collector).path.rstrip("/") + ROUTE
-        try:
-            connection.request("POST", path, json.dumps(body, allow_nan=False).encode(), headers)
-            answer = connection.getresponse()
-            text = answer.read(1 << 20)
-        except (OSError, http.client.HTTPException):
-            self._close()
-            raise
-        self._judge(answer, text)
-
-    def _judge(self, answer: http.client.HTTPResponse, text: bytes) -> None:
-        if answer.status == 200:
-            with suppress(ValueError, KeyError, TypeError):
-                for id, why in json.loads(text)["rejected"][:3]:
-                    self.say(f"sample {id} was refused: {why}")
-            return
-        why = f"{self.settings.collector}: status {answer.status}"
-        with suppress(ValueError, KeyError, TypeError):
-            why = f"{self.settings.collector}: {json.loads(text)['error']['message']}"
-        if answer.status in (400, 413, 415, 422):
-            raise Rejected(why)
-        wait = answer.getheader("retry-after", "")
-        self._failed(why, float(wait) if wait.isdigit() else 0.0)
-        raise ConnectionError(why)
-
-    def _connect(self) -> http.client.HTTPConnection:
         if self._connection is None:
             parts = urllib.parse.urlsplit(self.settings.collector)
             host, port, timeout = parts.hostname or "", parts.port, self.settings.timeout_s
@@ -157,7 +130,28 @@ class Agent:
                 self._connection = http.client.HTTPSConnection(host, port or 443, timeout=timeout, context=context)
             else:
                 self._connection = http.client.HTTPConnection(host, port or 80, timeout=timeout)
-        return self._connection
+        connection = self._connection
+        path = urllib.parse.urlsplit(self.settings.collector).path.rstrip("/") + ROUTE
+        try:
+            connection.request("POST", path, json.dumps(body, allow_nan=False).encode(), headers)
+            answer = connection.getresponse()
+            text = answer.read(1 << 20)
+        except (OSError, http.client.HTTPException):
+            self._close()
+            raise
+        if answer.status == 200:
+            with suppress(ValueError, KeyError, TypeError):
+                for id, why in json.loads(text)["rejected"][:3]:
+                    self.say(f"sample {id} was refused: {why}")
+        else:
+            why = f"{self.settings.collector}: status {answer.status}"
+            with suppress(ValueError, KeyError, TypeError):
+                why = f"{self.settings.collector}: {json.loads(text)['error']['message']}"
+            if answer.status in (400, 413, 415, 422):
+                raise Rejected(why)
+            wait = answer.getheader("retry-after", "")
+            self._failed(why, float(wait) if wait.isdigit() else 0.0)
+            raise ConnectionError(why)
 
     def _close(self) -> None:
         if self._connection is not None:

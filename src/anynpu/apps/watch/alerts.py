@@ -79,11 +79,6 @@ def read_alert(body: str) -> Alert:
     return Alert(raw["id"], raw["host"], raw["began_s"], causes, raw["ended_s"], raw["silent"])
 
 
-def _same(one: Cause, other: Cause) -> bool:
-    """Says whether two causes are one anomaly: the detector gives it the same moment whenever it sees the samples."""
-    return (one.metric, one.test) == (other.metric, other.test) and abs(one.began_s - other.began_s) < 1.0
-
-
 @dataclass
 class Alerts:
     """The alerts of a fleet. `tell` is called for what somebody should hear of, once its messages are kept."""
@@ -131,26 +126,22 @@ class Alerts:
                 self._end(host, metric, anomaly, now_s)
 
     def _begin(self, detector: Detector, anomaly: Anomaly, host: str, metric: str, now_s: float) -> None:
-        told = explained(detector, anomaly)
-        cause = Cause(
-            metric,
-            told.kind,
-            anomaly.test,
-            told.text,
-            anomaly.opened_s,
-            anomaly.since_s,
-            value=told.value,
-            usual=told.usual,
-        )
+        why = explained(detector, anomaly)
+        began_s, since_s = anomaly.opened_s, anomaly.since_s
+        cause = Cause(metric, why.kind, anomaly.test, why.text, began_s, since_s, value=why.value, usual=why.usual)
         before = self.open.get(host)
-        if before is not None and any(_same(each, cause) for each in before.causes):
+        # Of one anomaly the detector gives the same moment whenever it sees the samples.
+        same = [each for each in before.causes if (each.metric, each.test) == (metric, anomaly.test)] if before else []
+        if any(abs(each.began_s - cause.began_s) < 1.0 for each in same):
             return  # the detector has looked at these samples before its process ended
         if before is not None and (before.ended_s is None or now_s - before.ended_s < self.hold_off_s):
             again = [each for each in before.causes if (each.metric, each.test) != (metric, anomaly.test)]
             alert = replace(before, causes=(*again, cause)[:50], ended_s=None)
             self._keep(alert, now_s, told=False)
             return
-        silent = self._silent(host, metric, now_s) or self._fleet(detector, cause, host, now_s)
+        mutes = [m for m in self.store.mutes(now_s) if m.host in (host, "*") and m.metric in (metric, "*")]
+        silent = ": ".join(filter(None, ("muted", mutes[0].note))) if mutes else ""
+        silent = silent or self._fleet(detector, cause, host, now_s)
         alert = Alert(secrets.token_hex(8), host, anomaly.opened_s, (cause,), None, silent)
         self._keep(alert, now_s, told=not silent)
 
@@ -191,12 +182,6 @@ class Alerts:
             if told:
                 self.told += 1
                 self.tell(alert)
-
-    def _silent(self, host: str, metric: str, now_s: float) -> str:
-        for mute in self.store.mutes(now_s):
-            if mute.host in (host, "*") and mute.metric in (metric, "*"):
-                return f"muted: {mute.note}" if mute.note else "muted"
-        return ""
 
     def _fleet(self, detector: Detector, cause: Cause, host: str, now_s: float) -> str:
         """Tells once of a metric that goes wrong on many hosts, and returns why nothing is reported of this one."""

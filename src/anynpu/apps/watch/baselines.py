@@ -98,29 +98,26 @@ class Baselines:
     def refresh(self, series: Indices, slot: int) -> None:
         """Works out what is normal for some series anew; `slot` is the bucket that is now."""
         for part in np.array_split(series, max(1, len(series) // 2000)):
-            self._refresh(part, (slot - np.arange(WEEK)) % SLOTS)
-
-    def _refresh(self, series: Indices, last_week: Indices) -> None:
-        mid, count = self.mid[series], len(series)
-        overall = middle(mid, 1)
-        floor = np.maximum(self.floor[series], 0.01 * np.abs(overall) * (self.floor[series] == 0) + 1e-6)
-        season = _season(mid - overall[:, None], floor)
-        flat = mid - np.tile(season, 4)
-        level = middle(flat[:, last_week], 1)
-        level = np.where(np.isnan(level), middle(flat, 1), level)
-        self.season[series], self.level[series] = season, level
-        rest = (flat - level[:, None]).reshape(count, 28, DAY)
-        whole = 1.4826 * middle(np.abs(rest.reshape(count, -1)), 1)
-        hourly = 1.4826 * around(middle(np.abs(rest), 1), 4)
-        self.scale[series] = np.maximum(np.fmax(hourly, 0.5 * whole[:, None]), floor[:, None])
-        usual = np.tile(season, 4) + level[:, None]
-        for history, name, sign in ((self.high, "top", 1), (self.low, "bottom", -1)):
-            reach = widest(sign * (history[series] - usual), NEAR).reshape(count, 28, DAY)
-            edge = np.fmax(ranked(reach, 0.9, 1), 0)
-            getattr(self, name)[series] = np.where(np.isnan(edge), 0, edge)
-            if sign > 0:
-                about = 1.4826 * around(middle(np.abs(reach - middle(reach, 1)[:, None]), 1), 4)
-        self.spread[series] = np.fmax(np.fmax(about, self.scale[series]), 2 * floor[:, None])
+            mid, count = self.mid[part], len(part)
+            overall = middle(mid, 1)
+            floor = np.maximum(self.floor[part], 0.01 * np.abs(overall) * (self.floor[part] == 0) + 1e-6)
+            season = _season(mid - overall[:, None], floor)
+            flat = mid - np.tile(season, 4)
+            level = middle(flat[:, (slot - np.arange(WEEK)) % SLOTS], 1)
+            level = np.where(np.isnan(level), middle(flat, 1), level)
+            self.season[part], self.level[part] = season, level
+            rest = (flat - level[:, None]).reshape(count, 28, DAY)
+            whole = 1.4826 * middle(np.abs(rest.reshape(count, -1)), 1)
+            hourly = 1.4826 * around(middle(np.abs(rest), 1), 4)
+            self.scale[part] = np.maximum(np.fmax(hourly, 0.5 * whole[:, None]), floor[:, None])
+            usual = np.tile(season, 4) + level[:, None]
+            for history, name, sign in ((self.high, "top", 1), (self.low, "bottom", -1)):
+                reach = widest(sign * (history[part] - usual), NEAR).reshape(count, 28, DAY)
+                edge = np.fmax(ranked(reach, 0.9, 1), 0)
+                getattr(self, name)[part] = np.where(np.isnan(edge), 0, edge)
+                if sign > 0:
+                    about = 1.4826 * around(middle(np.abs(reach - middle(reach, 1)[:, None]), 1), 4)
+            self.spread[part] = np.fmax(np.fmax(about, self.scale[part]), 2 * floor[:, None])
 
 
 def _extend(owner: Baselines, name: str, more: int, fill: float) -> None:

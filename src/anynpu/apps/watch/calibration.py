@@ -143,12 +143,9 @@ class Calibration:
             self.expected[kind] = np.maximum(tail, 1.0)
             for test in range(self.tests):
                 normal = blocks[:, test][blocks[:, test] <= GROSS * self.expected[kind, test]]
-                self.threshold[kind, test] = max(conformal(normal, share), _least(len(normal)))
-
-
-def _least(blocks: int) -> float:
-    """Returns the lowest threshold that this many blocks can justify: a tail that is guessed from few is too short."""
-    return float(np.clip(1 - 0.5 * math.log(max(blocks, 1) / 200) / math.log(5), 0.5, 1.0))
+                # The lowest threshold that this many blocks justify: a tail that is guessed from few is too short.
+                lowest = float(np.clip(1 - 0.5 * math.log(max(len(normal), 1) / 200) / math.log(5), 0.5, 1.0))
+                self.threshold[kind, test] = max(conformal(normal, share), lowest)
 
 
 def conformal(scores: Floats, share: float) -> float:

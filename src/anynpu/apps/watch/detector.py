@@ -14,7 +14,7 @@ import numpy as np
 
 from anynpu.apps.watch.baselines import BUCKET_S, DAY, SLOTS, WEEK, Baselines
 from anynpu.apps.watch.calibration import BLOCK_S, Calibration
-from anynpu.apps.watch.registry import Batch, Doubles, Flags, Floats, Indices, Registry, unit_of
+from anynpu.apps.watch.registry import Batch, Doubles, Floats, Indices, Registry, unit_of
 
 TESTS = ("sample", "quarter", "hour", "hours", "day", "still")
 SAMPLE, QUARTER, HOUR, HOURS, DAYLONG, STILL = range(len(TESTS))
@@ -233,7 +233,17 @@ class Detector:
         out = np.maximum(three - usual - top, usual - bottom - three) / np.maximum(spread, 1e-9)
         out = np.where(np.isnan(out), 0, np.maximum(out, 0))
         out = np.where(times < self.unsettled_s[self.owner[series]][:, None], 0, out)
-        run_s = self._runs(series, times, values, known)
+        # For how long values have not changed; runs that end teach how long that usually is.
+        before = np.concatenate([self.last[series][:, 1:], values[:, :-1]], axis=1)
+        changed = known & (values != before)
+        since = np.where(changed, times, 0)
+        since[:, 0] = np.where(changed[:, 0], times[:, 0], self.run_since_s[series])
+        since = np.maximum.accumulate(since, axis=1)
+        run_s = np.where(known, times - since, 0)
+        ended = np.concatenate([(self.series_seen_s - self.run_since_s)[series][:, None], run_s[:, :-1]], axis=1)
+        learnt = np.where(changed, ended + self.interval_s, 0).max(1) * np.isinf(self.anomalous_since_s[series])
+        self.run_since_s[series] = since[:, -1]
+        self.longest_run_s[series] = np.maximum(self.longest_run_s[series], np.where(learnt < 1e8, learnt, 0))
         longest = self.longest_run_s[series][:, None]
         tested = (longest > 0) & (longest < LONGEST_REST_S) & (run_s > SHORTEST_REST_S) & known
         still = np.where(tested, run_s / np.maximum(longest, 10 * self.interval_s), 0).astype(np.float32)
@@ -246,20 +256,6 @@ class Detector:
         self.filled[series] += count
         self.last[series] = np.take_along_axis(long, count[:, None] + np.arange(2), axis=1)
         self.series_seen_s[series] = times[np.arange(len(series)), count - 1]
-
-    def _runs(self, series: Indices, times: Doubles, values: Floats, known: Flags) -> Doubles:
-        """Returns for how long values have not changed, and learns how long that usually is from runs that end."""
-        before = np.concatenate([self.last[series][:, 1:], values[:, :-1]], axis=1)
-        changed = known & (values != before)
-        since = np.where(changed, times, 0)
-        since[:, 0] = np.where(changed[:, 0], times[:, 0], self.run_since_s[series])
-        since = np.maximum.accumulate(since, axis=1)
-        run_s = np.where(known, times - since, 0)
-        ended = np.concatenate([(self.series_seen_s - self.run_since_s)[series][:, None], run_s[:, :-1]], axis=1)
-        learnt = np.where(changed, ended + self.interval_s, 0).max(1) * np.isinf(self.anomalous_since_s[series])
-        self.run_since_s[series] = since[:, -1]
-        self.longest_run_s[series] = np.maximum(self.longest_run_s[series], np.where(learnt < 1e8, learnt, 0))
-        return run_s
 
     def _judge(
         self, series: Indices, times: Doubles, test: int, scores: Floats, values: Floats, expected: Doubles | Floats
@@ -342,10 +338,6 @@ class Detector:
         keep = np.where(normal, 1.0, np.nan).astype(np.float32)
         self.baselines.keep(series, before % SLOTS, mid * keep, high * keep, low * keep)
         yield from self._recover(series[~normal], mid[~normal], times[~normal, 0])
-        self._skip(series, before, after)
-
-    def _skip(self, series: Indices, before: Indices, after: Indices) -> None:
-        """Clears the buckets that passed without a sample."""
         gap = np.minimum(after - before - 1, SLOTS)
         for row in np.flatnonzero(gap > 0):
             number, length = int(series[row]), int(gap[row])

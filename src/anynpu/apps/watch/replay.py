@@ -113,7 +113,11 @@ def score(trace: Trace, alarms: Sequence[Alarm], from_s: float = 0.0) -> Score:
         for label in of_kind:
             hits = [alarm.time_s for alarm in of_host.get(label.host, ()) if belongs(alarm, label, interval)]
             delays += [max(0.0, min(hits) - label.start_s)] if hits else []
-        low, high = _median_interval(delays)
+        low, high = math.nan, math.nan
+        if delays:
+            rng = np.random.default_rng(1)
+            medians = np.median(rng.choice(np.array(delays), (RESAMPLES, len(delays))), axis=1)
+            low, high = float(np.quantile(medians, 0.025)), float(np.quantile(medians, 0.975))
         faults.append(
             FaultScore(
                 fault,
@@ -126,16 +130,17 @@ def score(trace: Trace, alarms: Sequence[Alarm], from_s: float = 0.0) -> Score:
         )
     false, weeks = _false(trace, incidents(alarms), labels, from_s)
     found, count = sum(f.found for f in faults), sum(f.count for f in faults)
-    rate = _rate(false, weeks)
+    value = float(false.sum() / weeks.sum()) if weeks.sum() else math.nan
+    if not weeks.sum():
+        rate = Interval(value, math.nan, math.nan)
+    elif len(false) < 5:  # too few hosts to draw from: as if alarms were a Poisson process
+        half = 1.96 * math.sqrt(max(float(false.sum()), 1.0)) / float(weeks.sum())
+        rate = Interval(value, max(0.0, value - half), value + half)
+    else:  # hosts are drawn anew, for noisy hosts stay noisy
+        draws = np.random.default_rng(2).integers(0, len(false), (RESAMPLES, len(false)))
+        rates = false[draws].sum(1) / np.maximum(weeks[draws].sum(1), 1e-9)
+        rate = Interval(value, float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))
     return Score(wilson(found, count), int(false.sum()), float(weeks.sum()), rate, tuple(faults))
-
-
-def _median_interval(delays: Sequence[float]) -> tuple[float, float]:
-    if not delays:
-        return math.nan, math.nan
-    rng = np.random.default_rng(1)
-    medians = np.median(rng.choice(np.array(delays), (RESAMPLES, len(delays))), axis=1)
-    return float(np.quantile(medians, 0.025)), float(np.quantile(medians, 0.975))
 
 
 def _false(
@@ -157,16 +162,3 @@ def _false(
         if not any(start <= alarm.time_s <= end for start, end in windows.get(alarm.host, ())):
             false[number[alarm.host]] += 1
     return false, weeks
-
-
-def _rate(false: np.ndarray, weeks: np.ndarray) -> Interval:
-    """Returns false alarms per host-week; the interval is by drawing hosts anew, for noisy hosts stay noisy."""
-    if not weeks.sum():
-        return Interval(math.nan, math.nan, math.nan)
-    value = float(false.sum() / weeks.sum())
-    if len(false) < 5:  # too few hosts to draw from: as if alarms were a Poisson process
-        half = 1.96 * math.sqrt(max(float(false.sum()), 1.0)) / float(weeks.sum())
-        return Interval(value, max(0.0, value - half), value + half)
-    draws = np.random.default_rng(2).integers(0, len(false), (RESAMPLES, len(false)))
-    rates = false[draws].sum(1) / np.maximum(weeks[draws].sum(1), 1e-9)
-    return Interval(value, float(np.quantile(rates, 0.025)), float(np.quantile(rates, 0.975)))

@@ -108,22 +108,18 @@ def understood(raw: Any, received_s: float) -> Delivery:
     for entry in entries:
         try:
             sample = _sample(entry)
-            placed.append(_placed(sample, boot, sent_s, uptime_s, received_s))
+            same_boot = sample.boot == boot
+            age_s = (uptime_s - sample.uptime_s) if same_boot else (sent_s - sample.time_s)
+            if age_s < -60:
+                raise ConfigError("the sample was taken after it was sent")
+            if age_s > OLDEST_S:
+                raise ConfigError(f"the sample is older than {OLDEST_S / 86_400:.0f} days")
+            age_s = max(age_s, 0.0)
+            # The clock at sampling against the collector's; of an earlier boot only the clock of now is known.
+            offset_s = sample.time_s + age_s - received_s if same_boot else sent_s - received_s
+            time_s = received_s - age_s
+            placed.append(Placed(sample.id, time_s, time_s + offset_s, sample.metrics))
         except ConfigError as error:
             id = entry.get("id") if isinstance(entry, dict) else None
             rejected.append((id[:80] if isinstance(id, str) else "", error.message))
     return Delivery(host, tuple(placed), tuple(rejected))
-
-
-def _placed(sample: Sample, boot: object, sent_s: float, uptime_s: float, received_s: float) -> Placed:
-    same_boot = sample.boot == boot
-    age_s = (uptime_s - sample.uptime_s) if same_boot else (sent_s - sample.time_s)
-    if age_s < -60:
-        raise ConfigError("the sample was taken after it was sent")
-    if age_s > OLDEST_S:
-        raise ConfigError(f"the sample is older than {OLDEST_S / 86_400:.0f} days")
-    age_s = max(age_s, 0.0)
-    # The clock at the time of sampling against the collector's; of an earlier boot only the clock of now is known.
-    offset_s = sample.time_s + age_s - received_s if same_boot else sent_s - received_s
-    time_s = received_s - age_s
-    return Placed(sample.id, time_s, time_s + offset_s, sample.metrics)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -87,29 +86,23 @@ class Spool:
     def oldest(self) -> tuple[Path | None, list[Sample]]:
         """Returns the oldest file and its samples; without any file, what waits in memory."""
         for path in self.files():
-            samples = self._read(path)
+            samples = []
+            for line in path.read_bytes().splitlines():
+                checksum, _, body = line.partition(b" ")
+                try:
+                    if int(checksum, 16) != zlib.crc32(body):
+                        raise ValueError("checksum")
+                    raw = json.loads(body)
+                    metrics = {str(k): float(v) for k, v in raw["metrics"].items() if isinstance(v, int | float)}
+                    times = float(raw["time_s"]), float(raw["uptime_s"])
+                    samples.append(Sample(raw["id"], raw["boot"], *times, metrics))
+                except (ValueError, KeyError, TypeError):
+                    self.damaged += 1  # a line that a loss of power cut short
             if samples:
                 return path, samples
             if path != self._current or self._lines >= A_FILE:
                 path.unlink(missing_ok=True)
         return None, list(self.waiting)
-
-    def _read(self, path: Path) -> list[Sample]:
-        samples = []
-        for line in path.read_bytes().splitlines():
-            checksum, _, body = line.partition(b" ")
-            try:
-                if int(checksum, 16) != zlib.crc32(body):
-                    raise ValueError("checksum")
-                raw = json.loads(body)
-                samples.append(
-                    Sample(
-                        raw["id"], raw["boot"], float(raw["time_s"]), float(raw["uptime_s"]), _numbers(raw["metrics"])
-                    )
-                )
-            except (ValueError, KeyError, TypeError):
-                self.damaged += 1  # a line that a loss of power cut short
-        return samples
 
     def acknowledge(self, path: Path | None, count: int) -> None:
         """Forgets samples that the collector has."""
@@ -128,7 +121,3 @@ class Spool:
             with suppress(OSError):
                 lines += path.read_bytes().count(b"\n")
         return lines + len(self.waiting)
-
-
-def _numbers(raw: Mapping[str, object]) -> dict[str, float]:
-    return {str(name): float(value) for name, value in raw.items() if isinstance(value, int | float)}

@@ -75,7 +75,23 @@ class SampleStore:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self.connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=10)
-            self._open(fresh)
+            connection = self.connection
+            application = connection.execute("PRAGMA application_id").fetchone()[0]
+            tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if not fresh and tables and application != APPLICATION:
+                raise IntegrityError(f"{self.path}: is a database of something else", "choose another --store")
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=FULL")
+            if not tables:
+                pragmas = f"PRAGMA application_id={APPLICATION}; PRAGMA user_version={FORM};"
+                connection.executescript(f"BEGIN IMMEDIATE; {pragmas} {TABLES} COMMIT;")
+            form = connection.execute("PRAGMA user_version").fetchone()[0]
+            if form != FORM:
+                raise IntegrityError(
+                    f"{self.path}: a store of form {form}, this anynpu reads form {FORM}",
+                    "use the anynpu that wrote it, or choose another --store",
+                )
+            connection.execute(OUTBOX)
         except sqlite3.DatabaseError as error:
             raise IntegrityError(
                 f"{path}: is not a store of samples ({first_line(error)})", "choose another --store"
@@ -86,26 +102,6 @@ class SampleStore:
         self._layouts = {names: id for id, names in self.connection.execute("SELECT id, names FROM layouts")}
         self._names = {id: json.loads(names) for names, id in self._layouts.items()}
         self.newest = int(self.connection.execute("SELECT coalesce(max(number), 0) FROM samples").fetchone()[0])
-
-    def _open(self, fresh: bool) -> None:
-        connection = self.connection
-        application = connection.execute("PRAGMA application_id").fetchone()[0]
-        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if not fresh and tables and application != APPLICATION:
-            raise IntegrityError(f"{self.path}: is a database of something else", "choose another --store")
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=FULL")
-        if not tables:
-            connection.executescript(
-                f"BEGIN IMMEDIATE; PRAGMA application_id={APPLICATION}; PRAGMA user_version={FORM}; {TABLES} COMMIT;"
-            )
-        form = connection.execute("PRAGMA user_version").fetchone()[0]
-        if form != FORM:
-            raise IntegrityError(
-                f"{self.path}: a store of form {form}, this anynpu reads form {FORM}",
-                "use the anynpu that wrote it, or choose another --store",
-            )
-        connection.execute(OUTBOX)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:

@@ -86,18 +86,14 @@ class Watcher:
         self.lock, self.wake, self.stopping = threading.Lock(), threading.Event(), threading.Event()
         self.number, self.seen, self.delay_s, self.worst_delay_s = 0, 0, 0.0, 0.0
         self.began_s = self.saved_s = self.forgot_s = time.time()
-        self._load()
+        if self.path.exists():
+            try:
+                self.number = state.load(self.detector, self.path)
+            except AnyNpuError as error:
+                self.say(f"{error.message}; the detector learns anew from the samples that are kept")
+                self.path.replace(self.path.with_suffix(".damaged"))
+                self.number = 0
         self.thread = threading.Thread(target=self._run, name="watcher", daemon=True)
-
-    def _load(self) -> None:
-        if not self.path.exists():
-            return
-        try:
-            self.number = state.load(self.detector, self.path)
-        except AnyNpuError as error:
-            self.say(f"{error.message}; the detector learns anew from the samples that are kept")
-            self.path.replace(self.path.with_suffix(".damaged"))
-            self.number = 0
 
     def start(self) -> None:
         self.alerts.restore()
