@@ -220,7 +220,16 @@ def json_schema(kind: Any) -> JsonObject:
         merged: JsonObject = {name: value for part in parts for name, value in part.items()}
         return {**merged, "type": [part["type"] for part in parts]}
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _object_schema(kind)
+        hints = _hints(kind)
+        fields = [field for field in dataclasses.fields(kind) if not field.metadata.get("rest")]
+        properties = {}
+        for field in fields:
+            help, minimum = field.metadata.get("help"), field.metadata.get("minimum")
+            more = ({"description": help} if help else {}) | ({} if minimum is None else {"minimum": minimum})
+            properties[_key(field)] = {**json_schema(hints[field.name]), **more}
+        missing = dataclasses.MISSING
+        required = [_key(field) for field in fields if field.default is missing and field.default_factory is missing]
+        return {"type": "object", "properties": properties, **({"required": required} if required else {})}
     if origin is tuple:
         return {"type": "array", **_unless_any("items", inner[0])}
     if origin in (dict, Mapping):
@@ -231,19 +240,6 @@ def json_schema(kind: Any) -> JsonObject:
 def _unless_any(name: str, kind: Any) -> JsonObject:
     inner = json_schema(kind)
     return {name: inner} if inner else {}
-
-
-def _object_schema(cls: type[Any]) -> JsonObject:
-    hints = _hints(cls)
-    fields = [field for field in dataclasses.fields(cls) if not field.metadata.get("rest")]
-    properties = {}
-    for field in fields:
-        help, minimum = field.metadata.get("help"), field.metadata.get("minimum")
-        more = ({"description": help} if help else {}) | ({} if minimum is None else {"minimum": minimum})
-        properties[_key(field)] = {**json_schema(hints[field.name]), **more}
-    missing = dataclasses.MISSING
-    required = [_key(field) for field in fields if field.default is missing and field.default_factory is missing]
-    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
 
 
 def canonical_json(value: Any) -> str:
@@ -400,7 +396,15 @@ def _record(cls: Any, data: Any, place: str, key: str) -> Any:
 def _value(kind: Any, data: Any, place: str, key: str) -> Any:
     origin = get_origin(kind)
     if origin is Literal:
-        return _literal(get_args(kind), data, place, key)
+        choices = get_args(kind)
+        for choice in choices:
+            if data == choice and type(data) is type(choice):  # True equals 1, and is not meant by it
+                return choice
+        lowered = {str(c).lower(): c for c in choices}
+        if isinstance(data, str) and data.lower() in lowered:
+            return lowered[data.lower()]
+        names = ", ".join(map(str, choices))
+        raise ConfigError(f"{_at(place, key)}: {data!r} is not one of {names}{near(str(data), lowered)}")
     if origin in (Union, types.UnionType):
         return _union(get_args(kind), data, place, key)
     if dataclasses.is_dataclass(kind):
@@ -412,18 +416,15 @@ def _value(kind: Any, data: Any, place: str, key: str) -> Any:
             raise ConfigError(f"{_at(place, key)}: a table was expected, not {_describe(data)}")
         inner = get_args(kind)[1]
         return {str(k): _value(inner, v, place, f"{key}.{k}") for k, v in data.items()}
-    return _scalar(kind, data, place, key)
-
-
-def _literal(choices: tuple[Any, ...], data: Any, place: str, key: str) -> Any:
-    for choice in choices:
-        if data == choice and type(data) is type(choice):  # True equals 1, and is not meant by it
-            return choice
-    lowered = {str(c).lower(): c for c in choices}
-    if isinstance(data, str) and data.lower() in lowered:
-        return lowered[data.lower()]
-    names = ", ".join(map(str, choices))
-    raise ConfigError(f"{_at(place, key)}: {data!r} is not one of {names}{near(str(data), lowered)}")
+    if kind is Any or kind is object:
+        return data
+    if kind is Path and isinstance(data, str):
+        return Path(data)
+    if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
+        return _finite(data, _at(place, key))
+    if isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
+        return data
+    raise ConfigError(f"{_at(place, key)}: {_NAMES.get(kind, kind)} was expected, not {_describe(data)}")
 
 
 def _union(choices: tuple[Any, ...], data: Any, place: str, key: str) -> Any:
@@ -449,18 +450,6 @@ def _sequence(kind: Any, data: Any, place: str, key: str) -> Any:
         return tuple(_value(k, v, place, f"{key}[{i}]") for i, (k, v) in enumerate(zip(inner, data, strict=True)))
     items = [_value(inner[0], v, place, f"{key}[{i}]") for i, v in enumerate(data)]
     return tuple(items) if get_origin(kind) is tuple else items
-
-
-def _scalar(kind: Any, data: Any, place: str, key: str) -> Any:
-    if kind is Any or kind is object:
-        return data
-    if kind is Path and isinstance(data, str):
-        return Path(data)
-    if kind is float and isinstance(data, int | float) and not isinstance(data, bool):
-        return _finite(data, _at(place, key))
-    if isinstance(data, kind) and not (kind is int and isinstance(data, bool)):
-        return data
-    raise ConfigError(f"{_at(place, key)}: {_NAMES.get(kind, kind)} was expected, not {_describe(data)}")
 
 
 def _finite(number: int | float, place: str) -> float:

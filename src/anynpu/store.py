@@ -96,7 +96,9 @@ class Store:
         address = step.address
         self._lease(address)
         if (found := self.find(address)) and fresh(found):
-            self._touch(found.path)
+            # `cache prune` drops what was used longest ago; a read-only cache still gives hits.
+            with suppress(OSError):
+                os.utime(found.path / MANIFEST)
             return Built(found, True, time.monotonic() - started)
         damage = ""
         with writing(self.cache):
@@ -118,7 +120,20 @@ class Store:
         with suppress(OSError, NotImplementedError):  # from a read-only cache nobody removes anything
             (self.cache / "locks").mkdir(parents=True, exist_ok=True)
             if self._leases is None:
-                self._leases = _own_folder(self, self.cache / "leases")
+                parent = self.cache / "leases"
+                parent.mkdir(parents=True, exist_ok=True)
+                folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}.", dir=parent))
+                lock = FileLock(folder / ALIVE)
+                lock.acquire()
+                process = os.getpid()
+
+                def give_back() -> None:
+                    if os.getpid() == process:  # not a fork of it
+                        lock.release()
+                        shutil.rmtree(folder, ignore_errors=True)
+
+                weakref.finalize(self, give_back)
+                self._leases = folder
             with FileLock(self.cache / "locks" / f"{address}.lock"):
                 (self._leases / address).touch()
 
@@ -228,13 +243,6 @@ class Store:
         self.drop_trainings(math.inf)
         return kept
 
-    def _touch(self, path: Path) -> None:
-        # `cache prune` drops what was used longest ago; a read-only cache still gives hits.
-        try:
-            os.utime(path / MANIFEST)
-        except OSError:
-            return
-
 
 def _addressed(artifact: Artifact) -> Artifact:
     """Returns an artifact of the store if it lies where its step says."""
@@ -242,23 +250,6 @@ def _addressed(artifact: Artifact) -> Artifact:
     if step is None or step.address != artifact.path.name:
         raise IntegrityError(f"{artifact.path}: its step has another address")
     return artifact
-
-
-def _own_folder(owner: object, parent: Path) -> Path:
-    """Returns a new folder that is locked as long as `owner` lives and removed with it."""
-    parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"{os.getpid()}.", dir=parent))
-    lock = FileLock(folder / ALIVE)
-    lock.acquire()
-    process = os.getpid()
-
-    def give_back() -> None:
-        if os.getpid() == process:  # not a fork of it
-            lock.release()
-            shutil.rmtree(folder, ignore_errors=True)
-
-    weakref.finalize(owner, give_back)
-    return folder
 
 
 def _age_s(path: Path) -> float:

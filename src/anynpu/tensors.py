@@ -112,16 +112,13 @@ class TensorSpec:
     def check(self, array: Array) -> None:
         """Raises unless `array` has the shape and type this tensor has."""
         if tuple(array.shape) != self.shape:
+            moved = sorted(array.shape) == sorted(self.shape)
             raise ConfigError(
-                f"tensor {self.name} has shape {list(self.shape)}, not {list(array.shape)}", self._shape_hint(array)
+                f"tensor {self.name} has shape {list(self.shape)}, not {list(array.shape)}",
+                f"the layout is {self.layout}: are the axes in another order?" if moved and self.layout else "",
             )
         if str(array.dtype) != self.dtype:
             raise ConfigError(f"tensor {self.name} holds {self.dtype}, not {array.dtype}")
-
-    def _shape_hint(self, array: Array) -> str:
-        if sorted(array.shape) == sorted(self.shape) and self.layout:
-            return f"the layout is {self.layout}: are the axes in another order?"
-        return ""
 
     def to_stored(self, real: Array) -> Array:
         """Returns real numbers in the form the model stores them."""
