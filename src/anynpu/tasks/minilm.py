@@ -75,6 +75,10 @@ class BertInput:
     def length(self) -> int:
         return self.specs[IDS].shape[1]
 
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        return {IDS: self.tokenizer.get_vocab_size(with_added_tokens=True)}
+
     def count(self, text: str) -> int:
         """Returns how many tokens a text has before it is cut to the model's length."""
         return len(self.ids(text))
@@ -91,8 +95,7 @@ class BertInput:
 
     def framed(self, ids: Sequence[int]) -> list[int]:
         """Returns token numbers that somebody else made, with the marks at their ends where they are missing."""
-        size = self.tokenizer.get_vocab_size(with_added_tokens=True)
-        return frame(ids, self._marks.start, self._marks.end, size)
+        return frame(ids, self._marks.start, self._marks.end, self.vocabulary[IDS])
 
     def arrays(self, rows: Sequence[Sequence[int]], batch: int, length: int) -> dict[str, Array]:
         """Returns the inputs for texts that are tokens already; the last fills the rows that are left."""

@@ -42,6 +42,11 @@ class Tokens(Protocol):
     @property
     def length(self) -> int: ...
 
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """The input that holds tokens, and how many tokens there are."""
+        ...
+
     def count(self, text: str) -> int:
         """Returns how many tokens a text has before it is cut to the model's length."""
         ...
@@ -93,6 +98,10 @@ class ClipInput:
     @property
     def length(self) -> int:
         return self.spec.shape[1]
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        return {self.spec.name: self.tokens.size}
 
     def count(self, text: str) -> int:
         return len(self.ids(text))

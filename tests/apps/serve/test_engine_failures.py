@@ -17,7 +17,7 @@ from npu_model import INPUT, OUTPUT, expected, npu_model, stored, write_evidence
 
 from anynpu.apps.serve.base import Figures, FleetSettings, Options, Request, Silent
 from anynpu.apps.serve.known import Case, Judge, evidence_of, similarity_db
-from anynpu.errors import AccuracyError, DeviceError
+from anynpu.errors import AccuracyError, ConfigError, DeviceError
 from anynpu.testing import noe
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (package gcc)")
@@ -259,6 +259,7 @@ def test_a_request_that_the_model_refuses_does_not_cost_others_theirs(tmp_path):
             jobs = [model.answer(tensors(one * (666 if n == 3 else n))) for n in range(8)]
             outcomes = await asyncio.gather(*jobs, return_exceptions=True)
             assert [n for n, outcome in enumerate(outcomes) if isinstance(outcome, Exception)] == [3]
+            assert isinstance(outcomes[3], ConfigError) and "refuses this input: index out of range" in str(outcomes[3])
             assert model.health().state == "ready" and model.health().restarts == 0
 
     sync(main())

@@ -219,6 +219,8 @@ class Info:
     """time.time() when this version was switched in."""
     fallback: str = ""
     """The artifact of the CPU twin, if there is one."""
+    vocabulary: Mapping[str, int] = field(default_factory=dict)
+    """Of a text model: the input that holds tokens, and how many tokens there are."""
     free: tuple[str, ...] = ()
     """The axes that may have any size: "batch", "length"; none where the model runs in the shape it was built for."""
 

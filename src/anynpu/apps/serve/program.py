@@ -100,8 +100,9 @@ def free_rows(session: Session) -> bool:
 class Tensors:
     """Every input of a model as arrays, as they are stored or as real numbers."""
 
-    def __init__(self, session: Session, most_batch: int) -> None:
+    def __init__(self, session: Session, most_batch: int, vocabulary: Mapping[str, int] = MappingProxyType({})) -> None:
         self.session, self._free, self._most = session, free_rows(session), most_batch
+        self._vocabulary = vocabulary
         self.sessions, self.run_s = [session], [0.0]
         self._outputs = {spec.name: spec for spec in session.outputs}
         self._inputs = [(spec, np.dtype(spec.dtype), spec.quantization is not None) for spec in session.inputs]
@@ -128,6 +129,11 @@ class Tensors:
     def prepare(self, item: Item, options: Options, limits: Limits, name: str) -> Row:
         if not isinstance(item, Mapping):
             raise item_error(item, "tensors: " + ", ".join(spec.name for spec in self.session.inputs))
+        for token_input, size in self._vocabulary.items():
+            tokens = np.asarray(item.get(token_input, 0))
+            outside = tokens[(tokens < 0) | (tokens >= size)] if tokens.dtype.kind in "iuf" else tokens[:0]
+            if outside.size:
+                raise ConfigError(f"the model has no token {outside[0]}", f"its tokens are 0 to {size - 1}")
         if (usual := self._usual(item, options)) is not None:
             return Row(RAW, arrays=usual)
         check_names(item, self.session.inputs)
@@ -280,7 +286,12 @@ class Texts:
     def describe(self, info: Info) -> Info:
         tower = self.towers[0]
         return replace(
-            info, width=tower.width, space=tower.space.name, length=self.length, batch=self.most(self.lengths[-1])
+            info,
+            width=tower.width,
+            space=tower.space.name,
+            length=self.length,
+            batch=self.most(self.lengths[-1]),
+            vocabulary=self.tokens.vocabulary,
         )
 
 

@@ -11,6 +11,7 @@ from anynpu.apps.serve.operation import MODEL_STATUSES, Operation, Schema
 from anynpu.apps.serve.tensors import dtype_of
 from anynpu.apps.serve.vision import MOST_CLASSES, MOST_DETECTIONS
 from anynpu.schema import JsonObject
+from anynpu.tensors import TensorSpec
 
 ABOUT = (
     "Models that anynpu has built, executed and compared with their float originals. Every answer names the digest of "
@@ -67,6 +68,7 @@ ERRORS: Mapping[str, Schema] = {
 }
 _READY = obj({"ready": TRUTH, "reason": TEXT, "name": TEXT}, ("ready",), False)
 GENERAL: Mapping[str, Operation] = {
+    "GET /": Operation("A page to try the models.", "server", TEXT, kind="text/html; charset=utf-8"),
     "GET /health": Operation("How every model is.", "server", obj({"status": TEXT}, ("status",), False)),
     "GET /ready": Operation("Whether requests are answered now.", "server", _READY),
     "GET /info": Operation("Digest, receipt and verification of every model.", "server", obj({}, (), False)),
@@ -111,7 +113,8 @@ def _embeddings(texts: list[Info], images: list[Info]) -> dict[str, Operation]:
     if texts:
         text: Schema = {"type": "string", "minLength": 1, "maxLength": min(info.limits.characters for info in texts)}
         most = min(info.limits.items for info in texts)
-        tokens = array({"type": "integer", "minimum": 0, "maximum": MOST_TOKEN_ID}, 1)
+        last = min([size - 1 for info in texts for size in info.vocabulary.values()], default=MOST_TOKEN_ID)
+        tokens = array({"type": "integer", "minimum": 0, "maximum": last}, 1)
         inputs = {"anyOf": [text, array(text, 1, most), tokens, array(tokens, 1, most)]}
     embedding = obj({"object": TEXT, "index": WHOLE, "embedding": {"anyOf": [array(NUMBER), TEXT]}}, ("embedding",))
     usage = obj({"prompt_tokens": WHOLE, "total_tokens": WHOLE}, ("prompt_tokens", "total_tokens"))
@@ -224,7 +227,7 @@ def _models(infos: list[Info]) -> dict[str, Operation]:
     tensors = obj({"model": TEXT, "outputs": obj({}, (), False)}, ("model", "outputs"), False)
     forms = []
     for info in infos:
-        inputs = {spec.name: array(_bounds(dtype_of(spec, False)), spec.size, spec.size) for spec in info.inputs}
+        inputs = {spec.name: array(_bounds(info, spec), spec.size, spec.size) for spec in info.inputs}
         fields = {"inputs": obj(inputs, tuple(inputs)), "model": {"const": info.name}}
         forms.append(asked(fields, ("inputs", "model") if len(infos) > 1 else ("inputs",)))
     raw: dict[str, Schema] = {JSON: {"anyOf": forms}, "application/octet-stream": BYTES}
@@ -252,8 +255,11 @@ def _models(infos: list[Info]) -> dict[str, Operation]:
     return operations
 
 
-def _bounds(dtype: str) -> Schema:
-    """Returns the schema of one number of a type."""
+def _bounds(info: Info, spec: TensorSpec) -> Schema:
+    """Returns the schema of one number of an input."""
+    if spec.name in info.vocabulary:
+        return {"type": "integer", "minimum": 0, "maximum": info.vocabulary[spec.name] - 1}
+    dtype = dtype_of(spec, False)
     if dtype == "bool":
         return TRUTH
     if dtype.startswith("float"):
@@ -266,7 +272,7 @@ def _bounds(dtype: str) -> Schema:
 def _infer_v2(info: Info) -> Schema:
     inputs = []
     for spec in info.inputs:
-        data = array(_bounds(dtype_of(spec, False)), spec.size, spec.size)
+        data = array(_bounds(info, spec), spec.size, spec.size)
         fixed: JsonObject = {"name": spec.name, "datatype": TYPES[dtype_of(spec, False)], "shape": list(spec.shape)}
         inputs.append(
             obj({**{k: {"const": v} for k, v in fixed.items()}, "data": data}, ("name", "datatype", "shape", "data"))

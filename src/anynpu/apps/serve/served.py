@@ -13,7 +13,7 @@ from anynpu.apps.serve.lane import Lane, Part, Ticket
 from anynpu.apps.serve.program import Program, Row
 from anynpu.apps.serve.shortcut import Shortcut
 from anynpu.apps.serve.version import Loaded
-from anynpu.errors import AnyNpuError, DeviceError, first_line
+from anynpu.errors import AnyNpuError, ConfigError, DeviceError, first_line
 from anynpu.runtime.abilities import on_hardware
 
 
@@ -143,7 +143,12 @@ class Served:
             self.owner.settle([(ticket.order, in_flight(error)) for ticket in tickets])
             self.owner.device_lost(self.version, error)
         elif len(tickets) == 1:
-            self.owner.settle([(tickets[0].order, error)])
+            refusal = (
+                ConfigError(f"the model refuses this input: {error.message}")
+                if isinstance(error, DeviceError)
+                else error
+            )
+            self.owner.settle([(tickets[0].order, refusal)])
         else:
             for ticket in tickets:
                 self.run([part for part in parts if part[0] is ticket])

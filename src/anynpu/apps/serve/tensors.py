@@ -15,6 +15,8 @@ from anynpu.tensors import Array, TensorSpec
 
 MOST_AXES = 16
 MOST_ELEMENTS = 2**31
+EXACT = 2.0**53
+"""Below this every whole number is a double. JSON readers make a double of an integer beyond 64 bits."""
 
 
 def dtype_of(spec: TensorSpec, stored: bool) -> str:
@@ -30,8 +32,10 @@ def from_lists(name: str, data: Any, dtype: str, shape: Sequence[int] | None = N
         raise Refusal(422, f"{name}: the lists are of different lengths", parameter=name) from None
     wanted = np.dtype(dtype)
     if wanted.kind in "iu" and array.dtype.kind == "f" and (array == np.rint(array)).all():
-        array = array.astype(object)  # 5.0 is 5 in JSON, and 64 bits fit no double
-        array = np.array([int(number) for number in array.ravel()]).reshape(array.shape)
+        try:
+            array = np.array(_whole(data))
+        except (OverflowError, ValueError):
+            raise Refusal(422, f"{name}: a number does not fit {dtype}", parameter=name) from None
     kinds = {"f": "iuf", "i": "iu", "u": "iu", "b": "b"}[wanted.kind]
     if array.size and array.dtype.kind not in kinds:
         raise Refusal(422, f"{name}: numbers of type {dtype} were expected", parameter=name)
@@ -41,6 +45,15 @@ def from_lists(name: str, data: Any, dtype: str, shape: Sequence[int] | None = N
             raise Refusal(422, f"{name}: a number does not fit {dtype}", parameter=name)
     with np.errstate(over="ignore"):
         return shaped(name, array.astype(wanted), shape)
+
+
+def _whole(value: Any) -> Any:
+    """Returns lists with 5 for 5.0. A float of 2**53 or more may stand for a number that fits no 64 bits: it raises."""
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    if isinstance(value, float) and abs(value) >= EXACT:
+        raise OverflowError
+    return int(value)
 
 
 def from_bytes(name: str, data: bytes | memoryview, dtype: str, shape: Sequence[int]) -> Array:

@@ -176,7 +176,8 @@ def load(source: Source, opener: Opener = open_here, run_limit_s: float = 30.0) 
             Judge.of(session, source.evidence[order[place]], program.samples(place))
             for place, session in enumerate(program.sessions)
         )
-        return Loaded(source, program, Tensors(program.sessions[0], settings.most_batch), judges)
+        vocabulary = program.tokens.vocabulary if isinstance(program, Texts) else {}
+        return Loaded(source, program, Tensors(program.sessions[0], settings.most_batch, vocabulary), judges)
     except BaseException as error:
         for session in sessions:
             with suppress(AnyNpuError, OSError):
