@@ -27,6 +27,19 @@ def test_every_integer_of_64_bits_is_kept_exactly(text):
     assert array.dtype == np.int64 and array.tolist() == [int(float(text)) if "." in text else int(text), 7]
 
 
+@pytest.mark.parametrize("data", [[True, 0], [[0, 1], [False, 1]], [0.5, True], ["1", 0], [None, 0], [0, [1]], [{}, 1]])
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float32"])
+def test_what_is_not_a_number_is_refused_among_numbers_too(data, dtype):
+    with pytest.raises(Refusal):
+        from_lists("x", data, dtype)
+
+
+def test_truth_values_are_truth_values_only():
+    assert from_lists("x", [[True], [False]], "bool").tolist() == [[True], [False]]
+    with pytest.raises(Refusal):
+        from_lists("x", [True, 1], "bool")
+
+
 def test_what_is_no_token_of_the_model_is_refused_and_the_document_says_which_are(tmp_path):
     text_artifact(tmp_path / "text")
     with served(tmp_path, "text", "--access-log", "none") as running:

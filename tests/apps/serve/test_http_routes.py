@@ -411,8 +411,11 @@ def test_every_route_is_in_the_openapi_document(server):
     assert document["openapi"] == "3.1.0"
     listed = {f"{method.upper()} {path}" for path, methods in document["paths"].items() for method in methods}
     desk = desk_of(PlainModel("t", "embed-text"), PlainModel("d", "detect"), PlainModel("c", "classify"), admin=True)
-    served = {f"{r.method} {r.path}" for r in build_app(desk).routes() if not isinstance(r.function, PackageFile)}
-    assert served == listed
+    routes = build_app(desk).routes()
+    asked = {
+        r.path for r in routes if not isinstance(r.function, PackageFile)
+    }  # with a page at /, which also takes POST
+    assert {f"{r.method} {r.path}" for r in routes if r.path in asked} == listed
 
 
 def test_the_docs_page_loads_nothing_from_elsewhere(server):

@@ -31,6 +31,8 @@ def from_lists(name: str, data: Any, dtype: str, shape: Sequence[int] | None = N
     except (ValueError, OverflowError):  # lists of different lengths, or too deep
         raise Refusal(422, f"{name}: the lists are of different lengths", parameter=name) from None
     wanted = np.dtype(dtype)
+    if not _types(data) <= ({bool} if wanted.kind == "b" else {int, float}):
+        raise Refusal(422, f"{name}: numbers of type {dtype} were expected", parameter=name)
     if wanted.kind in "iu" and array.dtype.kind == "f" and (array == np.rint(array)).all():
         try:
             array = np.array(_whole(data))
@@ -45,6 +47,15 @@ def from_lists(name: str, data: Any, dtype: str, shape: Sequence[int] | None = N
             raise Refusal(422, f"{name}: a number does not fit {dtype}", parameter=name)
     with np.errstate(over="ignore"):
         return shaped(name, array.astype(wanted), shape)
+
+
+def _types(value: Any) -> set[type]:
+    """Returns the types of what nested lists hold: an array of 1 and true would be one of numbers."""
+    types = set(map(type, value)) if isinstance(value, list) else {type(value)}
+    if list in types:
+        types.discard(list)
+        types.update(*[_types(each) for each in value if isinstance(each, list)])
+    return types
 
 
 def _whole(value: Any) -> Any:
