@@ -9,6 +9,7 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from anynpu import schema
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
+from anynpu.graph.branches import has_branches
 from anynpu.graph.fold import fold_constants, initializer_names, same_nodes, static_shapes
 
 _ROUNDS = 64
@@ -161,7 +162,8 @@ def _propagate(model: ModelProto) -> ModelProto:
     for _ in range(_ROUNDS):
         model = infer(model)
         static = static_shapes(model.graph)
-        if all(name in static for node in model.graph.node for name in node.output if name):
+        known = all(name in static for node in model.graph.node for name in node.output if name)
+        if known and not has_branches(model):
             break
         folded = fold_constants(model)
         if same_nodes(folded, model):

@@ -51,6 +51,8 @@ def _with_fewer_nodes(
     """Returns what onnxsim makes of the model, or our own passes where it fails."""
 
     def same_border(simpler: ModelProto) -> str:
+        if {node.domain for node in simpler.graph.node} - {node.domain for node in model.graph.node}:
+            return "it writes operators of other domains"
         return "" if _same_border(model, simpler) else "it changes the inputs or outputs"
 
     onnxsim = Pass("onnxsim", "constants are folded, dead and idle nodes go", _by_onnxsim, ensures=same_border)
@@ -96,7 +98,8 @@ def run_onnxsim(source: str, result: str) -> bool:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     import onnxsim
 
-    simpler, passed = onnxsim.simplify(onnx.load(source))
+    # An attention fused into an operator of ONNX Runtime has no shape that ONNX infers, and no rule.
+    simpler, passed = onnxsim.simplify(onnx.load(source), skipped_optimizers=["fuse_attention"])
     Path(result).write_bytes(simpler.SerializeToString())
     return bool(passed)
 

@@ -146,7 +146,7 @@ def add(left: Term, right: Term, shape: Shape | None, dtype: str) -> Term:
 
 def _with_bias(term: Term, bias: Term, shape: Shape | None) -> Term | None:
     assert bias.value is not None
-    if term.shape is None or term.shape != shape or bias.shape is None:
+    if not term.shape or term.shape != shape or bias.shape is None:
         return None
     if term.op in ("Conv", "ConvTranspose") and len(term.inputs) == 2:
         channels = term.shape[1]

@@ -374,3 +374,14 @@ def test_equal_fingerprints_mean_equal_results():
             assert np.allclose(found[digest], result, rtol=1e-5, atol=1e-6), steps
         found.setdefault(digest, result)
     assert merged > 50
+
+
+def test_a_sum_that_becomes_one_number_has_a_fingerprint():
+    """As the last layer of an opinion score, of one column, whose result has no axes left."""
+    text = """g (float[1,4] x) => (float y) {
+        m = MatMul(x, w)
+        n = Reshape(m, s)
+        y = Add(n, b)
+    }"""
+    tensors = {"w": weights(4, 1), "s": np.zeros(0, np.int64), "b": np.float32(0.5)}
+    assert one_layer(text, **tensors) != one_layer(text, **tensors | {"b": np.float32(0.25)})

@@ -10,7 +10,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.errors import ConfigError, Unsupported
 from anynpu.graph.fix import fixed, with_sample_axis, without_constant_outputs
-from anynpu.graph.fold import fold_constants
 from anynpu.graph.shapes import make_static
 from anynpu.graph.simplify import simplify
 
@@ -107,7 +106,10 @@ def test_a_loop_of_a_known_count_is_written_out():
 def walking(backward, opset=18):
     """Adds columns of x up, forwards and backwards, and keeps every sum as a column."""
     body = helper.make_graph(
-        [helper.make_node("Add", ["sum", "column"], ["more"]), helper.make_node("Neg", ["more"], ["less"])],
+        [
+            helper.make_node("Add", ["sum", "column"], ["more"], name="one"),
+            helper.make_node("Neg", ["more"], ["less"], name="other"),
+        ],
         "body",
         [value("sum", FLOAT, [2]), value("column", FLOAT, [2])],
         [value("more", FLOAT, [2]), value("less", FLOAT, [2])],
@@ -125,11 +127,28 @@ def walking(backward, opset=18):
 @pytest.mark.parametrize("opset", [11, 18])
 def test_a_scan_is_written_out(backward, opset):
     net = walking(backward, opset)
-    simple = fold_constants(make_static(net))
+    simple = make_static(net)
     assert not any(node.op_type == "Scan" for node in simple.graph.node)
     x = np.arange(10, dtype=np.float32).reshape(2, 5)
     for found, wanted in zip(run(simple, {"x": x}), run(net, {"x": x}), strict=True):
         np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_branch_that_goes_by_the_data_computes_both():
+    """As a wake word's second net does, which is asked only where the first hears something."""
+    then = helper.make_graph([helper.make_node("Mul", ["x", "x"], ["t"])], "then", [], [value("t", FLOAT, [1, 4])])
+    other = helper.make_graph([helper.make_node("Neg", ["x"], ["e"])], "else", [], [value("e", FLOAT, [1, 4])])
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Greater", ["sum", "zero"], ["loud"]),
+        helper.make_node("If", ["loud"], ["y"], then_branch=then, else_branch=other),
+    ]
+    outputs = [value("y", FLOAT, [1, 4])]
+    net = model(nodes, [value("x", FLOAT, [1, 4])], outputs, [number("zero", np.float32(0))])
+    simple = make_static(net)
+    assert not any(node.op_type == "If" for node in simple.graph.node)
+    for x in (X, -X):
+        np.testing.assert_array_equal(run(simple, {"x": x})[0], run(net, {"x": x})[0])
 
 
 def test_an_output_that_no_input_reaches_is_left_out():

@@ -90,12 +90,15 @@ def _numbered(at: Lowering, name: str) -> Array:
 
 @operator("GatherElements", "GatherND")
 def gather_elements(at: Lowering, node: Node) -> None:
-    """GATHER from the flat tensor; GatherND where the numbers are constant."""
+    """GATHER from the flat tensor, or of rows whose numbers are computed."""
     data = node.input(0)
     if _reads_one_number(at, node):
         return
     if node.op == "GatherElements" and at.constant(node.input(1)) is None:
         _gather_computed(at, node)
+        return
+    if at.constant(node.input(1)) is None and not int(node.get("batch_dims", 0)):
+        _rows_computed(at, node)
         return
     numbers, indices = _numbered(at, data), required(at.constant(node.input(1)), "where it reads")
     if node.op == "GatherElements":
@@ -106,6 +109,29 @@ def gather_elements(at: Lowering, node: Node) -> None:
     else:
         chosen = numbers[tuple(np.moveaxis(indices, -1, 0))]
     picked(at, [at.stored(data, plain(at.rank(data)))], chosen, node.output)
+
+
+def _rows_computed(at: Lowering, node: Node) -> None:
+    """Gives the rows whose places are computed: the numbers of a place times the strides of its axes, added up."""
+    data, places = node.input(0), at.stored(node.input(1), plain(at.rank(node.input(1))))
+    *leading, count = at.tensors[places].shape
+    sizes, rest = at.shape(data)[:count], at.shape(data)[count:]
+    row = None
+    for axis in (axis for axis, size in enumerate(sizes) if size > 1):
+        bounds = [at.store(int32(each), "bound") for each in ((*(0 for _ in leading), axis), (*leading, 1))]
+        column = at.emit("SLICE", (places, *bounds), (*leading, 1), stem=f"{node.output}/place")
+        if stride := math.prod(sizes[axis + 1 :]) - 1:
+            column = at.emit(
+                "MUL", (column, at.store(np.asarray(stride + 1, np.int32), "stride")), (*leading, 1), Mul()
+            )
+        row = column if row is None else at.emit("ADD", (row, column), (*leading, 1), Add())
+    held = at.stored(data, plain(at.rank(data)))
+    if row is None:  # there is one place alone
+        at.give(node.output, at.reshape(held, at.shape(node.output)))
+        return
+    table = at.reshape(held, (math.prod(sizes), *rest))
+    inputs = table, at.reshape(row, leading)
+    at.give(node.output, at.emit("GATHER", inputs, (*leading, *rest), Gather(0), node.output))
 
 
 def _gather_computed(at: Lowering, node: Node) -> None:
