@@ -58,7 +58,13 @@ def open_session(
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if profile:
         options.enable_profiling, options.profile_file_prefix = True, profile
-    settings = {} if provider_options is None else {"provider_options": [dict(each) for each in provider_options]}
+    settings: dict[str, Any] = {}
+    if provider_options is not None:
+        settings["provider_options"] = [dict(each) for each in provider_options]
+    content = model if isinstance(model, bytes) else Path(model).read_bytes() if Path(model).is_file() else b""
+    if b"MaxPool" in content and b"\x03Pad" in content:
+        # 1.31 moves a padding with zeros into the pool, which pads with the lowest number: negative maxima differ.
+        settings["disabled_optimizers"] = ["Pad_Fusion"]
     try:
         return onnxruntime.InferenceSession(model, options, providers=list(providers), **settings)
     except Exception as error:  # the binding raises a dozen unrelated classes

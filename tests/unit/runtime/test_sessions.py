@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from lowered_nets import net
 from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
 from anynpu.artifact import Artifact, Made, Manifest, Step, seal
 from anynpu.errors import ConfigError, IntegrityError, ToolMissing
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
 from anynpu.runtime.base import check_names, choose, open_session, run_real, run_stored, sessions_for
+from anynpu.runtime.ort import open_session as open_ort
 from anynpu.runtime.tflm import TflmSession
 from anynpu.tensors import Array, Quantization, TensorSpec, by_name
 
@@ -97,3 +99,17 @@ def test_a_model_that_tflite_micro_refuses_is_refused_by_operator_and_layer(tmp_
     model = net(nodes, {"x": X.shape}, {"k": np.asarray([2])}, outputs=("top",))
     with pytest.raises(IntegrityError, match="refuses the model: top: Didn't find op for builtin opcode 'TOPK_V2'"):
         TflmSession(null_artifact(tmp_path, "tflite", to_bytes(lower(model))))
+
+
+@pytest.mark.parametrize("as_file", [True, False])
+def test_zeros_around_a_pool_of_negative_numbers_count(tmp_path, as_file):
+    """ONNX Runtime fuses them into the pool, which then ignores them; onnx's own evaluator is the judge."""
+    nodes = [
+        helper.make_node("Pad", ["x", "pads", "zero"], ["wide"]),
+        helper.make_node("MaxPool", ["wide"], ["y"], kernel_shape=[3, 3], strides=[2, 2]),
+    ]
+    model = net(nodes, {"x": (1, 2, 7, 7)}, {"pads": np.asarray([0, 0, 1, 1] * 2), "zero": np.float32(0)})
+    x = np.random.default_rng(0).uniform(-2, -1, (1, 2, 7, 7)).astype(np.float32)
+    (tmp_path / "net.onnx").write_bytes(model.SerializeToString())
+    session = open_ort(str(tmp_path / "net.onnx") if as_file else model.SerializeToString())
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], ReferenceEvaluator(model).run(None, {"x": x})[0])
