@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from source_tree import ROOT
+from source_tree import ROOT, imported
 
 TESTS = ROOT / "tests"
 FOLDERS = {
@@ -34,6 +34,17 @@ def files() -> list[Path]:
     return [path for path in TESTS.rglob("*.py") if "__pycache__" not in path.parts]
 
 
+def mirrors(path: Path, text: str = "") -> bool:
+    """Whether a file below `unit/` imports something of the folder of the source that it stands for."""
+    tree = ast.parse(text or path.read_text("utf-8"))
+    names = {name for node in ast.walk(tree) for name in imported(node)}
+    folder = path.parent.relative_to(TESTS / "unit").parts
+    if folder:
+        return any(f"{name}.".startswith(".".join(("anynpu", *folder, ""))) for name in names)
+    modules = {f"anynpu.{module.stem}" for module in (ROOT / "src" / "anynpu").glob("*.py")}
+    return any(name.startswith(tuple(modules)) for name in names)
+
+
 def test_no_file_changes_the_path_of_modules():
     called = {path: calls(path.read_text("utf-8")) for path in files()}
     assert [path for path, names in called.items() if any(name.startswith("sys.path.") for name in names)] == []
@@ -47,5 +58,6 @@ def test_folders_are_those_of_the_page():
 
 
 def test_unit_mirrors_the_source():
-    folders = {path.parent.relative_to(TESTS / "unit") for path in (TESTS / "unit").rglob("test_*.py")}
-    assert [folder for folder in sorted(folders) if not (ROOT / "src" / "anynpu" / folder).is_dir()] == []
+    """A file of `unit/measure` tests something of `measure`, one of `unit` itself a module at the top."""
+    assert [path for path in (TESTS / "unit").rglob("test_*.py") if not mirrors(path)] == []
+    assert not mirrors(TESTS / "unit" / "graph" / "test_tests.py", Path(__file__).read_text("utf-8"))
