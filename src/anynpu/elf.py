@@ -6,7 +6,6 @@ Nothing is loaded and no program is called. No offset or length in what is retur
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anynpu.errors import IntegrityError
@@ -60,18 +59,17 @@ class Elf:
 
     def symbols(self, kind: int = SYMTAB) -> frozenset[str]:
         """Returns the names that the file defines for others: of its symbol table or of its dynamic one."""
-        return frozenset(name for table in self.sections if table.kind == kind for name in self._defined(table))
-
-    def _defined(self, table: Section) -> Iterator[str]:
-        form = struct.Struct(self.order + ("IBBHQQ" if self.bits == 64 else "IIIBBH"))
-        if table.entry_size != form.size or table.link >= len(self.sections):
-            raise IntegrityError("a damaged symbol table")
-        strings = self.sections[table.link]
-        names = bytes(self.data[strings.offset : strings.offset + strings.size])
-        for row in form.iter_unpack(self.data[table.offset : table.offset + table.size // form.size * form.size]):
-            info, section = (row[1], row[3]) if self.bits == 64 else (row[3], row[5])
-            if section != UNDEFINED and info >> 4 != LOCAL and row[0]:
-                yield text_at(names, row[0])
+        form, symbols = struct.Struct(self.order + ("IBBHQQ" if self.bits == 64 else "IIIBBH")), set()
+        for table in (each for each in self.sections if each.kind == kind):
+            if table.entry_size != form.size or table.link >= len(self.sections):
+                raise IntegrityError("a damaged symbol table")
+            strings = self.sections[table.link]
+            names = bytes(self.data[strings.offset : strings.offset + strings.size])
+            for row in form.iter_unpack(self.data[table.offset : table.offset + table.size // form.size * form.size]):
+                info, section = (row[1], row[3]) if self.bits == 64 else (row[3], row[5])
+                if section != UNDEFINED and info >> 4 != LOCAL and row[0]:
+                    symbols.add(text_at(names, row[0]))
+        return frozenset(symbols)
 
 
 def read_elf(data: bytes | memoryview) -> Elf:

@@ -190,40 +190,35 @@ def hashes(folder: Path, names: Sequence[str], anew: bool = False) -> dict[str, 
     """
     folder = folder.absolute()
     memo = default_cache_dir() / HASHES / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.json"
-    noted = {} if anew else _noted(memo)
-    found: dict[str, str] = {}
+    noted: Mapping[str, Any] = {}
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        files = {} if anew else json.loads(memo.read_text("utf-8"))["files"]
+        noted = files if isinstance(files, dict) else {}
+    sums: dict[str, str] = {}
     fresh: dict[str, list[Any]] = {}
     for name in names:
         before, now_ns = _state(folder / name), time.time_ns()
         entry = noted.get(name)
         if isinstance(entry, list) and entry[:-1] == before and before is not None:
-            found[name] = str(entry[-1])
+            sums[name] = str(entry[-1])
             continue
-        found[name] = hash_file(folder / name)
+        sums[name] = hash_file(folder / name)
         if before is not None and _state(folder / name) == before and now_ns - max(before[3:]) > SETTLED_NS:
-            fresh[name] = [*before, found[name]]
+            fresh[name] = [*before, sums[name]]
     if fresh:
-        kept = {name: entry for name, entry in noted.items() if name in found}
+        kept = {name: entry for name, entry in noted.items() if name in sums}
         with suppress(OSError):  # a read-only or full cache: the files are hashed again the next time
             memo.parent.mkdir(parents=True, exist_ok=True)
             replace_file(memo, json.dumps({"folder": str(folder), "files": {**kept, **fresh}}))
-    return found
+    return sums
 
 
 def _state(path: Path) -> list[int] | None:
     try:
-        known = path.stat()
+        state = path.stat()
     except OSError:
         return None
-    return [known.st_dev, known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns]
-
-
-def _noted(memo: Path) -> Mapping[str, Any]:
-    try:
-        files = json.loads(memo.read_text("utf-8"))["files"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return {}
-    return files if isinstance(files, dict) else {}
+    return [state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns]
 
 
 def forget_hashes(cache: Path, everything: bool = False) -> None:

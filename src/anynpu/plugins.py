@@ -46,24 +46,20 @@ def foreign(kind: str) -> tuple[str, ...]:
 
 
 def _point(kind: str, name: str) -> EntryPoint:
-    known = _registered(kind)
-    if name not in known:
-        if kind == "platforms":
-            raise _no_such_chip(name)
+    points = _registered(kind)
+    if name in points:
+        return points[name]
+    if kind != "platforms":
         one = {"targets": "target", "sessions": "device", "verbs": "verb"}[kind]
-        raise ConfigError(f"no such {one}: {name}{near(name, known)}", "`anynpu tool list` lists them")
-    return known[name]
-
-
-def _no_such_chip(name: str) -> ConfigError:
-    """Returns the error for a name that no chip has, with those that have it in a name, board, family or vendor."""
+        raise ConfigError(f"no such {one}: {name}{near(name, points)}", "`anynpu tool list` lists them")
+    # Chips that have it in a name, board, family or vendor
     like = [chip.name for chip in platforms_like(name)] if len(letters(name)) > 2 else []
     like.sort(key=lambda chip: letters(name) not in letters(chip))  # a chip's own name says more than its vendor's
     if like:
-        return ConfigError(
+        raise ConfigError(
             f"no such chip: {name}{did_you_mean(like)}", f"`anynpu targets {shlex.quote(name)}` tells more"
         )
-    return ConfigError(
+    raise ConfigError(
         f"no such chip: {name}{near(name, (*names('platforms'), *_aliases()))}", "`anynpu targets` lists them"
     )
 

@@ -58,29 +58,25 @@ def compare_arrays(name: str, reference: Array, candidate: Array, axis: int = -1
         squares += float(np.dot(ref, ref))
     variance = max(squares / reference.size - (moved / reference.size) ** 2, 0.0)
     norms = math.sqrt(signal) * math.sqrt(result)
+    if reference.ndim == 0 or reference.shape[axis] < 2:
+        agreement = None
+    else:
+        axis %= reference.ndim
+        decided = agreed = 0
+        samples = zip(reference, candidate, strict=True) if axis else ((reference, candidate),)
+        for expected, got in samples:
+            along = max(axis - 1, 0)
+            best = np.expand_dims(np.argmax(expected, along), along)
+            clear = (expected >= np.take_along_axis(expected, best, along)).sum(along, dtype=np.int32) == 1
+            alone = (got >= np.take_along_axis(got, best, along)).sum(along, dtype=np.int32) == 1
+            decided, agreed = decided + int(clear.sum()), agreed + int((alone & clear).sum())
+        agreement = agreed / decided if decided else None
     return Fidelity(
         cosine=float(np.clip(product / norms, -1.0, 1.0)) if norms else float(noise == 0.0),
         sqnr_db=ratio_db(signal, noise),
         sqnr_var_db=ratio_db(variance, noise / reference.size),
         max_abs_error=largest,
-        argmax_agreement=_argmax_agreement(reference, candidate, axis),
+        argmax_agreement=agreement,
         count=reference.shape[0] if reference.ndim else 1,
         **vars(compare_variation(name, reference, candidate)),
     )
-
-
-def _argmax_agreement(reference: Array, candidate: Array, axis: int) -> float | None:
-    """Returns the share of places with the same highest value. Several that are highest agree with nothing; places
-    where the reference has several are left out."""
-    if reference.ndim == 0 or reference.shape[axis] < 2:
-        return None
-    axis %= reference.ndim
-    decided = agreed = 0
-    samples = zip(reference, candidate, strict=True) if axis else ((reference, candidate),)
-    for expected, got in samples:
-        along = max(axis - 1, 0)
-        best = np.expand_dims(np.argmax(expected, along), along)
-        clear = (expected >= np.take_along_axis(expected, best, along)).sum(along, dtype=np.int32) == 1
-        alone = (got >= np.take_along_axis(got, best, along)).sum(along, dtype=np.int32) == 1
-        decided, agreed = decided + int(clear.sum()), agreed + int((alone & clear).sum())
-    return agreed / decided if decided else None

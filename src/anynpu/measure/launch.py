@@ -108,41 +108,36 @@ def interleave(
     a: Job, b: Job, launches: int, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Interleaved:
     """Returns the samples of both sides; after a failure, those until then, and the failure."""
-    found = Interleaved(Side(), Side())
+    result = Interleaved(Side(), Side())
     order = order_of(launches)
     with tempfile.TemporaryDirectory(prefix="anynpu-compare-") as scratch:
         for done, letter in enumerate(order):
-            side, job = (found.a, a) if letter == "A" else (found.b, b)
+            side, job = (result.a, a) if letter == "A" else (result.b, b)
             try:
-                _one(side, job, Path(scratch))
+                answer = tool.call(
+                    "anynpu.measure.launch:launch",
+                    {
+                        "artifact": str(job.artifact.absolute()),
+                        "device": job.device,
+                        "seconds": job.seconds,
+                        "runs": job.runs,
+                    },
+                    scratch=Path(scratch),
+                    log=Path(scratch, "launch.log"),
+                    timeout_s=600 + 20 * job.seconds,
+                )
+                side.executed, side.input = answer["executed"], answer["input"]
+                if answer["samples_ms"]:
+                    side.launches.append(answer["samples_ms"])
+                if answer["failure"]:
+                    runs = f"{len(answer['samples_ms'])} runs of this launch"
+                    raise DeviceError(f"{job.artifact}: {answer['failure']}, after {runs}", call="run")
             except AnyNpuError as failure:
-                found.failure = failure
+                result.failure = failure
                 break
-            found.order += letter
+            result.order += letter
             progress(done + 1, len(order))
-    return found
-
-
-def _one(side: Side, job: Job, scratch: Path) -> None:
-    answer = tool.call(
-        "anynpu.measure.launch:launch",
-        {
-            "artifact": str(job.artifact.absolute()),
-            "device": job.device,
-            "seconds": job.seconds,
-            "runs": job.runs,
-        },
-        scratch=scratch,
-        log=scratch / "launch.log",
-        timeout_s=600 + 20 * job.seconds,
-    )
-    side.executed, side.input = answer["executed"], answer["input"]
-    if answer["samples_ms"]:
-        side.launches.append(answer["samples_ms"])
-    if answer["failure"]:
-        raise DeviceError(
-            f"{job.artifact}: {answer['failure']}, after {len(answer['samples_ms'])} runs of this launch", call="run"
-        )
+    return result
 
 
 def conditions() -> Conditions:

@@ -161,7 +161,21 @@ def _random(source: str, inputs: Sequence[TensorSpec], index_sizes: Mapping[str,
     """Returns normal numbers for float inputs and whole ones for integers: 0 to the last row of the table that the
     model looks them up in, 0 and 1 where it has none; or all in the ranges that the source states."""
     asked = random_numbers(source)
-    _check_ranges(source, asked, inputs)
+    known = {each.name: np.dtype(each.dtype if _kind(each) != "f" else "float32") for each in inputs}
+    for name in asked.ranges:
+        if name and name not in known:
+            raise ConfigError(f"{source}: the model has no input {name}{near(name, known)}")
+    if "" in asked.ranges and not any(kind.kind in "iu" for kind in known.values()):
+        raise ConfigError(
+            f"{source}: a range is for integer inputs, and the model has none", "name=0..1 is for any input"
+        )
+    for each in inputs:
+        stated, kind = asked.range_of(each, {}), known[each.name]
+        if stated is None or kind.kind == "f":
+            continue
+        most = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
+        if not most[0] <= stated[0] <= stated[1] <= most[1] or not all(float(end).is_integer() for end in stated):
+            raise ConfigError(f"{source}: input {each.name} holds {each.dtype}, not {stated[0]:g} to {stated[1]:g}")
     check_size(source, asked.count * sum(spec.nbytes for spec in inputs))
     rng = np.random.default_rng(asked.seed)
     arrays: dict[str, Array] = {}
@@ -183,25 +197,6 @@ def _random(source: str, inputs: Sequence[TensorSpec], index_sizes: Mapping[str,
 def _kind(spec: TensorSpec) -> str:
     """Returns numpy's letter for the numbers that an input takes: a quantised one takes real numbers."""
     return "f" if spec.quantization is not None else np.dtype(spec.dtype).kind
-
-
-def _check_ranges(source: str, asked: Random, inputs: Sequence[TensorSpec]) -> None:
-    """Raises for a range of an input that there is not, or that its type does not hold."""
-    known = {spec.name: np.dtype(spec.dtype if _kind(spec) != "f" else "float32") for spec in inputs}
-    for name in asked.ranges:
-        if name and name not in known:
-            raise ConfigError(f"{source}: the model has no input {name}{near(name, known)}")
-    if "" in asked.ranges and not any(kind.kind in "iu" for kind in known.values()):
-        raise ConfigError(
-            f"{source}: a range is for integer inputs, and the model has none", "name=0..1 is for any input"
-        )
-    for spec in inputs:
-        limits, kind = asked.range_of(spec, {}), known[spec.name]
-        if limits is None or kind.kind == "f":
-            continue
-        most = (0, 1) if kind.kind == "b" else (np.iinfo(kind).min, np.iinfo(kind).max)
-        if not most[0] <= limits[0] <= limits[1] <= most[1] or not all(float(end).is_integer() for end in limits):
-            raise ConfigError(f"{source}: input {spec.name} holds {spec.dtype}, not {limits[0]:g} to {limits[1]:g}")
 
 
 def random_numbers(source: str) -> Random:

@@ -196,21 +196,6 @@ def trend(samples: Samples) -> Trend:
     return Trend(score / (n * (n - 1) / 2), normal_two_sided(z))
 
 
-def _density(values: Array) -> tuple[Array, Array]:
-    """Returns a grid over the values and their kernel density (normal kernel, Silverman's width), by FFT."""
-    spread = min(float(values.std()), float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / 1.349 or math.inf)
-    steps = np.diff(np.unique(values))
-    # A coarse clock makes a comb of its ticks; the kernel has to cover several of them.
-    width = max(0.9 * spread * values.size**-0.2, 2 * float(np.median(steps)))
-    low, high = float(values.min()) - 3 * width, float(values.max()) + 3 * width
-    cells = int(min(max(MODE_GRID, 4 * (high - low) / width), 65536))
-    counts, edges = np.histogram(values, bins=cells, range=(low, high))
-    step = edges[1] - edges[0]
-    reach = min(math.ceil(4 * width / step), (cells - 1) // 2)
-    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / width) ** 2)
-    return (edges[:-1] + edges[1:]) / 2, np.convolve(counts, kernel / kernel.sum(), mode="same")
-
-
 def bimodal(samples: Samples) -> Modes | None:
     """Returns the two modes of the samples if a valley really parts them.
 
@@ -222,7 +207,17 @@ def bimodal(samples: Samples) -> Modes | None:
     if values.size < FEWEST_FOR_MODES or values.min() == values.max():
         return None
     scaled = np.log(values) if values.min() > 0 else values
-    grid, density = _density(scaled)
+    spread = min(float(scaled.std()), float(np.subtract(*np.quantile(scaled, (0.75, 0.25)))) / 1.349 or math.inf)
+    steps = np.diff(np.unique(scaled))
+    # A coarse clock makes a comb of its ticks; the kernel has to cover several of them.
+    width = max(0.9 * spread * scaled.size**-0.2, 2 * float(np.median(steps)))
+    bottom, top = float(scaled.min()) - 3 * width, float(scaled.max()) + 3 * width
+    cells = int(min(max(MODE_GRID, 4 * (top - bottom) / width), 65536))
+    counts, edges = np.histogram(scaled, bins=cells, range=(bottom, top))
+    step = edges[1] - edges[0]
+    reach = min(math.ceil(4 * width / step), (cells - 1) // 2)
+    kernel = np.exp(-0.5 * (np.arange(-reach, reach + 1) * step / width) ** 2)
+    grid, density = (edges[:-1] + edges[1:]) / 2, np.convolve(counts, kernel / kernel.sum(), mode="same")
     # The deepest valley below the lower of the two peaks next to it
     left, right = np.maximum.accumulate(density), np.maximum.accumulate(density[::-1])[::-1]
     lower = np.minimum(left, right)

@@ -83,7 +83,26 @@ def measure_together(
         for owner in owners:
             owner.close()
     error = next((result.error for result in (*both, *alone) if result.error is not None), None)
-    together = _together(owners, alone, both)
+    models = []
+    for at, (each, single) in enumerate(zip(owners, alone, strict=False)):
+        shared = both[at] if both else None
+        a, b = _latency(single), None if shared is None else _latency(shared)
+        trouble = single.error if shared is None or single.error else shared.error
+        models.append(
+            ModelTogether(
+                name=each.name,
+                executed=single.what,
+                cold=Cold(load_ms=single.load_ns / 1e6, first_ms=single.first_ns / 1e6),
+                alone=a,
+                together=b,
+                slowdown=slowdown(a.summary, b.summary if b else None),
+                error=error_of(trouble),
+            )
+        )
+    used = both[0].used if both else None
+    together = Together(
+        seconds=used.wall_s if used else None, cores_used=used.cores_used if used else None, models=tuple(models)
+    )
     return replace(to_record(alone[0]), together=together, complete=error is None, error=error_of(error)), error
 
 
@@ -111,29 +130,6 @@ def _wait(futures: Sequence[Future[Result]], halt: threading.Event) -> list[Resu
     if interrupted is not None:
         found[0] = replace(found[0], error=interrupted)
     return found
-
-
-def _together(owners: Sequence[_Owner], alone: Sequence[Result], both: Sequence[Result]) -> Together:
-    models = []
-    for at, (owner, single) in enumerate(zip(owners, alone, strict=False)):
-        shared = both[at] if both else None
-        a, b = _latency(single), None if shared is None else _latency(shared)
-        error = single.error if shared is None or single.error else shared.error
-        models.append(
-            ModelTogether(
-                name=owner.name,
-                executed=single.what,
-                cold=Cold(load_ms=single.load_ns / 1e6, first_ms=single.first_ns / 1e6),
-                alone=a,
-                together=b,
-                slowdown=slowdown(a.summary, b.summary if b else None),
-                error=error_of(error),
-            )
-        )
-    used = both[0].used if both else None
-    return Together(
-        seconds=used.wall_s if used else None, cores_used=used.cores_used if used else None, models=tuple(models)
-    )
 
 
 def _latency(result: Result) -> Latency:

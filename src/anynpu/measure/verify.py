@@ -208,13 +208,13 @@ def verify(
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
     float_kind = choose(truth.manifest.format, REFERENCES.get(truth.manifest.format))
     float_session = functools.cache(lambda: opened(float_kind, truth))
-    found = expected_of(Path(kept) if kept else None, lambda: _judged(float_session(), samples, truth, like))
-    expected, about = found.outputs, found.about
+    judged = expected_of(Path(kept) if kept else None, lambda: _judged(float_session(), samples, truth, like))
+    expected, about = judged.outputs, judged.about
     kind, session, got, own, refused = _execute(subject, device, samples, truth, report_progress)
     refused += second_opinions(kind, subject, samples, truth)
     if taught and kind is sessions_for(subject.manifest.format)[0]:
         np.savez(taught, **own)  # type: ignore[arg-type]  # names are no keywords
-    known, said = _taught(session, own, samples.first(MIN_SAMPLES), truth, oracle)
+    known, notes = _taught(session, own, samples.first(MIN_SAMPLES), truth, oracle)
     np.savez(answers, **_first_answers(known))  # type: ignore[arg-type]  # names are no keywords
     fidelities = compared(expected, got, truth)
     result = Verification(
@@ -227,7 +227,7 @@ def verify(
         outputs=fidelities,
         arena_bytes=session.arena_bytes() if hasattr(session, "arena_bytes") else None,
         versions=versions_of(session),
-        notes=(*refused, *said, *kernel_notes(session, known)),
+        notes=(*refused, *notes, *kernel_notes(session, known)),
         unfit=tuple(about.unfit),
         expected_sqnr_db=min(filter(None, map(expected_loss, expected.values(), got.values())), key=sum, default=None),
     )

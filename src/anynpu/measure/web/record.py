@@ -25,23 +25,9 @@ OF_A_CLIENT = ("other programs used", "the machine's host took")
 
 def record_of(found: WebResult, limit: RateLimit | None = None) -> BenchRecord:
     """Returns a server's measurement."""
-    record, web = to_record(found.result), _web(found, limit)
-    usual = [line for line in record.warnings or () if not line.startswith(OF_A_CLIENT)]
-    summary = record.latency.summary if record.latency else None
-    return replace(
-        record,
-        energy=EnergyForm(why=NOT_HERE),
-        input=found.target.source,
-        url=str(found.target.address),
-        http=web,
-        warnings=(*_warnings(found, web, summary), *usual),
-    )
-
-
-def _web(found: WebResult, limit: RateLimit | None) -> Http:
     target, traffic, checked = found.target, found.traffic, found.checked
     wall = found.result.used.wall_s
-    return Http(
+    web = Http(
         label=LABEL,
         loop="open" if found.result.settings.scenario == SERVER else "closed",
         url=str(target.address),
@@ -69,6 +55,17 @@ def _web(found: WebResult, limit: RateLimit | None) -> Http:
             no_op=found.overhead,
         ),
         limit=limit,
+    )
+    record = to_record(found.result)
+    usual = [line for line in record.warnings or () if not line.startswith(OF_A_CLIENT)]
+    summary = record.latency.summary if record.latency else None
+    return replace(
+        record,
+        energy=EnergyForm(why=NOT_HERE),
+        input=found.target.source,
+        url=str(found.target.address),
+        http=web,
+        warnings=(*_warnings(found, web, summary), *usual),
     )
 
 
