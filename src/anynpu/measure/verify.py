@@ -364,8 +364,8 @@ def shortfall(outputs: Mapping[str, Fidelity], floor_db: float, reference: str =
     return None
 
 
-def judge(verification: Verification, gate: Gate) -> None:
-    """Raises AccuracyError unless the verification passes the gate."""
+def require_reference(verification: Verification) -> None:
+    """Raises AccuracyError where the float model itself is no use as a reference."""
     if verification.unfit:
         raise AccuracyError(
             f"{verification.reference} itself is no use as a reference: {verification.unfit[0]}",
@@ -375,6 +375,11 @@ def judge(verification: Verification, gate: Gate) -> None:
             verification.unfit,
             "check the export, the checkpoint and how the samples are prepared",
         )
+
+
+def judge(verification: Verification, gate: Gate) -> None:
+    """Raises AccuracyError unless the verification passes the gate."""
+    require_reference(verification)
     worst = sorted(verification.outputs.items(), key=lambda item: item[1].sqnr_db)
     names = [f"{name}: {f.sqnr_db:.1f} dB" for name, f in worst[:3]]
     if short := shortfall(verification.outputs, gate.min_sqnr_db, verification.reference):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Manifest, Step
 from anynpu.errors import ConfigError, ToolMissing, Unsupported
+from anynpu.measure.verify import require_reference
 from anynpu.pipeline.evidence import read_verification, verify
 from anynpu.pipeline.layers import float_twin
 from anynpu.pipeline.planner import Link
@@ -42,6 +43,9 @@ def trained_chain(
         )
     if result.model.manifest.format != "onnx":
         raise Unsupported("--qat: training needs the ONNX or PyTorch model", hint="give that with -m")
+    data = require_samples(result.test)
+    before = read_verification(verify(steps, platform, rounding, result.model, data), "")
+    require_reference(before)  # there is nothing to learn from a model that always gives the same
     at = list(made).index(rounding)
     # Channels that the compiler makes equally loud first have other ranges than those of the float graph.
     plain = [_unequalized(link) for link in links]
@@ -49,10 +53,7 @@ def trained_chain(
     model = train(steps, platform.name, result.model, scheme_of(result.model, probe[at]))
     again = _compiled(steps, platform, plain, model, result)
     check_integers(model, again[at])
-    data = require_samples(result.test)
-    before, after = (
-        read_verification(verify(steps, platform, each, result.model, data), "") for each in (rounding, again[at])
-    )
+    after = read_verification(verify(steps, platform, again[at], result.model, data), "")
     kept = not _worse(after, before)
     steps.notes.append(_note(platform.name, model, before, after, kept))
     return again if kept else list(made)

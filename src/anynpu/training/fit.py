@@ -19,6 +19,8 @@ from anynpu.training.record import Epoch
 from anynpu.training.student import Student, require_torch
 
 BATCH = 32
+BATCH_MACS = 1e10
+"""Of one step at most: what it keeps for the gradients grows with it, 0.6 GB for a YOLOv8n sample of 4.4e9."""
 HELD_EVERY = 8
 """Every eighth sample judges the epochs and is not trained on."""
 PATIENCE = 5
@@ -80,7 +82,14 @@ def prepare_torch(macs: float) -> Any:
     return torch
 
 
-def answers_of(module: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...], device: str) -> dict[str, Any]:
+def batch_of(macs: float) -> int:
+    """Returns how many samples a step takes: fewer of a large model, so that they fit into memory."""
+    return int(min(BATCH, max(1.0, BATCH_MACS / max(macs, 1.0))))
+
+
+def answers_of(
+    module: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...], device: str, batch: int = BATCH
+) -> dict[str, Any]:
     """Returns what a module gives for samples, in batches."""
     import torch
 
@@ -88,8 +97,8 @@ def answers_of(module: Any, inputs: Mapping[str, Any], outputs: tuple[str, ...],
     parts: list[tuple[Any, ...]] = []
     count = len(next(iter(inputs.values())))
     with torch.no_grad():
-        for start in range(0, count, BATCH):
-            given = many(*(values[start : start + BATCH].to(device) for values in inputs.values()))
+        for start in range(0, count, batch):
+            given = many(*(values[start : start + batch].to(device) for values in inputs.values()))
             parts.append(given if isinstance(given, tuple) else (given,))
     return {name: torch.cat([part[at] for part in parts]) for at, name in enumerate(outputs)}
 
@@ -131,7 +140,8 @@ class Fit:
         affordable = MOST_MACS / max(3 * macs, 1.0)
         epoch = max(len(self.taught), FEWEST_STEPS * BATCH)
         self.epochs = min(settings.epochs, max(FEWEST_EPOCHS, int(affordable / epoch)))
-        self.steps = max(1, min(epoch, int(affordable / self.epochs)) // BATCH)
+        self.batch = batch_of(macs)
+        self.steps = max(1, min(epoch, int(affordable / self.epochs)) // self.batch)
         self.many = self.torch.func.vmap(student.module)
         self.optimiser = self._optimiser()
         self.history: list[Epoch] = []
@@ -211,7 +221,7 @@ class Fit:
 
     def _epoch(self, number: int) -> Epoch:
         order = self.torch.Generator().manual_seed(self.settings.seed * 100_003 + number)
-        rounds = -(-self.steps * BATCH // len(self.taught))
+        rounds = -(-self.steps * self.batch // len(self.taught))
         orders = [self.torch.randperm(len(self.taught), generator=order) for _ in range(rounds)]
         mixed = self.taught[self.torch.cat(orders)]
         total, slowdown = 0.0, self._slowdown()
@@ -220,7 +230,7 @@ class Fit:
             for group in self.optimiser.param_groups:
                 group["lr"] = group["first"] / slowdown * 0.5 * (1 + math.cos(math.pi * done))
             self.optimiser.zero_grad()
-            loss = self.loss(mixed[step * BATCH : (step + 1) * BATCH].to(self.device))
+            loss = self.loss(mixed[step * self.batch : (step + 1) * self.batch].to(self.device))
             value = float(loss.detach())
             if not math.isfinite(value):
                 raise AccuracyError(
@@ -234,7 +244,7 @@ class Fit:
             self.optimiser.step()
             total += value
         with self.torch.no_grad():
-            parts = [float(self.loss(rows.to(self.device))) * len(rows) for rows in self.held.split(BATCH)]
+            parts = [float(self.loss(rows.to(self.device))) * len(rows) for rows in self.held.split(self.batch)]
         return Epoch(number + 1, total / self.steps, sum(parts) / len(self.held))
 
     def _keep(self, path: Path) -> None:

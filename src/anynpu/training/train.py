@@ -17,7 +17,7 @@ from anynpu.errors import AccuracyError, ConfigError, IntegrityError
 from anynpu.files import write_whole
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.tensors import Array
-from anynpu.training.fit import Fit, Lesson, Settings, answers_of, check_samples, prepare_torch
+from anynpu.training.fit import Fit, Lesson, Settings, answers_of, batch_of, check_samples, prepare_torch
 from anynpu.training.record import MODEL, Epoch, TrainingRecord
 from anynpu.training.scheme import INTEGERS, RECORD, Scheme, grids
 from anynpu.training.student import Student
@@ -36,7 +36,7 @@ def train(
     torch = prepare_torch(macs)
     torch.manual_seed(how.seed)
     student = Student(given, rounding, how.learn_ranges)
-    lesson = _lesson(given, student, samples)
+    lesson = _lesson(given, samples, batch_of(macs))
     fit = Fit(student, lesson, how, macs)
 
     def report(epoch: Epoch, planned: int) -> None:
@@ -59,7 +59,7 @@ def train(
     return schema.to_dict(record)  # type: ignore[no-any-return]
 
 
-def _lesson(model: onnx.ModelProto, student: Student, samples: SampleSet) -> Lesson:
+def _lesson(model: onnx.ModelProto, samples: SampleSet, batch: int) -> Lesson:
     """Returns the samples with the float model's answers as torch has them."""
     import torch
 
@@ -68,7 +68,7 @@ def _lesson(model: onnx.ModelProto, student: Student, samples: SampleSet) -> Les
     teacher: Any = import_model(model)
     names, outputs = teacher.meta["inputs"], teacher.meta["outputs"]
     inputs = {name: torch.from_numpy(np.ascontiguousarray(samples.inputs[name])[:, None]) for name in names}
-    answers = answers_of(teacher, inputs, outputs, "cpu")
+    answers = answers_of(teacher, inputs, outputs, "cpu", batch)
     for name, values in answers.items():
         if not bool(torch.isfinite(values).all()):
             raise AccuracyError(

@@ -303,6 +303,24 @@ def test_training_is_offered_where_the_gate_is_missed(built, tmp_path):
     assert "or train it: anynpu build -t tflite --qat, with the same model, data and options" in chip.error.hint
 
 
+def test_a_model_that_always_gives_the_same_is_refused_before_it_is_trained(tmp_path):
+    model, started = net(), list[str]()
+    biases = next(tensor for tensor in model.graph.initializer if tensor.name == "b2")
+    biases.CopyFrom(numpy_helper.from_array(np.full(8, -50, np.float32), "b2"))
+
+    class Hearing:
+        def started(self, chip: str, stage: str) -> None:
+            started.append(stage)
+
+        def progress(self, done: int, total: int) -> None: ...
+        def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None: ...
+        def said(self, chip: str, stage: str, words: str) -> None: ...
+
+    result = anynpu.build(model, "cpu", {"x": samples(40)}, qat=True, cache_dir=tmp_path, observer=Hearing())
+    assert "no use as a reference" in str(result["cpu"].error)
+    assert "verify" in started and "train" not in started
+
+
 def test_interrupted_trainings_are_pruned_when_they_are_old(tmp_path):
     store = Store(tmp_path)
     (tmp_path / "training").mkdir()
@@ -449,3 +467,10 @@ def test_large_models_train_on_fewer_samples(monkeypatch):
     fit = Fit(Student(model, scheme()), lesson(model), Settings(), 1e6)
     assert (fit.epochs, fit.steps) == (4, 2)
     assert (Fit(Student(model, scheme()), lesson(model), Settings(), 4e6)).steps == 1
+
+
+def test_a_step_of_a_large_model_takes_fewer_samples():
+    assert [fitting.batch_of(macs) for macs in (0, 1e6, 1e9, 4.4e9, 1e11)] == [32, 32, 10, 2, 1]
+    model = net()
+    fit = Fit(Student(model, scheme()), lesson(model), Settings(), 4.4e9)
+    assert fit.batch == 2 and fit.batch * fit.steps * fit.epochs * 4.4e9 * 3 <= fitting.MOST_MACS
