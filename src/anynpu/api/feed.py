@@ -67,6 +67,8 @@ def read_feed(source: str, artifact: Artifact, preprocess: Preprocess | None, li
     specs, sources = artifact.manifest.inputs, source_specs(artifact)[0]
     suffix = Path(source).suffix.lower()
     is_array = suffix in (".npy", ".npz") and not source.startswith(ZOO)
+    if suffix in (".npy", ".npz", ".txt", *SUFFIXES) and not Path(source).exists():
+        raise ConfigError(f"{source}: no such file or folder", FORMS)
     if preprocess is not None and not (suffix in SUFFIXES or Path(source).is_dir()):
         raise ConfigError(f"-P has no effect: {source} is neither an image nor a folder of them", "leave it out")
     if is_array:
@@ -76,7 +78,14 @@ def read_feed(source: str, artifact: Artifact, preprocess: Preprocess | None, li
     else:
         like = by_name(sources)
         wanted = tuple(like.get(spec.name, spec) for spec in specs)
-        arrays = _whole_numbers(_read(source, artifact, wanted, preprocess, limit), specs)
+        arrays = dict(_read(source, artifact, wanted, preprocess, limit))
+        for spec in specs:  # indices and masks become the integers of the artifact, which may be narrower
+            array = arrays.get(spec.name)
+            plain = spec.quantization is None and spec.dtype[0] in "iu"
+            if plain and array is not None and array.dtype.kind in "iu" and array.size:
+                limits = np.iinfo(spec.dtype)
+                if limits.min <= array.min() and array.max() <= limits.max:
+                    arrays[spec.name] = array.astype(spec.dtype)
     return feed_of(arrays, specs, sources, is_array, limit)
 
 
@@ -164,14 +173,6 @@ def _read(
     model = float_model(artifact)
     sizes = dict(model.manifest.details.get("index_sizes", {})) if model is not None else {}
     return sources.read(source, specs, None, limit, sizes)[0]
-
-
-def _whole_numbers(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[str, Array]:
-    """Returns arrays with indices and masks in the integers of the artifact, which may be narrower."""
-    plain = {spec.name: spec.dtype for spec in specs if spec.quantization is None and spec.dtype[0] in "iu"}
-    fits = {n: d for n, d in plain.items() if n in arrays and arrays[n].dtype.kind in "iu" and arrays[n].size}
-    fits = {n: d for n, d in fits.items() if np.iinfo(d).min <= arrays[n].min() and arrays[n].max() <= np.iinfo(d).max}
-    return {name: array.astype(fits.get(name, array.dtype)) for name, array in arrays.items()}
 
 
 def remembered(source: str, stated: Preprocess | None, *artifacts: Artifact) -> Preprocess | None:

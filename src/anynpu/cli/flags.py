@@ -98,7 +98,10 @@ def preprocess(value: Any, basis: Mapping[str, object] | None = None) -> Preproc
         if name == "size":
             data[name] = list(shape_of("size", text))
         elif name in ("mean", "std"):
-            data[name] = [_number(name, part) for part in text.split(",")]
+            try:
+                data[name] = [float(part) for part in text.split(",")]
+            except ValueError:
+                raise ConfigError(f"-P {name}={text}: numbers were expected") from None
         else:
             data[name] = literal(text)
     return schema.from_dict(Preprocess, data, "-P")
@@ -107,10 +110,3 @@ def preprocess(value: Any, basis: Mapping[str, object] | None = None) -> Preproc
 def read_preprocess(texts: Sequence[str], stated: Preprocess | None) -> Preprocess | None:
     """Reads -P, where it may be repeated, over what a configuration file says."""
     return preprocess(tuple(texts), schema.to_dict(stated)) if texts else stated
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ConfigError(f"-P {name}={text}: a number was expected") from None

@@ -13,7 +13,6 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
@@ -159,7 +158,7 @@ def root() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C does
     # Somewhere to write when the shell closed stdout or stderr (`>&-`)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
@@ -240,10 +239,6 @@ def _tell_foreign(error: Exception, arguments: Sequence[str]) -> int:
     defect.__cause__ = error
     _tell(defect, arguments)
     return INTERNAL_ERROR
-
-
-def _terminate(signum: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def _tell(error: AnyNpuError, arguments: Sequence[str]) -> int:

@@ -63,8 +63,16 @@ class Underscored(Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
+            name = parameter.name or ""
+            forms = {OWN: Seed, BEYOND: Beyond}
+            own = (title for title, form in forms.items() if name in {each.name for each in fields(form)})
+            title = next(own, OTHER)
+            if name in INSTEAD:
+                title = f"Flags of {INSTEAD[name][0]}"
+            elif name in unpu_flags() and name != BIT_WIDTH:
+                title = f"Flags of {', '.join(unpu_flags()[name].formats)}"
             if shown := parameter.get_help_record(ctx):
-                groups.setdefault(_title(parameter.name or ""), []).append(shown)
+                groups.setdefault(title, []).append(shown)
         for title, rows in groups.items():
             with formatter.section(title):
                 formatter.write_dl(rows)
@@ -184,16 +192,6 @@ class UnpuBench(Seed, Beyond, Common):
             names(self.output_names),
             shapes("--output_shape", self.output_shape),
         )
-
-
-def _title(name: str) -> str:
-    """Returns what a flag stands under in the help."""
-    if name in INSTEAD:
-        return f"Flags of {INSTEAD[name][0]}"
-    if name in unpu_flags() and name != BIT_WIDTH:
-        return f"Flags of {', '.join(unpu_flags()[name].formats)}"
-    forms = {OWN: Seed, BEYOND: Beyond}
-    return next((title for title, form in forms.items() if name in {each.name for each in fields(form)}), OTHER)
 
 
 def _generated() -> list[click.Option]:

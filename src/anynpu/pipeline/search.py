@@ -126,7 +126,10 @@ class Place:
         alternatives = (Move({name: value}) for name, values in stated.items() for value in values)
         self.moves = (*alternatives, *(move for link in links for move in moves_of(link.target)))
         options = (each for link in links for each in fields(link.target.Options))
-        self.defaults = {each.name: _text(each.default) for each in options}
+        self.defaults = {
+            each.name: (str(each.default).lower() if isinstance(each.default, bool) else str(each.default))
+            for each in options
+        }
 
     @property
     def rows(self) -> list[SweepRow]:
@@ -253,10 +256,6 @@ def _doubling(most: int) -> Iterator[int]:
         count *= 2
     if most:
         yield most
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _standing(line: SweepRow) -> tuple[float, ...]:

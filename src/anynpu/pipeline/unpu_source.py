@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,7 +126,15 @@ def arguments(text: str) -> JsonObject:
     if not text or text == "None":
         return {}
     if text.lstrip().startswith("{"):
-        return _object(text)
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError):
+            data = None
+            with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                data = ast.literal_eval(text)
+        if not isinstance(data, Mapping):
+            raise ConfigError(f"--model_module_args {text}: neither a JSON object nor NAME=VALUE")
+        return {str(name): value for name, value in data.items()}
     found = {}
     for part in names(text):
         name, sign, value = part.partition("=")
@@ -137,21 +147,6 @@ def arguments(text: str) -> JsonObject:
             raise ConfigError(f"--model_module_args {part}: {name.strip()} is given twice")
         found[name.strip()] = _literal(value.strip())
     return found
-
-
-def _object(text: str) -> JsonObject:
-    import json
-
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError):
-        try:
-            data = ast.literal_eval(text)
-        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-            data = None
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"--model_module_args {text}: neither a JSON object nor NAME=VALUE")
-    return {str(name): value for name, value in data.items()}
 
 
 def _literal(text: str) -> Any:

@@ -14,7 +14,7 @@ from anynpu.records.compare import LETTERS, CompareRecord, LatencyVersus, Ratio
 from anynpu.records.eval import EvalRecord
 from anynpu.records.load import Record
 from anynpu.records.shared import Fidelity, Summary
-from anynpu.records.sweep import SweepRecord, SweepRow
+from anynpu.records.sweep import SweepRecord
 from anynpu.report.figures import decibel, kib, percent
 from anynpu.schema import to_dict
 
@@ -298,21 +298,18 @@ def sweep_verdict(record: SweepRecord) -> tuple[str, str]:
     """Returns how many builds went well and how many nothing beats."""
     rows, defaults = record.rows, {each.name: each.default for each in record.gate}
     fine = [row for row in rows if row.status == "ok"]
-    lowered = sum(_misses(row, defaults) for row in fine)
+    lowered = 0  # builds with a figure that the default thresholds would not let pass
+    for row in fine:
+        drop = None if row.score is None or row.score_float is None else 100 * (row.score_float - row.score)
+        lowered += (
+            (row.sqnr_db is not None and row.sqnr_db < defaults.get("min_sqnr", -math.inf))
+            or (drop is not None and drop > defaults.get("max_drop", math.inf))
+            or (row.on_npu is not None and 100 * row.on_npu < defaults.get("require_npu", 0.0))
+        )
     front = sum(row.on_front for row in rows)
     said = f"{len(fine)} of {len(rows)} builds ok, {front} on the Pareto front"
     said += f"; {lowered} of them by a lowered gate only" if lowered else ""
     return said, "good" if len(fine) == len(rows) and rows and not lowered else "warn" if fine else "bad"
-
-
-def _misses(row: SweepRow, gate: Mapping[str, float]) -> bool:
-    """Whether a build has a figure that the thresholds do not let pass."""
-    drop = None if row.score is None or row.score_float is None else 100 * (row.score_float - row.score)
-    return (
-        (row.sqnr_db is not None and row.sqnr_db < gate.get("min_sqnr", -math.inf))
-        or (drop is not None and drop > gate.get("max_drop", math.inf))
-        or (row.on_npu is not None and 100 * row.on_npu < gate.get("require_npu", 0.0))
-    )
 
 
 def eval_verdict(record: EvalRecord) -> tuple[str, str]:

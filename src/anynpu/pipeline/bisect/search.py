@@ -80,16 +80,15 @@ def _before_rounding(graph: SharedGraph, found: Culprit, attempt: Try, pairs: Co
     if behind is None or behind.disagrees:
         return found
     for name in rounded:
-        if name in makers and (len(rounded) == 1 or _agrees(attempt(replace(found.part, rounded=(name,))))):
+        if name not in makers:
+            continue
+        again = behind if len(rounded) == 1 else attempt(replace(found.part, rounded=(name,)))
+        if again is not None and not again.disagrees:
             part = part_of([makers[name]], name)
             earlier = attempt(part)
             if earlier is not None and earlier.disagrees:
                 return Culprit((makers[name],), part, earlier)
     return replace(found, rounded_inputs=True)
-
-
-def _agrees(result: Difference | None) -> bool:
-    return result is not None and not result.disagrees
 
 
 def _boundary(low: int, high: int, attempt: Callable[[int], Difference | None]) -> tuple[int, int]:

@@ -59,8 +59,10 @@ def diagnose(candidate: str, reference: str, floating: str, data: str, calibrati
     causes += found if sick else [cause for cause in found if cause.cause == "dead rectifier"]
     causes += _of_kernels(session, samples, expected, outputs[worst].sqnr_db, truth)
     before = before_activations(case)
+    computed = [name for node in case.nodes for name in node.outputs if name in case.figures]
+    in_order = [*(name for name in case.figures if name not in {*computed}), *computed]  # of execution, inputs first
     tensors = tuple(
-        _loss(case.figures[n], taken, before.get(n, ())) for n in _in_order(case) if case.figures[n].followed is None
+        _loss(case.figures[n], taken, before.get(n, ())) for n in in_order if case.figures[n].followed is None
     )
     first = next((loss.tensor for loss in tensors if loss.sqnr_db < BAD_DB), "") if sick else ""
     if sick and not causes and tensors:
@@ -175,12 +177,6 @@ def _collect(
                 between = computed.get(name) if figures[name].followed is None else None
                 figures[name].add(wanted[name], value, between if name not in given else None)
         progress(index + 1, len(samples))
-
-
-def _in_order(case: Case) -> list[str]:
-    """Returns the tensors with figures in the order of execution, inputs first."""
-    made = [name for node in case.nodes for name in node.outputs if name in case.figures]
-    return [*(name for name in case.figures if name not in {*made}), *made]
 
 
 def _loss(figures: Figures, samples: int, before: tuple[str, ...]) -> TensorLoss:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from anynpu.records.build import ChipForm, GraphForm, GraphNode
 from anynpu.report.figures import amount, count, decibel
-from anynpu.report.html.axes import Frame, Scale, axes, chart, more, padded, short
+from anynpu.report.html.axes import Frame, axes, chart, more, padded, short
 from anynpu.report.html.markup import Markup, el, join, table
 from anynpu.report.html.stages import Stage, stages
 
@@ -143,8 +143,16 @@ def _draw(columns: Columns, nodes: Nodes, devices: Sequence[str], named: Sequenc
         wide = min(max(step * 0.78, 0.8), WIDEST)
         size = {"x": middles[i] - wide / 2, "y": high, "width": wide, "height": max(abs(y(0) - y(value)), 1.0)}
         parts.append(el("rect", **size, class_=f"bar {devices[i]}", data_node=i, data_tip=columns.tips[i]))
-    parts += _limit(columns.limit, y, frame)
-    parts += _names(nodes, middles, frame) if one_by_one else _bands(named, step, frame)
+    if columns.limit is not None and y.low <= columns.limit <= y.high:  # the gate of the outputs, named on the right
+        right, level = frame.width - frame.right, y(columns.limit)
+        words = ("gate of the", f"outputs, {columns.limit:g} dB")
+        parts.append(el("line", x1=frame.left, x2=right, y1=level, y2=level, class_="limit"))
+        parts += [el("text", word, x=right + 3, y=level + 4 + 12 * i, class_="name") for i, word in enumerate(words)]
+    if one_by_one:
+        base, both = frame.height - frame.bottom + 8, zip(nodes, middles, strict=True)
+        parts += [el("text", short_name(node), x=middle, y=base, class_="name turned") for node, middle in both]
+    else:
+        parts += _bands(named, step, frame)
     return chart(columns.title, columns.said, frame, parts, more(*columns.listed) if columns.listed else None)
 
 
@@ -179,14 +187,6 @@ def _placed(marks: Mapping[int, str], middles: Sequence[float], frame: Frame) ->
     return dict(zip(marks, next(whole, ()), strict=False))
 
 
-def _names(nodes: Nodes, middles: Sequence[float], frame: Frame) -> list[Markup]:
-    level = frame.height - frame.bottom + 8
-    return [
-        el("text", short_name(node), x=middle, y=level, class_="name turned")
-        for node, middle in zip(nodes, middles, strict=True)
-    ]
-
-
 def _bands(named: Sequence[Stage], step: float, frame: Frame) -> list[Markup]:
     """Returns a line below the bars of each stage, and its number and name in two rows by turns."""
     parts, right = [], frame.width - frame.right
@@ -201,15 +201,3 @@ def _bands(named: Sequence[Stage], step: float, frame: Frame) -> list[Markup]:
         parts.append(el("line", x1=start + 1, x2=stop - 1, y1=base + 6, y2=base + 6, class_="band", data_tip=tip))
         parts.append(el("text", shown, x=start, y=base + 20 + 15 * (number % 2), class_="name", data_tip=tip))
     return parts
-
-
-def _limit(limit: float | None, y: Scale, frame: Frame) -> list[Markup]:
-    """Returns the gate of the model's outputs as a line, named right of the bars."""
-    if limit is None or not y.low <= limit <= y.high:
-        return []
-    right = frame.width - frame.right
-    words = ("gate of the", f"outputs, {limit:g} dB")
-    return [
-        el("line", x1=frame.left, x2=right, y1=y(limit), y2=y(limit), class_="limit"),
-        *(el("text", word, x=right + 3, y=y(limit) + 4 + 12 * i, class_="name") for i, word in enumerate(words)),
-    ]

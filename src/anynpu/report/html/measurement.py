@@ -45,6 +45,12 @@ def bench_sections(record: BenchRecord) -> list[Section]:
     supported, stages, outliers, together, conditions = facts.tables(record)
     summary, unit = facts.latency_summary(record), facts.latency_unit(record)
     warnings = _summary_notes(summary) if record.warnings is None else record.warnings
+    runs = {
+        f"{model.name} {name}": run.samples if run else ()
+        for model in (record.together.models if record.together else ())
+        for name, run in (("alone", model.alone), ("together", model.together))
+    }
+    at_once = join((_drawn(together), latency.overlay(runs, unit))) if together.rows else Markup("")
     rows = [*supported.rows]
     if record.throughput:
         rate = f"{facts.short(record.throughput.per_s)} /s"
@@ -54,7 +60,7 @@ def bench_sections(record: BenchRecord) -> list[Section]:
         Section("summary", "Summary", join((notes(warnings, "notes warn"), figures))),
         Section("latency", quantity(unit).capitalize(), _samples(record, summary, outliers)),
         Section("stages", "Stages", _drawn(stages)),
-        Section("together", "Several models at once", _together(record, together)),
+        Section("together", "Several models at once", at_once),
         Section("provenance", "Conditions", _drawn(conditions, class_="pairs")),
     ]
 
@@ -70,17 +76,6 @@ def _samples(record: BenchRecord, summary: Summary | None, outliers: facts.Table
     spikes |= {spike.index: ", ".join(spike.causes) for spike in record.spikes}
     listed = more("The largest outliers and what may have caused them", _drawn(outliers)) if outliers.rows else None
     return join((latency.histogram(samples, unit, marks), latency.timeline(samples, started, spikes, unit, listed)))
-
-
-def _together(record: BenchRecord, shown: facts.Table) -> Markup:
-    if not shown.rows or record.together is None:
-        return Markup("")
-    runs = {
-        f"{model.name} {name}": run.samples if run else ()
-        for model in record.together.models
-        for name, run in (("alone", model.alone), ("together", model.together))
-    }
-    return join((_drawn(shown), latency.overlay(runs, facts.latency_unit(record))))
 
 
 def _summary_notes(summary: Summary | None) -> list[str]:

@@ -30,7 +30,11 @@ def pareto(title: str, rows: Sequence[SweepRow], across: tuple[str, Value], up: 
     y = frame.y(*padded([b for _, _, b in known], 0.1))
     parts: list[Child] = [*axes(frame, x, y, across[0] + (" (logarithmic)" if log else ""), up[0])]
     best = front_of([(a, b) for row, a, b in known if not row.error])
-    parts.append(_staircase([(x(a), y(b)) for a, b in best], frame))
+    if best:  # from the axis up and out to the right: below and right of it is what is beaten
+        corners = [(x(a), y(b)) for a, b in best]
+        steps = [each for (_, low), (at, high) in itertools.pairwise(corners) for each in ((at, low), (at, high))]
+        foot, end = (corners[0][0], frame.height - frame.bottom), (frame.width - frame.right, corners[-1][1])
+        parts.append(line([foot, corners[0], *steps, end], "frontier"))
     chips = list(dict.fromkeys(row.chip for row in rows))
     drawn = sorted(known, key=lambda p: not p[0].on_front)
     for (row, a, b), place in zip(drawn, apart([(x(a), y(b)) for _, a, b in drawn], frame), strict=True):
@@ -57,15 +61,6 @@ def front_of(points: Sequence[Point]) -> list[Point]:
         if not best or b > best[-1][1]:
             best.append((a, b))
     return best
-
-
-def _staircase(points: Sequence[Point], frame: Frame) -> Markup | None:
-    """Returns the front from the axis up and out to the right: below and right of it is what is beaten."""
-    if not points:
-        return None
-    steps = [corner for (_, y), (x, to) in itertools.pairwise(points) for corner in ((x, y), (x, to))]
-    foot, end = (points[0][0], frame.height - frame.bottom), (frame.width - frame.right, points[-1][1])
-    return line([foot, points[0], *steps, end], "frontier")
 
 
 def apart(points: Sequence[Point], frame: Frame) -> list[Point]:

@@ -32,7 +32,12 @@ def stages(graph: GraphForm) -> list[Stage]:
         return []
     cuts = [0, *_cuts(graph), len(nodes)] if len(nodes) > SINGLE else [0, len(nodes)]
     sizes = Counter(tuple(parts[:i]) for parts in map(_parts, (n.name for n in nodes)) for i in range(1, len(parts)))
-    return [Stage(_name(nodes, a, b, sizes), _shape(graph, nodes[b - 1]), a, b) for a, b in itertools.pairwise(cuts)]
+    found = []
+    for first, stop in itertools.pairwise(cuts):
+        shape = _output(graph, nodes[stop - 1]).shape or ()
+        dims = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
+        found.append(Stage(_name(nodes, first, stop, sizes), " × ".join(map(str, dims)), first, stop))
+    return found
 
 
 def _cuts(graph: GraphForm) -> list[int]:
@@ -90,11 +95,6 @@ def _size(graph: GraphForm, node: GraphNode) -> tuple[int, ...]:
     axes = [tensor.layout.find(axis) for axis in "HW"]
     shape = tensor.shape or ()
     return tuple(shape[axis] for axis in axes) if min(axes) >= 0 and max(axes) < len(shape) else ()
-
-
-def _shape(graph: GraphForm, node: GraphNode) -> str:
-    shape = _output(graph, node).shape or ()
-    return " × ".join(map(str, shape[1:] if len(shape) > 1 and shape[0] == 1 else shape))
 
 
 def _name(nodes: Sequence[GraphNode], first: int, stop: int, sizes: Mapping[tuple[str, ...], int]) -> str:
