@@ -334,12 +334,12 @@ def _function_named(name: str) -> Callable[..., Any]:
     """Returns the function that --post MODULE:FUNCTION names."""
     module, sign, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function) if sign and function else None
+        target = getattr(importlib.import_module(module), function) if sign and function else None
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"--post {name}: {error}") from error
-    if not callable(found):
+    if not callable(target):
         raise ConfigError(f"--post {name}: MODULE:FUNCTION was expected")
-    return found  # type: ignore[no-any-return]
+    return target  # type: ignore[no-any-return]
 
 
 def _board(artifact: Artifact, asked: Asked, store: Store) -> Measured:

@@ -62,7 +62,7 @@ def bisect(
             out=str(room / "bundle") if out is not None else "",
             cache=str(store.cache),
         )
-        found = tool.call(
+        answer = tool.call(
             "anynpu.pipeline.bisect.run:bisect",
             {"asked": request},
             scratch=room,
@@ -70,7 +70,7 @@ def bisect(
             progress=progress,
             whole_environment=True,
         )
-        record: BisectRecord = schema.from_dict(BisectRecord, found, "bisect")
+        record: BisectRecord = schema.from_dict(BisectRecord, answer, "bisect")
         if out is not None and (room / "bundle").is_dir():
             out.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=out.absolute().parent) as beside:

@@ -56,9 +56,9 @@ def float_model(artifact: Artifact) -> Artifact | None:
     place = artifact.path.absolute()
     for folder in (place.parent / "float", place.parents[1] / "float"):
         if (folder / MANIFEST).is_file():
-            found = Artifact.open(folder)
-            if found.manifest.fingerprint == artifact.manifest.fingerprint:
-                return found
+            model = Artifact.open(folder)
+            if model.manifest.fingerprint == artifact.manifest.fingerprint:
+                return model
     return None
 
 

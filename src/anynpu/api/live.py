@@ -156,10 +156,10 @@ def _export(
             run = Session(exported.model).run
             taken = {value.name for value in exported.model.graph.input}
             names = [value.name for value in exported.model.graph.output]
-            found = disagreement(
+            difference = disagreement(
                 names, exported.run, lambda feed: run({n: v for n, v in feed.items() if n in taken}), feeds
             )
-            exported.require_equal(found)
+            exported.require_equal(difference)
     return exported
 
 

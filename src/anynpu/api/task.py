@@ -49,13 +49,13 @@ def detect(
     with opened(artifact, ("detect",), on, task, "", timeout) as model:
         wanted = class_numbers(",".join(classes), model.card.labels) if classes else ()
         detector = Detector(model, Threshold(conf, iou, classes=wanted))
-        found = [detector.detect(picture.pixels)[0] for _, picture in _pictures(images)]
+        detections = [detector.detect(picture.pixels)[0] for _, picture in _pictures(images)]
     return [
         [
             Detection(detector.name(int(number)), int(number), float(score), tuple(map(float, box)))
             for box, score, number in zip(each.boxes, each.scores, each.classes, strict=True)
         ]
-        for each in found
+        for each in detections
     ]
 
 

@@ -120,6 +120,6 @@ def _print(record: BisectRecord) -> None:
         click.echo(f"note: {note}")
 
 
-def _shown(found: OutputDifference) -> str:
-    error = f"largest error {found.max_abs_error:.4g} at {list(found.at)}"
-    return f"{found.tensor}, is {found.sqnr_db:.1f} dB apart; {error}: {found.a:.6g} in A, {found.b:.6g} in B"
+def _shown(worst: OutputDifference) -> str:
+    error = f"largest error {worst.max_abs_error:.4g} at {list(worst.at)}"
+    return f"{worst.tensor}, is {worst.sqnr_db:.1f} dB apart; {error}: {worst.a:.6g} in A, {worst.b:.6g} in B"

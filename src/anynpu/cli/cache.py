@@ -120,10 +120,10 @@ def prune(asked: Prune) -> int:
     entries = sorted(store.entries(), key=lambda e: e.used)
     doomed = [e for e in entries if older_than is not None and e.used < time.time() - 86400 * older_than]
     if max_size is not None:
-        found = SIZE.fullmatch(max_size.strip().lower())
-        if found is None:
+        size = SIZE.fullmatch(max_size.strip().lower())
+        if size is None:
             raise ConfigError(f"--max-size {max_size}: a size such as 500M or 2G was expected")
-        limit, kept = int(float(found[1]) * UNITS[found[2]]), _size(entries) - _size(doomed)
+        limit, kept = int(float(size[1]) * UNITS[size[2]]), _size(entries) - _size(doomed)
         for entry in entries:
             if kept > limit and entry not in doomed:
                 doomed.append(entry)

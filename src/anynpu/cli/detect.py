@@ -164,8 +164,8 @@ def _shots(detector: Detector, item: Item, alone: bool) -> Iterator[Shot]:
     """Yields the pictures of one item, looked at; of an item that fails among others only the error."""
     try:
         for name, picture in item.pictures():
-            found, timing = detector.detect(picture.pixels)
-            yield Shot(name, picture, found, timing)
+            detections, timing = detector.detect(picture.pixels)
+            yield Shot(name, picture, detections, timing)
     except AnyNpuError as error:
         # A device or a model that fails would fail for every picture; a file speaks for itself alone.
         if alone or not isinstance(error, ConfigError | IntegrityError):

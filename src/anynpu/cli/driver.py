@@ -56,32 +56,32 @@ def plan(asked: Plan) -> int:
     anynpu driver zhouyi plan driver
     anynpu driver zhouyi plan driver --kdir linux-headers-6.12-arm64 --arch arm64 --cross aarch64-linux-gnu-
     """
-    found, root = trees.recognise(asked.tree), Root(asked.root)
+    tree, root = trees.recognise(asked.tree), Root(asked.root)
     words, trouble = ("anynpu", "driver", "zhouyi"), []
     steps: list[Step] = []
-    if found.kind in (trees.VENDOR, trees.PARTLY):
-        steps.append(Step("make the source fit every kernel", (*words, "patch", str(found.folder))))
-    elif found.kind == trees.BY_HAND:
+    if tree.kind in (trees.VENDOR, trees.PARTLY):
+        steps.append(Step("make the source fit every kernel", (*words, "patch", str(tree.folder))))
+    elif tree.kind == trees.BY_HAND:
         trouble.append("patched by hand, for some kernels only: restore the vendor's files, then patch")
-    elif found.kind == trees.CHANGED:
-        trouble += [f"{state.file}: {state.why}" for state in found.states if state.state == LOST]
+    elif tree.kind == trees.CHANGED:
+        trouble += [f"{state.file}: {state.why}" for state in tree.states if state.state == LOST]
     try:
         kernel = asked.kernel(root)
-        argv = (*words, "build", str(found.folder), *asked.words(), "-o", f"aipu-{kernel.release}")
+        argv = (*words, "build", str(tree.folder), *asked.words(), "-o", f"aipu-{kernel.release}")
         steps.append(Step(f"try it: build for kernel {kernel.release} and check the module", argv))
     except AnyNpuError as error:
         trouble.append(f"{error.message} ({error.hint})")
-    if found.kind not in (trees.BY_HAND, trees.CHANGED):
-        argv = (*words, "dkms", str(found.folder), *asked.words(), "--yes")
+    if tree.kind not in (trees.BY_HAND, trees.CHANGED):
+        argv = (*words, "dkms", str(tree.folder), *asked.words(), "--yes")
         steps.append(Step("install it, for this kernel and those that come", argv, needs_root=True))
         steps += signing.dkms_steps(signing.secure_boot())
     steps += [*udevs.steps(root, asked.group, asked.user), *userspace.steps(root, asked.umd)]
-    if found.kind not in (trees.BY_HAND, trees.CHANGED):
+    if tree.kind not in (trees.BY_HAND, trees.CHANGED):
         steps += [installs.load(), Step("see that the NPU is ready, or what keeps it from that", ("anynpu", "doctor"))]
     if asked.json:
-        print_record({**_record("plan", found), "steps": [s.record() for s in steps], "trouble": trouble})
+        print_record({**_record("plan", tree), "steps": [s.record() for s in steps], "trouble": trouble})
         return 0
-    _show_tree(found)
+    _show_tree(tree)
     _show(steps)
     for line in trouble:
         click.echo(f"not planned: {line}")
@@ -100,19 +100,19 @@ def patch(asked: Patch) -> int:
     anynpu driver zhouyi patch driver
     anynpu driver zhouyi patch driver --revert
     """
-    found = trees.recognise(asked.tree)
-    rewrites = trees.reverted(found) if asked.revert else trees.patched(found)
+    tree = trees.recognise(asked.tree)
+    rewrites = trees.reverted(tree) if asked.revert else trees.patched(tree)
     if not asked.dry_run:
         trees.write(rewrites)
-        found = trees.recognise(asked.tree)
+        tree = trees.recognise(asked.tree)
     if asked.json:
         files = [{"file": rewrite.name, "diff": rewrite.diff()} for rewrite in rewrites]
-        print_record({**_record("patch", found), "revert": asked.revert, "dry_run": asked.dry_run, "files": files})
+        print_record({**_record("patch", tree), "revert": asked.revert, "dry_run": asked.dry_run, "files": files})
         return 0
     if asked.dry_run:
         click.echo("".join(rewrite.diff() for rewrite in rewrites), nl=False)
         return 0
-    _show_tree(found)
+    _show_tree(tree)
     names = ", ".join(rewrite.name for rewrite in rewrites)
     click.echo(f"{'reverted' if asked.revert else 'patched'}: {names}" if names else "nothing to do", err=True)
     return 0
@@ -126,14 +126,14 @@ def build(asked: BuildModule) -> int:
     anynpu driver zhouyi build driver
     anynpu driver zhouyi build driver --kdir headers --arch arm64 --cross aarch64-linux-gnu- -o out
     """
-    found, kernel = trees.recognise(asked.tree), asked.kernel(Root())
+    tree, kernel = trees.recognise(asked.tree), asked.kernel(Root())
     out = asked.output or Path(f"aipu-{kernel.release}")
     step = Step(f"build for kernel {kernel.release}, in a copy of the tree", kernel.make(Path("COPY"), "modules"))
     if asked.dry_run:
-        return _tell("build", [step], asked, tree=found)
+        return _tell("build", [step], asked, tree=tree)
     if not asked.quiet:
         click.echo(f"# {step.why}\n{step.command()}", err=True)
-    built = builds.build(found, kernel, out)
+    built = builds.build(tree, kernel, out)
     checks = verifies.checks(verifies.read(built.module), kernel.release)
     extra = {"module": str(built.module), "log": str(built.log), "seconds": round(built.seconds, 1)}
     return _judge("build", built.module, checks, {**extra, "warnings": built.warnings}, asked)
@@ -192,9 +192,9 @@ def dkms(asked: Dkms) -> int:
     anynpu driver zhouyi dkms driver
     sudo anynpu driver zhouyi dkms driver --yes
     """
-    found, root = trees.recognise(asked.tree), Root(asked.root)
-    steps = dkms_.steps(found, asked.kernel(root), root) + signing.dkms_steps(signing.secure_boot())
-    return _do("dkms", steps, asked, found)
+    tree, root = trees.recognise(asked.tree), Root(asked.root)
+    steps = dkms_.steps(tree, asked.kernel(root), root) + signing.dkms_steps(signing.secure_boot())
+    return _do("dkms", steps, asked, tree)
 
 
 @verb(Udev, group=zhouyi)
@@ -216,13 +216,13 @@ def remove(asked: Remove) -> int:
     anynpu driver zhouyi remove
     sudo anynpu driver zhouyi remove driver --yes
     """
-    found = trees.recognise(asked.tree) if asked.tree else None
-    rewrites = trees.reverted(found) if found else []
+    tree = trees.recognise(asked.tree) if asked.tree else None
+    rewrites = trees.reverted(tree) if tree else []
     steps = installs.remove_steps(Root(asked.root))
-    if found and rewrites:
-        argv = ("anynpu", "driver", "zhouyi", "patch", str(found.folder), "--revert")
-        return _do("remove", steps, asked, found, Step("our changes in the tree", argv), lambda: trees.write(rewrites))
-    return _do("remove", steps, asked, found)
+    if tree and rewrites:
+        argv = ("anynpu", "driver", "zhouyi", "patch", str(tree.folder), "--revert")
+        return _do("remove", steps, asked, tree, Step("our changes in the tree", argv), lambda: trees.write(rewrites))
+    return _do("remove", steps, asked, tree)
 
 
 def _do(

@@ -213,8 +213,8 @@ def similar(asked: Similar) -> int:
     if asked.other is None:
         with opened(asked.artifact, TOWERS, asked) as model:
             _refuse_unused(model, inputs)
-            rows, left = inputs.embedded(tower(model))
-            columns, right = rows, left
+            rows, row_vectors = inputs.embedded(tower(model))
+            columns, column_vectors = rows, row_vectors
     else:
         second = second_model(asked)
         with opened(asked.artifact, TOWERS, asked) as a, opened(asked.other, TOWERS, second) as b:
@@ -225,8 +225,8 @@ def similar(asked: Similar) -> int:
                 raise ConfigError("both models read images, not text")
             if "embed-image" not in kinds and inputs.files:
                 raise ConfigError("both models read text, not images")
-            (rows, left), (columns, right) = inputs.embedded(one), inputs.embedded(other)
-    values = cosines(left, right)
+            (rows, row_vectors), (columns, column_vectors) = inputs.embedded(one), inputs.embedded(other)
+    values = cosines(row_vectors, column_vectors)
     rows, columns = _labels(rows, inputs), _labels(columns, inputs)
     if asked.output is not None:
         picture = draw(asked.output, [_short(name) for name in rows], [_short(name) for name in columns], values)

@@ -180,12 +180,12 @@ def _classes(artifact: Artifact, model: Model, asked: Eval, progress: Progress) 
     numbers, note = folder_classes(folder.classes, judge.labels, asked.rename, named=bool(model.card.labels))
     notes = [note, *_images_apart(artifact, model, folder.files, asked)]
     reader = evaluate.Reader(folder.files, progress)
-    found = judge(reader)
+    scores = judge(reader)
     reader.require()
     labels = [numbers[folder.labels[at]] for at in reader.read]
     import numpy as np
 
-    return replace(evaluate.classified(found, np.asarray(labels, np.int64)), failed=reader.failed), notes
+    return replace(evaluate.classified(scores, np.asarray(labels, np.int64)), failed=reader.failed), notes
 
 
 def _zero_shot(artifact: Artifact, model: Model, asked: Eval, progress: Progress) -> tuple[Outcome, list[str]]:
@@ -202,9 +202,9 @@ def _zero_shot(artifact: Artifact, model: Model, asked: Eval, progress: Progress
     with opened(asked.text_model, "embed-text", second_model(asked)) as texts:
         judge = ZeroShot.of(ImageTower(model), TextTower(texts), words, asked.template)
     reader = evaluate.Reader(folder.files, progress)
-    found = judge(reader)
+    scores = judge(reader)
     reader.require()
-    outcome = evaluate.classified(found, folder.labels[reader.read])
+    outcome = evaluate.classified(scores, folder.labels[reader.read])
     return replace(outcome, failed=reader.failed), [*notes, f"zero-shot, template {asked.template!r}"]
 
 
@@ -270,8 +270,8 @@ def _arrays(artifact: Artifact, kind: str, asked: Eval, progress: Progress) -> E
             rows.append(run_real(session.runtime, data[at], like))
             progress(at + 1, len(data))
         versions = session.versions
-    found = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
-    outcome = evaluate.scored(metric, data.inputs, found, labels.values)
+    answers = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+    outcome = evaluate.scored(metric, data.inputs, answers, labels.values)
     return Evaluated(artifact, session.executed, kind, outcome, tuple(notes), versions)
 
 
@@ -324,7 +324,7 @@ def _against(subject: Evaluated, other: Evaluated, metric: str, level: float) ->
     """Returns the paired comparison with another artifact; the difference is the subject minus the other."""
     if subject.task != other.task:
         raise ConfigError(f"one model is for {subject.task}, the other for {other.task}: nothing can be compared")
-    found = evaluate.against(other.outcome, subject.outcome, metric)
+    comparison = evaluate.against(other.outcome, subject.outcome, metric)
     figure = evaluate.figures(other.outcome)[other.outcome.names.index(metric)]
     return Against(
         path=str(other.artifact.path),
@@ -334,9 +334,9 @@ def _against(subject: Evaluated, other: Evaluated, metric: str, level: float) ->
         score=figure.value,
         low=figure.low,
         high=figure.high,
-        difference=Figure(*found.difference),
-        test=found.test,
-        p_value=found.p_value,
+        difference=Figure(*comparison.difference),
+        test=comparison.test,
+        p_value=comparison.p_value,
         level=level,
-        verdict=verdict_of(found.gain, found.p_value, level, 0.0),
+        verdict=verdict_of(comparison.gain, comparison.p_value, level, 0.0),
     )

@@ -55,15 +55,15 @@ def read_tokens(token: str | None, path: Path | None) -> tuple[str, ...]:
 
 def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
     """Returns {"name": "value"} for texts of the form name=value."""
-    found = {}
+    values = {}
     for text in texts:
         name, sign, value = text.partition("=")
         if not sign or not name.strip():
             raise ConfigError(f"{flag} {text}: NAME=VALUE was expected")
-        if name.strip() in found:
+        if name.strip() in values:
             raise ConfigError(f"{flag} {text}: {name.strip()} is given twice")
-        found[name.strip()] = value.strip()
-    return found
+        values[name.strip()] = value.strip()
+    return values
 
 
 def literal(value: Any) -> Any:

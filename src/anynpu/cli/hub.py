@@ -60,9 +60,9 @@ def hub() -> None:
 @verb(Hub, group=hub)
 def list_(asked: Hub) -> int:
     """List the models that have a card."""
-    found = [models.model(name) for name in models.names()]
+    listed = [models.model(name) for name in models.names()]
     if asked.json:
-        rows = [_record(model, asked.base) for model in found]
+        rows = [_record(model, asked.base) for model in listed]
         print_json("hub", {"models": rows})
         return 0
     print_table(
@@ -73,7 +73,7 @@ def list_(asked: Hub) -> int:
                 "task": _task(m),
                 "inputs": ", ".join("x".join(map(str, t.shape)) for t in m.inputs),
             }
-            for m in found
+            for m in listed
         ]
     )
     click.echo(f"from {models.base_address(asked.base)}", err=True)

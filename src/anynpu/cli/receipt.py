@@ -12,6 +12,6 @@ def lines(receipt: Receipt) -> Iterator[str]:
     """Yields one line for the whole and one for each kind of operator and reason that the CPU was left with."""
     share = f"{receipt.operator_share:.1%}{receipt.said_by}"
     yield f"receipt: {receipt.on_npu} of {receipt.operators} operators on the {receipt.npu}, {share}"
-    left = Counter((op.kind, op.reason) for op in receipt.elsewhere)
-    for (kind, reason), count in left.most_common():
+    reasons = Counter((op.kind, op.reason) for op in receipt.elsewhere)
+    for (kind, reason), count in reasons.most_common():
         yield f"  on the CPU: {count} {kind}: {reason}"

@@ -173,7 +173,7 @@ def _models(asked: Serve) -> tuple[ModelSettings, ...]:
     return tuple(
         ModelSettings(
             name,
-            tuple(found),
+            tuple(places),
             values["device"].get(name) or None,
             values["task"].get(name) or ("clip-text" if bpe else ""),
             values["tokenizer"].get(name) or bpe,
@@ -183,7 +183,7 @@ def _models(asked: Serve) -> tuple[ModelSettings, ...]:
             "cpu" if (text := values["fallback"].get(name, "")) == "cpu" else Path(text) if text else "",
             asked.max_batch,
         )
-        for name, found in paths.items()
+        for name, places in paths.items()
     )
 
 

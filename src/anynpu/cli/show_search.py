@@ -29,11 +29,11 @@ def teller(quiet: bool) -> Callable[[Progress], None]:
         if quiet or (time.monotonic() - last[0] < TELL_S and not finished):
             return
         last[0] = time.monotonic()
-        left = (progress.total - progress.done) / progress.per_second if progress.per_second else 0.0
+        remaining_s = (progress.total - progress.done) / progress.per_second if progress.per_second else 0.0
         share = progress.model_s / progress.seconds if progress.seconds else 0.0
         line = (
             f"{progress.done:,} of {progress.total:,} files, {progress.per_second:.1f} a second, "
-            f"{share:.0%} of the time in the model, {timedelta(seconds=round(left))} to go"
+            f"{share:.0%} of the time in the model, {timedelta(seconds=round(remaining_s))} to go"
         )
         place = sys.stderr.isatty()
         click.echo(f"\r{line}\x1b[K" if place else line, err=True, nl=not place or finished)

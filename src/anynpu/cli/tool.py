@@ -130,15 +130,15 @@ class Verify(Named):
 @verb(Verify, group=tool)
 def verify(asked: Verify) -> int:
     """Hash every installed file again and run the probe command; exit status 8 if something is wrong."""
-    found = verify_capsule(asked.name, asked.store().cache, asked.timeout)
+    report = verify_capsule(asked.name, asked.store().cache, asked.timeout)
     if asked.json:
-        print_json("tool-verify", {**vars(found), "complaints": list(found.complaints)})
+        print_json("tool-verify", {**vars(report), "complaints": list(report.complaints)})
     else:
-        verdict = f"{len(found.complaints)} complaints" if found.complaints else "sound"
-        click.echo(f"{found.name} {found.version}: {found.files} files, {verdict} ({found.seconds:.1f} s)")
-        for line in found.complaints:
+        verdict = f"{len(report.complaints)} complaints" if report.complaints else "sound"
+        click.echo(f"{report.name} {report.version}: {report.files} files, {verdict} ({report.seconds:.1f} s)")
+        for line in report.complaints:
             click.echo(f"  {line}")
-    return IntegrityError.exit_status if found.complaints else 0
+    return IntegrityError.exit_status if report.complaints else 0
 
 
 @verb(Named, group=tool)

@@ -83,25 +83,25 @@ def gathered(arguments: Sequence[str]) -> list[str]:
 
     A list that is given again goes on; shapes stay apart, since each is that of another tensor.
     """
-    found: list[str] = []
+    words: list[str] = []
     places: dict[str, int] = {}
     rest = list(arguments)
     while rest:
         word, sign, value = rest.pop(0).partition("=")
         name = word.removeprefix("--")
         if name not in LISTS or not word.startswith("--"):
-            found.append(word + sign + value)
+            words.append(word + sign + value)
             continue
         values = [value] if sign else []
         while rest and not rest[0].startswith("--") and rest[0] not in ("-f", "-v", "-q", "-h"):
             values.append(rest.pop(0))
         if name in places and values:
-            found[places[name]] = ",".join([found[places[name]], *values])
+            words[places[name]] = ",".join([words[places[name]], *values])
             continue
-        found += [word, ",".join(values)] if values else [word]
+        words += [word, ",".join(values)] if values else [word]
         if values and name not in SHAPES:
-            places[name] = len(found) - 1
-    return found
+            places[name] = len(words) - 1
+    return words
 
 
 def own(name: str, help: str, default: Any = "", **more: Any) -> Any:

@@ -169,12 +169,12 @@ def filled(form: type[P], file: type[Any], values: dict[str, Any]) -> P:
         stated = settings_of(file, [name for name in names if name not in unsaved], read_toml(path), str(path))
     for each in dataclasses.fields(form):  # type: ignore[arg-type]  # it is a dataclass
         name, basis = each.name, stated.get(each.name)
-        given = name in origins
+        stated_here = name in origins
         if basis in (None, "", (), {}):
             basis = None
-        elif name in values and not given:
+        elif name in values and not stated_here:
             origins[name], values[name] = str(path), basis
-        if (read := each.metadata.get("read")) and (given or basis is None):
+        if (read := each.metadata.get("read")) and (stated_here or basis is None):
             values[name] = read(values[name] or (), basis)
     if ORIGINS in fields:
         values[ORIGINS] = origins

@@ -55,8 +55,8 @@ def embedder(model: Path) -> Iterator[tuple[Embed, str, int, bool]]:
     from anynpu.runtime.base import open_artifact
     from anynpu.tasks.embed import TextTower
 
-    with opened(model, "embed-text", TaskFlags()) as found:
-        tower = TextTower(found)
+    with opened(model, "embed-text", TaskFlags()) as opened_model:
+        tower = TextTower(opened_model)
         fingerprint = open_artifact(model).manifest.fingerprint or str(model)
         yield tower.embed, fingerprint, tower.width, tower.space.normalized
 
@@ -81,11 +81,11 @@ def replay(asked: Replay) -> int:
         asked.refuse_unused("only --method seed has a model", "model", "limit")
     elif asked.model is None:
         raise ConfigError("--method seed needs --model", "the artifact of a text model, such as minilm/cpu")
-    found = read_trace(asked.trace, asked.labels)
-    start = min(float(host.received_s[0]) for host in found.hosts)
-    from_s = methods.learning_end(found) if asked.learn is None else start + asked.learn * 86_400
-    alarms = _alarms(found, from_s, asked)
-    if not found.labels:
+    trace = read_trace(asked.trace, asked.labels)
+    start = min(float(host.received_s[0]) for host in trace.hosts)
+    from_s = methods.learning_end(trace) if asked.learn is None else start + asked.learn * 86_400
+    alarms = _alarms(trace, from_s, asked)
+    if not trace.labels:
         alarms = [alarm for alarm in alarms if alarm.time_s >= from_s]
         from anynpu.apps.watch.sinks import moment
 
@@ -100,7 +100,7 @@ def replay(asked: Replay) -> int:
         )
         click.echo(f"{len(alarms)} alarms; there are no labels to score them by", err=True)
         return 0
-    result = score(found, alarms, from_s)
+    result = score(trace, alarms, from_s)
     if asked.json:
         record = {"schema_version": 1, "kind": "watch-replay", "method": asked.method, **asdict(result)}
         click.echo(json.dumps(record))

@@ -141,8 +141,8 @@ class Timed:
 
 def platforms(names: Iterable[str]) -> tuple[Platform, ...]:
     """Returns the chips by name, each once, in the order given."""
-    found = {platform.name: platform for platform in map(plugins.platform, names)}
-    return tuple(found.values())
+    chips = {platform.name: platform for platform in map(plugins.platform, names)}
+    return tuple(chips.values())
 
 
 @warm_children()
@@ -242,18 +242,18 @@ def _build_chip(
             lambda changed: _attempt(steps, platform, changed, result),
             lambda best: diagnosed(steps, platform.name, best.artifacts, result),
         )
-    made, error, diagnosis = attempt.artifacts, attempt.error, None
+    chain, error, diagnosis = attempt.artifacts, attempt.error, None
     if _repairable(error):
-        diagnosis = diagnosed(steps, platform.name, made, result)
+        diagnosis = diagnosed(steps, platform.name, chain, result)
         if steps.request.repair:  # what this build has not tried yet
             error.hint = BETTER_SAMPLES
-        if not steps.request.qat and can_train(made):
+        if not steps.request.qat and can_train(chain):
             command = f"anynpu build -t {platform.name} --qat, with the same model, data and options"
             error.hint += f"; or train it: {command}"
     return ChipResult(
         platform.name,
         platform,
-        tuple(made),
+        tuple(chain),
         verification=attempt.proved.verification,
         evidence=attempt.proved.evidence,
         not_verified=attempt.proved.not_verified,
@@ -261,7 +261,7 @@ def _build_chip(
         verdict=attempt.verdict,
         error=error,
         repairs=repairs,
-        graph=_graph(steps, platform, made, result),
+        graph=_graph(steps, platform, chain, result),
         diagnosis=diagnosis,
         timings=timed.of(platform.name),
         seconds=round(time.monotonic() - started, 3),
@@ -283,13 +283,13 @@ def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: 
             attempt.artifacts.append(steps.compile(platform.name, link, previous, result.calibration, platform))
         if steps.request.qat:
             attempt.artifacts = trained_chain(steps, platform, links, attempt.artifacts, result)
-        made = attempt.artifacts
+        chain = attempt.artifacts
         repetition = None
-        if len(made) > 1 and means_to_repeat(links[-1].target):
-            repetition = _repeated(steps, platform, made, result)
-        oracle = made[-2] if len(made) > 1 and is_exact(links[-1].target) else None
-        attempt.proved = repetition or _proof(steps, platform, made, result, oracle)
-        attempt.calibration = _adequacy(made, attempt.proved.verification)
+        if len(chain) > 1 and means_to_repeat(links[-1].target):
+            repetition = _repeated(steps, platform, chain, result)
+        oracle = chain[-2] if len(chain) > 1 and is_exact(links[-1].target) else None
+        attempt.proved = repetition or _proof(steps, platform, chain, result, oracle)
+        attempt.calibration = _adequacy(chain, attempt.proved.verification)
         _judge_degenerate(result.model)
         if attempt.proved.verification is not None:
             judge(attempt.proved.verification, steps.request.gate)
@@ -298,7 +298,7 @@ def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: 
             hint = "give more samples, like those that the model will see; without --strict-calibration this is a note"
             count = float(adequacy.distinct)
             raise AccuracyError("; ".join(adequacy.reasons), "calibration", count, float(MIN_DISTINCT), hint=hint)
-        attempt.verdict = fallback(made[-1], platform, steps.request.require_npu)
+        attempt.verdict = fallback(chain[-1], platform, steps.request.require_npu)
     except PassFailed as failure:
         steps.notes.append(f"{platform.name}: {failure.message}: it was left out, and the model compiled again")
         return _attempt(steps, platform, _skipping(links, failure.skipped), result)
@@ -329,25 +329,25 @@ def _judge_degenerate(model: Artifact) -> None:
         )
 
 
-def _adequacy(made: Sequence[Artifact], proof: Verification | None) -> Adequacy | None:
+def _adequacy(chain: Sequence[Artifact], proof: Verification | None) -> Adequacy | None:
     """Returns whether the calibration samples of a chain were enough; None where nothing was calibrated here."""
-    kept = next((a for a in made if any(entry.path == CALIBRATION for entry in a.manifest.files)), None)
+    kept = next((a for a in chain if any(entry.path == CALIBRATION for entry in a.manifest.files)), None)
     if kept is None:
         return None
     calibration = schema.from_dict(Calibration, schema.read_json(kept.file(CALIBRATION)), CALIBRATION)
     return judge_calibration(calibration, *(proof.held_against_ranges, proof.outside) if proof else (0, ()))
 
 
-def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> Proved | None:
+def _repeated(steps: Steps, platform: Platform, chain: list[Artifact], result: BuildResult) -> Proved | None:
     """Executes the final artifact on part of the samples; where it repeats the one before it bit by bit, the figures of
     that one on all samples are its own. Returns None where it cannot be executed here.
     """
-    final, before = made[-1], made[-2]
+    final, before = chain[-1], chain[-2]
     if not _runs_here(final.manifest.format):
         return None
     assert result.model is not None
     data = require_samples(result.test)
-    floating = untrained_twin(made)
+    floating = untrained_twin(chain)
     # What a runtime refuses in the model is reported first.
     evidence = verify(steps, platform, before, result.model, data, floating=floating)
     repetition = repeat(steps, platform.name, final, before, result.model, data)
@@ -361,19 +361,19 @@ def _repeated(steps: Steps, platform: Platform, made: list[Artifact], result: Bu
 
 
 def _proof(
-    steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult, oracle: Artifact | None
+    steps: Steps, platform: Platform, chain: list[Artifact], result: BuildResult, oracle: Artifact | None
 ) -> Proved:
     """Executes the last artifact of the chain that anything here can execute; the final one must repeat the oracle."""
-    final = made[-1]
+    final = chain[-1]
     if final.manifest.format == "null":
         return Proved(not_verified="the null device computes nothing")
-    candidate = next((artifact for artifact in reversed(made) if _runs_here(artifact.manifest.format)), None)
+    candidate = next((artifact for artifact in reversed(chain) if _runs_here(artifact.manifest.format)), None)
     if candidate is None:
         return Proved(not_verified=f"nothing on this machine executes {final.manifest.format}")
     assert result.model is not None
     data = require_samples(result.test)
     exact = oracle if candidate is final else None
-    evidence = verify(steps, platform, candidate, result.model, data, exact, untrained_twin(made))
+    evidence = verify(steps, platform, candidate, result.model, data, exact, untrained_twin(chain))
     verification = read_verification(evidence, "" if candidate is final else final.manifest.format)
     if candidate is final and platform.device not in ("", verification.device):
         findings = [Finding("runs", note) for note in verification.notes]
@@ -381,31 +381,33 @@ def _proof(
     return Proved(verification, evidence)
 
 
-def _graph(steps: Steps, platform: Platform, made: list[Artifact], result: BuildResult) -> GraphForm | None:
+def _graph(steps: Steps, platform: Platform, chain: list[Artifact], result: BuildResult) -> GraphForm | None:
     """Returns the graph of what was made, whatever came of it; a figure that cannot be had is a note, no failure."""
-    if not made or result.model is None or result.test is None:
+    if not chain or result.model is None or result.test is None:
         return None
     try:
-        found = layers(steps, platform.name, (result.model, *made), result.test)
-        if found is None:
+        inspected = layers(steps, platform.name, (result.model, *chain), result.test)
+        if inspected is None:
             return None
-        drawn = graph(schema.from_json(GraphForm, schema.read_json(found.main)), made[-1])
-        inner = found.path / INNER
-        placed = made[-1].manifest.placement
+        drawn = graph(schema.from_json(GraphForm, schema.read_json(inspected.main)), chain[-1])
+        inner = inspected.path / INNER
+        placed = chain[-1].manifest.placement
         # TFLite-Micro, which runs what is left to the CPU, has no place in this process.
-        if made[-1].manifest.format == "tflite-vela" and inner.is_file() and placed and not placed.elsewhere():
-            return add_stream_errors(drawn, stream_layers(steps, platform.name, made, result.model, result.test, found))
+        if chain[-1].manifest.format == "tflite-vela" and inner.is_file() and placed and not placed.elsewhere():
+            return add_stream_errors(
+                drawn, stream_layers(steps, platform.name, chain, result.model, result.test, inspected)
+            )
         return drawn
     except (AnyNpuError, OSError, KeyError, ValueError) as error:
-        return empty(made[-1].manifest.format, f"no figures per layer: {error}")
+        return empty(chain[-1].manifest.format, f"no figures per layer: {error}")
 
 
-def diagnosed(steps: Steps, chip: str, made: Sequence[Artifact], result: BuildResult) -> Diagnosis | None:
+def diagnosed(steps: Steps, chip: str, chain: Sequence[Artifact], result: BuildResult) -> Diagnosis | None:
     """Returns where what was made loses the float model; None where its operators cannot be read."""
-    if not made or result.model is None or result.test is None:
+    if not chain or result.model is None or result.test is None:
         return None
     try:
-        return diagnose(steps, chip, (result.model, *made), result.test, result.calibration)
+        return diagnose(steps, chip, (result.model, *chain), result.test, result.calibration)
     except AnyNpuError as error:
         steps.notes.append(f"{chip}: no diagnosis: {error.message}")
         return None

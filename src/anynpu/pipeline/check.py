@@ -57,9 +57,9 @@ def _check_chip(
     current = model
     try:
         for link in links:
-            found = link.target.check(current, platform, link.options)
-            findings += found
-            if link is links[-1] or found:
+            fresh = link.target.check(current, platform, link.options)
+            findings += fresh
+            if link is links[-1] or fresh:
                 break
             current = steps.compile(platform.name, link, current, calibration, platform)
     except Unsupported as error:

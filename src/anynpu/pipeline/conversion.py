@@ -87,11 +87,11 @@ def _guilty_pass(floating: Artifact, truth: Artifact, feeds: Sequence[Mapping[st
 
     from anynpu.lowering.guilty import guilty_pass
 
-    source, made = truth.manifest, floating.manifest
+    source, converted = truth.manifest, floating.manifest
     layouts = {spec.name: spec.layout for spec in (*source.inputs, *source.outputs)}
-    turned = [spec.name for spec in (*made.inputs, *made.outputs) if spec.layout != layouts[spec.name]]
+    turned = [spec.name for spec in (*converted.inputs, *converted.outputs) if spec.layout != layouts[spec.name]]
     exact = [{s.name: np.asarray(feed[s.name], s.dtype).reshape(s.shape) for s in source.inputs} for feed in feeds]
-    skipped = str(made.step.options.get("skip_passes", "")).split(",") if made.step is not None else []
+    skipped = str(converted.step.options.get("skip_passes", "")).split(",") if converted.step is not None else []
     return guilty_pass(onnx.load(truth.main), exact, turned, skipped, SLACK)
 
 

@@ -26,9 +26,9 @@ class Overlap:
 
 def known_of(artifact: Artifact) -> Calibrated | Overlap:
     """Returns the samples that calibrated an artifact, or why there are none to look up."""
-    found = read(artifact)
-    if found is not None:
-        return found
+    calibrated = read(artifact)
+    if calibrated is not None:
+        return calibrated
     step = artifact.manifest.step
     if step is not None and "data" in step.inputs:
         return Overlap(unchecked="the artifact does not keep the samples that calibrated it")

@@ -135,10 +135,10 @@ def tflite_view(subject: Artifact, twin: Artifact | None) -> View:
 
     mine = outline(subject.main)
     if twin is None:
-        given = subject.manifest.details.get(GIVEN_AS)
+        given_as = subject.manifest.details.get(GIVEN_AS)
         note = "the chain has no float TFLite model to compare inner tensors with"
-        if given:
-            note = f"the model was given quantised ({given}): there are no float tensors to compare inner ones with"
+        if given_as:
+            note = f"the model was given quantised ({given_as}): there are no float tensors to compare inner ones with"
         return View(mine, (), lambda: LiteRtInner(subject), lambda: LiteRtInner(subject), (note,))
     notes = []
     factors: dict[str, list[float]] = {}
@@ -160,8 +160,8 @@ def _errors(view: View, truth: Artifact, samples: SampleSet, notes: list[str]) -
     if not view.matches:
         return {}
     like = (*truth.manifest.inputs, *truth.manifest.outputs)
-    found = compare_layers(view.subject(), view.reference(), view.matches, samples, like, report_progress)
-    without = [name for name, t in view.outline.tensors.items() if not t.constant and name not in found]
+    errors = compare_layers(view.subject(), view.reference(), view.matches, samples, like, report_progress)
+    without = [name for name, t in view.outline.tensors.items() if not t.constant and name not in errors]
     if without:
         named = ", ".join(without[:_NAMED]) + (f" and {len(without) - _NAMED} more" if len(without) > _NAMED else "")
         notes.append(f"tensors without a counterpart in the float model, or with values that are not finite: {named}")
@@ -175,7 +175,7 @@ def _errors(view: View, truth: Artifact, samples: SampleSet, notes: list[str]) -
         worst = min(f.sqnr_db for f in compare_outputs(expected, got).values())
         what = f"the float TFLite model, {worst:.0f} dB from the ONNX model at its outputs"
         notes.append(f"inner tensors are compared with {what}")
-    return found
+    return errors
 
 
 def _times(outline: Outline, subject: Artifact, samples: SampleSet, notes: list[str]) -> dict[str, float]:
@@ -186,15 +186,15 @@ def _times(outline: Outline, subject: Artifact, samples: SampleSet, notes: list[
     runs = (rows * -(-10 // len(rows)))[: max(10, len(rows))] if len(rows) > 1 else rows
     kernels = kernel_times(subject, runs)
     total = sum(kernels.values())
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for node in outline.nodes:
         mine = [kernels.pop(name) for name in dict.fromkeys(node.kernels) if name in kernels]
         if mine:
-            found[node.name] = sum(mine)
+            times[node.name] = sum(mine)
     notes.append(f"times: the median of {len(runs)} runs on one thread of this host, conversions with their node")
     if rest := sum(kernels.values()):
         notes.append(f"{rest:.3f} ms of {total:.3f} belong to kernels that are no node's own (reordering, the inputs)")
-    return found
+    return times
 
 
 def _node(node: NodeOutline, tensors: Mapping[str, GraphTensor], time: float | None) -> GraphNode:
@@ -243,8 +243,8 @@ def graph(layers: GraphForm, final: Artifact) -> GraphForm:
         return _with_instructions(replace(layers, nodes=tuple(nodes)), final.manifest.details.get("layers", ()))
     if not any(entry.path == PER_LAYER for entry in final.manifest.files):
         return replace(layers, nodes=tuple(nodes))
-    nodes, left = _with_cycles(nodes, final.file(PER_LAYER))
-    note = (f"{left:,} cycles of Vela's estimate belong to operators that it made itself",) if left else ()
+    nodes, unowned = _with_cycles(nodes, final.file(PER_LAYER))
+    note = (f"{unowned:,} cycles of Vela's estimate belong to operators that it made itself",) if unowned else ()
     return replace(layers, nodes=tuple(nodes), time_unit=CYCLES, notes=(*layers.notes, *note))
 
 
@@ -275,11 +275,11 @@ def _with_cycles(nodes: Sequence[GraphNode], path: Path) -> tuple[list[GraphNode
             if row["Target"] == "NPU":
                 cycles[row["Name"]] += int(float(row["Op Cycles"]))
     known = {node.name: node for node in nodes}
-    left = 0
+    unowned = 0
     for name, count in cycles.items():
         owner = max((n for n in known if name == n or name.startswith(f"{n}_")), key=len, default=None)
         if owner is None:
-            left += count
+            unowned += count
         else:
             known[owner] = replace(known[owner], time=(known[owner].time or 0) + count)
-    return [known[node.name] for node in nodes], left
+    return [known[node.name] for node in nodes], unowned

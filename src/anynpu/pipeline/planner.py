@@ -51,8 +51,8 @@ def chain(platform: Platform, source_format: str = SOURCE_FORMAT) -> tuple[Targe
     for name in known:
         with suppress(ToolFailed):  # a plug-in that does not load must not take the other chips with it
             targets[name] = plugins.load("targets", name)()
-    if found := _path(targets, platform.target, source_format):
-        return found
+    if way_there := _path(targets, platform.target, source_format):
+        return way_there
     if source_format not in TFLITE_FORMATS:
         raise ConfigError(f"no chain of compilers leads from {source_format} to {platform.name}")
     chips: dict[str, list[str]] = {}  # that the format can go to, by the compiler that comes last
@@ -97,13 +97,13 @@ def _path(targets: Mapping[str, Target], last: str, source_format: str) -> tuple
     return ()
 
 
-def plan(platform: Platform, given: Mapping[str, str], source_format: str = SOURCE_FORMAT) -> tuple[Link, ...]:
+def plan(platform: Platform, options: Mapping[str, str], source_format: str = SOURCE_FORMAT) -> tuple[Link, ...]:
     """Returns the chain for a chip with the options that concern it."""
     links = []
     for target in chain(platform, source_format):
         chosen: dict[str, object] = {}
         hints = get_type_hints(target.Options)
-        for key, text in given.items():
+        for key, text in options.items():
             owner, _, name = key.rpartition(".")
             if name in hints and owner in ("", target.name):
                 value = schema.parse_text(hints[name], text, f"-O {key}")
@@ -115,21 +115,23 @@ def plan(platform: Platform, given: Mapping[str, str], source_format: str = SOUR
 
 
 def plan_all(
-    platforms: Sequence[Platform], given: Mapping[str, str], source_format: str = SOURCE_FORMAT
+    platforms: Sequence[Platform], options: Mapping[str, str], source_format: str = SOURCE_FORMAT
 ) -> tuple[dict[str, tuple[Link, ...]], dict[str, AnyNpuError]]:
     """Returns the plan of each chip by name, and why a chip can have none."""
-    check_options(platforms, given, source_format)
+    check_options(platforms, options, source_format)
     plans: dict[str, tuple[Link, ...]] = {}
     broken: dict[str, AnyNpuError] = {}
     for platform in platforms:
         try:
-            plans[platform.name] = plan(platform, given, source_format)
+            plans[platform.name] = plan(platform, options, source_format)
         except (ToolFailed, Unsupported) as error:
             broken[platform.name] = error
     return plans, broken
 
 
-def check_options(platforms: Sequence[Platform], given: Mapping[str, str], source_format: str = SOURCE_FORMAT) -> None:
+def check_options(
+    platforms: Sequence[Platform], options: Mapping[str, str], source_format: str = SOURCE_FORMAT
+) -> None:
     """Raises for an option that no compiler of any chain has."""
     known: set[str] = set()
     for platform in platforms:
@@ -137,7 +139,7 @@ def check_options(platforms: Sequence[Platform], given: Mapping[str, str], sourc
             for target in chain(platform, source_format):
                 names = [f.name for f in dataclasses.fields(target.Options)]
                 known |= set(names) | {f"{target.name}.{name}" for name in names}
-    for key in given:
+    for key in options:
         if key not in known:
             names_known = ", ".join(sorted(n for n in known if "." not in n)) or "none for these chips"
             own = "; a quantised .tflite file keeps its own scales" if source_format == "tflite-given" else ""

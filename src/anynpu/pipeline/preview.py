@@ -75,9 +75,9 @@ def preview(request: Request, store: Store) -> list[PlannedStep]:
 
 
 def _row(
-    chip: str, step: Step | None, found: Artifact | None, name: str = "", tools: dict[str, str] | None = None
+    chip: str, step: Step | None, kept: Artifact | None, name: str = "", tools: dict[str, str] | None = None
 ) -> PlannedStep:
-    state = "cached" if found else "to build" if step else "to build (after the one before)"
+    state = "cached" if kept else "to build" if step else "to build (after the one before)"
     known = dict(tools if tools is not None else step.tools if step else {})
     known.pop("anynpu", None)
     return PlannedStep(chip, name or (step.name if step else "data"), state, known)

@@ -123,8 +123,8 @@ class Demo:
 
 def run(asked: Asked, store: Store, observer: Observer) -> Demo:
     """Goes the whole way; what stops the build raises, what stops the run on the NPU is part of the result."""
-    found = ryzenai.find(asked.root)
-    chip = _chip(asked, found)
+    search = ryzenai.find(asked.root)
+    chip = _chip(asked, search)
     missing = None
     try:
         plugins.load("targets", TARGET)().tools()
@@ -135,7 +135,7 @@ def run(asked: Asked, store: Store, observer: Observer) -> Demo:
     result = built.chips[0]
     if result.error is not None:
         raise result.error
-    demo = Demo(asked, chip, found, built, error=missing, npu=missing.message if missing else "")
+    demo = Demo(asked, chip, search, built, error=missing, npu=missing.message if missing else "")
     measure(demo, store, observer)
     return demo
 
@@ -160,10 +160,10 @@ def measure(demo: Demo, store: Store, observer: Observer) -> None:
         _on_npu(demo, demo.built.chips[0], store, observer)
 
 
-def _chip(asked: Asked, found: ryzenai.Search) -> str:
+def _chip(asked: Asked, search: ryzenai.Search) -> str:
     """Returns the chip to quantise for: the one named, the one found, or Strix Point."""
     if asked.npu == "auto":
-        known = [npu.chip for npu in (*found.usable, *found.npus) if npu.chip]
+        known = [npu.chip for npu in (*search.usable, *search.npus) if npu.chip]
         return known[0] if known else DEFAULT_CHIP
     platform = plugins.platform(asked.npu)
     if platform.target != TARGET:

@@ -87,11 +87,11 @@ class Search:
         source = replace(base.source, model=line.model)
         return replace(base, source=source, chips=(line.chip,), options=options, qat=line.qat)
 
-    def best_of(self, found: SweepRecord) -> dict[str, Request]:
+    def best_of(self, record: SweepRecord) -> dict[str, Request]:
         """Returns the best builds by the name of their folder: the chip, behind the model's number where there are
         several."""
         models = self.sweep.models
-        best = [line for line in found.rows if line.best]
+        best = [line for line in record.rows if line.best]
         names = [f"{models.index(line.model) + 1}-{line.chip}" if len(models) > 1 else line.chip for line in best]
         return dict(zip(names, map(self.request_of, best), strict=True))
 
@@ -269,10 +269,10 @@ def worst_tensors(request: object, cache: str) -> dict[str, list[list[str]]]:
     """Returns the tensors of a build for each option that takes names of them, those with the largest errors first
     (runs in a child process)."""
     wanted = schema.from_dict(Request, request, "search")
-    (found,) = diagnose_build(wanted, Store(Path(cache) if cache else None), Silent())
-    if found.diagnosis is None:
+    (chip,) = diagnose_build(wanted, Store(Path(cache) if cache else None), Silent())
+    if chip.diagnosis is None:
         return {}
-    orders = {option: (repair, repair.order(found.diagnosis)) for option, repair in FEWEST.items()}
+    orders = {option: (repair, repair.order(chip.diagnosis)) for option, repair in FEWEST.items()}
     return {option: [list(repair.names(loss)) for loss in order] for option, (repair, order) in orders.items()}
 
 
@@ -359,11 +359,11 @@ class _Run:
             folder = Path(scratch)
             function = "anynpu.pipeline.search:worst_tensors"
             try:
-                found = tool.call(function, arguments, scratch=folder, log=folder / "log", timeout_s=CELL_S)
+                answer = tool.call(function, arguments, scratch=folder, log=folder / "log", timeout_s=CELL_S)
             except AnyNpuError as error:
                 self.notes.append(f"{request.chips[0]}: single tensors were not tried: {error.message}")
                 return {}
-        orders: Mapping[str, Groups] = schema.read_as(dict[str, list[list[str]]], found, function)
+        orders: Mapping[str, Groups] = schema.read_as(dict[str, list[list[str]]], answer, function)
         return orders
 
     def build(self, batch: Sequence[tuple[Place, Cell]]) -> None:

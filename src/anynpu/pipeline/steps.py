@@ -152,20 +152,20 @@ class Steps:
 
     def import_model(self) -> Built:
         """Returns the float ONNX artifact; missing samples are reported before anything long begins."""
-        given = [samples for samples in (self.request.data, self.request.test) if samples]
-        for samples in given:
+        named = [samples for samples in (self.request.data, self.request.test) if samples]
+        for samples in named:
             sources.require(samples)
-        if given and self.request.metric and sources.lacks_labels(given[-1]):
-            raise ConfigError(f"--metric {self.request.metric}: {given[-1]} has no labels", sources.LABEL_FORMS)
-        if self.request.preprocess is not None and not any(map(sources.is_folder, given)):
-            what = " and ".join(given) or "this model's own data"
+        if named and self.request.metric and sources.lacks_labels(named[-1]):
+            raise ConfigError(f"--metric {self.request.metric}: {named[-1]} has no labels", sources.LABEL_FORMS)
+        if self.request.preprocess is not None and not any(map(sources.is_folder, named)):
+            what = " and ".join(named) or "this model's own data"
             raise ConfigError(
                 f"-P has no effect: {what} holds no images", "-P prepares a folder of images; leave it out"
             )
 
         step = self.import_step()
         stated = self.request.preprocess or (self.chosen.card.preprocess if self.chosen else None)
-        if stated is None and (folder := next(filter(sources.is_folder, given), "")):
+        if stated is None and (folder := next(filter(sources.is_folder, named), "")):
             raise sources.unstated(folder)
 
         def make(out: Path, work: Work) -> Manifest:
@@ -274,8 +274,8 @@ class Steps:
     def _source(self, role: str) -> str:
         """Returns where the samples of a role come from: what the user gave, or the zoo's own generator."""
         request = self.request
-        given = request.test or request.data if role == "test" else request.data
-        return given or (f"zoo:{request.source.zoo_name}" if request.source.kind == "zoo" else "")
+        named = request.test or request.data if role == "test" else request.data
+        return named or (f"zoo:{request.source.zoo_name}" if request.source.kind == "zoo" else "")
 
     def data(self, role: str, model: Artifact, within: bool = False) -> Artifact | None:
         """Returns the calibration or test samples as an artifact; made `within` another step, they are reported after
@@ -381,9 +381,9 @@ class Steps:
                     whole_environment=True,
                 )
                 self.generated[source] = schema.from_dict(Dependencies, record, "what was read")
-                given = read_samples(Path(folder))
+                samples = read_samples(Path(folder))
             self.datasets[source] = checked(
-                source, given.inputs, given.labels, model.manifest.inputs, self.request.limit
+                source, samples.inputs, samples.labels, model.manifest.inputs, self.request.limit
             )
         return self.datasets[source]
 
@@ -393,13 +393,13 @@ class Steps:
         if data is not None and link.target.needs_data(link.options):
             inputs["data"] = data.digest
         paths = {f.name: getattr(link.options, f.name) for f in fields(link.options)}
-        found = {}
+        files = {}
         for name, path in paths.items():
             if isinstance(path, Path):
                 if not path.is_file():
                     raise ConfigError(f"-O {name}={path}: no such file")
-                found[f"option {name}"] = hash_file(path)
-        inputs |= found
+                files[f"option {name}"] = hash_file(path)
+        inputs |= files
         final = link.target.name == platform.target
         package, version = plugins.provider("targets", link.target.name)
         return Step(
@@ -434,11 +434,11 @@ class Steps:
                 card.of(model).copy_to(out)
             return replace(manifest, task=model.manifest.task)
 
-        made = self.run(chip, link.target.name, step, make).artifact
+        artifact = self.run(chip, link.target.name, step, make).artifact
         if samples is None and link.target.name != platform.target:
             # Nobody looks into an artifact on the way to a chip.
-            self.notes.extend(note for note in made.manifest.notes if note not in self.notes)
-        return made
+            self.notes.extend(note for note in artifact.manifest.notes if note not in self.notes)
+        return artifact
 
     @property
     def metric(self) -> str:

@@ -69,14 +69,14 @@ class Sweep:
     def cells(self) -> tuple[Cell, ...]:
         """Returns every combination once, in the order given."""
         names = list(self.options)
-        found = {}
+        cells = {}
         for model, chip in itertools.product(self.models, self.base.chips):
             for values in itertools.product(*(self.options[name] for name in names)):
                 source = replace(self.base.source, model=model)
                 options = dict(zip(names, values, strict=True))
                 cell = Cell(replace(self.base, source=source, chips=(chip,), options=options))
-                found[schema.digest(schema.to_dict(cell.request))] = cell
-        return tuple(found.values())
+                cells[schema.digest(schema.to_dict(cell.request))] = cell
+        return tuple(cells.values())
 
 
 Answer = BuildRecord | ErrorForm

@@ -51,13 +51,13 @@ def import_and_prove(source: ModelSource, out: str, task: Card | None = None) ->
             'give the ONNX model, or a card with decode = "model"',
         )
     path = Path(source.model)
-    given = read_given(path)
+    source_file = read_given(path)
     file = Path(out) / MODEL
-    file.write_bytes(_shaped(given, source, file))
+    file.write_bytes(_shaped(source_file, source, file))
     ops = operators(file)
-    manifest = _described(file, ops, given, source, task)
+    manifest = _described(file, ops, source_file, source, task)
     model = Artifact(Path(out), manifest)
-    session = _opened(model, given)
+    session = _opened(model, source_file)
     from anynpu.graph.degenerate import differing, judge_outputs, scaled
 
     reached = {spec.name for spec in manifest.inputs}
@@ -73,14 +73,14 @@ def import_and_prove(source: ModelSource, out: str, task: Card | None = None) ->
         details={**manifest.details, "degenerate": [vars(finding) for finding in findings]},
     )
     folders = tool.ask(manifest)
-    return Imported(manifest, _proved(path, model, given, session, folders, bool(source.shapes)))
+    return Imported(manifest, _proved(path, model, source_file, session, folders, bool(source.shapes)))
 
 
-def _shaped(given: GivenFile, request: ModelSource, file: Path) -> bytes:
+def _shaped(source_file: GivenFile, request: ModelSource, file: Path) -> bytes:
     """Returns the file with the shapes that the user states; axes that are left open without one raise."""
-    file.write_bytes(given.content)
+    file.write_bytes(source_file.content)
     inputs, _ = read_specs(file)
-    graph = read_model(given.content).subgraphs[0]
+    graph = read_model(source_file.content).subgraphs[0]
     left_open = {text(graph.tensors[i].name): open_axes(graph.tensors[i]) for i in graph.inputs}
     for name, shape in request.shapes.items():
         if name not in left_open:
@@ -95,11 +95,11 @@ def _shaped(given: GivenFile, request: ModelSource, file: Path) -> bytes:
     if missing:
         hint = f"give --shape {missing[0].where}=1,..., or convert the model with fixed shapes"
         raise ConfigError(f"input {missing[0]}", hint)
-    return with_shapes(given.content, dict(request.shapes)) if any(left_open.values()) else given.content
+    return with_shapes(source_file.content, dict(request.shapes)) if any(left_open.values()) else source_file.content
 
 
 def _described(
-    file: Path, ops: Sequence[TfliteOperator], given: GivenFile, request: ModelSource, card: Card | None
+    file: Path, ops: Sequence[TfliteOperator], source_file: GivenFile, request: ModelSource, card: Card | None
 ) -> Manifest:
     found_inputs, found_outputs = read_specs(file)
     layouts = _layouts(file, ops)
@@ -112,11 +112,11 @@ def _described(
     constants = {t.name: t for op in ops for t in op.tensors if t.constant}
     weights = [t for t in constants.values() if t.dtype.startswith("float") or t.scale]
     kinds = [op.custom_code or op.kind for op in ops]
-    what = f"given as {given.what}"
-    if given.format == FLOAT and not given.same_values:
+    what = f"given as {source_file.what}"
+    if source_file.format == FLOAT and not source_file.same_values:
         what += "; its weights are taken as the float32 that they stand for"
     return Manifest(
-        format=given.format,
+        format=source_file.format,
         main=MODEL,
         inputs=load.with_channels(inputs, card),
         outputs=outputs,
@@ -128,14 +128,14 @@ def _described(
             sram_bytes=_peak_bytes(ops, [spec.name for spec in outputs]),
             flash_bytes=sum(t.bytes for t in constants.values()),
         ),
-        notes=(what, *given.notes),
+        notes=(what, *source_file.notes),
         details={
             "degenerate": [],
             "operators": {kind: kinds.count(kind) for kind in sorted({*kinds})},
-            "frozen": [what, *given.notes],
+            "frozen": [what, *source_file.notes],
             "index_sizes": _index_sizes(ops, inputs),
             "output_operators": _last(ops, outputs),
-            WHAT: given.what,
+            WHAT: source_file.what,
         },
         task=schema.to_dict(card) if card else {},
     )
@@ -209,13 +209,13 @@ def _index_sizes(ops: Sequence[TfliteOperator], inputs: Sequence[TensorSpec]) ->
 def _last(ops: Sequence[TfliteOperator], outputs: Sequence[TensorSpec]) -> dict[str, str]:
     """Returns the operator that computes the values of each output; those that only move them do not count."""
     makers = {t.name: op for op in ops for t in op.outputs}
-    found = {}
+    kinds = {}
     for spec in outputs:
         op = makers.get(spec.name)
         while op is not None and op.kind in MOVES and op.inputs[0] is not None:
             op = makers.get(op.inputs[0].name)
-        found[spec.name] = "" if op is None else ONNX_NAMES.get(op.kind, op.custom_code or op.kind)
-    return found
+        kinds[spec.name] = "" if op is None else ONNX_NAMES.get(op.kind, op.custom_code or op.kind)
+    return kinds
 
 
 def _session(model: Artifact) -> LiteRtSession:
@@ -223,16 +223,16 @@ def _session(model: Artifact) -> LiteRtSession:
     return LiteRtInner(model) if model.manifest.format == FLOAT else LiteRtSession(model)
 
 
-def _opened(model: Artifact, given: GivenFile) -> LiteRtSession:
+def _opened(model: Artifact, source_file: GivenFile) -> LiteRtSession:
     """Returns the model in LiteRT after one run: outputs of another shape than it says, or that change, are refused."""
     try:
         session = _session(model)
     except IntegrityError as error:
-        if not given.custom:
+        if not source_file.custom:
             raise
         findings = [
             Finding("custom", f"operator {name} is a custom one, which LiteRT has no kernel for")
-            for name in given.custom
+            for name in source_file.custom
         ]
         raise Unsupported(f"{findings[0]}", findings, "convert the model without it") from error
     feed = next(_random_feeds(model.manifest))
@@ -273,7 +273,7 @@ def _random(rng: np.random.Generator, spec: TensorSpec, rows: int) -> Array:
 
 
 def _proved(
-    path: Path, model: Artifact, given: GivenFile, session: LiteRtSession, folders: Sequence[str], resized: bool
+    path: Path, model: Artifact, source_file: GivenFile, session: LiteRtSession, folders: Sequence[str], resized: bool
 ) -> Proof:
     """Raises unless the model computes what the file does where it is not the file itself; returns what was compared.
 
@@ -283,7 +283,7 @@ def _proved(
 
     sets = [read_samples(Path(folder)) for folder in folders]
     rows = [sample for each in sets for sample in each]
-    if not given.loads or model.main.read_bytes() == path.read_bytes():
+    if not source_file.loads or model.main.read_bytes() == path.read_bytes():
         return Proof(0, len(rows))
     macs = model.manifest.estimates.macs if model.manifest.estimates else 0
     count = min(len(rows), MAX_PROVED, max(MIN_PROVED, MAX_MACS // max(macs or 1, 1)))
@@ -302,7 +302,7 @@ def _proved(
             answers = run_real(which, feed, like)
             return [np.asarray(answers[name], np.float64) for name in names]
 
-        if given.same_values:
+        if source_file.same_values:
             where = disagreement(names, lambda f: of(original, f), lambda f: of(session, f), feeds)
             if where is not None:
                 raise IntegrityError(f"{path}: taken apart and put together, it differs: {where}", "report it")
@@ -312,7 +312,5 @@ def _proved(
         {name: np.concatenate([pair[side][at] for pair in pairs]) for at, name in enumerate(names)} for side in (0, 1)
     )
     worst = min(f.sqnr_db for f in compare_outputs(expected, got).values())
-    note = (
-        f"{given.what}: the file's own kernels round activations on the way, {worst:.1f} dB from the float model here"
-    )
-    return Proof(len(feeds) if rows else 0, len(rows), (note,))
+    rounding = f"the file's own kernels round activations on the way, {worst:.1f} dB from the float model here"
+    return Proof(len(feeds) if rows else 0, len(rows), (f"{source_file.what}: {rounding}",))

@@ -78,18 +78,18 @@ def wanted(formats: Sequence[str], hardware: Sequence[str], stated: bool) -> tup
             if not lenient:
                 raise ConfigError(f"--target_hardware {name}: {error.message}", error.hint) from None
     chips = list(platforms.values())
-    found: list[Wanted] = []
+    pairs: list[Wanted] = []
     for name in formats:
         format = FORMATS[name]
         if format.chip:
-            found.append(Wanted(name, ALL, format.chip))
+            pairs.append(Wanted(name, ALL, format.chip))
             # A core without an NPU gets what TFLite-Micro computes as C, which needs no interpreter on the chip.
-            found += [Wanted(name, c.name, c.name) for c in chips if name == "tflm" and c.target == "mcu_c"]
+            pairs += [Wanted(name, c.name, c.name) for c in chips if name == "tflm" and c.target == "mcu_c"]
         elif not format.registered:
             missing = ToolMissing(f"format {name}: this anynpu has no compiler {format.compiler}", "update anynpu")
-            found.append(Wanted(name, ",".join(hardware), error=missing))
+            pairs.append(Wanted(name, ",".join(hardware), error=missing))
         elif own := [c for c in chips if c.target == format.compiler]:
-            found += [Wanted(name, c.name, c.name) for c in own]
+            pairs += [Wanted(name, c.name, c.name) for c in own]
         else:
             known = ", ".join(format.hardware()) or "no chip here"
             raise ConfigError(f"format {name} does not build for {', '.join(hardware)}", f"it builds for {known}")
@@ -97,21 +97,21 @@ def wanted(formats: Sequence[str], hardware: Sequence[str], stated: bool) -> tup
         if chip.target not in {FORMATS[name].compiler for name in formats}:
             able = [f.name for f in FORMATS.values() if f.chip or f.compiler == chip.target]
             raise ConfigError(f"{chip.name}: {', '.join(formats)} does not build for it", f"{', '.join(able)} do")
-    return tuple(found)
+    return tuple(pairs)
 
 
 def with_bits(pairs: Iterable[Wanted], width: str) -> tuple[tuple[Wanted, ...], dict[str, str]]:
     """Returns the pairs, those that have no such bit width with the reason, and the options of the others."""
-    found: list[Wanted] = []
+    able: list[Wanted] = []
     options: dict[str, str] = {}
     for pair in pairs:
         try:
             dtypes = plugins.platform(pair.chip).dtypes if pair.chip else ()
             options |= {} if pair.error else bits(width, pair.format, dtypes)
-            found.append(pair)
+            able.append(pair)
         except AnyNpuError as error:
-            found.append(Wanted(pair.format, pair.hardware, error=error))
-    return tuple(found), options
+            able.append(Wanted(pair.format, pair.hardware, error=error))
+    return tuple(able), options
 
 
 def check_tensors(
@@ -125,7 +125,7 @@ def check_tensors(
             raise ConfigError(f"--input_shape {_plain(shape)}: input {name} of the model is {_plain(spec.shape)}")
     for name in outputs:
         _named("--output_names", name, model.outputs, [spec.name for spec in model.outputs])
-    return [said for shape in shapes if (said := _output_shape(tuple(shape), model.outputs))]
+    return [sentence for shape in shapes if (sentence := _output_shape(tuple(shape), model.outputs))]
 
 
 def _named(flag: str, name: str, specs: Sequence[TensorSpec], known: Sequence[str]) -> TensorSpec:
@@ -164,8 +164,8 @@ def deliver(result: BuildResult, pairs: Iterable[Wanted], name: str) -> tuple[li
         file = file_name(name, pair, chip.artifact)
         if file:
             files[file] = chip.artifact.main.read_bytes()
-        tree, made, error = _source_tree(pair, chip)
-        files |= {f"{tree}/{path}": data for path, data in made.items()}
+        tree, sources, error = _source_tree(pair, chip)
+        files |= {f"{tree}/{path}": data for path, data in sources.items()}
         rows.append(Row(pair, chip, file, tree, error))
     return rows, files
 
@@ -209,10 +209,10 @@ def _source_tree(pair: Wanted, chip: ChipResult) -> tuple[str, dict[str, bytes],
     return f"firmware/{pair.hardware}", dict(project.files), None
 
 
-def record(rows: Iterable[Row], name: str, said: Sequence[str]) -> JsonObject:
+def record(rows: Iterable[Row], name: str, notes: Sequence[str]) -> JsonObject:
     """Returns the run as plain data."""
     rows = tuple(rows)
-    found: list[JsonObject] = [
+    formats: list[JsonObject] = [
         {
             "format": row.wanted.format,
             "hardware": row.wanted.hardware,
@@ -230,8 +230,8 @@ def record(rows: Iterable[Row], name: str, said: Sequence[str]) -> JsonObject:
         "schema_version": 1,
         "kind": "unpu-bench",
         "model_name": name,
-        "formats": found,
-        "notes": list(said),
+        "formats": formats,
+        "notes": list(notes),
         "exit_status": exit_status(rows),
     }
 

@@ -170,15 +170,15 @@ def parse_formats(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in FORMATS if name in chosen)
 
 
-def settings(given: Mapping[str, str], formats: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+def settings(typed: Mapping[str, str], formats: Iterable[str]) -> tuple[dict[str, str], list[str]]:
     """Returns the options that the flags set, and a sentence for every flag that sets none."""
     chosen = closure(formats)
     options: dict[str, str] = {}
-    said = []
-    for name, text in given.items():
+    notes = []
+    for name, text in typed.items():
         if name in INSTEAD:
             owner, sentence = INSTEAD[name]
-            said.append(f"--{name}: {sentence}" if owner in chosen else _elsewhere(name, (owner,)))
+            notes.append(f"--{name}: {sentence}" if owner in chosen else _elsewhere(name, (owner,)))
             continue
         flag = flags()[name]
         if text == "None" and not flag.takes_none:  # the default that µNPU-Bench documents: as if it were not given
@@ -187,10 +187,10 @@ def settings(given: Mapping[str, str], formats: Iterable[str]) -> tuple[dict[str
         for place in places:
             options[place.key] = place.value(text)
         if not places:
-            said.append(_elsewhere(name, flag.formats))
+            notes.append(_elsewhere(name, flag.formats))
         elif any(text.lower() in place.values and place.value(text) == "none" for place in places):
-            said.append(f"--{name} {text}: the chip's own is used")
-    return options, said
+            notes.append(f"--{name} {text}: the chip's own is used")
+    return options, notes
 
 
 def spelled_here(text: str) -> str:

@@ -55,7 +55,7 @@ def names(text: str | None) -> tuple[str, ...]:
 
 def shapes(flag: str, texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     """Returns the shapes of "1,3,96,96" and the like."""
-    found = []
+    parsed = []
     for text in texts:
         try:
             shape = tuple(int(part) for part in names(text))
@@ -63,26 +63,26 @@ def shapes(flag: str, texts: Sequence[str]) -> tuple[tuple[int, ...], ...]:
             shape = ()
         if not shape or min(shape) < 1:
             raise ConfigError(f"{flag} {text}: whole numbers above zero were expected, such as 1 3 96 96")
-        found.append(shape)
-    return tuple(found)
+        parsed.append(shape)
+    return tuple(parsed)
 
 
 def layouts(text: str | None) -> tuple[str, ...]:
     """Returns the layouts of the inputs."""
-    found = tuple(name.upper() for name in names(text))
-    for name in found:
+    chosen = tuple(name.upper() for name in names(text))
+    for name in chosen:
         if name not in LAYOUTS:
             raise ConfigError(f"--input_layout {name}: no such layout", f"there is {', '.join(LAYOUTS)}")
-    return found
+    return chosen
 
 
 def source(named: Named) -> tuple[ModelSource, list[str]]:
     """Returns the model as the pipeline takes it, and a sentence for every flag that it has no use for."""
     is_factory = ":" in named.model and not named.model.startswith("zoo:") and not Path(named.model).exists()
     if not named.model.endswith(".py") and not is_factory:
-        said = [f"--{flag}: {named.model} brings its own; not used" for flag in TORCH_ONLY if getattr(named, flag)]
+        notes = [f"--{flag}: {named.model} brings its own; not used" for flag in TORCH_ONLY if getattr(named, flag)]
         known = {n: s for n, s in named.inputs.items() if s} if not named.model.startswith("zoo:") else {}
-        return ModelSource(named.model, shapes=known, layouts=_layouts(named)), said
+        return ModelSource(named.model, shapes=known, layouts=_layouts(named)), notes
     if ":" not in named.model and not named.model_module_name:
         raise ConfigError(f"{named.model}: which class of it is the model?", "give --model_module_name CLASS")
     if not named.model_ckpt:
@@ -115,10 +115,10 @@ def _layouts(named: Named) -> dict[str, str]:
     if not named.input_names:
         raise ConfigError("--input_layout: of which input?", "give --input_names as well")
     one = len(named.input_layouts) == 1
-    given = named.input_layouts * len(named.input_names) if one else named.input_layouts
-    if len(given) != len(named.input_names):
-        raise ConfigError(f"{len(named.input_names)} --input_names and {len(given)} --input_layout")
-    return dict(zip(named.input_names, given, strict=True))
+    chosen = named.input_layouts * len(named.input_names) if one else named.input_layouts
+    if len(chosen) != len(named.input_names):
+        raise ConfigError(f"{len(named.input_names)} --input_names and {len(chosen)} --input_layout")
+    return dict(zip(named.input_names, chosen, strict=True))
 
 
 def arguments(text: str) -> JsonObject:
@@ -135,7 +135,7 @@ def arguments(text: str) -> JsonObject:
         if not isinstance(data, Mapping):
             raise ConfigError(f"--model_module_args {text}: neither a JSON object nor NAME=VALUE")
         return {str(name): value for name, value in data.items()}
-    found = {}
+    values = {}
     for part in names(text):
         name, sign, value = part.partition("=")
         if not sign or not name.strip().isidentifier():
@@ -143,10 +143,10 @@ def arguments(text: str) -> JsonObject:
                 f"--model_module_args {part}: NAME=VALUE was expected",
                 "the constructor's arguments go by name: --model_module_args num_classes=10 bias=true",
             )
-        if name.strip() in found:
+        if name.strip() in values:
             raise ConfigError(f"--model_module_args {part}: {name.strip()} is given twice")
-        found[name.strip()] = _literal(value.strip())
-    return found
+        values[name.strip()] = _literal(value.strip())
+    return values
 
 
 def _literal(text: str) -> Any:

@@ -29,12 +29,12 @@ class Repair:
     @property
     def sentence(self) -> str:
         """What the repair came to, for people."""
-        said = f"repair {self.repair} ({self._short_options})"
+        text = f"repair {self.repair} ({self._short_options})"
         if self.skipped:
-            return f"{said}: not tried: {self.note}"
+            return f"{text}: not tried: {self.note}"
         if self.after_db is None or self.before_db is None:
-            return f"{said}: not possible: {self.note}"
-        gain = f"{said}: {self.before_db:.1f} to {self.after_db:.1f} dB"
+            return f"{text}: not possible: {self.note}"
+        gain = f"{text}: {self.before_db:.1f} to {self.after_db:.1f} dB"
         if self.tensors:
             count = f"{len(self.tensors)} tensor{'' if len(self.tensors) == 1 else 's'}"
             gain += f", {count} with {self.activation_bytes or 0:,} bytes more, {self.file_bytes or 0:+,} bytes of file"

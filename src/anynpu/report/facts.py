@@ -51,10 +51,10 @@ def interval(low: float | None, high: float | None) -> str:
 
 def flat(data: Mapping[str, object], leave: Iterable[str] = (), prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yields every plain figure of JSON data by its dotted name; long lists are counted."""
-    left = set(leave)
+    skipped = set(leave)
     for name, value in data.items():
         full = f"{prefix}{name}"
-        if name in left or value is None or value == "":
+        if name in skipped or value is None or value == "":
             continue
         if isinstance(value, Mapping):
             yield from flat(value, (), f"{full}.")
@@ -141,17 +141,17 @@ def bench_verdict(record: BenchRecord) -> tuple[str, str]:
     if summary is None:
         return (f"nothing was measured{because}" if broken else "no samples", "bad" if broken else "none")
     low, high = _ends(summary.median_interval)
-    said = f"median {short(summary.median)} {unit}"
-    said += f" ({interval(low, high)})" if low is not None else ""
-    said += f", {summary.count} samples" if summary.count else ""
+    sentence = f"median {short(summary.median)} {unit}"
+    sentence += f" ({interval(low, high)})" if low is not None else ""
+    sentence += f", {summary.count} samples" if summary.count else ""
     if broken:
-        return f"broke off{because}: {said}", "bad"
+        return f"broke off{because}: {sentence}", "bad"
     bound = record.verdict
     if bound is not None and bound.met is not None:
         kept = "kept" if bound.met else "not kept"
         why = f" ({bound.why})" if bound.why else ""
-        return f"latency bound {kept}{why}: {said}", "good" if bound.met else "bad"
-    return said, "warn" if record.warnings else "good"
+        return f"latency bound {kept}{why}: {sentence}", "good" if bound.met else "bad"
+    return sentence, "warn" if record.warnings else "good"
 
 
 def spike_rows(record: BenchRecord) -> list[Row]:
@@ -222,12 +222,12 @@ def compare_verdict(record: CompareRecord) -> tuple[str, str]:
     verdict = record.verdict or "no verdict"
     moods = {"better": "good", "no difference": "good", "same": "good", "worse": "bad", "different": "bad"}
     ratio = compare_ratio(record)
-    said = f"B is {verdict} than A" if verdict in ("better", "worse") else verdict
+    sentence = f"B is {verdict} than A" if verdict in ("better", "worse") else verdict
     if ratio.median is not None:
         ends = interval(ratio.low, ratio.high)
-        said += f": {quantity(compare_unit(record))} B / A {short(ratio.median)} ({ends})"
+        sentence += f": {quantity(compare_unit(record))} B / A {short(ratio.median)} ({ends})"
     failed = record.partial or record.failure
-    return (f"broke off: {said}", "bad") if failed else (said, moods.get(verdict, "warn"))
+    return (f"broke off: {sentence}", "bad") if failed else (sentence, moods.get(verdict, "warn"))
 
 
 def side_rows(record: CompareRecord) -> list[Row]:
@@ -307,22 +307,22 @@ def sweep_verdict(record: SweepRecord) -> tuple[str, str]:
             or (row.on_npu is not None and 100 * row.on_npu < defaults.get("require_npu", 0.0))
         )
     front = sum(row.on_front for row in rows)
-    said = f"{len(fine)} of {len(rows)} builds ok, {front} on the Pareto front"
-    said += f"; {lowered} of them by a lowered gate only" if lowered else ""
-    return said, "good" if len(fine) == len(rows) and rows and not lowered else "warn" if fine else "bad"
+    sentence = f"{len(fine)} of {len(rows)} builds ok, {front} on the Pareto front"
+    sentence += f"; {lowered} of them by a lowered gate only" if lowered else ""
+    return sentence, "good" if len(fine) == len(rows) and rows and not lowered else "warn" if fine else "bad"
 
 
 def eval_verdict(record: EvalRecord) -> tuple[str, str]:
     """Returns the score with its interval, and the comparison where there is one."""
-    said = f"{record.metric or 'score'} {short(record.score)}"
-    said += f" ({interval(record.low, record.high)})" if record.low is not None else ""
-    said += f", {record.samples} samples" if record.samples is not None else ""
+    sentence = f"{record.metric or 'score'} {short(record.score)}"
+    sentence += f" ({interval(record.low, record.high)})" if record.low is not None else ""
+    sentence += f", {record.samples} samples" if record.samples is not None else ""
     against, unread = record.against, record.data.failed if record.data else ()
-    said += f"; {against.verdict} than {against.path}" if against and against.verdict in ("better", "worse") else ""
-    said += f"; {len(unread)} samples could not be read" if unread else ""
+    sentence += f"; {against.verdict} than {against.path}" if against and against.verdict in ("better", "worse") else ""
+    sentence += f"; {len(unread)} samples could not be read" if unread else ""
     if unread or (against and against.verdict == "worse"):
-        return said, "bad"
-    return said, "none" if record.score is None else "good"
+        return sentence, "bad"
+    return sentence, "none" if record.score is None else "good"
 
 
 @singledispatch

@@ -55,8 +55,8 @@ def render(record: Record) -> str:
         attributes = {"classname": _clean(name), "name": _clean(case.name), "time": f"{case.seconds:.3f}"}
         item = ElementTree.SubElement(suite, "testcase", attributes)
         if case.result:
-            told = {"message": _clean(case.message), **({"type": _clean(case.kind)} if case.kind else {})}
-            ElementTree.SubElement(item, case.result, told).text = _clean(case.text) or None
+            attributes_of = {"message": _clean(case.message), **({"type": _clean(case.kind)} if case.kind else {})}
+            ElementTree.SubElement(item, case.result, attributes_of).text = _clean(case.text) or None
         if case.said:
             ElementTree.SubElement(item, "system-out").text = _clean(case.said)
     ElementTree.indent(suites)

@@ -107,39 +107,39 @@ class World:
 
     def values(self) -> Numbers:
         """Returns every metric as it is, before its sensor rounds it."""
-        rng, found = self.rng, np.zeros((self.size, len(METRICS)))
+        rng, metrics = self.rng, np.zeros((self.size, len(METRICS)))
         base = {"web": 8, "database": 12, "batch": 4, "inference": 8, "idle": 1.5}[self.role] * rng.uniform(0.5, 1.6)
         cpu = base + self.seasonal * rng.uniform(15, 55) * self.demand + sum(a * c for a, c, _, _ in self.jobs)
         cpu = cpu * np.exp(rng.standard_t(4, self.size) * rng.uniform(0.02, 0.12)) + rng.exponential(0.6, self.size)
         for first, length in self.reboots:
             cpu[first + length : first + length + int(3 * self.minute)] += rng.uniform(20, 60)
-        found[:, CPU] = np.clip(cpu, 0, 100)
-        found[:, MEMORY] = self._memory()
-        queue = smoothed(found[:, CPU] / 100 * self.cores, 1.0 * self.minute)
-        found[:, LOAD] = np.clip(queue * rng.uniform(0.8, 1.4) * (1 + 0.1 * rng.standard_t(5, self.size)), 0, None)
+        metrics[:, CPU] = np.clip(cpu, 0, 100)
+        metrics[:, MEMORY] = self._memory()
+        queue = smoothed(metrics[:, CPU] / 100 * self.cores, 1.0 * self.minute)
+        metrics[:, LOAD] = np.clip(queue * rng.uniform(0.8, 1.4) * (1 + 0.1 * rng.standard_t(5, self.size)), 0, None)
         rng = self.rng
         sun = rng.uniform(0.3, 3) * np.cos(2 * np.pi * (self.hour_of_day - 15) / 24)
         cooler = rng.uniform(0, 0.8) * np.sin(2 * np.pi * self.time_s / (rng.uniform(8, 45) * 60))
         slow = smoothed(rng.standard_normal(self.size), 2 * DAY_S / self.interval_s)
         room = np.asarray(22 + sun + cooler + slow * rng.uniform(0.2, 1.2) / max(slow.std(), 1e-9), np.float64)
-        heat = rng.uniform(15, 35) * smoothed(found[:, CPU] / 100, rng.uniform(2, 9) * self.minute)
-        found[:, TEMPERATURE] = room + rng.uniform(8, 18) + heat + rng.normal(0, rng.uniform(0.1, 0.7), self.size)
+        heat = rng.uniform(15, 35) * smoothed(metrics[:, CPU] / 100, rng.uniform(2, 9) * self.minute)
+        metrics[:, TEMPERATURE] = room + rng.uniform(8, 18) + heat + rng.normal(0, rng.uniform(0.1, 0.7), self.size)
         rng, days = self.rng, (self.time_s - START_S) / DAY_S
         period = rng.choice([1.0, 7.0])
         logs = ((days + rng.uniform(0, period)) % period) / period * rng.uniform(0.1, 4)
-        found[:, DISK] = np.asarray(
+        metrics[:, DISK] = np.asarray(
             np.clip(rng.uniform(12, 65) + rng.uniform(0, 0.15) * days + logs, 0, 99), np.float64
         )
         rng = self.rng
         for column, part in ((RECEIVED, 1.0), (SENT, rng.uniform(0.1, 8))):
             rate = 10 ** rng.uniform(3.2, 6) * part * (0.03 + self.seasonal * self.demand)
             rate *= np.exp(rng.standard_t(4, self.size) * rng.uniform(0.1, 0.45))
-            found[:, column] = rate + sum(active * net * part * 0.3 for active, _, _, net in self.jobs)
+            metrics[:, column] = rate + sum(active * net * part * 0.3 for active, _, _, net in self.jobs)
         io = 10 ** rng.uniform(3.5, 6.2) * (0.1 + self.demand) * np.exp(rng.standard_t(3.5, self.size) * 0.5)
-        found[:, DISK_IO] = io + sum(active * disk for active, _, disk, _ in self.jobs)
-        found[:, DISK_IO] *= rng.random(self.size) > rng.choice([0.0, 0.3])  # nothing is written in many intervals
-        self._npu(found, room)
-        return found
+        metrics[:, DISK_IO] = io + sum(active * disk for active, _, disk, _ in self.jobs)
+        metrics[:, DISK_IO] *= rng.random(self.size) > rng.choice([0.0, 0.3])  # nothing is written in many intervals
+        self._npu(metrics, room)
+        return metrics
 
     def rounded(self, values: Numbers) -> Numbers:
         """Returns the values as the sensors give them."""
@@ -167,13 +167,13 @@ class World:
             used -= np.where(since >= 0, dropped * np.exp(-np.maximum(since, 0) / (hours * 60 * self.minute)), 0)
         return np.asarray(np.clip(used, 3, 97), np.float64)
 
-    def _npu(self, found: Numbers, room: Numbers) -> None:
+    def _npu(self, metrics: Numbers, room: Numbers) -> None:
         rng = self.rng
         if self.role == "inference":
             busy = 90 * np.clip(self.demand, 0, 1.1) * rng.uniform(0.4, 1.0) + rng.normal(0, 4, self.size)
         else:
             active, *_ = self.jobs[0] if self.jobs else (np.zeros(self.size),)
             busy = active * rng.uniform(10, 80) * (rng.uniform() < 0.4) + rng.normal(0, 1.0, self.size)
-        found[:, NPU] = np.clip(busy, 0, 100)
-        heat = rng.uniform(5, 25) * smoothed(found[:, NPU] / 100, 4 * self.minute)
-        found[:, NPU_TEMPERATURE] = room + rng.uniform(6, 14) + heat + rng.normal(0, rng.uniform(0.1, 0.5), self.size)
+        metrics[:, NPU] = np.clip(busy, 0, 100)
+        heat = rng.uniform(5, 25) * smoothed(metrics[:, NPU] / 100, 4 * self.minute)
+        metrics[:, NPU_TEMPERATURE] = room + rng.uniform(6, 14) + heat + rng.normal(0, rng.uniform(0.1, 0.5), self.size)

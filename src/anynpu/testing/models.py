@@ -100,8 +100,8 @@ def onnx_artifact(model: onnx.ModelProto, folder: Path) -> Artifact:
     from anynpu.source.load import ModelSource, import_model
 
     folder.mkdir(parents=True)
-    given = save(model, folder.parent / f"{folder.name}.onnx")
-    return seal(folder, import_model(ModelSource(str(given)), str(folder)), Step("import"), NOW)
+    source = save(model, folder.parent / f"{folder.name}.onnx")
+    return seal(folder, import_model(ModelSource(str(source)), str(folder)), Step("import"), NOW)
 
 
 def draw_samples(specs: tuple[TensorSpec, ...], count: int = 32, seed: int = 0) -> SampleSet:
@@ -134,8 +134,8 @@ def artifacts(model: onnx.ModelProto, folder: Path) -> tuple[Artifact, Artifact]
 
     They are what `compiled` and the checks of the kit take.
     """
-    given = onnx_artifact(model, folder / "model")
-    return given, data_artifact(given, folder / "data")
+    model_artifact = onnx_artifact(model, folder / "model")
+    return model_artifact, data_artifact(model_artifact, folder / "data")
 
 
 def compiled(

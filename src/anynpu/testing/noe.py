@@ -59,20 +59,20 @@ BOXES = TensorSpec("output0", (1, 84, 8400), "float16")
 
 def build_fake(folder: Path, compiler: str = "cc") -> Path:
     """Returns the fake libnoe.so, compiled into a folder."""
-    made = folder / "libnoe.so"
+    library = folder / "libnoe.so"
     sources = [str(path) for path in sorted(SOURCES.glob("*.c"))]
-    argv = [compiler, *FLAGS, *sources, "-o", str(made), "-ldl", "-lpthread"]
+    argv = [compiler, *FLAGS, *sources, "-o", str(library), "-ldl", "-lpthread"]
     tool.run(argv, cwd=folder, log=folder / "libnoe.log", hint="install the package gcc")
-    return made
+    return library
 
 
 def build_plugin(artifact: Artifact, folder: Path, compiler: str = "cc") -> Path:
     """Returns generated C as a plug-in that the fake runs."""
     sources = [str(artifact.file(f.path).resolve()) for f in artifact.manifest.files if f.path.endswith(".c")]
-    made = folder / "plugin.so"
-    argv = [compiler, "-std=c99", "-O2", "-shared", "-fPIC", *sources, "-o", str(made)]
+    library = folder / "plugin.so"
+    argv = [compiler, "-std=c99", "-O2", "-shared", "-fPIC", *sources, "-o", str(library)]
     tool.run(argv, cwd=folder, log=folder / "plugin.log", hint="install the package gcc")
-    return made
+    return library
 
 
 def environment(library: Path, **values: object) -> dict[str, str]:
@@ -115,8 +115,8 @@ def model(
     for name, content in (files or {}).items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
-    found = manifest_of(read_cix(folder / MODEL), MODEL)
-    stated = replace(found, inputs=tuple(inputs), outputs=tuple(outputs), task=dict(task or {}))
+    manifest = manifest_of(read_cix(folder / MODEL), MODEL)
+    stated = replace(manifest, inputs=tuple(inputs), outputs=tuple(outputs), task=dict(task or {}))
     return seal(folder, stated, Step("zhouyi"), NOW)
 
 

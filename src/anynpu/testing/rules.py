@@ -47,11 +47,11 @@ def damaged(artifact: Artifact, folder: Path) -> dict[str, Artifact]:
     """Returns copies of an artifact under `folder` whose model file is cut in half, or of another format."""
     whole = artifact.main.read_bytes()
     contents = {"cut in half": whole[: len(whole) // 2], "of another format": ANOTHER_FORMAT}
-    found = {}
+    files = {}
     for what, content in contents.items():
         path = folder / what.replace(" ", "-")
         shutil.copytree(artifact.path, path)
         copy = replace(artifact, path=path)
         copy.main.write_bytes(content)
-        found[what] = copy
-    return found
+        files[what] = copy
+    return files

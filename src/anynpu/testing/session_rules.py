@@ -120,11 +120,11 @@ def the_same_input_gives_the_same_output(case: SessionCase) -> None:
 def inputs_are_left_alone(case: SessionCase) -> None:
     """run() changes neither its input arrays nor the artifact's files."""
     before, files = _copied(case.inputs[0]), snapshot(case.artifact.path)
-    given = _copied(before)
+    passed = _copied(before)
     session = case.open()
-    run_stored(session, given)
+    run_stored(session, passed)
     session.close()
-    require(_same(before, given), "run() changes its input arrays")
+    require(_same(before, passed), "run() changes its input arrays")
     changed = difference(files, snapshot(case.artifact.path))
     require(not changed, f"running changes the artifact: {', '.join(changed)}")
 
@@ -213,8 +213,8 @@ def a_damaged_file_raises_integrity_error(case: SessionCase) -> None:
     for what, artifact in damaged(case.artifact, room).items():
         answer = _open_apart(case, artifact, room)
         raised = answer.get("raised")
-        told = f"a model file {what} raises {raised}, not IntegrityError: {answer.get('message')}"
-        require(raised in (None, "IntegrityError"), told)
+        complaint = f"a model file {what} raises {raised}, not IntegrityError: {answer.get('message')}"
+        require(raised in (None, "IntegrityError"), complaint)
         # A session that never reads the file gives what it always gives.
         require(raised is not None or answer == sound, f"a model file {what} is run, and gives other numbers")
 
@@ -239,9 +239,11 @@ def results_agree_with_the_float_model(case: SessionCase) -> None:
     got, expected = run_all(session, samples, case.reference), run_all(truth, samples, case.reference)
     session.close()
     truth.close()
-    for name, found in compare_outputs(expected, got, class_axes(case.reference)).items():
-        short = f"output {name} is {found.sqnr_db:.1f} dB from the float model, {case.min_sqnr_db:g} dB are asked for"
-        require(found.sqnr_db >= case.min_sqnr_db, short)
+    for name, fidelity in compare_outputs(expected, got, class_axes(case.reference)).items():
+        short = (
+            f"output {name} is {fidelity.sqnr_db:.1f} dB from the float model, {case.min_sqnr_db:g} dB are asked for"
+        )
+        require(fidelity.sqnr_db >= case.min_sqnr_db, short)
 
 
 RULES: tuple[Callable[[SessionCase], None], ...] = (

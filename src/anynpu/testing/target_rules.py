@@ -80,12 +80,12 @@ class TargetCase:
     def watched(self, room: Path) -> Iterator[list[str]]:
         """Works in an empty folder and yields a list that holds, afterwards, the input files that have changed."""
         (room / "cwd").mkdir(parents=True)
-        given = [a.path for a in (self.model, self.data) if a is not None]
-        before = [snapshot(path) for path in given]
+        inputs = [a.path for a in (self.model, self.data) if a is not None]
+        before = [snapshot(path) for path in inputs]
         touched: list[str] = []
         with contextlib.chdir(room / "cwd"):
             yield touched
-        for path, was in zip(given, before, strict=True):
+        for path, was in zip(inputs, before, strict=True):
             touched += [f"{path.name}/{name}" for name in difference(was, snapshot(path))]
 
 
@@ -252,12 +252,12 @@ def bad_input_raises_our_errors(case: TargetCase) -> None:
         except Exception as error:
             raise AssertionError(f"check() of a model {what} raises {_told(error)}") from error
         try:
-            made = bad.compile("bad-" + model.path.name).artifact.manifest.files
+            files = bad.compile("bad-" + model.path.name).artifact.manifest.files
         except AnyNpuError:
             continue
         except Exception as error:
             raise AssertionError(f"compile() of a model {what} raises {_told(error)}") from error
-        require([(f.path, f.sha256) for f in made] == sound, f"compile() makes something of a model {what}")
+        require([(f.path, f.sha256) for f in files] == sound, f"compile() makes something of a model {what}")
 
 
 def _told(error: Exception) -> str:

@@ -249,11 +249,11 @@ def fleet(seeds: Iterable[int], weeks: float = 6.0, clean_weeks: float = 4.0, in
     """Returns the machines of some seeds as one trace with its labels."""
     trace = Trace(METRICS, [])
     for seed in seeds:
-        found = machine(seed, weeks, clean_weeks, interval_s)
-        trace.hosts.append(HostTrace(found.name, found.true_s, found.stamped_s, found.values))
-        for fault in found.faults:
+        traced = machine(seed, weeks, clean_weeks, interval_s)
+        trace.hosts.append(HostTrace(traced.name, traced.true_s, traced.stamped_s, traced.values))
+        for fault in traced.faults:
             metrics = FOLLOWERS if fault.kind == "season" else (fault.metric,) if fault.metric else ()
-            trace.labels.append(Label(found.name, fault.kind, metrics, fault.start_s, fault.end_s))
+            trace.labels.append(Label(traced.name, fault.kind, metrics, fault.start_s, fault.end_s))
     return trace
 
 

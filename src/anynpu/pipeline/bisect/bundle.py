@@ -50,9 +50,9 @@ def _save(folder: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def _readme(record: BisectRecord, part: Part, bench: Bench, files: dict[str, str]) -> str:
-    guilty, found = record.guilty, record.difference
-    assert found is not None
-    what = f"`{guilty.name}` ({guilty.kind})" if guilty else f"the operators before `{found.tensor}`"
+    guilty, worst = record.guilty, record.difference
+    assert worst is not None
+    what = f"`{guilty.name}` ({guilty.kind})" if guilty else f"the operators before `{worst.tensor}`"
     count = len(record.operators)
     tolerance = "every value equal" if record.tolerance_db is None else f"{record.tolerance_db:g} dB"
     kinds = ", ".join(dict.fromkeys(each.kind for each in record.operators))
@@ -63,9 +63,9 @@ def _readme(record: BisectRecord, part: Part, bench: Bench, files: dict[str, str
         f"- A: {record.a.executed}",
         f"- B: {record.b.executed}",
         "",
-        f"On the same input the result of {what} is {found.sqnr_db:.1f} dB SQNR apart ({tolerance} was asked for). The "
-        f"largest error is {found.max_abs_error:.6g}: `{found.tensor}` at {list(found.at)} is {found.a:.6g} in A and "
-        f"{found.b:.6g} in B. The sub-model here has {count} operator{'s' if count > 1 else ''} ({kinds}), cut from a "
+        f"On the same input the result of {what} is {worst.sqnr_db:.1f} dB SQNR apart ({tolerance} was asked for). The "
+        f"largest error is {worst.max_abs_error:.6g}: `{worst.tensor}` at {list(worst.at)} is {worst.a:.6g} in A and "
+        f"{worst.b:.6g} in B. The sub-model here has {count} operator{'s' if count > 1 else ''} ({kinds}), cut from a "
         f"model with {record.cuts} places to cut at in {record.executed_runs} runs.",
         *(["", *(f"Note: {note}." for note in record.notes)] if record.notes else []),
         "",
@@ -136,5 +136,5 @@ def _commands(record: BisectRecord, bench: Bench, files: dict[str, str]) -> list
 
 
 def _versions(side: BisectSide) -> str:
-    found = ", ".join(f"{name} {version}" for name, version in side.versions.items())
-    return f"{side.executed}: {found}" if found else side.executed
+    versions = ", ".join(f"{name} {version}" for name, version in side.versions.items())
+    return f"{side.executed}: {versions}" if versions else side.executed

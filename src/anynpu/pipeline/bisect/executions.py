@@ -71,14 +71,14 @@ class Direct:
         with closing(self.open(artifact)) as session:
             self.what, self.versions = session.what, versions_of(session)
             specs = by_name((*session.inputs, *session.outputs))
-            found = []
+            answers = []
             for row in rows:
                 stored = {}
                 for name in part.inputs:
                     stored[name] = specs[name].to_stored(self.places[name].to_file(row[name]))
-                given = session.run(stored)
-                found.append({n: self.places[n].to_shared(specs[n].to_real(given[n])) for n in part.outputs})
-            return tuple(found)
+                outputs = session.run(stored)
+                answers.append({n: self.places[n].to_shared(specs[n].to_real(outputs[n])) for n in part.outputs})
+            return tuple(answers)
 
 
 def cut_file(
@@ -145,19 +145,19 @@ class Compiled:
         data = seal(samples, dataset, Step("data"), Made(now(), 0.0))
         request = Request(ModelSource(str(model.main)), (self.chip,))
         steps = Steps(request, self.store, Silent())
-        made = steps.compile(self.chip, self._link, model, data, self._platform)
+        compiled = steps.compile(self.chip, self._link, model, data, self._platform)
         kept = folder / "artifact"
-        shutil.copytree(made.path, kept)
-        return Ran(self._answers(made, model, part, rows), model.main, kept)
+        shutil.copytree(compiled.path, kept)
+        return Ran(self._answers(compiled, model, part, rows), model.main, kept)
 
     def _answers(self, artifact: Artifact, before: Artifact, part: Part, rows: Rows) -> tuple[Mapping[str, Array], ...]:
         like = by_name((*before.manifest.inputs, *before.manifest.outputs))
-        found = []
+        answers = []
         with closing(open_session(artifact, self.device)) as session:
             step = artifact.manifest.step
             self.what = session.what
             self.versions = {**(step.tools if step else {}), **versions_of(session)}
             for row in rows:
-                given = run_real(session, {n: self.places[n].to_file(row[n]) for n in part.inputs}, like)
-                found.append({n: self.places[n].to_shared(given[n]) for n in part.outputs})
-        return tuple(found)
+                outputs = run_real(session, {n: self.places[n].to_file(row[n]) for n in part.inputs}, like)
+                answers.append({n: self.places[n].to_shared(outputs[n]) for n in part.outputs})
+        return tuple(answers)

@@ -51,15 +51,15 @@ class OnnxFile:
         return bool(self._before_pair)
 
     def places(self) -> Mapping[str, Place]:
-        found = {}
+        places = {}
         for name, tensor in self.outline.tensors.items():
             if tensor.constant:
                 continue
             fed = tensor.value
             while fed in self._before_pair:
                 fed = self._before_pair[fed]
-            found[name] = Place(fed, tensor.value, tensor.shape)
-        return found
+            places[name] = Place(fed, tensor.value, tensor.shape)
+        return places
 
     def cut(self, inputs: Sequence[Fed], outputs: Mapping[str, str], folder: Path) -> Manifest:
         import onnx

@@ -127,12 +127,12 @@ def _before(side: Named) -> Artifact:
     wanted = step.inputs.get("model", "") if step else ""
     for folder in _beside(side.path.absolute()):
         try:
-            found = Artifact.read(folder)
+            artifact = Artifact.read(folder)
         except AnyNpuError:
             continue
-        if found.digest == wanted:
-            found.verify()
-            return found
+        if artifact.digest == wanted:
+            artifact.verify()
+            return artifact
     raise ConfigError(
         f"{side.text}: what it was compiled from is not in its build's output folder",
         "bisect inside the folder that `anynpu build -o` wrote: it needs float/ and steps/ there",

@@ -20,13 +20,15 @@ def places_like(file: ModelFile, reference: ModelFile) -> dict[str, Place]:
     Converters and quantisers of ours keep names. Two TFLite files that share few are aligned by kind and shape.
     """
     own, theirs = file.places(), reference.places()
-    found = {name: place for name in theirs if name in own and (place := _fitted(name, own[name], file, reference))}
-    if file.suffix == reference.suffix == ".tflite" and len(found) < len(theirs) // 2:
+    places = {name: place for name in theirs if name in own and (place := _fitted(name, own[name], file, reference))}
+    if file.suffix == reference.suffix == ".tflite" and len(places) < len(theirs) // 2:
         from anynpu.targets.tflite_outline import same_tensors
 
         pairs = same_tensors(file.path, reference.path)
-        found = {other: own[name] for name, other in reversed(pairs.items()) if name in own and other in theirs} | found
-    return found
+        places = {
+            other: own[name] for name, other in reversed(pairs.items()) if name in own and other in theirs
+        } | places
+    return places
 
 
 def _fitted(name: str, place: Place, file: ModelFile, reference: ModelFile) -> Place | None:

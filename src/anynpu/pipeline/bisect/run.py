@@ -81,8 +81,8 @@ class Bench:
         row = self.samples[self.sample]
         inner = tuple(unit.tensor for unit in self.graph.units)
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
-            found = self.recorder().run(Part(self.graph.inputs, inner), [row], (), Path(folder))
-        self.recorded = {**found.outputs[0], **row}
+            answer = self.recorder().run(Part(self.graph.inputs, inner), [row], (), Path(folder))
+        self.recorded = {**answer.outputs[0], **row}
 
     def calibration(self, part: Part) -> Rows:
         """Returns the inputs of a part for all samples, where a side has to be compiled."""
@@ -92,8 +92,8 @@ class Bench:
         if not inner:
             return [{name: row[name] for name in part.inputs} for row in self.samples]
         with tempfile.TemporaryDirectory(dir=self.scratch) as folder:
-            found = self.recorder().run(Part(self.graph.inputs, inner), self.samples, (), Path(folder))
-        return [{**row, **given} for row, given in zip(self.samples, found.outputs, strict=True)]
+            answer = self.recorder().run(Part(self.graph.inputs, inner), self.samples, (), Path(folder))
+        return [{**row, **values} for row, values in zip(self.samples, answer.outputs, strict=True)]
 
     def pairs(self) -> set[str]:
         """Returns the tensors that a side rounds by operators of their own."""
@@ -117,27 +117,27 @@ class Bench:
                 self.notes.append(note)
             return None
         self.results[part] = sides[0], sides[1]
-        found = self._judged(part)
+        difference = self._judged(part)
         self.runs.append(
             BisectRun(
                 units=self._units(part),
                 inputs=part.inputs,
                 outputs=part.outputs,
-                worst=found.tensor,
-                sqnr_db=round(found.sqnr_db, 3),
-                disagrees=found.disagrees,
+                worst=difference.tensor,
+                sqnr_db=round(difference.sqnr_db, 3),
+                disagrees=difference.disagrees,
             )
         )
         count = sum(run.sqnr_db is not None for run in self.runs)
         tool.report_progress(count, max(count, expected_runs(len(self.graph))))
-        return found
+        return difference
 
     def _units(self, part: Part) -> int:
         return sum(len(self.graph.before(name, 0, len(self.graph))) for name in part.outputs[:1])
 
     def _judged(self, part: Part) -> Difference:
-        found = self.worst(part)
-        return Difference(found.tensor, found.sqnr_db, disagrees(found, self.tolerance_db))
+        worst = self.worst(part)
+        return Difference(worst.tensor, worst.sqnr_db, disagrees(worst, self.tolerance_db))
 
     def worst(self, part: Part) -> OutputDifference:
         """Returns the worst output of a part that was run."""
@@ -154,37 +154,37 @@ def bisect(asked: Asked) -> BisectRecord:
         _require_inputs(bench)
         bench.record()
         whole = Difference(record.whole.tensor, record.whole.sqnr_db, True)
-        found = find(bench.graph, whole, bench.attempt, bench.pairs())
-        if found.part not in bench.results and bench.attempt(found.part) is None:
+        culprit = find(bench.graph, whole, bench.attempt, bench.pairs())
+        if culprit.part not in bench.results and bench.attempt(culprit.part) is None:
             raise ToolFailed(
                 "the two disagree, but no part of the model can be run by itself",
                 hint="; ".join(bench.notes),
             )
         operators = tuple(
             GuiltyOperator(name=node.name, kind=node.kind, tensor=unit.tensor)
-            for unit in found.units
+            for unit in culprit.units
             for node in unit.nodes
         )
         notes = list(bench.notes)
-        if found.rounded_inputs:
+        if culprit.rounded_inputs:
             notes.append("with inputs that are not rounded the two agree: the fault needs the rounded inputs")
-        if not found.alone:
+        if not culprit.alone:
             notes.append(f"no operator disagrees by itself: over these {len(operators)} the errors add up to it")
         # Of operators that one side runs as one, the one with the weights gives the name.
-        named_after = max(found.units[0].nodes, key=lambda node: node.macs or 0, default=None)
+        named_after = max(culprit.units[0].nodes, key=lambda node: node.macs or 0, default=None)
         record = schema.with_seal(
             replace(
                 record,
                 runs=tuple(bench.runs),
                 guilty=next((each for each in operators if named_after and each.name == named_after.name), None),
                 operators=operators,
-                difference=bench.worst(found.part),
-                alone=found.alone,
+                difference=bench.worst(culprit.part),
+                alone=culprit.alone,
                 notes=(*record.notes, *notes),
             )
         )
         if asked.out:
-            write_bundle(Path(asked.out), record, found.part, bench)
+            write_bundle(Path(asked.out), record, culprit.part, bench)
         return record
 
 
@@ -211,9 +211,9 @@ def _opened(request: Asked, scratch: Path) -> tuple[Bench, BisectRecord]:
     tolerance_db = None if request.tolerance == EXACT else float(request.tolerance or usual_db)
     bench = Bench(a, b, graph, samples, tolerance_db, scratch, (request.on_a, request.on_b))
     on_a, on_b = (side.run_whole(graph.whole, samples) for side in (a, b))
-    found = [worst_of(x, y) for x, y in zip(on_a, on_b, strict=True)]
-    bench.sample = min(range(len(found)), key=lambda index: found[index].sqnr_db)
-    worst = found[bench.sample]
+    differences = [worst_of(x, y) for x, y in zip(on_a, on_b, strict=True)]
+    bench.sample = min(range(len(differences)), key=lambda index: differences[index].sqnr_db)
+    worst = differences[bench.sample]
     agree = not disagrees(worst, bench.tolerance_db)
     whole = BisectRun(
         units=len(graph),
@@ -263,8 +263,8 @@ def _samples(request: Asked, one: Named, other: Named, a: Direct | Compiled) -> 
         moved = {s.name: relayout(data.inputs[s.name], s.layout, own[s.name].layout) for s in specs}
         return replace(data, inputs=moved)
     for side in (one, other):
-        if (found := _carried(side, a)) is not None:
-            return found
+        if (carried := _carried(side, a)) is not None:
+            return carried
     raise ConfigError("there are no samples to run", "give --data FILE; --data random:8 if any numbers will do")
 
 

@@ -57,8 +57,8 @@ def find(graph: SharedGraph, whole: Difference, attempt: Try, pairs: Collection[
     start, behind = _boundary(0, len(graph), lambda cut: attempt(graph.tail(cut)))
     alone = attempt(graph.block(start, behind)) if behind < len(graph) or start else whole
     if alone is not None and alone.disagrees:
-        found = _smallest(graph, start, behind, alone, attempt)
-        return _before_rounding(graph, found, attempt, pairs)
+        culprit = _smallest(graph, start, behind, alone, attempt)
+        return _before_rounding(graph, culprit, attempt, pairs)
     shortest: dict[int, Difference] = {}
 
     def shortened(cut: int) -> Difference | None:
@@ -72,23 +72,23 @@ def find(graph: SharedGraph, whole: Difference, attempt: Try, pairs: Collection[
     return _smallest(graph, start, end, last, attempt)
 
 
-def _before_rounding(graph: SharedGraph, found: Culprit, attempt: Try, pairs: Collection[str]) -> Culprit:
+def _before_rounding(graph: SharedGraph, culprit: Culprit, attempt: Try, pairs: Collection[str]) -> Culprit:
     """Returns the operator before, where what disagrees is not an operator but how one of its inputs is rounded."""
     makers = {unit.tensor: unit for unit in graph.units}
-    rounded = [name for name in found.part.inputs if name in pairs]
-    behind = attempt(replace(found.part, rounded=tuple(rounded))) if rounded else None
+    rounded = [name for name in culprit.part.inputs if name in pairs]
+    behind = attempt(replace(culprit.part, rounded=tuple(rounded))) if rounded else None
     if behind is None or behind.disagrees:
-        return found
+        return culprit
     for name in rounded:
         if name not in makers:
             continue
-        again = behind if len(rounded) == 1 else attempt(replace(found.part, rounded=(name,)))
+        again = behind if len(rounded) == 1 else attempt(replace(culprit.part, rounded=(name,)))
         if again is not None and not again.disagrees:
             part = part_of([makers[name]], name)
             earlier = attempt(part)
             if earlier is not None and earlier.disagrees:
                 return Culprit((makers[name],), part, earlier)
-    return replace(found, rounded_inputs=True)
+    return replace(culprit, rounded_inputs=True)
 
 
 def _boundary(low: int, high: int, attempt: Callable[[int], Difference | None]) -> tuple[int, int]:
@@ -117,14 +117,14 @@ _MOST_BARRED = 16
 """Cuts that cannot be made before the search is content with what it has."""
 
 
-def _smallest(graph: SharedGraph, start: int, end: int, found: Difference, attempt: Try) -> Culprit:
+def _smallest(graph: SharedGraph, start: int, end: int, difference: Difference, attempt: Try) -> Culprit:
     """Returns the part of a block that gives its worst output alone, as long as that still disagrees."""
     block = graph.block(start, end)
-    units = graph.before(found.tensor, start, end)
-    part = part_of(units, found.tensor)
+    units = graph.before(difference.tensor, start, end)
+    part = part_of(units, difference.tensor)
     if part == block:
-        return Culprit(units, part, found)
+        return Culprit(units, part, difference)
     again = attempt(part)
     if again is not None and again.disagrees:
         return Culprit(units, part, again)
-    return Culprit(tuple(graph.units[start:end]), block, found)
+    return Culprit(tuple(graph.units[start:end]), block, difference)

@@ -44,9 +44,9 @@ class SharedGraph:
 
     def block(self, start: int, end: int) -> Part:
         """Returns the sub-model between two cuts; it gives what is read behind it, or leaves the model."""
-        made = {unit.tensor for unit in self.units[start:end]}
+        inner = {unit.tensor for unit in self.units[start:end]}
         read = {parent for unit in self.units[end:] for parent in unit.parents} | {*self.outputs}
-        outputs = tuple(unit.tensor for unit in self.units[start:end] if unit.tensor in made & read)
+        outputs = tuple(unit.tensor for unit in self.units[start:end] if unit.tensor in inner & read)
         kept = {unit.tensor for tensor in outputs for unit in self.before(tensor, start, end)}
         parents = (unit.parents for unit in self.units[start:end] if unit.tensor in kept)
         inputs = dict.fromkeys(name for names in parents for name in names if name not in kept)
@@ -68,8 +68,8 @@ class SharedGraph:
 
 def part_of(units: Collection[Unit], output: str) -> Part:
     """Returns the sub-model of some units that gives one of their tensors."""
-    made = {unit.tensor for unit in units}
-    return Part(tuple(dict.fromkeys(p for unit in units for p in unit.parents if p not in made)), (output,))
+    inner = {unit.tensor for unit in units}
+    return Part(tuple(dict.fromkeys(p for unit in units for p in unit.parents if p not in inner)), (output,))
 
 
 def share(outline: Outline, inputs: Iterable[str], outputs: Iterable[str], common: Collection[str]) -> SharedGraph:

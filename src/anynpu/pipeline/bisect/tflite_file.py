@@ -44,28 +44,28 @@ class TfliteFile:
         return any(tensor.scale and not tensor.constant for tensor in self.outline.tensors.values())
 
     def places(self) -> Mapping[str, Place]:
-        found: dict[str, Place] = {}
+        places: dict[str, Place] = {}
         for name, tensor in self.outline.tensors.items():
             if not tensor.constant:
                 factors = np.asarray(self._factors[name]) if name in self._factors else None
-                found[name] = Place(name, name, tensor.shape, factors=factors)
+                places[name] = Place(name, name, tensor.shape, factors=factors)
         behind = {o.outputs[0]: o.inputs[0] for o in self.graph.operators if o.kind in CONVERSIONS}
         for name, source in behind.items():
-            if source in found and name in found:
+            if source in places and name in places:
                 # What a conversion makes is the same tensor, rounded: a cut goes in before it.
-                found[name] = Place(found[source].fed, name, found[name].shape, factors=found[source].factors)
-        return found
+                places[name] = Place(places[source].fed, name, places[name].shape, factors=places[source].factors)
+        return places
 
     def cut(self, inputs: Sequence[Fed], outputs: Mapping[str, str], folder: Path) -> Manifest:
-        graph, given = self.graph, {fed.own for fed in inputs}
+        graph, fed_names = self.graph, {fed.own for fed in inputs}
         makers = graph.makers()
 
         def reads(tensor: str) -> Sequence[str] | None:
             return makers[tensor].inputs if tensor in makers else None if graph.constant(tensor) is None else ()
 
-        needed = needed_tensors(self.path.name, given, outputs.values(), reads)
+        needed = needed_tensors(self.path.name, fed_names, outputs.values(), reads)
         kept = [operator for operator in graph.operators if {*operator.outputs} & needed]
-        refuse_made(self.path.name, given, (name for operator in kept for name in operator.outputs))
+        refuse_made(self.path.name, fed_names, (name for operator in kept for name in operator.outputs))
         borders = {fed.own: fed.name for fed in inputs} | {own: name for name, own in outputs.items()}
         names = free_names(borders, graph.tensors)
         tensors = {names.get(n, n): replace(t, name=names.get(n, n)) for n, t in graph.tensors.items()}
@@ -81,11 +81,11 @@ class TfliteFile:
         (folder / MODEL).write_bytes(to_bytes(part))
         layouts = {name: tensor.layout for name, tensor in self.outline.tensors.items() if tensor.layout}
         layouts = {names.get(name, name): layout for name, layout in layouts.items()}
-        found = read_specs(folder / MODEL, layouts)
+        specs = read_specs(folder / MODEL, layouts)
         return Manifest(
             self.format,
             MODEL,
-            tuple(found[0]),
-            tuple(found[1]),
+            tuple(specs[0]),
+            tuple(specs[1]),
             details={"frozen": [], "degenerate": [], "index_sizes": {}},
         )

@@ -45,7 +45,7 @@ def diagnose_build(request: Request, store: Store, observer: Observer) -> tuple[
     """Returns the diagnosis of each chip. What the build made is taken from the cache, and made again where it is not
     there any more."""
     result = build(request, store, observer)
-    found = []
+    diagnoses = []
     for chip in result.chips:
         steps = Steps(request, store, observer)
         diagnosis = chip.diagnosis or diagnosed(steps, chip.chip, chip.artifacts, result)
@@ -53,5 +53,5 @@ def diagnose_build(request: Request, store: Store, observer: Observer) -> tuple[
         if diagnosis is None:
             error: AnyNpuError | None = None if chip.artifacts else chip.error
             reason = error.message if error is not None else "; ".join(steps.notes)
-        found.append(ChipDiagnosis(chip.chip, diagnosis, reason))
-    return tuple(found)
+        diagnoses.append(ChipDiagnosis(chip.chip, diagnosis, reason))
+    return tuple(diagnoses)

@@ -192,12 +192,12 @@ def range_before_activation(case: Case) -> Iterator[Cause]:
 
 def before_activations(case: Case) -> dict[str, tuple[str, ...]]:
     """Returns the 8-bit tensors before activations, by the tensor behind where their error is judged."""
-    found: dict[str, tuple[str, ...]] = {}
+    before: dict[str, tuple[str, ...]] = {}
     for figures in case.figures.values():
         end = _behind(case, figures.name) if figures.followed is not None and figures.bits == 8 else None
         if end is not None:
-            found[end.name] = (*found.get(end.name, ()), figures.name)
-    return found
+            before[end.name] = (*before.get(end.name, ()), figures.name)
+    return before
 
 
 def _behind(case: Case, name: str) -> Figures | None:
@@ -208,9 +208,9 @@ def _behind(case: Case, name: str) -> Figures | None:
         for node in case.nodes:
             if source in node.inputs and node.outputs[0] not in seen:
                 seen.add(node.outputs[0])
-                found = case.figures.get(node.outputs[0])
-                if found is not None and found.followed is None and found.made > 0:
-                    return found
+                figures = case.figures.get(node.outputs[0])
+                if figures is not None and figures.followed is None and figures.made > 0:
+                    return figures
                 waiting.append(node.outputs[0])
         if len(seen) > _NEAR:
             return None
@@ -258,7 +258,7 @@ def dead_rectifier(case: Case) -> Iterator[Cause]:
 def _inside_norms(case: Case) -> set[str]:
     """Returns the results of the operators of normalisations that are written out."""
     makers = case.makers()
-    found: set[str] = set()
+    inside: set[str] = set()
     for root in case.nodes:
         if root.kind not in ("Sqrt", "SQRT", "RSQRT"):
             continue
@@ -277,8 +277,8 @@ def _inside_norms(case: Case) -> set[str]:
                 break
             behind.append(readers[0])
             name = readers[0].outputs[0]
-        found |= {node.outputs[0] for node in (*before, root, *behind)}
-    return found
+        inside |= {node.outputs[0] for node in (*before, root, *behind)}
+    return inside
 
 
 RULES: tuple[Rule, ...] = (
@@ -296,12 +296,12 @@ RULES: tuple[Rule, ...] = (
 
 def causes_of(case: Case) -> tuple[Cause, ...]:
     """Returns every cause that is found, each once, at its worst place; a tensor has one cause, the first that fits."""
-    found: list[Cause] = []
+    causes: list[Cause] = []
     explained: set[str] = set()
     for rule in RULES:
         places = [cause for cause in rule(case) if cause.tensor not in explained]
         if places:
             worst = min(places, key=lambda cause: case.figures[cause.tensor].made_db)
-            found.append(replace(worst, places=len(places)))
+            causes.append(replace(worst, places=len(places)))
             explained |= {cause.tensor for cause in places}
-    return tuple(found)
+    return tuple(causes)

@@ -73,8 +73,8 @@ def _cut_tflite(artifact: Artifact, names: Collection[str]) -> Run:
         for operator in source.operators
     )
     plain = [name for name in source.inputs if name in used and name not in fed]
-    made = {name for operator in operators for name in operator.outputs}
-    outputs = tuple(name for name in names if name in made)
+    computed = {name for operator in operators for name in operator.outputs}
+    outputs = tuple(name for name in names if name in computed)
     kept = {name: tensor for name, tensor in tensors.items() if name not in source.inputs or name in plain}
     graph = Graph(operators, kept, (*plain, *(name + _FED for name in fed)), outputs or source.outputs)
     return _feeding(runner(to_bytes(graph)), fed, plain)

@@ -74,11 +74,11 @@ class Figures:
         """Adds one sample: the float value, the build's, and what the float operator makes of the build's inputs."""
         wanted, ours = np.asarray(reference, np.float64), _finite(got)
         between = wanted if computed is None else _finite(computed)
-        made = ours - between
+        own_error = ours - between
         low, high = self.limits
         self.signal += float(np.sum(wanted**2))
         self.noise += float(np.sum((ours - wanted) ** 2))
-        self.made += float(np.sum(made**2))
+        self.made += float(np.sum(own_error**2))
         self.inherited += float(np.sum((between - wanted) ** 2))
         self.clipped += float(np.sum((wanted - np.clip(wanted, low, high)) ** 2))
         self.count += wanted.size
@@ -102,12 +102,12 @@ def empty_figures(
     followers: Mapping[str, Follower],
 ) -> dict[str, Figures]:
     """Returns figures without samples, by the tensor of the float model."""
-    found: dict[str, Figures] = {}
+    figures: dict[str, Figures] = {}
     for match in matches:
         stored = tensors[match.name]
         rank = len(stored.shape or ())
         axis = 1 if stored.layout.startswith("NC") or (not stored.layout and rank == 4) else -1
         follower = followers.get(match.reference)
         followed = Followed(follower) if follower is not None else None
-        found[match.reference] = Figures(match.reference, kinds.get(match.name, "input"), stored, axis, followed)
-    return found
+        figures[match.reference] = Figures(match.reference, kinds.get(match.name, "input"), stored, axis, followed)
+    return figures

@@ -162,8 +162,8 @@ def _collect(
     fed = [match.reference for match in matches if figures[match.reference].followed is None]
     cut = cut_model(floating, fed)
     for index, sample in enumerate(samples):
-        given = stored_inputs(reference, sample, like)
-        wanted = dict(reference.tensors(given, [match.reference for match in matches])) | given
+        inputs = stored_inputs(reference, sample, like)
+        wanted = dict(reference.tensors(inputs, [match.reference for match in matches])) | inputs
         stored = subject.tensors(stored_inputs(subject, sample, like), [match.subject for match in matches])
         ours: dict[str, Array] = {}
         for match in matches:
@@ -175,7 +175,7 @@ def _collect(
         for name, value in ours.items():
             if wanted[name].dtype.kind == "f" and wanted[name].size:
                 between = computed.get(name) if figures[name].followed is None else None
-                figures[name].add(wanted[name], value, between if name not in given else None)
+                figures[name].add(wanted[name], value, between if name not in inputs else None)
         progress(index + 1, len(samples))
 
 
@@ -197,13 +197,13 @@ def _loss(figures: Figures, samples: int, before: tuple[str, ...]) -> TensorLoss
 
 def _of_outputs(expected: Mapping[str, Array], got: Mapping[str, Array]) -> list[Cause]:
     """Returns what the outputs alone show: a float model that stands still, vectors that are all alike."""
-    found = []
+    causes = []
     for name, values in expected.items():
         if values.dtype.kind != "f" or len(values) < 4:
             continue
         size, moved = float(np.abs(values).max()), float(np.ptp(values, axis=0).max())
         if moved <= _STANDING * size or size == 0.0:
-            found.append(
+            causes.append(
                 Cause(
                     cause="degenerate model",
                     tensor=name,
@@ -214,7 +214,7 @@ def _of_outputs(expected: Mapping[str, Array], got: Mapping[str, Array]) -> list
             continue
         float_alike, alike = _mean_cosine(values), _mean_cosine(got[name])
         if values.ndim == 2 and values.shape[1] >= 16 and alike > _ALIKE and float_alike < _APART:
-            found.append(
+            causes.append(
                 Cause(
                     cause="collapsed embeddings",
                     tensor=name,
@@ -222,7 +222,7 @@ def _of_outputs(expected: Mapping[str, Array], got: Mapping[str, Array]) -> list
                     repair="look at the first bad tensor below; -O activations=int16 keeps the vectors apart",
                 )
             )
-    return found
+    return causes
 
 
 def _by_sample(outputs: Mapping[str, Array], count: int) -> dict[str, Array]:

@@ -32,10 +32,10 @@ class Scale:
         if self.log and self.high / self.low > 3:
             powers = range(math.floor(math.log10(self.low)), math.ceil(math.log10(self.high)) + 1)
             for digits in ((1, 2, 5), (1, 3), (1,)):
-                found = [d * 10.0**p for p in powers for d in digits if self.low <= d * 10.0**p <= self.high]
-                if len(found) <= most + 2:
+                round_numbers = [d * 10.0**p for p in powers for d in digits if self.low <= d * 10.0**p <= self.high]
+                if len(round_numbers) <= most + 2:
                     break
-            return found[:: max(1, math.ceil(len(found) / (most + 2)))]
+            return round_numbers[:: max(1, math.ceil(len(round_numbers) / (most + 2)))]
         if not self.high > self.low:
             return [self.low]
         rough = (self.high - self.low) / most
@@ -109,14 +109,14 @@ def line(points: Sequence[tuple[float, float]], class_: str) -> Markup:
     return el("path", d=path, class_=class_)
 
 
-def chart(title: str, said: str, frame: Frame, parts: Iterable[Child], *below: Child) -> Markup:
+def chart(title: str, sentence: str, frame: Frame, parts: Iterable[Child], *below: Child) -> Markup:
     """Returns a figure: a caption, the drawing with a sentence for those who do not see it, and what stands below."""
     drawing = el(
         "svg",
         *parts,
         viewbox=f"0 0 {frame.width:g} {frame.height:g}",
         role="img",
-        aria_label=f"{title}. {said}",
+        aria_label=f"{title}. {sentence}",
         class_="chart",
     )
     return el("figure", el("figcaption", title), el("div", drawing, class_="scroll"), *below)

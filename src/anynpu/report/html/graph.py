@@ -45,12 +45,12 @@ def graph_data(chip: ChipForm, graph: GraphForm) -> Drawing:
     }
     index = {name: i for i, name in enumerate(tensors)}
     maker = {name: i for i, node in enumerate(nodes) for name in node.outputs}
-    found: dict[tuple[int, int], str] = {}
+    tensor_of: dict[tuple[int, int], str] = {}
     for i, node in enumerate(nodes):
         for name in node.inputs:
             if name in maker and maker[name] != i:
-                found.setdefault((maker[name], i), name)
-    edges, named = [(a, b, name) for (a, b), name in found.items()], stages(graph)
+                tensor_of.setdefault((maker[name], i), name)
+    edges, named = [(a, b, name) for (a, b), name in tensor_of.items()], stages(graph)
     # The stage of every node: the model's inputs are in the first, its outputs in the last
     inner = [number for number, each in enumerate(named) for _ in range(each.first, each.stop)]
     member = [*([0] * len(inputs)), *inner, *([len(named) - 1] * len(outputs))]
@@ -83,11 +83,11 @@ def _borders(chip: ChipForm, graph: GraphForm, side: Literal["input", "output"])
     if not chip.chain:
         return []
     used = {name for node in graph.nodes for name in node.inputs}
-    made = {name for node in graph.nodes for name in node.outputs}
+    computed = {name for node in graph.nodes for name in node.outputs}
     if side == "input":
-        names = [spec.name for spec in chip.chain[-1].inputs if spec.name in used - made]
+        names = [spec.name for spec in chip.chain[-1].inputs if spec.name in used - computed]
         return [GraphNode(name=name, kind=side, device="cpu", outputs=(name,)) for name in names]
-    names = [spec.name for spec in chip.chain[-1].outputs if spec.name in made]
+    names = [spec.name for spec in chip.chain[-1].outputs if spec.name in computed]
     return [GraphNode(name=name, kind=side, device="cpu", inputs=(name,)) for name in names]
 
 

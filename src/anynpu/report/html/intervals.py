@@ -26,10 +26,10 @@ def ratio_chart(ratio: Ratio, better: str, worse: str) -> Markup:
     parts.append(el("text", f"← {better}", x=x(1) - 10, y=16, class_="mark end"))
     parts.append(el("text", f"{worse} →", x=x(1) + 10, y=16, class_="mark"))
     parts += _whisker(x(middle), None if low is None else x(low), None if high is None else x(high), level)
-    told = f"ratio {short(middle)}" + (
+    sentence = f"ratio {short(middle)}" + (
         f", interval {short(low)} to {short(high)}" if low is not None and high is not None else ""
     )
-    return chart("Ratio of medians", told, frame, parts, el("p", told + ".", class_="muted"))
+    return chart("Ratio of medians", sentence, frame, parts, el("p", sentence + ".", class_="muted"))
 
 
 def score_chart(name: str, score: float, low: float | None, high: float | None) -> Markup:
@@ -40,10 +40,10 @@ def score_chart(name: str, score: float, low: float | None, high: float | None) 
     x = frame.x(*((0.0, 1.0) if share else padded(known, 0.5)))
     parts = [*axes(frame, x, None, name)]
     parts += _whisker(x(score), None if low is None else x(low), None if high is None else x(high), 46)
-    told = f"{name} {short(score)}" + (
+    sentence = f"{name} {short(score)}" + (
         f", interval {short(low)} to {short(high)}" if low is not None and high is not None else ""
     )
-    return chart("Score", told, frame, parts, el("p", told + ".", class_="muted"))
+    return chart("Score", sentence, frame, parts, el("p", sentence + ".", class_="muted"))
 
 
 def _whisker(at: float, low: float | None, high: float | None, level: float) -> list[Markup]:

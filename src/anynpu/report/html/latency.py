@@ -49,10 +49,10 @@ def histogram(samples: Sequence[float], unit: str, marks: Marks) -> Markup:
     parts += [el("text", f"{p:.0%}", x=right + 4, y=share(p) + 4, class_="tick") for p in (0.5, 1.0)]
     parts += _percentiles(marks, x, frame, unit)
     listing = [{"": name, unit: short(at), "interval": _interval(low, high)} for name, (at, low, high) in marks.items()]
-    said = f"{len(samples)} samples from {short(min(samples))} to {short(max(samples))} {unit}"
+    sentence = f"{len(samples)} samples from {short(min(samples))} to {short(max(samples))} {unit}"
     listed = more("Percentiles as a table", table(listing, "Percentiles", (unit, "interval"))) if listing else None
-    note = el("p", f"Bars count samples ({said}); the line is the share at or below.", class_="muted")
-    return chart("Distribution", said, frame, parts, note, listed)
+    note = el("p", f"Bars count samples ({sentence}); the line is the share at or below.", class_="muted")
+    return chart("Distribution", sentence, frame, parts, note, listed)
 
 
 def _shares(samples: Sequence[float]) -> list[tuple[float, float]]:
@@ -144,10 +144,10 @@ def timeline(
         when = f"at {short(float(times[i]))} s" if known else f"sample {i + 1}"
         tip = f"{short(float(values[i]))} {unit} {when}" + (f": {spikes[i]}" if spikes[i] else "")
         parts.append(el("circle", cx=x(float(times[i])), cy=y(float(values[i])), r=5, class_="spike", data_tip=tip))
-    told = f"{len(far)} of {len(values)} samples are outliers"
+    sentence = f"{len(far)} of {len(values)} samples are outliers"
     thin = f" {len(kept)} of {len(values)} points are drawn." if len(kept) < len(values) else ""
-    note = f"{told} (circled); none is left out. The line is the running median.{thin}"
-    return chart("Timeline", told, frame, parts, el("p", note, class_="muted"), *below)
+    note = f"{sentence} (circled); none is left out. The line is the running median.{thin}"
+    return chart("Timeline", sentence, frame, parts, el("p", note, class_="muted"), *below)
 
 
 def overlay(runs: Mapping[str, Sequence[float]], unit: str) -> Markup:

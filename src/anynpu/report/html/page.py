@@ -94,9 +94,9 @@ def whole_page(head: Head, sections: Iterable[Section], foot: Child) -> str:
     return f'<!doctype html>\n<html lang="en"><head>{top}</head>\n<body>{body}</body></html>\n'
 
 
-def pill(mood: str, said: str) -> Markup:
+def pill(mood: str, text: str) -> Markup:
     """Returns a status with its sign."""
-    return el("span", el("span", SIGNS[mood], aria_hidden="true"), " ", said, class_=f"pill {mood}")
+    return el("span", el("span", SIGNS[mood], aria_hidden="true"), " ", text, class_=f"pill {mood}")
 
 
 def figure(name: str, value: Child, note: Child = None, tag: str = "", mood: str = "") -> Markup:

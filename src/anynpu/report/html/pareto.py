@@ -48,10 +48,10 @@ def pareto(title: str, rows: Sequence[SweepRow], across: tuple[str, Value], up: 
             parts.append(el("line", x1=x(a), y1=y(b), x2=place[0], y2=place[1], class_="lead"))
         parts.append(shape(kind, *place, f"dot {'front' if row.on_front else 'beaten'} c{kind}", ", ".join(words)))
     many = len({(a, b) for a, b in best})
-    said = f"{len(known)} builds, {many} on the front of these two figures"
+    sentence = f"{len(known)} builds, {many} on the front of these two figures"
     missing = [row.title for row, a, b in figures if not any(row is other for other, _, _ in known)]
     note = f"Not drawn, for want of a figure: {', '.join(missing)}." if missing else ""
-    return chart(title, said, frame, parts, legend(chips), el("p", note, class_="muted") if note else None)
+    return chart(title, sentence, frame, parts, legend(chips), el("p", note, class_="muted") if note else None)
 
 
 def front_of(points: Sequence[Point]) -> list[Point]:

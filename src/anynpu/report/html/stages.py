@@ -32,12 +32,12 @@ def stages(graph: GraphForm) -> list[Stage]:
         return []
     cuts = [0, *_cuts(graph), len(nodes)] if len(nodes) > SINGLE else [0, len(nodes)]
     sizes = Counter(tuple(parts[:i]) for parts in map(_parts, (n.name for n in nodes)) for i in range(1, len(parts)))
-    found = []
+    whole = []
     for first, stop in itertools.pairwise(cuts):
         shape = _output(graph, nodes[stop - 1]).shape or ()
         dims = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
-        found.append(Stage(_name(nodes, first, stop, sizes), " × ".join(map(str, dims)), first, stop))
-    return found
+        whole.append(Stage(_name(nodes, first, stop, sizes), " × ".join(map(str, dims)), first, stop))
+    return whole
 
 
 def _cuts(graph: GraphForm) -> list[int]:
