@@ -62,7 +62,9 @@ class Settings:
         if self.scenario != SERVER:
             for flag, value in (("--qps", self.qps), ("--bound", self.bound_ms)):
                 if value is not None:
-                    raise ConfigError(f"{flag} belongs to the scenario server, not {self.scenario}")
+                    raise ConfigError(
+                        f"{flag} belongs to the scenario server, not {self.scenario}", "--scenario server"
+                    )
         elif self.qps is None:
             raise ConfigError("the scenario server needs the queries a second to send", "give --qps")
         elif not (math.isfinite(self.qps) and self.qps > 0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TypeGuard
 
 from anynpu import plugins, schema
@@ -179,7 +180,11 @@ def _require_named_samples(request: Request, plans: Mapping[str, tuple[Link, ...
         if calibrated or (proved and not request.test):
             if request.test:
                 sources.require(request.test)
-            identify(request.source)  # a missing model is reported first
+            identify(request.source)  # a missing model is reported first, and a file that is not one
+            if request.source.kind == "onnx":
+                from anynpu.source.onnx_file import read
+
+                read(Path(request.source.model))
             if calibrated:
                 require_data(None, calibrated)
             require_samples(None)

@@ -58,6 +58,8 @@ def published(kind: str) -> JsonObject:
 
 def read(path: Path) -> tuple[Record, str]:
     """Returns the record in a file, of a kind that reports are made of, and a note if it has no seal."""
+    if path.is_dir() and not (path / "report.json").is_file():
+        raise ConfigError(f"{path}: no report.json in it", "name a record, or the output folder of a build")
     try:
         data = read_json(path / "report.json" if path.is_dir() else path)
     except IntegrityError as error:

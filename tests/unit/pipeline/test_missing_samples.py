@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_net import write_net
 
-from anynpu.errors import ConfigError
+from anynpu.errors import ConfigError, IntegrityError
 from anynpu.pipeline.build import build
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.sweep import Silent
@@ -28,7 +29,7 @@ class Listening(Silent):
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    Path("net.onnx").write_bytes(b"\x08\x07")  # nothing of it is read
+    write_net(Path("net.onnx"))
     np.save("x.npy", np.zeros((8, 3), np.float32))
     np.savez("x.npz", x=np.zeros((8, 3), np.float32))
     np.savez("labelled.npz", x=np.zeros((8, 3), np.float32), labels=np.zeros(8, np.int64))
@@ -56,6 +57,21 @@ def folder(tmp_path: Path, monkeypatch) -> Path:
 def test_what_is_missing_is_said_first(folder: Path, asked: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build(Request(ModelSource("net.onnx"), **asked), Store(folder / "cache"), Listening())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "words"),
+    [
+        ("bad.onnx", IntegrityError, "bad.onnx: not a whole ONNX model"),
+        ("weights.pth", ConfigError, "weights.pth: not a model that can be built"),
+    ],
+)
+def test_a_file_that_is_not_a_model_comes_before_missing_samples(
+    folder: Path, name: str, kind: type, words: str
+) -> None:
+    Path(name).write_bytes(bytes(range(128, 256)))
+    with pytest.raises(kind, match=words):
+        build(Request(ModelSource(name), ("cpu",)), Store(folder / "cache"), Listening())
 
 
 def test_the_hint_for_images_names_the_flag(folder: Path) -> None:
