@@ -73,8 +73,8 @@ def bisect(
         record: BisectRecord = schema.from_dict(BisectRecord, answer, "bisect")
         if out is not None and (room / "bundle").is_dir():
             out.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=out.absolute().parent) as beside:
-                fresh = Path(beside) / "bundle"
+            with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=out.absolute().parent) as folder:
+                fresh = Path(folder) / "bundle"
                 shutil.copytree(room / "bundle", fresh)
                 swap(fresh, out, overwrite)
     return record

@@ -13,7 +13,7 @@ from anynpu.runtime.ethos_u.listing import listing
 
 
 def show_stream(folder: Path, format: str) -> int:
-    """Prints what the NPU is told to do."""
+    """Prints the commands of the NPU."""
     artifact = Artifact.open(folder)
     if artifact.manifest.format != "tflite-vela":
         raise ConfigError(f"{folder}: --stream is for Ethos-U artifacts; this is {artifact.manifest.format}")

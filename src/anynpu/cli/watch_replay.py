@@ -172,12 +172,12 @@ def simulate(asked: Simulate) -> int:
     """
     from anynpu.testing.traces import csv_of, fleet
 
-    beside = asked.output.with_suffix(".labels.csv")
-    for path in (asked.output, beside):
+    labels_path = asked.output.with_suffix(".labels.csv")
+    for path in (asked.output, labels_path):
         check_free(path, asked.overwrite)
     trace = fleet(range(asked.seed, asked.seed + asked.hosts), asked.weeks, asked.clean, asked.interval)
     samples, labels = csv_of(trace)
     write_whole(asked.output, samples)
-    write_whole(beside, labels)
-    click.echo(f"{asked.output}: {asked.hosts} hosts; {beside}: {len(trace.labels)} faults", err=True)
+    write_whole(labels_path, labels)
+    click.echo(f"{asked.output}: {asked.hosts} hosts; {labels_path}: {len(trace.labels)} faults", err=True)
     return 0

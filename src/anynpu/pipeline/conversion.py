@@ -1,4 +1,4 @@
-"""The float TFLite model of a chain beside the ONNX model it was converted from: the same numbers on the samples."""
+"""The float TFLite model of a chain against the ONNX model it was converted from: the same numbers on the samples."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FAILED = "failed"
 """Where results lie that missed the accuracy gate: apart from those that count."""
 WHY = "FAILED.txt"
 MOST_CARRIED_BYTES = 8 << 20
-"""An artifact carries evidence of at most this size; larger known answers lie beside it only."""
+"""An artifact carries evidence of at most this size; larger known answers lie next to it only."""
 
 
 def check_output(out: Path, overwrite: bool, reads: Iterable[str] = (), cache: Path | None = None) -> None:

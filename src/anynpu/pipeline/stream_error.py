@@ -1,4 +1,4 @@
-"""The error of each layer taken from the command stream itself: what the operations of the NPU store, beside the float
+"""The error of each layer taken from the command stream itself: what the operations of the NPU store, against the float
 model's tensors.
 """
 

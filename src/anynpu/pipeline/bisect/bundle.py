@@ -115,7 +115,9 @@ def _file_rows(files: dict[str, str], bench: Bench) -> list[str]:
         rows = [f"| {files[letter]} | the sub-model of {letter.upper()} |" for letter in ("a", "b")]
     for letter, side in (("a", bench.a), ("b", bench.b)):
         if isinstance(side, Compiled):
-            rows.append(f"| compiled-{letter}/{side.chip}/ | what the compiler makes of it, from {SOURCE}/ beside it |")
+            rows.append(
+                f"| compiled-{letter}/{side.chip}/ | what the compiler makes of it, from {SOURCE}/ next to it |"
+            )
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Runs two executions beside each other, whole and in parts, until the smallest part is found (in a child process)."""
+"""Runs two executions side by side, whole and in parts, until the smallest part is found (in a child process)."""
 
 from __future__ import annotations
 

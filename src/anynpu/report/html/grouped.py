@@ -12,7 +12,7 @@ CARD = 92.0
 BETWEEN = 40.0
 """The room between two rows of such cards, where edges turn."""
 ASPECTS = (0.7, 1.45, 2.5, 4.0, 6.0)
-"""How wide the plan of the cards is tried, against its height; lanes beside the cards make it wider than asked for."""
+"""How wide the plan of the cards is tried, against its height; lanes next to the cards make it wider than asked for."""
 Edge = tuple[int, int]
 
 
