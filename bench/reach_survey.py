@@ -23,7 +23,6 @@ from anynpu.errors import AnyNpuError
 from anynpu.firmware.generator import findings
 from anynpu.graph.fix import fixed, with_sample_axis
 from anynpu.graph.shapes import make_static
-from anynpu.lowering.emit import quantising
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
@@ -76,7 +75,7 @@ def quantised(model: onnx.ModelProto, data: dict[str, np.ndarray], folder: Path)
 
     def written(source: Path, name: str, tables: bool = False) -> Path:
         result = folder / f"{name}.tflite"
-        quantize_file(source, Dataset(few, None, "survey"), QuantPlan(), result, quantising(tables=tables))
+        quantize_file(source, Dataset(few, None, "survey"), QuantPlan(), result, tables=tables)
         return result
 
     lacks = (ON_MICRO - ALWAYS) & {operator.kind for operator in graph.operators}

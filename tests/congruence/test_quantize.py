@@ -13,7 +13,6 @@ import onnx  # noqa: E402
 
 from anynpu import schema  # noqa: E402
 from anynpu.errors import ConfigError, IntegrityError  # noqa: E402
-from anynpu.lowering.emit import quantising  # noqa: E402
 from anynpu.lowering.integer_file import in_layout, quantize_file, read_specs  # noqa: E402
 from anynpu.measure.fidelity import compare_arrays  # noqa: E402
 from anynpu.quantize.calibration import Dataset  # noqa: E402
@@ -99,7 +98,7 @@ class Case:
 
     def quantized(self, plan):
         path = self.folder / "quantised.tflite"
-        figures = quantize_file(self.file, self.inner_data, plan, path, quantising())
+        figures = quantize_file(self.file, self.inner_data, plan, path)
         return path, figures, self.sqnr(self.run_tflm(path), read_specs(path)[1])
 
 
@@ -180,24 +179,24 @@ def test_same_inputs_give_the_same_bytes(net, tmp_path):
     lower(str(net.onnx), str(tmp_path / "again.tflite"), ["zebra"], ["bee"])
     assert (tmp_path / "again.tflite").read_bytes() == net.file.read_bytes()
     for name in ("a", "b"):
-        quantize_file(net.file, net.inner_data, QuantPlan(method="mse"), tmp_path / name, quantising())
+        quantize_file(net.file, net.inner_data, QuantPlan(method="mse"), tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 def test_float_plan_says_that_everything_is_float(net, tmp_path):
-    figures = quantize_file(net.file, net.inner_data, QuantPlan("float32"), tmp_path / "f.tflite", quantising())
+    figures = quantize_file(net.file, net.inner_data, QuantPlan("float32"), tmp_path / "f.tflite")
     assert len(figures["float_operators"]) == sum(figures["operators"].values())
 
 
 def test_requests_that_cannot_be_met(net, tmp_path):
     with pytest.raises(ConfigError, match="no uint8 activations"):
-        quantize_file(net.file, net.inner_data, QuantPlan("uint8"), tmp_path / "u.tflite", quantising())
+        quantize_file(net.file, net.inner_data, QuantPlan("uint8"), tmp_path / "u.tflite")
     with pytest.raises(ConfigError, match="zebra") as caught:
-        quantize_file(net.file, net.data, QuantPlan(), tmp_path / "u.tflite", quantising())
+        quantize_file(net.file, net.data, QuantPlan(), tmp_path / "u.tflite")
     assert "order" in caught.value.hint
     with pytest.raises(ConfigError, match="the data holds"):
         fewer = Dataset({"zebra": net.inner_data.inputs["zebra"]}, None, "t")
-        quantize_file(net.file, fewer, QuantPlan(), tmp_path / "u.tflite", quantising())
+        quantize_file(net.file, fewer, QuantPlan(), tmp_path / "u.tflite")
     for bad in (b"", b"garbage!", net.file.read_bytes()[:200]):
         (tmp_path / "bad.tflite").write_bytes(bad)
         with pytest.raises(IntegrityError, match=r"bad\.tflite"):

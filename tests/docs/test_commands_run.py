@@ -26,6 +26,7 @@ RUN = {
     "ethos-u.md": ["anynpu targets *"],
     "plugins.md": ["anynpu targets"],
     "prove.md": ["anynpu run out/tflm -i image.npy*", "anynpu run out/tflm -i random:1", "anynpu compare *"],
+    "quantize.md": ["anynpu show out/tflm --quantisation"],
     "report.md": ["anynpu report *", "anynpu bench *"],
     "researcher.md": ["anynpu *"],
     "single-board.md": [

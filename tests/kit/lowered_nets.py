@@ -11,7 +11,6 @@ import onnx
 import onnxruntime
 from onnx import TensorProto, helper, numpy_helper
 
-from anynpu.lowering.emit import quantising
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
@@ -129,9 +128,7 @@ def quantised(
     """Returns the file of integers that our own route makes of a model."""
     floating, result = folder / "float.tflite", folder / "integers.tflite"
     floating.write_bytes(to_bytes(lower(model)))
-    quantize_file(
-        floating, Dataset(dict(data), None, "test"), QuantPlan(**plan), result, write=quantising(tables=tables)
-    )
+    quantize_file(floating, Dataset(dict(data), None, "test"), QuantPlan(**plan), result, tables=tables)
     return result.read_bytes()
 
 

@@ -21,6 +21,7 @@ from anynpu.cli.progress import observer
 from anynpu.cli.run import STRICT_HELP
 from anynpu.cli.show_cix import show_cix
 from anynpu.cli.show_open import read_open, show_open
+from anynpu.cli.show_quantisation import show_quantisation
 from anynpu.cli.show_stream import show_stream
 from anynpu.cli.table import print_json, print_record, print_table
 from anynpu.cli.verb import Common, argument, flag, verb
@@ -180,6 +181,8 @@ class Subject:
     subject: str | None = argument(None)
     layers: bool = flag("The layers of a built chip that are furthest from the float model.", False)
     stream: bool = flag("The command stream of an Ethos-U artifact, operation by operation.", False)
+    quantisation: bool = flag("How every tensor of a quantised artifact is stored, and where its scale is from.", False)
+    against: Path | None = flag("With --quantisation: only what another artifact stores differently.", None)
     strict: bool = flag(STRICT_HELP, False)
 
 
@@ -201,10 +204,19 @@ def show(asked: Show) -> int:
     anynpu show out/ethos-u55-128
     anynpu show out/ethos-u55-128 --layers
     anynpu show out/ethos-u55-128 --stream
+    anynpu show out/tflm --quantisation
+    anynpu show out/tflm --quantisation --against before/tflm
     """
     ctx = click.get_current_context()
     subject, layers, stream, strict = asked.subject, asked.layers, asked.stream, asked.strict
     is_cix = subject is not None and Path(subject).suffix.lower() == ".cix" and not Path(subject).is_dir()
+    if asked.against is not None and not asked.quantisation:
+        raise ConfigError("--against needs --quantisation", "add it")
+    if asked.quantisation:
+        if layers or stream or strict:
+            raise ConfigError("--quantisation is shown alone", "leave --layers, --stream and --strict out")
+        refuse_unused(ctx, f"{subject or '.'} is shown", "model", *MODEL_FLAGS)
+        return show_quantisation(Path(subject or "."), asked.against, asked.format)
     if strict and (layers or stream or not is_cix):
         raise ConfigError("--strict is for .cix files", "name one, or leave it out")
     if subject and (layers or stream or is_cix or Path(subject).is_dir()):

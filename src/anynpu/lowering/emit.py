@@ -1,57 +1,47 @@
-"""From a float graph and the ranges of its tensors to the file of integers."""
+"""From a float graph and the ranges of its tensors to the graph of integers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
-from anynpu import schema
 from anynpu.lowering.apply import applied
 from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.graph import Graph
-from anynpu.lowering.quantise import UNTRAINED, quantised
+from anynpu.lowering.quantise import quantised
 from anynpu.lowering.steep import in_pieces
 from anynpu.lowering.tables import collected, tabled
 from anynpu.lowering.widen import around, chosen_wide, wide_operators
-from anynpu.lowering.write import to_bytes
+from anynpu.quantize.fixed import NOTHING, Fixed
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range
-from anynpu.training.scheme import WeightRounding
-
-Writer = Callable[[Graph, Mapping[str, Range], QuantPlan], bytes]
-"""Makes the file of integers of a float graph, ranges and plan."""
+from anynpu.records.quantisation import Origin, Quantisation
 
 
-def quantising(
-    record: Path | None = None, tables: bool = False, trained: Mapping[str, WeightRounding] = UNTRAINED
-) -> Writer:
-    """Returns a function that makes the quantised file of a float graph, and writes the quantisation beside it.
+def integer_graph(
+    graph: Graph,
+    ranges: Mapping[str, Range],
+    plan: QuantPlan,
+    tables: bool = False,
+    fixed: Fixed = NOTHING,
+    origins: Mapping[str, Origin] | None = None,
+) -> tuple[Graph, Quantisation]:
+    """Returns the graph of integers of a float one, and its quantisation.
 
-    With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables. `trained` are roundings
-    of weights that training ended with.
+    With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables. `origins` says where
+    ranges come from that were not measured.
     """
-
-    def write(graph: Graph, ranges: Mapping[str, Range], plan: QuantPlan) -> bytes:
-        plan.check_tensors([*graph.inputs, *(name for operator in graph.operators for name in operator.outputs)])
-        if plan.activations == "int8":
-            kept = around(graph, plan.float_tensors) | chosen_wide(graph, plan.wide_tensors)
-            graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges) | kept)
-        graph, ranges = divided(graph, ranges)
-        wide = frozenset(graph.makers())
-        if plan.activations == "int8":
-            wide = wide_operators(graph, ranges) | chosen_wide(graph, plan.wide_tensors)
-        if not tables:
-            graph, ranges, pieces = in_pieces(graph, ranges, wide - around(graph, plan.float_tensors))
-            wide |= pieces
-        quantisation = quantised(graph, ranges, plan, trained, wide)
-        if record is not None:
-            record.write_text(schema.canonical_json(quantisation.to_json()) + "\n", "utf-8")
-        return to_bytes(tabled(applied(graph, quantisation, plan.io == "integer"), tables))
-
-    return write
-
-
-def with_ranges(write: Writer, own: Mapping[str, Range]) -> Writer:
-    """Returns a function that quantises with the ranges that a model brings, and with measured ones elsewhere."""
-    return lambda graph, ranges, plan: write(graph, {**ranges, **own}, plan)
+    plan.check_tensors([*graph.inputs, *(name for operator in graph.operators for name in operator.outputs)])
+    if plan.activations == "int8":
+        kept = around(graph, plan.float_tensors) | chosen_wide(graph, plan.wide_tensors)
+        graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges) | kept)
+    graph, ranges = divided(graph, ranges)
+    wide = frozenset(graph.makers())
+    if plan.activations == "int8":
+        wide = wide_operators(graph, ranges) | chosen_wide(graph, plan.wide_tensors)
+    if not tables:
+        graph, ranges, pieces = in_pieces(graph, ranges, wide - around(graph, plan.float_tensors))
+        wide |= pieces
+    quantisation = quantised(graph, ranges, plan, fixed.weights, wide)
+    integers = tabled(applied(graph, quantisation, plan.io == "integer"), tables)
+    return integers, quantisation.described(graph, ranges, origins or {})

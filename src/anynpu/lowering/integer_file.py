@@ -1,9 +1,10 @@
-"""TFLite emitter: our ranges and plan decide, the writer that is given makes the integers."""
+"""TFLite emitter: from a float .tflite file, samples and a plan to the file of integers."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,19 @@ import numpy as np
 
 from anynpu.artifact import PassEffect
 from anynpu.errors import ConfigError
-from anynpu.lowering.emit import Writer
+from anynpu.lowering.emit import integer_graph
 from anynpu.lowering.net import LoweredForm
 from anynpu.lowering.read import from_bytes
+from anynpu.lowering.widen import around
+from anynpu.lowering.write import to_bytes
 from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.fixed import NOTHING, Fixed, digest_of, keep_quantisation, read_stated
 from anynpu.quantize.functions import followers
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.ranges import Progress, Range, collect
+from anynpu.quantize.ranges import Progress, collect
 from anynpu.quantize.repairs import levelled, rounded
+from anynpu.records.quantisation import Origin
 from anynpu.runtime.tflite_file import (
     float_operators,
     operator_counts,
@@ -59,19 +64,17 @@ def quantize_file(
     data: Dataset,
     plan: QuantPlan,
     out: Path,
-    write: Writer,
+    tables: bool = False,
     progress: Progress | None = None,
-    fixed: Mapping[str, Range] | None = None,
-    in_float: Collection[str] = (),
+    fixed: Fixed = NOTHING,
 ) -> Figures:
-    """Writes the quantised .tflite of a float one and returns its figures; `data` is in the layout of the file.
+    """Writes the quantised .tflite of a float one, and its quantisation beside it, and returns its figures; `data` is
+    in the layout of the file.
 
-    `write` makes the integers of a float graph, ranges and plan. `fixed` are ranges that training ended with: they
-    hold, and the weights stay as they are. `in_float` are results of operators that the plan leaves in floating point.
-
-    Operators that stay in floating point are named in the figures, and the factors of the channels
-    that were equalised, by the tensor of the float file: inner values of the two files differ by them. `calibration` is
-    what the samples say of their ranges.
+    With `tables`, functions that TFLite-Micro has no integer kernel for are read from tables. What is `fixed` holds.
+    Operators that stay in floating point are named in the figures, and the factors of the channels that were equalised,
+    by the tensor of the float file: inner values of the two files differ by them. `calibration` is what the samples say
+    of their ranges.
     """
     if plan.activations == "uint8":
         raise ConfigError("TFLite has no uint8 activations: its kernels are int8 or int16", "choose int8")
@@ -81,17 +84,33 @@ def quantize_file(
     if plan.activations == "float32":
         return _written(pack_model(model), model, out, plan, data, {})
     _check_inputs(float_path, data)
+    stated = read_stated(plan.quantisation, "tflite")
     form = LoweredForm(from_bytes(original, float_path.name))
     # At 16 bits activations lose next to nothing, and one weight scale for all channels would pay for it.
-    if plan.equalize and plan.bits == 8 and plan.weights == "per-channel" and fixed is None:
+    if plan.equalize and plan.bits == 8 and plan.weights == "per-channel" and fixed.repaired:
         form, effects = levelled(form, data)
-    observed = SampleLimits()
-    ranges = graph_ranges(form, data, plan, progress, observed) | dict(fixed or {})
-    if fixed is None:
-        form, more = rounded(form, data, plan, ranges, in_float)
+    net, observed, brought = form.net(), SampleLimits(), fixed
+    if stated is not None:
+        fixed = stated.over(fixed, net, plan)
+    behind = followers(net)
+    how = plan.method, plan.percentile, plan.bits, plan.symmetric
+    measured = collect(form.run(), data, *how, progress, form.graph.outputs, behind, observed)
+    ranges = measured | dict(fixed.ranges)
+    origins: dict[str, Origin] = dict.fromkeys(behind, "function") if plan.method == "auto" else {}
+    origins |= fixed.origins
+    if stated is not None:
+        automatic = integer_graph(form.graph, measured | dict(brought.ranges), plan, tables, brought)[1]
+        plan = stated.planned(plan, {name: each.dtype for name, each in automatic.tensors.items()})
+    if fixed.repaired:
+        form, more = rounded(form, data, plan, ranges, around(form.graph, plan.float_tensors))
         effects = (*effects, *more)
     calibrated = time.perf_counter()
-    content = write(form.graph, ranges, plan)
+    graph, quantisation = integer_graph(form.graph, ranges, plan, tables, fixed, origins)
+    quantisation = replace(quantisation, equalized=digest_of(form.factors))
+    if stated is not None:
+        stated.check(quantisation, automatic)
+    keep_quantisation(quantisation, out)
+    content = to_bytes(graph)
     seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
     return _written(content, shared_model(content), out, plan, data, seconds) | {
         "equalized": dict(form.factors),
@@ -130,15 +149,3 @@ def _check_inputs(path: Path, data: Dataset) -> None:
                 if sorted(got) == sorted(spec.shape[1:])
                 else "",
             )
-
-
-def graph_ranges(
-    form: LoweredForm,
-    data: Dataset,
-    plan: QuantPlan,
-    progress: Progress | None = None,
-    observed: SampleLimits | None = None,
-) -> dict[str, Range]:
-    """Returns the range of every activation of a float graph over the data."""
-    how = plan.method, plan.percentile, plan.bits, plan.symmetric
-    return collect(form.run(), data, *how, progress, form.graph.outputs, followers(form.net()), observed)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,15 +25,15 @@ from anynpu.lowering.integers import (
     runs_on,
 )
 from anynpu.lowering.widen import around, chosen_wide, wide_operators
+from anynpu.quantize.fixed import FixedWeights, form_of
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import SMALLEST_SCALE, Range, quantization_for
 from anynpu.quantize.weights import largest_integer, symmetric_scales
+from anynpu.records.quantisation import Converted, OperatorForm, Origin, Quantisation, TensorForm
 from anynpu.tensors import Array, Quantization
-from anynpu.training.scheme import WeightRounding
 
 # A number as large as this stands for an infinity, and any code that is far away holds it.
 _MASK = 1e4
-UNTRAINED: Mapping[str, WeightRounding] = MappingProxyType({})
 # A bias beyond this would leave no room in 32 bits for the products.
 _MOST_BIAS = 2.0**30
 # The lowest number that a computed mask is stored for: below it, the kernels' sums have no bits left for the scores.
@@ -55,12 +54,6 @@ class Form:
         most = largest_integer(4)
         return np.clip(self.quantization.quantize(real, "int8"), -most, most)
 
-    def to_json(self) -> dict[str, object]:
-        """Returns the form as plain data."""
-        form = self.quantization
-        plain: dict[str, object] = {"dtype": self.dtype, "scale": form.scale, "zero_point": form.zero_point}
-        return plain if form.axis is None else plain | {"axis": form.axis}
-
 
 @dataclass(frozen=True)
 class Quantised:
@@ -74,33 +67,44 @@ class Quantised:
     forms: Mapping[str, Form]
     reads: Mapping[tuple[str, str], Form]
     floats: frozenset[str]
+    origins: Mapping[str, Origin]
+    """Where forms come from that are not measured."""
 
-    def to_json(self) -> dict[str, object]:
-        """Returns the quantisation as plain data: tensors, what is read in another form, and what stays float."""
-        tensors = dict(self.forms)
+    def described(self, graph: Graph, ranges: Mapping[str, Range], origins: Mapping[str, Origin]) -> Quantisation:
+        """Returns the quantisation as its record; `origins` says where ranges come from that were not measured."""
+        tensors: dict[str, TensorForm] = {}
+        in_float = {name for each in graph.operators if each.outputs[0] in self.floats for name in each.outputs}
+        for name, form in self.forms.items():
+            origin = self.origins.get(name) or origins.get(name) or "measured"
+            limits = None if origin in ("kernel", "tied") else ranges.get(name)
+            plain = TensorForm(dtype="float32")
+            tensors[name] = plain if name in in_float else form_of(form.dtype, form.quantization, limits, origin)
         converted = []
         for (operator, name), form in sorted(self.reads.items()):
-            if tensors.setdefault(name, form) != form:
-                converted.append({"operator": operator, "tensor": name} | form.to_json())
-        return {
-            "tensors": {name: form.to_json() for name, form in sorted(tensors.items())},
-            "converted": converted,
-            "float": sorted(self.floats),
+            described = form_of(form.dtype, form.quantization, None, self.origins.get(name, "constant"))
+            held = tensors.setdefault(name, described)
+            if held.dtype != described.dtype or not held.same_scale(described):
+                converted.append(Converted(operator=operator, tensor=name, form=replace(described, origin=None)))
+        types = {name: tensors[name].dtype for name in self.forms}
+        operators = {
+            each.outputs[0]: OperatorForm(kind=each.kind, computes=types.get(each.outputs[0], "int32"))
+            for each in graph.operators
         }
+        return Quantisation(emitter="tflite", tensors=tensors, operators=operators, converted=tuple(converted))
 
 
 def quantised(
     graph: Graph,
     ranges: Mapping[str, Range],
     plan: QuantPlan,
-    trained: Mapping[str, WeightRounding] = UNTRAINED,
+    weights: Mapping[str, FixedWeights] | None = None,
     wide: frozenset[str] | None = None,
 ) -> Quantised:
-    """Returns the quantisation of a float graph for the ranges of its activations; `trained` are the roundings of
-    weights, by name, that training ended with, `wide` the results of 16 bits in a graph of 8."""
+    """Returns the quantisation of a float graph for the ranges of its activations; `weights` are scales of weights
+    that hold as they are, `wide` the results of 16 bits in a graph of 8."""
     if wide is None:
         wide = wide_operators(graph, ranges) | chosen_wide(graph, plan.wide_tensors)
-    work = _Quantiser(graph, ranges, plan, trained, wide if plan.activations == "int8" else frozenset())
+    work = _Quantiser(graph, ranges, plan, weights or {}, wide if plan.activations == "int8" else frozenset())
     for name in graph.inputs:
         if graph.tensors[name].dtype == "float32":
             chosen = plan.activations == "int8" and name in plan.wide_tensors
@@ -110,7 +114,7 @@ def quantised(
         work.result(operator)
     for operator in graph.operators:
         work.operands(operator)
-    return Quantised(work.forms, work.reads, frozenset(work.floats))
+    return Quantised(work.forms, work.reads, frozenset(work.floats), work.origins)
 
 
 class _Quantiser:
@@ -121,10 +125,11 @@ class _Quantiser:
         graph: Graph,
         ranges: Mapping[str, Range],
         plan: QuantPlan,
-        trained: Mapping[str, WeightRounding],
+        weights: Mapping[str, FixedWeights],
         wide: frozenset[str],
     ) -> None:
-        self.trained = trained
+        self.weights = weights
+        self.origins: dict[str, Origin] = {}
         self.masked = {o.inputs[0] for o in graph.operators if o.kind == "SOFTMAX"}
         self.graph, self.ranges, self.plan = graph, _bounded(graph, ranges, self.masked), plan
         self.wide = wide
@@ -180,10 +185,14 @@ class _Quantiser:
             return self.measured(name, dtype)
         fixed = FIXED.get((operator.kind, dtype))
         if fixed is not None:
+            self.origins[name] = "kernel"
             return Form(dtype, fixed)
         if operator.kind in KEEPS_SCALE and not self._pads_beyond(operator):
+            self.origins[name] = "tied"
             return self._taken(data_input(operator), dtype)
         root = name
+        if name in self.adopted:
+            self.origins[name] = "tied"
         while root in self.adopted:
             root = self.adopted[root]
         if operator.kind == "RSQRT":
@@ -252,9 +261,10 @@ class _Quantiser:
         scale = self.reads[key, source].quantization.scale[0]
         weights, axis = np.asarray(self.graph.constant(stored)), WEIGHT_AXES[operator.kind]
         offsets = self.graph.constant(bias) if bias else None
-        bits = self.plan.weight_bits if operator.kind in HALF_BYTE_KINDS and dtype == "int8" else 8
-        if known := self.trained.get(stored):
-            bits, scales = 8 if known.bits > 4 else 4, np.asarray(known.scale, np.float32)
+        bits: int = self.plan.weight_bits if operator.kind in HALF_BYTE_KINDS and dtype == "int8" else 8
+        self.origins |= {stored: "weights", bias: "bias"}
+        if known := self.weights.get(stored):
+            bits, scales = known.bits, np.asarray(known.scale, np.float32)
         else:
             axes = axis if self.plan.weights == "per-channel" else None
             scales = weight_scales(weights, axes, offsets, scale, bits)

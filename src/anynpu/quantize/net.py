@@ -132,6 +132,11 @@ class Net:
         """How often each tensor is read."""
         return Counter(name for operation in self.operations for name in operation.inputs)
 
+    @cached_property
+    def computed(self) -> frozenset[str]:
+        """The tensors that are fed or computed."""
+        return frozenset({*self.makers, *self.uses} - {*self.stored, ""})
+
     def alone(self, name: str) -> bool:
         """Tells whether one operation reads a tensor, and nobody else."""
         return len(self.readers.get(name, ())) == 1 and name not in self.outputs

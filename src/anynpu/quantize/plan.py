@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
 from anynpu.errors import ConfigError
 from anynpu.quantize.ranges import METHOD_HELP, METHODS
-from anynpu.schema import near, option
+from anynpu.schema import JsonObject, near, option, to_dict
 
 Activations = Literal["int8", "uint8", "int16", "float32"]
 Weights = Literal["per-channel", "per-tensor"]
@@ -43,6 +44,7 @@ class QuantPlan:
     rounding: Rounding = option("nearest", "weights to the nearest integer, or fitted to the inputs that they meet")
     wide_tensors: tuple[str, ...] = option((), "tensors that an 8-bit model stores in 16 bits: NAME,NAME")
     float_tensors: tuple[str, ...] = option((), "computed tensors that stay in floating point: NAME,NAME")
+    quantisation: Path | None = option(None, "quantisation.json of a build, edited: its ranges, scales and types hold")
 
     def __post_init__(self) -> None:
         _one_of("activations", self.activations, get_args(Activations))
@@ -78,8 +80,9 @@ class QuantPlan:
                     hint = "tensors as `anynpu diagnose` names them for this chip"
                     raise ConfigError(f"{option_name}={name}: the model has no such tensor{near(name, known)}", hint)
 
-    def to_json(self) -> dict[str, str | float | tuple[str, ...]]:
-        return asdict(self)
+    def to_json(self) -> JsonObject:
+        plain: JsonObject = to_dict(self, whole=True)
+        return plain
 
 
 def _one_of(what: str, value: str, known: tuple[str, ...]) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,30 +20,21 @@ from anynpu.graph.fold import copied
 from anynpu.graph.passes import Pass
 from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, read_stated
 from anynpu.quantize.functions import followers
 from anynpu.quantize.onnx_net import OnnxForm, attribute, net_of, runner
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.ranges import Progress, Range, collect
+from anynpu.quantize.qdq_record import described, quantizable
+from anynpu.quantize.ranges import Progress, Range, collect, quantization_for
 from anynpu.quantize.repairs import levelled, rounded
-from anynpu.quantize.silu import is_silu, merge_silu
+from anynpu.quantize.silu import merge_silu
 from anynpu.quantize.weights import symmetric_scales
 from anynpu.quantize.whole import left_in_float, whole_operators, without_rounding
 from anynpu.records.calibration import Calibration
+from anynpu.records.quantisation import Quantisation
 
 # Per-channel QuantizeLinear begins here.
 _OPSET = 13
-# Activations that onnxruntime runs together with the operator before them.
-_FUSED = ("Relu", "Clip")
-_BORDER_OPERATORS = ("QuantizeLinear", "DequantizeLinear")
-
-
-@dataclass(frozen=True)
-class Held:
-    """What training ended with, by tensor: forms of activations, and bits, scales and axis of weights."""
-
-    activations: Mapping[str, tuple[float, int]]
-    """Scale and zero point."""
-    weights: Mapping[str, tuple[int, tuple[float, ...], int | None]]
 
 
 def write_qdq(
@@ -53,29 +43,52 @@ def write_qdq(
     plan: QuantPlan,
     progress: Progress | None = None,
     report: Callable[[Calibration], None] | None = None,
-    held: Held | None = None,
+    fixed: Fixed = NOTHING,
     effects: list[PassEffect] | None = None,
+    keep: Callable[[Quantisation], None] | None = None,
 ) -> onnx.ModelProto:
     """Returns the model with QuantizeLinear and DequantizeLinear pairs that carry our ranges; `report` takes what the
-    samples say of them, `effects` what each pass did, and what training `held` stays as it is."""
+    samples say of them, `effects` what each pass did, `keep` the quantisation; what is `fixed` holds."""
     prepared = prepare(model)
     if plan.activations == "float32":
         return prepared
+    stated, automatic = read_stated(plan.quantisation, "qdq"), Quantisation()
     form, done = OnnxForm(prepared), tuple[PassEffect, ...]()
-    if plan.equalize and plan.bits == 8 and held is None:
+    if plan.equalize and plan.bits == 8 and fixed.repaired:
+        # Between layers it gains nothing here, and loses as often: docs/quantize.md has the figures.
         form, done = levelled(form, data, between_layers=False)
-    graph = form.model.graph
-    whole, floating = whole_operators(graph), left_in_float(graph, plan.float_tensors)
-    unrounded = whole.unrounded | floating.unrounded
     observed = SampleLimits()
     ranges = model_ranges(form.model, data, plan, progress, observed)
     plan.check_tensors(ranges)
+    if stated is not None:
+        automatic = described(_emitted(form.model, ranges, plan, fixed)[0], ranges, {}, plan)
+        fixed = stated.over(fixed, form.net(), plan)
+        plan = stated.planned(plan, {name: plan.stored_type(name) for name in stated.quantisation.tensors})
+    ranges |= fixed.ranges
     if report is not None:
         report(calibration(observed, ranges, data))
-
-    if held is None:
+    if fixed.repaired:
         form, changes = rounded(form, data, plan, ranges)
         done = (*done, *changes)
+    quantised, changes = _emitted(form.model, ranges, plan, fixed)
+    if effects is not None:
+        effects += [*done, *changes]
+    if keep is not None or stated is not None:
+        behind = followers(form.net()) if plan.method == "auto" else ()
+        quantisation = described(quantised, ranges, {**dict.fromkeys(behind, "function"), **fixed.origins}, plan)
+        if stated is not None:
+            stated.check(quantisation, automatic)
+        if keep is not None:
+            keep(quantisation)
+    return quantised
+
+
+def _emitted(
+    model: onnx.ModelProto, ranges: Mapping[str, Range], plan: QuantPlan, fixed: Fixed
+) -> tuple[onnx.ModelProto, tuple[PassEffect, ...]]:
+    """Returns a float model with pairs, and what the passes behind onnxruntime's quantiser did."""
+    whole, floating = whole_operators(model.graph), left_in_float(model.graph, plan.float_tensors)
+    unrounded = whole.unrounded | floating.unrounded
     fusing = (
         Pass("silu", "x * sigmoid(x) is rounded once, at its end", merge_silu, keeps_results=False),
         Pass(
@@ -85,14 +98,13 @@ def write_qdq(
             keeps_results=False,
         ),
     )
-    quantised, changes = passes.run(fusing, _quantized(form.model, ranges, plan, whole.nodes | floating.nodes, held))
-    if effects is not None:
-        effects += [*done, *changes]
+    pairs = _quantized(copied(model), ranges, plan, whole.nodes | floating.nodes, fixed)
+    quantised, effects = passes.run(fusing, pairs)
     try:
         onnx.checker.check_model(quantised)
     except onnx.checker.ValidationError as error:
         raise ToolFailed(f"onnxruntime's quantiser wrote a model that is not valid: {error}") from error
-    return quantised
+    return quantised, effects
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -154,7 +166,7 @@ def _quantized(
     ranges: Mapping[str, Range],
     plan: QuantPlan,
     left_out: Collection[str],
-    held: Held | None = None,
+    fixed: Fixed,
 ) -> onnx.ModelProto:
     from onnxruntime.quantization import CalibrationMethod, QuantType
     from onnxruntime.quantization.calibrate import TensorData, TensorsData
@@ -176,11 +188,11 @@ def _quantized(
         tensors_range=TensorsData(CalibrationMethod.MinMax, limits),
         nodes_to_quantize=[],
         nodes_to_exclude=sorted(left_out),
-        op_types_to_quantize=_quantizable(),
+        op_types_to_quantize=quantizable(),
         extra_options={
             "ActivationSymmetric": plan.symmetric,
             "WeightSymmetric": True,
-            "TensorQuantOverrides": _overrides(model, plan, held),
+            "TensorQuantOverrides": _overrides(model, plan, fixed),
         },
     )
     try:
@@ -192,9 +204,9 @@ def _quantized(
     return without_leftovers(quantizer.model.model)
 
 
-def _overrides(model: onnx.ModelProto, plan: QuantPlan, held: Held | None) -> dict[str, list[dict[str, Any]]]:
-    """Returns the forms that onnxruntime's quantiser is not to find itself: trained ones, weights of four bits, and
-    activations of sixteen beside those of eight."""
+def _overrides(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[str, list[dict[str, Any]]]:
+    """Returns the forms that onnxruntime's quantiser is not to find itself: weights, fixed ranges, and activations of
+    sixteen bits beside those of eight. The weights of the model are those forms afterwards."""
     from onnxruntime.quantization import QuantType
 
     kinds = {4: QuantType.QInt4, 8: QuantType.QInt8}
@@ -204,40 +216,44 @@ def _overrides(model: onnx.ModelProto, plan: QuantPlan, held: Held | None) -> di
     forms: dict[str, list[dict[str, Any]]] = {
         name: [{"quant_type": QuantType.QInt8, "symmetric": True}] for name in first
     }
-    weights = held.weights if held is not None else _half_byte_weights(model, plan)
-    for name, (bits, scales, axis) in weights.items():
-        zero = {"zero_point": np.array(0, np.int8), "quant_type": kinds[bits]}
-        axes = {} if axis is None else {"axis": axis}
-        forms[name] = [{"scale": np.array(scale, np.float32), **zero, **axes} for scale in scales]
-    for name, (scale, point) in (held.activations if held is not None else {}).items():
-        forms[name] = [{"scale": np.array(scale, np.float32), "zero_point": np.array(point, plan.activations)}]
+    for name, limits in fixed.ranges.items():
+        made = quantization_for(limits, plan.activations, plan.symmetric)
+        scale, point = fixed.scales.get(name, (made.scale[0], made.zero_point[0]))
+        if plan.stored_type(name) == plan.activations:
+            forms[name] = [{"scale": np.array(scale, np.float32), "zero_point": np.array(point, plan.activations)}]
     for name in plan.wide_tensors if plan.bits == 8 else ():
         forms[name] = [{"quant_type": QuantType.QInt16}]  # not symmetric: it drops rectifiers
-    return forms
+    for name, each in {**fixed.weights, **_on_grids(model, plan, fixed)}.items():
+        zero = {"zero_point": np.array(0, np.int8), "quant_type": kinds[each.bits]}
+        axes = {} if each.axis is None else {"axis": each.axis}
+        forms[name] = [{"scale": np.array(scale, np.float32), **zero, **axes} for scale in each.scale]
+    # onnxruntime looks for types that need other operators in the first form alone.
+    rare = [name for name, each in forms.items() if each[0].get("quant_type") in (QuantType.QInt16, QuantType.QInt4)]
+    return {name: forms[name] for name in (*rare, *forms)}
 
 
-def _half_byte_weights(model: onnx.ModelProto, plan: QuantPlan) -> dict[str, tuple[int, tuple[float, ...], int | None]]:
-    """Returns the weights that a plan stores in four bits, each with its scales and their axis."""
-    if plan.weight_bits == 8:
-        return {}
+def _on_grids(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[str, FixedWeights]:
+    """Replaces the weights of layers by what their integers stand for, and returns their scales.
+
+    onnxruntime's quantiser divides in single precision, and would round one weight in a thousand to another integer
+    than the other emitter.
+    """
     stored = {tensor.name: tensor for tensor in model.graph.initializer}
-    found: dict[str, tuple[int, tuple[float, ...], int | None]] = {}
-    for node in model.graph.node:
-        if node.op_type not in ("Conv", "Gemm") or node.input[1] not in stored or node.input[0] in stored:
+    grids: dict[str, FixedWeights] = {}
+    for node, operation in zip(model.graph.node, net_of(model.graph).operations, strict=True):
+        layer, products = operation.layer, node.op_type == "MatMul"
+        if layer is None or layer.weights in grids or (products and len(layer.shape) > 2):
             continue
-        axis = 1 if node.op_type == "Gemm" and not attribute(node, "transB", 0) else 0
-        values = onnx.numpy_helper.to_array(stored[node.input[1]])
-        along = axis if plan.weights == "per-channel" else None
-        scales = symmetric_scales(values, along, plan.weight_bits)
-        found[node.input[1]] = plan.weight_bits, tuple(scales.tolist()), along
-    return found
-
-
-def _quantizable() -> list[str]:
-    from onnxruntime.quantization.registry import QDQRegistry, QLinearOpsRegistry
-
-    # Sorted: a set would put the nodes of two runs in different order.
-    return sorted({*QDQRegistry, *QLinearOpsRegistry})
+        tensor = stored[layer.weights]
+        values, grid = onnx.numpy_helper.to_array(tensor), fixed.weights.get(layer.weights)
+        if grid is None:
+            axis = layer.output_axis if plan.weights == "per-channel" else None
+            bits = 8 if products else plan.weight_bits
+            scales = symmetric_scales(values, axis, bits).astype(np.float32)
+            grid = FixedWeights(bits, tuple(scales.tolist()), axis)
+        grids[layer.weights] = grid
+        tensor.CopyFrom(onnx.numpy_helper.from_array(grid.kept(values), tensor.name))
+    return grids
 
 
 def without_leftovers(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -249,37 +265,3 @@ def without_leftovers(model: onnx.ModelProto) -> onnx.ModelProto:
     for node in [node for node in model.graph.node if node.op_type == "Constant" and not used & {*node.output}]:
         model.graph.node.remove(node)
     return model
-
-
-def float_operators(model: onnx.ModelProto) -> list[dict[str, str]]:
-    """Returns every operator of a QDQ model that has no integer form or does not stand between the pairs."""
-    known = _quantizable()
-    made_by = {name: node for node in model.graph.node for name in node.output}
-    used_by: dict[str, list[onnx.NodeProto]] = {}
-    for node in model.graph.node:
-        for name in node.input:
-            used_by.setdefault(name, []).append(node)
-    found = []
-    for node in model.graph.node:
-        if node.op_type in (*_BORDER_OPERATORS, "Constant"):
-            continue
-        between = _takes_integers(node, made_by) and _gives_integers(node, used_by)
-        between = between or is_silu(node, used_by.get(node.output[0], []))
-        if node.op_type not in known or not between:
-            found.append({"operator": node.op_type, "tensor": node.output[0]})
-    return found
-
-
-def _takes_integers(node: onnx.NodeProto, made_by: Mapping[str, onnx.NodeProto]) -> bool:
-    maker = made_by.get(node.input[0]) if node.input else None
-    if maker is not None and node.op_type in _FUSED:
-        return maker.op_type == "DequantizeLinear" or _takes_integers(maker, made_by)
-    return maker is not None and maker.op_type == "DequantizeLinear"
-
-
-def _gives_integers(node: onnx.NodeProto, used_by: Mapping[str, list[onnx.NodeProto]]) -> bool:
-    users = [user for name in node.output for user in used_by.get(name, [])]
-    return bool(users) and all(
-        user.op_type == "QuantizeLinear" or (user.op_type in _FUSED and _gives_integers(user, used_by))
-        for user in users
-    )

@@ -24,7 +24,7 @@ _INSIDE_NORM = ("ReduceMean", "Sub", "Pow", "Mul", "Add", "Sqrt", "Reciprocal", 
 _RECTIFIERS = ("Relu", "Clip")
 _PASS_ON = (*MOVES, "MaxPool", "Slice", "Split", "Gather", "Pad", "Resize")
 # onnxruntime's quantiser names what it rounds for an output of the model by the output and this.
-_BEFORE_OUTPUT = "_QuantizeLinear_Input"
+BEFORE_OUTPUT = "_QuantizeLinear_Input"
 # A normalisation has at most this many nodes before and behind its root.
 _NEAR = 6
 
@@ -220,7 +220,7 @@ def without_rounding(model: onnx.ModelProto, tensors: frozenset[str]) -> tuple[o
     graph = result.graph
     again: dict[str, str] = {}
     dropped: set[str] = set()
-    results = {value.name + _BEFORE_OUTPUT: value.name for value in graph.output if value.name in tensors}
+    results = {value.name + BEFORE_OUTPUT: value.name for value in graph.output if value.name in tensors}
     for node in graph.node:
         if node.op_type == "QuantizeLinear" and node.input[0] in results:
             dropped |= {node.output[0], results[node.input[0]]}

@@ -57,7 +57,9 @@ def write(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, An
     import onnx
 
     from anynpu.graph.quantised import has_pairs, refuse_integers
-    from anynpu.quantize.qdq import Held, float_operators, write_qdq
+    from anynpu.quantize.fixed import NOTHING, keep_quantisation
+    from anynpu.quantize.qdq import write_qdq
+    from anynpu.quantize.qdq_record import float_operators
     from anynpu.targets.data import dataset
     from anynpu.training.record import read_record
 
@@ -69,17 +71,11 @@ def write(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, An
         onnx.save(source, out)
         return {"plan": options.to_json(), "passes": []}
     record = read_record(given.path)
-    held = None
-    if record is not None:
-        forms = {**record.scheme.activations, **record.scheme.others}
-        weights = record.scheme.weights.items()
-        held = Held(
-            {name: (form.scale, form.zero_point) for name, form in forms.items()},
-            {name: (4 if each.bits <= 4 else 8, each.scale, each.axis) for name, each in weights},
-        )
+    fixed = NOTHING if record is None else record.scheme.fixed(weights_of_file=False)
     report = partial(keep_calibration, result=Path(out))
     effects: list[PassEffect] = []
-    quantised = write_qdq(source, dataset(Path(data)), options, tool.report_progress, report, held, effects)
+    keep = partial(keep_quantisation, result=Path(out))
+    quantised = write_qdq(source, dataset(Path(data)), options, tool.report_progress, report, fixed, effects, keep)
     onnx.save(quantised, out)
     figures = {**options.to_json(), "float_operators": float_operators(quantised)}
     return {"plan": figures, "passes": schema.to_dict(effects)}

@@ -11,7 +11,7 @@ import numpy as np
 
 from anynpu import tool
 from anynpu.errors import Finding, ToolFailed
-from anynpu.lowering.emit import quantising
+from anynpu.lowering.emit import integer_graph
 from anynpu.lowering.graph import Graph, Operator, pruned
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.write import to_bytes
@@ -33,7 +33,7 @@ def lacking(path: Path, plan: QuantPlan, tables: bool) -> tuple[Finding, ...]:
     if plan.activations != "float32":
         graph = from_bytes(content)
         ranges = {name: Range(0.0, 1.0) for name, tensor in graph.tensors.items() if tensor.data is None}
-        content = quantising(tables=tables)(graph, ranges, plan)
+        content = to_bytes(integer_graph(graph, ranges, plan, tables)[0])
     with tempfile.TemporaryDirectory(prefix="anynpu-micro-") as name:
         return _asked(content, Path(name))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,8 +25,6 @@ EQUALIZATION = "equalization.json"
 """The factors by which inner channels of the quantised file are louder than those of the float file, by its tensors."""
 OWN_RANGES = "ranges.json"
 """What the tensors of a model that came quantised can hold: their scales are kept."""
-QUANTISATION = "quantisation.json"
-"""The form of every tensor of a file that anynpu wrote itself: type, scales, zero points."""
 
 
 @dataclass(frozen=True)
@@ -244,10 +241,8 @@ def for_npu(path: Path, accelerator: str) -> bytes | None:
 
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
-    from anynpu.lowering.emit import quantising, with_ranges
     from anynpu.lowering.integer_file import in_layout, quantize_file
-    from anynpu.lowering.read import from_bytes
-    from anynpu.lowering.widen import around
+    from anynpu.quantize.fixed import NOTHING, Fixed
     from anynpu.quantize.ranges import Range
     from anynpu.targets.data import dataset
     from anynpu.training.record import read_record
@@ -256,23 +251,18 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     options = schema.from_dict(TfLiteOptions, plan, "plan")
     given = Artifact.open(Path(data))
     turned = in_layout(dataset(given.path), given.manifest.inputs, source.manifest.inputs)
-    trained = read_record(source.path)
-    roundings = {each.tensor: each for each in trained.scheme.weights.values()} if trained else {}
-    write = quantising(Path(out).with_name(QUANTISATION), bool(options.tables), roundings)
-    passes: dict[str, Any] = {}
-    if trained:
-        passes["fixed"] = trained.scheme.ranges()
-    if options.float_tensors:
-        passes["in_float"] = around(from_bytes(source.main.read_bytes()), options.float_tensors)
     floating = source.main
     if options.written_for and (content := for_npu(source.main, options.written_for)) is not None:
         floating = Path(out).with_name("float.tflite")
         floating.write_bytes(content)
-    stored = source.path / OWN_RANGES
-    if stored.is_file():
-        ranges = {name: Range(*limits) for name, limits in json.loads(stored.read_text("utf-8")).items()}
-        write, options = with_ranges(write, ranges), replace(options, equalize=False)
-    figures = quantize_file(floating, turned, options, Path(out), write, tool.report_progress, **passes)
+    trained, stored, fixed = read_record(source.path), source.path / OWN_RANGES, NOTHING
+    if trained is not None:
+        fixed = trained.scheme.fixed(weights_of_file=True)
+    elif stored.is_file():
+        limits = schema.read_as(dict[str, tuple[float, float]], schema.read_json(stored), OWN_RANGES)
+        fixed = Fixed({name: Range(*each) for name, each in limits.items()}, origin="file")
+        options = replace(options, equalize=False)
+    figures = quantize_file(floating, turned, options, Path(out), bool(options.tables), tool.report_progress, fixed)
     if floating != source.main:
         floating.unlink()
     figures.pop("seconds", None)  # the same build must give the same manifest; the store times every step

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from anynpu import schema
 from anynpu.arrays import read_npz
+from anynpu.records.quantisation import FILE as QUANTISATION
 from anynpu.tensors import Array
 from anynpu.training.scheme import INTEGERS, RECORD, Scheme
 
@@ -48,8 +49,8 @@ def read_record(folder: Path) -> TrainingRecord | None:
 
 
 def carry_record(model: Path, out: Path) -> None:
-    """Puts what training says of a model beside what is compiled from it."""
-    for name in (RECORD, INTEGERS):
+    """Puts what training says of a model, and its quantisation, beside what is compiled from it."""
+    for name in (RECORD, INTEGERS, QUANTISATION):
         if (model / name).is_file() and not (out / name).exists():
             shutil.copyfile(model / name, out / name)
 

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from anynpu.quantize.fixed import Fixed, FixedWeights
 from anynpu.quantize.ranges import Range
 from anynpu.tensors import Array
 
@@ -89,9 +90,20 @@ class Scheme:
     others: Mapping[str, Rounding] = field(default_factory=dict)
     added: Mapping[str, WeightRounding] = field(default_factory=dict)
 
-    def ranges(self) -> dict[str, Range]:
-        """Returns the ranges of all activations, by the names of the compiled file."""
-        return {name: each.limits() for name, each in (*self.activations.items(), *self.others.items())}
+    def fixed(self, weights_of_file: bool) -> Fixed:
+        """Returns what a quantiser keeps to; weights have the names of the compiled file, or of the ONNX graph."""
+        forms = {**self.activations, **self.others}
+        weights = {
+            each.tensor if weights_of_file else name: FixedWeights(4 if each.bits <= 4 else 8, each.scale, each.axis)
+            for name, each in self.weights.items()
+        }
+        return Fixed(
+            {name: each.limits() for name, each in forms.items()},
+            {name: (each.scale, each.zero_point) for name, each in forms.items()},
+            weights,
+            "trained",
+            repaired=False,
+        )
 
     def stretched(self, factors: Mapping[str, float]) -> Scheme:
         """Returns the scheme with the scales of tensors changed by factors, and all that share a scale with them."""

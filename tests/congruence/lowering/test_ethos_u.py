@@ -13,7 +13,6 @@ from compiled import compare
 from lowered_nets import by_litert, by_onnx, decibels, net, one, samples
 from onnx import helper
 
-from anynpu.lowering.emit import quantising
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.read import from_bytes
@@ -126,7 +125,7 @@ def test_integers_keep_it(rewritten, tmp_path):
     model, content = rewritten
     floating, result, data = tmp_path / "float.tflite", tmp_path / "integers.tflite", samples(model)
     floating.write_bytes(content)
-    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result, write=quantising())
+    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result)
     assert decibels(by_onnx(model, data), by_litert(result.read_bytes(), data)) > 30
 
 
@@ -165,7 +164,7 @@ def test_vela_leaves_nothing_to_the_cpu(tmp_path):
     floating, other, result = (tmp_path / f"{name}.tflite" for name in ("float", "other", "integers"))
     floating.write_bytes(to_bytes(lower(whole)))
     other.write_bytes(for_npu(floating, "ethos-u55-256"))
-    quantize_file(other, Dataset(data, None, "test"), QuantPlan(), result, write=quantising())
+    quantize_file(other, Dataset(data, None, "test"), QuantPlan(), result)
     command = [sys.executable, "-c", "from ethosu.vela.vela import main; main()", str(result)]
     command += ["--accelerator-config", "ethos-u55-256", "--output-dir", str(tmp_path / "out")]
     compiled = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -228,5 +227,5 @@ def test_neighbours_that_vela_gets_wrong_are_kept_apart(model, chip, tmp_path):
     floating, result, data = tmp_path / "float.tflite", tmp_path / "integers.tflite", samples(model)
     floating.write_bytes(to_bytes(lower(model)))
     floating.write_bytes(for_npu(floating, chip))
-    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result, write=quantising())
+    quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result)
     assert compare(result, chip, tmp_path, count=4).differing == 0

@@ -11,7 +11,6 @@ from onnx import helper
 from test_float import IMAGE, ONE_NODE, REMAINDERS, f, i
 
 from anynpu.errors import Unsupported
-from anynpu.lowering.emit import quantising
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.quantise import weight_scales
@@ -81,9 +80,11 @@ def test_an_operator_without_integers_stays_float_and_is_named(tmp_path):
     data = {name: np.abs(array) for name, array in samples(model, scale=0.5).items()}
     floating, result, record = (tmp_path / name for name in ("f.tflite", "i.tflite", "quantisation.json"))
     floating.write_bytes(to_bytes(lower(model)))
-    figures = quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result, write=quantising(record))
+    figures = quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result)
     assert [item["operator"] for item in figures["float_operators"]] == ["POW"]
-    assert json.loads(record.read_text())["float"] == ["y"]
+    kept = json.loads(record.read_text())
+    assert kept["tensors"]["y"] == {"dtype": "float32"}
+    assert kept["operators"] == {"y": {"computes": "float32", "kind": "POW"}}
     assert decibels(by_onnx(model, data), by_litert(result.read_bytes(), data)) > 30
 
 
@@ -246,7 +247,7 @@ def test_the_quantisation_is_kept_beside_the_file(tmp_path):
     floating, result, record = (tmp_path / name for name in ("f.tflite", "i.tflite", "quantisation.json"))
     floating.write_bytes(to_bytes(lower(model)))
     data = Dataset(samples(model), None, "test")
-    quantize_file(floating, data, QuantPlan(), result, write=quantising(record))
+    quantize_file(floating, data, QuantPlan(), result)
     tensors = json.loads(record.read_text())["tensors"]
     graph = from_bytes(result.read_bytes())
     for name, form in tensors.items():

@@ -24,7 +24,6 @@ CHECK = """
 import sys
 import onnx
 import pytest
-from anynpu.lowering.emit import quantising
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
 

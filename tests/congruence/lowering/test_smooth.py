@@ -6,7 +6,6 @@ import numpy as np
 from attention_block import SAMPLES, block, run
 from lowered_nets import by_litert, one
 
-from anynpu.lowering.emit import quantising
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.net import LoweredForm
@@ -22,7 +21,7 @@ DATA = Dataset({"x": SAMPLES}, None, "drawn")
 def sqnr(tmp_path, model, smooth):
     (tmp_path / "float.tflite").write_bytes(to_bytes(lower(model)))
     out = tmp_path / "int8.tflite"
-    quantize_file(tmp_path / "float.tflite", DATA, QuantPlan(equalize=smooth), out, quantising())
+    quantize_file(tmp_path / "float.tflite", DATA, QuantPlan(equalize=smooth), out)
     wanted = run(model)
     return 10 * np.log10(np.sum(wanted**2) / np.sum((by_litert(out.read_bytes(), {"x": SAMPLES})[:, 0] - wanted) ** 2))
 

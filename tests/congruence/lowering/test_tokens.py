@@ -11,7 +11,6 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 from test_float import f, own
 
-from anynpu.lowering.emit import quantising
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
@@ -49,7 +48,7 @@ def test_tokens_are_looked_up_in_a_table_of_integers(tmp_path):
     floating, result = tmp_path / "f.tflite", tmp_path / "i.tflite"
     floating.write_bytes(to_bytes(lower(model)))
     narrow = {name: array.astype(np.int32) for name, array in data.items()}
-    figures = quantize_file(floating, Dataset(narrow, None, "test"), QuantPlan(), result, write=quantising())
+    figures = quantize_file(floating, Dataset(narrow, None, "test"), QuantPlan(), result)
     for path, least in ((floating, 90), (result, 20)):
         made, found = interpreter(path.read_bytes()), []
         details = {detail["name"]: detail["index"] for detail in made.get_input_details()}
@@ -165,7 +164,7 @@ def test_masks_made_of_truths_are_integers(tmp_path):
     floating, result = tmp_path / "f.tflite", tmp_path / "i.tflite"
     floating.write_bytes(to_bytes(lower(model)))
     narrow = {name: array.astype(np.int32) for name, array in data.items()}
-    figures = quantize_file(floating, Dataset(narrow, None, "test"), QuantPlan(), result, quantising())
+    figures = quantize_file(floating, Dataset(narrow, None, "test"), QuantPlan(), result)
     assert not figures["float_operators"]
     truth = by_onnx(model, data)
     for found in (by_litert(result.read_bytes(), narrow), by_tflm(result.read_bytes(), narrow)):

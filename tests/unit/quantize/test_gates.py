@@ -8,7 +8,6 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from anynpu.lowering.emit import quantising
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.net import LoweredForm
@@ -144,7 +143,7 @@ def test_levelling_pays_on_both_emitters(tmp_path):
     found = []
     for each in (False, True):
         out = tmp_path / "int8.tflite"
-        quantize_file(tmp_path / "float.tflite", DATA, QuantPlan(equalize=each), out, quantising())
+        quantize_file(tmp_path / "float.tflite", DATA, QuantPlan(equalize=each), out)
         found.append(sqnr(wanted, by_litert(out.read_bytes())))
     assert found[1] > found[0] + 6
 

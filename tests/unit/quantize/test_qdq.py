@@ -7,7 +7,8 @@ from anynpu.errors import IntegrityError
 from anynpu.measure.fidelity import compare_arrays
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.qdq import float_operators, model_ranges, write_qdq
+from anynpu.quantize.qdq import model_ranges, write_qdq
+from anynpu.quantize.qdq_record import float_operators
 from anynpu.runtime.ort import inference_session
 
 RNG = np.random.default_rng(5)

@@ -9,7 +9,8 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 from anynpu.graph.run import Session
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.qdq import float_operators, model_ranges, write_qdq
+from anynpu.quantize.qdq import model_ranges, write_qdq
+from anynpu.quantize.qdq_record import float_operators
 
 RNG = np.random.default_rng(0)
 

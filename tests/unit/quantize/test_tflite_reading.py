@@ -10,7 +10,6 @@ from ai_edge_litert.tools import flatbuffer_utils
 from lowered_nets import net, samples
 from onnx import helper
 
-from anynpu.lowering.emit import quantising
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
@@ -55,7 +54,7 @@ def test_a_quantisation_parses_no_content_twice(parsed, tmp_path):
     model = two_layers()
     (tmp_path / "float.tflite").write_bytes(to_bytes(lower(model)))
     data = Dataset(samples(model), None, "test")
-    figures = quantize_file(tmp_path / "float.tflite", data, QuantPlan(), tmp_path / "int8.tflite", quantising())
+    figures = quantize_file(tmp_path / "float.tflite", data, QuantPlan(), tmp_path / "int8.tflite")
     assert figures["equalized"]  # weights were changed on the way
     assert parsed[(tmp_path / "float.tflite").read_bytes()] == 1
     assert set(parsed.values()) == {1}
