@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import weakref
 
 import numpy as np
 import pytest
 from engine_models import linear, running, settings_of, sync, tensors, until
 
+from anynpu.apps.serve import deployment
 from anynpu.apps.serve.base import ModelSettings
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
 
@@ -95,3 +97,18 @@ def test_a_model_that_is_not_there_is_named(tmp_path):
                 await fleet.reload("z")
 
     sync(main())
+
+
+def test_memory_goes_back_to_the_system_when_nothing_of_the_old_version_is_left(tmp_path, monkeypatch):
+    given_back = []
+
+    async def main():
+        async with running(settings_of(linear(tmp_path / "net"))) as fleet:
+            await fleet.models["m"].answer(tensors(X))
+            old = weakref.ref(fleet.models["m"].device.loaded.program)
+            monkeypatch.setattr(deployment, "give_back", lambda: given_back.append(old() is None))
+            await fleet.reload("m")
+            await until(lambda: given_back)
+
+    sync(main())
+    assert given_back == [True]

@@ -42,6 +42,7 @@ from anynpu.apps.serve.base import (
 )
 from anynpu.apps.serve.counts import Counts, refusal_of
 from anynpu.apps.serve.lane import Ticket
+from anynpu.apps.serve.memory import give_back
 from anynpu.apps.serve.program import Program, Row
 from anynpu.apps.serve.served import Order, Served, Version, Waiting, device_error
 from anynpu.apps.serve.shortcut import CROWDED_S
@@ -50,6 +51,8 @@ from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
 
 SMOOTH = 0.1
 """The weight of the newest run in the mean time of a row."""
+GIVE_BACK_S = 0.5
+"""After a version was closed, its memory goes back to the system."""
 _logger = logging.getLogger("anynpu.serve")
 
 
@@ -226,7 +229,10 @@ class Deployment:
         served = self._served.pop(version, None)
         if served is not None:
             version.lane.call(lambda: version.lane.forget(served))
-        self._loop.run_in_executor(None, version.loaded.close)
+        loop = self._loop
+        closing = loop.run_in_executor(None, version.loaded.close)
+        # Not at once: tokenizer and arrays are free only when the last reference to the version has gone.
+        closing.add_done_callback(lambda _: loop.call_later(GIVE_BACK_S, loop.run_in_executor, None, give_back))
 
     async def tokens(self, items: Sequence[Item]) -> tuple[int, ...]:
         """Returns how many tokens every text has before it is cut."""
