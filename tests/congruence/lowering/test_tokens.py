@@ -169,3 +169,34 @@ def test_masks_made_of_truths_are_integers(tmp_path):
     truth = by_onnx(model, data)
     for found in (by_litert(result.read_bytes(), narrow), by_tflm(result.read_bytes(), narrow)):
         assert decibels(truth, found) > 30
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 8])
+@pytest.mark.parametrize("kind", ["ArgMax", "ArgMin"])
+def test_the_place_of_the_largest_whole_number_is_exact(kind, size):
+    """As CLIP finds the end of a text; equal numbers are common, and numbers that 24 bits do not tell apart."""
+    from tflite_micro import runtime
+
+    nodes = [
+        helper.make_node(kind, ["ids"], ["at"], axis=1, keepdims=0),
+        helper.make_node("Gather", ["table", "at"], ["y"]),
+    ]
+    inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [2, size])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, [numpy_helper.from_array(f(size, 3), "table")])
+    model = onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    )
+    content, rng = to_bytes(lower(model)), np.random.default_rng(size)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    micro = runtime.Interpreter.from_bytes(content, arena_size=1 << 16)
+    lite = interpreter(content)
+    for low, high in ((-2, 3), (2**30, 2**30 + 3), (-(2**31), 2**31)) * 4:
+        ids = rng.integers(low, high, (2, size))
+        wanted = session.run(None, {"ids": ids})[0]
+        lite.set_tensor(lite.get_input_details()[0]["index"], ids.astype(np.int32))
+        lite.invoke()
+        np.testing.assert_array_equal(lite.get_tensor(lite.get_output_details()[0]["index"]), wanted)
+        micro.set_input(ids.astype(np.int32), 0)
+        micro.invoke()
+        np.testing.assert_array_equal(micro.get_output(0), wanted)

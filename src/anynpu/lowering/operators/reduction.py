@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+
+import numpy as np
 
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import Lowering
 from anynpu.lowering.operators.movement import sliced
-from anynpu.lowering.options import ArgMax, ArgMin, Mul, Reducer
+from anynpu.lowering.options import Add, ArgMax, ArgMin, Cast, Concatenation, Mul, Reducer
 from anynpu.lowering.table import Node, Refused, operator, required
 
 _KINDS = {"ReduceMax": "REDUCE_MAX", "ReduceMin": "REDUCE_MIN"}
@@ -130,7 +133,7 @@ def give_reduced(at: Lowering, output: str, tensor: str, axes: tuple[int, ...], 
 
 @operator("ArgMax", "ArgMin")
 def arg(at: Lowering, node: Node) -> None:
-    """ARG_MAX or ARG_MIN along the axis where it is stored, as 32-bit numbers."""
+    """ARG_MAX or ARG_MIN along the axis where it is stored, as 32-bit numbers; whole ones are compared in pairs."""
     if int(node.get("select_last_index", 0)):
         raise Refused("TFLite chooses the first of equal values, not the last")
     name = node.input(0)
@@ -138,8 +141,51 @@ def arg(at: Lowering, node: Node) -> None:
     axis = int(node.get("axis", 0)) % len(axes)
     tensor, place = at.stored(name, axes), axes.index(axis)
     shape = tuple(size for number, size in enumerate(at.tensors[tensor].shape) if number != place)
+    if at.tensors[tensor].dtype == "int32":  # as the end of a text, the largest of its numbers, is found
+        order = (*(each for each in axes if each != axis), axis)
+        result = _by_pairs(at, at.stored(name, order), node)
+        give_reduced(at, node.output, result, order, [axis], bool(node.get("keepdims", 1)))
+        return
     kind, options = ("ARG_MAX", ArgMax()) if node.op == "ArgMax" else ("ARG_MIN", ArgMin())
     inputs = (tensor, at.store(int32([place]).reshape(()), "axis"))
     result = at.emit(kind, inputs, shape, options, node.output, dtype="int32")
     kept = tuple(1 if number == place else size for number, size in enumerate(at.tensors[tensor].shape))
     give_reduced(at, node.output, at.reshape(result, kept), axes, [axis], bool(node.get("keepdims", 1)))
+
+
+def _by_pairs(at: Lowering, tensor: str, node: Node) -> str:
+    """Returns the place of the largest whole number along the last axis, or of the smallest, the first of equal ones.
+
+    TFLite-Micro and Vela have ARG_MAX of 8 bits alone. Neighbours are compared, then those that were chosen.
+    """
+    *leading, size = at.tensors[tensor].shape
+    wide = 1 << max(0, size - 1).bit_length()
+    largest = node.op == "ArgMax"
+    if wide > size:
+        fill = np.full((*leading, wide - size), np.iinfo(np.int32).min if largest else np.iinfo(np.int32).max, np.int32)
+        inputs = (tensor, at.store(fill, "fill"))
+        tensor = at.emit("CONCATENATION", inputs, (*leading, wide), Concatenation(axis=len(leading)), node.output)
+    numbers = np.broadcast_to(np.arange(wide, dtype=np.int32), (*leading, wide))
+    places = ""
+    while wide > 1:
+        wide //= 2
+        shape = (*leading, wide, 1)  # neighbours are compared: of equal numbers the first stays in front
+        size_of = at.store(int32(shape), "size")
+        begins = [at.store(int32((*(0 for _ in (*leading, wide)), begin)), "begin") for begin in (0, 1)]
+        rows = [at.reshape(whole, (*leading, wide, 2)) for whole in (tensor, places) if whole]
+        pairs = [[at.emit("SLICE", (row, begin, size_of), shape, stem=node.output) for begin in begins] for row in rows]
+        if not places:
+            pairs.append([at.store(numbers[..., begin::2, None], "places") for begin in (0, 1)])
+        (first, second), (here, there) = pairs
+        later = at.emit("GREATER" if largest else "LESS", (second, first), shape, stem=node.output, dtype="bool")
+        sooner = at.emit("LOGICAL_NOT", (later,), shape, stem=node.output, dtype="bool")
+        shares = [
+            at.emit("CAST", (each,), shape, Cast("bool", "int32"), node.output, "int32") for each in (sooner, later)
+        ]
+
+        def chosen(pair: tuple[str, str], shape: Sequence[int] = shape, shares: Sequence[str] = shares) -> str:
+            products = [at.emit("MUL", both, shape, Mul(), node.output) for both in zip(pair, shares, strict=True)]
+            return at.emit("ADD", products, shape, Add(), node.output)
+
+        tensor, places = chosen((first, second)), chosen((here, there))
+    return at.reshape(places or at.store(numbers, "places"), (*leading, 1))
