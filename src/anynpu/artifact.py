@@ -236,11 +236,11 @@ class Artifact:
         if self.manifest.seal != digest or self.manifest.main not in entries:
             raise IntegrityError(f"{self.path / MANIFEST}: has changed since it was made", AGAIN)
         try:
-            found = hashes(self.path, list(entries), anew)
+            sums = hashes(self.path, list(entries), anew)
         except ConfigError as error:
             raise IntegrityError(error.message, error.hint) from None
         for name, entry in entries.items():
-            if found[name] != entry.sha256:
+            if sums[name] != entry.sha256:
                 raise IntegrityError(f"{self.file(name)}: has changed since it was made", AGAIN)
 
 

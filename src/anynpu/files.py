@@ -126,10 +126,10 @@ def is_stream(path: Path) -> bool:
     if str(path.absolute()).startswith(STREAMS):
         return True
     try:
-        found = path.stat().st_mode
+        mode = path.stat().st_mode
     except (OSError, ValueError):
         return False
-    return not stat.S_ISREG(found) and not stat.S_ISDIR(found)
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def check_free(path: Path, overwrite: bool, reads: Iterable[Path | str | None] = (), flag: str = "-o") -> None:

@@ -26,13 +26,13 @@ from anynpu.schema import did_you_mean, letters, near
 
 @functools.cache
 def _registered(kind: str) -> Mapping[str, EntryPoint]:
-    found: dict[str, EntryPoint] = {}
+    points: dict[str, EntryPoint] = {}
     for point in entry_points(group=f"anynpu.{kind}"):
-        known = found.get(point.name)
-        if known is not None and known.value != point.value:
-            raise ConfigError(f"two plug-ins give {kind} '{point.name}': {known.value} and {point.value}")
-        found[point.name] = point
-    return dict(sorted(found.items()))
+        other = points.get(point.name)
+        if other is not None and other.value != point.value:
+            raise ConfigError(f"two plug-ins give {kind} '{point.name}': {other.value} and {point.value}")
+        points[point.name] = point
+    return dict(sorted(points.items()))
 
 
 def names(kind: str) -> tuple[str, ...]:
@@ -92,11 +92,11 @@ def _named(package: Distribution) -> tuple[str, str]:
 
 @functools.cache
 def _aliases() -> Mapping[str, str]:
-    found: dict[str, str] = {}
+    aliases: dict[str, str] = {}
     for name in names("platforms"):
         with suppress(ConfigError):  # one chip's broken file must not hide the others; asking for that chip says so
-            found |= dict.fromkeys(_read(name).aliases, name)
-    return found
+            aliases |= dict.fromkeys(_read(name).aliases, name)
+    return aliases
 
 
 @functools.cache

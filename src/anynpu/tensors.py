@@ -68,7 +68,7 @@ class Quantization:
         stored = steps + self._along(self.zero_point, np.ndim(real))
         if np.isnan(stored).any():
             raise ConfigError("NaN cannot be quantised", "look for it in the data and in the model")
-        # The largest 64-bit integers are no doubles: rounded up they would wrap around to the smallest.
+        # The largest 64-bit integers are not doubles: rounded up they would wrap around to the smallest.
         upper = float(limits.max) if int(float(limits.max)) <= limits.max else np.nextafter(float(limits.max), 0)
         return np.asarray(np.clip(stored, limits.min, upper)).astype(dtype)
 

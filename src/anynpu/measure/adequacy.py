@@ -58,7 +58,7 @@ def outside(
     macs = truth.manifest.estimates.macs if truth.manifest.estimates else None
     held = samples.first(min(len(samples), HELD_SAMPLES, max(1, MACS_BUDGET // max(macs or 1, 1))))
     session = OrtInner(truth)
-    found = []
+    beyond_range = []
     for index, sample in enumerate(held):
         excess: dict[str, float] = {}
         for name, values in session.tensors(sample, limits).items():
@@ -71,8 +71,10 @@ def outside(
         far = {name: share for name, share in excess.items() if share > OUTSIDE}
         if far:
             worst = max(far, key=lambda name: far[name])
-            found.append(OutsideSample(sample=index, tensor=worst, excess=round(far[worst], 4), tensors=len(far)))
-    return len(held), tuple(found)
+            beyond_range.append(
+                OutsideSample(sample=index, tensor=worst, excess=round(far[worst], 4), tensors=len(far))
+            )
+    return len(held), tuple(beyond_range)
 
 
 def judge_calibration(calibration: Calibration, verified: int, far: tuple[OutsideSample, ...]) -> Adequacy:

@@ -82,16 +82,16 @@ def _truth(boxes: Sequence[Box]) -> Truth:
     )
 
 
-def _notes(found: Mapping[str, Sequence[Box]], sizes: Mapping[str, tuple[int, int] | None]) -> tuple[str, ...]:
+def _notes(by_file: Mapping[str, Sequence[Box]], sizes: Mapping[str, tuple[int, int] | None]) -> tuple[str, ...]:
     """Returns what is odd about the boxes but no reason to refuse them; they count as pycocotools counts them."""
-    out = sum(b.reaches_out(sizes[name]) for name, boxes in found.items() for b in boxes)
-    flat = sum(min(b.box[2:]) == 0 for boxes in found.values() for b in boxes)
-    told = []
+    out = sum(b.reaches_out(sizes[name]) for name, boxes in by_file.items() for b in boxes)
+    flat = sum(min(b.box[2:]) == 0 for boxes in by_file.values() for b in boxes)
+    notes = []
     if out:
-        told.append(f"{out} true boxes reach out of their picture; they are taken as they are")
+        notes.append(f"{out} true boxes reach out of their picture; they are taken as they are")
     if flat:
-        told.append(f"{flat} true boxes have no area; nothing can find them")
-    return tuple(told)
+        notes.append(f"{flat} true boxes have no area; nothing can find them")
+    return tuple(notes)
 
 
 def _is_name(name: Any) -> bool:
@@ -189,24 +189,24 @@ def _voc(folder: Path, files: Sequence[Path]) -> Annotations:
     roots = {path: _parsed(path) for path in files}
     named = {path: [_text(path, each, "name") for each in root.findall("object")] for path, root in roots.items()}
     names = tuple(sorted({name for each in named.values() for name in each}))
-    found: dict[str, list[Box]] = {}
+    by_file: dict[str, list[Box]] = {}
     sizes: dict[str, tuple[int, int] | None] = {}
     for path, root in roots.items():
         file = (root.findtext("filename") or "").strip() or f"{path.stem}.jpg"
         if not _is_name(file):
             raise IntegrityError(f"{path}: filename {file!r} names no file of the folder")
-        if file in found:
+        if file in by_file:
             raise IntegrityError(f"{path}: {file} is annotated twice")
         objects = zip(root.findall("object"), named[path], strict=True)
-        found[file] = [_voc_box(path, each, names.index(name)) for each, name in objects]
+        by_file[file] = [_voc_box(path, each, names.index(name)) for each, name in objects]
         size, sizes[file] = root.find("size"), None
         texts = ["0", "0"] if size is None else [(size.findtext(side) or "").strip() for side in ("height", "width")]
         if texts != ["0", "0"]:
             if not all(text.isdecimal() and len(text) < 7 and int(text) for text in texts):
                 raise IntegrityError(f"{path}: {texts[1]} x {texts[0]} is not a size of a picture")
             sizes[file] = int(texts[0]), int(texts[1])
-    images = tuple(Annotated(file, sizes[file], _truth(boxes)) for file, boxes in found.items())
-    return Annotations(names, images, _notes(found, sizes))
+    images = tuple(Annotated(file, sizes[file], _truth(boxes)) for file, boxes in by_file.items())
+    return Annotations(names, images, _notes(by_file, sizes))
 
 
 def _parsed(path: Path) -> Element:

@@ -198,33 +198,33 @@ def _repeat(
     return tuple(started), None
 
 
-def board_record(found: BoardBench) -> BenchRecord:
+def board_record(board: BoardBench) -> BenchRecord:
     """Returns a board's own measurement."""
-    samples, counted = found.stages[INFERENCE].samples, found.unit == INSTRUCTIONS
-    measured = latency(samples, found.started_s, found.unit)
+    samples, counted = board.stages[INFERENCE].samples, board.unit == INSTRUCTIONS
+    measured = latency(samples, board.started_s, board.unit)
     return BenchRecord(
         schema_version=SCHEMA_VERSION,
         kind="bench",
-        executed=found.executed,
+        executed=board.executed,
         scenario="single-stream",
         scope="infer",
-        board=found.board,
-        unit=found.unit,
-        clock=found.clock,
-        tick_hz=found.tick_hz,
-        input=found.input,
-        warmup=found.warmup,
+        board=board.board,
+        unit=board.unit,
+        clock=board.clock,
+        tick_hz=board.tick_hz,
+        input=board.input,
+        warmup=board.warmup,
         runs=len(samples),
-        warm_up=WarmUpForm(runs=found.warmup),
+        warm_up=WarmUpForm(runs=board.warmup),
         latency=None if counted else measured,
         counts=measured if counted else None,
-        stages={name: figure(stage.samples) for name, stage in found.stages.items()},
-        ticks=found.ticks,
-        per_inference=found.per_inference,
-        known_answers=found.known_answers,
-        outputs=from_json(Checked, found.outputs),
+        stages={name: figure(stage.samples) for name, stage in board.stages.items()},
+        ticks=board.ticks,
+        per_inference=board.per_inference,
+        known_answers=board.known_answers,
+        outputs=from_json(Checked, board.outputs),
         energy=EnergyForm(why="the board is not this machine"),
         warnings=(),
-        complete=found.error is None,
-        error=error_of(found.error),
+        complete=board.error is None,
+        error=error_of(board.error),
     )

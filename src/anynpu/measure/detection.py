@@ -69,8 +69,8 @@ def suppress(boxes: Boxes) -> Boxes:
 def average_precision(scores: Values, hits: npt.NDArray[np.bool_], truths: int) -> float:
     """Returns the area under the precision-recall curve, precision made monotonic."""
     order = np.argsort(-scores, kind="stable")
-    found = np.cumsum(hits[order])
-    precision = found / np.arange(1, len(order) + 1)
+    right = np.cumsum(hits[order])
+    precision = right / np.arange(1, len(order) + 1)
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
     return float(np.sum(envelope[hits[order]]) / truths)
 

@@ -82,10 +82,10 @@ class Rapl:
         self._over, self._thread, self._error = threading.Event(), threading.Thread(), ""
 
     def _read(self) -> list[float]:
-        found = [read_number(d / "energy_uj") for d in self._domains]
-        if any(value is None or value < 0 for value in found):
+        counters = [read_number(d / "energy_uj") for d in self._domains]
+        if any(value is None or value < 0 for value in counters):
             raise DeviceError(f"{self.source}: the counter can no longer be read", call="read")
-        return [value for value in found if value is not None]
+        return [value for value in counters if value is not None]
 
     def _add(self) -> None:
         now = self._read()
@@ -273,13 +273,13 @@ def _column(names: Sequence[str], known: dict[str, float]) -> tuple[int, float] 
 
 def _numbers(path: Path, rows: Sequence[Sequence[str]], column: tuple[int, float], dates: bool = False) -> Array:
     at, unit = column
-    found = []
+    numbers = []
     for line, row in enumerate(rows[1:], 2):
         try:
-            found.append((_number if dates else _finite)(row[at].strip()) * unit)
+            numbers.append((_number if dates else _finite)(row[at].strip()) * unit)
         except (ValueError, OverflowError, IndexError):
             raise ConfigError(f"{path}: row {line} has no number under {rows[0][at]}") from None
-    return np.array(found)
+    return np.array(numbers)
 
 
 def _drawn(path: Path, rows: Sequence[Sequence[str]], column: tuple[int, float]) -> Array:
@@ -320,12 +320,12 @@ def find_meter(root: Path = ROOT) -> Meter | None:
     packages = [z for z in zones if z.name.count(":") == 1 and (read_text(z / "name") or "").startswith("package")]
     if packages and all(read_number(z / "energy_uj") is not None for z in packages):
         return Rapl(packages)
-    found, names = [], []
+    sensors, names = [], []
     for device in sorted((root / "sys/class/hwmon").glob("hwmon*")):
         if channels := _channels(device):
-            found += channels
+            sensors += channels
             names.append(read_text(device / "name") or device.name)
-    return Sensors(found, ", ".join(names)) if found else None
+    return Sensors(sensors, ", ".join(names)) if sensors else None
 
 
 def _channels(device: Path) -> list[tuple[Path, ...]]:

@@ -34,8 +34,8 @@ def expected_of(place: Path | None, find_out: Callable[[], Expected]) -> Expecte
         arrays = read_npz(place)
         about: Reference = from_dict(Reference, json.loads(str(arrays.pop(ABOUT)[0])), str(place))
         return Expected({name.removeprefix(OUTPUT): array for name, array in arrays.items()}, about)
-    found = find_out()
-    if place is not None and sum(array.nbytes for array in found.outputs.values()) <= MOST_BYTES:
-        arrays = {f"{OUTPUT}{name}": array for name, array in found.outputs.items()}
-        np.savez(place, **arrays, **{ABOUT: np.array([canonical_json(found.about)])})  # type: ignore[arg-type]
-    return found
+    fresh = find_out()
+    if place is not None and sum(array.nbytes for array in fresh.outputs.values()) <= MOST_BYTES:
+        arrays = {f"{OUTPUT}{name}": array for name, array in fresh.outputs.items()}
+        np.savez(place, **arrays, **{ABOUT: np.array([canonical_json(fresh.about)])})  # type: ignore[arg-type]
+    return fresh

@@ -14,7 +14,7 @@ from anynpu.records.shared import Fidelity
 from anynpu.tensors import Array
 
 BLOCK = 1 << 13
-"""Values at a time: they stay in the cache, and no product of so few is spread over threads."""
+"""Values at a time: they stay in the cache, and a product of this few is not spread over threads."""
 
 
 def compare_outputs(

@@ -49,15 +49,15 @@ def read_number(path: Path) -> float | None:
 def frequency_mhz(root: Path = ROOT) -> float | None:
     """Returns the highest current frequency of the cores."""
     cores = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_cur_freq")
-    found = [khz for path in cores if (khz := read_number(path)) is not None]
-    return max(found) / 1000 if found else None
+    frequencies = [khz for path in cores if (khz := read_number(path)) is not None]
+    return max(frequencies) / 1000 if frequencies else None
 
 
 def temperature_c(root: Path = ROOT) -> float | None:
     """Returns the highest temperature that a thermal zone shows."""
     zones = (root / "sys/class/thermal").glob("thermal_zone*/temp")
-    found = [milli for path in zones if (milli := read_number(path)) is not None]
-    return max(found) / 1000 if found else None
+    temperatures = [milli for path in zones if (milli := read_number(path)) is not None]
+    return max(temperatures) / 1000 if temperatures else None
 
 
 def describe(root: Path = ROOT) -> Machine:
@@ -229,18 +229,18 @@ class Watch:
 
     def causes(self, began: int, ended: int) -> list[str]:
         """Returns what may have made the run between two moments slow."""
-        found = []
+        reasons = []
         if any(start < ended and (end or ended) > began for start, end in self.collections):
-            found.append("garbage collection")
+            reasons.append("garbage collection")
         before = next((look for look in reversed(self.looks) if look.at <= began), None)
         after = next((look for look in self.looks if look.at >= ended), None)
         if before is not None and after is not None:
             if count := after.switches - before.switches:
                 seconds = (after.at - before.at) / 1e9
-                found.append(f"involuntary context switches: {count} in the {seconds:.2g} s around it")
+                reasons.append(f"involuntary context switches: {count} in the {seconds:.2g} s around it")
             if before.mhz and after.mhz and abs(after.mhz - before.mhz) > 0.05 * before.mhz:
-                found.append("the frequency changed")
-        return found
+                reasons.append("the frequency changed")
+        return reasons
 
 
 def _range(values: list[float | None]) -> Span | None:

@@ -108,8 +108,8 @@ def compare_layers(
 def _tensors(
     model: Any, sample: Mapping[str, Array], like: Mapping[str, TensorSpec], names: Iterable[str]
 ) -> Mapping[str, Array]:
-    found: dict[str, Array] = model.tensors(stored_inputs(model, sample, like), names)
-    return found
+    tensors: dict[str, Array] = model.tensors(stored_inputs(model, sample, like), names)
+    return tensors
 
 
 def worst_layers(graph: GraphForm, count: int = WORST) -> list[tuple[GraphNode, float | None]]:

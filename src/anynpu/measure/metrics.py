@@ -118,8 +118,8 @@ def chance_of(metric: str, classes: int, labels: npt.NDArray[np.generic]) -> tup
     """Returns what guessing reaches by a metric and how, or None for a metric without such a level."""
     if metric in ("top1", "mean_top1"):
         count = MEAN_CLASSES if metric == "mean_top1" else classes
-        found = np.unique(labels, return_counts=True)[1]
-        common = float(found.max() / found.sum()) if len(labels) >= ENOUGH_LABELS and len(found) > 1 else 0.0
+        counts = np.unique(labels, return_counts=True)[1]
+        common = float(counts.max() / counts.sum()) if len(labels) >= ENOUGH_LABELS and len(counts) > 1 else 0.0
         if common > 1 / count:
             return common, "the commonest label for every sample"
         return 1 / count, f"a guess among {count} classes"

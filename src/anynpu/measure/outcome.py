@@ -200,7 +200,7 @@ def warnings(result: Result, record: BenchRecord) -> list[str]:
         )
     if trace.ended == "maximum count" and settings.scenario != SERVER:
         seconds = f"{trace.wall_s():.2g} of {settings.min_time_s:g} s"
-        sentences.append(f"stopped after {len(trace.began):,} runs, the most that are kept, in {seconds}")
+        sentences.append(f"stopped after {len(trace.began):,} runs, the maximum that is kept, in {seconds}")
     if trace.ended == "maximum time" and settings.scenario != SERVER:
         runs = f"{len(trace.began)} of {settings.min_count} runs"
         sentences.append(f"stopped after {settings.max_time_s:g} s with {runs}")

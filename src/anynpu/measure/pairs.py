@@ -93,7 +93,7 @@ def pearson(a: Array, b: Array) -> float:
     for values in (np.asarray(x, np.float64) for x in (a, b)):
         centred = values - values.mean()
         length = float(np.linalg.norm(centred))
-        # What rounding leaves of equal numbers is no variation.
+        # What rounding leaves of equal numbers is not variation.
         if length <= 1e-13 * float(np.linalg.norm(values)):
             return math.nan
         sides.append(centred / length)

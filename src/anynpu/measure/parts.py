@@ -14,7 +14,7 @@ from anynpu.tensors import Array
 FLOAT_NOISE = 1e-6
 """An element that varies by less, relative to its own size, is constant: sums in another order vary as much."""
 FEW_ELEMENTS = 16
-"""Of so few elements each has a meaning of its own: a class, a coordinate, a sensor."""
+"""Of at most this many elements each has a meaning of its own: a class, a coordinate, a sensor."""
 MAX_PARTS = 4096
 BLOCK = 4096
 OFFSET = 0.1

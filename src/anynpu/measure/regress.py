@@ -19,7 +19,7 @@ Version = tuple[tuple[str, str], ...]
 
 def changes(rows: Sequence[Row], against: str, rules: Rules) -> list[Change]:
     """Returns the change of every metric that two versions have; p-values are corrected for their number."""
-    found: list[Change] = []
+    unadjusted: list[Change] = []
     for members in _groups(rows):
         versions: dict[Version, list[Row]] = {}
         for row in members:
@@ -30,13 +30,13 @@ def changes(rows: Sequence[Row], against: str, rules: Rules) -> list[Change]:
             others = [version for version in others if against in names_of(versions[version][0])]
         older = max(others, key=lambda version: versions[version][-1].at, default=None)
         if older is not None:
-            found.append(_change(versions[older], versions[newest], rules))
+            unadjusted.append(_change(versions[older], versions[newest], rules))
     seen = {name for row in rows for name in names_of(row)}
     if against != LAST and against not in seen:
         raise ConfigError(f"--against {against}: no row of the ledger is of that version{near(against, seen)}")
-    adjusted = iter(holm([c.p_value for c in found if c.p_value is not None]))
+    adjusted = iter(holm([c.p_value for c in unadjusted if c.p_value is not None]))
     result = []
-    for change in found:
+    for change in unadjusted:
         if change.p_value is not None:
             p_value = next(adjusted)
             gain = -math.log(change.ratio or 1.0)
@@ -114,7 +114,7 @@ def _tested(before: Sequence[Row], after: Sequence[Row], rules: Rules) -> tuple[
     if (len(a) == 1) != (len(b) == 1):
         return None, "one launch on one side and several on the other: no test"
     try:
-        found = judge_latency(a, b, rules)
+        latency = judge_latency(a, b, rules)
     except ConfigError as error:
         return None, error.message
-    return found, "one launch each" if found.replicates == "blocks" else f"{len(a)} and {len(b)} launches"
+    return latency, "one launch each" if latency.replicates == "blocks" else f"{len(a)} and {len(b)} launches"

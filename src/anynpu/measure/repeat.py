@@ -70,7 +70,7 @@ def teach(oracle: str, reference: str, data: str, answers: str) -> str:
         known = known_answers(teacher(source), read_samples(Path(data)).first(TAUGHT), truth)
     except (IntegrityError, DeviceError) as error:
         return error.message
-    np.savez(answers, **known)  # type: ignore[arg-type]  # names are no keywords
+    np.savez(answers, **known)  # type: ignore[arg-type]  # names are not keywords
     return ""
 
 

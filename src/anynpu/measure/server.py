@@ -27,12 +27,12 @@ def arrivals(settings: Settings) -> list[int]:
     if settings.qps is None:
         return []
     gaps, at = np.random.default_rng(settings.seed), 0.0
-    found: list[int] = []
+    times: list[int] = []
     while True:
         at += float(gaps.exponential(1 / settings.qps))
-        if settings.ended(len(found), at):
-            return found
-        found.append(round(at * 1e9))
+        if settings.ended(len(times), at):
+            return times
+        times.append(round(at * 1e9))
 
 
 class _Line:

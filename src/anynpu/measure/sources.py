@@ -57,11 +57,11 @@ def read(
         if preprocess is None:
             raise unstated(str(path))
         spec = only_input(str(path), inputs)
-        found = evenly(find_images(path), limit)
-        check_size(str(path), spec.nbytes * len(found))
-        images = np.stack(list(load_images([file for file, _ in found], spec, preprocess)))
-        labelled = found[0][1] is not None
-        return {spec.name: images}, np.asarray([label for _, label in found], np.int64) if labelled else None
+        labelled_files = evenly(find_images(path), limit)
+        check_size(str(path), spec.nbytes * len(labelled_files))
+        images = np.stack(list(load_images([file for file, _ in labelled_files], spec, preprocess)))
+        labelled = labelled_files[0][1] is not None
+        return {spec.name: images}, np.asarray([label for _, label in labelled_files], np.int64) if labelled else None
     if path.suffix == ".npy":
         return {only_input(source, inputs).name: read_npy(path)}, None
     if path.suffix == ".npz":

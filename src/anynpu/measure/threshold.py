@@ -23,12 +23,12 @@ def unit_of(field: str) -> str:
 
 def thresholds(gate: Any, origins: Mapping[str, str]) -> tuple[Threshold, ...]:
     """Returns every field of a dataclass of thresholds; `origins` says where the settings came from."""
-    found = []
+    listed = []
     for field in fields(gate):
         name = setting_of(field.name)
         unit = UNITS.get(unit_of(field.name), "")
-        found.append(Threshold(name, getattr(gate, field.name), field.default, unit, origins.get(name, "")))  # type: ignore[arg-type]
-    return tuple(found)
+        listed.append(Threshold(name, getattr(gate, field.name), field.default, unit, origins.get(name, "")))  # type: ignore[arg-type]
+    return tuple(listed)
 
 
 def sentences(gate: Iterable[Threshold]) -> list[str]:

@@ -120,16 +120,16 @@ def _wait(futures: Sequence[Future[Result]], halt: threading.Event) -> list[Resu
     """Waits for all; an interruption ends their loops and becomes the first one's error."""
     interrupted: BaseException | None = None
     try:
-        found = [future.result() for future in futures]
+        results = [future.result() for future in futures]
     except KeyboardInterrupt as error:
         halt.set()
         interrupted = error
-        found = [future.result() for future in futures]
-    if any(result.error for result in found):
+        results = [future.result() for future in futures]
+    if any(result.error for result in results):
         halt.set()
     if interrupted is not None:
-        found[0] = replace(found[0], error=interrupted)
-    return found
+        results[0] = replace(results[0], error=interrupted)
+    return results
 
 
 def _latency(result: Result) -> Latency:

@@ -265,7 +265,7 @@ def _uneven_parts(name: str, elements: Elements, families: Iterable[Parts]) -> s
 def _strays(name: str, elements: Elements) -> str:
     """Returns the sentence on samples that are wrong, or cut off at a limit, unlike the others, or nothing.
 
-    Where half of the samples show no error at all, as of scores that are mostly 0, one that does is no stray.
+    Where half of the samples show no error at all, as of scores that are mostly 0, one that does is not a stray.
     """
     error, usual = elements.sample_error, float(np.median(elements.sample_error))
     if not usual or ratio_db(float(elements.variance.sum()), usual) < FLOOR_DB:

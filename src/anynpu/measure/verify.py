@@ -213,9 +213,9 @@ def verify(
     kind, session, got, own, refused = _execute(subject, device, samples, truth, report_progress)
     refused += second_opinions(kind, subject, samples, truth)
     if taught and kind is sessions_for(subject.manifest.format)[0]:
-        np.savez(taught, **own)  # type: ignore[arg-type]  # names are no keywords
+        np.savez(taught, **own)  # type: ignore[arg-type]  # names are not keywords
     known, notes = _taught(session, own, samples.first(MIN_SAMPLES), truth, oracle)
-    np.savez(answers, **_first_answers(known))  # type: ignore[arg-type]  # names are no keywords
+    np.savez(answers, **_first_answers(known))  # type: ignore[arg-type]  # names are not keywords
     fidelities = compared(expected, got, truth)
     result = Verification(
         executed=session.what,
@@ -286,16 +286,16 @@ def cautions(outputs: Mapping[str, Fidelity], random: bool = False) -> list[str]
     Random numbers move a network so little that errors about as large as that say nothing of it.
     """
     few = min(f.count for f in outputs.values())
-    said = [text for f in outputs.values() for text in (f.uneven, f.strays) if text]
-    said += [
+    warnings = [text for f in outputs.values() for text in (f.uneven, f.strays) if text]
+    warnings += [
         f"output '{name}': the error is larger than what varies from sample to sample ({f.sqnr_centred_db:.1f} dB)"
         for name, f in outputs.items()
         if few >= ENOUGH_SAMPLES and f.sqnr_centred_db is not None and f.sqnr_centred_db < (BURIED_DB if random else 0)
     ]
     if few < ENOUGH_SAMPLES:
         count = f"{few} samples are" if few > 1 else "1 sample is"
-        said.append(f"{count} too few to judge how outputs vary from sample to sample: only the plain SQNR counts")
-    return said
+        warnings.append(f"{count} too few to judge how outputs vary from sample to sample: only the plain SQNR counts")
+    return warnings
 
 
 def _execute(

@@ -117,7 +117,7 @@ def _from_torch(path: Path, trust: bool) -> Any:
             warnings.simplefilter("ignore")
             return torch.load(path, map_location="cpu", weights_only=True)  # noqa: TID251
     except pickle.UnpicklingError as error:
-        # torch raises the same error for a foreign object and for bytes that are no pickle at all.
+        # torch raises the same error for a foreign object and for bytes that are not a pickle at all.
         if not _is_pickle(path):
             raise _damaged(path, "a torch checkpoint", error) from error
         if not trust:

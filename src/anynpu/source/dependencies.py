@@ -1,4 +1,4 @@
-"""What the user's Python read while it ran, kept beside the result and checked before that is used again.
+"""What the user's Python read while it ran, kept next to the result and checked before that is used again.
 
 Files it opened, looked for or imported, folders it listed, environment variables. What cannot be known (a program, the
 network, the clock, random numbers of the system) is recorded as such. Of an environment variable only a salted hash of

@@ -127,7 +127,7 @@ def _check_redirect(source: str, target: str) -> None:
 def _attempt(
     opener: urllib.request.OpenerDirector, address: str, part: Path, limits: Limits, progress: Progress
 ) -> bool:
-    """Fetches what is missing, and returns whether the file is complete; a connection that breaks off is no error."""
+    """Fetches what is missing and returns whether the file is complete; a connection may break off."""
     start, tag = _resume(part, address)
     headers = {"User-Agent": AGENT, "Accept-Encoding": "identity"}
     if start:

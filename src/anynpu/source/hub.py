@@ -68,7 +68,13 @@ def get(
     """Fetches a model, checks it against its card and what was fetched before, and makes an artifact folder of it."""
     out = out.absolute()
     check_folder(out, overwrite)
-    task = _task(wanted, tokenizer)
+    if wanted.card is not None:
+        task = cards.Chosen(wanted.card)
+    elif wanted.tokenizer and not tokenizer:
+        task = None
+    else:
+        chosen = cards.choose(wanted.task, tokenizer)
+        task = replace(chosen, card=replace(chosen.card, yolo=wanted.yolo)) if wanted.yolo else chosen
     address = fetch.join(base_address(base), wanted.path)
     room = (cache or default_cache_dir()) / "hub"
     with writing(room):
@@ -102,16 +108,6 @@ def check_folder(out: Path, overwrite: bool) -> None:
             raise ConfigError(f"{out}: is not empty", "choose another -o, or give --overwrite")
         if not (out / MANIFEST).is_file():
             raise ConfigError(f"{out}: was not made by anynpu, so --overwrite leaves it alone", "choose another -o")
-
-
-def _task(wanted: HubModel, tokenizer: str) -> cards.Chosen | None:
-    """Returns what the model is for, or None for one that reads text and has got no tokenizer."""
-    if wanted.card is not None:
-        return cards.Chosen(wanted.card)
-    if wanted.tokenizer and not tokenizer:
-        return None
-    chosen = cards.choose(wanted.task, tokenizer)
-    return replace(chosen, card=replace(chosen.card, yolo=wanted.yolo)) if wanted.yolo else chosen
 
 
 def _accepted(part: Path, wanted: HubModel, address: str, room: Path, renew: bool) -> str:
@@ -167,7 +163,7 @@ def _artifact(
     out: Path,
     overwrite: bool,
 ) -> Artifact:
-    """Makes the folder beside its place and moves it there in one go."""
+    """Makes the folder next to its place and moves it there in one go."""
     manifest = described(wanted, read_cix(part))
     manifest = replace(manifest, task=task.task() if task else {})
     if task is None:

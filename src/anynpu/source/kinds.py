@@ -110,7 +110,18 @@ def kind_of(path: Path, data: bytes) -> str:
         if data[offset : offset + len(magic)] == magic:
             return kind
     if data.startswith(b"PK\x03\x04"):
-        return _archive_kind(data)
+        names = data[:4096] + data[-65536:]  # which stand before and after the files
+        for mark, name in (
+            (b"/code/", "a TorchScript file"),
+            (b"/archive_format", "a torch.export program"),
+            (b"serialized_exported_program", "a torch.export program"),
+            (b"data.pkl", CHECKPOINT),
+            (b"model.weights.h5", "a Keras file"),
+            (b".npy", "a file of NumPy arrays"),
+        ):
+            if mark in names:
+                return name
+        return "a zip archive"
     if data[8:9] == b"{" and int.from_bytes(data[:8], "little") < len(data):
         return "a safetensors file"
     head = data[:512]
@@ -126,19 +137,3 @@ def kind_of(path: Path, data: bytes) -> str:
     if path.name == "manifest.json":
         return "a manifest of anynpu"
     return _ENDINGS.get(path.suffix.lower(), "text")
-
-
-def _archive_kind(data: bytes) -> str:
-    """Returns what a zip archive holds, by the names that stand in it before and after the files."""
-    names = data[:4096] + data[-65536:]
-    for mark, kind in (
-        (b"/code/", "a TorchScript file"),
-        (b"/archive_format", "a torch.export program"),
-        (b"serialized_exported_program", "a torch.export program"),
-        (b"data.pkl", CHECKPOINT),
-        (b"model.weights.h5", "a Keras file"),
-        (b".npy", "a file of NumPy arrays"),
-    ):
-        if mark in names:
-            return kind
-    return "a zip archive"

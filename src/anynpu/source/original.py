@@ -80,17 +80,17 @@ class Original:
         elif feeds:
             require_repeatable(self.graph, feeds[0])
         apart = detector.disagreement(run, feeds) if detector is not None and feeds else None
-        found = None
+        difference = None
         if feeds and (detector is None or apart is not None):
-            found = disagreement([v.name for v in model.graph.output], run, Session(model).run, feeds)
-        if detector is not None and apart is not None and found is None:
+            difference = disagreement([v.name for v in model.graph.output], run, Session(model).run, feeds)
+        if detector is not None and apart is not None and difference is None:
             raise detector.refusal(apart)
-        if found is not None and model is not self.graph and executed(feeds)(self.graph, model):
-            raise PassesChanged(feeds, found)
-        if found is not None and self.exported is None:
-            raise IntegrityError(f"the import changed {found}", "export the model again, and report it")
+        if difference is not None and model is not self.graph and executed(feeds)(self.graph, model):
+            raise PassesChanged(feeds, difference)
+        if difference is not None and self.exported is None:
+            raise IntegrityError(f"the import changed {difference}", "export the model again, and report it")
         if self.exported is not None:
-            self.exported.require_equal(found)
+            self.exported.require_equal(difference)
         notes = self.exported.reads.notes() if self.exported is not None else ()
         return Proof(len(feeds) if total else 0, total, tuple(notes))
 
@@ -109,7 +109,7 @@ def read_original(source: ModelSource) -> Original:
     from anynpu.graph.shapes import make_static
     from anynpu.graph.training import for_inference
 
-    exported, said = None, list[str]()
+    exported, notes = None, list[str]()
     if source.kind == "onnx":
         from anynpu.source.onnx_file import read
 
@@ -117,10 +117,10 @@ def read_original(source: ModelSource) -> Original:
     else:
         exported = _exported(source)
         model = exported.model
-        said += [*exported.notes, *standin_note(), *_unnamed(source, model)]
+        notes += [*exported.notes, *standin_note(), *_unnamed(source, model)]
 
-    def told(answer: tuple[onnx.ModelProto, tuple[str, ...]]) -> tuple[onnx.ModelProto, int]:
-        said.extend(answer[1])
+    def noted(answer: tuple[onnx.ModelProto, tuple[str, ...]]) -> tuple[onnx.ModelProto, int]:
+        notes.extend(answer[1])
         return answer[0], len(answer[1])
 
     shapes = {name: list(shape) for name, shape in source.shapes.items()}
@@ -128,28 +128,28 @@ def read_original(source: ModelSource) -> Original:
     binding = Pass(
         "fix",
         "inputs that --fix names become constants",
-        lambda given: (fixed(given, source.fixed), len(source.fixed)),
+        lambda graph: (fixed(graph, source.fixed), len(source.fixed)),
         requires=of_file,
         keeps_results=False,
     )
     inference = Pass(
         "inference",
         "operators in training mode compute as they do outside training",
-        lambda given: told(for_inference(given)),
+        lambda graph: noted(for_inference(graph)),
         keeps_results=False,
     )
     varying = Pass(
         "varying",
         "outputs that no input reaches go",
-        lambda given: told(without_constant_outputs(given)),
+        lambda graph: noted(without_constant_outputs(graph)),
         requires=of_file,
         keeps_results=False,
     )
-    static = Pass("static", "every shape is known", lambda given: (make_static(given, shapes), 1))
+    static = Pass("static", "every shape is known", lambda graph: (make_static(graph, shapes), 1))
     samples = Pass(
         "sample-axis",
         "inputs without an axis of samples get one",
-        lambda given: told(with_sample_axis(given)),
+        lambda graph: noted(with_sample_axis(graph)),
         requires=of_file,
         keeps_results=False,
     )
@@ -158,7 +158,7 @@ def read_original(source: ModelSource) -> Original:
     branching = frozen if has_branches(frozen) else None
     if branching is not None and exported is None:
         branching = with_sample_axis(branching)[0]
-    return Original(graph, tuple(said), exported, branching, (*begun, *done))
+    return Original(graph, tuple(notes), exported, branching, (*begun, *done))
 
 
 def _unnamed(source: ModelSource, model: onnx.ModelProto) -> tuple[str, ...]:

@@ -47,11 +47,11 @@ class Exported:
             for feed in feeds[:WATCHED]:
                 self.run(feed)
 
-    def require_equal(self, found: Disagreement | None) -> None:
+    def require_equal(self, difference: Disagreement | None) -> None:
         """Raises where the graph and the module differ: on the module where it reads values, else on the exporter."""
-        if found is None:
+        if difference is None:
             return
-        message = f"the exported ONNX model differs from the module: {found}"
+        message = f"the exported ONNX model differs from the module: {difference}"
         if places := {**self.reads.places, **self.reads.sizes}:
             place, what = next(iter(places.items()))
             raise Unsupported(
@@ -321,7 +321,7 @@ def _silent_stdout() -> Iterator[None]:
 
 
 def _session(model: onnx.ModelProto) -> Callable[[Mapping[str, Array]], list[Array]]:
-    """Returns the exported model as a function; inputs that the module does not use are no inputs of it."""
+    """Returns the exported model as a function; it lacks the inputs that the module does not use."""
     given = {item.name for item in model.graph.input}
     try:
         model, _ = for_inference(model)

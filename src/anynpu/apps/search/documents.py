@@ -42,16 +42,16 @@ def read_text(data: bytes, name: str) -> str:
 
 def paragraphs(text: str) -> list[Paragraph]:
     """Returns the paragraphs, which blank lines part; a long one in pieces."""
-    found: list[Paragraph] = []
+    parts: list[Paragraph] = []
     line = 1
     for block in re.split(r"(\n[ \t\r]*\n)", text.replace("\r\n", "\n").replace("\r", "\n")):
         lead = len(block) - len(block.lstrip())
         first = line + block[:lead].count("\n")
         words = " ".join(block.split())
         if len(words) >= SHORTEST:
-            found += [Paragraph(piece, first) for piece in _pieces(words)]
+            parts += [Paragraph(piece, first) for piece in _pieces(words)]
         line += block.count("\n")
-    return found
+    return parts
 
 
 def _pieces(words: str) -> list[str]:

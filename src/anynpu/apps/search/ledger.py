@@ -64,10 +64,10 @@ class Ledger:
         try:
             yield
         except sqlite3.OperationalError as error:
-            said = str(error)
-            if "full" in said or "disk I/O" in said:
+            reason = str(error)
+            if "full" in reason or "disk I/O" in reason:
                 raise ConfigError(f"{self.path}: no space left on the disk", "free some, and index again") from error
-            raise ConfigError(f"{self.path}: cannot be used ({said})", "choose another --index") from error
+            raise ConfigError(f"{self.path}: cannot be used ({reason})", "choose another --index") from error
         except sqlite3.DatabaseError as error:
             raise IntegrityError(f"{self.path}: is damaged ({error})", "remove the index and index again") from error
 
@@ -75,11 +75,11 @@ class Ledger:
         """Returns the files under a root, or all, by their paths."""
         where, values = ("WHERE root = ?", (root,)) if root is not None else ("", ())
         with self._errors():
-            found = self._base.execute(
+            stored = self._base.execute(
                 f"SELECT path, root, size, mtime_ns, ctime_ns, inode, hash, kind, taken, problem FROM files {where}",
                 values,
             )
-            return {row[0]: FileRow(row[0], row[1], State(*row[2:6]), *row[6:]) for row in found}
+            return {row[0]: FileRow(row[0], row[1], State(*row[2:6]), *row[6:]) for row in stored}
 
     def write(self, rows: Iterable[FileRow], thumbs: Iterable[tuple[str, bytes]] = ()) -> None:
         """Writes a batch."""

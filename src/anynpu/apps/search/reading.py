@@ -57,8 +57,8 @@ def walk(root: Path, without: Path) -> Iterator[tuple[str, Kind]]:
 
 def state_of(path: str) -> State:
     """Returns how a file looks; OSError if it is gone."""
-    found = os.stat(path)  # noqa: PTH116
-    return State(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+    status = os.stat(path)  # noqa: PTH116
+    return State(status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
 
 
 def read(path: str, kind: Kind) -> Content:

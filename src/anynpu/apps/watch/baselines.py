@@ -53,10 +53,10 @@ def around(values: Floats, reach: int) -> Floats:
 
 def widest(values: Floats, reach: int) -> Floats:
     """Returns the highest of neighbours along the last axis, which is a circle."""
-    found = values
+    highest = values
     for shift in range(-reach, reach + 1):
-        found = np.fmax(found, np.roll(values, shift, -1))
-    return found
+        highest = np.fmax(highest, np.roll(values, shift, -1))
+    return highest
 
 
 class Baselines:

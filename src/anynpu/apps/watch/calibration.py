@@ -12,8 +12,8 @@ tail is taken for a real fault and left out. Lesser alarms count: were they left
 lower the threshold and bring the next.
 
 What a series itself has reached in two of its blocks is a habit of its own (a job that the rest of the fleet does not
-run), and only what goes well beyond it is an alarm. An anomaly that outlasts its block is no habit, unless the series
-does the same in two weeks at the same time: a weekly job may run through midnight.
+run), and only what goes well beyond it is an alarm. An anomaly that outlasts its block is not a habit, unless the
+series does the same in two weeks at the same time: a weekly job may run through midnight.
 """
 
 from __future__ import annotations

@@ -50,16 +50,16 @@ def rising(over: Flags) -> Flags:
 
 def sigma_scores(trace: Trace, learn_end_s: float) -> list[Doubles]:
     """Returns for every host how many standard deviations each value is from the mean of the time of learning."""
-    found = []
+    by_host = []
     for host in trace.hosts:
         learning = host.values[host.received_s < learn_end_s]
-        known = np.count_nonzero(~np.isnan(learning), axis=0)
+        counts = np.count_nonzero(~np.isnan(learning), axis=0)
         total = np.where(np.isnan(learning), 0, learning)
-        mean = total.sum(0) / np.maximum(known, 1)
-        spread = np.sqrt(np.where(np.isnan(learning), 0, (learning - mean) ** 2).sum(0) / np.maximum(known - 1, 1))
+        mean = total.sum(0) / np.maximum(counts, 1)
+        spread = np.sqrt(np.where(np.isnan(learning), 0, (learning - mean) ** 2).sum(0) / np.maximum(counts - 1, 1))
         scores = np.abs(host.values - mean) / np.maximum(spread, 1e-9)
-        found.append(np.where(np.isnan(scores), 0, scores))
-    return found
+        by_host.append(np.where(np.isnan(scores), 0, scores))
+    return by_host
 
 
 def three_sigma(trace: Trace, learn_end_s: float, sigmas: float = 3.0) -> list[Alarm]:

@@ -110,14 +110,14 @@ class Sensors:
         return found
 
     def _disks(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        shares: dict[str, float] = {}
         for part in self.psutil.disk_partitions(all=False):
-            if part.fstype in ("squashfs", "iso9660") or len(found) >= MOST_DISKS:
+            if part.fstype in ("squashfs", "iso9660") or len(shares) >= MOST_DISKS:
                 continue
             with suppress(OSError):  # a disk that was taken out, a share that hangs off
                 name = "root" if part.mountpoint == "/" else plain(part.mountpoint)
-                found[f"disk_{name}_percent"] = float(self.psutil.disk_usage(part.mountpoint).percent)
-        return found
+                shares[f"disk_{name}_percent"] = float(self.psutil.disk_usage(part.mountpoint).percent)
+        return shares
 
     def _rates(self) -> dict[str, float]:
         counters: dict[str, float] = {}

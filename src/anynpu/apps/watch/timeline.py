@@ -76,7 +76,7 @@ def lines(detector: Detector, host: str, rows: Sequence[Stored], from_s: float, 
     places = np.clip(((np.array([row.time_s for row in rows]) - from_s) / (to_s - from_s) * POINTS), 0, POINTS - 1)
     columns = places.astype(np.int64) if len(rows) else np.zeros(0, np.int64)
     names = sorted({name for row in rows for name in row.metrics})
-    found = []
+    drawn = []
     for name in names:
         values = np.array([row.metrics.get(name, np.nan) for row in rows], np.float64)
         known = ~np.isnan(values)
@@ -88,7 +88,7 @@ def lines(detector: Detector, host: str, rows: Sequence[Stored], from_s: float, 
         np.maximum.at(high, columns[known], values[known])
         mean = np.where(count > 0, total / np.maximum(count, 1), np.nan)
         bottom, top = _usual(detector, host, name, from_s, to_s)
-        found.append(
+        drawn.append(
             Line(
                 metric=name,
                 unit=unit_of(name).suffix.strip(),
@@ -99,7 +99,7 @@ def lines(detector: Detector, host: str, rows: Sequence[Stored], from_s: float, 
                 usual_high=_plain(top),
             )
         )
-    return found
+    return drawn
 
 
 def _usual(detector: Detector, host: str, metric: str, from_s: float, to_s: float) -> tuple[np.ndarray, np.ndarray]:

@@ -168,14 +168,14 @@ def read_trace(path: Path, labels: Path | None = None) -> Trace:
         received_s, stamped_s = np.array(pairs, np.float64).T
         order = np.argsort(received_s, kind="stable")
         hosts.append(HostTrace(name, received_s[order], stamped_s[order], np.array(values[name])[order]))
-    beside = labels or path.with_suffix(".labels.csv")
-    if labels is None and not beside.is_file():
+    labels_path = labels or path.with_suffix(".labels.csv")
+    if labels is None and not labels_path.is_file():
         return Trace(metrics, hosts)
-    found = read_labels(beside)
-    for label in found:
+    faults = read_labels(labels_path)
+    for label in faults:
         if label.host not in times:
-            raise ConfigError(f"{beside}: a fault of {label.host!r}, which is not in {path}")
+            raise ConfigError(f"{labels_path}: a fault of {label.host!r}, which is not in {path}")
         for metric in label.metrics:
             if metric not in metrics:
-                raise ConfigError(f"{beside}: a fault of the metric {metric!r}, which is not in {path}")
-    return Trace(metrics, hosts, found)
+                raise ConfigError(f"{labels_path}: a fault of the metric {metric!r}, which is not in {path}")
+    return Trace(metrics, hosts, faults)

@@ -25,19 +25,19 @@ ROUNDS = 5
 START = 0.9
 
 
-def per_second(found: WebResult) -> float:
+def per_second(measured: WebResult) -> float:
     """Returns the right answers a second of wall time."""
-    seconds = found.result.trace.wall_s()
-    return len(found.checked.good) / seconds if seconds else 0.0
+    seconds = measured.result.trace.wall_s()
+    return len(measured.checked.good) / seconds if seconds else 0.0
 
 
-def not_kept(found: WebResult) -> str:
+def not_kept(measured: WebResult) -> str:
     """Returns why an open loop's rate was too high for the server, or ""."""
-    result, samples = found.result, found.result.trace.samples_ms()
-    if found.checked.failed or result.error is not None:
-        return f"{found.checked.failed} requests failed"
-    if per_second(found) < ANSWERED * result.trace.arrived_per_s:
-        return f"{per_second(found):.4g} a second were answered"
+    result, samples = measured.result, measured.result.trace.samples_ms()
+    if measured.checked.failed or result.error is not None:
+        return f"{measured.checked.failed} requests failed"
+    if per_second(measured) < ANSWERED * result.trace.arrived_per_s:
+        return f"{per_second(measured):.4g} a second were answered"
     bound = verdict(result.settings, samples, result.trace)
     if bound is not None and not bound.met:
         return bound.why
@@ -50,16 +50,16 @@ def not_kept(found: WebResult) -> str:
     return ""
 
 
-def step_of(found: WebResult, why: str = "") -> LimitStep:
-    samples, settings = found.result.trace.samples_ms(), found.result.settings
+def step_of(measured: WebResult, why: str = "") -> LimitStep:
+    samples, settings = measured.result.trace.samples_ms(), measured.result.settings
     supported = len(samples) >= stats.needed(0.99)
     return LimitStep(
-        rate_per_s=None if settings.qps is None else found.result.trace.arrived_per_s,
-        connections=found.connections,
-        answered_per_s=per_second(found),
+        rate_per_s=None if settings.qps is None else measured.result.trace.arrived_per_s,
+        connections=measured.connections,
+        answered_per_s=per_second(measured),
         median_ms=stats.percentile(samples, 0.5) if samples else None,
         p99_ms=stats.percentile(samples, 0.99) if supported else None,
-        failed=found.checked.failed,
+        failed=measured.checked.failed,
         kept=not why,
         why=why,
     )

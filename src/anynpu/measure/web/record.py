@@ -23,19 +23,19 @@ OF_A_CLIENT = ("other programs used", "the machine's host took")
 """Warnings that measure others by what this process used: a client uses little, and the server is one of the others."""
 
 
-def record_of(found: WebResult, limit: RateLimit | None = None) -> BenchRecord:
+def record_of(measured: WebResult, limit: RateLimit | None = None) -> BenchRecord:
     """Returns a server's measurement."""
-    target, traffic, checked = found.target, found.traffic, found.checked
-    wall = found.result.used.wall_s
+    target, traffic, checked = measured.target, measured.traffic, measured.checked
+    wall = measured.result.used.wall_s
     web = Http(
         label=LABEL,
-        loop="open" if found.result.settings.scenario == SERVER else "closed",
+        loop="open" if measured.result.settings.scenario == SERVER else "closed",
         url=str(target.address),
         route=target.form,
         model=target.model,
         batch=target.batch,
-        timeout_s=found.timeout_s,
-        connections=Connections(limit=found.connections, opened=traffic.opened, most_busy=traffic.most_busy),
+        timeout_s=measured.timeout_s,
+        connections=Connections(limit=measured.connections, opened=traffic.opened, most_busy=traffic.most_busy),
         requests=len(traffic.attempts),
         failed=checked.failed,
         outcomes=dict(checked.outcomes.most_common()),
@@ -46,51 +46,53 @@ def record_of(found: WebResult, limit: RateLimit | None = None) -> BenchRecord:
             models=tuple(target.about.models),
             info=dict(target.about.info),
             info_digest=target.about.info_digest,
-            process=found.server,
-            why=found.why_no_server,
+            process=measured.server,
+            why=measured.why_no_server,
         ),
         client=Client(
-            cpu_us_per_request=1e6 * found.client_cpu_s / max(1, len(traffic.attempts)),
-            cores_used=found.client_cpu_s / max(wall, 1e-9),
-            no_op=found.overhead,
+            cpu_us_per_request=1e6 * measured.client_cpu_s / max(1, len(traffic.attempts)),
+            cores_used=measured.client_cpu_s / max(wall, 1e-9),
+            no_op=measured.overhead,
         ),
         limit=limit,
     )
-    record = to_record(found.result)
+    record = to_record(measured.result)
     usual = [line for line in record.warnings or () if not line.startswith(OF_A_CLIENT)]
     summary = record.latency.summary if record.latency else None
     return replace(
         record,
         energy=EnergyForm(why=NOT_HERE),
-        input=found.target.source,
-        url=str(found.target.address),
+        input=measured.target.source,
+        url=str(measured.target.address),
         http=web,
-        warnings=(*_warnings(found, web, summary), *usual),
+        warnings=(*_warnings(measured, web, summary), *usual),
     )
 
 
-def _warnings(found: WebResult, web: Http, summary: Summary | None) -> list[str]:
-    checked, said = found.checked, []
+def _warnings(measured: WebResult, web: Http, summary: Summary | None) -> list[str]:
+    checked, sentences = measured.checked, []
     if web.failed:
         counts = ", ".join(f"{count} x {name}" for name, count in checked.outcomes.most_common() if name != "200")
-        said.append(f"{web.failed} of {web.requests} requests failed ({counts}); the latencies are of the others")
+        sentences.append(f"{web.failed} of {web.requests} requests failed ({counts}); the latencies are of the others")
     if checked.unchecked:
-        said.append(
+        sentences.append(
             f"{checked.unchecked} answers were not checked: no two are alike, and there is no room to keep more"
         )
     if checked.least_cosine is not None and checked.least_cosine < ALIKE:
-        said.append(f"one text gets different vectors: cosine {checked.least_cosine:.4f} at the lowest")
-    overhead_ms = found.overhead.median_ms if found.overhead else None
+        sentences.append(f"one text gets different vectors: cosine {checked.least_cosine:.4f} at the lowest")
+    overhead_ms = measured.overhead.median_ms if measured.overhead else None
     if summary is not None and overhead_ms is not None and overhead_ms > OWN_SHARE * summary.median:
-        said.append(
+        sentences.append(
             f"this client takes {overhead_ms:.2g} ms for a server that does nothing: "
             f"{overhead_ms / summary.median:.0%} of the median is its own"
         )
     if web.client.cores_used > BUSY_CLIENT:
-        said.append("this client used a whole core: the server may be quicker than it can send")
-    others = (found.result.used.other_cores_used or 0.0) - (found.server.cores_used if found.server else 0.0)
-    if others > host.BUSY_CORES and (found.server is not None or found.why_no_server != ELSEWHERE):
-        said.append(f"other programs used {others:.1f} cores meanwhile" + ("" if found.server else ", or the server"))
+        sentences.append("this client used a whole core: the server may be quicker than it can send")
+    others = (measured.result.used.other_cores_used or 0.0) - (measured.server.cores_used if measured.server else 0.0)
+    if others > host.BUSY_CORES and (measured.server is not None or measured.why_no_server != ELSEWHERE):
+        sentences.append(
+            f"other programs used {others:.1f} cores meanwhile" + ("" if measured.server else ", or the server")
+        )
     if web.loop == "closed":
-        said.append("closed loop: a stall is one slow request; --qps sends requests that wait for nothing")
-    return said
+        sentences.append("closed loop: a stall is one slow request; --qps sends requests that wait for nothing")
+    return sentences

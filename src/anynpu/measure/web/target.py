@@ -150,7 +150,7 @@ def first_request(target: Target, timeout_s: float) -> tuple[Traffic, Checked]:
         return traffic, checked
     outcome, answer = next(iter(checked.outcomes)), traffic.answers[0][1] if traffic.answers else None
     status = answer.status if answer else None
-    said = f": {on_one_line(checked.example[:100])}" if checked.example else ""
+    excerpt = f": {on_one_line(checked.example[:100])}" if checked.example else ""
     if traffic.error is not None:
         raise traffic.error
     hints = {
@@ -168,7 +168,7 @@ def first_request(target: Target, timeout_s: float) -> tuple[Traffic, Checked]:
     }
     shown = f"HTTP {outcome}" if status is not None else outcome
     raise DeviceError(
-        f"{target.address}: {shown}{said}",
+        f"{target.address}: {shown}{excerpt}",
         call="POST",
         code=status,
         cause=causes.get(outcome, ""),

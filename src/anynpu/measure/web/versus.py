@@ -44,23 +44,23 @@ class Side:
 
     def take(self, settings: Settings, connections: int) -> None:
         """Measures one turn on fresh connections."""
-        found = self.bench.run(settings, connections, WarmUp(0, 0.0, None))
-        if isinstance(found.result.error, KeyboardInterrupt):
-            raise found.result.error
-        self.requests += len(found.traffic.attempts)
-        self.failed += found.checked.failed
-        self.outcomes += found.checked.outcomes
-        samples = found.result.trace.samples_ms()
+        measured = self.bench.run(settings, connections, WarmUp(0, 0.0, None))
+        if isinstance(measured.result.error, KeyboardInterrupt):
+            raise measured.result.error
+        self.requests += len(measured.traffic.attempts)
+        self.failed += measured.checked.failed
+        self.outcomes += measured.checked.outcomes
+        samples = measured.result.trace.samples_ms()
         if samples:
             self.latencies.append(samples)
-            self.per_s.append(per_second(found))
-        self.why = found.why_no_server
-        if found.server is not None:
-            self.cores_used.append(found.server.cores_used)
-            self.cpu_ms_per_request.append(found.server.cpu_ms_per_request or 0.0)
-            self.rss_bytes.append(found.server.most_rss_bytes)
-        if isinstance(found.result.error, AnyNpuError):
-            raise found.result.error
+            self.per_s.append(per_second(measured))
+        self.why = measured.why_no_server
+        if measured.server is not None:
+            self.cores_used.append(measured.server.cores_used)
+            self.cpu_ms_per_request.append(measured.server.cpu_ms_per_request or 0.0)
+            self.rss_bytes.append(measured.server.most_rss_bytes)
+        if isinstance(measured.result.error, AnyNpuError):
+            raise measured.result.error
 
     def vectors(self, timeout_s: float) -> Array | None:
         """Returns the vectors of all texts, each asked for once; None where answers hold none."""

@@ -29,7 +29,7 @@ def encoder(
     position_ids: bool = True,
     pooler: bool = True,
 ) -> SentenceEncoder:
-    """Returns an encoder of these sizes. Checkpoints differ in what they hold beside the encoder: `position_ids` and
+    """Returns an encoder of these sizes. Checkpoints differ in what else they hold: `position_ids` and
     `pooler` say whether those are in yours; neither is part of the model."""
     from anynpu.errors import ConfigError
     from anynpu.source.bert.net import SentenceEncoder

@@ -13,7 +13,7 @@ which the other scores still differ."""
 
 
 class SentenceEncoder(nn.Module):
-    """Tokens to one vector: the mean of the last layer over the tokens that are no padding."""
+    """Tokens to one vector: the mean of the last layer over the tokens that are not padding."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Layer(nn.Module):
 
 
 class Attention(nn.Module):
-    """Every token looks at every other that is no padding."""
+    """Every token looks at every other that is not padding."""
 
     def __init__(self, hidden: int, heads: int) -> None:
         super().__init__()

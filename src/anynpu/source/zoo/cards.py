@@ -54,7 +54,7 @@ class Recipe:
 
 
 def measured_accuracy(folder: Path) -> float:
-    """Returns the accuracy that training wrote beside the weights, NaN before the first training."""
+    """Returns the accuracy that training wrote next to the weights, NaN before the first training."""
     path = folder / "figures.json"
     if not path.exists():
         return math.nan

@@ -117,15 +117,15 @@ class Page:
             note = "words find documents only: the index has no --question-model"
         roots = [root for root, _, _ in index.ledger.roots()]
         # The indexed folders and those just below them
-        found = set(roots)
+        folders = set(roots)
         for row in self.search.index.ledger.rows().values():
             parts = Path(row.path).relative_to(row.root).parts if row.path.startswith(row.root) else ()
             if len(parts) > 1:
-                found.add(f"{row.root}/{parts[0]}")
+                folders.add(f"{row.root}/{parts[0]}")
         return {
             "pictures": counts[IMAGES],
             "paragraphs": counts[DOCUMENTS],
-            "folders": sorted(found)[:MOST_FOLDERS],
+            "folders": sorted(folders)[:MOST_FOLDERS],
             "note": note,
         }
 
