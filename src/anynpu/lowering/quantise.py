@@ -28,7 +28,7 @@ from anynpu.lowering.widen import around, chosen_wide, wide_operators
 from anynpu.quantize.fixed import FixedWeights, form_of
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import SMALLEST_SCALE, Range, quantization_for
-from anynpu.quantize.weights import largest_integer, symmetric_scales
+from anynpu.quantize.weights import integer_bits, largest_integer, symmetric_scales
 from anynpu.records.quantisation import Converted, OperatorForm, Origin, Quantisation, TensorForm
 from anynpu.tensors import Array, Quantization
 
@@ -48,10 +48,10 @@ class Form:
     quantization: Quantization
 
     def stored(self, real: Array) -> Array:
-        """Returns the integers of a constant; those of four bits are kept one to a byte, and packed in the file."""
-        if self.dtype != "int4":
+        """Returns the integers of a constant; those below eight bits are kept one to a byte, and packed in the file."""
+        if (bits := integer_bits(self.dtype)) >= 8:
             return self.quantization.quantize(real, self.dtype)
-        most = largest_integer(4)
+        most = largest_integer(bits)
         return np.clip(self.quantization.quantize(real, "int8"), -most, most)
 
 

@@ -14,7 +14,7 @@ from anynpu.errors import Finding, IntegrityError, Unsupported
 from anynpu.lowering import options as tables
 from anynpu.lowering.graph import Graph, Operator, Tensor
 from anynpu.lowering.options import EMPTY_TABLES, Options
-from anynpu.lowering.write import _ENUMS, camel, schema, unpacked_halves
+from anynpu.lowering.write import _ENUMS, PACKED, camel, schema
 from anynpu.runtime.tflite_file import operator_names, shared_model, text
 from anynpu.tensors import Array, Quantization
 
@@ -51,8 +51,8 @@ def _tensor(tensor: Any, buffers: Sequence[Any]) -> Tensor:
     shape = tuple(int(size) for size in (tensor.shape if tensor.shape is not None else ()))
     content = buffers[tensor.buffer].data
     data: Array | None = None
-    if content is not None and len(content) and dtype == "int4":
-        data = unpacked_halves(np.asarray(content, np.uint8), math.prod(shape)).reshape(shape)
+    if content is not None and len(content) and (packed := PACKED.get(dtype)) is not None:
+        data = packed[1](np.asarray(content, np.uint8), math.prod(shape)).reshape(shape)
     elif content is not None and len(content):
         data = np.frombuffer(np.asarray(content, np.uint8).tobytes(), np.dtype(dtype)).reshape(shape)
     elif math.prod(shape) == 0:  # the shape of a tensor without axes

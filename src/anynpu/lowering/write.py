@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -89,7 +89,9 @@ def _tensor(tensor: Tensor, buffers: list[Any]) -> Any:
     result.buffer = 0
     if tensor.data is not None:
         buffer = s.BufferT()
-        buffer.data = packed_halves(tensor.data) if tensor.dtype == "int4" else _bytes_of(tensor)
+        packed = PACKED.get(tensor.dtype)
+        raw = np.ascontiguousarray(tensor.data, None if packed is not None else tensor.dtype)
+        buffer.data = packed[0](raw) if packed is not None else np.frombuffer(raw.tobytes(), np.uint8)
         result.buffer = len(buffers)
         buffers.append(buffer)
     if tensor.quantization is not None:
@@ -99,10 +101,6 @@ def _tensor(tensor: Tensor, buffers: list[Any]) -> Any:
         parameters.quantizedDimension = tensor.quantization.axis or 0
         result.quantization = parameters
     return result
-
-
-def _bytes_of(tensor: Tensor) -> Array:
-    return np.frombuffer(np.ascontiguousarray(tensor.data, tensor.dtype).tobytes(), np.uint8)
 
 
 def packed_halves(values: Array) -> Array:
@@ -116,6 +114,12 @@ def unpacked_halves(content: Array, count: int) -> Array:
     """Returns the integers of four bits that `packed_halves` packed, one to a byte."""
     both = np.stack([content & 0x0F, content >> 4], axis=1).reshape(-1)[:count].astype(np.int8)
     return np.asarray(np.where(both > 7, both - 16, both), np.int8)
+
+
+PACKED: Mapping[str, tuple[Callable[[Array], Array], Callable[[Array, int], Array]]] = {
+    "int4": (packed_halves, unpacked_halves)
+}
+"""How integers below a byte are packed, and how so many are unpacked again."""
 
 
 def _operator(operator: Operator, graph: Graph, numbers: Mapping[str, int], codes: dict[tuple[str, int], int]) -> Any:

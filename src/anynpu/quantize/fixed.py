@@ -16,7 +16,7 @@ from anynpu.errors import ConfigError
 from anynpu.quantize.net import Net
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range, quantization_for
-from anynpu.quantize.weights import largest_integer
+from anynpu.quantize.weights import integer_bits, largest_integer
 from anynpu.records.quantisation import FILE, ORIGINS, Emitter, Origin, Quantisation, TensorForm
 from anynpu.tensors import Array, Quantization
 
@@ -81,7 +81,8 @@ class Stated:
         layers = {operation.layer.weights for operation in net.operations if operation.layer is not None}
         for name, form in self.quantisation.tensors.items():
             if name in layers and form.scale:
-                weights[name] = FixedWeights(4 if form.dtype == "int4" else 8, form.scale, form.axis)
+                bits = integer_bits(form.dtype) if form.dtype else plan.weight_bits
+                weights[name] = FixedWeights(bits, form.scale, form.axis)
             elif name in net.computed and form.origin not in FOLLOWING:
                 limits = self._range(name, form, form.dtype or plan.stored_type(name))
                 ranges |= {name: limits} if limits is not None else {}

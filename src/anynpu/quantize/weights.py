@@ -12,6 +12,11 @@ Floats = NDArray[np.float64]
 _CUTS = np.linspace(1.0, 0.3, 36)
 
 
+def integer_bits(dtype: str) -> int:
+    """Returns the width of an integer type, 4 for "int4"."""
+    return int(dtype.lstrip("uint"))
+
+
 def largest_integer(bits: int) -> int:
     """Returns the largest integer of weights; the smallest is its negative."""
     return int(2 ** (bits - 1)) - 1

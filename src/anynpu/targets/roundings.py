@@ -10,6 +10,7 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import IntegrityError, Unsupported
+from anynpu.quantize.weights import integer_bits, largest_integer
 from anynpu.tensors import Array, Quantization
 from anynpu.training.record import read_integers, read_record
 from anynpu.training.scheme import Rounding, Scheme, WeightRounding
@@ -167,7 +168,7 @@ def _tflite(compiled: Artifact) -> Compiled:
             continue
         tensor = graph.tensors[operator.inputs[1]]
         if tensor.data is not None and tensor.quantization is not None:
-            most = 7 if tensor.dtype == "int4" else 127
+            most = largest_integer(integer_bits(tensor.dtype))
             rounding = WeightRounding(-most, most, tensor.quantization.scale, tensor.quantization.axis, tensor.name)
             # (outputs, rows, columns, inputs), or (1, rows, columns, outputs): as ONNX has them.
             order = {"CONV_2D": (0, 3, 1, 2), "DEPTHWISE_CONV_2D": (3, 0, 1, 2)}.get(operator.kind)
@@ -183,7 +184,7 @@ def _qdq(compiled: Artifact) -> Compiled:
 
     graph = onnx.load(compiled.main).graph
     stored = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-    widths = {tensor.name: 4 if tensor.data_type == onnx.TensorProto.INT4 else 8 for tensor in graph.initializer}
+    types = {tensor.name: onnx.TensorProto.DataType.Name(tensor.data_type).lower() for tensor in graph.initializer}
     activations: dict[str, Rounding] = {}
     weights: dict[str, tuple[WeightRounding, Array]] = {}
     for node in graph.node:
@@ -197,7 +198,7 @@ def _qdq(compiled: Artifact) -> Compiled:
             # A result of the model keeps its name behind the pair.
             activations[name.removesuffix("_QuantizeLinear_Input")] = _rounding(str(point.dtype), form, True)
         elif name in stored and stored[name].dtype.itemsize == 1 and stored[name].ndim > 1:
-            most = 7 if widths[name] == 4 else 127
+            most = largest_integer(integer_bits(types[name]))
             axis = next((int(a.i) for a in node.attribute if a.name == "axis"), 1) if scale.size > 1 else None
             scales = tuple(float(each) for each in scale.reshape(-1))
             plain = name.removesuffix("_quantized")
