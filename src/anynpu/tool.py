@@ -96,6 +96,7 @@ def run(
     timeout_s: float = 600,
     environment: Mapping[str, str] | None = None,
     on_line: Callable[[str], None] | None = None,
+    called: str = "",
     hint: str = "",
     keep_stdin: bool = False,
     spawned_by: Spawner | None = None,
@@ -103,6 +104,7 @@ def run(
     """Runs a program to its end and returns its output; a failure raises ToolFailed with the last lines of its log.
 
     A program that asks a question finds no answer on stdin; with `keep_stdin` stdin stays open until this process ends.
+    Errors name the program as it is `called`, which a path or an interpreter in front of it would hide.
     """
     program = shutil.which(argv[0])
     if program is None:
@@ -118,10 +120,13 @@ def run(
         kill_group(process)  # what it left running in the background
         status = process.wait()
     if expired:
-        raise _failure(f"{argv[0]} did not finish within {timeout_s:g} s", argv, status, log, lines, hint)
-    if status != 0:
-        raise _failure(f"{argv[0]} failed with {status_name(status)}", argv, status, log, lines, hint)
-    return Completed(tuple(argv), "".join(lines), time.monotonic() - started)
+        message = f"{called or argv[0]} did not finish within {timeout_s:g} s"
+    elif status != 0:
+        message = f"{called or argv[0]} failed with {status_name(status)}"
+    else:
+        return Completed(tuple(argv), "".join(lines), time.monotonic() - started)
+    last = [line.rstrip("\n") for line in lines[-LAST_LINES:]]
+    raise ToolFailed(message, argv, status, str(log), last, hint)
 
 
 def require_file(path: Path, by: str, log: Path | str, argv: Sequence[str] = (), filled: bool = False) -> Path:
@@ -274,11 +279,6 @@ def _wait_unreaped(process: Spawned) -> None:
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     else:
         process.wait()
-
-
-def _failure(message: str, argv: Sequence[str], status: int, log: Path, lines: Sequence[str], hint: str) -> ToolFailed:
-    last = [line.rstrip("\n") for line in lines[-LAST_LINES:]]
-    return ToolFailed(message, argv=argv, status=status, log=str(log), last_lines=last, hint=hint)
 
 
 def status_name(status: int) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from anynpu import schema, tool
 from anynpu.capsules.toolchain import Installed, Toolchain, installed, read_toolchain
 from anynpu.capsules.toolchain import find as find_own
-from anynpu.errors import AnyNpuError, ToolFailed, ToolMissing
+from anynpu.errors import AnyNpuError, ToolMissing
 from anynpu.files import default_cache_dir, usual_cache_dir
 
 RECEIPT, FILES = "capsule.json", "files.json"
@@ -60,14 +60,15 @@ class Capsule:
         path = os.pathsep.join([str(self.installed.program.parent), os.environ.get("PATH", os.defpath)])
         return {**self.installed.environment(), "PATH": path, "PYTHONNOUSERSITE": "1"}
 
-    def run(self, argv: Sequence[str], *, cwd: Path, log: Path, timeout_s: float = 600) -> tool.Completed:
+    def run(
+        self, argv: Sequence[str], *, cwd: Path, log: Path, timeout_s: float = 600, called: str = ""
+    ) -> tool.Completed:
         """Runs one of its programs; a failure raises ToolFailed with the hint that its words deserve."""
         own = self.installed.program.parent / argv[0]
         line = [str(own) if own.is_file() else argv[0], *argv[1:]]
-        try:
-            return tool.run(line, cwd=cwd, log=log, timeout_s=timeout_s, environment=self.environment())
-        except ToolFailed as failure:
-            raise self.installed.toolchain.explained(failure) from None
+        return self.installed.run(
+            line, cwd=cwd, log=log, timeout_s=timeout_s, environment=self.environment(), called=called
+        )
 
 
 def find(name: str, cache: Path | None = None) -> Capsule:

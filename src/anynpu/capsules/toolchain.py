@@ -12,7 +12,7 @@ import platform
 import re
 import shutil
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
@@ -172,8 +172,28 @@ class Installed:
         kept = {name: os.environ[name] for name in self.toolchain.keep if name in os.environ}
         folders = [str(self.packages / part) for part in self.toolchain.library_path] if self.packages else []
         paths = [*folders, *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":"))]
-        found = {**self.toolchain.environment, **kept, "PYTHONUNBUFFERED": "1"}
-        return found | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
+        variables = {**self.toolchain.environment, **kept, "PYTHONUNBUFFERED": "1"}
+        return variables | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        cwd: Path,
+        log: Path,
+        timeout_s: float,
+        environment: Mapping[str, str] | None = None,
+        called: str = "",
+        on_line: Callable[[str], None] | None = None,
+    ) -> tool.Completed:
+        """Runs the tool as `tool.run` does, in its own environment; a failure has the hint that its words deserve."""
+        variables = self.environment() if environment is None else environment
+        try:
+            return tool.run(
+                argv, cwd=cwd, log=log, timeout_s=timeout_s, environment=variables, called=called, on_line=on_line
+            )
+        except ToolFailed as failure:
+            raise self.toolchain.explained(failure) from None
 
 
 def names() -> list[str]:

@@ -67,9 +67,20 @@ def operators(path: Path) -> tuple[TfliteOperator, ...]:
         raise ConfigError(f"{path}: {error.strerror}") from None
     model = shared_model(content, str(path))
     with damage_reported(str(path)):
-        graph = model.subgraphs[0]
-        tensors = [_tensor(t, model.buffers) for t in graph.tensors]
-        return tuple(_operator(i, op, model.operatorCodes, tensors) for i, op in enumerate(graph.operators))
+        graph, kinds = model.subgraphs[0], _names("BuiltinOperator")
+        tensors = [_tensor(tensor, model.buffers[tensor.buffer].data) for tensor in graph.tensors]
+        listed = []
+        for index, op in enumerate(graph.operators):
+            code = model.operatorCodes[op.opcodeIndex]
+            # Files before schema 3a keep the code in the old 8-bit field.
+            kind = kinds[max(code.builtinCode, code.deprecatedBuiltinCode)]
+            inputs = tuple(tensors[i] if i >= 0 else None for i in _tuple(op.inputs))
+            outputs = tuple(tensors[i] for i in _tuple(op.outputs))
+            name = outputs[0].name if outputs else f"operator {index}"
+            custom = text(code.customCode) if kind == "CUSTOM" else ""
+            macs = _macs(kind, inputs, outputs, op.builtinOptions)
+            listed.append(TfliteOperator(index, kind, name, inputs, outputs, macs, custom, op.builtinOptions))
+        return tuple(listed)
 
 
 @functools.cache
@@ -83,41 +94,22 @@ def _tuple(values: Any) -> tuple[Any, ...]:
     return () if values is None else tuple(np.asarray(values).tolist())
 
 
-def _tensor(tensor: Any, buffers: Sequence[Any]) -> TfliteTensor:
-    dtype = _names("TensorType")[tensor.type].lower()
-    quantization = tensor.quantization
+def _tensor(tensor: Any, content: Any) -> TfliteTensor:
+    dtype, form = _names("TensorType")[tensor.type].lower(), tensor.quantization
+    data = None if content is None or len(content) == 0 else np.asarray(content, np.uint8)
     return TfliteTensor(
         name=text(tensor.name),
         dtype=dtype,
         shape=_tuple(tensor.shape),
-        scale=_tuple(quantization.scale) if quantization else (),
-        zero_point=_tuple(quantization.zeroPoint) if quantization else (),
+        scale=_tuple(form.scale) if form else (),
+        zero_point=_tuple(form.zeroPoint) if form else (),
         signature=_tuple(tensor.shapeSignature),
-        data=_data(buffers[tensor.buffer], dtype),
+        data=data.view(dtype) if data is not None and _is_plain(dtype) else data,
     )
-
-
-def _data(buffer: Any, dtype: str) -> Array | None:
-    if buffer.data is None or len(buffer.data) == 0:
-        return None
-    plain = np.asarray(buffer.data, np.uint8)
-    return plain.view(dtype) if _is_plain(dtype) else plain
 
 
 def _is_plain(dtype: str) -> bool:
     return dtype in np.sctypeDict and dtype != "string"
-
-
-def _operator(index: int, op: Any, codes: Sequence[Any], tensors: Sequence[TfliteTensor]) -> TfliteOperator:
-    code = codes[op.opcodeIndex]
-    # Files before schema 3a keep the code in the old 8-bit field.
-    kind = _names("BuiltinOperator")[max(code.builtinCode, code.deprecatedBuiltinCode)]
-    inputs = tuple(tensors[i] if i >= 0 else None for i in _tuple(op.inputs))
-    outputs = tuple(tensors[i] for i in _tuple(op.outputs))
-    name = outputs[0].name if outputs else f"operator {index}"
-    custom = text(code.customCode) if kind == "CUSTOM" else ""
-    macs = _macs(kind, inputs, outputs, op.builtinOptions)
-    return TfliteOperator(index, kind, name, inputs, outputs, macs, custom, op.builtinOptions)
 
 
 def _macs(kind: str, inputs: Sequence[TfliteTensor | None], outputs: Sequence[TfliteTensor], options: Any) -> int:

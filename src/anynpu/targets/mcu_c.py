@@ -15,7 +15,7 @@ from anynpu.firmware.generator import Generated, Settings, findings, generate
 from anynpu.firmware.generator.variants import EXTENSIONS, Core
 from anynpu.platform import Memory, Platform
 from anynpu.runtime.device.elf import Footprint, Section
-from anynpu.schema import JsonObject, to_dict
+from anynpu.schema import to_dict
 from anynpu.targets.base import Work, option
 from anynpu.targets.memory_fit import require_fit, shortage
 from anynpu.tool import version_of
@@ -116,6 +116,9 @@ class McuC:
             source = f"objects of {version(compiler.program)}; without {', '.join(LEFT_OUT)}"
             require_fit(bounded, beyond(made, memory, bounded), SMALLER)
         work.progress(1, 1)
+        facts, lacks = platform.facts_as(McuFacts), " nor ".join(EXTENSIONS.values())
+        plain = options.kernels == "auto" and not facts.extensions
+        code = [f"machine code: {missing}"] if missing else []
         return Manifest(
             format=self.produces,
             main=MAIN,
@@ -129,8 +132,17 @@ class McuC:
                 sram_bytes=memory.ram_bytes,
                 flash_bytes=memory.flash_bytes,
             ),
-            details=_details(made, platform.facts_as(McuFacts)) | _memory(memory, compiler, missing),
-            notes=_notes(platform, options),
+            details={
+                "arena": {"bytes": made.arena_bytes, "live_bytes": made.arena_bound, "in_place": made.in_place},
+                "largest": {"layer": made.largest_layer, "constants": [list(item) for item in made.largest_constants]},
+                "kernels": list(made.kernels),
+                "layers": [to_dict(layer) for layer in made.layers],
+                "machine": facts.machine,
+                "memory": memory.to_json() | {"not_counted": [*code, *LEFT_OUT]},
+                "compiler": "" if missing else version(compiler.program),
+                "flags": list(compiler.all_flags),
+            },
+            notes=(f"plain C kernels: {platform.name} has neither {lacks}",) if plain else (),
         )
 
 
@@ -194,33 +206,6 @@ def named(section: Section, made: Generated, settings: Settings) -> Section:
     place = next((each for each in STANDARD if name == each or name.startswith(each + ".")), name)
     about = made.kinds.get(name.removeprefix(place + "."), PLAIN.get(place, ""))
     return replace(section, name=f"{place} {about}".rstrip())
-
-
-def _notes(platform: Platform, options: McuOptions) -> tuple[str, ...]:
-    """Returns what a user should know of the kernels that were taken for the chip."""
-    if options.kernels == "auto" and not platform.facts_as(McuFacts).extensions:
-        lacks = " nor ".join(EXTENSIONS.values())
-        return (f"plain C kernels: {platform.name} has neither {lacks}",)
-    return ()
-
-
-def _memory(memory: Footprint, compiler: Compiler, missing: str) -> JsonObject:
-    code = [f"machine code: {missing}"] if missing else []
-    return {
-        "memory": memory.to_json() | {"not_counted": [*code, *LEFT_OUT]},
-        "compiler": "" if missing else version(compiler.program),
-        "flags": list(compiler.all_flags),
-    }
-
-
-def _details(made: Generated, facts: McuFacts) -> JsonObject:
-    return {
-        "arena": {"bytes": made.arena_bytes, "live_bytes": made.arena_bound, "in_place": made.in_place},
-        "largest": {"layer": made.largest_layer, "constants": [list(item) for item in made.largest_constants]},
-        "kernels": list(made.kernels),
-        "layers": [to_dict(layer) for layer in made.layers],
-        "machine": facts.machine,
-    }
 
 
 def beyond(made: Generated, memory: Footprint, platform: Platform) -> tuple[Finding, ...]:

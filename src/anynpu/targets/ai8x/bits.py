@@ -48,7 +48,14 @@ def chosen(
     """
     budget = options.weight_bytes or facts.weight_bytes
     bits = [8] * len(blocks.blocks)
-    while not _fits(blocks, bits, budget, facts, options, last_width):
+    while True:
+        if weight_bytes(blocks, bits) <= budget:
+            try:
+                memory.place(blocks, facts, bits, last_width, options.fifo)
+                return tuple(bits)
+            except Unsupported as error:
+                if all(finding.rule != "kernel_memory" for finding in error.findings):
+                    return tuple(bits)
         steps = [
             ((errors[less][n] - errors[bits[n]][n]) / (block.weight.size * (bits[n] - less)), n, less)
             for n, block in enumerate(blocks.blocks)
@@ -59,16 +66,3 @@ def chosen(
             raise Unsupported("the weights do not fit", [Finding("weight_memory", words)])
         _, number, less = min(steps)
         bits[number] = less
-    return tuple(bits)
-
-
-def _fits(
-    blocks: Blocks, bits: Sequence[int], budget: int, facts: Ai8xFacts, options: Ai8xOptions, last_width: int
-) -> bool:
-    if weight_bytes(blocks, bits) > budget:
-        return False
-    try:
-        memory.place(blocks, facts, bits, last_width, options.fifo)
-    except Unsupported as error:
-        return all(finding.rule != "kernel_memory" for finding in error.findings)
-    return True

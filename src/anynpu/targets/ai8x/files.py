@@ -55,7 +55,12 @@ def _settings(number: int, layer: Layer, place: Place) -> list[str]:
     if layer.flatten:
         found.append("flatten: true")
     if layer.pool is not None:
-        found += _window(layer)
+        (rows, columns), (down, right) = layer.pool.size, layer.pool.stride
+        signal = layer.operation == "conv1d"
+        kind = "max_pool" if layer.pool.kind == "max" else "avg_pool"
+        size = str(rows) if signal or rows == columns else f"[{rows}, {columns}]"
+        stride = str(down) if signal or down == right else f"[{down}, {right}]"
+        found += [f"{kind}: {size}", f"pool_stride: {stride}"]
     if layer.width == 32:
         found.append("output_width: 32")
     if len(layer.sources) > 1:
@@ -67,16 +72,6 @@ def _settings(number: int, layer: Layer, place: Place) -> list[str]:
     if number == 0:
         found.append("data_format: HWC")
     return found
-
-
-def _window(layer: Layer) -> list[str]:
-    assert layer.pool is not None
-    (rows, columns), (down, right) = layer.pool.size, layer.pool.stride
-    signal = layer.operation == "conv1d"
-    kind = "max_pool" if layer.pool.kind == "max" else "avg_pool"
-    size = str(rows) if signal or rows == columns else f"[{rows}, {columns}]"
-    stride = str(down) if signal or down == right else f"[{down}, {right}]"
-    return [f"{kind}: {size}", f"pool_stride: {stride}"]
 
 
 def read_config(path: Path) -> tuple[str, str]:

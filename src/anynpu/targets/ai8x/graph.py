@@ -15,7 +15,6 @@ from anynpu.graph.fold import constant_value
 from anynpu.runtime.ai8x import Pool
 from anynpu.targets.ai8x.blocks import Block, Blocks, interleaved
 from anynpu.targets.ai8x.walk import Misfit, Value, Walk, chw
-from anynpu.tensors import Array
 
 
 def cut(model: ModelProto) -> tuple[Blocks, tuple[Finding, ...]]:
@@ -23,34 +22,29 @@ def cut(model: ModelProto) -> tuple[Blocks, tuple[Finding, ...]]:
     walk = Walk(model)
     findings = list(walk.borders())
     for node in model.graph.node:
+        if node.op_type == "Constant":
+            value = constant_value(node)
+            if value is not None:
+                walk.constants[node.output[0]] = value
+            continue
+        operands = [name for name in node.input if name and name not in walk.constants]
+        if any(name not in walk.values for name in operands):
+            continue  # what makes it was found to have no place already
         try:
-            _take(walk, node)
+            if not operands:
+                raise Misfit("constant", "Its data are constant: fold it before the export.")
+            handler = HANDLERS.get(node.op_type)
+            if handler is None:
+                raise Misfit("operator", "The accelerator has no such operator.")
+            if node.domain not in ("", "ai.onnx"):
+                raise Misfit("operator", "The operator is none of ONNX's own.")
+            if walk.blocks.softmax or walk.blocks.offset:
+                raise Misfit("last", "It follows what only the end of a network may have: softmax, or a constant sum.")
+            handler(walk, node)
         except Misfit as misfit:
             findings.append(Finding(misfit.rule, f"{node.op_type}: {misfit}", node.name or node.output[0]))
     findings += walk.finish()
     return interleaved(walk.blocks), tuple(findings)
-
-
-def _take(walk: Walk, node: NodeProto) -> None:
-    """Places one node."""
-    if node.op_type == "Constant":
-        value = constant_value(node)
-        if value is not None:
-            walk.constants[node.output[0]] = value
-        return
-    given = [name for name in node.input if name and name not in walk.constants]
-    if any(name not in walk.values for name in given):
-        return  # what makes it was found to have no place already
-    if not given:
-        raise Misfit("constant", "Its data are constant: fold it before the export.")
-    handler = HANDLERS.get(node.op_type)
-    if handler is None:
-        raise Misfit("operator", "The accelerator has no such operator.")
-    if node.domain not in ("", "ai.onnx"):
-        raise Misfit("operator", "The operator is none of ONNX's own.")
-    if walk.blocks.softmax or walk.blocks.offset:
-        raise Misfit("last", "It follows what only the end of a network may have: softmax, or a constant sum.")
-    handler(walk, node)
 
 
 def _attributes(node: NodeProto) -> dict[str, Any]:
@@ -84,7 +78,10 @@ def _convolution(walk: Walk, node: NodeProto) -> None:
     pad, stride = _pads(attributes, dims), _pair(attributes.get("strides"), 1)
     dilation = _pair(attributes.get("dilations"), 1)
     kernel = weight if dims == 2 else weight[..., None]
-    skip = _stride(stride, dims)
+    if dims == 2 and stride[0] != stride[1]:
+        raise Misfit("stride", f"The stride {list(stride)} differs between rows and columns.")
+    # The accelerator's own convolutions have no stride: a window leaves out what it would.
+    skip = Pool("max", (1, 1), stride) if max(stride) > 1 else None
     if skip and kernel.shape[2:] == (1, 1) and value.plain and pad == (0, 0):
         value, skip = _window_of(value, skip), None
     size = [
@@ -111,15 +108,6 @@ def _convolution(walk: Walk, node: NodeProto) -> None:
     walk.add(node, block)
     if skip:
         walk.put(node, _window_of(walk.values[node.output[0]], skip))
-
-
-def _stride(stride: tuple[int, int], dims: int) -> Pool | None:
-    """Returns the window that leaves out what a stride leaves out: the accelerator's own convolutions have none."""
-    if max(stride) == 1:
-        return None
-    if dims == 2 and stride[0] != stride[1]:
-        raise Misfit("stride", f"The stride {list(stride)} differs between rows and columns.")
-    return Pool("max", (1, 1), stride)
 
 
 def _window_of(value: Value, pool: Pool) -> Value:
@@ -172,27 +160,19 @@ def _batch_norm(walk: Walk, node: NodeProto) -> None:
     if gamma.size != block.output[0]:
         raise Misfit("batch_norm", "A batch norm of single pixels, behind a flattening, is not folded.")
     factor = gamma / np.sqrt(variance + float(_attributes(node).get("epsilon", 1e-5)))
-    _scale(block, factor, beta - mean * factor)
-    _absorb(walk, node, block)
-
-
-def _scale(block: Block, factor: Array, shift: Array) -> None:
-    """Multiplies and shifts every output channel of a layer."""
     assert block.weight is not None and block.bias is not None
     block.weight = block.weight * factor.reshape(-1, *[1] * (block.weight.ndim - 1))
-    block.bias = block.bias * factor + shift
+    block.bias = block.bias * factor + (beta - mean * factor)
     block.product, block.own_bias = "", False
+    _absorb(walk, node, block)
 
 
 def _absorb(walk: Walk, node: NodeProto, block: Block) -> None:
     """Makes the node part of the layer before it."""
     block.tensor = node.output[0]
     block.nodes.append(_label(node))
-    walk.put(node, walk.value(node, _data_index(walk, node)))
-
-
-def _data_index(walk: Walk, node: NodeProto) -> int:
-    return next(i for i, name in enumerate(node.input) if name and name not in walk.constants)
+    data = next(i for i, name in enumerate(node.input) if name and name not in walk.constants)
+    walk.put(node, walk.value(node, data))
 
 
 def _activation(walk: Walk, node: NodeProto) -> None:
@@ -222,7 +202,12 @@ def _window(walk: Walk, node: NodeProto) -> None:
     if node.op_type == "GlobalAveragePool":
         size = stride = (value.shape[1], value.shape[2])
     elif node.op_type == "ReduceMean":
-        size = stride = _mean_size(walk, node, value)
+        axes = walk.constant(node, 1)
+        wanted = _attributes(node).get("axes") if axes is None else axes.astype(int).tolist()
+        rank = len(walk.shapes[node.input[0]])
+        if sorted(axis % rank for axis in wanted or ()) != list(range(2, rank)):
+            raise Misfit("mean", "Only the mean over rows and columns is supported.")
+        size = stride = (value.shape[1], value.shape[2])
     else:
         size = _pair(attributes["kernel_shape"], 1)
         dims = len(attributes["kernel_shape"])
@@ -239,15 +224,6 @@ def _window(walk: Walk, node: NodeProto) -> None:
     flat = len(walk.shapes[node.output[0]]) == 2
     window = node.output[0] if kind == "average" else ""
     walk.put(node, Value(value.layer, out, Pool(kind, size, stride), flat, window))  # type: ignore[arg-type]
-
-
-def _mean_size(walk: Walk, node: NodeProto, value: Value) -> tuple[int, int]:
-    axes = walk.constant(node, 1)
-    wanted = _attributes(node).get("axes") if axes is None else axes.astype(int).tolist()
-    rank = len(walk.shapes[node.input[0]])
-    if sorted(axis % rank for axis in wanted or ()) != list(range(2, rank)):
-        raise Misfit("mean", "Only the mean over rows and columns is supported.")
-    return (value.shape[1], value.shape[2])
 
 
 def _flatten(walk: Walk, node: NodeProto) -> None:
@@ -269,7 +245,10 @@ def _addition(walk: Walk, node: NodeProto) -> None:
         if index == 1:
             raise Misfit("subtraction", "A constant minus data is not supported.")
     value, block = walk.value(node, index), walk.own(node, index)
-    if block is not None and value.plain and _per_channel(number, value, walk.shapes[node.output[0]]):
+    channels = value.shape[0]
+    a_channel = (1, channels, *[1] * (len(walk.shapes[node.output[0]]) - 2))
+    spread = number.size == 1 or (number.size == channels and np.broadcast_shapes(number.shape, a_channel) == a_channel)
+    if block is not None and value.plain and spread:
         assert block.bias is not None
         block.bias, block.own_bias = block.bias + number.reshape(-1), False
         return _absorb(walk, node, block)
@@ -277,11 +256,6 @@ def _addition(walk: Walk, node: NodeProto) -> None:
         raise Misfit("sum", "A constant is added on the accelerator only as a bias, or one for all at the very end.")
     walk.blocks.offset = float(number.reshape(()))
     return walk.put(node, value)
-
-
-def _per_channel(number: Array, value: Value, shape: tuple[int, ...]) -> bool:
-    wanted = (1, value.shape[0], *[1] * (len(shape) - 2))
-    return number.size == 1 or (number.size == value.shape[0] and np.broadcast_shapes(number.shape, wanted) == wanted)
 
 
 def _sum(walk: Walk, node: NodeProto) -> None:

@@ -102,7 +102,7 @@ def _together(blocks: Blocks, number: int) -> set[int]:
 
 def _offsets(blocks: Blocks, facts: Ai8xFacts, last_width: int) -> dict[int, int]:
     """Returns where each result lies: at either end of the memories, or in a gap, while it lives."""
-    count, pairs = len(blocks.blocks), blocks.pairs()
+    count, pairs, total_bytes = len(blocks.blocks), blocks.pairs(), facts.instance_bytes
     ends = {n: max(blocks.users(n), default=count) for n in range(INPUT, count)}
     offsets, sizes = {INPUT: 0}, {INPUT: data_bytes(blocks.input)}
     for number, block in enumerate(blocks.blocks):
@@ -112,22 +112,17 @@ def _offsets(blocks: Blocks, facts: Ai8xFacts, last_width: int) -> dict[int, int
         if mates:  # the place for both was taken by the first
             offsets[number], sizes[number] = offsets[mates[0]] + 4 * (turn - pairs[mates[0]][1]), 0
             continue
-        sizes[number] = size * (2 if number in pairs else 1)
+        sizes[number] = size = size * (2 if number in pairs else 1)
         alive = [n for n in offsets if ends[n] >= number and sizes[n]]
-        taken = [(offsets[n] - 4 * pairs.get(n, (0, 0))[1], sizes[n]) for n in alive]
-        found = _free(sizes[number], [(low, low + held) for low, held in taken], facts.instance_bytes)
-        if found is None:
-            held = sum(sizes[n] for n in alive) + sizes[number]
-            told = f"What it reads, writes and keeps takes {held} of the {facts.instance_bytes} bytes of each memory."
-            raise Unsupported("the data do not fit", [Finding("data_memory", told, block.name)])
-        offsets[number] = found + 4 * turn
+        lows = {n: offsets[n] - 4 * pairs.get(n, (0, 0))[1] for n in alive}
+        taken = [(low, low + sizes[n]) for n, low in lows.items()]
+        # The two ends first, so that a chain of layers goes to and fro between them.
+        for start in (0, total_bytes - size, *(high for _, high in taken)):
+            if 0 <= start <= total_bytes - size and all(start + size <= low or start >= high for low, high in taken):
+                offsets[number] = start + 4 * turn
+                break
+        else:
+            held = sum(sizes[n] for n in alive) + size
+            words = f"What it reads, writes and keeps takes {held} of the {total_bytes} bytes of each memory."
+            raise Unsupported("the data do not fit", [Finding("data_memory", words, block.name)])
     return offsets
-
-
-def _free(size: int, taken: list[tuple[int, int]], total: int) -> int | None:
-    """Returns a free place: the two ends first, so that a chain of layers goes to and fro between them."""
-    starts = [0, total - size, *(high for _, high in taken)]
-    for start in starts:
-        if 0 <= start <= total - size and all(start + size <= low or start >= high for low, high in taken):
-            return start
-    return None

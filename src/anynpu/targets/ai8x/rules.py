@@ -102,22 +102,16 @@ def flattened(block: Block, facts: Ai8xFacts) -> bool:
 
 def findings(blocks: Blocks, facts: Ai8xFacts, options: Ai8xOptions) -> tuple[Finding, ...]:
     """Returns every reason why the layers do not run on the chip as they are."""
-    return (*_layers(blocks, facts), *_network(blocks, facts, options))
-
-
-def _layers(blocks: Blocks, facts: Ai8xFacts) -> Iterator[Finding]:
+    misfits = []
     for block in blocks.blocks:
+        kernel = f", kernel {block.kernel[0]}x{block.kernel[1]}" if block.operation in CONVOLUTIONS else ""
+        pool = f", window {block.pool.size[0]}x{block.pool.size[1]}" if block.pool else ""
+        split = f", {block.groups} groups" if block.groups > 1 else ""
+        shown = f"{block.operation} over {'x'.join(map(str, block.input))}{kernel}{split}{pool}"
         for name, keeps in RULES.items():
             if not keeps(block, facts):
-                yield Finding(name, f"{keeps.__doc__} ({_shown(block)})", block.name)
-
-
-def _shown(block: Block) -> str:
-    form = "x".join(map(str, block.input))
-    kernel = f", kernel {block.kernel[0]}x{block.kernel[1]}" if block.operation in CONVOLUTIONS else ""
-    pool = f", window {block.pool.size[0]}x{block.pool.size[1]}" if block.pool else ""
-    groups = f", {block.groups} groups" if block.groups > 1 else ""
-    return f"{block.operation} over {form}{kernel}{groups}{pool}"
+                misfits.append(Finding(name, f"{keeps.__doc__} ({shown})", block.name))
+    return (*misfits, *_network(blocks, facts, options))
 
 
 def _network(blocks: Blocks, facts: Ai8xFacts, options: Ai8xOptions) -> Iterator[Finding]:

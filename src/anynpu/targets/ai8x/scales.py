@@ -79,14 +79,16 @@ def observe(
     """Returns the statistics of every tensor that a layer makes, over the samples."""
     collector = RangeCollector(method, bits=8, symmetric=True)
     # Copies stand for a tensor that another layer has made before.
-    made = {blocks.tensor_of(n): n for n in reversed(range(INPUT, len(blocks.blocks)))}
+    makers = {blocks.tensor_of(n): n for n in reversed(range(INPUT, len(blocks.blocks)))}
     names = blocks.tensors()
+    relus = {n: blocks.blocks[m] for n, m in makers.items() if m != INPUT and blocks.blocks[m].activation == "relu"}
     sums: dict[str, list[Floats]] = {name: [] for name in names}
     for step in range(len(samples) * collector.passes):
         number = step % len(samples)
         progress(step, len(samples) * collector.passes)
         values = run(samples[number])
-        tensors = {name: _activated(blocks, made.get(name, INPUT), values[name]) for name in names}
+        # Where a window came before the activation, the graph has the sums only.
+        tensors = {n: np.clip(values[n], 0, relus[n].ceiling) if n in relus else values[n] for n in names}
         if step >= len(samples):
             collector.observe_values(tensors)
             continue
@@ -100,82 +102,53 @@ def observe(
     return Statistics(ranges, {n: m[0] for n, m in moments.items()}, {n: m[1] for n, m in moments.items()})
 
 
-def _activated(blocks: Blocks, number: int, values: Array) -> Array:
-    """Returns what the layer gives: where a window came before the activation, the graph has the sums only."""
-    if number == INPUT or blocks.blocks[number].activation != "relu":
-        return values
-    return np.clip(values, 0, blocks.blocks[number].ceiling)
-
-
 def quantise(
     blocks: Blocks, seen: Statistics, options: Ai8xOptions, last_width: int, biased: int, bits: Sequence[int]
 ) -> Integers:
     """Returns the integers of every layer, whose weights have this many bits; `biased` is how many outputs of a layer
     may have a bias."""
     tied = _tied(blocks, seen)
-    scale, centre = _input(blocks, seen, tied)
-    scales, found = {INPUT: scale}, list[Quantised]()
+    users = [blocks.blocks[n] for n in blocks.users(INPUT)]
+    # The centre is zero where padding puts zeros next to the input, or a sum binds its scale.
+    if INPUT in tied or any(block.weight is None or max(block.pad) for block in users):
+        scale, centre = tied.get(INPUT, seen.peak(blocks.tensor) / 127), 0.0
+    else:
+        limits = seen.range[blocks.tensor]
+        scale = max((limits.max - limits.min) / 255, 2.0**-60)
+        centre = (round(limits.min / scale) + 128) * scale
+    scales, layers = {INPUT: scale}, list[Quantised]()
     last = len(blocks.blocks) - 1
     for number, block in enumerate(blocks.blocks):
-        (source, *_), given = block.sources, scales[block.sources[0]]
+        (source, *_), incoming = block.sources, scales[block.sources[0]]
         if block.weight is None:
-            layer = Quantised(None, None, 0, given)
+            layer = Quantised(None, None, 0, incoming)
+        elif (
+            block.sum
+            and tied.get(number, incoming) == incoming
+            and bits[number] >= 2
+            and (block.ceiling is None or incoming * 127 <= block.ceiling * 1.0001)
+        ):  # the sum is handed on as it is, which is exact
+            weight = (block.weight * 2 ** (bits[number] - 2)).astype(np.int64)
+            layer = Quantised(weight, np.zeros(len(weight), np.int64), 9 - bits[number], incoming)
         else:
-            lost = _cut_off(blocks, block, given, options)
-            flow = _flow(seen, blocks.tensor_of(source), centre if source == INPUT else 0.0, lost)
-            search = _Search(block, given, flow, options, bits[number])
-            offset = abs(blocks.offset) if number == last else 0.0
-            free = tied.get(number, given) == given
-            if block.sum and free and (exact := _identity(block, given, bits[number])):
-                layer = exact
-            elif last_width == 32 and number == last:
+            lost = _cut_off(blocks, block, incoming, options)
+            tensor, middle = blocks.tensor_of(source), centre if source == INPUT else 0.0
+            search = _Search(block, incoming, options, bits[number])
+            search.expect(seen.mean[tensor], seen.square[tensor], lost, middle)
+            if last_width == 32 and number == last:
                 layer = search.wide(block.output[0] > biased)
             else:
+                offset = abs(blocks.offset) if number == last else 0.0
                 layer = search.narrow(_outputs(block, seen, tied.get(number), offset))
         scales[number] = layer.scale
-        found.append(layer)
-    return Integers(found, scale, centre)
+        layers.append(layer)
+    return Integers(layers, scale, centre)
 
 
 def shares(blocks: Blocks, seen: Statistics, integers: Integers) -> list[float]:
     """Returns the expected error of every layer as a share of its result."""
     pairs = zip(blocks.blocks, integers.layers, strict=True)
     return [layer.error / max(float(seen.square[block.tensor].mean()), 2.0**-60) for block, layer in pairs]
-
-
-def _identity(block: Block, given: float, bits: int) -> Quantised | None:
-    """Returns the layer that hands a sum on as it is, where that is exact."""
-    if bits < 2 or (block.ceiling is not None and given * 127 > block.ceiling * 1.0001):
-        return None
-    assert block.weight is not None
-    weight = (block.weight * 2 ** (bits - 2)).astype(np.int64)
-    return Quantised(weight, np.zeros(len(weight), np.int64), 9 - bits, given)
-
-
-def _input(blocks: Blocks, seen: Statistics, tied: Mapping[int, float]) -> tuple[float, float]:
-    """Returns the scale of the input and its centre: zero, where padding puts zeros beside it or a sum binds it."""
-    users = [blocks.blocks[n] for n in blocks.users(INPUT)]
-    if INPUT in tied or any(block.weight is None or max(block.pad) for block in users):
-        return tied.get(INPUT, seen.peak(blocks.tensor) / 127), 0.0
-    found = seen.range[blocks.tensor]
-    scale = max((found.max - found.min) / 255, 2.0**-60)
-    return scale, (round(found.min / scale) + 128) * scale
-
-
-@dataclass(frozen=True)
-class _Flow:
-    """What goes into a layer, per channel, less the centre that its bias is to make up for."""
-
-    mean: Floats
-    square: Floats
-    centre: Floats
-
-
-def _flow(seen: Statistics, tensor: str, centre: float, lost: float) -> _Flow:
-    mean, square = seen.mean[tensor], seen.square[tensor]
-    # A channel that is zero throughout loses nothing when its mean is cut off.
-    each = np.where(mean > lost, lost, 0.0) + centre
-    return _Flow(mean - each, square - 2 * each * mean + each**2, each)
 
 
 def _cut_off(blocks: Blocks, block: Block, given: float, options: Ai8xOptions) -> float:
@@ -236,19 +209,13 @@ def _outputs(block: Block, seen: Statistics, tied: float | None, offset: float) 
 class _Search:
     """Tries scales for one layer and keeps the one with the least expected error."""
 
-    def __init__(self, block: Block, given: float, flow: _Flow, options: Ai8xOptions, bits: int) -> None:
+    def __init__(self, block: Block, given: float, options: Ai8xOptions, bits: int) -> None:
         assert block.weight is not None and block.bias is not None
-        self.weight, self.given, self.options = block.weight, given, options
-        centres = block.weight * _per_input(block, flow.centre)
-        self.bias = block.bias + centres.reshape(len(centres), -1).sum(axis=1)
+        self.block, self.weight, self.bias, self.given, self.options = block, block.weight, block.bias, given, options
         self.name, self.bits = block.name, bits
-        self.mean, self.square = _per_input(block, flow.mean), _per_input(block, flow.square)
         self.edge = max(1, 2 ** (self.bits - 1) - 1)
         self.largest = float(np.abs(self.weight).max()) or 1.0
-        self.least, self.most = self._limits()
-
-    def _limits(self) -> tuple[float, float]:
-        """Returns the least and the largest scale of the weights that the way of clipping allows."""
+        # The smallest and the largest scale of the weights that the way of clipping allows.
         size, largest = np.abs(self.weight), self.largest
         rows = size.reshape(len(size), -1).max(axis=1)
         # Two bits, or fewer than eight where they differ by layer, are worth more clipping.
@@ -262,7 +229,16 @@ class _Search:
             "laplace": min(largest, LAPLACE[self.bits] * float(size.mean())) or largest,
         }
         least = cuts[self.options.clip_method] / self.edge
-        return least, 64 * least
+        self.least, self.most = least, 64 * least
+
+    def expect(self, mean: Floats, square: Floats, lost: float, centre: float) -> None:
+        """Takes what goes into the layer, per channel; the bias is to make up for its centre and for what is lost."""
+        # A channel that is zero throughout loses nothing when its mean is cut off.
+        each = np.where(mean > lost, lost, 0.0) + centre
+        centres = self.weight * _per_input(self.block, each)
+        self.bias = self.bias + centres.reshape(len(centres), -1).sum(axis=1)
+        self.mean = _per_input(self.block, mean - each)
+        self.square = _per_input(self.block, square - 2 * each * mean + each**2)
 
     def narrow(self, outputs: list[float]) -> Quantised:
         """Returns the best layer with eight-bit results."""

@@ -6,19 +6,17 @@ for bit, what the integer twin gives.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from anynpu import tool
 from anynpu.artifact import Artifact, Estimates, Manifest, OperatorPlacement, Placement
 from anynpu.capsules import capsule, worker
 from anynpu.capsules.checkout import find_checkout
 from anynpu.capsules.toolchain import read_toolchain
-from anynpu.errors import AccuracyError, ConfigError, Finding, ToolFailed, Unsupported
+from anynpu.errors import AccuracyError, ConfigError, Finding, Unsupported
 from anynpu.measure.samples import read_samples
 from anynpu.platform import Platform
 from anynpu.runtime.ai8x import MODEL, Layer, Network, forward, write_network
@@ -84,7 +82,19 @@ class Ai8x:
         write_network(out, prepared.network, prepared.parameters)
         with scratch(out / "ai8xize") as room:
             made = _synthesize(prepared, facts, options, room, work)
-            _check_answer(made, prepared, facts, work)
+            expected = forward(prepared.network, prepared.parameters, prepared.sample)[-1]
+            last = prepared.network.layers[-1]
+            shape = prepared.blocks.blocks[-1].output
+            found = files.known_answer(made / "sampleoutput.h", shape, last.width, facts)
+            equal = float(np.mean(found == expected.reshape(shape)))
+            if equal < 1.0:
+                raise AccuracyError(
+                    f"the vendor's known answer and the integer twin agree in {equal:.2%} of the outputs",
+                    "equal outputs",
+                    equal,
+                    1.0,
+                    hint=f"a config_file must describe this very network; the log is {work.log}",
+                )
             made.replace(out / PROJECT)
         return _manifest(prepared, model, platform, options, out)
 
@@ -133,7 +143,8 @@ def _prepare(
         widths, integers = _quantised(blocks, model, samples, facts, options, width, work)
     network, parameters = _network(blocks, integers, facts, options, width, widths)
     for sample in samples:
-        stored = _stored(integers, sample[blocks.tensor]).reshape(blocks.input)
+        quantization = Quantization((integers.scale,), (-round(integers.centre / integers.scale),))
+        stored = quantization.quantize(sample[blocks.tensor], "int8").astype(np.int64).reshape(blocks.input)
         dead = [
             layer.name
             for layer, out in zip(network.layers, forward(network, parameters, stored), strict=True)
@@ -175,11 +186,6 @@ def _quantised(
     return widths, quantised(widths)
 
 
-def _stored(integers: scales.Integers, values: Array) -> Array:
-    quantization = Quantization((integers.scale,), (-round(integers.centre / integers.scale),))
-    return quantization.quantize(values, "int8").astype(np.int64)
-
-
 def _network(
     blocks: Blocks,
     integers: scales.Integers,
@@ -216,9 +222,9 @@ def _network(
 
 
 def _synthesize(prepared: Prepared, facts: Ai8xFacts, options: Ai8xOptions, room: Path, work: Work) -> Path:
-    """Runs ai8xize.py and returns the folder of the project that it wrote."""
-    found, checkout = capsule.find(TOOL), find_checkout(read_toolchain(TOOL))
-    network = prepared.network
+    """Runs ai8xize.py and returns the project that it wrote: whole, with a known answer that means something."""
+    ai8x, checkout = capsule.find(TOOL), find_checkout(read_toolchain(TOOL))
+    network, config = prepared.network, room / "network.yaml"
     if options.config_file:
         text, arch = files.read_config(options.config_file)
     else:
@@ -226,67 +232,30 @@ def _synthesize(prepared: Prepared, facts: Ai8xFacts, options: Ai8xOptions, room
             prepared.blocks, facts, [layer.bits for layer in network.layers], network.layers[-1].width, options.fifo
         )
         text, arch = files.network_yaml(network, places), files.ARCH
-    (room / "network.yaml").write_text(text, "utf-8")
+    config.write_text(text, "utf-8")
     np.save(room / "sample.npy", prepared.sample)
     names, arrays = files.checkpoint_arrays(network, prepared.parameters)
-    with worker.Worker(found, "ai8x_worker", scratch=room, log=work.log) as process:
-        arguments = {"path": str(room / "checkpoint.pth.tar"), "arch": arch, "names": names}
+    checkpoint = str(room / "checkpoint.pth.tar")
+    with worker.Worker(ai8x, "ai8x_worker", scratch=room, log=work.log) as process:
+        arguments = {"path": checkpoint, "arch": arch, "names": names}
         process.ask("checkpoint", arguments, arrays, timeout_s=options.time_limit_s)
-    try:
-        done = found.run(_argv(room, facts, options), cwd=checkout.path, log=work.log, timeout_s=options.time_limit_s)
-    except ToolFailed as failure:
-        words = failure.message.replace(failure.argv[0], "ai8xize.py")
-        details = (failure.argv, failure.status, failure.log, failure.last_lines, failure.hint)
-        raise ToolFailed(words, *details) from None
-    project = room / "out" / "network"
-    _check_project(project, done, found, work)
-    files.relocate(project, room)
-    (room / "network.yaml").replace(project / "network.yaml")
-    return project
-
-
-def _argv(room: Path, facts: Ai8xFacts, options: Ai8xOptions) -> list[str]:
-    files_ = [
-        "--config-file",
-        "network.yaml",
-        "--checkpoint-file",
-        "checkpoint.pth.tar",
-        "--sample-input",
-        "sample.npy",
-    ]
-    named = [str(room / part) if part.endswith((".yaml", ".tar", ".npy")) else part for part in files_]
-    where = ["--test-dir", str(room / "out"), "--prefix", "network", "--device", facts.device]
+    argv = ["python", "ai8xize.py", "--config-file", str(config), "--checkpoint-file", checkpoint]
+    argv += ["--sample-input", str(room / "sample.npy"), "--test-dir", str(room / "out"), "--prefix", "network"]
+    argv += ["--device", facts.device, "--board-name", options.board_name]
     # Without --verbose no cycles are estimated; the short log leaves the layers' data out of it.
-    fixed = ["--board-name", options.board_name, "--no-version-check", "--verbose", "--short-log", "--no-progress"]
-    return ["python", "ai8xize.py", *named, *where, *fixed, *options.flags()]
-
-
-def _check_project(project: Path, done: tool.Completed, found: capsule.Capsule, work: Work) -> None:
-    """Raises unless the project is whole and its known answer means something."""
-    failed = functools.partial(found.installed.toolchain.failed, log=work.log, argv=done.argv, said=done.output)
+    argv += ["--no-version-check", "--verbose", "--short-log", "--no-progress", *options.flags()]
+    limit = options.time_limit_s
+    done = ai8x.run(argv, cwd=checkout.path, log=work.log, timeout_s=limit, called="ai8xize.py")
+    project, chain = room / "out" / "network", ai8x.installed.toolchain
     for name in files.NEEDED:
-        require = found.installed.toolchain.require_file
-        require(project / name, "ai8xize.py", work.log, done.argv, done.output, filled=True)
+        chain.require_file(project / name, "ai8xize.py", work.log, done.argv, done.output, filled=True)
     log = (project / "log.txt").read_text("utf-8", "replace")
     if any(ZERO in line and "zero" in line for line in (done.output + log).splitlines()):
-        raise failed("ai8xize.py finds every output of its sample to be zero: its known answer would prove nothing")
-
-
-def _check_answer(project: Path, prepared: Prepared, facts: Ai8xFacts, work: Work) -> None:
-    """Raises unless the vendor's simulation and the twin agree in every bit."""
-    expected = forward(prepared.network, prepared.parameters, prepared.sample)[-1]
-    last = prepared.network.layers[-1]
-    shape = prepared.blocks.blocks[-1].output
-    found = files.known_answer(project / "sampleoutput.h", shape, last.width, facts)
-    equal = float(np.mean(found == expected.reshape(shape)))
-    if equal < 1.0:
-        raise AccuracyError(
-            f"the vendor's known answer and the integer twin agree in {equal:.2%} of the outputs",
-            "equal outputs",
-            equal,
-            1.0,
-            hint=f"a config_file must describe this very network; the log is {work.log}",
-        )
+        message = "ai8xize.py finds every output of its sample to be zero: its known answer would prove nothing"
+        raise chain.failed(message, work.log, done.argv, said=done.output)
+    files.relocate(project, room)
+    config.replace(project / "network.yaml")
+    return project
 
 
 def _manifest(prepared: Prepared, model: Artifact, platform: Platform, options: Ai8xOptions, out: Path) -> Manifest:
@@ -298,13 +267,19 @@ def _manifest(prepared: Prepared, model: Artifact, platform: Platform, options: 
     source = "ai8xize.py's log: MACs, weight and bias memory"
     if cycles:
         source += f", cycles as it estimates them, at {facts.clock_mhz:g} MHz"
+    integers = prepared.integers
+    quantization = Quantization((integers.scale,), (-round(integers.centre / integers.scale),))
+    operators = [OperatorPlacement(b.name, b.operation, "npu", macs=b.macs) for b in blocks.blocks]
+    if blocks.softmax:
+        reason = "the accelerator has no softmax: the processor computes it"
+        operators.append(OperatorPlacement(blocks.softmax, "Softmax", "cpu", reason, macs=0))
     return Manifest(
         format=Ai8x.produces,
         main=MODEL,
-        inputs=(_input_spec(prepared, given.inputs[0]),),
+        inputs=(replace(given.inputs[0], dtype="int8", quantization=quantization),),
         outputs=(_output_spec(prepared, given.outputs[0]),),
         fingerprint=given.fingerprint,
-        placement=_placement(blocks, platform),
+        placement=Placement(platform.npu, tuple(operators)),
         estimates=Estimates(
             source,
             macs=figures.macs,
@@ -359,20 +334,6 @@ def _notes(prepared: Prepared, options: Ai8xOptions) -> tuple[str, ...]:
     if prepared.integers.centre:
         found.append("the input's zero point is folded into the first layer's bias")
     return tuple(found)
-
-
-def _placement(blocks: Blocks, platform: Platform) -> Placement:
-    operators = [OperatorPlacement(b.name, b.operation, "npu", macs=b.macs) for b in blocks.blocks]
-    if blocks.softmax:
-        reason = "the accelerator has no softmax: the processor computes it"
-        operators.append(OperatorPlacement(blocks.softmax, "Softmax", "cpu", reason, macs=0))
-    return Placement(platform.npu, tuple(operators))
-
-
-def _input_spec(prepared: Prepared, spec: TensorSpec) -> TensorSpec:
-    integers = prepared.integers
-    quantization = Quantization((integers.scale,), (-round(integers.centre / integers.scale),))
-    return replace(spec, dtype="int8", quantization=quantization)
 
 
 def _output_spec(prepared: Prepared, spec: TensorSpec) -> TensorSpec:

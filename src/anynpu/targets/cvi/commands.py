@@ -37,27 +37,24 @@ class Room:
     def run(self, argv: Sequence[str], makes: str) -> Path:
         """Runs a program and returns the file that it must have made."""
         (self.path / makes).unlink(missing_ok=True)
-        left = self.options.time_limit_s - (time.monotonic() - self.started)
+        left_s = self.options.time_limit_s - (time.monotonic() - self.started)
+        line = list(argv)
+        if "search_qtable" in argv and not shutil.which("dot"):
+            # A search ends with a drawing, and dies without Graphviz: an empty one is put on its PATH.
+            stub = self.path / "bin" / "dot"
+            stub.parent.mkdir(exist_ok=True)
+            stub.write_text("#!/bin/sh\n", "utf-8")
+            stub.chmod(0o755)
+            line = ["env", f"PATH={stub.parent}:{self.capsule.environment()['PATH']}", *argv]
         try:
-            self.capsule.run(self._with_dot(argv), cwd=self.path, log=self.log, timeout_s=max(left, 0.1))
+            self.capsule.run(line, cwd=self.path, log=self.log, timeout_s=max(left_s, 0.1), called=argv[0])
         except ToolFailed as failure:
-            raise self._told(failure, argv[0]) from None
+            raise self._explained(failure, argv[0]) from None
         return self.capsule.installed.toolchain.require_file(self.path / makes, argv[0], self.log, argv, filled=True)
 
-    def _with_dot(self, argv: Sequence[str]) -> Sequence[str]:
-        """Returns the line with an empty Graphviz on its PATH: a search ends with a drawing, and dies without `dot`."""
-        if "search_qtable" not in argv or shutil.which("dot"):
-            return argv
-        stub = self.path / "bin" / "dot"
-        stub.parent.mkdir(exist_ok=True)
-        stub.write_text("#!/bin/sh\n", "utf-8")
-        stub.chmod(0o755)
-        return ["env", f"PATH={stub.parent}:{self.capsule.environment()['PATH']}", *argv]
-
-    def _told(self, failure: ToolFailed, program: str) -> ToolFailed | AccuracyError:
+    def _explained(self, failure: ToolFailed, program: str) -> ToolFailed | AccuracyError:
         """Returns the failure in the user's words, or an AccuracyError where its own comparison fell short."""
-        words = failure.message.replace(str(self.capsule.installed.program.parent) + "/", "")
-        words = f"{program} " + words.partition(" ")[2]
+        words = failure.message
         if "did not finish" in words:
             words = f"{program} did not finish within {self.options.time_limit_s} s (all programs together)"
         text = self.log.read_text("utf-8", "replace").rpartition("\n$ ")[2]

@@ -8,7 +8,7 @@ func.func @subfunc_0(...) ... attributes {id = 0 : i64, mode = #tpu<run_mode CPU
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anynpu.errors import IntegrityError
@@ -37,27 +37,22 @@ def operations(text: str) -> tuple[Operation, ...]:
     """Returns the operators of a final .mlir file in order."""
     lines = text.splitlines()
     places = {m[1]: m[2] for line in lines if (m := _LOCATION.match(line))}
-    found = tuple(_walk(lines, places))
-    if not found:
-        raise IntegrityError("the compiler's final .mlir file holds no operator")
-    return found
-
-
-def _walk(lines: list[str], places: Mapping[str, str]) -> Iterator[Operation]:
-    mode = ""
+    listed, mode = [], ""
     for line in lines:
         if _FUNCTION.match(line):
-            told = _MODE.search(line)
-            mode = told[1] if told else ""
+            run_mode = _MODE.search(line)
+            mode = run_mode[1] if run_mode else ""
         operator = _OPERATOR.search(line)
         if operator is None or operator[1] in _PLUMBING:
             continue
         if not mode:
             raise IntegrityError(f"the compiler's final .mlir file does not say where {operator[1]} runs")
-        place = _PLACE.search(line)
-        cpu = _CPU_NAME.search(line)
-        kind = cpu[1] if cpu else operator[1]
-        yield Operation(kind, _names(place[1], places) if place else (), mode.startswith("TPU") and cpu is None)
+        place, cpu = _PLACE.search(line), _CPU_NAME.search(line)
+        names = _names(place[1], places) if place else ()
+        listed.append(Operation(cpu[1] if cpu else operator[1], names, mode.startswith("TPU") and cpu is None))
+    if not listed:
+        raise IntegrityError("the compiler's final .mlir file holds no operator")
+    return tuple(listed)
 
 
 def _names(place: str, places: Mapping[str, str]) -> tuple[str, ...]:

@@ -23,29 +23,24 @@ _BM_TIME = re.compile(rb"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d 20\d
 def settle(path: Path, processor: str) -> None:
     """Checks that the file is whole and for that chip, and takes the time of the build out of it."""
     data = path.read_bytes()
-    path.write_bytes(_settle_cvimodel(data, processor) if path.suffix == ".cvimodel" else _settle_bmodel(data))
-
-
-def _settle_cvimodel(data: bytes, processor: str) -> bytes:
-    if len(data) < _CVI.size or not data.startswith(b"CviModel"):
-        raise IntegrityError("it is not a cvimodel")
-    magic, size, major, minor, digest, chip, rest = _CVI.unpack_from(data)
-    body = data[_CVI.size :]
-    if len(body) < size or hashlib.md5(body, usedforsecurity=False).digest() != digest:
-        raise IntegrityError("it is cut short or damaged: its own MD5 does not hold")
-    named = chip.rstrip(b"\0").decode("ascii", "replace")
-    if named != processor:
-        raise IntegrityError(f"it is for {named}, not {processor}")
-    body = _CVI_TIME.sub(b"2000-01-01 00:00:00", body[:size], count=1) + body[size:]
-    digest = hashlib.md5(body, usedforsecurity=False).digest()
-    return _CVI.pack(magic, size, major, minor, digest, chip, rest) + body
-
-
-def _settle_bmodel(data: bytes) -> bytes:
+    if path.suffix == ".cvimodel":
+        if len(data) < _CVI.size or not data.startswith(b"CviModel"):
+            raise IntegrityError("it is not a cvimodel")
+        magic, size, major, minor, digest, chip, rest = _CVI.unpack_from(data)
+        body = data[_CVI.size :]
+        if len(body) < size or hashlib.md5(body, usedforsecurity=False).digest() != digest:
+            raise IntegrityError("it is cut short or damaged: its own MD5 does not hold")
+        named = chip.rstrip(b"\0").decode("ascii", "replace")
+        if named != processor:
+            raise IntegrityError(f"it is for {named}, not {processor}")
+        body = _CVI_TIME.sub(b"2000-01-01 00:00:00", body[:size], count=1) + body[size:]
+        digest = hashlib.md5(body, usedforsecurity=False).digest()
+        path.write_bytes(_CVI.pack(magic, size, major, minor, digest, chip, rest) + body)
+        return
     if len(data) < _BM.size or _BM.unpack_from(data)[0] != _BM_MAGIC:
         raise IntegrityError("it is not a bmodel")
     _, header, described, rest = _BM.unpack_from(data)
     if len(data) != header + described + rest:
         raise IntegrityError(f"it is {len(data)} bytes long and says {header + described + rest}: cut short or damaged")
     front = _BM_TIME.sub(b"Sat Jan  1 00:00:00 2000", data[: header + described], count=1)
-    return front + data[header + described :]
+    path.write_bytes(front + data[header + described :])

@@ -80,14 +80,27 @@ class Cvi:
 
 
 def _build(room: Room, model: Artifact, data: Artifact | None, work: Work) -> tuple[CompiledTensors, str]:
-    """Runs the programs in turn; returns the tensors of the result as its runtime tells them, and its final .mlir."""
+    """Runs the programs in turn; returns the tensors of the result as its runtime has them, and its final .mlir."""
+    options, old = room.options, room.facts.old
     count = commands.write_samples(room.path, read_samples(data.path)) if data is not None else 0
     commands.transform(room, model.manifest.inputs, count > 0)
     work.progress(1, STAGES)
-    if room.options.quantize == "int8":
+    if options.quantize == "int8":
         _tables(room, count)
     work.progress(2, STAGES)
-    tensors = _deploy(room, count > 0)
+    borders = {
+        "--quant_input": options.integers(options.quant_input, old),
+        "--quant_output": options.integer_outputs(old),
+    }
+    tensors = _deploy_once(room, borders, count > 0)
+    odd = {
+        "--quant_input": any(t.dtype == "bf16" for t in tensors.inputs),
+        "--quant_output": any(t.dtype == "bf16" for t in tensors.outputs),
+    }
+    # A mixed model that would take or give bfloat16, which nobody else stores, is compiled once more with floats.
+    if any(odd[flag] and borders[flag] for flag in borders):
+        borders = {flag: wanted and not odd[flag] for flag, wanted in borders.items()}
+        tensors = _deploy_once(room, borders, count > 0)
     work.progress(3, STAGES)
     final = sorted(room.path.glob("model_*_final.mlir"))
     if not final:
@@ -98,44 +111,23 @@ def _build(room: Room, model: Artifact, data: Artifact | None, work: Work) -> tu
 def _tables(room: Room, count: int) -> None:
     """Puts the table of ranges and the one of formats in place, the user's own or made here."""
     options = room.options
-    asked: dict[str, str] = {}
+    formats: dict[str, str] = {}
     if options.quantize_table is not None:
-        asked = read_quantize_table(options.quantize_table, room.facts)
-        if not asked:
+        formats = read_quantize_table(options.quantize_table, room.facts)
+        if not formats:
             hint = "a line is `layer BF16`, with a layer of calibration_table"
             raise ConfigError(f"{options.quantize_table}: names no layer", hint)
-        (room.path / commands.FORMATS).write_text("".join(f"{k} {v}\n" for k, v in asked.items()), "utf-8")
+        (room.path / commands.FORMATS).write_text("".join(f"{k} {v}\n" for k, v in formats.items()), "utf-8")
     if options.calibration_table is not None:
         shutil.copyfile(options.calibration_table, room.path / commands.RANGES)
     else:
         commands.calibrate(room, count)
-    _require_layers(room, asked)
-
-
-def _require_layers(room: Room, asked: Mapping[str, str]) -> None:
-    """Raises for a format of a layer that the model does not have: TPU-MLIR passes over it in silence."""
     lines = (room.path / commands.RANGES).read_text("utf-8", "replace").splitlines()
-    known = {line.split()[0] for line in lines if line.strip()}
-    if lost := [layer for layer in asked if layer not in known]:
+    layers = {line.split()[0] for line in lines if line.strip()}
+    # TPU-MLIR ignores a format of a layer that the model does not have.
+    if missing := [layer for layer in formats if layer not in layers]:
         hint = "the names are those of calibration_table, which a build without a table of formats leaves in its folder"
-        raise ConfigError(f"{room.options.quantize_table}: the model has no layer {lost[0]}", hint)
-
-
-def _deploy(room: Room, test: bool) -> CompiledTensors:
-    """Compiles; where a mixed model would take or give bfloat16, which nobody else stores, once more with floats."""
-    options, old = room.options, room.facts.old
-    borders = {
-        "--quant_input": options.integers(options.quant_input, old),
-        "--quant_output": options.integer_outputs(old),
-    }
-    tensors = _deploy_once(room, borders, test)
-    odd = {
-        "--quant_input": any(t.dtype == "bf16" for t in tensors.inputs),
-        "--quant_output": any(t.dtype == "bf16" for t in tensors.outputs),
-    }
-    if any(odd[flag] and borders[flag] for flag in borders):
-        tensors = _deploy_once(room, {flag: given and not odd[flag] for flag, given in borders.items()}, test)
-    return tensors
+        raise ConfigError(f"{options.quantize_table}: the model has no layer {missing[0]}", hint)
 
 
 def _deploy_once(room: Room, borders: Mapping[str, bool], test: bool) -> CompiledTensors:
@@ -151,38 +143,32 @@ def _deploy_once(room: Room, borders: Mapping[str, bool], test: bool) -> Compile
 def _manifest(
     room: Room, model: Artifact, platform: Platform, graph: Any, tensors: CompiledTensors, receipt: str
 ) -> Manifest:
-    given, options = model.manifest, room.options
+    source, facts, formats = model.manifest, room.facts, room.path / commands.FORMATS
     try:
-        inputs = made.pair(tensors.inputs, given.inputs)
-        outputs = made.pair(tensors.outputs, given.outputs)
-        specs_in = tuple(made.input_spec(spec, inputs[spec.name]) for spec in given.inputs)
-        specs_out = tuple(made.output_spec(spec, outputs[spec.name]) for spec in given.outputs)
+        inputs = made.pair(tensors.inputs, source.inputs)
+        outputs = made.pair(tensors.outputs, source.outputs)
+        specs_in = tuple(made.input_spec(spec, inputs[spec.name]) for spec in source.inputs)
+        specs_out = tuple(made.output_spec(spec, outputs[spec.name]) for spec in source.outputs)
         placed = made.placement(graph, operations(receipt), platform.npu)
     except IntegrityError as error:
         raise room.failed(f"model_deploy.py made something else than was asked for: {error.message}") from None
     names = {"inputs": {k: t.name for k, t in inputs.items()}, "outputs": {k: t.name for k, t in outputs.items()}}
     return Manifest(
         format=Cvi.produces,
-        main=room.facts.main,
+        main=facts.main,
         inputs=specs_in,
         outputs=specs_out,
-        fingerprint=given.fingerprint,
+        fingerprint=source.fingerprint,
         placement=placed,
         estimates=made.estimates(
-            given.estimates, room.path / room.facts.main, sorted(room.path.glob("compiler_profile_*.txt"))
+            source.estimates, room.path / facts.main, sorted(room.path.glob("compiler_profile_*.txt"))
         ),
         notes=other_version("TPU-MLIR", WRITTEN_FOR, room.capsule.version),
         details={
-            "processor": room.facts.processor,
-            "simulator": room.facts.simulator,
-            "quantize": options.quantize,
+            "processor": facts.processor,
+            "simulator": facts.simulator,
+            "quantize": room.options.quantize,
             "names": names,
-            "mixed": _mixed(room),
+            "mixed": read_quantize_table(formats, facts) if formats.is_file() else {},
         },
     )
-
-
-def _mixed(room: Room) -> dict[str, str]:
-    """Returns the layers with a format of their own."""
-    path = room.path / commands.FORMATS
-    return read_quantize_table(path, room.facts) if path.is_file() else {}

@@ -117,11 +117,7 @@ def arguments(target: str, options: NeutronOptions) -> list[str]:
 def convert(installed: Installed, room: Path, target: str, options: NeutronOptions, log: Path) -> str:
     """Converts INPUT in the folder `room` and returns what the program printed; OUTPUT is there afterwards."""
     argv = [str(installed.program), *arguments(target, options)]
-    try:
-        limit = options.time_limit_s
-        said = tool.run(argv, cwd=room, log=log, timeout_s=limit, environment=environment(installed)).output
-    except ToolFailed as failure:
-        failure.message = failure.message.replace(str(installed.program), NAME)
-        raise installed.toolchain.explained(failure) from None
-    installed.toolchain.require_file(room / OUTPUT, NAME, log, argv, said)
-    return said
+    variables, limit = environment(installed), options.time_limit_s
+    output = installed.run(argv, cwd=room, log=log, timeout_s=limit, environment=variables, called=NAME).output
+    installed.toolchain.require_file(room / OUTPUT, NAME, log, argv, output)
+    return output

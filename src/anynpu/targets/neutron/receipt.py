@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from anynpu.artifact import OperatorPlacement, Placement
 from anynpu.errors import Finding, Unsupported
@@ -39,8 +39,12 @@ def left_over(model: Sequence[TfliteOperator], rest: Sequence[TfliteOperator]) -
 
     By kind and name first. The converter may rename tensors: what is left is the same where kind, shapes and types are.
     """
+    keys: tuple[Callable[[TfliteOperator], object], ...] = (
+        lambda op: (op.kind, op.custom_code, op.name),
+        lambda op: (op.kind, op.custom_code, [(t.dtype, t.shape) for t in op.outputs]),
+    )
     left: set[int] = set()
-    for key in (_by_name, _by_form):
+    for key in keys:
         unmatched = []
         for op in rest:
             twin = next((m.index for m in model if m.index not in left and key(m) == key(op)), None)
@@ -50,14 +54,6 @@ def left_over(model: Sequence[TfliteOperator], rest: Sequence[TfliteOperator]) -
                 left.add(twin)
         rest = unmatched
     return left, list(rest)
-
-
-def _by_name(op: TfliteOperator) -> object:
-    return op.kind, op.custom_code, op.name
-
-
-def _by_form(op: TfliteOperator) -> object:
-    return op.kind, op.custom_code, [(t.dtype, t.shape) for t in op.outputs]
 
 
 def reason(op: TfliteOperator) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,11 +11,11 @@ from anynpu.artifact import Artifact, Estimates, Manifest
 from anynpu.errors import ConfigError, Finding, IntegrityError
 from anynpu.platform import Platform
 from anynpu.targets.base import Work, other_version, scratch
-from anynpu.targets.flatbuffer import TfliteOperator, operators
+from anynpu.targets.flatbuffer import operators
 from anynpu.targets.memory_fit import beyond, require_fit
 from anynpu.targets.neutron import command, receipt
 from anynpu.targets.neutron.command import NAME, OUTPUT, NeutronFacts, NeutronOptions
-from anynpu.targets.neutron.log import Statistics, read_statistics
+from anynpu.targets.neutron.log import read_statistics
 from anynpu.targets.neutron.made import read_made
 
 NOT_EXECUTED = "no simulator of the Neutron is public: what is verified is the TFLite model before the conversion"
@@ -79,6 +79,12 @@ class Neutron:
             require_fit(platform, too_large, "try a smaller input or a smaller model")
             (room / OUTPUT).replace(out / OUTPUT)
         version = command.version(installed)
+        memory = f"; SRAM is what {NAME} {version} calls total data" if statistics.data_bytes is not None else ""
+        notes = [NOT_EXECUTED]
+        if version.partition("+")[0] not in command.WRITTEN_FOR:
+            known = " and ".join(command.WRITTEN_FOR)
+            notes += other_version(NAME, known, version or "one that does not say its version")
+        notes.append(f"the firmware needs the Neutron libraries of the same eIQ release as {NAME} {version}".rstrip())
         return Manifest(
             format=self.produces,
             main=OUTPUT,
@@ -86,8 +92,13 @@ class Neutron:
             outputs=model.manifest.outputs,
             fingerprint=model.manifest.fingerprint,
             placement=receipt.placement(platform.npu, before, after),
-            estimates=_estimates(statistics, out / OUTPUT, before, version),
-            notes=_notes(version, unlisted, receipt.disagreements(statistics, after)),
+            estimates=Estimates(
+                source=f"MACs counted from the graph; flash is the file's size{memory}",
+                macs=sum(op.macs for op in before),
+                sram_bytes=statistics.data_bytes,
+                flash_bytes=(out / OUTPUT).stat().st_size,
+            ),
+            notes=(*notes, *filter(None, [unlisted]), *receipt.disagreements(statistics, after)),
             details={
                 "accelerator": target,
                 "converter": version,
@@ -99,22 +110,3 @@ class Neutron:
 
 def _target(platform: Platform, options: NeutronOptions) -> str:
     return options.neutron_target or platform.facts_as(NeutronFacts).target
-
-
-def _estimates(said: Statistics, file: Path, before: Sequence[TfliteOperator], version: str) -> Estimates:
-    memory = f"; SRAM is what {NAME} {version} calls total data" if said.data_bytes is not None else ""
-    return Estimates(
-        source=f"MACs counted from the graph; flash is the file's size{memory}",
-        macs=sum(op.macs for op in before),
-        sram_bytes=said.data_bytes,
-        flash_bytes=file.stat().st_size,
-    )
-
-
-def _notes(version: str, unlisted: str, disagreements: Sequence[str]) -> tuple[str, ...]:
-    notes = [NOT_EXECUTED]
-    if version.partition("+")[0] not in command.WRITTEN_FOR:
-        known = " and ".join(command.WRITTEN_FOR)
-        notes += other_version(NAME, known, version or "one that does not say its version")
-    notes.append(f"the firmware needs the Neutron libraries of the same eIQ release as {NAME} {version}".rstrip())
-    return (*notes, *filter(None, [unlisted]), *disagreements)

@@ -32,32 +32,21 @@ def fuse(model: onnx.ModelProto) -> int:
         weights = stored.get(node.input[1])
         if after is None or weights is None or weights.ndim != 2 or axes.get(node.input[0]) != 2:
             continue
-        parts = _with_add(after, node.output[0], weights, stored) or _with_norm(after, weights, stored)
-        if parts is not None:
-            names = [f"{node.name}_weights", f"{node.name}_bias"]
-            graph.initializer.extend(numpy_helper.from_array(p, n) for p, n in zip(parts, names, strict=True))
-            node.CopyFrom(
-                onnx.helper.make_node("Gemm", [node.input[0], *names], list(after.output)[:1], name=node.name)
-            )
-            graph.node.remove(after)
-            joined += 1
+        if after.op_type == "Add":
+            constants = [stored[other] for other in after.input if other != name and other in stored]
+            if len(constants) != 1 or constants[0].shape not in ((weights.shape[1],), (1, weights.shape[1])):
+                continue
+            parts = weights, constants[0].reshape(-1)
+        elif after.op_type == "BatchNormalization" and {*after.input[1:5]} <= {*stored}:
+            gain, bias, mean, variance = (stored[other].astype(np.float64) for other in after.input[1:5])
+            epsilon = next((a.f for a in after.attribute if a.name == "epsilon"), 1e-5)
+            factor = gain / np.sqrt(variance + epsilon)
+            parts = (weights * factor).astype(weights.dtype), (bias - mean * factor).astype(weights.dtype)
+        else:
+            continue
+        names = [f"{node.name}_weights", f"{node.name}_bias"]
+        graph.initializer.extend(numpy_helper.from_array(p, n) for p, n in zip(parts, names, strict=True))
+        node.CopyFrom(onnx.helper.make_node("Gemm", [node.input[0], *names], list(after.output)[:1], name=node.name))
+        graph.node.remove(after)
+        joined += 1
     return joined
-
-
-def _with_add(after: onnx.NodeProto, result: str, weights: Array, stored: Arrays) -> tuple[Array, Array] | None:
-    """Returns weights and bias of the layer where an Add of one constant a channel follows."""
-    if after.op_type != "Add":
-        return None
-    other = [stored[name] for name in after.input if name != result and name in stored]
-    fits = len(other) == 1 and other[0].shape in ((weights.shape[1],), (1, weights.shape[1]))
-    return (weights, other[0].reshape(-1)) if fits else None
-
-
-def _with_norm(after: onnx.NodeProto, weights: Array, stored: Arrays) -> tuple[Array, Array] | None:
-    """Returns weights and bias of the layer where a normalisation by stored figures follows."""
-    if after.op_type != "BatchNormalization" or not {*after.input[1:5]} <= {*stored}:
-        return None
-    gain, bias, mean, variance = (stored[name].astype(np.float64) for name in after.input[1:5])
-    epsilon = next((a.f for a in after.attribute if a.name == "epsilon"), 1e-5)
-    factor = gain / np.sqrt(variance + epsilon)
-    return (weights * factor).astype(weights.dtype), (bias - mean * factor).astype(weights.dtype)

@@ -72,6 +72,7 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
         name: TensorData(lowest=np.array(r.min, np.float32), highest=np.array(r.max, np.float32))
         for name, r in ranges.items()
     }
+    gains = {node.input[1] for node in model.graph.node if node.op_type == "LayerNormalization"}
     try:
         rules = get_qnn_qdq_config(
             model,
@@ -80,7 +81,10 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
             weight_type=types[options.weight_type],
             per_channel=per_channel,
             # The HTP validates LayerNormalization with a gain of uint8 only.
-            init_overrides={name: [{"quant_type": QuantType.QUInt8, "symmetric": False}] for name in _gains(model)},
+            init_overrides={
+                name: [{"quant_type": QuantType.QUInt8, "symmetric": False}]
+                for name in sorted(gains & {tensor.name for tensor in model.graph.initializer})
+            },
             add_qtype_converts=False,
         )
         quantizer = QDQQuantizer(
@@ -101,12 +105,6 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
         lines = str(error).splitlines() or [type(error).__name__]
         raise ToolFailed(f"onnxruntime cannot quantise the model: {lines[0]}", last_lines=lines[-20:]) from error
     return qdq.without_leftovers(quantizer.model.model)
-
-
-def _gains(model: onnx.ModelProto) -> list[str]:
-    stored = {tensor.name for tensor in model.graph.initializer}
-    found = [node.input[1] for node in model.graph.node if node.op_type == "LayerNormalization"]
-    return sorted({name for name in found if name in stored})
 
 
 def _standard(model: onnx.ModelProto) -> onnx.ModelProto:

@@ -13,7 +13,13 @@ MAX_AXES = 6
 
 def findings(model: onnx.ModelProto) -> tuple[Finding, ...]:
     """Returns why the model would not run whole on the NPU; the compiler has the last word."""
-    return (*_loose_inputs(model), *_lacking(model), *_many_axes(model))
+    lacking = []
+    for node in model.graph.node:
+        if node.op_type in LACKS:
+            where = node.name or (node.output[0] if node.output else node.op_type)
+            words = f"{node.op_type}: the HTP of onnxruntime-qnn has no such operator"
+            lacking.append(Finding("operator", words, where))
+    return (*_loose_inputs(model), *lacking, *_many_axes(model))
 
 
 def _loose_inputs(model: onnx.ModelProto) -> list[Finding]:
@@ -26,14 +32,6 @@ def _loose_inputs(model: onnx.ModelProto) -> list[Finding]:
     ]
 
 
-def _lacking(model: onnx.ModelProto) -> list[Finding]:
-    return [
-        Finding("operator", f"{node.op_type}: the HTP of onnxruntime-qnn has no such operator", _name(node))
-        for node in model.graph.node
-        if node.op_type in LACKS
-    ]
-
-
 def _many_axes(model: onnx.ModelProto) -> list[Finding]:
     """The HTP takes tensors of at most six axes."""
     values = (*model.graph.input, *model.graph.value_info, *model.graph.output)
@@ -42,7 +40,3 @@ def _many_axes(model: onnx.ModelProto) -> list[Finding]:
         for value in values
         if len(value.type.tensor_type.shape.dim) > MAX_AXES
     ]
-
-
-def _name(node: onnx.NodeProto) -> str:
-    return node.name or (node.output[0] if node.output else node.op_type)

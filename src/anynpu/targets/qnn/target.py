@@ -6,7 +6,7 @@ model.onnx                          the quantised model it was compiled from, fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,48 +61,42 @@ class Qnn:
     ) -> Manifest:
         """Writes the quantised model and its context, compares NPU and CPU, and returns what was made."""
         samples = require_data(data, self.name)
-        if not options.allow_cpu and (found := self.check(model, platform, options)):
-            raise _unsupported(platform, found)
+        if not options.allow_cpu and (findings := self.check(model, platform, options)):
+            raise _unsupported(platform, findings)
         arch, qnn = platform.facts_as(QnnFacts).htp_arch, capsule.find(TOOL)
-        arguments = {
-            "model": str(model.path),
-            "data": str(samples.path),
-            "options": options,
-            "out": str(out / MODEL),
-        }
+        arguments = {"model": str(model.path), "data": str(samples.path), "options": options, "out": str(out / MODEL)}
         function = "anynpu.targets.qnn.quantise:write"
         answer = tool.call(function, arguments, scratch=out.parent, log=work.log, progress=work.progress)
-        made = schema.from_dict(ForProvider, answer, function)
+        prepared = schema.from_dict(ForProvider, answer, function)
         with scratch(out / "worker") as room, Worker(qnn, "qnn_worker", scratch=room, log=work.log) as worker:
-            left = _compiled(worker, out, arch, platform, options, work)
-            truth = room.parent / TWIN if made.as_given else model.main
+            asked = {
+                "model": str(out / MODEL),
+                "context": str(out / CONTEXT),
+                "arch": arch,
+                "open_cpu": options.allow_cpu,
+            }
+            reply, _ = worker.ask("compile", asked, timeout_s=options.time_limit_s, progress=work.progress)
+            outside = {str(name): str(kind) for name, kind in reply["left"]}
+            if not reply["written"]:
+                words = "{}: the HTP does not take it"
+                raise _unsupported(
+                    platform, tuple(Finding("operator", words.format(kind), name) for name, kind in outside.items())
+                )
+            largest = max(out.glob("*.bin"), key=lambda p: p.stat().st_size, default=out / "context.bin")
+            for path in (out / CONTEXT, largest):
+                read_toolchain(TOOL).require_file(path, f"{TOOL}: compile", work.log, filled=True)
+            truth = out / TWIN if prepared.as_given else model.main
             agreed = agreement(worker, out, truth if truth.is_file() else None, arch, model, samples, options)
         (out / TWIN).unlink(missing_ok=True)
-        notes = other_version("onnxruntime-qnn", KNOWN_VERSION, qnn.version)
-        manifest = _manifest(model, out, arch, options, made, agreed)
-        manifest = replace(manifest, placement=_placement(platform.npu, made.operators, left))
-        return replace(manifest, notes=(*manifest.notes, *notes))
-
-
-def _compiled(
-    worker: Worker, out: Path, arch: int, platform: Platform, options: QnnOptions, work: Work
-) -> list[tuple[str, str]]:
-    """Writes the context and returns name and kind of the operators that stay on the CPU."""
-    arguments = {
-        "model": str(out / MODEL),
-        "context": str(out / CONTEXT),
-        "arch": arch,
-        "open_cpu": options.allow_cpu,
-    }
-    answer, _ = worker.ask("compile", arguments, timeout_s=options.time_limit_s, progress=work.progress)
-    left = [(str(name), str(kind)) for name, kind in answer["left"]]
-    if not answer["written"]:
-        raise _unsupported(
-            platform, tuple(Finding("operator", f"{kind}: the HTP does not take it", n) for n, kind in left)
-        )
-    for path in (out / CONTEXT, max(out.glob("*.bin"), key=lambda p: p.stat().st_size, default=out / "context.bin")):
-        read_toolchain(TOOL).require_file(path, f"{TOOL}: compile", work.log, filled=True)
-    return left
+        # The context model holds the compiled graphs, and the operators that are not in them.
+        placed = [
+            replace(op, device="cpu", reason="the HTP does not take it") if outside.pop(op.name, None) else op
+            for op in prepared.operators
+        ]
+        placed += [OperatorPlacement(name, kind, "cpu", "onnxruntime put it in", 0) for name, kind in outside.items()]
+        manifest = _manifest(model, out, arch, options, prepared, agreed)
+        notes = (*manifest.notes, *other_version("onnxruntime-qnn", KNOWN_VERSION, qnn.version))
+        return replace(manifest, placement=Placement(platform.npu, tuple(placed)), notes=notes)
 
 
 def _unsupported(platform: Platform, found: tuple[Finding, ...]) -> Unsupported:
@@ -111,17 +105,6 @@ def _unsupported(platform: Platform, found: tuple[Finding, ...]) -> Unsupported:
         found,
         "-O allow_cpu=true leaves these operators to the CPU; --require-npu then says how much may be there",
     )
-
-
-def _placement(npu: str, operators: Sequence[OperatorPlacement], left: list[tuple[str, str]]) -> Placement:
-    """Returns the receipt: the context model holds the compiled graphs, and the operators that are not in them."""
-    outside = dict(left)
-    placed = [
-        replace(op, device="cpu", reason="the HTP does not take it") if outside.pop(op.name, None) else op
-        for op in operators
-    ]
-    added = [OperatorPlacement(name, kind, "cpu", "onnxruntime put it in", 0) for name, kind in outside.items()]
-    return Placement(npu, (*placed, *added))
 
 
 def _manifest(

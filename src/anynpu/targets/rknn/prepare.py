@@ -64,35 +64,26 @@ RULES: tuple[Callable[[NodeProto], bool], ...] = (no_branches, sizes_are_known, 
 
 def findings(model: ModelProto) -> tuple[Finding, ...]:
     """Returns what the toolkit would refuse in the model."""
-    found = [
+    refused = []
+    for value in inputs_of(model):
+        shape = shape_of(value)
+        if any(isinstance(size, str) for size in shape):
+            refused.append(Finding("shapes_are_static", "The shape must be fixed: give it with --shape.", value.name))
+        elif shape and shape[0] != 1:
+            refused.append(Finding("batch_is_one", BATCH, value.name))
+    if opset_of(model) > MAX_OPSET:
+        try:
+            prepared(model)
+        except Exception as error:  # the converter raises RuntimeError and others; all mean the same here
+            text = f"Opset {opset_of(model)} is above {MAX_OPSET} and cannot be lowered ({first_line(error)})."
+            refused.append(Finding("opset", text))
+    refused += [
         Finding(rule.__name__, rule.__doc__ or "", f"{node.op_type} {node.name or node.output[0]}")
         for node in model.graph.node
         for rule in RULES
         if not rule(node)
     ]
-    return (*_shapes(model), *_opset(model), *found)
-
-
-def _shapes(model: ModelProto) -> tuple[Finding, ...]:
-    found = []
-    for value in inputs_of(model):
-        shape = shape_of(value)
-        if any(isinstance(size, str) for size in shape):
-            found.append(Finding("shapes_are_static", "The shape must be fixed: give it with --shape.", value.name))
-        elif shape and shape[0] != 1:
-            found.append(Finding("batch_is_one", BATCH, value.name))
-    return tuple(found)
-
-
-def _opset(model: ModelProto) -> tuple[Finding, ...]:
-    if opset_of(model) <= MAX_OPSET:
-        return ()
-    try:
-        prepared(model)
-    except Exception as error:  # the converter raises RuntimeError and others; all mean the same here
-        text = f"Opset {opset_of(model)} is above {MAX_OPSET} and cannot be lowered ({first_line(error)})."
-        return (Finding("opset", text),)
-    return ()
+    return tuple(refused)
 
 
 # What it prints for a model that it does not take: the operator or input, and why.

@@ -81,34 +81,34 @@ class Receipt:
 def read_receipt(text: str) -> Receipt:
     """Returns the last table that the log holds; without one there are no layers."""
     table = text.rpartition(TABLE)[2] if TABLE in text else ""
-    layers = tuple(_layer(match) for line in table.splitlines() if (match := ROW.match(line)) and "|" not in line)
+    rows = [match for line in table.splitlines() if (match := ROW.match(line)) and "|" not in line]
+    layers = tuple(
+        Layer(
+            name=row["name"].strip().partition(":")[2] or row["name"].strip(),
+            kind=row["kind"],
+            dtype=row["dtype"],
+            target=row["target"],
+            inputs=_shapes(row["inputs"]),
+            output=next(iter(_shapes(row["output"])), ()),
+            cycles=int(row["cycles"] or 0),
+        )
+        for row in rows
+    )
     sizes = {m["what"]: int(float(m["size"]) * UNITS[m["unit"]]) for m in SIZE.finditer(table)}
     return Receipt(layers, sizes.get("Internal"), sizes.get("Weight"))
 
 
-def _layer(match: re.Match[str]) -> Layer:
-    shapes = [tuple(int(n) for n in found.split(",") if n) for found in SHAPE.findall(match["inputs"])]
-    output = SHAPE.findall(match["output"])
-    return Layer(
-        name=match["name"].strip().partition(":")[2] or match["name"].strip(),
-        kind=match["kind"],
-        dtype=match["dtype"],
-        target=match["target"],
-        inputs=tuple(shapes),
-        output=tuple(int(n) for n in output[0].split(",") if n) if output else (),
-        cycles=int(match["cycles"] or 0),
-    )
+def _shapes(text: str) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(n) for n in shape.split(",") if n) for shape in SHAPE.findall(text))
 
 
 def placement(receipt: Receipt, npu: str, version: str) -> Placement | None:
     """Returns the receipt of every layer, or None where the compiler printed no table."""
-    if not receipt.operators:
-        return None
-    return Placement(npu, tuple(_placed(layer, version) for layer in receipt.operators))
-
-
-def _placed(layer: Layer, version: str) -> OperatorPlacement:
-    if layer.target == "NPU":
-        return OperatorPlacement(layer.name, layer.kind, "npu", macs=layer.macs)
-    reason = f"RKNN-Toolkit2 {version} puts this {layer.kind} ({layer.dtype}) on the chip's {layer.target}"
-    return OperatorPlacement(layer.name, layer.kind, "cpu", reason, layer.macs)
+    placed = []
+    for layer in receipt.operators:
+        if layer.target == "NPU":
+            placed.append(OperatorPlacement(layer.name, layer.kind, "npu", macs=layer.macs))
+        else:
+            reason = f"RKNN-Toolkit2 {version} puts this {layer.kind} ({layer.dtype}) on the chip's {layer.target}"
+            placed.append(OperatorPlacement(layer.name, layer.kind, "cpu", reason, layer.macs))
+    return Placement(npu, tuple(placed)) if placed else None

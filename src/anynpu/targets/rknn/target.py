@@ -62,13 +62,24 @@ class Rknn:
             raise Unsupported(f"RKNN-Toolkit2 does not compile this model for {platform.name}", findings)
         tool = capsule.find(TOOL)
         recipe = Recipe(tool.version, options.config(facts), options.build(), options.time_limit_s)
-        count = _write_source(out / REBUILD, graph, model, data, options, recipe)
-        text = _build(tool, out, model, recipe, platform, work)
-        receipt = read_receipt(text)
         notes += other_version("RKNN-Toolkit2", KNOWN_VERSION, tool.version)
-        if count:
-            notes = (*notes, f"calibrated with {count} samples, which rebuild/{SAMPLES} keeps")
-        return _manifest(model, out, platform, receipt, (*notes, *_turned(model, receipt), SAME_SIMULATOR), recipe)
+        source = out / REBUILD
+        source.mkdir()
+        (source / MODEL).write_bytes(graph.SerializeToString(deterministic=True))
+        (source / RECIPE).write_text(json.dumps(schema.to_dict(recipe, whole=True), indent=1, sort_keys=True) + "\n")
+        if options.quantises:
+            samples = read_samples(require_data(data, Rknn.name).path).first(options.samples)
+            arrays = {INPUT + spec.name: samples.inputs[spec.name] for spec in model.manifest.inputs}
+            np.savez_compressed(source / SAMPLES, **arrays)  # type: ignore[arg-type]  # names are no keywords
+            if len(samples):
+                notes += (f"calibrated with {len(samples)} samples, which rebuild/{SAMPLES} keeps",)
+        receipt = read_receipt(_build(tool, out, model, recipe, platform, work))
+        notes += tuple(
+            f"the chip gives {spec.name} as {list(shape)}: the same values as {list(spec.shape)}"
+            for spec, shape in zip(model.manifest.outputs, receipt.outputs(), strict=False)
+            if shape and shape != spec.shape
+        )
+        return _manifest(model, out, platform, receipt, (*notes, SAME_SIMULATOR), recipe)
 
 
 def _read(model: Artifact) -> tuple[Any, tuple[str, ...], tuple[Finding, ...]]:
@@ -84,21 +95,6 @@ def _read(model: Artifact) -> tuple[Any, tuple[str, ...], tuple[Finding, ...]]:
     return graph, notes, ()
 
 
-def _write_source(
-    folder: Path, graph: Any, model: Artifact, data: Artifact | None, options: RknnOptions, recipe: Recipe
-) -> int:
-    """Writes what the toolkit builds from, and returns how many samples are among it."""
-    folder.mkdir()
-    (folder / MODEL).write_bytes(graph.SerializeToString(deterministic=True))
-    (folder / RECIPE).write_text(json.dumps(schema.to_dict(recipe, whole=True), indent=1, sort_keys=True) + "\n")
-    if not options.quantises:
-        return 0
-    samples = read_samples(require_data(data, Rknn.name).path).first(options.samples)
-    arrays = {INPUT + spec.name: samples.inputs[spec.name] for spec in model.manifest.inputs}
-    np.savez_compressed(folder / SAMPLES, **arrays)  # type: ignore[arg-type]  # numpy types the keywords as its options
-    return len(samples)
-
-
 def _build(tool: capsule.Capsule, out: Path, model: Artifact, recipe: Recipe, platform: Platform, work: Work) -> str:
     """Runs the toolkit and returns what it printed; what it refuses is Unsupported, with its reasons."""
     start = work.log.stat().st_size if work.log.exists() else 0
@@ -106,7 +102,12 @@ def _build(tool: capsule.Capsule, out: Path, model: Artifact, recipe: Recipe, pl
     try:
         specs = model.manifest.inputs, model.manifest.outputs
         made = simulator.build(out / REBUILD, recipe, specs, work.progress)
-        _require_whole(made, tool, work.log)
+        chain, by = tool.installed.toolchain, f"{tool.name}: export_rknn"
+        content = chain.require_file(made, by, work.log, filled=True).read_bytes()
+        # 64 bytes that name the size of what follows; that; eight bytes that name the size of a description in JSON.
+        body = 64 + int.from_bytes(content[16:24], "little")
+        if content[:4] != MAGIC or len(content) != body + 8 + int.from_bytes(content[body : body + 8], "little"):
+            raise chain.failed(f"{by} ended well but wrote no whole {made.name}", work.log)
         answers = simulator.answers()
         shutil.copyfile(made, out / RESULT)
     except ToolFailed as failure:
@@ -132,26 +133,6 @@ def _explained(failure: ToolFailed, text: str, platform: Platform) -> ToolFailed
         failure.message = f"{failure.message} ({words})"
         failure.args = (failure.message,)
     return failure
-
-
-def _require_whole(result: Path, tool: capsule.Capsule, log: Path) -> None:
-    """Raises unless the file is there, begins as .rknn files do, and is as long as its header says."""
-    chain, by = tool.installed.toolchain, f"{tool.name}: export_rknn"
-    content = chain.require_file(result, by, log, filled=True).read_bytes()
-    # 64 bytes that name the size of what follows; that; then eight bytes that name the size of a description in JSON.
-    body = 64 + int.from_bytes(content[16:24], "little")
-    if content[:4] != MAGIC or len(content) != body + 8 + int.from_bytes(content[body : body + 8], "little"):
-        raise chain.failed(f"{by} ended well but wrote no whole {result.name}", log)
-
-
-def _turned(model: Artifact, receipt: Receipt) -> tuple[str, ...]:
-    """Returns what to say of outputs that the chip gives in another shape than the model."""
-    pairs = zip(model.manifest.outputs, receipt.outputs(), strict=False)
-    return tuple(
-        f"the chip gives {spec.name} as {list(shape)}: the same values as {list(spec.shape)}"
-        for spec, shape in pairs
-        if shape and shape != spec.shape
-    )
 
 
 def _manifest(

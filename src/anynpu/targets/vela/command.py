@@ -158,15 +158,16 @@ def run(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, out: Pat
     # Vela prints from Python and from C++: unbuffered, the two come in their order.
     environment = {"PYTHONUNBUFFERED": "1", **{k: v for k, v in os.environ.items() if k == "PYTHONPATH"}}
     try:
-        output = tool.run(argv, cwd=out, log=log, environment=environment).output
+        output = tool.run(argv, cwd=out, log=log, environment=environment, called="Vela").output
     except ToolFailed as failure:
-        said = "\n".join(failure.last_lines)
-        hint = next((hint for words, hint in KNOWN.items() if words in said), "the log has Vela's own words")
-        message = failure.message.replace(failure.argv[0], "Vela")
-        raise ToolFailed(message, failure.argv, failure.status, failure.log, failure.last_lines, hint) from None
+        last = "\n".join(failure.last_lines)
+        failure.hint = next((hint for words, hint in KNOWN.items() if words in last), "the log has Vela's own words")
+        raise
     kept = out / "logs" / f"vela-{goal}.log"
     kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_text(_timeless(output, argv), "utf-8")
+    # Without the folders of this machine the same build has the same digest.
+    given, config = argv[3], argv[argv.index("--config") + 1]
+    kept.write_text(output.replace(given, Path(given).name).replace(config, Path(config).name), "utf-8")
 
     def made(ending: str) -> Path:
         return tool.require_file(folder / f"{model.stem}_{ending}", "Vela", log, argv)
@@ -179,12 +180,6 @@ def run(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, out: Pat
         figures=_figures(made(f"summary_{argv[argv.index('--system-config') + 1]}.csv")),
         output=output,
     )
-
-
-def _timeless(text: str, argv: list[str]) -> str:
-    """Returns the log without the folders of this machine, so that the same build has the same digest."""
-    model, config = argv[3], argv[argv.index("--config") + 1]
-    return text.replace(model, Path(model).name).replace(config, Path(config).name)
 
 
 def _figures(summary: Path) -> Figures:

@@ -41,7 +41,20 @@ def family(accelerator: str) -> str:
 def refused(model: Sequence[TfliteOperator], accelerator: str) -> tuple[Finding, ...]:
     """Returns the first reason for every operator that would run on the CPU."""
     sentences = table(family(accelerator))
-    return tuple(finding for op in model if (finding := _first(op, sentences)) is not None)
+    reasons = []
+    for op in model:
+        where = f"{op.kind} {op.name}"
+        if op.kind not in sentences:
+            kind = f"custom operator {op.custom_code}" if op.custom_code else op.kind
+            words = f"{kind} is not among the operators that the NPU supports"
+            reasons.append(Finding("vela-operator", words, where))
+            continue
+        for sentence in sentences[op.kind]:
+            holds = RULES.get(key(sentence))
+            if holds is not None and not holds(op):
+                reasons.append(Finding("vela-constraint", key(sentence), where))
+                break
+    return tuple(reasons)
 
 
 def unresized(model: Sequence[TfliteOperator], accelerator: str) -> frozenset[str]:
@@ -54,15 +67,3 @@ def unresized(model: Sequence[TfliteOperator], accelerator: str) -> frozenset[st
         if op.kind.startswith("RESIZE_") and not all(rule(op) for rule in own):
             names.add(op.outputs[0].name)
     return frozenset(names)
-
-
-def _first(op: TfliteOperator, sentences: Mapping[str, tuple[str, ...]]) -> Finding | None:
-    where = f"{op.kind} {op.name}"
-    if op.kind not in sentences:
-        kind = f"custom operator {op.custom_code}" if op.custom_code else op.kind
-        return Finding("vela-operator", f"{kind} is not among the operators that the NPU supports", where)
-    for sentence in sentences[op.kind]:
-        holds = RULES.get(key(sentence))
-        if holds is not None and not holds(op):
-            return Finding("vela-constraint", key(sentence), where)
-    return None

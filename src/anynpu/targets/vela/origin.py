@@ -25,7 +25,10 @@ MOVERS = frozenset(
 def write_origins(database: Path, before: Sequence[TfliteOperator], out: Path) -> None:
     """Writes one row an operation: its stream, its word, the operator it comes from, and whose results that reads."""
     text = database.read_text("utf-8")
-    tables = {name: _table(text, name) for name in ("queue", "optimised", "source")}
+    tables: dict[str, list[dict[str, str]]] = {}
+    for name in ("queue", "optimised", "source"):
+        match = re.search(rf'<table name="{name}">\s*<!\[CDATA\[\n(.*?)\]\]>', text, re.DOTALL)
+        tables[name] = list(csv.DictReader(match.group(1).splitlines())) if match else []
     sources = {row["id"]: int(row["ext_key"]) for row in tables["source"]}
     optimised = {row["id"]: sources.get(row["source_id"]) for row in tables["optimised"]}
     streams = list(dict.fromkeys(row["cmdstream_id"] for row in tables["queue"]))
@@ -57,9 +60,3 @@ def reads_of(graph: Sequence[TfliteOperator], compiled: frozenset[int]) -> list[
             result |= reads[-1]
         made |= {t.name: result for t in op.outputs if t is not None}
     return reads
-
-
-def _table(text: str, name: str) -> list[dict[str, str]]:
-    """Returns the rows of one table; a database without it has none."""
-    match = re.search(rf'<table name="{name}">\s*<!\[CDATA\[\n(.*?)\]\]>', text, re.DOTALL)
-    return list(csv.DictReader(match.group(1).splitlines())) if match else []

@@ -62,23 +62,26 @@ def placement(
 ) -> Placement:
     """Returns the receipt of every operator of `model`; the user wants the kinds in `ignored` on the CPU."""
     ordinary = [op for op in compiled if op.custom_code != NPU_OPERATOR]
-    if (said := cpu_count(output)) != len(ordinary):
-        raise ToolFailed(f"Vela says {said} operators run on the CPU, but its file holds {len(ordinary)}")
+    if (count := cpu_count(output)) != len(ordinary):
+        raise ToolFailed(f"Vela says {count} operators run on the CPU, but its file holds {len(ordinary)}")
     refused = refusals(output)
     on_cpu = _left_over(model, ordinary)
-    known = {op.name for op in model if op.index in on_cpu}
+    cpu_names = {op.name for op in model if op.index in on_cpu}
     for refusal in refused:
-        if refusal.name.removesuffix(FUSED) not in known and refusal.name not in known:
+        if refusal.name.removesuffix(FUSED) not in cpu_names and refusal.name not in cpu_names:
             raise ToolFailed(f"Vela refuses {refusal.kind} {refusal.name}, but its file runs it on the NPU")
-    return Placement(
-        npu,
-        tuple(
-            OperatorPlacement(op.name, op.kind, "cpu", _reason(op, refused, ignored), op.macs)
-            if op.index in on_cpu
-            else OperatorPlacement(op.name, op.kind, "npu", macs=op.macs)
-            for op in model
-        ),
-    )
+    placed = []
+    for op in model:
+        if op.index not in on_cpu:
+            placed.append(OperatorPlacement(op.name, op.kind, "npu", macs=op.macs))
+            continue
+        reason = "left to the CPU as ignore_ops says"
+        if op.kind not in ignored:
+            mine = [r for r in refused if r.name in (op.name, op.name + FUSED)]
+            reasons = [r.reason for r in mine if r.kind == op.kind] or [r.reason for r in mine]
+            reason = reasons[0] if reasons else "Vela gives no reason"
+        placed.append(OperatorPlacement(op.name, op.kind, "cpu", reason, op.macs))
+    return Placement(npu, tuple(placed))
 
 
 def _left_over(model: Sequence[TfliteOperator], ordinary: Sequence[TfliteOperator]) -> set[int]:
@@ -98,14 +101,6 @@ def _left_over(model: Sequence[TfliteOperator], ordinary: Sequence[TfliteOperato
     if strange := [name for name, n in rest.items() if n > 0]:
         raise ToolFailed(f"Vela's file runs {strange[0]} on the CPU, an operator that the model does not have")
     return found
-
-
-def _reason(op: TfliteOperator, refused: Sequence[Refusal], ignored: Container[str]) -> str:
-    if op.kind in ignored:
-        return "left to the CPU as ignore_ops says"
-    mine = [r for r in refused if r.name in (op.name, op.name + FUSED)]
-    same_kind = [r for r in mine if r.kind == op.kind]
-    return (same_kind or mine or [Refusal("", "", ["Vela gives no reason"])])[0].reason
 
 
 def require_npu(receipt: Placement, model: Sequence[TfliteOperator]) -> None:

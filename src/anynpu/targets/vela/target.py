@@ -15,7 +15,7 @@ from anynpu.targets.base import Work
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.memory_fit import require_fit
 from anynpu.targets.vela import fit
-from anynpu.targets.vela.command import Compiled, Figures, VelaFacts, VelaOptions, run
+from anynpu.targets.vela.command import Compiled, VelaFacts, VelaOptions, run
 from anynpu.targets.vela.origin import write_origins
 from anynpu.targets.vela.receipt import placement, require_npu
 from anynpu.tool import version_of
@@ -56,13 +56,7 @@ class Vela:
         return (*refused(found, facts.accelerator), *fit.before(found, platform, facts, options))
 
     def compile(
-        self,
-        model: Artifact,
-        data: Artifact | None,
-        platform: Platform,
-        options: VelaOptions,
-        out: Path,
-        work: Work,
+        self, model: Artifact, data: Artifact | None, platform: Platform, options: VelaOptions, out: Path, work: Work
     ) -> Manifest:
         """Writes the compiled model, its logs and the figures per layer, and returns what it is."""
         facts = platform.facts_as(VelaFacts)
@@ -82,7 +76,10 @@ class Vela:
         require_fit(platform, too_large, "try -O optimise=best-size, or a smaller input")
         details = _details(candidates, best, facts, options)
         write_origins(best.database, before, out)
-        _keep(best, candidates, out)
+        best.model.replace(out / MODEL)
+        best.per_layer.replace(out / "per_layer.csv")
+        for candidate in candidates:
+            shutil.rmtree(candidate.model.parent)
         work.progress(len(goals), len(goals))
         return Manifest(
             format=self.produces,
@@ -91,7 +88,15 @@ class Vela:
             outputs=model.manifest.outputs,
             fingerprint=model.manifest.fingerprint,
             placement=receipt,
-            estimates=_estimates(best.figures, version, sum(op.macs for op in before)),
+            estimates=Estimates(
+                source=f"Vela {version} estimate",
+                macs=sum(op.macs for op in before),
+                sram_bytes=best.figures.sram_bytes,
+                # A system without flash counts none; that is not the same as needing none.
+                flash_bytes=best.figures.flash_bytes or None,
+                cycles=best.figures.cycles,
+                latency_ms=best.figures.latency_ms,
+            ),
             notes=_notes(len(receipt.elsewhere()), options, weights_in_sram),
             details=details,
         )
@@ -109,18 +114,6 @@ def choose(candidates: Sequence[Compiled], platform: Platform, goal: str, weight
     return min(fitting or candidates, key=rank)
 
 
-def _estimates(figures: Figures, version: str, macs: int) -> Estimates:
-    return Estimates(
-        source=f"Vela {version} estimate",
-        macs=macs,
-        sram_bytes=figures.sram_bytes,
-        # A system without flash counts none; that is not the same as needing none.
-        flash_bytes=figures.flash_bytes or None,
-        cycles=figures.cycles,
-        latency_ms=figures.latency_ms,
-    )
-
-
 def _details(candidates: Sequence[Compiled], best: Compiled, facts: VelaFacts, options: VelaOptions) -> JsonObject:
     return {
         "accelerator": facts.accelerator,
@@ -132,13 +125,6 @@ def _details(candidates: Sequence[Compiled], best: Compiled, facts: VelaFacts, o
         "dram_bytes": best.figures.dram_bytes,
         "file_bytes": best.model.stat().st_size,
     }
-
-
-def _keep(best: Compiled, candidates: Sequence[Compiled], out: Path) -> None:
-    best.model.replace(out / MODEL)
-    best.per_layer.replace(out / "per_layer.csv")
-    for candidate in candidates:
-        shutil.rmtree(candidate.model.parent)
 
 
 def _notes(on_cpu: int, options: VelaOptions, weights_in_sram: bool) -> tuple[str, ...]:

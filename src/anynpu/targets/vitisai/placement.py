@@ -18,26 +18,17 @@ SOURCE = "predicted from AMD's list of operators; a run on the device reads the 
 def placement(model: ModelProto, npu: str, precision: Precision) -> Placement:
     """Returns where every operator of the made model runs as far as AMD's list tells."""
     plain = without_pairs(model)
-    macs = _macs(plain)
-    constants = constant_names(plain.graph)
-    live = [node for node in plain.graph.node if not set(node.output) <= constants]
-    return Placement(npu, tuple(_placed(node, precision, macs.get(node.output[0])) for node in live), SOURCE)
-
-
-def _placed(node: NodeProto, precision: Precision, macs: int | None) -> OperatorPlacement:
-    reason = off_the_list(node, precision)
-    name = node.name or node.output[0]
-    return OperatorPlacement(name, node.op_type, "cpu" if reason else "npu", reason, macs)
-
-
-def _macs(plain: ModelProto) -> dict[str, int]:
-    """Returns the MACs of every operator by its first output; nothing where shapes are not known."""
     try:
-        counted = cost(plain).nodes
+        macs = {node.name: node.macs for node in cost(plain).nodes}
     except AnyNpuError:
-        return {}
-    by_name = {node.name: node.macs for node in counted}
-    return {n.output[0]: by_name[n.name or n.output[0]] for n in plain.graph.node if (n.name or n.output[0]) in by_name}
+        macs = {}  # shapes are not known
+    constants = constant_names(plain.graph)
+    placed = []
+    for node in plain.graph.node:
+        if not set(node.output) <= constants:
+            reason, name = off_the_list(node, precision), node.name or node.output[0]
+            placed.append(OperatorPlacement(name, node.op_type, "cpu" if reason else "npu", reason, macs.get(name)))
+    return Placement(npu, tuple(placed), SOURCE)
 
 
 def without_pairs(model: ModelProto) -> ModelProto:
@@ -45,11 +36,13 @@ def without_pairs(model: ModelProto) -> ModelProto:
     kept = ModelProto()
     kept.CopyFrom(model)
     graph = kept.graph
-    rounded = _rounded(model)
+    casts = [n for n in model.graph.node if n.op_type == "Cast" and cast_to(n) == TensorProto.BFLOAT16]
+    rounded = {node.output[0] for node in casts}
     alias: dict[str, str] = {}
     nodes = []
     for node in model.graph.node:
-        if _folds(node, rounded):
+        cast = node.op_type == "Cast"
+        if node.op_type in PAIR or (cast and (cast_to(node) == TensorProto.BFLOAT16 or node.input[0] in rounded)):
             alias[node.output[0]] = alias.get(node.input[0], node.input[0])
         else:
             nodes.append(node)
@@ -58,22 +51,14 @@ def without_pairs(model: ModelProto) -> ModelProto:
     del graph.node[:], graph.value_info[:]  # shapes are inferred anew
     graph.node.extend(_renamed(node, alias, ends) for node in nodes)
     folded = set(alias.values())
-    floats = [_as_float(t) if t.name in folded else t for t in model.graph.initializer]
+    # Which floats a constant holds does not matter here.
+    floats = [
+        numpy_helper.from_array(np.zeros(t.dims, np.float32), t.name) if t.name in folded else t
+        for t in model.graph.initializer
+    ]
     del graph.initializer[:]
     graph.initializer.extend(floats)
     return kept
-
-
-def _folds(node: NodeProto, rounded: set[str]) -> bool:
-    if node.op_type in PAIR:
-        return True
-    return node.op_type == "Cast" and (cast_to(node) == TensorProto.BFLOAT16 or node.input[0] in rounded)
-
-
-def _rounded(model: ModelProto) -> set[str]:
-    """Returns the tensors that hold bfloat16 numbers."""
-    nodes = [n for n in model.graph.node if n.op_type == "Cast" and cast_to(n) == TensorProto.BFLOAT16]
-    return {node.output[0] for node in nodes}
 
 
 def _renamed(node: NodeProto, alias: dict[str, str], ends: dict[str, str]) -> NodeProto:
@@ -84,8 +69,3 @@ def _renamed(node: NodeProto, alias: dict[str, str], ends: dict[str, str]) -> No
     twin.input.extend(ends.get(name, name) for name in sources)
     twin.output.extend(ends.get(name, name) for name in node.output)
     return twin
-
-
-def _as_float(tensor: TensorProto) -> TensorProto:
-    """Returns a constant of the same name and shape that holds floats; which ones does not matter here."""
-    return numpy_helper.from_array(np.zeros(tensor.dims, np.float32), tensor.name)

@@ -53,110 +53,70 @@ class VitisAi:
         return (*found, *rules.unlisted(graph, options.precision))
 
     def compile(
-        self,
-        model: Artifact,
-        data: Artifact | None,
-        platform: Platform,
-        options: VitisOptions,
-        out: Path,
-        work: Work,
+        self, model: Artifact, data: Artifact | None, platform: Platform, options: VitisOptions, out: Path, work: Work
     ) -> Manifest:
         """Writes the quantised model and returns what it is."""
+        from anynpu.source.onnx_file import read
+        from anynpu.targets.vitisai import prepare, rules
+        from anynpu.targets.vitisai.placement import placement
+
         check_precision(options, platform)
         samples = require_data(data, self.name).path / FILE
-        graph, notes = _prepared(model, platform, options)
+        graph = read(model.main)
+        if findings := rules.broken(graph):
+            first = f"{findings[0].where}: {findings[0].message}"
+            raise Unsupported(first, findings, f"`anynpu check -t {platform.name}` lists all")
+        converted, reason = prepare.in_opset(graph, options.opset)
+        notes = (f"kept in opset {prepare.opset_of(graph)}, AMD advises 17: {reason}",) if reason else ()
         quark = capsule.find(TOOL)
-        notes += other_version(TOOL, WRITTEN_FOR, quark.version)
         with scratch(out / TOOL) as room:
-            (room / "float.onnx").write_bytes(graph.SerializeToString())
-            _quantise(quark, room, samples, options, work)
-            made = _made(room / MODEL, model, options, quark, work)
-            _keep_trained(made, model, options)
-        (out / MODEL).write_bytes(made.SerializeToString(deterministic=True))
-        return _manifest(model, made, platform, options, out, quark.version, notes)
-
-
-def _prepared(model: Artifact, platform: Platform, options: VitisOptions) -> tuple[Any, tuple[str, ...]]:
-    """Returns the graph as Quark gets it and what is to be said of it, or raises Unsupported."""
-    from anynpu.source.onnx_file import read
-    from anynpu.targets.vitisai import prepare, rules
-
-    graph = read(model.main)
-    found = rules.broken(graph)
-    if found:
-        raise Unsupported(
-            f"{found[0].where}: {found[0].message}", found, f"`anynpu check -t {platform.name}` lists all"
+            (room / "float.onnx").write_bytes(converted.SerializeToString())
+            arguments = {
+                "model": str(room / "float.onnx"),
+                "samples": str(samples),
+                "out": str(room / MODEL),
+                "precision": options.precision,
+                "method": options.method,
+                "cle": options.cle,
+                "adaround": options.adaround_iterations if options.adaround else 0,
+            }
+            limit = options.time_limit_s
+            with worker.Worker(quark, "quark_worker", scratch=room, log=work.log) as running:
+                running.ask("quantise", arguments, timeout_s=limit, progress=work.progress)
+            quantised = _read_quantised(room / MODEL, model, options, quark, work)
+        (out / MODEL).write_bytes(quantised.SerializeToString(deterministic=True))
+        return replace(
+            bare(model.manifest, out / MODEL),
+            format=self.produces,
+            placement=placement(quantised, platform.npu, options.precision),
+            notes=notes + other_version(TOOL, WRITTEN_FOR, quark.version),
+            details={
+                "precision": options.precision,
+                "adaround": options.adaround,
+                "quark": quark.version,
+                "opset": prepare.opset_of(quantised),
+            },
         )
-    converted, reason = prepare.in_opset(graph, options.opset)
-    kept = f"kept in opset {prepare.opset_of(graph)}, AMD advises 17: {reason}"
-    return converted, (kept,) if reason else ()
 
 
-def _quantise(quark: capsule.Capsule, room: Path, samples: Path, options: VitisOptions, work: Work) -> None:
-    """Has Quark write the quantised model into the folder `room`."""
-    arguments = {
-        "model": str(room / "float.onnx"),
-        "samples": str(samples),
-        "out": str(room / MODEL),
-        "precision": options.precision,
-        "method": options.method,
-        "cle": options.cle,
-        "adaround": options.adaround_iterations if options.adaround else 0,
-    }
-    limit = options.time_limit_s
-    with worker.Worker(quark, "quark_worker", scratch=room, log=work.log) as running:
-        running.ask("quantise", arguments, timeout_s=limit, progress=work.progress)
-
-
-def _made(path: Path, model: Artifact, options: VitisOptions, quark: capsule.Capsule, work: Work) -> Any:
-    """Returns the model that Quark wrote once it has shown to be what was asked for."""
+def _read_quantised(path: Path, model: Artifact, options: VitisOptions, quark: capsule.Capsule, work: Work) -> Any:
+    """Returns what Quark wrote, once it has shown to be what was asked for, with the integers of a trained model."""
     from anynpu.source.onnx_file import read
     from anynpu.targets.vitisai.form import check_made
     from anynpu.targets.vitisai.prepare import cleaned, put_in_order
+    from anynpu.targets.vitisai.trained import hold
 
+    inputs, outputs = model.manifest.inputs, model.manifest.outputs
     quark.installed.toolchain.require_file(path, TOOL, work.log)
     try:
         put_in_order(path)
-        made = read(path)
-        check_made(made, options.precision, model.manifest.inputs, model.manifest.outputs)
+        quantised = read(path)
+        check_made(quantised, options.precision, inputs, outputs)
     except IntegrityError as error:
         words = error.message.replace(str(path), "its file")
         raise quark.installed.toolchain.failed(f"{TOOL} ended well but {words}", work.log) from None
-    return cleaned(made)
-
-
-def _keep_trained(made: Any, model: Artifact, options: VitisOptions) -> None:
-    """Puts the integers and scales of a trained model into what Quark made of it."""
-    from anynpu.targets.vitisai.form import check_made
-    from anynpu.targets.vitisai.trained import hold
-
-    record = read_record(model.path)
-    if record is not None:
-        hold(made, record.scheme, read_integers(model.path))
-        check_made(made, options.precision, model.manifest.inputs, model.manifest.outputs)
-
-
-def _manifest(
-    model: Artifact,
-    made: Any,
-    platform: Platform,
-    options: VitisOptions,
-    out: Path,
-    version: str,
-    notes: tuple[str, ...],
-) -> Manifest:
-    from anynpu.targets.vitisai.placement import placement
-    from anynpu.targets.vitisai.prepare import opset_of
-
-    return replace(
-        bare(model.manifest, out / MODEL),
-        format=VitisAi.produces,
-        placement=placement(made, platform.npu, options.precision),
-        notes=notes,
-        details={
-            "precision": options.precision,
-            "adaround": options.adaround,
-            "quark": version,
-            "opset": opset_of(made),
-        },
-    )
+    quantised = cleaned(quantised)
+    if record := read_record(model.path):
+        hold(quantised, record.scheme, read_integers(model.path))
+        check_made(quantised, options.precision, inputs, outputs)
+    return quantised

@@ -14,7 +14,7 @@ import numpy as np
 
 from anynpu.artifact import Artifact, Manifest
 from anynpu.errors import AccuracyError
-from anynpu.measure.samples import SampleSet, read_samples
+from anynpu.measure.samples import read_samples
 from anynpu.runtime.base import choose, run_real
 from anynpu.tasks.space import row_cosines
 from anynpu.tensors import Array, by_name
@@ -61,19 +61,17 @@ def judge(name: str, wanted: Sequence[Array], got: Sequence[Array]) -> str:
 def distinct(candidate: str, manifest: Manifest, reference: str, data: str) -> list[str]:
     """Runs both models on the same samples and judges every output (runs in a child process)."""
     truth = Artifact.open(Path(reference))
-    subject = Artifact(Path(candidate), manifest)
     samples = read_samples(Path(data)).first(SAMPLES)
     if len(samples) < 2:
         return ["one sample alone cannot show whether outputs collapse"]
-    wanted, got = (_outputs(artifact, truth, samples) for artifact in (truth, subject))
-    return [note for name in wanted if (note := judge(name, wanted[name], got[name]))]
-
-
-def _outputs(artifact: Artifact, truth: Artifact, samples: SampleSet) -> dict[str, list[Array]]:
     like = by_name((*truth.manifest.inputs, *truth.manifest.outputs))
-    session = choose(artifact.manifest.format)(artifact)
-    try:
-        rows = [run_real(session, sample, like) for sample in samples]
-    finally:
-        session.close()
-    return {name: [row[name] for row in rows] for name in rows[0]}
+    answers: list[dict[str, list[Array]]] = []
+    for artifact in (truth, Artifact(Path(candidate), manifest)):
+        session = choose(artifact.manifest.format)(artifact)
+        try:
+            rows = [run_real(session, sample, like) for sample in samples]
+        finally:
+            session.close()
+        answers.append({name: [row[name] for row in rows] for name in rows[0]})
+    wanted, got = answers
+    return [note for name in wanted if (note := judge(name, wanted[name], got[name]))]

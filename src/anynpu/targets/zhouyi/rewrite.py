@@ -199,17 +199,20 @@ def mild_masks(graph: Graph, mild: float) -> int:
     """Replaces very negative numbers in constants that lead to a Softmax and nowhere else, and returns their number."""
     changed = 0
     for name, value in list(graph.constants.items()):
-        if value.dtype.kind == "f" and value.size and _is_mask(value) and _only_softmax(graph, name, True):
-            new = np.where(value <= VERY_NEGATIVE, np.asarray(mild, value.dtype), value)
-            _rename(graph, name, graph.constant(f"{name}_mild", new.astype(value.dtype)))
-            changed += 1
+        if value.dtype.kind != "f" or not value.size:
+            continue
+        # A mask has very negative numbers, and otherwise nothing but zeros and ones.
+        rest = value[value > VERY_NEGATIVE]
+        if value.size == rest.size or not np.isin(rest, (0, 1)).all() or not _only_softmax(graph, name, True):
+            continue
+        milder = np.where(value <= VERY_NEGATIVE, np.asarray(mild, value.dtype), value)
+        new = graph.constant(f"{name}_mild", milder.astype(value.dtype))
+        for node in graph.readers(name):
+            for index, read in enumerate(node.input):
+                if read == name:
+                    node.input[index] = new
+        changed += 1
     return changed
-
-
-def _is_mask(value: Array) -> bool:
-    """Whether a constant is a mask: very negative numbers, and otherwise nothing but zeros and ones."""
-    rest = value[value > VERY_NEGATIVE]
-    return bool(value.size > rest.size) and bool(np.isin(rest, (0, 1)).all())
 
 
 def _only_softmax(graph: Graph, name: str, by_add: bool = False) -> bool:
@@ -231,13 +234,6 @@ def _only_softmax(graph: Graph, name: str, by_add: bool = False) -> bool:
                 seen.add(node.output[0])
                 waiting.append(node.output[0])
     return added or not by_add
-
-
-def _rename(graph: Graph, old: str, new: str) -> None:
-    for node in graph.model.graph.node:
-        for index, name in enumerate(node.input):
-            if name == old:
-                node.input[index] = new
 
 
 def as_convolutions(graph: Graph) -> int:

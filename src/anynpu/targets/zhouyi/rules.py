@@ -73,14 +73,16 @@ def standard_operator(node: NodeProto) -> bool:
 
 def findings(model: ModelProto) -> tuple[Finding, ...]:
     """Returns every reason against compiling a graph: its shapes, its inputs and outputs, its operators."""
-    return (*_shapes(model), *_borders(model), *_operators(model))
-
-
-def _operators(model: ModelProto) -> Iterator[Finding]:
+    reasons = list(_shapes(model))
+    for value in (*inputs_of(model), *model.graph.output):
+        if value.type.tensor_type.elem_type in (onnx.TensorProto.BOOL, onnx.TensorProto.STRING):
+            words = "Inputs and outputs are numbers: cast truth values outside."
+            reasons.append(Finding("border_type", words, value.name))
     for node in model.graph.node:
         for name, keeps in RULES.items():
             if not keeps(node):
-                yield Finding(name, f"{node.op_type}: {keeps.__doc__}", node.name or node.output[0])
+                reasons.append(Finding(name, f"{node.op_type}: {keeps.__doc__}", node.name or node.output[0]))
+    return tuple(reasons)
 
 
 def _shapes(model: ModelProto) -> Iterator[Finding]:
@@ -96,9 +98,3 @@ def _shapes(model: ModelProto) -> Iterator[Finding]:
     for node in model.graph.node:
         if any(name and name not in known for name in node.output):
             yield Finding("static_shapes", "The size of the result depends on data.", node.name or node.output[0])
-
-
-def _borders(model: ModelProto) -> Iterator[Finding]:
-    for value in (*inputs_of(model), *model.graph.output):
-        if value.type.tensor_type.elem_type in (onnx.TensorProto.BOOL, onnx.TensorProto.STRING):
-            yield Finding("border_type", "Inputs and outputs are numbers: cast truth values outside.", value.name)

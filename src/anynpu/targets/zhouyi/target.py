@@ -10,7 +10,7 @@ from typing import Any
 from anynpu import schema, tool
 from anynpu.artifact import Artifact, Estimates, Manifest, OperatorPlacement, PassEffect, Placement
 from anynpu.capsules import toolchain
-from anynpu.errors import Finding, ToolFailed, ToolMissing, Unsupported
+from anynpu.errors import Finding, ToolMissing, Unsupported
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.platform import Platform
 from anynpu.runtime.base import choose
@@ -101,37 +101,23 @@ def _build(room: Path, graph: Any, model: Artifact, samples: SampleSet, options:
     calibration = cfg.write_calibration(room, samples, inputs)
     (room / cfg.CFG).write_text(cfg.text(graph.graph.name, inputs, calibration, options), "utf-8")
     argv = [str(installed.program), cfg.CFG]
-    try:
-        tool.run(
-            argv,
-            cwd=room,
-            log=work.log,
-            timeout_s=options.time_limit_s,
-            environment=installed.environment(),
-            on_line=_progress(work),
-        )
-    except ToolFailed as failure:
-        failure.message = failure.message.replace(str(installed.program), TOOL)
-        raise installed.toolchain.explained(failure) from None
-    return installed.toolchain.require_file(room / cfg.RESULT, TOOL, work.log, argv)
-
-
-def _progress(work: Work) -> Any:
-    """Returns a listener that counts the phases of a build: parser, optimizer, code generator."""
     seen: set[str] = set()
 
-    def on_line(line: str) -> None:
+    def on_line(line: str) -> None:  # parser, optimizer, code generator
         for stage in STAGES:
             if stage in line and stage not in seen:
                 seen.add(stage)
                 work.progress(min(len(seen), 3), 3)
 
-    return on_line
+    installed.run(argv, cwd=room, log=work.log, timeout_s=options.time_limit_s, called=TOOL, on_line=on_line)
+    return installed.toolchain.require_file(room / cfg.RESULT, TOOL, work.log, argv)
 
 
 def _manifest(
     model: Artifact, out: Path, graph: Any, platform: Platform, options: ZhouyiOptions, notes: tuple[str, ...]
 ) -> Manifest:
+    from anynpu.graph.cost import cost
+
     result, given = out / cfg.RESULT, model.manifest
     cix = read_made(result, options)
     inputs = specs_of("input", cix.inputs, given.inputs, options)
@@ -140,13 +126,15 @@ def _manifest(
         "inputs": {s.name: t.name for s, t in zip(inputs, pair("input", cix.inputs, given.inputs), strict=True)},
         "outputs": {s.name: t.name for s, t in zip(outputs, pair("output", cix.outputs, given.outputs), strict=True)},
     }
+    # A .cix with a second program, for the CPU, is refused when it is read: all is on the NPU.
+    placed = tuple(OperatorPlacement(n.name, n.op_type, "npu", macs=n.macs) for n in cost(graph).nodes)
     return Manifest(
         format=Zhouyi.produces,
         main=cfg.RESULT,
         inputs=inputs,
         outputs=outputs,
         fingerprint=given.fingerprint,
-        placement=_placement(graph, platform),
+        placement=Placement(platform.npu, placed),
         estimates=replace(
             given.estimates or Estimates(""),
             source="MACs and parameters counted from the graph; flash is the file's size",
@@ -161,14 +149,6 @@ def _manifest(
             "file_bytes": result.stat().st_size,
         },
     )
-
-
-def _placement(graph: Any, platform: Platform) -> Placement:
-    """Returns the receipt. A .cix with a second program, for the CPU, is refused when it is read: all is on the NPU."""
-    from anynpu.graph.cost import cost
-
-    nodes = cost(graph).nodes
-    return Placement(platform.npu, tuple(OperatorPlacement(n.name, n.op_type, "npu", macs=n.macs) for n in nodes))
 
 
 def _runtime() -> str:
