@@ -60,7 +60,10 @@ def start(artifact: Artifact, on: str, store: Store, timeout_s: float = 10.0, la
 
     With `layers` the firmware counts each layer, which makes the whole a little longer.
     """
-    fingerprint = _fingerprint(artifact)
+    header = artifact.path / HEADER
+    fingerprint = (
+        defines(header)["ANYNPU_MODEL_FINGERPRINT"].strip('"') if header.is_file() else artifact.manifest.fingerprint
+    )
     if on.startswith("serial:"):
         line: Transport = SerialPort(on.removeprefix("serial:"))
         session = BoardSession(artifact, line, timeout_s, fingerprint=fingerprint)
@@ -93,11 +96,6 @@ def _labelled(clock: str, session: BoardSession) -> str:
     return f"{clock}; {NO_NPU}" if session.info.has_reference else clock
 
 
-def _fingerprint(artifact: Artifact) -> str:
-    header = artifact.path / HEADER
-    return defines(header)["ANYNPU_MODEL_FINGERPRINT"].strip('"') if header.is_file() else artifact.manifest.fingerprint
-
-
 def qemu_board(artifact: Artifact, machine: str = "") -> str:
     """Returns the emulated board that runs the artifact's chip, or the named one."""
     chip = artifact.manifest.step.platform if artifact.manifest.step else ""
@@ -125,16 +123,15 @@ def build(artifact: Artifact, board: str, store: Store, layers: bool = False) ->
     compiler, package = COMPILERS[board.partition("-")[0]]
     step = Step(
         "firmware",
-        {"artifact": artifact.digest, "tree": _digest(project)},
+        {
+            "artifact": artifact.digest,
+            "tree": schema.digest({name: data.hex() for name, data in project.files.items()}),
+        },
         {"board": board, **({"layers": True} if layers else {})},
         {"anynpu": own_version(), compiler: version(_find(compiler, package))},
         platform=artifact.manifest.step.platform if artifact.manifest.step else "",
     )
     return store.build(step, lambda out, log: _make(project, out, log, LAYERS if layers else ())).artifact
-
-
-def _digest(project: Project) -> str:
-    return schema.digest({name: data.hex() for name, data in project.files.items()})
 
 
 def _find(program: str, package: str) -> str:

@@ -92,23 +92,6 @@ def _factors(a: float, b: float, out: float, bits: int) -> tuple[Factor, Factor,
     return quantize_multiplier(a / twice), quantize_multiplier(b / twice), quantize_multiplier(scale)
 
 
-def _pair_params(graph: Graph, node: Node, bits: int, factors: tuple[Factor, Factor, Factor]) -> dict[str, Value]:
-    """Returns the fields that bring two inputs to one scale."""
-    (m1, s1), (m2, s2), (m, s) = factors
-    return {
-        "left_shift": bits,
-        "zero1": zero_of(graph.input(node, 0)),
-        "zero2": zero_of(graph.input(node, 1)),
-        "out_zero": zero_of(graph.output(node)),
-        "multiplier1": m1,
-        "multiplier2": m2,
-        "multiplier": m,
-        "shift1": s1,
-        "shift2": s2,
-        "shift": s,
-    }
-
-
 def add(graph: Graph, node: Node) -> Layer:
     """ADD."""
     return whole(graph, node) if graph.output(node).dtype == "int32" else _sum(graph, node)
@@ -159,14 +142,24 @@ def squared_difference(graph: Graph, node: Node) -> Layer:
     a, b, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     bits = 0 if out.dtype == "int16" else 7
     twice = 2.0 * max(scale_of(a), scale_of(b))
-    scale = twice * twice / ((1 << (bits * 2)) * scale_of(out))
-    factors = (
-        quantize_multiplier(scale_of(a) / twice),
-        quantize_multiplier(scale_of(b) / twice),
-        quantize_multiplier(scale),
-    )
+    m1, s1 = quantize_multiplier(scale_of(a) / twice)
+    m2, s2 = quantize_multiplier(scale_of(b) / twice)
+    m, s = quantize_multiplier(twice * twice / ((1 << (bits * 2)) * scale_of(out)))
     low, high = RANGES[out.dtype]
-    params = {**_pair_params(graph, node, bits, factors), "low": low, "high": high}
+    params: dict[str, Value] = {
+        "left_shift": bits,
+        "zero1": zero_of(a),
+        "zero2": zero_of(b),
+        "out_zero": zero_of(out),
+        "multiplier1": m1,
+        "multiplier2": m2,
+        "multiplier": m,
+        "shift1": s1,
+        "shift2": s2,
+        "shift": s,
+        "low": low,
+        "high": high,
+    }
     return _binary(graph, node, "squared_difference", params, ("int8",))
 
 

@@ -146,9 +146,13 @@ def depthwise_conv_2d(graph: Graph, node: Node) -> Layer:
         return _conv(graph, node, w, f)
     if out.shape[3] != image.shape[3]:
         return general(node, w, f, image.shape[3])
+    # Weights of taps x channels in the order that the kernel reads: four channels at a time, then single.
+    taps = values(kernel).reshape(-1, out.shape[3])
+    even = taps.shape[1] // 4 * 4
+    blocks = [taps[:, c : c + 4].reshape(-1) for c in range(0, even, 4)]
     params: dict[str, Value] = {
         "window": w,
-        "weights": Constant("weights", "int8_t", _by_fours(values(kernel).reshape(-1, out.shape[3]))),
+        "weights": Constant("weights", "int8_t", np.concatenate([*blocks, taps[:, even:].T.reshape(-1)])),
         "channels": f.packed("channels", folded=True),
         "offset": 2 * (f.out_zero + 128) + 1,
         "in_zero": f.in_zero,
@@ -158,19 +162,24 @@ def depthwise_conv_2d(graph: Graph, node: Node) -> Layer:
     return Layer(node, (Call("depthwise_s8", params, arguments), *f.clamped(graph, node)), scratch=border)
 
 
-def _by_fours(taps: Array) -> Array:
-    """Returns weights of taps x channels in the order that the kernel reads: four channels at a time, then single."""
-    even = taps.shape[1] // 4 * 4
-    blocks = [taps[:, c : c + 4].reshape(-1) for c in range(0, even, 4)]
-    return np.concatenate([*blocks, taps[:, even:].T.reshape(-1)])
-
-
 def read_dense(graph: Graph, node: Node) -> tuple[dict[str, int], Filters]:
     """Returns the window and the filters of a FULLY_CONNECTED: a pixel over a column of pixels."""
     kernel, out = graph.input(node, 1), graph.output(node)
     weights = values(kernel).reshape(-1, kernel.shape[-1])
     rows = int(np.prod(out.shape)) // len(weights)
-    return _rows(rows, kernel.shape[-1], len(weights)), filters(graph, node, weights[:, None, None, :])
+    window = {
+        "batches": 1,
+        "in_height": rows,
+        "in_width": 1,
+        "in_channels": kernel.shape[-1],
+        "out_height": rows,
+        "out_width": 1,
+        "out_channels": len(weights),
+        **dict.fromkeys(("height", "width", "stride_y", "stride_x", "step_y", "step_x"), 1),
+        "pad_y": 0,
+        "pad_x": 0,
+    }
+    return window, filters(graph, node, weights[:, None, None, :])
 
 
 def fully_connected(graph: Graph, node: Node) -> Layer:
@@ -183,23 +192,6 @@ def fully_connected(graph: Graph, node: Node) -> Layer:
     if not f.fast:
         return general(node, w, f, 1)
     return pointwise(graph, node, f, w["in_height"])
-
-
-def _rows(rows: int, length: int, channels: int) -> dict[str, int]:
-    """Returns the window of a dense layer: a pixel over a column of pixels."""
-    names = ("height", "width", "stride_y", "stride_x", "step_y", "step_x")
-    return {
-        "batches": 1,
-        "in_height": rows,
-        "in_width": 1,
-        "in_channels": length,
-        "out_height": rows,
-        "out_width": 1,
-        "out_channels": channels,
-        **dict.fromkeys(names, 1),
-        "pad_y": 0,
-        "pad_x": 0,
-    }
 
 
 def has_border(w: dict[str, int]) -> bool:

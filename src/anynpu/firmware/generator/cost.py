@@ -91,13 +91,10 @@ def _single_mve(p: Params, depth: int) -> float:
     return float(45 + _blocks(depth, 4) * (46 + 10 * (p["length"] // 16)))
 
 
-def _triple_mve(p: Params, depth: int) -> float:
-    pairs, fours = 2 * _blocks(depth, 4), _blocks(depth, 4)
-    return float(45 + 60 * _blocks(depth, 64) + pairs * (22 + 12 * (p["length"] // 16)) + 40 * fours)
-
-
 def _rows_mve(p: Params, rows: int, depth: int) -> float:
-    return float(rows // 3 * _triple_mve(p, depth) + rows % 3 * _single_mve(p, depth))
+    fours = _blocks(depth, 4)
+    three = float(45 + 60 * _blocks(depth, 64) + 2 * fours * (22 + 12 * (p["length"] // 16)) + 40 * fours)
+    return float(rows // 3 * three + rows % 3 * _single_mve(p, depth))
 
 
 def _pointwise_mve(p: Params) -> float:
@@ -138,14 +135,9 @@ def _depthwise_mve(p: Params) -> float:
     return float(80 + float(w["batches"] * w["out_height"]) * (110 + row + lines))
 
 
-def _rows_of(p: Params) -> tuple[int, int]:
-    """Returns how many runs of values a pair of tensors has, and the length of one."""
-    size = p["shape"]["size"]
-    return math.prod(size[:-1]), size[-1]
-
-
 def _pairs_mve(p: Params, block: float) -> float:
-    rows, length = _rows_of(p)
+    size = p["shape"]["size"]
+    rows, length = math.prod(size[:-1]), size[-1]
     whole = p["shape"]["stride1"][-1] and p["shape"]["stride2"][-1]
     fours = length // 4 * block if whole else length // 4 * (block + 12)
     return float(150 + rows * (60 + fours + (block + 12 if length % 4 else 0)))

@@ -86,23 +86,19 @@ def exp_negative(value: int, integer_bits: int) -> int:
     fraction_bits = 31 - integer_bits
     quarter = 1 << (fraction_bits - 2)
     below = (value & (quarter - 1)) - quarter
-    result = _exp_quarter(shift_left(below, integer_bits))
+    # Exp of a Q0.31 number from -1/4 to 0, by its series around -1/8.
+    x = shift_left(below, integer_bits) + (1 << 28)
+    x2 = high_product(x, x)
+    x3 = high_product(x2, x)
+    x4 = high_product(x2, x2)
+    tail = divide_power(high_product(divide_power(x4, 2) + x3, 715827883) + x2, 1)
+    result = 1895147668 + high_product(1895147668, x + tail)
     remainder = below - value
     factors = (1672461947, 1302514674, 790015084, 290630308, 39332535, 720401, 242)
     for exponent, factor in enumerate(factors, start=-2):
         if integer_bits > exponent and remainder & (1 << (fraction_bits + exponent)):
             result = high_product(result, factor)
     return result
-
-
-def _exp_quarter(value: int) -> int:
-    """Returns exp of a Q0.31 number from -1/4 to 0, by its series around -1/8."""
-    x = value + (1 << 28)
-    x2 = high_product(x, x)
-    x3 = high_product(x2, x)
-    x4 = high_product(x2, x2)
-    tail = divide_power(high_product(divide_power(x4, 2) + x3, 715827883) + x2, 1)
-    return 1895147668 + high_product(1895147668, x + tail)
 
 
 def reciprocal(value: int) -> int:

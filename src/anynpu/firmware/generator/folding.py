@@ -26,8 +26,16 @@ def fold_padding(graph: Graph) -> Graph:
             number = node.outputs[0]
             if all(_takes(graph, node, reader, number) for reader in readers.get(number, ())):
                 folded[number] = node
-    nodes = tuple(_merged(graph, n, folded) for n in graph.nodes if n not in folded.values())
-    return replace(graph, nodes=nodes)
+    nodes = []
+    for node in graph.nodes:
+        pad = folded.get(node.inputs[0]) if node.inputs else None
+        if pad is not None:
+            before = values(graph.input(pad, 1)).reshape(-1, 2)[:, 0]
+            pads = int(before[1]), int(before[2])
+            nodes.append(replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), pads=pads))
+        elif node not in folded.values():
+            nodes.append(node)
+    return replace(graph, nodes=tuple(nodes))
 
 
 def fold_tables(graph: Graph) -> Graph:
@@ -75,11 +83,3 @@ def _takes(graph: Graph, pad: Node, reader: Node, number: int) -> bool:
     except Refused:
         return False
     return bool(same and not outer.any())
-
-
-def _merged(graph: Graph, node: Node, folded: dict[int, Node]) -> Node:
-    pad = folded.get(node.inputs[0]) if node.inputs else None
-    if pad is None:
-        return node
-    before = values(graph.input(pad, 1)).reshape(-1, 2)[:, 0]
-    return replace(node, inputs=(pad.inputs[0], *node.inputs[1:]), pads=(int(before[1]), int(before[2])))

@@ -65,7 +65,15 @@ class Generated:
 
 def layers_of(graph: Graph, core: Core = PLAIN) -> tuple[list[Layer], list[Finding]]:
     """Returns the layers of all operators, with the kernels that suit the core, and why some have none."""
-    forms, findings = [], _border(graph)
+    findings = []
+    for number in (*graph.inputs, *graph.outputs):
+        tensor = graph.tensors[number]
+        if tensor.constant:
+            findings.append(Finding("border", "an input or output that is a constant", tensor.name))
+        if tensor.dtype not in C_TYPES or len(tensor.shape) > MAX_RANK:
+            words = f"a tensor of {tensor.dtype} with {len(tensor.shape)} axes"
+            findings.append(Finding("border", words, tensor.name))
+    forms = []
     fixed = frozenset(number for number, tensor in graph.tensors.items() if tensor.constant)
     for node in graph.nodes:
         try:
@@ -76,7 +84,13 @@ def layers_of(graph: Graph, core: Core = PLAIN) -> tuple[list[Layer], list[Findi
         except Refused as reason:
             findings.append(Finding("operator", f"operator {node.kind} {reason.message}", node.name))
     layers = choose(forms, core)
-    return layers, findings + _constant_outputs(graph, layers)
+    # An output may be a constant under another shape.
+    constant = {n for n, tensor in graph.tensors.items() if tensor.constant}
+    for layer in layers:
+        if layer.alias in constant:
+            constant.add(layer.node.outputs[0])
+    names = [graph.tensors[n].name for n in graph.outputs if n in constant and not graph.tensors[n].constant]
+    return layers, findings + [Finding("border", "an output that is a constant", name) for name in names]
 
 
 def _forms(graph: Graph, node: Node, core: Core, fixed: frozenset[int]) -> list[Layer]:
@@ -92,28 +106,6 @@ def _forms(graph: Graph, node: Node, core: Core, fixed: frozenset[int]) -> list[
         raise Refused(f"has no kernel for {plain_number.dtype}") from None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError, ArithmeticError) as error:
         raise IntegrityError(f"operator {node.kind} {node.name}: is damaged ({error})") from error
-
-
-def _border(graph: Graph) -> list[Finding]:
-    """Returns why an input or output of the model cannot be one."""
-    found = []
-    for number in (*graph.inputs, *graph.outputs):
-        tensor = graph.tensors[number]
-        if tensor.constant:
-            found.append(Finding("border", "an input or output that is a constant", tensor.name))
-        if tensor.dtype not in C_TYPES or len(tensor.shape) > MAX_RANK:
-            found.append(Finding("border", f"a tensor of {tensor.dtype} with {len(tensor.shape)} axes", tensor.name))
-    return found
-
-
-def _constant_outputs(graph: Graph, layers: Sequence[Layer]) -> list[Finding]:
-    """Returns outputs of the model that are constants under another shape."""
-    constant = {n for n, tensor in graph.tensors.items() if tensor.constant}
-    for layer in layers:
-        if layer.alias in constant:
-            constant.add(layer.node.outputs[0])
-    names = [graph.tensors[n].name for n in graph.outputs if n in constant and not graph.tensors[n].constant]
-    return [Finding("border", "an output that is a constant", name) for name in names]
 
 
 def findings(path: Path) -> tuple[Finding, ...]:
@@ -140,11 +132,27 @@ def generate(path: Path, settings: Settings) -> Generated:
 def _generated(graph: Graph, layers: Sequence[Layer], layout: Plan, writer: Writer) -> Generated:
     sizes = {symbol: (constant.bytes, about) for symbol, (constant, about) in writer.constants().items()}
     largest = sorted(sizes.values(), key=lambda item: -item[0])[:5]
-    kinds = {symbol: _kind(symbol) for symbol in sizes}
+    endings = {symbol: symbol.rsplit("_", 1)[-1] for symbol in sizes}
+    kinds = {symbol: "tensors" if ending.isdigit() else ending for symbol, ending in endings.items()}
     by_kind = dict.fromkeys(kinds.values(), 0)
     for symbol, (size, _) in sizes.items():
         by_kind[kinds[symbol]] += size
     peak = graph.nodes[layout.peak_step] if graph.nodes else None
+    figures = [
+        LayerFigures(
+            index=layer.node.index,
+            kind=layer.node.kind,
+            name=layer.node.name,
+            variant=layer.variant,
+            kernels=tuple(call.kernel for call in layer.calls),
+            macs=layer.node.macs,
+            expected_instructions=expected(layer),
+            plain_instructions=expected(layer) if layer.variant == "plain" else layer.plain_instructions,
+            output="x".join(map(str, graph.output(layer.node).shape)),
+            tensors=layer.node.outputs,
+        )
+        for layer in layers
+    ]
     return Generated(
         files=writer.files(),
         arena_bytes=layout.bytes,
@@ -155,28 +163,7 @@ def _generated(graph: Graph, layers: Sequence[Layer], layout: Plan, writer: Writ
         in_place=layout.in_place,
         largest_constants=tuple((about, size) for size, about in largest),
         largest_layer=f"{peak.kind} {peak.name}" if peak else "",
-        layers=tuple(_figures(graph, layer) for layer in layers),
+        layers=tuple(figures),
         kinds=kinds,
         sizes=by_kind,
     )
-
-
-def _figures(graph: Graph, layer: Layer) -> LayerFigures:
-    node = layer.node
-    return LayerFigures(
-        index=node.index,
-        kind=node.kind,
-        name=node.name,
-        variant=layer.variant,
-        kernels=tuple(call.kernel for call in layer.calls),
-        macs=node.macs,
-        expected_instructions=expected(layer),
-        plain_instructions=expected(layer) if layer.variant == "plain" else layer.plain_instructions,
-        output="x".join(map(str, graph.output(node).shape)),
-        tensors=node.outputs,
-    )
-
-
-def _kind(symbol: str) -> str:
-    last = symbol.rsplit("_", 1)[-1]
-    return "tensors" if last.isdigit() else last

@@ -8,7 +8,7 @@ from typing import Any
 
 from anynpu.errors import IntegrityError
 from anynpu.runtime.tflite_file import damage_reported, read_model
-from anynpu.targets.flatbuffer import TfliteOperator, TfliteTensor, operators
+from anynpu.targets.flatbuffer import TfliteTensor, operators
 from anynpu.tensors import Array
 
 ABSENT = -1
@@ -68,21 +68,19 @@ def read_graph(path: Path) -> Graph:
     """Returns the main graph of a .tflite file; a damaged file raises."""
     main = read_model(path.read_bytes(), str(path)).subgraphs[0]
     tensors: dict[int, TfliteTensor] = {}
+    nodes = []
     with damage_reported(str(path)):
-        nodes = tuple(_node(op, raw, tensors) for op, raw in zip(operators(path), main.operators, strict=True))
+        for op, raw in zip(operators(path), main.operators, strict=True):
+            reads, makes = tuple(raw.inputs), tuple(raw.outputs)
+            for number, tensor in zip(reads + makes, op.inputs + op.outputs, strict=True):
+                if tensor is not None:
+                    tensors[number] = tensor
+            nodes.append(Node(op.index, op.custom_code or op.kind, op.name, reads, makes, op.options, op.macs))
         inputs, outputs = tuple(main.inputs), tuple(main.outputs)
     unused = sorted(set(inputs + outputs) - set(tensors))
     if unused:
         raise IntegrityError(f"{path}: input or output {unused[0]} belongs to no operator")
-    return Graph(nodes, tensors, inputs, outputs)
-
-
-def _node(op: TfliteOperator, raw: Any, tensors: dict[int, TfliteTensor]) -> Node:
-    inputs, outputs = tuple(raw.inputs), tuple(raw.outputs)
-    for number, tensor in zip(inputs + outputs, op.inputs + op.outputs, strict=True):
-        if tensor is not None:
-            tensors[number] = tensor
-    return Node(op.index, op.custom_code or op.kind, op.name, inputs, outputs, op.options, op.macs)
+    return Graph(tuple(nodes), tensors, inputs, outputs)
 
 
 def values(tensor: TfliteTensor) -> Array:

@@ -80,15 +80,15 @@ def own_headers(parts: Iterable[str]) -> dict[str, str]:
 
 def body(parts: Iterable[str]) -> str:
     """Returns the functions of the parts."""
-    return "\n".join(USES.sub("", _whole(stem, text)) for stem in parts if (text := part(stem, ".c")))
-
-
-def _whole(stem: str, text: str) -> str:
-    """Returns a kernel with the loop that it names: written out, so that a compiler inlines what it does to a value."""
-    named = LOOP.search(text)
-    if named is None:
-        return text
-    loop = TITLE.sub("", part(named[1], ".c"))
-    if not loop:
-        raise IntegrityError(f"kernel {stem}: its loop {named[1]} is missing from the package")
-    return LOOP.sub("", text) + "\n" + loop.replace("KERNEL", stem).replace("ELEMENT", named[2])
+    written = []
+    for stem in parts:
+        text = part(stem, ".c")
+        # The loop that a kernel names is written out, so that a compiler inlines what it does to a value.
+        if named := LOOP.search(text):
+            loop = TITLE.sub("", part(named[1], ".c"))
+            if not loop:
+                raise IntegrityError(f"kernel {stem}: its loop {named[1]} is missing from the package")
+            text = LOOP.sub("", text) + "\n" + loop.replace("KERNEL", stem).replace("ELEMENT", named[2])
+        if text:
+            written.append(USES.sub("", text))
+    return "\n".join(written)

@@ -70,8 +70,12 @@ def strided_slice(graph: Graph, node: Node) -> Layer:
     require(not options.ellipsisMask and not options.newAxisMask, "has an ellipsis or a new axis")
     sizes, offset, steps = [], 0, []
     for axis, (size, stride) in enumerate(zip(image.shape, strides(image.shape), strict=True)):
-        first = _start(begin[axis], step[axis], size, bool(options.beginMask >> axis & 1))
-        stop = _stop(end[axis], step[axis], size, bool(options.endMask >> axis & 1))
+        ahead = step[axis] > 0
+        first, stop = (0, size) if ahead else (size - 1, -1)
+        if not options.beginMask >> axis & 1:
+            first = _within(begin[axis], size, ahead)
+        if not options.endMask >> axis & 1:
+            stop = _within(end[axis], size, ahead)
         if options.shrinkAxisMask >> axis & 1:
             stop = first + 1
         sizes.append(max(0, -(-(stop - first) // step[axis])))
@@ -81,18 +85,9 @@ def strided_slice(graph: Graph, node: Node) -> Layer:
     return Layer(node, (copy(node.inputs[0], node.outputs[0], sizes, read, whole(sizes), item_of(out)),))
 
 
-def _start(value: int, step: int, size: int, masked: bool) -> int:
-    if masked:
-        return 0 if step > 0 else size - 1
+def _within(value: int, size: int, ahead: bool) -> int:
     value = value + size if value < 0 else value
-    return max(0, min(value, size)) if step > 0 else max(-1, min(value, size - 1))
-
-
-def _stop(value: int, step: int, size: int, masked: bool) -> int:
-    if masked:
-        return size if step > 0 else -1
-    value = value + size if value < 0 else value
-    return max(0, min(value, size)) if step > 0 else max(-1, min(value, size - 1))
+    return max(0, min(value, size)) if ahead else max(-1, min(value, size - 1))
 
 
 def pad(graph: Graph, node: Node) -> Layer:

@@ -28,10 +28,6 @@ def _channels(f: Filters, order: Array) -> Constant:
     return Constant("channels", "int32_t", rows.reshape(-1, 4, 3).transpose(0, 2, 1).reshape(-1), 4)
 
 
-def _padded(count: int, multiple: int) -> int:
-    return -(-count // multiple) * multiple
-
-
 def _in_order(count: int, multiple: int) -> Array:
     """Returns the numbers of all channels, with -1 up to a multiple."""
     return np.pad(np.arange(count), (0, -count % multiple), constant_values=-1)
@@ -100,7 +96,7 @@ def depthwise_conv_2d(graph: Graph, node: Node) -> Layer | None:
     if w["out_channels"] != w["in_channels"] or f.weights.min() == -128:
         return None
     depth = w["in_channels"]
-    blocks = np.pad(f.weights.reshape(depth, -1), ((0, -depth % 8), (0, 0))).reshape(_padded(depth, 8) // 8, 8, -1)
+    blocks = np.pad(f.weights.reshape(depth, -1), ((0, -depth % 8), (0, 0))).reshape(-(-depth // 8), 8, -1)
     order = _in_order(depth, 8).reshape(-1, 8)[:, EIGHT].reshape(-1)
     lines = (w["height"] - 1) * w["step_y"] + 1
     columns = (w["out_width"] - 1) * w["stride_x"] + (w["width"] - 1) * w["step_x"] + 1
@@ -116,16 +112,12 @@ def depthwise_conv_2d(graph: Graph, node: Node) -> Layer | None:
     }
     arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"), Scratch("int8_t"))
     call = Call("depthwise_mve_s8", params, arguments)
-    over = (node.inputs[0],) if _stays_behind(w) else ()
-    return Layer(node, (call,), scratch=lines * line, over=over, reads_past=LANES - 1)
-
-
-def _stays_behind(w: dict[str, int]) -> bool:
-    """Whether each row of the output ends before the first row of the input that is still to be read."""
-    reach = (w["height"] - 1) * w["step_y"] + 1 - w["pad_y"]
+    # In place, where each row of the output ends before the first row of the input that is still to be read.
+    reach = lines - w["pad_y"]
     read = (min(y * w["stride_y"] + reach, w["in_height"]) for y in range(w["out_height"]))
-    widths = w["in_width"], w["out_width"]
-    return w["batches"] == 1 and all((y + 1) * widths[1] <= max(rows, 0) * widths[0] for y, rows in enumerate(read))
+    behind = all((y + 1) * w["out_width"] <= max(rows, 0) * w["in_width"] for y, rows in enumerate(read))
+    over = (node.inputs[0],) if w["batches"] == 1 and behind else ()
+    return Layer(node, (call,), scratch=lines * line, over=over, reads_past=LANES - 1)
 
 
 def fully_connected(graph: Graph, node: Node) -> Layer | None:

@@ -70,15 +70,13 @@ def _plan(graph: Graph, layers: Sequence[Layer], sharing: bool, bound: int, peak
     owners, shared = _owners(graph, layers, sharing)
     offsets, total = _place(_blocks(graph, layers, owners, scratch=True))
     tensors = {number: offsets[f"t{owner}"] for number, owner in owners.items()}
-    total = max([total, *(_read_end(graph, layer, tensors) for layer in layers if layer.reads_past)])
+    # What a layer reads of its first input and behind it, all of it lies in the arena.
+    for layer in layers:
+        if layer.reads_past:
+            number = layer.node.inputs[0]
+            total = max(total, _aligned(tensors[number] + graph.tensors[number].bytes + layer.reads_past))
     scratch = {i: offsets[f"s{i}"] for i, layer in enumerate(layers) if layer.scratch}
     return Plan(tensors, scratch, total, bound, peak, shared)
-
-
-def _read_end(graph: Graph, layer: Layer, tensors: dict[int, int]) -> int:
-    """Returns where the bytes end that a layer reads of its first input and behind it: all of them in the arena."""
-    number = layer.node.inputs[0]
-    return _aligned(tensors[number] + graph.tensors[number].bytes + layer.reads_past)
 
 
 def _owners(graph: Graph, layers: Sequence[Layer], sharing: bool) -> tuple[dict[int, int], int]:
@@ -92,20 +90,18 @@ def _owners(graph: Graph, layers: Sequence[Layer], sharing: bool) -> tuple[dict[
             owners[layer.node.outputs[0]] = owners[layer.alias]
         elif sharing:
             for source in layer.over:
-                if source in owners and _free_after(graph, layers, owners, owners[source], step):
+                if source not in owners:
+                    continue
+                # Tensors that alias this memory later are counted by their owner.
+                group = {n for n, owner in owners.items() if owner == owners[source]}
+                later = {n for other in layers[step + 1 :] for n in other.node.inputs}
+                if not group & (later | set(graph.outputs)):
                     owners[layer.node.outputs[0]] = owners[source]
                     shared += 1
                     break
     constant = {n for n in owners if graph.tensors[n].constant}
     constant |= {a.node.outputs[0] for a in layers if a.alias is not None and a.alias not in owners}
     return {n: o for n, o in owners.items() if n not in constant}, shared
-
-
-def _free_after(graph: Graph, layers: Sequence[Layer], owners: dict[int, int], owner: int, step: int) -> bool:
-    """Whether nothing in this memory is read after the step; tensors that alias it later are counted by their owner."""
-    group = {n for n, o in owners.items() if o == owner}
-    later = {n for layer in layers[step + 1 :] for n in layer.node.inputs}
-    return not group & (later | set(graph.outputs))
 
 
 def _blocks(graph: Graph, layers: Sequence[Layer], owners: dict[int, int], scratch: bool) -> list[Block]:

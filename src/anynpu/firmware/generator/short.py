@@ -59,11 +59,6 @@ def factors(f: Filters, point: int) -> list[int] | None:
     return found
 
 
-def _by_four(rows: Array) -> Array:
-    """Returns rows of weights as words whose bytes 0 and 2 are the first two of four."""
-    return rows.reshape(-1, 4)[:, [0, 2, 1, 3]].astype(np.int8).reshape(-1).view("<i4").astype(np.int64)
-
-
 def _in_fours(bias: Array, scales: Array) -> Array:
     """Returns four biases, four factors and so on."""
     return np.stack([bias.reshape(-1, 4), scales.reshape(-1, 4)], axis=1).reshape(-1)
@@ -75,7 +70,9 @@ def _dots(form: Form, f: Filters, scales: list[int]) -> tuple[dict[str, Value], 
     rows = np.pad(rows, ((0, 0 if form is DSP else -len(rows) % 4), (0, -rows.shape[1] % form.lanes)))
     if form is DSP:
         channels = Constant("channels", "anynpu_short_channel", np.stack([f.bias, np.array(scales)], axis=1), 8)
-        return {"weights": Constant("weights", "int32_t", _by_four(rows), 4), "channels": channels}, rows.shape[1]
+        # Bytes 0 and 2 of a word are the first two of four.
+        words = rows.reshape(-1, 4)[:, [0, 2, 1, 3]].astype(np.int8).reshape(-1).view("<i4").astype(np.int64)
+        return {"weights": Constant("weights", "int32_t", words, 4), "channels": channels}, rows.shape[1]
     more = (0, -len(scales) % 4)
     packed = _in_fours(np.pad(f.bias, more), np.pad(np.array(scales), more))
     weights = Constant("weights", "int8_t", rows.reshape(-1))

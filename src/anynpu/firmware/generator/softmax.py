@@ -11,6 +11,7 @@ import numpy as np
 from anynpu.firmware.generator.fixedpoint import clamp, exp_negative, high_product, quantize_multiplier, round_away
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, zero_of
 from anynpu.firmware.generator.layer import Call, Constant, Layer, Tensor, Value, require
+from anynpu.firmware.generator.types import C_TYPES, SUFFIX
 from anynpu.tensors import Array
 
 INTEGER_BITS = 5
@@ -33,37 +34,27 @@ def softmax(graph: Graph, node: Node) -> Layer:
     """SOFTMAX."""
     image, out = graph.input(node, 0), graph.output(node)
     require(image.dtype == out.dtype and image.dtype in ("int8", "int16"), f"turns {image.dtype} into {out.dtype}")
-    length = image.shape[-1]
-    rows = math.prod(image.shape) // length
     if image.dtype == "int16":
-        return _wide(graph, node, rows, length)
-    require(out.scale == (1 / 256,) and zero_of(out) == -128, "takes an output of scale 1/256 and zero point -128")
-    table = exponentials(node.options.beta, scale_of(image))
-    params: dict[str, Value] = {
-        "exponentials": Constant("exponentials", "int32_t", np.array(table), 4),
-        "entries": len(table),
-        "rows": rows,
-        "length": length,
-    }
-    arguments = (Tensor(node.inputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))
-    return Layer(node, (Call("softmax_s8", params, arguments),), over=(node.inputs[0],))
-
-
-def _wide(graph: Graph, node: Node, rows: int, length: int) -> Layer:
-    image, out = graph.input(node, 0), graph.output(node)
-    require(zero_of(image) == 0 and zero_of(out) == 0, "takes 16-bit tensors with zero point 0")
-    require(abs(scale_of(out) * 32768 - 1) <= 0.001, "takes a 16-bit output of scale 1/32768")
-    multiplier, shift = quantize_multiplier(scale_of(image) * node.options.beta / (10.0 / 65535.0))
-    params: dict[str, Value] = {
-        "exponentials": Constant("exponentials", "int16_t", interpolated(math.exp, 10.0, 32767), 2),
-        "reciprocals": Constant("reciprocals", "int16_t", interpolated(lambda x: 1 / (1 + x), 1.0, -32768), 2),
-        "multiplier": multiplier,
-        "shift": shift,
-        "rows": rows,
-        "length": length,
-    }
-    arguments = (Tensor(node.inputs[0], "int16_t"), Tensor(node.outputs[0], "int16_t"))
-    return Layer(node, (Call("softmax_s16", params, arguments),), over=(node.inputs[0],))
+        require(zero_of(image) == 0 and zero_of(out) == 0, "takes 16-bit tensors with zero point 0")
+        require(abs(scale_of(out) * 32768 - 1) <= 0.001, "takes a 16-bit output of scale 1/32768")
+        multiplier, shift = quantize_multiplier(scale_of(image) * node.options.beta / (10.0 / 65535.0))
+        params: dict[str, Value] = {
+            "exponentials": Constant("exponentials", "int16_t", interpolated(math.exp, 10.0, 32767), 2),
+            "reciprocals": Constant("reciprocals", "int16_t", interpolated(lambda x: 1 / (1 + x), 1.0, -32768), 2),
+            "multiplier": multiplier,
+            "shift": shift,
+        }
+    else:
+        require(out.scale == (1 / 256,) and zero_of(out) == -128, "takes an output of scale 1/256 and zero point -128")
+        table = exponentials(node.options.beta, scale_of(image))
+        params = {
+            "exponentials": Constant("exponentials", "int32_t", np.array(table), 4),
+            "entries": len(table),
+        }
+    params |= {"rows": math.prod(image.shape) // image.shape[-1], "length": image.shape[-1]}
+    ctype = C_TYPES[image.dtype]
+    arguments = (Tensor(node.inputs[0], ctype), Tensor(node.outputs[0], ctype))
+    return Layer(node, (Call(f"softmax_{SUFFIX[image.dtype]}", params, arguments),), over=(node.inputs[0],))
 
 
 def interpolated(function: Callable[[float], float], reach: float, zero: int) -> Array:

@@ -97,20 +97,22 @@ class Writer:
         """Returns the text of every file by its name."""
         parts = kernels.needed(call.kernel for layer in self.layers for call in layer.calls)
         constants = self.constants()
+        includes = "".join(f'#include "{name}"\n' for name in ("anynpu_kernels.h", *kernels.own_headers(parts)))
+        title = self._title("Kernels that this model needs")
+        section = self.names.weights_section
+        mark = f' __attribute__((section("{section}")))' if section else ""
+        blocks = [f"/* {comment(about)} */\n{array(c, name)}" for name, (c, about) in constants.items()]
+        head = [self._title("Constants"), '#include "anynpu_weights.h"', "", f"#define ANYNPU_WEIGHTS{mark}", ""]
+        weights = [*head, *(blocks or ["/* This model has none. */", "typedef int anynpu_no_weights;", ""])]
         return {
             "anynpu_model.h": self._model_header(),
             "anynpu_model.c": self._model(),
             "anynpu_weights.h": self._weights_header(constants),
-            "anynpu_weights.c": self._weights(constants),
+            "anynpu_weights.c": "\n".join(weights),
             "anynpu_kernels.h": kernels_header(parts),
-            "anynpu_kernels.c": self._kernels(parts),
+            "anynpu_kernels.c": f"{title}\n{includes}\n#include <string.h>\n\n{kernels.body(parts)}",
             **kernels.own_headers(parts),
         }
-
-    def _kernels(self, parts: Sequence[str]) -> str:
-        includes = "".join(f'#include "{name}"\n' for name in ("anynpu_kernels.h", *kernels.own_headers(parts)))
-        title = self._title("Kernels that this model needs")
-        return f"{title}\n{includes}\n#include <string.h>\n\n{kernels.body(parts)}"
 
     def constants(self) -> dict[str, tuple[Constant, str]]:
         """Returns every array in flash with a comment, by its symbol."""
@@ -147,15 +149,12 @@ class Writer:
         return f"/* {what}: {comment(self.names.model)}. Generated; do not edit. */"
 
     def _weights_header(self, constants: Mapping[str, tuple[Constant, str]]) -> str:
-        lines = [f"extern const {c.ctype} {name}[{_length(c)}];" for name, (c, _) in constants.items()]
+        lines = []
+        for name, (constant, _) in constants.items():
+            values = constant.values
+            length = int(values.shape[0] if values.ndim == 2 else values.size)
+            lines.append(f"extern const {constant.ctype} {name}[{length}];")
         return _guarded("ANYNPU_WEIGHTS_H", self._title("Constants"), ['#include "anynpu_kernels.h"', "", *lines])
-
-    def _weights(self, constants: Mapping[str, tuple[Constant, str]]) -> str:
-        section = self.names.weights_section
-        mark = f' __attribute__((section("{section}")))' if section else ""
-        blocks = [f"/* {comment(about)} */\n{array(c, name)}" for name, (c, about) in constants.items()]
-        head = [self._title("Constants"), '#include "anynpu_weights.h"', "", f"#define ANYNPU_WEIGHTS{mark}", ""]
-        return "\n".join([*head, *(blocks or ["/* This model has none. */", "typedef int anynpu_no_weights;", ""])])
 
     def _model_header(self) -> str:
         g = self.graph
@@ -198,7 +197,29 @@ class Writer:
             *_TRACE,
             "",
         ]
-        return "\n".join([*head, *self._parameters(), *self._descriptors(), *self._functions(), ""])
+        functions = [
+            "int anynpu_init(void)",
+            "{",
+            "    return 0;",
+            "}",
+            "",
+            "const anynpu_tensor *anynpu_input(int i)",
+            "{",
+            "    return i >= 0 && i < ANYNPU_NUM_INPUTS ? &inputs[i] : 0;",
+            "}",
+            "",
+            "const anynpu_tensor *anynpu_output(int i)",
+            "{",
+            "    return i >= 0 && i < ANYNPU_NUM_OUTPUTS ? &outputs[i] : 0;",
+            "}",
+            "",
+            "int anynpu_invoke(void)",
+            "{",
+        ]
+        for step, layer in enumerate(self.layers):
+            functions += self._layer(step, layer)
+        functions += ["    return 0;", "}", ""]
+        return "\n".join([*head, *self._parameters(), *self._descriptors(), *functions])
 
     def _macs(self) -> int:
         return sum(n.macs for n in self.graph.nodes)
@@ -243,43 +264,17 @@ class Writer:
     def _descriptors(self) -> list[str]:
         lines = []
         for role, numbers in (("inputs", self.graph.inputs), ("outputs", self.graph.outputs)):
-            rows = ",\n".join(self._descriptor(n) for n in numbers)
-            lines += [f"static const anynpu_tensor {role}[{len(numbers)}] = {{\n{rows},\n}};", ""]
+            rows = []
+            for tensor_number in numbers:
+                tensor = self.graph.tensors[tensor_number]
+                size = int(np.prod(tensor.shape))
+                scale = number(scale_of(tensor)) if tensor.scale else "0.0f"
+                dims = ", ".join(map(str, tensor.shape)) or "1"
+                where = f"{quoted(tensor.name)}, arena.bytes + {self.plan.tensors[tensor_number]}, {tensor.bytes}"
+                form = f"ANYNPU_{tensor.dtype.upper()}, {len(tensor.shape)}, {{{dims}}}, {scale}, {zero_of(tensor)}"
+                rows.append(f"    {{{where}, {size}, {form}}}")
+            lines += [f"static const anynpu_tensor {role}[{len(numbers)}] = {{\n" + ",\n".join(rows) + ",\n};", ""]
         return lines
-
-    def _descriptor(self, tensor_number: int) -> str:
-        tensor = self.graph.tensors[tensor_number]
-        size = int(np.prod(tensor.shape))
-        scale = number(scale_of(tensor)) if tensor.scale else "0.0f"
-        dims = ", ".join(map(str, tensor.shape)) or "1"
-        return (
-            f"    {{{quoted(tensor.name)}, arena.bytes + {self.plan.tensors[tensor_number]}, {tensor.bytes}, {size}, "
-            f"ANYNPU_{tensor.dtype.upper()}, {len(tensor.shape)}, {{{dims}}}, {scale}, {zero_of(tensor)}}}"
-        )
-
-    def _functions(self) -> list[str]:
-        lines = [
-            "int anynpu_init(void)",
-            "{",
-            "    return 0;",
-            "}",
-            "",
-            "const anynpu_tensor *anynpu_input(int i)",
-            "{",
-            "    return i >= 0 && i < ANYNPU_NUM_INPUTS ? &inputs[i] : 0;",
-            "}",
-            "",
-            "const anynpu_tensor *anynpu_output(int i)",
-            "{",
-            "    return i >= 0 && i < ANYNPU_NUM_OUTPUTS ? &outputs[i] : 0;",
-            "}",
-            "",
-            "int anynpu_invoke(void)",
-            "{",
-        ]
-        for step, layer in enumerate(self.layers):
-            lines += self._layer(step, layer)
-        return [*lines, "    return 0;", "}"]
 
     def _layer(self, step: int, layer: Layer) -> list[str]:
         node, tensors = layer.node, self.graph.tensors
@@ -316,10 +311,6 @@ def _choice(layer: Layer) -> str:
         return ""
     plain = layer.plain_instructions
     return f"; {layer.variant}, {count} instructions expected" + (f", {plain} in plain C" if plain else "")
-
-
-def _length(constant: Constant) -> int:
-    return int(constant.values.shape[0] if constant.values.ndim == 2 else constant.values.size)
 
 
 def _guarded(guard: str, title: str, lines: Sequence[str]) -> str:

@@ -241,37 +241,29 @@ def quantize(graph: Graph, node: Node) -> Layer:
     """QUANTIZE."""
     source, target = graph.input(node, 0), graph.output(node)
     if source.dtype == "float32":
-        return _from_float(node, source, target)
+        require(target.dtype in SUFFIX, f"turns {source.dtype} into {target.dtype}")
+        low, high = fp.RANGES[target.dtype]
+        params: dict[str, Value] = {
+            "count": math.prod(source.shape),
+            "scale": float(scale_of(target)),
+            "zero": zero_of(target),
+            "low": low,
+            "high": high,
+        }
+        arguments = (Tensor(node.inputs[0], "float"), Tensor(node.outputs[0], C_TYPES[target.dtype]))
+        return Layer(node, (Call(f"quantize_{SUFFIX[target.dtype]}", params, arguments),))
     factor = fp.quantize_multiplier(scale_of(source) / scale_of(target))
     if source.dtype in BYTE_TYPES and target.dtype in BYTE_TYPES and "int8" in (source.dtype, target.dtype):
-        return byte_table(node, source, target, _requantize(source, target, factor))
+        half = {("int8", "uint8"): -128, ("uint8", "int8"): 128}.get((source.dtype, target.dtype))
+
+        def function(value: int) -> int:
+            if factor == (1 << 30, 1) and zero_of(source) - zero_of(target) == half:
+                return value - half
+            return _saturated(fp.multiply(value - zero_of(source), *factor) + zero_of(target), target.dtype)
+
+        return byte_table(node, source, target, function)
     require(source.dtype in SUFFIX and target.dtype in SUFFIX, f"turns {source.dtype} into {target.dtype}")
     return rescale(node, source, target, factor, fp.RANGES[target.dtype])
-
-
-def _requantize(source: TfliteTensor, target: TfliteTensor, factor: tuple[int, int]) -> Function:
-    half = {("int8", "uint8"): -128, ("uint8", "int8"): 128}.get((source.dtype, target.dtype))
-
-    def function(value: int) -> int:
-        if factor == (1 << 30, 1) and zero_of(source) - zero_of(target) == half:
-            return value - half
-        return _saturated(fp.multiply(value - zero_of(source), *factor) + zero_of(target), target.dtype)
-
-    return function
-
-
-def _from_float(node: Node, source: TfliteTensor, target: TfliteTensor) -> Layer:
-    require(target.dtype in SUFFIX, f"turns {source.dtype} into {target.dtype}")
-    low, high = fp.RANGES[target.dtype]
-    params: dict[str, Value] = {
-        "count": math.prod(source.shape),
-        "scale": float(scale_of(target)),
-        "zero": zero_of(target),
-        "low": low,
-        "high": high,
-    }
-    arguments = (Tensor(node.inputs[0], "float"), Tensor(node.outputs[0], C_TYPES[target.dtype]))
-    return Layer(node, (Call(f"quantize_{SUFFIX[target.dtype]}", params, arguments),))
 
 
 def dequantize(graph: Graph, node: Node) -> Layer:

@@ -53,19 +53,15 @@ def read_arrays(
     path: Path, artifact: Artifact, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> tuple[list[Array], list[Array], list[str]]:
     """Returns the stored inputs and outputs, an array per tensor with a first axis of samples, and what to say."""
-    arrays = _load(path)
+    try:
+        arrays = read_npz(path)
+    except IntegrityError as error:
+        raise IntegrityError(f"{path}: is not a file of known answers ({error.message})") from None
     notes = _check_origin(path, artifact, arrays)
     given, wanted = _samples(path, "input", arrays, inputs), _samples(path, "output", arrays, outputs)
     if len({len(a) for a in (*given, *wanted)}) != 1 or not len(given[0]):
         raise IntegrityError(f"{path}: its arrays do not hold the same number of samples")
     return given, wanted, notes
-
-
-def _load(path: Path) -> dict[str, Array]:
-    try:
-        return read_npz(path)
-    except IntegrityError as error:
-        raise IntegrityError(f"{path}: is not a file of known answers ({error.message})") from None
 
 
 def _check_origin(path: Path, artifact: Artifact, arrays: dict[str, Array]) -> list[str]:
@@ -89,21 +85,22 @@ def _check_origin(path: Path, artifact: Artifact, arrays: dict[str, Array]) -> l
 def _samples(path: Path, kind: str, arrays: dict[str, Array], specs: Sequence[TensorSpec]) -> list[Array]:
     """Returns an array per tensor with a first axis of samples before the tensor's own shape."""
     wanted = {f"{kind}:{spec.name}" for spec in specs}
-    found = {name for name in arrays if name.startswith(f"{kind}:")}
-    if wanted != found:
-        raise ConfigError(f"{path}: holds {_list(found)}, but the model has {_list(wanted)}")
-    return [_stacked(spec, arrays[f"{kind}:{spec.name}"]) for spec in specs]
-
-
-def _stacked(spec: TensorSpec, array: Array) -> Array:
-    # The samples were joined along the tensor's own first axis, which is the batch and almost always 1.
-    batch = spec.shape[0] if spec.shape else 1
-    if array.ndim and len(array) % batch == 0:
-        for start in range(0, len(array), batch):
-            spec.check(array[start : start + batch])
-        return array.reshape(-1, *spec.shape)
-    spec.check(array)
-    return array[None]
+    stored = {name for name in arrays if name.startswith(f"{kind}:")}
+    if wanted != stored:
+        raise ConfigError(f"{path}: holds {_list(stored)}, but the model has {_list(wanted)}")
+    stacked = []
+    for spec in specs:
+        array = arrays[f"{kind}:{spec.name}"]
+        # The samples were joined along the tensor's own first axis, which is the batch and almost always 1.
+        batch = spec.shape[0] if spec.shape else 1
+        if array.ndim and len(array) % batch == 0:
+            for start in range(0, len(array), batch):
+                spec.check(array[start : start + batch])
+            stacked.append(array.reshape(-1, *spec.shape))
+        else:
+            spec.check(array)
+            stacked.append(array[None])
+    return stacked
 
 
 def _bytes(arrays: Sequence[Array], most: int) -> Array:

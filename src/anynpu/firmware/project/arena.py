@@ -6,7 +6,6 @@ import importlib.util
 import math
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -90,18 +89,14 @@ def stand_in(path: Path, npu_operator: str) -> bytes:
             operator.customOptions = None
             operator.inputs = operator.inputs[:MOST_INPUTS]
             for index in (*operator.inputs, *operator.outputs):
-                _as_bytes(graph.tensors[index], schema)
+                tensor = graph.tensors[index]
+                types = schema.TensorType
+                width = {types.INT16: 2, types.INT32: 4, types.FLOAT32: 4, types.INT64: 8}.get(tensor.type, 1)
+                if width > 1:
+                    tensor.shape = np.array([math.prod(tensor.shape) * width], np.int32)
+                tensor.type = types.INT8
+                # The values that SOFTMAX and LOGISTIC, which may be left to the CPU, ask of their outputs.
+                tensor.quantization = schema.QuantizationParametersT()
+                tensor.quantization.scale = [1 / 256]
+                tensor.quantization.zeroPoint = [-128]
     return pack_model(model)
-
-
-def _as_bytes(tensor: Any, schema: Any) -> None:
-    """Makes the tensor one that a concatenation takes: int8 of the same size, quantised as all the others."""
-    types = schema.TensorType
-    width = {types.INT16: 2, types.INT32: 4, types.FLOAT32: 4, types.INT64: 8}.get(tensor.type, 1)
-    if width > 1:
-        tensor.shape = np.array([math.prod(tensor.shape) * width], np.int32)
-    tensor.type = types.INT8
-    # The values that SOFTMAX and LOGISTIC, which may be left to the CPU, ask of their outputs.
-    tensor.quantization = schema.QuantizationParametersT()
-    tensor.quantization.scale = [1 / 256]
-    tensor.quantization.zeroPoint = [-128]

@@ -92,7 +92,10 @@ class VelaWriter(Writer):
 
     def _layer(self, step: int, layer: Layer) -> list[str]:
         payload = self.payloads.get(layer.node.index)
-        begin = [] if step else [self._reset(variable) for variable in self.variables]
+        begin = [
+            f"    memset(AT(void, {self.plan.tensors[variable.index]}), {variable.initial}, {variable.nbytes});"
+            for variable in (() if step else self.variables)
+        ]
         if payload is None:
             return [*begin, *super()._layer(step, layer)]
         operations = len(payload.call.stream.operations)
@@ -108,9 +111,6 @@ class VelaWriter(Writer):
             ),
         ]
 
-    def _reset(self, variable: Tensor) -> str:
-        return f"    memset(AT(void, {self.plan.tensors[variable.index]}), {variable.initial}, {variable.nbytes});"
-
     def _macs(self) -> int:
         return self.macs
 
@@ -125,9 +125,9 @@ def direct(artifact: Artifact) -> Model | list[Finding]:
     promised = (manifest.inputs, manifest.outputs)
     if [sorted(names) for names in order] != [sorted(s.name for s in specs) for specs in promised]:
         raise ConfigError(f"{file}: has other inputs or outputs than the artifact: it is another network")
-    found = operators(file)
-    check_tensors(file, found, manifest.inputs, manifest.outputs)
-    touched = {tensor.name for op in found for tensor in op.tensors}
+    compiled = operators(file)
+    check_tensors(file, compiled, manifest.inputs, manifest.outputs)
+    touched = {tensor.name for op in compiled for tensor in op.tensors}
     if untouched := [s.name for s in (*manifest.inputs, *manifest.outputs) if s.name not in touched]:
         return [Finding("border", "an input or output that no operator touches", name) for name in untouched]
     graph, vela = read_graph(file), read_model(file)
@@ -137,27 +137,51 @@ def direct(artifact: Artifact) -> Model | list[Finding]:
         inputs=tuple(places[0][spec.name] for spec in manifest.inputs),
         outputs=tuple(places[1][spec.name] for spec in manifest.outputs),
     )
-    left, refused = layers_of(replace(graph, nodes=tuple(n for n in graph.nodes if n.kind != NPU)))
+    on_cpu, refused = layers_of(replace(graph, nodes=tuple(n for n in graph.nodes if n.kind != NPU)))
     if refused:
         return refused
-    layers = _in_order(graph, left)
-    payloads = _payloads(graph, vela)
-    name = model_name(artifact)
-    macs = (manifest.estimates.macs if manifest.estimates else 0) or 0
+    layers = _in_order(graph, on_cpu)
     plan = _plan(graph, layers, vela)
+    payloads: dict[int, Payload] = {}
+    nodes = [node for node in graph.nodes if node.kind == NPU]
+    calls = [call for call in vela.calls if isinstance(call, NpuCall)]
+    for number, (node, call) in enumerate(zip(nodes, calls, strict=True)):
+        commands, constants = graph.tensors[node.inputs[0]], graph.tensors[node.inputs[1]]
+        assert commands.data is not None  # read_model has read the stream in it
+        symbol = f"anynpu_npu_constants_{node.inputs[1]}" if constants.data is not None else "NULL"
+        payloads[node.index] = Payload(number, commands.data.tobytes(), symbol, len(call.read_only), call)
+    return _model(artifact, graph, on_cpu, layers, plan, payloads, vela)
+
+
+def _model(
+    artifact: Artifact,
+    graph: Graph,
+    on_cpu: Sequence[Layer],
+    layers: Sequence[Layer],
+    plan: Plan,
+    by_index: dict[int, Payload],
+    vela: VelaModel,
+) -> Model:
+    manifest, name, payloads = artifact.manifest, model_name(artifact), list(by_index.values())
+    macs = (manifest.estimates.macs if manifest.estimates else 0) or 0
     variables = tuple(t for t in vela.tensors if t.initial is not None and t.index in plan.tensors)
-    names = Names(name, manifest.fingerprint)
-    writer = VelaWriter(graph, layers, plan, names, _by_index(graph, payloads), macs, variables)
-    files = {**writer.files(), **_data(payloads)}
+    writer = VelaWriter(graph, layers, plan, Names(name, manifest.fingerprint), by_index, macs, variables)
+    kinds = ", ".join(sorted({layer.node.kind for layer in on_cpu}))
+    besides = f"; left to the CPU, as generated C: {kinds}" if on_cpu else ""
+    streams = "1 command stream" if len(payloads) == 1 else f"{len(payloads)} command streams"
     return Model(
         name,
         manifest.fingerprint,
         manifest.inputs,
         manifest.outputs,
-        writer.plan.bytes,
-        {n: text.encode() for n, text in files.items()},
+        plan.bytes,
+        {n: text.encode() for n, text in {**writer.files(), **_data(payloads)}.items()},
         _footprint(payloads, writer),
-        _notes(payloads, left, writer.plan.bytes),
+        (
+            f"{streams} for the NPU, called through Arm's driver without TFLite-Micro{besides}",
+            f"arena of {plan.bytes} bytes: Vela's memory plan"
+            + (" and what the CPU's operators need" if on_cpu else ""),
+        ),
         {n: text.encode() for n, text in _reference(payloads).items()},
         max((p.own_fast_bytes for p in payloads), default=0),
     )
@@ -165,34 +189,17 @@ def direct(artifact: Artifact) -> Model | list[Finding]:
 
 def _in_order(graph: Graph, left: Sequence[Layer]) -> list[Layer]:
     """Returns a layer for every operator; the memory plan is Vela's, so what only renames has to copy."""
-    made = {layer.node.index: layer for layer in left}
-    return [_moved(graph, made[n.index]) if n.index in made else Layer(n) for n in graph.nodes]
-
-
-def _moved(graph: Graph, layer: Layer) -> Layer:
-    if layer.alias is None:
-        return layer
-    tensor = graph.tensors[layer.alias]
-    target = layer.node.outputs[0]
-    box = whole(tensor.shape)
-    return Layer(layer.node, (copy(layer.alias, target, tensor.shape, box, box, item_of(tensor)),), note="same bytes")
-
-
-def _payloads(graph: Graph, vela: VelaModel) -> list[Payload]:
-    nodes = [node for node in graph.nodes if node.kind == NPU]
-    calls = [call for call in vela.calls if isinstance(call, NpuCall)]
-    found = []
-    for number, (node, call) in enumerate(zip(nodes, calls, strict=True)):
-        commands, constants = graph.tensors[node.inputs[0]], graph.tensors[node.inputs[1]]
-        assert commands.data is not None  # read_model has read the stream in it
-        symbol = f"anynpu_npu_constants_{node.inputs[1]}" if constants.data is not None else "NULL"
-        found.append(Payload(number, commands.data.tobytes(), symbol, len(call.read_only), call))
-    return found
-
-
-def _by_index(graph: Graph, payloads: Sequence[Payload]) -> dict[int, Payload]:
-    nodes = [node for node in graph.nodes if node.kind == NPU]
-    return {node.index: payload for node, payload in zip(nodes, payloads, strict=True)}
+    on_cpu = {layer.node.index: layer for layer in left}
+    layers = []
+    for node in graph.nodes:
+        layer = on_cpu.get(node.index, Layer(node))
+        if layer.alias is not None:
+            tensor = graph.tensors[layer.alias]
+            box = whole(tensor.shape)
+            call = copy(layer.alias, node.outputs[0], tensor.shape, box, box, item_of(tensor))
+            layer = Layer(node, (call,), note="same bytes")
+        layers.append(layer)
+    return layers
 
 
 def _plan(graph: Graph, layers: Sequence[Layer], vela: VelaModel) -> Plan:
@@ -239,16 +246,6 @@ def _reference(payloads: Sequence[Payload]) -> dict[str, str]:
         "FAST": max(p.own_fast_bytes for p in payloads),
     }
     return files | {n: templates.fill(text, sizes) for n, text in files.items() if n == "ethosu_reference_bytes.h"}
-
-
-def _notes(payloads: Sequence[Payload], left: Sequence[Layer], arena: int) -> tuple[str, ...]:
-    kinds = ", ".join(sorted({layer.node.kind for layer in left}))
-    besides = f"; left to the CPU, as generated C: {kinds}" if left else ""
-    streams = "1 command stream" if len(payloads) == 1 else f"{len(payloads)} command streams"
-    return (
-        f"{streams} for the NPU, called through Arm's driver without TFLite-Micro{besides}",
-        f"arena of {arena} bytes: Vela's memory plan" + (" and what the CPU's operators need" if left else ""),
-    )
 
 
 def _footprint(payloads: Sequence[Payload], writer: Writer) -> Footprint:

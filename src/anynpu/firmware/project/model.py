@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from anynpu import schema
-from anynpu.artifact import Artifact, Manifest
+from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError, IntegrityError, Unsupported
 from anynpu.firmware.project.boards import BOARDS, Board
 from anynpu.runtime.device.elf import Footprint, Section
@@ -102,13 +102,9 @@ def _generated(artifact: Artifact, board: Board) -> Model:
     fingerprint = defined["ANYNPU_MODEL_FINGERPRINT"].strip('"')
     arena = int(defined["ANYNPU_ARENA_BYTES"].strip("()uUlL"))
     name = defined["ANYNPU_MODEL_NAME"].strip('"')
-    return Model(name, fingerprint, manifest.inputs, manifest.outputs, arena, files, _memory(manifest, arena))
-
-
-def _memory(manifest: Manifest, arena: int) -> Footprint:
-    """Returns what the build found the generated C to take."""
-    found = manifest.details.get("memory", {}).get("sections", [vars(Section(".bss arena", 0, arena))])
-    return Footprint(tuple(schema.from_dict(Section, each, "details.memory.sections") for each in found))
+    sections = manifest.details.get("memory", {}).get("sections", [vars(Section(".bss arena", 0, arena))])
+    memory = Footprint(tuple(schema.from_dict(Section, each, "details.memory.sections") for each in sections))
+    return Model(name, fingerprint, manifest.inputs, manifest.outputs, arena, files, memory)
 
 
 def defines(path: Path) -> dict[str, str]:

@@ -94,20 +94,14 @@ def memory(file_bytes: int, found: Sequence[TfliteOperator], arena: int) -> Foot
 
 def compiled_operators(file: Path, board: Board) -> Sequence[TfliteOperator]:
     """Returns the operators of a file that holds work for the board's NPU; any other file raises Unsupported."""
-    found = operators(file) if file.suffix == ".tflite" else ()
-    if not any(op.custom_code == NPU_OPERATOR[board.engine] for op in found):
-        raise _not_compiled(board, file)
-    return found
-
-
-def _not_compiled(board: Board, file: Path) -> Unsupported:
-    compiler = COMPILER[board.engine]
-    message = f"{file}: is not compiled by {compiler}: nothing of it would run on the NPU of board {board.name}"
+    compiled = operators(file) if file.suffix == ".tflite" else ()
+    if any(op.custom_code == NPU_OPERATOR[board.engine] for op in compiled):
+        return compiled
+    message = f"is not compiled by {COMPILER[board.engine]}: nothing of it would run on the NPU of board {board.name}"
+    hint = "build for the chip itself, such as -t hxwe2 or -t ethos-u55-128, and name that folder"
     if board.engine == "neutron":
         hint = f"build for it with -t {board.name}, or run neutron-converter on the model.tflite of -t tflm: --compiled"
-    else:
-        hint = "build for the chip itself, such as -t hxwe2 or -t ethos-u55-128, and name that folder"
-    return Unsupported(message, hint=hint)
+    raise Unsupported(f"{file}: {message}", hint=hint)
 
 
 def model_name(artifact: Artifact) -> str:

@@ -56,7 +56,7 @@ def make_project(
     if board.engine == "ethos-u" and model.npu_files:
         files |= _checks(filled)
     parts = {
-        "app": _application(board),
+        "app": {name: text for name, text in templates.folder("app").items() if board.main or name != "main.c"},
         "model": {name: data.decode("utf-8") for name, data in model.files.items()},
         "vectors": {
             "anynpu_vectors.h": known.header(answers, model.fingerprint),
@@ -83,10 +83,6 @@ def _linux_project(artifact: Artifact, board: Board, model: Model, path: Path, c
     files |= cvi_linux.generated(artifact, model, inputs, outputs)
     files[REPORT] = (json.dumps(report, indent=1, allow_nan=False) + "\n").encode("utf-8")
     return Project(board, model, answers, {name: files[name] for name in sorted(files)}, report)
-
-
-def _application(board: Board) -> dict[str, str]:
-    return {name: text for name, text in templates.folder("app").items() if board.main or name != "main.c"}
 
 
 def _place(board: Board, part: str, name: str) -> str:
@@ -121,6 +117,14 @@ def values(artifact: Artifact, board: Board, model: Model, answers: known.Answer
     estimates = artifact.manifest.estimates
     # In this mode the arena lies in slow memory and the NPU keeps a fast one for itself.
     dedicated = "Dedicated" in str(artifact.manifest.details.get("memory_mode", ""))
+    lines = []
+    for kind, specs in (("input", model.inputs), ("output", model.outputs)):
+        for spec in specs:
+            scaled = spec.quantization
+            how = f", scale {scaled.scale[0]:.9g}, zero point {scaled.zero_point[0]}" if scaled else ""
+            layout = f" {spec.layout}" if spec.layout else ""
+            name = on_one_line(spec.name).replace("`", "'")  # it stands between two of them
+            lines.append(f"- {kind} `{name}`: {spec.dtype} {'x'.join(map(str, spec.shape))}{layout}{how}")
     plain: dict[str, object] = {
         "BOARD": board.name,
         "TITLE": board.title,
@@ -135,24 +139,12 @@ def values(artifact: Artifact, board: Board, model: Model, answers: known.Answer
         "NPU_FAMILY": family or "u55",
         "NPU_MACS": macs or "128",
         "FAST_MEMORY": model.npu_fast_bytes or ((estimates.sram_bytes or 0) if dedicated and estimates else 0),
-        "TENSORS": "\n".join(_tensor_lines(model)),
+        "TENSORS": "\n".join(lines),
         **board.values,
     }
     readme = "npu.md" if model.npu_files and board.reference else "common.md"
     common = templates.fill(templates.folder("readme")["common.md"], plain)
     return {**plain, "COMMON": templates.fill(templates.folder("readme")[readme], {**plain, "COMMON": common})}
-
-
-def _tensor_lines(model: Model) -> list[str]:
-    lines = []
-    for kind, specs in (("input", model.inputs), ("output", model.outputs)):
-        for spec in specs:
-            scaled = spec.quantization
-            how = f", scale {scaled.scale[0]:.9g}, zero point {scaled.zero_point[0]}" if scaled else ""
-            layout = f" {spec.layout}" if spec.layout else ""
-            name = on_one_line(spec.name).replace("`", "'")  # it stands between two of them
-            lines.append(f"- {kind} `{name}`: {spec.dtype} {'x'.join(map(str, spec.shape))}{layout}{how}")
-    return lines
 
 
 def _report(artifact: Artifact, board: Board, model: Model, answers: known.Answers) -> JsonObject:

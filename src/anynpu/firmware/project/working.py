@@ -13,26 +13,22 @@ U85 = 2
 
 
 def working_bytes(stream: Stream) -> int:
-    """Returns what executing the stream takes at most, beside its own memories."""
+    """Returns what executing the stream takes at most, on top of its own memories."""
     kept: dict[str, int] = {}
-    total = 0
-    for op in stream.operations if stream.product == U85 else ():
-        for key, size in _handed_on(op).items():
+    total = largest = 0
+    for op in stream.operations:
+        for key, size in _handed_on(op).items() if stream.product == U85 else ():
             if size > kept.get(key, 0):  # a larger one takes new memory, the smaller one's is not used again
                 kept[key] = size
                 total += _aligned(size)
-    return max((_one_operation(op, stream) for op in stream.operations), default=0) + total + ALIGNMENT
-
-
-def _one_operation(op: Operation, stream: Stream) -> int:
-    if op.kind not in ("conv", "depthwise"):
-        return 0
-    height, width = kernel_of(op).size
-    depth, outs = op.register("IFM_DEPTH_M1") + 1, op.register("OFM_DEPTH_M1") + 1
-    block = max(1, min(-(-(op.register("OFM_BLK_DEPTH_M1") + 1) // stream.cores), outs))
-    elements = height * width
-    inputs = 1 if op.kind == "depthwise" else depth
-    return _aligned(elements * depth * 4) + _aligned(elements * inputs * block * 2) + block * CHANNEL_BYTES
+        if op.kind in ("conv", "depthwise"):
+            height, width = kernel_of(op).size
+            depth, outs = op.register("IFM_DEPTH_M1") + 1, op.register("OFM_DEPTH_M1") + 1
+            block = max(1, min(-(-(op.register("OFM_BLK_DEPTH_M1") + 1) // stream.cores), outs))
+            elements = height * width
+            weights = elements * (1 if op.kind == "depthwise" else depth) * block * 2
+            largest = max(largest, _aligned(elements * depth * 4) + _aligned(weights) + block * CHANNEL_BYTES)
+    return largest + total + ALIGNMENT
 
 
 def _handed_on(op: Operation) -> dict[str, int]:
