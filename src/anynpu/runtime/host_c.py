@@ -14,7 +14,7 @@ import numpy as np
 from anynpu import tool
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError, ToolFailed, ToolMissing
-from anynpu.tensors import Array, TensorSpec
+from anynpu.tensors import Array
 
 COMPILERS = ("cc", "gcc", "clang")
 RANK = 6
@@ -52,11 +52,16 @@ class HostCSession:
         self._folder = tempfile.TemporaryDirectory(prefix="anynpu-host-")
         try:
             self._library = _load(artifact, Path(self._folder.name))
-            self._views = {
-                spec.name: self._view(role, index, spec)
-                for role, specs in (("input", self.inputs), ("output", self.outputs))
-                for index, spec in enumerate(specs)
-            }
+            self._views: dict[str, Array] = {}
+            for role, specs in (("input", self.inputs), ("output", self.outputs)):
+                for index, spec in enumerate(specs):
+                    pointer = getattr(self._library, f"anynpu_{role}")(index)
+                    if not pointer or pointer.contents.bytes != spec.nbytes:
+                        raise IntegrityError(
+                            f"{role} {spec.name}: the generated C has no tensor of {spec.nbytes} bytes there"
+                        )
+                    memory = (ctypes.c_uint8 * spec.nbytes).from_address(pointer.contents.data)
+                    self._views[spec.name] = np.ctypeslib.as_array(memory).view(spec.dtype).reshape(spec.shape)
         except BaseException:
             self._folder.cleanup()
             raise
@@ -64,14 +69,6 @@ class HostCSession:
     @staticmethod
     def missing() -> str:
         return "" if _compiler() else "a C compiler is not installed (the package gcc or clang)"
-
-    def _view(self, role: str, index: int, spec: TensorSpec) -> Array:
-        """Returns the memory of a tensor as an array."""
-        pointer = getattr(self._library, f"anynpu_{role}")(index)
-        if not pointer or pointer.contents.bytes != spec.nbytes:
-            raise IntegrityError(f"{role} {spec.name}: the generated C has no tensor of {spec.nbytes} bytes there")
-        memory = (ctypes.c_uint8 * spec.nbytes).from_address(pointer.contents.data)
-        return np.asarray(np.ctypeslib.as_array(memory).view(spec.dtype).reshape(spec.shape))
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         for spec in self.inputs:

@@ -131,13 +131,13 @@ class LiteRtInner(LiteRtSession):
     def tensors(self, inputs: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
         """Runs the model once on stored inputs and returns the named tensors that it has, as real numbers."""
         self.run(inputs)
-        return {name: self._real(self._details[name]) for name in names if name in self._details}
-
-    def _real(self, detail: TensorDetail) -> Array:
-        stored: Array = self._interpreter.get_tensor(detail["index"])
-        found = detail["quantization_parameters"]
-        scales = tuple(found["scales"].tolist())
-        if not scales:
-            return stored
-        axis = int(found["quantized_dimension"]) if len(scales) > 1 else None
-        return Quantization(scales, tuple(found["zero_points"].tolist()), axis).dequantize(stored)
+        real: dict[str, Array] = {}
+        for name in names:
+            if name in self._details:
+                detail: TensorDetail = self._details[name]
+                form = detail["quantization_parameters"]
+                scales, zeros = tuple(form["scales"].tolist()), tuple(form["zero_points"].tolist())
+                axis = int(form["quantized_dimension"]) if len(scales) > 1 else None
+                stored: Array = self._interpreter.get_tensor(detail["index"])
+                real[name] = Quantization(scales, zeros, axis).dequantize(stored) if scales else stored
+        return real

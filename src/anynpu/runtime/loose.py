@@ -71,23 +71,23 @@ def open_loose(artifact: Artifact, threads: int = 0, wait: bool = True) -> OrtSe
 def loosened(artifact: Artifact) -> tuple[Path, frozenset[str]]:
     """Returns the model with free axes and which these are, made once for an artifact; none where it cannot be done."""
     place = _place(artifact)
-    if (known := _read(place)) is None:
+    if (free := _read(place)) is None:
         with tempfile.TemporaryDirectory(prefix="anynpu-loose-") as name, writing(Path(name)):
             arguments = {"artifact": str(artifact.path), "out": str(Path(name) / MODEL)}
             try:
                 answer = tool.call("anynpu.runtime.loose:make", arguments, scratch=Path(name), log=Path(name) / "log")
             except AnyNpuError:  # whatever it is, the model as it was built does not need it
                 answer = {"free": []}
-            known = frozenset(answer["free"])
+            free = frozenset(answer["free"])
             with suppress(OSError):  # a read-only cache: the model runs as it was built
                 place.mkdir(parents=True, exist_ok=True)
-                if known:
+                if free:
                     write_whole(place / MODEL, (Path(name) / MODEL).read_bytes())
                 write_whole(place / SAYS, json.dumps(answer).encode())
                 models = sorted(place.parent.glob(f"*/{MODEL}"), key=lambda path: path.stat().st_mtime)
                 for path in models[:-MOST_KEPT]:
                     shutil.rmtree(path.parent, ignore_errors=True)
-    return (place / MODEL, known) if known and (place / MODEL).is_file() else (artifact.main, frozenset())
+    return (place / MODEL, free) if free and (place / MODEL).is_file() else (artifact.main, frozenset())
 
 
 def _place(artifact: Artifact) -> Path:
@@ -144,27 +144,23 @@ def judge(
         samples = [_drawn(draw, inputs, count) for _ in range(3)]
         wanted = [first.run(names, sample) for sample in samples]
         for group in ([0], [0, 1, 2], [2, 1]):
-            given = {s.name: np.concatenate([samples[i][s.name] for i in group]) for s in inputs}
-            given = {name: array[:, :count] if count else array for name, array in given.items()}
+            batch = {s.name: np.concatenate([samples[i][s.name] for i in group]) for s in inputs}
+            batch = {name: array[:, :count] if count else array for name, array in batch.items()}
             try:
-                got: list[Array] = second.run(list(names), dict(given))
+                answers: list[Array] = second.run(list(names), batch)
             except Exception as error:  # the binding raises a dozen unrelated classes
                 raise IntegrityError(f"another shape is refused: {str(error)[:200]}") from error
-            for place, name in enumerate(names):
+            for place, (name, got) in enumerate(zip(names, answers, strict=True)):
                 expected = np.concatenate([wanted[i][place] for i in group])
-                if count and expected.shape[1:2] == (length,) and got[place].shape[1:2] == (count,):
+                if count and expected.shape[1:2] == (length,) and got.shape[1:2] == (count,):
                     expected = expected[:, :count]
-                _require(name, expected, got[place], rows * len(group))
-
-
-def _require(name: str, wanted: Array, got: Array, rows: int) -> None:
-    if got.shape != wanted.shape or got.dtype != wanted.dtype:
-        raise IntegrityError(f"output {name} has shape {list(got.shape)}, not {list(wanted.shape)}")
-    a, b = np.asarray(wanted, np.float64), np.asarray(got, np.float64)
-    error = np.square(a - b).reshape(rows, -1).sum(1)
-    power = np.square(a).reshape(rows, -1).sum(1)
-    if not (np.isfinite(error).all() and (error <= power * 10 ** (-CLOSE_DB / 10)).all()):
-        raise IntegrityError(f"output {name} is not what the model gives")
+                if got.shape != expected.shape or got.dtype != expected.dtype:
+                    raise IntegrityError(f"output {name} has shape {list(got.shape)}, not {list(expected.shape)}")
+                a, b = np.asarray(expected, np.float64), np.asarray(got, np.float64)
+                noise = np.square(a - b).reshape(rows * len(group), -1).sum(1)
+                power = np.square(a).reshape(rows * len(group), -1).sum(1)
+                if not (np.isfinite(noise).all() and (noise <= power * 10 ** (-CLOSE_DB / 10)).all()):
+                    raise IntegrityError(f"output {name} is not what the model gives")
 
 
 def _drawn(draw: np.random.Generator, inputs: Sequence[TensorSpec], count: int) -> dict[str, Array]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,6 +50,20 @@ REDUCE = frozenset(
 )
 
 
+RULES: dict[str, Rule] = {}
+"""What every operator does to the axes; one that is not here keeps a model as it was built."""
+
+
+def rule(*kinds: str) -> Callable[[Rule], Rule]:
+    """Registers what operators of these kinds do to the axes."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(kinds, function))
+        return function
+
+    return register
+
+
 def loosen(model: ModelProto, inputs: Sequence[str], axes: Sequence[str]) -> ModelProto:
     """Returns the model with the axes free, or raises NotLoose."""
     return Walk(model, inputs, [LETTERS[axis] for axis in axes], RULES).model()
@@ -68,12 +82,14 @@ def attribute(node: NodeProto, name: str, default: Any = None) -> Any:
     return next((helper.get_attribute_value(a) for a in node.attribute if a.name == name), default)
 
 
+@rule(*SAME)
 def _same(walk: Walk, node: NodeProto) -> list[Shape]:
     if node.input[0] not in walk.shapes:
         raise NotLoose(f"{node.op_type} of a constant by a tensor")
     return [walk.shape(node.input[0])]
 
 
+@rule(*BROADCAST)
 def _broadcast(walk: Walk, node: NodeProto) -> list[Shape]:
     rank = max(len(walk.shape(name)) for name in node.input)
     out: Shape = [(1,)] * rank
@@ -103,6 +119,7 @@ def _cut_constant(walk: Walk, name: str, out: Shape) -> str:
     return name
 
 
+@rule("MatMul")
 def _matmul(walk: Walk, node: NodeProto) -> list[Shape]:
     a, b = walk.shape(node.input[0]), walk.shape(node.input[1])
     if len(a) < 2 or len(b) < 2 or not alike(a[-1], b[-2]):
@@ -112,6 +129,7 @@ def _matmul(walk: Walk, node: NodeProto) -> list[Shape]:
     return [[x if x != (1,) else y for x, y in zip(first, second, strict=True)] + [a[-2], b[-1]]]
 
 
+@rule("Gemm")
 def _gemm(walk: Walk, node: NodeProto) -> list[Shape]:
     a, b = walk.shape(node.input[0]), walk.shape(node.input[1])
     a = a[::-1] if attribute(node, "transA", 0) else a
@@ -123,12 +141,14 @@ def _gemm(walk: Walk, node: NodeProto) -> list[Shape]:
     return [[a[0], b[1]]]
 
 
+@rule("Transpose")
 def _transpose(walk: Walk, node: NodeProto) -> list[Shape]:
     shape = walk.shape(node.input[0])
     order = attribute(node, "perm", list(range(len(shape)))[::-1])
     return [[shape[place] for place in order]]
 
 
+@rule("Reshape")
 def _reshape(walk: Walk, node: NodeProto) -> list[Shape]:
     before, stated = walk.shape(node.input[0]), walk.static.get(node.output[0])
     if node.input[1] not in walk.constants or not stated or not all(stated):
@@ -178,6 +198,7 @@ def regroup(before: Shape, stated: Sequence[int], values: dict[str, int]) -> Sha
     return after
 
 
+@rule("Flatten")
 def _flatten(walk: Walk, node: NodeProto) -> list[Shape]:
     shape = walk.shape(node.input[0])
     axis = attribute(node, "axis", 1) % (len(shape) + 1)
@@ -192,6 +213,7 @@ def _axes(walk: Walk, node: NodeProto, rank: int) -> list[int] | None:
     return None if given is None else sorted(axis % rank for axis in given)
 
 
+@rule("Unsqueeze")
 def _unsqueeze(walk: Walk, node: NodeProto) -> list[Shape]:
     shape = list(walk.shape(node.input[0]))
     given = attribute(node, "axes") or walk.numbers(node.input[1])
@@ -200,6 +222,7 @@ def _unsqueeze(walk: Walk, node: NodeProto) -> list[Shape]:
     return [shape]
 
 
+@rule("Squeeze")
 def _squeeze(walk: Walk, node: NodeProto) -> list[Shape]:
     shape = walk.shape(node.input[0])
     axes = _axes(walk, node, len(shape))
@@ -208,6 +231,7 @@ def _squeeze(walk: Walk, node: NodeProto) -> list[Shape]:
     return [[axis for place, axis in enumerate(shape) if place not in axes]]
 
 
+@rule("Gather")
 def _gather(walk: Walk, node: NodeProto) -> list[Shape]:
     data, indices = walk.shape(node.input[0]), walk.shape(node.input[1])
     axis = attribute(node, "axis", 0) % len(data)
@@ -216,6 +240,7 @@ def _gather(walk: Walk, node: NodeProto) -> list[Shape]:
     return [[*data[:axis], *indices, *data[axis + 1 :]]]
 
 
+@rule("GatherND")
 def _gather_nd(walk: Walk, node: NodeProto) -> list[Shape]:
     """Gathers that only spread a tensor over new axes, as those of attention masks, become a Reshape and an Expand."""
     data, indices = walk.shape(node.input[0]), walk.constants.get(node.input[1])
@@ -253,6 +278,7 @@ def _runs_along(indices: Any, size: int) -> int | None:
     return None
 
 
+@rule("Concat")
 def _concat(walk: Walk, node: NodeProto) -> list[Shape]:
     shapes = [walk.shape(name) for name in node.input]
     axis = attribute(node, "axis") % len(shapes[0])
@@ -275,6 +301,7 @@ def _concat(walk: Walk, node: NodeProto) -> list[Shape]:
     return [out]
 
 
+@rule("Slice")
 def _slice(walk: Walk, node: NodeProto) -> list[Shape]:
     if len(node.input) < 3:
         raise NotLoose(f"Slice {node.name} of an old form")
@@ -297,6 +324,7 @@ def _slice(walk: Walk, node: NodeProto) -> list[Shape]:
     return [shape]
 
 
+@rule(*REDUCE)
 def _reduce(walk: Walk, node: NodeProto) -> list[Shape]:
     shape = walk.shape(node.input[0])
     single = attribute(node, "axis")
@@ -311,6 +339,7 @@ def _reduce(walk: Walk, node: NodeProto) -> list[Shape]:
     return [[axis for place, axis in enumerate(shape) if place not in axes]]
 
 
+@rule(*PIXELS)
 def _pixels(walk: Walk, node: NodeProto) -> list[Shape]:
     shape, stated = walk.shape(node.input[0]), walk.static.get(node.output[0])
     fixed = node.op_type in ("Resize", "Upsample") and len(node.input) > 3 and node.input[3]
@@ -321,6 +350,7 @@ def _pixels(walk: Walk, node: NodeProto) -> list[Shape]:
     return [[("B",), *((dim,) for dim in stated[1:])]] * len(node.output)
 
 
+@rule("Split")
 def _split(walk: Walk, node: NodeProto) -> list[Shape]:
     shape = walk.shape(node.input[0])
     axis = attribute(node, "axis", 0) % len(shape)
@@ -329,6 +359,7 @@ def _split(walk: Walk, node: NodeProto) -> list[Shape]:
     return [[*shape[:axis], (walk.static[name][axis],), *shape[axis + 1 :]] for name in node.output]
 
 
+@rule("Expand")
 def _expand(walk: Walk, node: NodeProto) -> list[Shape]:
     shape, stated = walk.shape(node.input[0]), walk.static.get(node.output[0])
     if not stated or not all(stated):
@@ -339,32 +370,10 @@ def _expand(walk: Walk, node: NodeProto) -> list[Shape]:
     return [out]
 
 
+@rule("OneHot")
 def _one_hot(walk: Walk, node: NodeProto) -> list[Shape]:
     shape, depth = walk.shape(node.input[0]), walk.numbers(node.input[1])[0]
     axis = attribute(node, "axis", -1) % (len(shape) + 1)
     if "L" in walk.values:
         raise NotLoose("OneHot")
     return [[*shape[:axis], (depth,), *shape[axis:]]]
-
-
-RULES: dict[str, Rule] = {
-    **dict.fromkeys(SAME, _same),
-    **dict.fromkeys(BROADCAST, _broadcast),
-    **dict.fromkeys(PIXELS, _pixels),
-    **dict.fromkeys(REDUCE, _reduce),
-    "MatMul": _matmul,
-    "Gemm": _gemm,
-    "Transpose": _transpose,
-    "Reshape": _reshape,
-    "Flatten": _flatten,
-    "Unsqueeze": _unsqueeze,
-    "Squeeze": _squeeze,
-    "Gather": _gather,
-    "GatherND": _gather_nd,
-    "Concat": _concat,
-    "Slice": _slice,
-    "Split": _split,
-    "Expand": _expand,
-    "OneHot": _one_hot,
-}
-"""What every operator does to the axes; one that is not here keeps a model as it was built."""

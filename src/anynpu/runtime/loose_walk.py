@@ -70,21 +70,18 @@ class Walk:
             for dim, axis in zip(value.type.tensor_type.shape.dim, shape, strict=True):
                 if any(isinstance(atom, str) for atom in axis):
                     dim.dim_param = "".join(map(str, axis))
+        # The nodes that compute the numbers of rows and tokens, where something asks for them.
+        sizes = []
+        if any(key[0] == "shape" for key in self._made if isinstance(key, tuple)):
+            sizes.append(make_node("Shape", [self.first], ["loose_shape"]))
+            for place, letter in enumerate(self.letters):
+                at = self._constant(np.array([place], np.int64))
+                sizes.append(make_node("Gather", ["loose_shape", at], [f"loose_{letter}"]))
         del graph.node[:], graph.value_info[:]
-        graph.node.extend(self._sizes() + self.nodes)
+        graph.node.extend(sizes + self.nodes)
         del graph.initializer[:]
         graph.initializer.extend(numpy_helper.from_array(a, n) for n, a in self.constants.items())
         return self._model
-
-    def _sizes(self) -> list[NodeProto]:
-        """Returns the nodes that tell the numbers of rows and tokens, where something asks for them."""
-        if not any(key[0] == "shape" for key in self._made if isinstance(key, tuple)):
-            return []
-        nodes = [make_node("Shape", [self.first], ["loose_shape"])]
-        for place, letter in enumerate(self.letters):
-            at = self._constant(np.array([place], np.int64))
-            nodes.append(make_node("Gather", ["loose_shape", at], [f"loose_{letter}"]))
-        return nodes
 
     def _visit(self, node: NodeProto) -> None:
         from onnx import numpy_helper

@@ -121,13 +121,6 @@ def shaped(spec: TensorSpec, found: Array) -> Array:
     return found.reshape(spec.shape).astype(spec.dtype)
 
 
-def _same(known: Mapping[str, Array], found: Mapping[str, Array]) -> bool:
-    """Whether answers are the same bits, for every output."""
-    if known.keys() != found.keys():
-        return False
-    return all(np.array_equal(value, found[name], equal_nan=True) for name, value in known.items())
-
-
 class RknnSession:
     """Runs .rknn artifacts on Rockchip's simulator."""
 
@@ -158,14 +151,16 @@ class RknnSession:
         source = artifact.path / REBUILD
         try:
             recipe = schema.from_dict(Recipe, schema.read_json(source / RECIPE), RECIPE)
-            known = read_npz(source / ANSWERS)
+            answers = read_npz(source / ANSWERS)
         except (AnyNpuError, OSError, ValueError) as error:
             raise IntegrityError(f"{source}: cannot be built again ({error})") from None
-        made = self._simulator.build(source, recipe, (self.inputs, self.outputs))
-        if hash_file(made) == hash_file(artifact.main):
+        rebuilt = self._simulator.build(source, recipe, (self.inputs, self.outputs))
+        if hash_file(rebuilt) == hash_file(artifact.main):
             return
-        alike = recipe.version == tool.version and made.stat().st_size == artifact.main.stat().st_size
-        if not alike or not _same(known, self._simulator.answers()):
+        alike = recipe.version == tool.version and rebuilt.stat().st_size == artifact.main.stat().st_size
+        again = self._simulator.answers() if alike else {}
+        same = answers.keys() == again.keys()  # and then the same bits, for every output
+        if not same or not all(np.array_equal(value, again[n], equal_nan=True) for n, value in answers.items()):
             raise IntegrityError(
                 f"{artifact.main}: RKNN-Toolkit2 {tool.version} builds another model from the same input",
                 f"it was built with {recipe.version}; build it again with the toolkit that is here",

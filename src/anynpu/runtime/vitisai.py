@@ -58,7 +58,13 @@ class VitisAiSession:
         if reason := self.missing():
             raise ToolMissing(reason, self.get)
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
-        self.chip = _chip(artifact, root)
+        # The chip of this machine, or the one that the model was built for where none is recognised.
+        usable, step = ryzenai.find(root).usable, artifact.manifest.step
+        self.chip = usable[0].chip if usable else step.platform if step else ""
+        if not self.chip:
+            raise IntegrityError(
+                "the artifact does not say which chip it was built for", "build it with `anynpu build`"
+            )
         platform = plugins.platform(self.chip)
         facts, precision = platform.facts_as(VitisFacts), str(artifact.manifest.details.get("precision", "xint8"))
         compiled = CompileCache(cache)
@@ -116,16 +122,6 @@ class VitisAiSession:
 
     def close(self) -> None:
         self._session = None
-
-
-def _chip(artifact: Artifact, root: Root | None) -> str:
-    """Returns the chip of this machine, or the one that the model was built for where none is recognised."""
-    if usable := ryzenai.find(root).usable:
-        return usable[0].chip
-    step = artifact.manifest.step
-    if step is None or not step.platform:
-        raise IntegrityError("the artifact does not say which chip it was built for", "build it with `anynpu build`")
-    return step.platform
 
 
 def versions() -> dict[str, str]:

@@ -66,14 +66,13 @@ class CompileCache:
         """Yields every compiled model, and what compilations that did not end left."""
         for path in sorted(p for p in self.folder.glob("*") if p.is_dir()):
             size = sum(p.stat().st_size for p in path.rglob("*") if p.is_file())
-            about = _about(path / ABOUT)
-            yield Compiled(
-                path.name,
-                path,
-                about,
-                size,
-                used if isinstance(used := about.get("used"), float) else path.stat().st_mtime,
-            )
+            try:
+                about: JsonObject = json.loads((path / ABOUT).read_text("utf-8"))
+            except (OSError, ValueError, RecursionError):
+                about = {}
+            about = about if isinstance(about, dict) else {}
+            used = about.get("used")
+            yield Compiled(path.name, path, about, size, used if isinstance(used, float) else path.stat().st_mtime)
 
     def remove(self, key: str) -> None:
         """Removes one compiled model."""
@@ -88,11 +87,3 @@ class CompileCache:
         for compiled in doomed:
             self.remove(compiled.key)
         return doomed
-
-
-def _about(path: Path) -> JsonObject:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

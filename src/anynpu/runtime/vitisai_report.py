@@ -7,9 +7,7 @@ of it (VITIS_EP_CPU) is computed by the provider on the CPU all the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypedDict
 
 from anynpu.artifact import OperatorPlacement, Placement
 from anynpu.errors import IntegrityError
@@ -36,52 +34,28 @@ def read_report(text: str) -> Report:
     """Returns what the provider reports, from every operator where they are listed, else from the counts."""
     try:
         data = json.loads(text)
-        listed = tuple(_operator(node) for node in data.get("nodeStat") or ())
-        return Report(listed or tuple(_counted(data["deviceStat"])), _running(data.get("subgraphStat") or ()))
+        placed, running = [], None
+        for node in data.get("nodeStat") or ():
+            outputs = node.get("output") or node.get("name") or "?"
+            name = outputs if isinstance(outputs, str) else str(outputs[0])
+            placed.append(_placed(name, str(node.get("opType") or "?").removeprefix("::"), str(node["device"])))
+        for device in () if placed else data["deviceStat"]:
+            name = str(device["name"])
+            count = 0 if name.lower() == "all" else int(device["nodeNum"])
+            placed += [_placed(f"{name} {index}", "?", name) for index in range(count)]
+        for part in data.get("subgraphStat") or ():
+            if RUNNING in (str(value).lower() for value in part.values()):
+                running = next((value for value in part.values() if isinstance(value, int)), None)
+                break
+        return Report(tuple(placed), running)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise IntegrityError(f"{FILE}: not a report of the VitisAI provider: {error}") from None
-
-
-class NodeStat(TypedDict, total=False):
-    """An operator as the provider lists it."""
-
-    output: str | list[str]
-    name: str
-    opType: str
-    device: str
-
-
-class DeviceStat(TypedDict):
-    """A device as the provider counts it."""
-
-    name: str
-    nodeNum: int
-
-
-def _operator(node: NodeStat) -> OperatorPlacement:
-    outputs = node.get("output") or node.get("name") or "?"
-    name = outputs if isinstance(outputs, str) else str(outputs[0])
-    return _placed(name, str(node.get("opType") or "?").removeprefix("::"), str(node["device"]))
 
 
 def _placed(name: str, kind: str, device: str) -> OperatorPlacement:
     if device.upper() in ON_NPU:
         return OperatorPlacement(name, kind, "npu")
     return OperatorPlacement(name, kind, "cpu", f"the provider left it to {device}")
-
-
-def _counted(devices: Iterable[DeviceStat]) -> Iterator[OperatorPlacement]:
-    for device in devices:
-        name = str(device["name"])
-        for index in range(0 if name.lower() == "all" else int(device["nodeNum"])):
-            yield _placed(f"{name} {index}", "?", name)
-
-
-def _running(parts: Iterable[Mapping[str, object]]) -> int | None:
-    for part in parts:
-        if RUNNING in (str(value).lower() for value in part.values()):
-            return next((value for value in part.values() if isinstance(value, int)), None)
-    return None
 
 
 def receipt(profile: str, report: str, npu: str) -> Placement:

@@ -74,7 +74,15 @@ class Watch:
             self._done = True
         elif len(self._seen) >= self.different:
             self._done = True
-            self._same_answers()
+            count = f"{len(self._seen)} different inputs"
+            if self._is_constant():
+                value = next(iter(self._first.values())).flat[0]
+                if self.never_constant:
+                    self._complain(f"every number of every output is {value:g} for {count}")
+                else:
+                    _warn(f"{self.session.what}: every number of every output is {value:g} for {count}")
+            elif any(len(np.unique(array)) > 2 for array in self._first.values()):
+                self._complain(f"the outputs are the same for {count}")
 
     def _look_at_first(self) -> None:
         self._done = not self._first or sum(a.size for a in self._first.values()) < FEWEST_ELEMENTS
@@ -92,17 +100,6 @@ class Watch:
 
     def _is_constant(self) -> bool:
         return all((array == array.flat[0]).all() for array in self._first.values())
-
-    def _same_answers(self) -> None:
-        count = f"{len(self._seen)} different inputs"
-        if self._is_constant():
-            value = next(iter(self._first.values())).flat[0]
-            if self.never_constant:
-                self._complain(f"every number of every output is {value:g} for {count}")
-            else:
-                _warn(f"{self.session.what}: every number of every output is {value:g} for {count}")
-        elif any(len(np.unique(array)) > 2 for array in self._first.values()):
-            self._complain(f"the outputs are the same for {count}")
 
     def _complain(self, sentence: str) -> None:
         if on_hardware(self.session):

@@ -66,22 +66,18 @@ def _opened(artifact: Artifact, providers: Sequence[str], closed: bool, profile:
     try:
         session = open_session(str(artifact.main), profile=profile, providers=providers, entries=entries)
     except IntegrityError as error:
-        raise _refusal(artifact, first_line(error.__cause__ or error)) from error
+        if lacking := findings(artifact.main):
+            raise Unsupported(
+                "the NPU's provider cannot take the whole model",
+                lacking,
+                "compile it with `anynpu build -t zhouyi-z3`, or cut the model before these operators",
+            ) from error
+        words = first_line(error.__cause__ or error)
+        raise IntegrityError(f"ONNX Runtime refuses the model: {words}", OPERATORS) from error
     session.disable_fallback()  # the binding would open it again on the CPU when a run fails
     if closed and session.get_providers()[:1] != list(providers[:1]):
         raise ToolFailed(f"ONNX Runtime did not take {providers[0]}, but {', '.join(session.get_providers())}")
     return session
-
-
-def _refusal(artifact: Artifact, words: str) -> Unsupported | IntegrityError:
-    """Returns why a model did not open: operators that the provider lacks, or what ONNX Runtime says."""
-    if found := findings(artifact.main):
-        return Unsupported(
-            "the NPU's provider cannot take the whole model",
-            found,
-            "compile it with `anynpu build -t zhouyi-z3`, or cut the model before these operators",
-        )
-    return IntegrityError(f"ONNX Runtime refuses the model: {words}", OPERATORS)
 
 
 def findings(model: Path) -> tuple[Finding, ...]:
@@ -119,8 +115,5 @@ def receipt(artifact: Artifact, samples: Sequence[Mapping[str, Array]], provider
 
 def placement(profile: str, provider: str = PROVIDER) -> Placement:
     """Returns the receipt that a profile of ONNX Runtime (JSON) holds; each executed node counts once."""
-    return ort_profile.placement(profile, provider, NPU, _why)
-
-
-def _why(kind: str) -> str:
-    return "the provider has no such operator" if kind in LACKS else "the provider did not take it"
+    lacks, left = "the provider has no such operator", "the provider did not take it"
+    return ort_profile.placement(profile, provider, NPU, lambda kind: lacks if kind in LACKS else left)

@@ -13,6 +13,18 @@ from typing import Any
 from anynpu.firmware.generator.layer import Layer
 
 Params = Mapping[str, Any]
+Cost = Callable[[Params], float]
+COSTS: dict[str, Cost] = {}
+
+
+def kernel(*names: str) -> Callable[[Cost], Cost]:
+    """Registers what kernels of these names take."""
+
+    def register(function: Cost) -> Cost:
+        COSTS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
 
 
 def expected(layer: Layer) -> int | None:
@@ -51,20 +63,24 @@ def _plain_gather(w: Params) -> float:
     return float((60 + 15 * w["height"] + 2.2 * patch) + 40 * w["height"] * _border_pixels(w) / _pixels(w))
 
 
+@kernel("pointwise_s8")
 def _pointwise(p: Params) -> float:
     return float(2 * _blocks(p["rows"], 2) * (20 + p["out_channels"] * _plain_dots(p["length"])))
 
 
+@kernel("conv_s8")
 def _conv(p: Params) -> float:
     w = p["window"]
     return float(_pixels(w) * (_plain_gather(w) + w["out_channels"] * _plain_dots(p["length"])))
 
 
+@kernel("dense_s8")
 def _dense(p: Params) -> float:
     fours, rest = p["out_channels"] & ~3, p["out_channels"] & 3
     return float(30 + fours * (18 + 2.51 * p["length"]) + rest * (18 + 5.0 * p["length"]))
 
 
+@kernel("depthwise_s8")
 def _depthwise(p: Params) -> float:
     w = p["window"]
     taps = w["height"] * w["width"]
@@ -72,16 +88,19 @@ def _depthwise(p: Params) -> float:
     return float(_pixels(w) * pixel + _border_pixels(w) * _plain_gather(w))
 
 
+@kernel("conv_any_s8")
 def _conv_any(p: Params) -> float:
     w = p["window"]
     depth = w["in_channels"] // p["groups"]
     return float(_pixels(w) * w["out_channels"] * (60 + w["height"] * w["width"] * (12 + 6.0 * depth)))
 
 
+@kernel("add_s16", "add_s8")
 def _add(p: Params) -> float:
     return float(100 + 38.0 * math.prod(p["shape"]["size"]))
 
 
+@kernel("average_pool_s8", "max_pool_s8")
 def _pool(p: Params) -> float:
     w = p["window"]
     return float(_pixels(w) * (60 + w["in_channels"] * (30 + 10 * w["height"] + 6.0 * w["height"] * w["width"])))
@@ -97,10 +116,12 @@ def _rows_mve(p: Params, rows: int, depth: int) -> float:
     return float(rows // 3 * three + rows % 3 * _single_mve(p, depth))
 
 
+@kernel("pointwise_mve_s8")
 def _pointwise_mve(p: Params) -> float:
     return float(40 + _rows_mve(p, p["rows"], p["out_channels"]))
 
 
+@kernel("conv_mve_s8")
 def _conv_mve(p: Params) -> float:
     w = p["window"]
     row = w["width"] * w["in_channels"]
@@ -111,6 +132,7 @@ def _conv_mve(p: Params) -> float:
     return float(60 + dots + (_pixels(w) - border) * copy + border * gather)
 
 
+@kernel("conv_strip_mve_s8")
 def _conv_strip_mve(p: Params) -> float:
     w = p["window"]
     columns = (w["out_width"] - 1) * w["stride_x"] + w["width"]
@@ -119,10 +141,12 @@ def _conv_strip_mve(p: Params) -> float:
     return float(60 + float(w["batches"] * w["out_height"]) * row)
 
 
+@kernel("dense_mve_s8")
 def _dense_mve(p: Params) -> float:
     return float(20 + _single_mve(p, p["out_channels"]))
 
 
+@kernel("depthwise_mve_s8")
 def _depthwise_mve(p: Params) -> float:
     w = p["window"]
     eights = _blocks(w["in_channels"], 8)
@@ -143,34 +167,42 @@ def _pairs_mve(p: Params, block: float) -> float:
     return float(150 + rows * (60 + fours + (block + 12 if length % 4 else 0)))
 
 
+@kernel("add_mve_s16", "add_mve_s8")
 def _add_mve(p: Params) -> float:
     return _pairs_mve(p, 30)
 
 
+@kernel("mul_mve_s16", "mul_mve_s8")
 def _mul_mve(p: Params) -> float:
     return _pairs_mve(p, 18)
 
 
+@kernel("mean_s16", "mean_s8")
 def _mean(p: Params) -> float:
     return float(60 + math.prod(p["size"]) * (60 + 13.0 * math.prod(p["reduced_size"])))
 
 
+@kernel("mean_mve_s16", "mean_mve_s8")
 def _mean_mve(p: Params) -> float:
     return float(60 + p["outer"] * (10 + _blocks(p["inner"], 4) * (35 + 6.0 * p["count"])))
 
 
+@kernel("mean_rows_mve_s8")
 def _mean_rows_mve(p: Params) -> float:
     return float(30 + p["rows"] * (50 + 4.0 * _blocks(p["count"], 16)))
 
 
+@kernel("softmax_s8")
 def _softmax(p: Params) -> float:
     return float(30 + p["rows"] * (110 + 42.0 * p["length"]))
 
 
+@kernel("softmax_mve_s8")
 def _softmax_mve(p: Params) -> float:
     return float(60 + p["rows"] * (150 + 8 * _blocks(p["length"], 16) + 36.0 * _blocks(p["length"], 4)))
 
 
+@kernel("average_pool_mve_s8")
 def _average_pool_mve(p: Params) -> float:
     w = p["window"]
     eights = w["in_channels"] // 8 if w["height"] * w["width"] < 256 else 0
@@ -179,6 +211,7 @@ def _average_pool_mve(p: Params) -> float:
     return float(_pixels(w) * (80 + eights * (135 + window) + fours * (75 + window)))
 
 
+@kernel("max_pool_mve_s8")
 def _max_pool_mve(p: Params) -> float:
     w = p["window"]
     blocks = _blocks(w["in_channels"], 16)
@@ -189,11 +222,13 @@ def _dots_dsp(length: int) -> float:
     return float(20 + 1.13 * (length & ~7) + 1.5 * (length & 4))
 
 
+@kernel("pointwise_dsp_s8")
 def _pointwise_dsp(p: Params) -> float:
     pairs = _blocks(p["rows"], 2)
     return float(30 + 2 * pairs * (30 + 1.6 * p["length"] + p["out_channels"] * _dots_dsp(p["length"])))
 
 
+@kernel("conv_dsp_s8")
 def _conv_dsp(p: Params) -> float:
     w = p["window"]
     row = w["width"] * w["in_channels"]
@@ -203,10 +238,12 @@ def _conv_dsp(p: Params) -> float:
     return float(50 + widen + gather + _pixels(w) * w["out_channels"] * _dots_dsp(p["length"]))
 
 
+@kernel("dense_dsp_s8")
 def _dense_dsp(p: Params) -> float:
     return float(40 + _blocks(p["out_channels"], 4) * (85 + 5.75 * p["length"]))
 
 
+@kernel("depthwise_dsp_s8")
 def _depthwise_dsp(p: Params) -> float:
     w = p["window"]
     taps = w["height"] * w["width"]
@@ -215,6 +252,7 @@ def _depthwise_dsp(p: Params) -> float:
     return float(_pixels(w) * pixel + _border_pixels(w) * _plain_gather(w))
 
 
+@kernel("conv_s16")
 def _conv_s16(p: Params) -> float:
     """Plain C of 16-bit activations: sums of 64 bits, window by window."""
     w = p["window"]
@@ -251,50 +289,18 @@ def _depthwise_s16(p: Params, group: int, block: float, tap: float) -> float:
     return float(_pixels(w) * pixel + _border_pixels(w) * _patch_s16(w))
 
 
-COSTS: Mapping[str, Callable[[Params], float]] = {
-    "add_s16": _add,
-    "conv_s16": _conv_s16,
-    "mean_s16": _mean,
+COSTS |= {
     "mul_s16": lambda p: 100 + 36.0 * math.prod(p["shape"]["size"]),
     "add_dsp_s16": lambda p: 60 + 30.0 * p["count"],
     "conv_dsp_s16": lambda p: _windows_s16(p, _pair_dsp_s16),
     "depthwise_dsp_s16": lambda p: _depthwise_s16(p, 2, 45, 7.5),
     "pointwise_dsp_s16": lambda p: 30 + _pair_dsp_s16(p, p["rows"], p["out_channels"]),
-    "add_mve_s16": _add_mve,
     "conv_mve_s16": lambda p: _windows_s16(p, _double_mve_s16),
     "depthwise_mve_s16": lambda p: _depthwise_s16(p, 8, 50, 10.0),
-    "mean_mve_s16": _mean_mve,
-    "mul_mve_s16": _mul_mve,
     "pointwise_mve_s16": lambda p: 30 + _double_mve_s16(p, p["rows"], p["out_channels"]),
-    "add_s8": _add,
     "add_dsp_s8": lambda p: 60 + 30.0 * p["count"],
-    "average_pool_s8": _pool,
     "clamp_s8": lambda p: 20 + 7.0 * p["count"],
-    "conv_any_s8": _conv_any,
-    "conv_s8": _conv,
-    "dense_s8": _dense,
-    "depthwise_s8": _depthwise,
-    "max_pool_s8": _pool,
-    "mean_s8": _mean,
     "mul_s8": lambda p: 100 + 36.0 * math.prod(p["shape"]["size"]),
-    "pointwise_s8": _pointwise,
-    "softmax_s8": _softmax,
     "table_u8": lambda p: 15 + 5.0 * p["count"],
-    "conv_dsp_s8": _conv_dsp,
-    "dense_dsp_s8": _dense_dsp,
-    "pointwise_dsp_s8": _pointwise_dsp,
-    "depthwise_dsp_s8": _depthwise_dsp,
-    "add_mve_s8": _add_mve,
-    "average_pool_mve_s8": _average_pool_mve,
-    "conv_mve_s8": _conv_mve,
-    "conv_strip_mve_s8": _conv_strip_mve,
-    "dense_mve_s8": _dense_mve,
-    "depthwise_mve_s8": _depthwise_mve,
-    "max_pool_mve_s8": _max_pool_mve,
-    "mean_mve_s8": _mean_mve,
-    "mean_rows_mve_s8": _mean_rows_mve,
-    "mul_mve_s8": _mul_mve,
-    "softmax_mve_s8": _softmax_mve,
     "table_mve_u8": lambda p: 25 + 6.0 * _blocks(p["count"], 16),
-    "pointwise_mve_s8": _pointwise_mve,
 }

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from anynpu.errors import AccuracyError, AnyNpuError, DeviceError
+from anynpu.errors import AccuracyError, DeviceError
 from anynpu.runtime.device.transport import NOISE
 from anynpu.tensors import DTYPES
 
@@ -18,6 +18,7 @@ LINE = re.compile(r"(m-|a-|e-\[|kat[ -])[\x20-\x7e]*")
 KAT = re.compile(r"kat (\d+) (PASS|FAIL output (.+)\[(\d+)\] expected (\S+) got (\S+))")
 KAT_RESULT = re.compile(r"kat-result (PASS|FAIL) (\d+)/(\d+)")
 KAT_REFUSED = re.compile(r"kat \d+ FAIL (.*)|kat-result FAIL (\D.*)")
+REFLASH = "the firmware was built with other weights or by a compiler that breaks it: build and flash it again"
 TICKS_LIMIT = 2**32 - 1
 """What a board's counters of ticks stop at."""
 
@@ -153,20 +154,19 @@ def _tensors(lines: Sequence[str], kind: str) -> tuple[BoardTensor, ...]:
     count = sum(line.startswith(f"a-{kind}-") for line in lines)
     if not count:
         raise DeviceError(f"the answer to 'info' names no {kind}", call="info", cause="other firmware")
-    return tuple(_tensor(field(lines, f"a-{kind}-{i}-", "info")) for i in range(count))
-
-
-def _tensor(text: str) -> BoardTensor:
-    # From the right: a tensor's name may hold commas.
-    parts = text.rsplit(",", 4)
-    try:
-        name, dtype, dims, scale, zero_point = parts
-        tensor = BoardTensor(name, dtype, tuple(map(int, dims.split("x"))), float(scale), int(zero_point))
-    except ValueError:
-        tensor = None
-    if tensor is None or tensor.dtype not in DTYPES or min(tensor.shape) < 1 or not math.isfinite(tensor.scale):
-        raise DeviceError(f"the answer to 'info' describes a tensor as {text!r}", call="info", cause=NOISE)
-    return tensor
+    tensors = []
+    for index in range(count):
+        text = field(lines, f"a-{kind}-{index}-", "info")
+        try:
+            name, dtype, dims, scale, zero_point = text.rsplit(",", 4)  # from the right: a name may hold commas
+            tensor = BoardTensor(name, dtype, tuple(map(int, dims.split("x"))), float(scale), int(zero_point))
+            sound = dtype in DTYPES and min(tensor.shape) >= 1 and math.isfinite(tensor.scale)
+        except ValueError:
+            sound = False
+        if not sound:
+            raise DeviceError(f"the answer to 'info' describes a tensor as {text!r}", call="info", cause=NOISE)
+        tensors.append(tensor)
+    return tuple(tensors)
 
 
 def known_answers(lines: Sequence[str]) -> int:
@@ -174,7 +174,18 @@ def known_answers(lines: Sequence[str]) -> int:
     for line in lines:
         match = KAT.fullmatch(line)
         if match and match[3] is not None:
-            raise _wrong(match, lines)
+            index, _, output, element, wanted, got = match.groups()
+            try:
+                numbers = float(got), float(wanted)
+            except ValueError:
+                raise DeviceError(f"the answer to 'kat' holds {match[0]!r}", call="kat", cause=NOISE) from None
+            raise AccuracyError(
+                f"the board fails its known answer {index}: {output}[{element}] is {got}, expected {wanted}",
+                "known answer",
+                *numbers,
+                worst=[line for line in lines if " FAIL output " in line],
+                hint=REFLASH,
+            )
         if not match and (refused := KAT_REFUSED.fullmatch(line)):
             raise DeviceError(f"the board's known-answer test fails: {refused[1] or refused[2]}", call="kat")
     result = [match for line in lines if (match := KAT_RESULT.fullmatch(line))]
@@ -182,18 +193,3 @@ def known_answers(lines: Sequence[str]) -> int:
     if len(result) != 1 or result[0].groups() != ("PASS", str(passed), str(passed)):
         raise DeviceError("the answer to 'kat' is incomplete", call="kat", cause="lost characters, or other firmware")
     return passed
-
-
-def _wrong(match: re.Match[str], lines: Sequence[str]) -> AnyNpuError:
-    index, _, output, element, wanted, got = match.groups()
-    try:
-        numbers = float(got), float(wanted)
-    except ValueError:
-        return DeviceError(f"the answer to 'kat' holds {match[0]!r}", call="kat", cause=NOISE)
-    return AccuracyError(
-        f"the board fails its known answer {index}: {output}[{element}] is {got}, expected {wanted}",
-        "known answer",
-        *numbers,
-        worst=[line for line in lines if " FAIL output " in line],
-        hint="the firmware was built with other weights or by a compiler that breaks it: build and flash it again",
-    )

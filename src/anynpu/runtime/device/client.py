@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from contextlib import suppress
 
 from anynpu.errors import DeviceError
 from anynpu.runtime.device import answers
@@ -48,15 +48,28 @@ class Client:
         """Returns the board's name, asking again until it answers: it may be booting, or print things of its own."""
         deadline = time.monotonic() + self.timeout_s
         heard: list[bytes] = []
-        asked = 0
-        while True:
+        asked, name = 0, ""
+        while not name:
             self.line.write(b"%name%", deadline)  # the first % ends what somebody else may have begun to type
             asked += 1
-            if name := self._hear_name(min(time.monotonic() + RETRY_S, deadline), heard):
-                self._finish_greeting(asked, deadline)
-                return name
-            if time.monotonic() >= deadline:
-                raise self._no_greeting(heard)
+            name = self._hear_name(min(time.monotonic() + RETRY_S, deadline), heard)
+            if not name and time.monotonic() >= deadline:
+                # The greeting of firmware that then falls silent is no noise.
+                if odd := [line for line in heard if line and not answers.LINE.fullmatch(line.decode("latin-1"))]:
+                    raise answers.noise(self.line.where, "name", odd[0])
+                raise DeviceError(
+                    f"{self.line.where}: the board does not answer",
+                    call="name",
+                    cause="no power, another port, another baud rate, or firmware that does not speak the protocol",
+                    hint="check port and baud rate, press reset, or flash the firmware (`anynpu deploy`)",
+                )
+        while self._line("name", deadline) != answers.READY:
+            continue
+        # A board that was asked several times still has something to say.
+        with suppress(SilentLine):
+            while asked > 1:
+                self.line.read_line(time.monotonic() + QUIET_S)
+        return name
 
     def _hear_name(self, until: float, heard: list[bytes]) -> str:
         while True:
@@ -75,27 +88,6 @@ class Client:
                 )
             if time.monotonic() >= until:  # a line that never falls silent
                 return ""
-
-    def _finish_greeting(self, asked: int, deadline: float) -> None:
-        """Reads to the end of the answer, and what a board that was asked several times still has to say."""
-        while self._line("name", deadline) != answers.READY:
-            continue
-        try:
-            while asked > 1:
-                self.line.read_line(time.monotonic() + QUIET_S)
-        except SilentLine:
-            return
-
-    def _no_greeting(self, heard: Sequence[bytes]) -> DeviceError:
-        # The greeting of firmware that then falls silent is no noise.
-        if odd := [line for line in heard if line and not answers.LINE.fullmatch(line.decode("latin-1"))]:
-            return answers.noise(self.line.where, "name", odd[0])
-        return DeviceError(
-            f"{self.line.where}: the board does not answer",
-            call="name",
-            cause="no power, another port, another baud rate, or firmware that does not speak the protocol",
-            hint="check port and baud rate, press reset, or flash the firmware (`anynpu deploy`)",
-        )
 
     def _line(self, call: str, deadline: float) -> str:
         try:

@@ -9,10 +9,9 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError
-from anynpu.runtime.device.answers import BoardTensor
 from anynpu.runtime.device.client import Client
 from anynpu.runtime.device.transport import Transport
-from anynpu.tensors import Array, TensorSpec
+from anynpu.tensors import Array
 
 
 class BoardSession:
@@ -61,22 +60,16 @@ class BoardSession:
             if len(specs) != len(tensors):
                 raise self._differs(f"has {len(tensors)} {kind}s", f"{len(specs)}")
             for spec, tensor in zip(specs, tensors, strict=True):
-                self._compare(kind, spec, tensor)
-
-    def _compare(self, kind: str, spec: TensorSpec, tensor: BoardTensor) -> None:
-        if (tensor.dtype, tensor.shape) != (spec.dtype, spec.shape):
-            raise self._differs(
-                f"has {kind} {tensor.name} of {tensor.dtype} {list(tensor.shape)}", f"{spec.dtype} {list(spec.shape)}"
-            )
-        quantization = spec.quantization
-        if quantization is None or quantization.axis is not None:
-            return
-        scale, zero_point = quantization.scale[0], quantization.zero_point[0]
-        if tensor.zero_point != zero_point or not math.isclose(tensor.scale, scale, rel_tol=1e-5):
-            raise self._differs(
-                f"has {kind} {tensor.name} with scale {tensor.scale:g} and zero point {tensor.zero_point}",
-                f"{scale:g} and {zero_point}",
-            )
+                about = f"has {kind} {tensor.name}"
+                if (tensor.dtype, tensor.shape) != (spec.dtype, spec.shape):
+                    stated = f"{spec.dtype} {list(spec.shape)}"
+                    raise self._differs(f"{about} of {tensor.dtype} {list(tensor.shape)}", stated)
+                if spec.quantization is None or spec.quantization.axis is not None:
+                    continue
+                (scale,), (zero,) = spec.quantization.scale, spec.quantization.zero_point
+                if tensor.zero_point != zero or not math.isclose(tensor.scale, scale, rel_tol=1e-5):
+                    form = f"scale {tensor.scale:g} and zero point {tensor.zero_point}"
+                    raise self._differs(f"{about} with {form}", f"{scale:g} and {zero}")
 
     def _differs(self, got: str, wanted: str) -> DeviceError:
         return DeviceError(
@@ -88,7 +81,8 @@ class BoardSession:
 
     def load(self, inputs: Mapping[str, Array]) -> None:
         """Sends the inputs to the board."""
-        self.client.load(b"".join(_little(inputs[spec.name], spec.dtype).tobytes() for spec in self.inputs))
+        little = {spec.name: np.dtype(spec.dtype).newbyteorder("<") for spec in self.inputs}
+        self.client.load(b"".join(np.ascontiguousarray(inputs[n], dtype).tobytes() for n, dtype in little.items()))
 
     def fetch(self) -> dict[str, Array]:
         """Returns the outputs of the last inference."""
@@ -106,7 +100,3 @@ class BoardSession:
 
     def close(self) -> None:
         self.client.close()
-
-
-def _little(array: Array, dtype: str) -> Array:
-    return np.ascontiguousarray(array, np.dtype(dtype).newbyteorder("<"))

@@ -177,7 +177,9 @@ class Audit:
 
     def end_stream(self, region: Region, live: Iterable[Tensor], outputs: Iterable[Tensor], last: Operation) -> None:
         """Checks that a stream has left alone the tensors that later operators read, and has written its own whole."""
-        labels, first = self.labels(region), self._first_writer(self._stream)
+        labels = self.labels(region)
+        mine = (i for i, (number, _) in enumerate(self._writers) if number == self._stream)
+        first = next(mine, len(self._writers))
         for tensor in live:
             seen = labels[tensor.offset : tensor.offset + tensor.nbytes]
             if len(wrong := seen[seen >= first]):
@@ -232,9 +234,6 @@ class Audit:
         stream, writer = self._writers[label]
         source = self._layers.get((stream, writer.word))
         return source is not None and source.operator not in reads and source.operator != layer.operator
-
-    def _first_writer(self, stream: int) -> int:
-        return next((i for i, (number, _) in enumerate(self._writers) if number == stream), len(self._writers))
 
     def _report(self, rule: str, op: Operation, registers: str, tensor: str, text: str) -> None:
         key = (rule, self._stream, op.index)

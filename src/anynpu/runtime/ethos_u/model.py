@@ -98,52 +98,45 @@ def read_model(path: Path) -> Model:
 
     model = tflite_file.read_model(path.read_bytes(), str(path))
     with tflite_file.damage_reported(str(path)):
-        return _model(schema, model)
+        graph = model.subgraphs[0]
+        offsets = _offsets(model)
+        types = {v: k for k, v in vars(schema.TensorType).items() if isinstance(v, int)}
+        tensors = tuple(
+            Tensor(
+                index,
+                (tensor.name or b"").decode("utf-8", "replace"),
+                NUMPY_TYPES[types[tensor.type]],
+                tuple(int(n) for n in tensor.shape) if tensor.shape is not None else (),
+                offsets[index] if index < len(offsets) else -1,
+                _constant(model.buffers[tensor.buffer]),
+                _initial(schema, tensor) if tensor.isVariable else None,
+            )
+            for index, tensor in enumerate(model.subgraphs[0].tensors)
+        )
+        if any(n < 0 for tensor in tensors for n in tensor.shape):
+            raise IntegrityError("a tensor has a dynamic shape")
+        calls = tuple(
+            _npu_call(op, tensors)
+            if model.operatorCodes[op.opcodeIndex].customCode == CUSTOM_CODE
+            else _cpu_call(schema, model, op, tensors)
+            for op in graph.operators
+        )
+        used = (*_numbers(graph.inputs), *_numbers(graph.outputs), *(i for c in calls for i in (*c.inputs, *c.outputs)))
+        if any(not 0 <= index < len(tensors) for index in used):
+            raise IntegrityError(f"the graph names a tensor that is not among its {len(tensors)}")
+        own = {call.scratch_fast.index for call in calls if isinstance(call, NpuCall)}
+        own -= {call.scratch.index for call in calls if isinstance(call, NpuCall)}
+        ends = [t.offset + t.nbytes for t in tensors if t.offset >= 0 and t.index not in own]
+        arena = max(ends, default=0)
+        if arena > MAX_ARENA:
+            raise IntegrityError(f"the arena has {arena} bytes: more than any microcontroller has")
+        return Model(tensors, calls, _numbers(graph.inputs), _numbers(graph.outputs), arena)
 
 
 def _initial(schema: Any, tensor: Any) -> int:
     """Returns the byte that TFLite-Micro fills a variable with: the zero point of 8 bits, otherwise 0."""
     points = tensor.quantization.zeroPoint if tensor.quantization is not None else None
     return int(points[0]) & 0xFF if tensor.type == schema.TensorType.INT8 and points is not None else 0
-
-
-def _model(schema: Any, model: Any) -> Model:
-    graph = model.subgraphs[0]
-    tensors = _tensors(schema, model, _offsets(model))
-    if any(n < 0 for tensor in tensors for n in tensor.shape):
-        raise IntegrityError("a tensor has a dynamic shape")
-    calls = tuple(
-        _npu_call(op, tensors)
-        if model.operatorCodes[op.opcodeIndex].customCode == CUSTOM_CODE
-        else _cpu_call(schema, model, op, tensors)
-        for op in graph.operators
-    )
-    used = (*_numbers(graph.inputs), *_numbers(graph.outputs), *(i for c in calls for i in (*c.inputs, *c.outputs)))
-    if any(not 0 <= index < len(tensors) for index in used):
-        raise IntegrityError(f"the graph names a tensor that is not among its {len(tensors)}")
-    own = {call.scratch_fast.index for call in calls if isinstance(call, NpuCall)}
-    own -= {call.scratch.index for call in calls if isinstance(call, NpuCall)}
-    ends = [t.offset + t.nbytes for t in tensors if t.offset >= 0 and t.index not in own]
-    arena = max(ends, default=0)
-    if arena > MAX_ARENA:
-        raise IntegrityError(f"the arena has {arena} bytes: more than any microcontroller has")
-    return Model(tensors, calls, _numbers(graph.inputs), _numbers(graph.outputs), arena)
-
-
-def _tensors(schema: Any, model: Any, offsets: Sequence[int]) -> tuple[Tensor, ...]:
-    types = {v: k for k, v in vars(schema.TensorType).items() if isinstance(v, int)}
-    return tuple(
-        Tensor(
-            index,
-            (tensor.name or b"").decode("utf-8", "replace"),
-            NUMPY_TYPES[types[tensor.type]],
-            tuple(int(n) for n in tensor.shape) if tensor.shape is not None else (),
-            offsets[index] if index < len(offsets) else -1,
-            _constant(model.buffers[tensor.buffer]),
-            _initial(schema, tensor) if tensor.isVariable else None,
-        )
-        for index, tensor in enumerate(model.subgraphs[0].tensors)
-    )
 
 
 def _numbers(values: Any) -> tuple[int, ...]:

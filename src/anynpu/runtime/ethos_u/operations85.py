@@ -77,21 +77,19 @@ class Machine85(Machine):
                 start = op.address("DMA0_SRC") + plane * steps["SRC", 1]
                 end = op.address("DMA0_DST") + plane * steps["DST", 1]
                 if gathers or scatters:
-                    chosen = self._indices(op, memories, index + (plane * rows + row) * 4 + plane * skip)
+                    # Each sample has its own index at this address.
+                    at = index + (plane * rows + row) * 4 + plane * skip
+                    raw = memories.bytes(op, op.register("DMA0_IDX_REGION") & 7, at, 4, "DMA0_IDX")
+                    chosen = np.ascontiguousarray(raw).view(np.int32)[:, 0].astype(np.int64)
+                    if chosen.min() < 0 or chosen.max() > op.address("DMA0_IDX_MAX"):
+                        words = f"its index {int(chosen.max())} is outside of what it chooses from"
+                        raise IntegrityError(f"{op.title}: {words}")
                     starts = start + (chosen if gathers else np.array([row])) * steps["SRC", 0]
                     ends = end + (chosen if scatters else np.array([row])) * steps["DST", 0]
                     self._copy_each(op, memories, (source, starts), (target, ends), length)
                 else:
                     start, end = start + row * steps["SRC", 0], end + row * steps["DST", 0]
                     self._copy(op, memories, source, start, target, end, length)
-
-    def _indices(self, op: Operation, memories: Memories, address: int) -> Array:
-        """Returns the index that each sample has at an address, after checking it against the largest allowed."""
-        raw = memories.bytes(op, op.register("DMA0_IDX_REGION") & 7, address, 4, "DMA0_IDX")
-        chosen = np.ascontiguousarray(raw).view(np.int32)[:, 0].astype(np.int64)
-        if chosen.min() < 0 or chosen.max() > op.address("DMA0_IDX_MAX"):
-            raise IntegrityError(f"{op.title}: its index {int(chosen.max())} is outside of what it chooses from")
-        return chosen
 
     def _copy_each(
         self,

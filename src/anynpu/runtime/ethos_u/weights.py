@@ -55,7 +55,13 @@ def _decode(streams: Sequence[bytes]) -> list[Array]:
         child = os.fork()
         if child == 0:
             _decode_all(streams, sink.fileno())
-        _wait(child)
+        handle = os.pidfd_open(child)
+        try:
+            if not select.select([handle], [], [], DECODE_SECONDS)[0]:
+                os.kill(child, signal.SIGKILL)
+        finally:
+            os.close(handle)
+            os.waitpid(child, 0)
         sink.seek(0)
         answers = sink.read()
     weights, position = [], 0
@@ -87,17 +93,6 @@ def _decode_all(streams: Sequence[bytes], sink: int) -> NoReturn:
                 answers.flush()
     finally:
         os._exit(0)
-
-
-def _wait(child: int) -> None:
-    """Waits for a child to end and ends it when its time is over."""
-    handle = os.pidfd_open(child)
-    try:
-        if not select.select([handle], [], [], DECODE_SECONDS)[0]:
-            os.kill(child, signal.SIGKILL)
-    finally:
-        os.close(handle)
-        os.waitpid(child, 0)
 
 
 @dataclass(frozen=True)

@@ -215,19 +215,18 @@ class _Buffers:
             for (offset, size, *_), _ in reader.buffers(static, self.data_size):
                 if self.weights_size is not None and offset + size > self.weights_size + PAGE:
                     raise IntegrityError(f"weights of {size} bytes at {offset} are not among the {self.weights_size}")
-            for buffer, part in reader.buffers(reused, self.data_size):
-                self._add(buffer[0], part)
-
-    def _add(self, room: int, part: tuple[int, ...]) -> None:
-        offset, size, kind, id, dtype, scale, zero_point = part[:7]
-        if kind not in (INPUT, OUTPUT):
-            return
-        if offset + size > room:
-            raise IntegrityError(f"a tensor of {size} bytes at {offset} does not fit its buffer of {room} bytes")
-        known = (self.inputs, self.outputs)[kind]
-        if id in known or len(known) >= MOST_TENSORS:
-            raise IntegrityError(f"its program describes {('input', 'output')[kind]} {id} twice, or too many of them")
-        known[id] = BorderTensor(id, size, dtype, float(scale), zero_point)
+            for (room, *_), part in reader.buffers(reused, self.data_size):
+                offset, size, kind, id, dtype, scale, zero_point = part[:7]
+                if kind not in (INPUT, OUTPUT):
+                    continue
+                if offset + size > room:
+                    raise IntegrityError(
+                        f"a tensor of {size} bytes at {offset} does not fit its buffer of {room} bytes"
+                    )
+                tensors, what = ((self.inputs, "input"), (self.outputs, "output"))[kind]
+                if id in tensors or len(tensors) >= MOST_TENSORS:
+                    raise IntegrityError(f"its program describes {what} {id} twice, or too many of them")
+                tensors[id] = BorderTensor(id, size, dtype, float(scale), zero_point)
 
 
 def _in_order(tensors: dict[int, BorderTensor], what: str) -> tuple[BorderTensor, ...]:

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from anynpu.artifact import SCHEMA_VERSION, Artifact, FileEntry, Manifest, hash_file
-from anynpu.runtime.noe.cix import Cix, CixTensor, read_cix
-from anynpu.tensors import TensorSpec
+from anynpu.runtime.noe.cix import Cix, read_cix
 
 FORMAT = "cix"
 COLOURS = (1, 3)
@@ -32,11 +31,20 @@ def sealed(artifact: Artifact) -> Artifact:
 
 def manifest_of(cix: Cix, main: str) -> Manifest:
     """Returns the manifest of an artifact whose model file `main` is this .cix file; the program is its fingerprint."""
-    inputs = tuple(_with_layout(tensor) for tensor in cix.inputs)
+    inputs = []
+    for tensor in cix.inputs:
+        # A layout is stated where the shape leaves one only: one axis can hold colours, two hold pixels.
+        places = {"NCHW": (1, 2, 3), "NHWC": (3, 1, 2)} if len(tensor.shape) == 4 else {}
+        fits = [
+            layout
+            for layout, (c, h, w) in places.items()
+            if tensor.shape[c] in COLOURS and min(tensor.shape[h], tensor.shape[w]) >= FEWEST_PIXELS
+        ]
+        inputs.append(replace(tensor.spec, layout=fits[0]) if len(fits) == 1 else tensor.spec)
     return Manifest(
         FORMAT,
         main,
-        inputs,
+        tuple(inputs),
         tuple(tensor.spec for tensor in cix.outputs),
         fingerprint=hashlib.sha256(cix.elf).hexdigest(),
         notes=(
@@ -45,17 +53,3 @@ def manifest_of(cix: Cix, main: str) -> Manifest:
         ),
         details={"name": cix.name, "target": str(cix.target), "build_version": cix.build_version},
     )
-
-
-def _with_layout(tensor: CixTensor) -> TensorSpec:
-    """Returns the input with its layout where the shape leaves one only: one axis can hold colours, two hold pixels."""
-    shape, spec = tensor.shape, tensor.spec
-    if len(shape) != 4:
-        return spec
-    fits = [
-        layout
-        for layout in ("NCHW", "NHWC")
-        if shape[layout.index("C")] in COLOURS
-        and min(shape[layout.index("H")], shape[layout.index("W")]) >= FEWEST_PIXELS
-    ]
-    return replace(spec, layout=fits[0]) if len(fits) == 1 else spec

@@ -65,15 +65,12 @@ class CixTensor:
     @property
     def spec(self) -> TensorSpec:
         """The tensor in our convention; nothing in the file says which axis is which."""
-        return TensorSpec(self.name, self.shape, self.dtype, quantization=self._quantization())
-
-    def _quantization(self) -> Quantization | None:
-        """Small integers stand for real numbers; floats, truth values and plain 32-bit numbers stand for themselves."""
-        kind = np.dtype(self.dtype)
+        kind, quantization = np.dtype(self.dtype), None
         plain = kind.itemsize >= 4 and self.vendor_scale in (0, 1) and self.vendor_zero_point == 0
-        if kind.kind in "fb" or plain:
-            return None
-        return Quantization((1 / self.vendor_scale,), (-self.vendor_zero_point,))
+        # Small integers stand for real numbers; floats, truth values and plain 32-bit numbers stand for themselves.
+        if kind.kind not in "fb" and not plain:
+            quantization = Quantization((1 / self.vendor_scale,), (-self.vendor_zero_point,))
+        return TensorSpec(self.name, self.shape, self.dtype, quantization=quantization)
 
 
 @dataclass(frozen=True)
@@ -141,11 +138,16 @@ def _read(data: memoryview) -> Cix:
     graph = flat.root(data)
     program_bytes, names = _payload(graph)
     program = read_program(program_bytes)
-    described = _described(graph, {*names[0], *names[1]})
-    version = graph.table(0)
-    device = program.device
+    encoded = {name.encode(): name for name in (*names[0], *names[1])}
+    longest = max(map(len, encoded))
+    described: dict[str, flat.Table] = {}
+    for table in graph.tables(3, MOST_TENSORS):
+        raw = table.view(0)
+        name = encoded.get(bytes(raw)) if len(raw) <= longest else None
+        if name is not None and described.setdefault(name, table) is not table:
+            raise IntegrityError(f"it describes the tensor {name} twice")
+    version, device, build = graph.table(0), program.device, program.build_version
     warnings: list[str] = []
-    build = program.build_version
     return Cix(
         name=graph.text(1),
         version=(version.number(0, "I"), version.number(1, "I"), version.number(2, "I")) if version else (0, 0, 0),
@@ -196,53 +198,41 @@ def _payload(graph: flat.Table) -> tuple[memoryview, tuple[tuple[str, ...], tupl
     return subgraphs[0].view(1), names
 
 
-def _described(graph: flat.Table, wanted: set[str]) -> dict[str, flat.Table]:
-    """Returns the descriptions of the wanted tensors, by name."""
-    names = {name.encode(): name for name in wanted}
-    longest = max(map(len, names))
-    found: dict[str, flat.Table] = {}
-    for table in graph.tables(3, MOST_TENSORS):
-        raw = table.view(0)
-        name = names.get(bytes(raw)) if len(raw) <= longest else None
-        if name is not None and found.setdefault(name, table) is not table:
-            raise IntegrityError(f"it describes the tensor {name} twice")
-    return found
-
-
 def _tensors(
     what: str,
     names: tuple[str, ...],
     described: dict[str, flat.Table],
-    program: tuple[BorderTensor, ...],
+    programs: tuple[BorderTensor, ...],
     warnings: list[str],
 ) -> tuple[CixTensor, ...]:
     """Returns the inputs or outputs: names and shapes from the container, all else from the program."""
-    if len(names) != len(program):
-        raise IntegrityError(f"it names {len(names)} {what}s, its program has {len(program)}")
+    if len(names) != len(programs):
+        raise IntegrityError(f"it names {len(names)} {what}s, its program has {len(programs)}")
     for name in names:
         if name not in described:
             raise IntegrityError(f"{what} {name} is not described in it")
-    pairs = zip(names, program, strict=True)
-    return tuple(_tensor(f"{what} {name}", name, described[name], t, warnings) for name, t in pairs)
-
-
-def _tensor(place: str, name: str, table: flat.Table, program: BorderTensor, warnings: list[str]) -> CixTensor:
-    shape = table.numbers(1, "i", MOST_AXES)
-    if not shape or min(shape) < 1:
-        raise IntegrityError(f"{place} has the shape {list(shape)}")
-    if program.dtype not in DTYPES:
-        raise IntegrityError(f"{place} is of data type {program.dtype:#x}, which anynpu does not know")
-    if (container := table.number(2)) != program.dtype:
-        warnings.append(f"{place} is of data type {container:#x} in the model and {program.dtype:#x} in its program")
-    dtype = DTYPES[program.dtype]
-    needed = math.prod(shape) * np.dtype(dtype).itemsize
-    if needed != program.nbytes:
-        difference = f"{place} of shape {list(shape)} and type {dtype} has {needed} bytes, its program says "
-        if needed > program.nbytes:
-            raise IntegrityError(f"{difference}{program.nbytes}: they do not fit")
-        warnings.append(f"{difference}{program.nbytes}: the rest is taken for padding")
-    _check_quantization(place, dtype, table, program, warnings)
-    return CixTensor(name, shape, dtype, program.nbytes, program.id, program.dtype, program.scale, program.zero_point)
+    tensors = []
+    for name, program in zip(names, programs, strict=True):
+        place, table = f"{what} {name}", described[name]
+        shape = table.numbers(1, "i", MOST_AXES)
+        if not shape or min(shape) < 1:
+            raise IntegrityError(f"{place} has the shape {list(shape)}")
+        if program.dtype not in DTYPES:
+            raise IntegrityError(f"{place} is of data type {program.dtype:#x}, which anynpu does not know")
+        if (container := table.number(2)) != program.dtype:
+            differs = f"{container:#x} in the model and {program.dtype:#x} in its program"
+            warnings.append(f"{place} is of data type {differs}")
+        dtype = DTYPES[program.dtype]
+        needed = math.prod(shape) * np.dtype(dtype).itemsize
+        if needed != program.nbytes:
+            difference = f"{place} of shape {list(shape)} and type {dtype} has {needed} bytes, its program says "
+            if needed > program.nbytes:
+                raise IntegrityError(f"{difference}{program.nbytes}: they do not fit")
+            warnings.append(f"{difference}{program.nbytes}: the rest is taken for padding")
+        _check_quantization(place, dtype, table, program, warnings)
+        form = (program.nbytes, program.id, program.dtype, program.scale, program.zero_point)
+        tensors.append(CixTensor(name, shape, dtype, *form))
+    return tuple(tensors)
 
 
 def _check_quantization(place: str, dtype: str, table: flat.Table, program: BorderTensor, warnings: list[str]) -> None:

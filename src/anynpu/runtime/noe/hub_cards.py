@@ -12,7 +12,6 @@ from anynpu.artifact import Manifest
 from anynpu.errors import ConfigError
 from anynpu.tasks import card as cards
 from anynpu.tasks.yolo import Head
-from anynpu.tensors import TensorSpec
 
 PACKAGE = "anynpu.data.hub"
 CLOSE = 0.02
@@ -77,16 +76,16 @@ def like(manifest: Manifest) -> HubModel | None:
     """Returns the model of the hub that has the tensors of this .cix file, if exactly one is known to."""
     fitting = []
     for name in names():
-        known = model(name)
-        stated, specs = (*known.inputs, *known.outputs), (*manifest.inputs, *manifest.outputs)
-        counts = len(known.inputs) == len(manifest.inputs) and len(stated) == len(specs)
-        if counts and all(_is_like(says, spec) for says, spec in zip(stated, specs, strict=True)):
-            fitting.append(known)
+        card = model(name)
+        stated, specs = (*card.inputs, *card.outputs), (*manifest.inputs, *manifest.outputs)
+        if len(card.inputs) != len(manifest.inputs) or len(stated) != len(specs):
+            continue
+        for tensor, spec in zip(stated, specs, strict=True):
+            if tensor.shape != spec.shape or (tensor.dtypes and spec.dtype not in tensor.dtypes):
+                break
+            scale = None if spec.quantization is None else 1 / spec.quantization.scale[0]
+            if tensor.scale is not None and scale is not None and not math.isclose(scale, tensor.scale, rel_tol=CLOSE):
+                break
+        else:
+            fitting.append(card)
     return fitting[0] if len(fitting) == 1 else None
-
-
-def _is_like(says: HubTensor, spec: TensorSpec) -> bool:
-    if says.shape != spec.shape or (says.dtypes and spec.dtype not in says.dtypes):
-        return False
-    scale = None if spec.quantization is None else 1 / spec.quantization.scale[0]
-    return says.scale is None or scale is None or math.isclose(scale, says.scale, rel_tol=CLOSE)

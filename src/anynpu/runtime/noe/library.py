@@ -32,11 +32,7 @@ def find() -> Path | None:
     for folder in folders:
         if (folder / FILE).is_file():
             return folder / FILE
-    return _cached()
-
-
-def _cached() -> Path | None:
-    """Returns what the loader's own list of libraries says; reading it starts no program, as asking for it would."""
+    # What the loader's own list of libraries says; reading it starts no program, as asking for it would.
     try:
         listed = re.findall(rb"(/[^\0]*/libnoe\.so[.0-9]*)\0", LOADER_CACHE.read_bytes())
     except OSError:

@@ -39,7 +39,11 @@ class Local:
         except BaseException:
             self.owner.close()
             raise
-        _end_cleanly()
+        # The default of these signals ends the program at once; a program's own handlers end it through Python.
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) is signal.SIG_DFL:
+                    signal.signal(number, _end)
 
     @property
     def lost(self) -> str:
@@ -62,15 +66,6 @@ class Local:
 _HANGING: set[Path] = set()
 LOCALS = Shared(Local)
 atexit.register(LOCALS.close)
-
-
-def _end_cleanly() -> None:
-    """Takes over the signals whose default ends the program at once; a program's own handlers end it through Python."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    for number in SIGNALS:
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _end)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

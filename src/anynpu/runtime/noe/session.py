@@ -78,7 +78,10 @@ class NoeSession:
             warnings.warn(f"{artifact.main}: {sentence}; the program counts", SuspectWarning, stacklevel=2)
         self.inputs, self.outputs = artifact.manifest.inputs, artifact.manifest.outputs
         self._places = _agreed(artifact, "inputs", self.inputs, self._cix.inputs)
-        self.timeout_ms = _timeout(os.environ.get(TIMEOUT_MS, "") if timeout_ms is None else str(timeout_ms))
+        text = os.environ.get(TIMEOUT_MS, "") if timeout_ms is None else str(timeout_ms)
+        if text and not (text.isdecimal() and 1 <= int(text) <= MOST_TIMEOUT_MS):
+            raise ConfigError(f"a timeout of {text} ms", f"give whole milliseconds from 1 to {MOST_TIMEOUT_MS}")
+        self.timeout_ms = int(text or DEFAULT_TIMEOUT_MS)
         self._qos = _qos(os.environ.get(QOS, "") if qos is None else qos)
         self._isolate = os.environ.get(ISOLATE, "1") != "0" if isolate is None else isolate
         self._dtypes = [np.dtype(spec.dtype) for spec in self._places]
@@ -370,14 +373,6 @@ def _check_descriptors(cix: Cix, inputs: Sequence[Descriptor], outputs: Sequence
 
 def _text(values: tuple[Any, ...]) -> str:
     return ", ".join(f"{value:g}" for value in values)
-
-
-def _timeout(text: str) -> int:
-    if not text:
-        return DEFAULT_TIMEOUT_MS
-    if not text.isdecimal() or not 1 <= int(text) <= MOST_TIMEOUT_MS:
-        raise ConfigError(f"a timeout of {text} ms", f"give whole milliseconds from 1 to {MOST_TIMEOUT_MS}")
-    return int(text)
 
 
 def _qos(text: str) -> Qos:

@@ -16,6 +16,19 @@ from anynpu.runtime.ai8x import Pool
 from anynpu.targets.ai8x.blocks import Block, Blocks, interleaved
 from anynpu.targets.ai8x.walk import Misfit, Value, Walk, chw
 
+Handler = Callable[[Walk, NodeProto], None]
+HANDLERS: dict[str, Handler] = {}
+
+
+def handles(*kinds: str) -> Callable[[Handler], Handler]:
+    """Registers what places operators of these kinds."""
+
+    def register(function: Handler) -> Handler:
+        HANDLERS.update(dict.fromkeys(kinds, function))
+        return function
+
+    return register
+
 
 def cut(model: ModelProto) -> tuple[Blocks, tuple[Finding, ...]]:
     """Returns the layers of a graph, and a finding for every operator that has no place among them."""
@@ -68,6 +81,7 @@ def _pads(attributes: dict[str, Any], dims: int) -> tuple[int, int]:
     return (pads[0], pads[1] if dims > 1 else 0)
 
 
+@handles("Conv")
 def _convolution(walk: Walk, node: NodeProto) -> None:
     value, attributes = walk.value(node), _attributes(node)
     weight, bias = walk.constant(node, 1), walk.constant(node, 2)
@@ -124,6 +138,7 @@ def _label(node: NodeProto) -> str:
     return node.name or node.output[0]
 
 
+@handles("Gemm", "MatMul")
 def _linear(walk: Walk, node: NodeProto) -> None:
     value, attributes = walk.value(node), _attributes(node)
     weight, bias = walk.constant(node, 1), walk.constant(node, 2)
@@ -151,6 +166,7 @@ def _linear(walk: Walk, node: NodeProto) -> None:
     walk.put(node, Value(len(walk.blocks.blocks) - 1, (out, 1, 1), flat=True))
 
 
+@handles("BatchNormalization")
 def _batch_norm(walk: Walk, node: NodeProto) -> None:
     block = walk.own(node)
     gamma, beta, mean, variance = (walk.constant(node, index) for index in (1, 2, 3, 4))
@@ -175,6 +191,7 @@ def _absorb(walk: Walk, node: NodeProto, block: Block) -> None:
     walk.put(node, walk.value(node, data))
 
 
+@handles("Relu", "Clip", "Abs")
 def _activation(walk: Walk, node: NodeProto) -> None:
     value, block = walk.value(node), walk.own(node) or walk.summed(node)
     if block is None or (value.pool is not None and value.pool.kind != "max"):
@@ -193,6 +210,7 @@ def _activation(walk: Walk, node: NodeProto) -> None:
     walk.put(node, value)
 
 
+@handles("MaxPool", "AveragePool", "GlobalAveragePool", "ReduceMean")
 def _window(walk: Walk, node: NodeProto) -> None:
     value, attributes = walk.value(node), _attributes(node)
     out = chw(walk.shapes[node.output[0]])
@@ -226,6 +244,7 @@ def _window(walk: Walk, node: NodeProto) -> None:
     walk.put(node, Value(value.layer, out, Pool(kind, size, stride), flat, window))  # type: ignore[arg-type]
 
 
+@handles("Flatten", "Reshape", "Squeeze")
 def _flatten(walk: Walk, node: NodeProto) -> None:
     value = walk.value(node)
     shape = walk.shapes[node.output[0]]
@@ -234,6 +253,7 @@ def _flatten(walk: Walk, node: NodeProto) -> None:
     walk.put(node, replace(value, flat=True))
 
 
+@handles("Add", "Sub")
 def _addition(walk: Walk, node: NodeProto) -> None:
     constants = [name in walk.constants for name in node.input]
     if not any(constants):
@@ -274,6 +294,7 @@ def _sum(walk: Walk, node: NodeProto) -> None:
     walk.put(node, Value(len(walk.blocks.blocks) - 1, first.shape, flat=first.flat))
 
 
+@handles("Softmax")
 def _softmax(walk: Walk, node: NodeProto) -> None:
     value = walk.value(node)
     rank = len(walk.shapes[node.input[0]])
@@ -283,28 +304,6 @@ def _softmax(walk: Walk, node: NodeProto) -> None:
     walk.put(node, value)
 
 
+@handles("Identity", "Dropout")
 def _through(walk: Walk, node: NodeProto) -> None:
     walk.put(node, walk.value(node))
-
-
-HANDLERS: dict[str, Callable[[Walk, NodeProto], None]] = {
-    "Conv": _convolution,
-    "Gemm": _linear,
-    "MatMul": _linear,
-    "BatchNormalization": _batch_norm,
-    "Relu": _activation,
-    "Clip": _activation,
-    "Abs": _activation,
-    "MaxPool": _window,
-    "AveragePool": _window,
-    "GlobalAveragePool": _window,
-    "ReduceMean": _window,
-    "Flatten": _flatten,
-    "Reshape": _flatten,
-    "Squeeze": _flatten,
-    "Add": _addition,
-    "Sub": _addition,
-    "Softmax": _softmax,
-    "Identity": _through,
-    "Dropout": _through,
-}
