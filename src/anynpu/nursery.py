@@ -145,7 +145,9 @@ class Nursery:
         return Child(int(number), output, life, news)
 
     def _connected(self, env: Mapping[str, str]) -> socket.socket:
-        decided = {k: v for k, v in env.items() if not _bound_late(k)}
+        late = {k for k in env if k in BOUND_LATE or k.startswith("ANYNPU_")}
+        late |= {k for k in env if k.endswith("_PATH") and k != "LD_LIBRARY_PATH"}  # a vendor's own tool
+        decided = {k: v for k, v in env.items() if k not in late}
         if self._socket is None or decided != self._started_with:
             self._end()
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -156,11 +158,6 @@ class Nursery:
             theirs.close()
             self._socket, self._started_with = ours, decided
         return self._socket
-
-
-def _bound_late(name: str) -> bool:
-    own_tool = name.endswith("_PATH") and name != "LD_LIBRARY_PATH"
-    return name in BOUND_LATE or name.startswith("ANYNPU_") or own_tool
 
 
 @contextmanager

@@ -265,20 +265,16 @@ def _drain(
             if not line.startswith((PROGRESS, QUESTION)):
                 write(line)
                 lines.append(line)
-        _wait_unreaped(process)  # a program may close its output and go on
+        if not isinstance(process, subprocess.Popen):
+            process.settle()
+        elif os.name == "posix":
+            with suppress(ChildProcessError):
+                os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        else:
+            process.wait()
     finally:
         timer.cancel()
     return expired.is_set()
-
-
-def _wait_unreaped(process: Spawned) -> None:
-    if not isinstance(process, subprocess.Popen):
-        process.settle()
-    elif os.name == "posix":
-        with suppress(ChildProcessError):
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-    else:
-        process.wait()
 
 
 def status_name(status: int) -> str:

@@ -6,7 +6,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import resources
@@ -90,7 +90,12 @@ def install(
                 for folder in _folders(chain, cache):
                     if read_receipt(folder) is None:
                         shutil.rmtree(folder)
-                _check_space(chain, home(cache))
+                free = shutil.disk_usage(home(cache)).free // 10**6
+                if free < chain.megabytes:
+                    raise ConfigError(
+                        f"{home(cache)}: {chain.name} takes {chain.megabytes} MB, and {free} MB are free",
+                        "free some, or choose another folder with --cache-dir",
+                    )
                 _make(chain, root, python, _Call(chain, log_of(chain, cache), time.monotonic() + timeout_s, report))
     return at(chain, root)
 
@@ -139,15 +144,6 @@ def _write(path: Path, record: object) -> None:
     replace_file(path, schema.canonical_json(record))
 
 
-def _check_space(chain: Toolchain, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free // 10**6
-    if free < chain.megabytes:
-        raise ConfigError(
-            f"{folder}: {chain.name} takes {chain.megabytes} MB, and {free} MB are free",
-            "free some, or choose another folder with --cache-dir",
-        )
-
-
 @contextmanager
 def _alone(chain: Toolchain, cache: Path | None, report: Report) -> Iterator[None]:
     """Holds the lock of a tool; the operating system releases that of a killed process."""
@@ -191,21 +187,27 @@ class _Call:
             if pips in wanted:
                 wanted.setdefault(own, wanted[pips])
         environment = {k: v for k, v in wanted.items() if k not in ELSEWHERE} | {"PIP_NO_INPUT": "1"}
-        folder = self.log.parent
         try:
-            tool.run(argv, cwd=folder, log=self.log, timeout_s=self.left_s, environment=environment, keep_stdin=True)
+            tool.run(
+                argv,
+                cwd=self.log.parent,
+                log=self.log,
+                timeout_s=self.left_s,
+                environment=environment,
+                called=arguments[0],
+                keep_stdin=True,
+            )
         except ToolFailed as failure:
-            raise self._told(failure, arguments) from None
-
-    def _told(self, failure: ToolFailed, arguments: Sequence[str]) -> ToolFailed:
-        how = failure.message.removeprefix(failure.argv[0]).strip()
-        if "did not finish" in how:
-            how, hint = "did not finish within the time limit", "give more with --timeout SECONDS"
-        else:
-            said = "\n".join(failure.last_lines)
-            hint = toolchain.hint_in(PIP_SAYS, said) or self.chain.hint(said) or "the log has pip's own words"
-        message = f"{self.chain.name} was not installed: {arguments[0]} {how}"
-        return ToolFailed(message, failure.argv, failure.status, failure.log, failure.last_lines, hint)
+            how = failure.message
+            if "did not finish" in how:
+                how = f"{arguments[0]} did not finish within the time limit"
+                hint = "give more with --timeout SECONDS"
+            else:
+                last = "\n".join(failure.last_lines)
+                hint = toolchain.hint_in(PIP_SAYS, last) or self.chain.hint(last) or "the log has pip's own words"
+            message = f"{self.chain.name} was not installed: {how}"
+            details = failure.argv, failure.status, failure.log, failure.last_lines
+            raise ToolFailed(message, *details, hint) from None
 
 
 def _make(chain: Toolchain, root: Path, python: Python, call: _Call) -> None:
@@ -215,32 +217,39 @@ def _make(chain: Toolchain, root: Path, python: Python, call: _Call) -> None:
     try:
         call.report(f"environment   Python {python.version}")
         call.module(python.path, "venv", str(root))
-        _packages(chain, root, call)
+        if chain.lock:
+            _locked_packages(chain.lock, root, call)
+        for wanted, flags in () if chain.lock else ((chain.packages, ()), (chain.alone, ("--no-deps",))):
+            if wanted:
+                call.report(f"packages      {', '.join(wanted)}")
+                pip = ("pip", "install", "--no-warn-script-location")
+                call.module(root / "bin" / "python", *pip, *flags, *wanted)
         site = next(root.glob("lib/python3.*/site-packages"))
-        for line in _mend(chain, site):
-            call.report(f"mending       {line}")
+        for name in chain.aside:
+            path = site / name
+            # A pinned package that lacks the file is not the one that the fix was made for.
+            if not path.is_file():
+                why = f"its packages hold no {name}, which was to be moved aside"
+                raise ToolFailed(f"{chain.name} was not installed: {why}")
+            path.replace(path.with_name(f"{path.name}.aside"))
+            call.report(f"mending       {name} moved aside")
+        for name, source in chain.stubs.items():
+            path = site / name
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text((resources.files(toolchain.PACKAGE) / source).read_text("utf-8"), "utf-8")
+                call.report(f"mending       {name} written")
         call.report(f"trying        {' '.join(chain.probe)[:80]}")
         probe(at(chain, root), call.log, call.left_s)
         call.report("noting down   every file's digest")
         files, size = inventory(root)
         _write(root / FILES, files)
-        taken = round(time.monotonic() - started, 1)
-        made, digest = (_now(), taken, size), hash_file(root / FILES)
-        _write(root / RECEIPT, Receipt(chain.name, chain.recipe, python.version, *made, packages_of(root), digest))
+        seconds = round(time.monotonic() - started, 1)
+        about, digest = (_now(), seconds, size), hash_file(root / FILES)
+        _write(root / RECEIPT, Receipt(chain.name, chain.recipe, python.version, *about, packages_of(root), digest))
     except BaseException:
         shutil.rmtree(root, ignore_errors=True)
         raise
-
-
-def _packages(chain: Toolchain, root: Path, call: _Call) -> None:
-    python = root / "bin" / "python"
-    if chain.lock:
-        _locked_packages(chain.lock, root, call)
-        return
-    for wanted, flags in ((chain.packages, ()), (chain.alone, ("--no-deps",))):
-        if wanted:
-            call.report(f"packages      {', '.join(wanted)}")
-            call.module(python, "pip", "install", "--no-warn-script-location", *flags, *wanted)
 
 
 def _locked_packages(lock: str, root: Path, call: _Call) -> None:
@@ -264,22 +273,3 @@ def _locked_packages(lock: str, root: Path, call: _Call) -> None:
         except ToolFailed as failure:
             call.report(f"packages      uv failed, now with pip ({failure.message.partition(': ')[2]})")
     call.module(python, *pip)
-
-
-def _mend(chain: Toolchain, site: Path) -> Iterator[str]:
-    """Does the file fixes; a pinned package that lacks the file is not the one that the fix was made for."""
-    for name in chain.aside:
-        path = site / name
-        if not path.is_file():
-            raise ToolFailed(
-                f"{chain.name} was not installed: its packages hold no {name}, which was to be moved aside"
-            )
-        path.replace(path.with_name(f"{path.name}.aside"))
-        yield f"{name} moved aside"
-    for name, source in chain.stubs.items():
-        path = site / name
-        if path.exists():
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text((resources.files(toolchain.PACKAGE) / source).read_text("utf-8"), "utf-8")
-        yield f"{name} written"

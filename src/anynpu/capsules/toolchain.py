@@ -238,11 +238,15 @@ def find(name: str) -> Installed:
 
 
 def installed(toolchain: Toolchain, program: Path) -> Installed:
-    """Returns the tool that a program belongs to."""
-    packages = _packages(program, toolchain)
-    known = _dist_info(packages, toolchain) if packages else ""
+    """Returns the tool that a program belongs to, with the site-packages of the environment around it."""
+    for start in (program, program.resolve()):
+        folders = sorted(start.parent.parent.glob("lib/python3.*/site-packages"))
+        wanted = [f for f in folders if f.parent.name == f"python{toolchain.python}"]
+        for folder in (*wanted, *folders):
+            if version := _dist_info(folder, toolchain):
+                return Installed(toolchain, program, version, folder)
     # Without a package there is no version to read; what the program's file holds tells two of them apart.
-    return Installed(toolchain, program, known or f"sha256:{hash_file(program)[:12]}", packages)
+    return Installed(toolchain, program, f"sha256:{hash_file(program)[:12]}", None)
 
 
 def _program(toolchain: Toolchain) -> Path:
@@ -258,17 +262,6 @@ def _program(toolchain: Toolchain) -> Path:
         where = "" if platform.machine() == toolchain.machine else f" (it runs on {toolchain.machine} alone)"
         raise ToolMissing(f"{toolchain.program} is not installed{where}", toolchain.get)
     return Path(found).absolute()
-
-
-def _packages(program: Path, toolchain: Toolchain) -> Path | None:
-    """Returns the site-packages of the environment that the program belongs to."""
-    for start in (program, program.resolve()):
-        folders = sorted(start.parent.parent.glob("lib/python3.*/site-packages"))
-        wanted = [f for f in folders if f.parent.name == f"python{toolchain.python}"]
-        for folder in (*wanted, *folders):
-            if _dist_info(folder, toolchain):
-                return folder
-    return None
 
 
 def _dist_info(folder: Path, toolchain: Toolchain) -> str:

@@ -6,7 +6,6 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,11 +33,22 @@ def verify(name: str, cache: Path | None = None, timeout_s: float = PROBE_S) -> 
     """Hashes every file that was installed and runs the probe; of the user's own tool, the probe alone."""
     started = time.monotonic()
     capsule = find(name, cache)
-    receipt = read_receipt(capsule.root)
-    files = listed(capsule.root, receipt) if receipt else {}
-    complaints = list(_changed(capsule.root, files))
+    root, receipt, complaints = capsule.root, read_receipt(capsule.root), list[str]()
+    files = listed(root, receipt) if receipt else {}
+    for file, digest in files.items():
+        path = root / file
+        if not path.exists() and not path.is_symlink():
+            complaints.append(f"{file}: missing")
+        elif _digest(path) != digest:
+            complaints.append(f"{file}: changed since it was installed")
     if receipt:
-        complaints += [*_packages(capsule.root, receipt), *_python(capsule.root, receipt)]
+        present, python = packages_of(root), ask(root / "bin" / "python")
+        for package, version in receipt.packages.items():
+            if present.get(package) != version:
+                complaints.append(f"{package} {version}: {present.get(package, 'nothing')} is there instead")
+        if python is None or python.version != receipt.python:
+            state = f"is {python.version}" if python else "does not run any more"
+            complaints.append(f"its Python was {receipt.python} and {state}")
     log = log_of(capsule.installed.toolchain, cache)
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -62,20 +72,16 @@ def probe(capsule: Capsule, log: Path, timeout_s: float) -> None:
 
 def inventory(root: Path) -> tuple[dict[str, str], int]:
     """Returns the digest of every file below a folder, compiled ones too, since those are what runs; and their size."""
-    found, size = {}, 0
-    for path in _files(root):
-        found[str(path.relative_to(root))] = _digest(path)
-        size += path.lstat().st_size
-    return found, size
-
-
-def _files(root: Path) -> Iterator[Path]:
+    digests, size = {}, 0
     for folder, inner, files in os.walk(root):
         links = [name for name in inner if (Path(folder) / name).is_symlink()]
         inner[:] = sorted(set(inner) - set(links))
         for name in sorted(files + links):
+            path = Path(folder) / name
             if Path(folder) != root or name not in (RECEIPT, FILES):
-                yield Path(folder) / name
+                digests[str(path.relative_to(root))] = _digest(path)
+                size += path.lstat().st_size
+    return digests, size
 
 
 def _digest(path: Path) -> str:
@@ -89,28 +95,6 @@ def listed(root: Path, receipt: Receipt) -> dict[str, str]:
         raise IntegrityError(f"{path}: missing or changed", f"anynpu tool remove {receipt.name}, then install it again")
     files: dict[str, str] = schema.read_json(path)
     return files
-
-
-def _changed(root: Path, files: Mapping[str, str]) -> Iterator[str]:
-    for name, digest in files.items():
-        path = root / name
-        if not path.exists() and not path.is_symlink():
-            yield f"{name}: missing"
-        elif _digest(path) != digest:
-            yield f"{name}: changed since it was installed"
-
-
-def _packages(root: Path, receipt: Receipt) -> Iterator[str]:
-    now = packages_of(root)
-    for name, version in receipt.packages.items():
-        if now.get(name) != version:
-            yield f"{name} {version}: {now.get(name, 'nothing')} is there instead"
-
-
-def _python(root: Path, receipt: Receipt) -> Iterator[str]:
-    now = ask(root / "bin" / "python")
-    if now is None or now.version != receipt.python:
-        yield f"its Python was {receipt.python} and {f'is {now.version}' if now else 'does not run any more'}"
 
 
 def packages_of(root: Path) -> dict[str, str]:

@@ -74,28 +74,34 @@ def _of_platforms(known: Mapping[str, Device]) -> Iterator[Device]:
 
 def detect(root: Root) -> tuple[Device, ...]:
     """Returns the NPUs of a machine, each with the place where it was seen."""
-    present = {**_pci(root), **_acpi(root), **_device_tree(root)}
-    names = board_name(root)
-    found: dict[str, Device] = {}
+    present: dict[str, str] = {}
+    for function in pci_functions(root):
+        key = f"pci {function.vendor}:{function.device}"
+        present |= {key: str(function), f"{key}:{function.revision}": str(function)}
+    for name in reversed(root.names("/sys/bus/acpi/devices")):
+        present[f"acpi {name.partition(':')[0]}"] = f"ACPI {name}"
+    # What the board, its chip and its platform devices are compatible with
+    base = "/sys/bus/platform/devices"
+    for place in ("/proc/device-tree", *(f"{base}/{name}/of_node" for name in root.names(base))):
+        words = filter(None, root.read(f"{place}/compatible").split("\0"))
+        present |= {f"compatible {word}": f"device tree {word}" for word in words}
+    board = board_name(root)
+    devices: dict[str, Device] = {}
     for device in table():
-        seen = next((present[key] for key in _keys(device) if key in present), "")
+        keys = [f"pci {key.lower()}" for key in device.pci] + [f"acpi {key}" for key in device.acpi]
+        keys += [f"compatible {key}" for key in device.compatible]
+        seen = next((present[key] for key in keys if key in present), "")
         if seen:
-            found.setdefault(device.name, replace(device, found=seen))
-        elif any(word.lower() in names.lower() for word in device.board):
-            found.setdefault(device.name, replace(device, found=f"board {names}", hidden=True))
-    return tuple(found.values())
+            devices.setdefault(device.name, replace(device, found=seen))
+        elif any(word.lower() in board.lower() for word in device.board):
+            devices.setdefault(device.name, replace(device, found=f"board {board}", hidden=True))
+    return tuple(devices.values())
 
 
 def board_name(root: Root) -> str:
     """Returns what the machine calls itself, or an empty string."""
     parts = dict.fromkeys(part for path in BOARD_NAMES if (part := root.read(path)))
     return " ".join(parts)
-
-
-def _keys(device: Device) -> Iterator[str]:
-    yield from (f"pci {key.lower()}" for key in device.pci)
-    yield from (f"acpi {key}" for key in device.acpi)
-    yield from (f"compatible {key}" for key in device.compatible)
 
 
 @dataclass(frozen=True)
@@ -132,25 +138,3 @@ def kin(function: PciFunction) -> dict[str, Device]:
     start = f"{function.vendor}:{function.device}:"
     pairs = ((key.lower(), device) for device in table() for key in device.pci)
     return {key.removeprefix(start): device for key, device in pairs if key.startswith(start)}
-
-
-def _pci(root: Root) -> dict[str, str]:
-    """Returns the PCI devices under their ids, with and without the revision."""
-    found: dict[str, str] = {}
-    for function in pci_functions(root):
-        key = f"pci {function.vendor}:{function.device}"
-        found |= {key: str(function), f"{key}:{function.revision}": str(function)}
-    return found
-
-
-def _acpi(root: Root) -> dict[str, str]:
-    names = root.names("/sys/bus/acpi/devices")
-    return {f"acpi {name.partition(':')[0]}": f"ACPI {name}" for name in reversed(names)}
-
-
-def _device_tree(root: Root) -> dict[str, str]:
-    """Returns what the board, its chip and its platform devices are compatible with."""
-    base = "/sys/bus/platform/devices"
-    places = ("/proc/device-tree", *(f"{base}/{name}/of_node" for name in root.names(base)))
-    lists = (root.read(f"{place}/compatible").split("\0") for place in places)
-    return {f"compatible {word}": f"device tree {word}" for words in lists for word in words if word}

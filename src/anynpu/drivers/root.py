@@ -6,7 +6,6 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from io import FileIO
 from pathlib import Path, PurePosixPath
 
 from anynpu.errors import ConfigError, DeviceError
@@ -84,16 +83,20 @@ class Root:
         return found is not None and (stat.S_ISCHR(found.st_mode) or (not self.is_host and stat.S_ISREG(found.st_mode)))
 
     def read_bytes(self, path: str, most: int = MOST_BYTES) -> bytes:
-        """Returns the content of a file, at most so much of it, or nothing where there is no such file."""
+        """Returns the content of a file, at most `most` bytes of it, or nothing where there is no such file."""
+        content = bytearray()
         try:
             with self.real(path).open("rb", buffering=0) as stream:
-                return b"".join(_pieces(stream, most))
+                # Piece by piece: the kernel refuses to answer a read of many megabytes of a sysctl file.
+                while len(content) < most and (piece := stream.read(min(most - len(content), PIECE))):
+                    content += piece
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return b""
         except OSError as error:
             if error.errno in (errno.ENODEV, errno.ENXIO, errno.EINVAL):  # a sysfs file of a device that is not there
                 return b""
             raise _unreadable(path, error) from None
+        return bytes(content)
 
     def read(self, path: str) -> str:
         """Returns the text of a file without spaces and NUL characters around it."""
@@ -118,13 +121,6 @@ class Root:
                     yield from self.walk(child, depth - 1)
             else:
                 yield child
-
-
-def _pieces(stream: FileIO, most: int) -> Iterator[bytes]:
-    """Yields a file piece by piece: the kernel refuses to answer a read of many megabytes of a sysctl file."""
-    while most > 0 and (piece := stream.read(min(most, PIECE))):
-        most -= len(piece)
-        yield piece
 
 
 def _link(path: Path) -> str:

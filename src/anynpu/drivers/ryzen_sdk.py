@@ -71,12 +71,6 @@ def provider_options(
         if facts.xclbin_required:
             # Without py3_round=0 the compiler for X1 leaves every operator to the CPU: AMD's quicktest.py sets it too.
             options |= {"xclbin": str(xclbin(facts, sdk(environment))), "xlnx_enable_py3_round": "0"}
-    return options | _asked(environment)
-
-
-def _asked(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns what the user sets through the environment."""
-    options = {}
     if config := environment.get(CONFIG_FILE):
         if not Path(config).is_file():
             raise ConfigError(f"{CONFIG_FILE}={config}: no such file")

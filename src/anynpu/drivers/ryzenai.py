@@ -124,15 +124,14 @@ def _bound(root: Root, function: PciFunction) -> Npu:
     own = [name for name in root.names(f"{base}/accel") if name.startswith("accel")]
     names = [f"{NODES}/{name}" for name in own or root.names(NODES) if name.startswith("accel")]
     nodes = tuple(name for name in names if root.exists(name))
-    return _npu(function, driver, nodes, _unbound(driver, nodes))
-
-
-def _unbound(driver: str, nodes: tuple[str, ...]) -> str:
+    problem = ""
     if not driver:
-        return f"no driver is bound to it, {MODULE} is needed (`anynpu doctor`)"
-    if driver != MODULE:
-        return f"the driver {driver} is bound to it, {MODULE} is needed"
-    return "" if nodes else f"{MODULE} is bound to it, but there is no {NODES}/accel* (`anynpu doctor`)"
+        problem = f"no driver is bound to it, {MODULE} is needed (`anynpu doctor`)"
+    elif driver != MODULE:
+        problem = f"the driver {driver} is bound to it, {MODULE} is needed"
+    elif not nodes:
+        problem = f"{MODULE} is bound to it, but there is no {NODES}/accel* (`anynpu doctor`)"
+    return _npu(function, driver, nodes, problem)
 
 
 def _npu(function: PciFunction, driver: str = "", nodes: tuple[str, ...] = (), problem: str = "") -> Npu:

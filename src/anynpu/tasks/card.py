@@ -100,23 +100,18 @@ def choose(task: str, tokenizer: str = "") -> Chosen:
     if data.pop("assets", None):
         raise ConfigError(f"{task}: assets: is filled in by a build", "name the file in [text] tokenizer")
     card = schema.from_dict(Card, data, task)
-    return Chosen(*_with_tokenizer(card, place, tokenizer))
-
-
-def _with_tokenizer(card: Card, place: Path, given: str) -> tuple[Card, dict[str, Path]]:
-    """Returns the card with its tokenizer under its plain name, and where that file lies."""
     if card.text is None:
-        if given:
+        if tokenizer:
             raise ConfigError("--tokenizer goes with a task that reads text")
-        return card, {}
-    path = Path(given) if given else place / card.text.tokenizer
-    if not (given or card.text.tokenizer):
+        return Chosen(card)
+    path = Path(tokenizer) if tokenizer else place / card.text.tokenizer
+    if not (tokenizer or card.text.tokenizer):
         raise ConfigError("this task needs the model's tokenizer", "give --tokenizer FILE")
     if not path.is_file():
         raise ConfigError(f"{path}: no such tokenizer", "give --tokenizer FILE")
     if path.stat().st_size > MOST_ASSET_BYTES:
         raise ConfigError(f"{path}: larger than {MOST_ASSET_BYTES >> 20} MiB, that is not a tokenizer")
-    return replace(card, text=replace(card.text, tokenizer=path.name)), {path.name: path}
+    return Chosen(replace(card, text=replace(card.text, tokenizer=path.name)), {path.name: path})
 
 
 def of(artifact: Artifact, task: str = "", tokenizer: str = "") -> Chosen:

@@ -109,28 +109,19 @@ def _from_json(path: Path, data: bytes, size: int | None) -> Vocabulary:
     ids, listed = model.get("vocab"), model.get("merges")
     if not isinstance(ids, dict) or not isinstance(listed, list):
         raise IntegrityError(f"{path}: its model has no table `vocab` and list `merges`")
-    _check_ids(path, ids, size)
-    merges = []
-    for number, item in enumerate(listed):
-        merges.append(_merge(f"{path}: merge {number}", item.split() if isinstance(item, str) else item, ids))
-        if "".join(merges[-1]) not in ids:
-            raise IntegrityError(f"{path}: merge {number} makes a symbol without a number")
-    start, end = (_special(path, names, ids) for names in SPECIALS)
-    return Vocabulary(ids, merges, start, end)
-
-
-def _check_ids(path: Path, ids: dict[str, object], size: int | None) -> None:
-    """Raises unless the tokens are numbered from 0 without a gap and every byte has its two."""
     if not all(type(number) is int for number in ids.values()) or {*ids.values()} != {*range(len(ids))}:
         raise IntegrityError(f"{path}: its tokens are not numbered from 0 without a gap")
     if size is not None and len(ids) != size:
         raise IntegrityError(f"{path}: holds {len(ids)} tokens, the card says {size}")
     if any(symbol + end not in ids for symbol in byte_symbols() for end in ("", SUFFIX)):
         raise IntegrityError(f"{path}: not the tokenizer of a CLIP model: some bytes have no token")
-
-
-def _special(path: Path, names: Sequence[str], ids: dict[str, int]) -> int:
-    for name in names:
-        if name in ids:
-            return ids[name]
-    raise IntegrityError(f"{path}: no token {' or '.join(names)}")
+    merges = []
+    for number, item in enumerate(listed):
+        merges.append(_merge(f"{path}: merge {number}", item.split() if isinstance(item, str) else item, ids))
+        if "".join(merges[-1]) not in ids:
+            raise IntegrityError(f"{path}: merge {number} makes a symbol without a number")
+    around = [[ids[name] for name in names if name in ids] for names in SPECIALS]
+    for names, numbers in zip(SPECIALS, around, strict=True):
+        if not numbers:
+            raise IntegrityError(f"{path}: no token {' or '.join(names)}")
+    return Vocabulary(ids, merges, around[0][0], around[1][0])

@@ -41,13 +41,10 @@ def annotated(pixels: Array, found: Detections, names: Sequence[str]) -> Array:
         _, _, right, bottom = draw.textbbox((0, 0), text, font=font)
         above = y0 - bottom - 4 if y0 > bottom + 4 else y0
         draw.rectangle((x0, above, x0 + right + 6, above + bottom + 4), fill=hue)
-        draw.text((x0 + 3, above + 1), text, fill=_readable(hue), font=font)
+        # Black or white, whichever is easier to read on the colour.
+        ink = (0, 0, 0) if hue[0] * 0.299 + hue[1] * 0.587 + hue[2] * 0.114 > 140 else (255, 255, 255)
+        draw.text((x0 + 3, above + 1), text, fill=ink, font=font)
     return np.asarray(image)
-
-
-def _readable(ground: Color) -> Color:
-    """Returns black or white, whichever is easier to read on a colour."""
-    return (0, 0, 0) if ground[0] * 0.299 + ground[1] * 0.587 + ground[2] * 0.114 > 140 else (255, 255, 255)
 
 
 def jpeg(pixels: Array) -> bytes:

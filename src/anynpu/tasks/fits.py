@@ -19,28 +19,20 @@ from anynpu.tensors import Array
 def require_fit(chosen: Chosen, manifest: Manifest) -> None:
     """Raises if the inputs and outputs of a model are not those that its card speaks of."""
     model = Model(chosen.card, chosen.files, manifest.inputs, manifest.outputs, _run)
-    try:
-        _look(model)
+    try:  # everything that a task looks up before its first run
+        if model.card.kind == "detect":
+            Detector(model).layout  # noqa: B018
+        elif model.card.kind == "classify":
+            Classifier(model).labels  # noqa: B018
+            PictureInput.of(model)
+        elif isinstance(reader := tower(model), TextTower):
+            with suppress(ToolMissing):  # tokens that are given as arrays need no tokenizer here
+                reader.tokens  # noqa: B018
+        else:
+            PictureInput.of(model)
     except ConfigError as error:
         title = chosen.card.title or chosen.card.kind
         raise ConfigError(f"the task card ({title}) does not fit the model: {error.message}", error.hint) from error
-
-
-def _look(model: Model) -> None:
-    """Looks up everything that a task looks up before its first run."""
-    kind = model.card.kind
-    if kind == "detect":
-        Detector(model).layout  # noqa: B018
-        return
-    if kind == "classify":
-        Classifier(model).labels  # noqa: B018
-    else:
-        reader = tower(model)
-        if isinstance(reader, TextTower):
-            with suppress(ToolMissing):  # tokens that are given as arrays need no tokenizer here
-                reader.tokens  # noqa: B018
-            return
-    PictureInput.of(model)
 
 
 def _run(inputs: Mapping[str, Array]) -> dict[str, Array]:

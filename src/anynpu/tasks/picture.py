@@ -112,42 +112,30 @@ def _too_large(where: str, size: str, most_pixels: int) -> tuple[str, str]:
 
 
 def _rgb(image: Image, where: str) -> tuple[Array, tuple[str, ...]]:
-    """Returns the pixels of the frame the image stands at, and notes."""
+    """Returns the pixels of the frame the image stands at, upright, and notes."""
+    from PIL import Image, ImageOps
+
     image.load()
     if 0 in image.size:
         raise IntegrityError(f"{where} has no pixels ({image.width}x{image.height})")
-    upright, notes = _turned(image)
-    if upright.mode.startswith("I") or upright.mode == "F":
-        return _from_deep(upright, where), (*notes, "its 16 bits are scaled to 8")
-    if "A" in upright.mode or "a" in upright.mode or "transparency" in upright.info:
-        return _from_alpha(upright, notes)
-    if upright.mode == "CMYK":
-        notes = (*notes, "CMYK is converted without a colour profile")
-    return np.array(upright.convert("RGB")), notes
-
-
-def _turned(image: Image) -> tuple[Image, tuple[str, ...]]:
-    """Returns the image upright, as its EXIF orientation says; EXIF that cannot be read says nothing."""
-    from PIL import ImageOps
-
+    notes: tuple[str, ...] = ()
     try:
         if image.getexif().get(ORIENTATION, 1) in range(2, 9):
-            return ImageOps.exif_transpose(image), ("it is turned as its EXIF orientation says",)
+            image, notes = ImageOps.exif_transpose(image), ("it is turned as its EXIF orientation says",)
     except _DAMAGE:
-        return image, ("its EXIF data cannot be read",)
-    return image, ()
-
-
-def _from_alpha(image: Image, notes: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
-    """Returns a picture that lets something shine through as it looks on white."""
-    from PIL import Image
-
-    layered = image.convert("RGBA")
-    if np.asarray(layered.getchannel("A")).min() == 255:
-        return np.array(layered.convert("RGB")), notes
-    white = Image.new("RGBA", layered.size, (255, 255, 255, 255))
-    shown = Image.alpha_composite(white, layered).convert("RGB")
-    return np.array(shown), (*notes, "its transparent parts are white")
+        notes = ("its EXIF data cannot be read",)
+    if image.mode.startswith("I") or image.mode == "F":
+        return _from_deep(image, where), (*notes, "its 16 bits are scaled to 8")
+    if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
+        layered = image.convert("RGBA")
+        if np.asarray(layered.getchannel("A")).min() == 255:
+            return np.array(layered.convert("RGB")), notes
+        white = Image.new("RGBA", layered.size, (255, 255, 255, 255))
+        shown = Image.alpha_composite(white, layered).convert("RGB")
+        return np.array(shown), (*notes, "its transparent parts are white")
+    if image.mode == "CMYK":
+        notes = (*notes, "CMYK is converted without a colour profile")
+    return np.array(image.convert("RGB")), notes
 
 
 def _from_deep(image: Image, where: str) -> Array:

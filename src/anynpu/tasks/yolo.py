@@ -231,10 +231,17 @@ def _refuse(found: bool, what: str) -> None:
 def _of_stride(layout: Layout, rows: list[Rows], stride: int, confidence: float) -> list[tuple[Array, Array]]:
     """Returns corners [4, n] and scores [classes, n] of the boxes in the maps of one stride, or in decoded outputs."""
     if layout.head.version == "v5":
-        return _anchored(layout, rows[0], stride, confidence) if stride else [_with_objectness(rows[0], confidence)]
+        if stride:
+            return _anchored(layout, rows[0], stride, confidence)
+        real = rows[0].real(rows[0][4:5].above(confidence))
+        return [(_corners(real[:2], real[2:4]), real[4] * real[5:])]
     split = 4 * layout.head.reg_max if stride else 4
     boxes, scores = rows if len(rows) == 2 else (rows[0][:split], rows[0][split:])
-    return [_anchorless(layout, boxes, scores, stride, confidence) if stride else _plain(boxes, scores, confidence)]
+    if stride:
+        return [_anchorless(layout, boxes, scores, stride, confidence)]
+    at = scores.above(confidence)
+    real = boxes.real(at)
+    return [(_corners(real[:2], real[2:]), scores.columns(at))]
 
 
 def _logit(confidence: float) -> float:
@@ -250,17 +257,6 @@ def _sigmoid(values: Array) -> Array:
 def _corners(centre: Array, sides: Array) -> Array:
     half = sides / 2
     return np.concatenate([centre - half, centre + half])
-
-
-def _plain(boxes: Rows, scores: Rows, confidence: float) -> tuple[Array, Array]:
-    at = scores.above(confidence)
-    real = boxes.real(at)
-    return _corners(real[:2], real[2:]), scores.columns(at)
-
-
-def _with_objectness(rows: Rows, confidence: float) -> tuple[Array, Array]:
-    real = rows.real(rows[4:5].above(confidence))
-    return _corners(real[:2], real[2:4]), real[4] * real[5:]
 
 
 def _anchorless(layout: Layout, boxes: Rows, scores: Rows, stride: int, confidence: float) -> tuple[Array, Array]:

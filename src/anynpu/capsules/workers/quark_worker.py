@@ -46,31 +46,15 @@ def quantise(
     os.environ["TMPDIR"] = str(Path.cwd())  # Quark's temporary models go where the caller clears away
     import onnx
     import quark.onnx  # compiles custom operators the first time
-    from quark.onnx.quantization.config import Config
+    from onnxruntime.quantization.calibrate import CalibrationMethod
+    from quark.onnx.calibration.methods import PowerOfTwoMethod
+    from quark.onnx.quantization.config import Config, get_default_config
+    from quark.onnx.quantization.config.algorithm import AdaRoundConfig, CLEConfig
 
     graph = onnx.load(model).graph
     stored = {tensor.name for tensor in graph.initializer}
     names = [value.name for value in graph.input if value.name not in stored]
     reader = Samples(samples, names)
-    config = _config(precision, method)
-    quantizer = quark.onnx.ModelQuantizer(Config(global_quant_config=config))
-    from quark.onnx.quantization.config.algorithm import AdaRoundConfig, CLEConfig
-
-    found: list[Any] = [CLEConfig()] if cle else []
-    if adaround:
-        found.append(
-            AdaRoundConfig(num_iterations=adaround, learning_rate=0.1, batch_size=min(2, reader.count), early_stop=True)
-        )
-    quantizer.quantize_model(model, out, reader, algorithms=found)
-    return {"samples": reader.count}
-
-
-def _config(precision: str, method: str) -> Any:
-    """Returns Quark's own configuration of a precision with the calibration method asked for."""
-    from onnxruntime.quantization.calibrate import CalibrationMethod
-    from quark.onnx.calibration.methods import PowerOfTwoMethod
-    from quark.onnx.quantization.config import get_default_config
-
     methods = {
         "min_mse": PowerOfTwoMethod.MinMSE,
         "non_overflow": PowerOfTwoMethod.NonOverflow,
@@ -83,4 +67,10 @@ def _config(precision: str, method: str) -> Any:
     if precision == "bf16":
         # Casts are standard operators, and what the compiler for bf16 wants; pairs would need Quark's own library.
         config.extra_options["BF16QDQToCast"] = True
-    return config
+    quantizer = quark.onnx.ModelQuantizer(Config(global_quant_config=config))
+    algorithms: list[Any] = [CLEConfig()] if cle else []
+    if adaround:
+        batch = min(2, reader.count)
+        algorithms.append(AdaRoundConfig(num_iterations=adaround, learning_rate=0.1, batch_size=batch, early_stop=True))
+    quantizer.quantize_model(model, out, reader, algorithms=algorithms)
+    return {"samples": reader.count}

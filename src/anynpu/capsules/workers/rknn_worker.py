@@ -38,7 +38,17 @@ def build(model: str, config: Settings, options: Settings, inputs: list[str], sa
     _step("load_onnx", rknn.load_onnx, model=model)
     serve.progress(1, STAGES)
     if samples:
-        options = {**options, "dataset": _dataset(samples, inputs)}
+        # One .npy file an input and sample, and the list that names them, whose lines are split at blanks.
+        with np.load(samples, allow_pickle=False) as stored:
+            arrays = [stored["input:" + name] for name in inputs]
+        lines = []
+        for at in range(len(arrays[0])):
+            files = [f"{at}_{index}.npy" for index in range(len(arrays))]
+            for file, array in zip(files, arrays):  # noqa: B905  # one file an array
+                np.save(file, array[at : at + 1])
+            lines.append(" ".join(files))
+        Path(DATASET).write_text("\n".join(lines) + "\n", "utf-8")
+        options = {**options, "dataset": DATASET}
     _step("build", rknn.build, do_quantization=bool(samples), **options)
     serve.progress(2, STAGES)
     _step("export_rknn", rknn.export_rknn, out)
@@ -62,20 +72,6 @@ def run(inputs: list[str], outputs: list[str], arrays: Arrays) -> tuple[None, Ar
     if found is None or len(found) != len(outputs):
         raise Refused(f"inference gave {0 if found is None else len(found)} outputs, not {len(outputs)}")
     return None, {name: np.asarray(value) for name, value in zip(outputs, found)}  # noqa: B905  # as many
-
-
-def _dataset(samples: str, inputs: list[str]) -> str:
-    """Writes one .npy file an input and sample and the list that names them; the list splits its lines at blanks."""
-    with np.load(samples, allow_pickle=False) as stored:
-        arrays = [stored["input:" + name] for name in inputs]
-    lines = []
-    for at in range(len(arrays[0])):
-        files = [f"{at}_{index}.npy" for index in range(len(arrays))]
-        for file, array in zip(files, arrays):  # noqa: B905  # one file an array
-            np.save(file, array[at : at + 1])
-        lines.append(" ".join(files))
-    Path(DATASET).write_text("\n".join(lines) + "\n", "utf-8")
-    return DATASET
 
 
 def _step(name: str, function: Any, *arguments: Any, **named: Any) -> None:

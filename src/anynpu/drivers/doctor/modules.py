@@ -138,14 +138,10 @@ def signature(machine: Machine) -> Result | None:
         return ok("Secure Boot is off")
     if machine.module.signed:
         return ok("Secure Boot is on, the module is signed")
-    return failed(f"Secure Boot is on and {machine.module_path} is not signed: the kernel refuses it", _sign(machine))
-
-
-def _sign(machine: Machine) -> str:
-    """Returns the command that signs the module: DKMS has a key of its own that the firmware must be told of."""
-    if machine.dkms_version:
-        return f"sudo mokutil --import {DKMS_KEY} && {_rebuild(machine)} && sudo reboot"
-    return fixes.SIGN if machine.is_zhouyi else install_module(machine)
+    sign = fixes.SIGN if machine.is_zhouyi else install_module(machine)
+    if machine.dkms_version:  # DKMS has a key of its own that the firmware must be told of
+        sign = f"sudo mokutil --import {DKMS_KEY} && {_rebuild(machine)} && sudo reboot"
+    return failed(f"Secure Boot is on and {machine.module_path} is not signed: the kernel refuses it", sign)
 
 
 def loaded(machine: Machine) -> Result:
@@ -157,19 +153,16 @@ def loaded(machine: Machine) -> Result:
         return ok(f"{name} is live")
     if state == "Loading":
         why = "it crashed while it was loaded and cannot be removed"
-        return failed(f"{name} is stuck in 'coming': {why}", _restart_without(machine))
+        # It is removed before the restart: it would crash again while the computer starts.
+        remove = f"sudo rm {machine.module_path} && sudo depmod -a && " if machine.module_path else ""
+        if machine.dkms_version:
+            remove = f"sudo dkms remove {name}/{machine.dkms_version} --all && "
+        return failed(f"{name} is stuck in 'coming': {why}", f"{remove}sudo reboot")
     if state:
         return failed(f"{name} is in state {state}", "sudo reboot")
     if not machine.root.exists("/proc/modules"):
         return unknown("/proc/modules is not there", f"lsmod | grep {name}")
     return failed(f"{name} is not in /proc/modules", f"sudo modprobe {name}")
-
-
-def _restart_without(machine: Machine) -> str:
-    """Returns the command that restarts without the module, which would crash again while the computer starts."""
-    if machine.dkms_version:
-        return f"sudo dkms remove {machine.module_name}/{machine.dkms_version} --all && sudo reboot"
-    return f"sudo rm {machine.module_path} && sudo depmod -a && sudo reboot" if machine.module_path else "sudo reboot"
 
 
 def firmware(machine: Machine) -> Result | None:

@@ -68,16 +68,11 @@ def libnoe(machine: Machine) -> Result:
         return failed(f"ANYNPU_LIBNOE names {path}, which is not there", "unset ANYNPU_LIBNOE")
     if machine.root.read_bytes(path, 64).startswith(LFS_POINTER):
         return failed(f"{path} is a git-lfs pointer, not a library", "git lfs pull    # in the clone with the packages")
-    version = _version(machine.root, path)
-    return ok(f"{path}{', version ' + version if version else ', version unknown'}")
-
-
-def _version(root: Root, path: str) -> str:
-    """Returns the version in the name of the library's file or of one next to it."""
-    real = root.inside(path)
-    names = (real.rpartition("/")[2], *root.names(path.rpartition("/")[0]))
-    told = (re.fullmatch(rf"{re.escape(LIBRARY)}\.(\d+\.\d+\.\d+)", name) for name in names)
-    return next((found[1] for found in told if found), "")
+    real = machine.root.inside(path)
+    names = (real.rpartition("/")[2], *machine.root.names(path.rpartition("/")[0]))
+    matches = (re.fullmatch(rf"{re.escape(LIBRARY)}\.(\d+\.\d+\.\d+)", name) for name in names)
+    version = next((match[1] for match in matches if match), "unknown")
+    return ok(f"{path}, version {version}")
 
 
 def libnoe_abi(machine: Machine) -> Result:
@@ -123,30 +118,23 @@ def linker(machine: Machine) -> Result | None:
 
 def wheel(machine: Machine) -> Result:
     """No wheel of the vendor is installed for a Python that it cannot be imported by; anynpu needs none."""
-    found = sorted({(folder, version) for folder, version in machine.packages("libnoe")})
-    bad = [(f, v, p) for f, v in found if (p := _python_of(machine, f)) not in PYTHONS]
-    if bad:
-        folder, version, python = bad[0]
+    wheels = sorted({(folder, version) for folder, version in machine.packages("libnoe")})
+    for folder, version in wheels:
+        named = re.search(r"python(\d+)\.(\d+)/", folder)
+        python = (int(named[1]), int(named[2])) if named else machine.system_python
+        if python in PYTHONS:
+            continue
         name = f"{python[0]}.{python[1]}"
+        uninstall = f"{folder.rpartition('/lib/')[0]}/bin/python -m pip uninstall"
+        if folder.startswith("/usr/"):  # Debian's own Python lets pip touch it only when told so
+            uninstall = f"sudo python{name} -m pip uninstall --break-system-packages"
         return failed(
             f"libnoe {version} in {folder}: `import libnoe` fails under Python {name}, it knows 3.11 and 3.12 only",
-            f"{_uninstall(folder, name)} libnoe    # anynpu calls libnoe.so itself, under every Python",
+            f"{uninstall} libnoe    # anynpu calls libnoe.so itself, under every Python",
         )
-    if found:
-        return ok(f"libnoe {found[0][1]} in {found[0][0]}")
+    if wheels:
+        return ok(f"libnoe {wheels[0][1]} in {wheels[0][0]}")
     return ok("none is installed")
-
-
-def _uninstall(folder: str, python: str) -> str:
-    """Returns the command up to the package; Debian's own Python lets pip touch it only when told so."""
-    if folder.startswith("/usr/"):
-        return f"sudo python{python} -m pip uninstall --break-system-packages"
-    return f"{folder.rpartition('/lib/')[0]}/bin/python -m pip uninstall"
-
-
-def _python_of(machine: Machine, folder: str) -> tuple[int, int]:
-    told = re.search(r"python(\d+)\.(\d+)/", folder)
-    return (int(told[1]), int(told[2])) if told else machine.system_python
 
 
 def dpkg(machine: Machine) -> Result | None:

@@ -56,34 +56,26 @@ def find(
     """Returns the kernel whose headers are named or found, or says how to get them."""
     if arch not in ("", ARCH):
         raise ConfigError(f"--arch {arch}: the driver exists for {ARCH} alone", f"--arch {ARCH}")
-    folder = kdir or _installed(release or running(), root or Root())
-    if not (folder / "include").is_dir() or not (folder / "Makefile").is_file():
-        raise ConfigError(f"{folder}: no kernel headers", "name the folder that /lib/modules/RELEASE/build leads to")
-    if not _is_arm64(folder):
-        raise ConfigError(f"{folder}: headers of a kernel for another processor; the driver has arm64 assembly", CROSS)
-    if machine() not in ARM64_MACHINES and not cross:
-        raise ConfigError(f"this machine is {machine()}: an arm64 module needs a cross compiler", f"add {CROSS}")
-    found = _release(folder)
-    return Kernel(folder.resolve(), found, version_of(found), cross, compiler)
-
-
-def _installed(release: str, root: Root) -> Path:
+    release, root = release or running(), root or Root()
     path = f"/lib/modules/{release}/build"
-    if not root.exists(path):
+    if kdir is None and not root.exists(path):
         raise ToolMissing(
             f"there are no headers for kernel {release} ({path})",
             f"apt install linux-headers-{release}, or name another folder of headers with --kdir",
         )
-    return root.real(path)
-
-
-def _is_arm64(folder: Path) -> bool:
-    """Tells from the configuration, which every folder of headers carries in one of these forms."""
-    for name in (".config", "include/config/auto.conf"):
-        path = folder / name
-        if path.is_file():
-            return "CONFIG_ARM64=y" in path.read_text("utf-8", "replace").splitlines()
-    raise ConfigError(f"{folder}: these headers are not prepared: there is no .config", "make modules_prepare")
+    folder = kdir or root.real(path)
+    if not (folder / "include").is_dir() or not (folder / "Makefile").is_file():
+        raise ConfigError(f"{folder}: no kernel headers", "name the folder that /lib/modules/RELEASE/build leads to")
+    # Every folder of headers carries its configuration in one of these forms.
+    forms = [folder / name for name in (".config", "include/config/auto.conf") if (folder / name).is_file()]
+    if not forms:
+        raise ConfigError(f"{folder}: these headers are not prepared: there is no .config", "make modules_prepare")
+    if "CONFIG_ARM64=y" not in forms[0].read_text("utf-8", "replace").splitlines():
+        raise ConfigError(f"{folder}: headers of a kernel for another processor; the driver has arm64 assembly", CROSS)
+    if machine() not in ARM64_MACHINES and not cross:
+        raise ConfigError(f"this machine is {machine()}: an arm64 module needs a cross compiler", f"add {CROSS}")
+    built_for = _release(folder)
+    return Kernel(folder.resolve(), built_for, version_of(built_for), cross, compiler)
 
 
 def _release(folder: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,9 +84,19 @@ def recognise(folder: Path) -> Tree:
     """Returns the driver tree in a folder, or says why the folder holds none that we know."""
     driver = _driver_folder(folder)
     conf = driver / "dkms.conf"
-    found = re.search(r'^PACKAGE_VERSION="?([\w.+~-]+)', read(conf), re.MULTILINE) if conf.is_file() else None
-    version = found.group(1) if found else DEFAULT_VERSION
-    states = [*_build_state(driver, version), *_change_states(driver)]
+    stated = re.search(r'^PACKAGE_VERSION="?([\w.+~-]+)', read(conf), re.MULTILINE) if conf.is_file() else None
+    version = stated.group(1) if stated else DEFAULT_VERSION
+    states = [_build_state(driver, version)]
+    for change in CHANGES:
+        text = read(driver / change.file)
+        if change.name not in edits.names_in(text):
+            place = change.find(edits.strip(text))
+            state, why = place.state, place.why
+        elif edits.is_consistent(text, _of_file(change.file)):
+            state, why = OURS, ""
+        else:
+            state, why = LOST, "lines that anynpu inserted were changed"
+        states.append(State(change.name, change.file, change.sentence, state, why))
     return Tree(driver, version, tuple(states))
 
 
@@ -117,7 +126,7 @@ def read(path: Path) -> str:
     return path.read_bytes().decode("latin-1")
 
 
-def _build_state(driver: Path, version: str) -> Iterator[State]:
+def _build_state(driver: Path, version: str) -> State:
     path = driver / makefile.FILE
     rules = read(driver / "Makefile")
     state, why = MISSING, ""
@@ -130,23 +139,11 @@ def _build_state(driver: Path, version: str) -> Iterator[State]:
         state, why = DONE, "the Makefile is in kbuild form already"
     elif not makefile.common_objects(rules):
         state, why = LOST, "the Makefile lists no COMM_OBJ"
-    yield State(BUILD_CHANGE, makefile.FILE, BUILD_SENTENCE, state, why)
+    return State(BUILD_CHANGE, makefile.FILE, BUILD_SENTENCE, state, why)
 
 
 def _kbuild(driver: Path, version: str) -> str:
     return makefile.kbuild(makefile.common_objects(read(driver / "Makefile")), version)
-
-
-def _change_states(driver: Path) -> Iterator[State]:
-    for change in CHANGES:
-        text = read(driver / change.file)
-        if change.name not in edits.names_in(text):
-            place = change.find(edits.strip(text))
-            yield State(change.name, change.file, change.sentence, place.state, place.why)
-        elif edits.is_consistent(text, _of_file(change.file)):
-            yield State(change.name, change.file, change.sentence, OURS)
-        else:
-            yield State(change.name, change.file, change.sentence, LOST, "lines that anynpu inserted were changed")
 
 
 def _of_file(file: str) -> list[edits.Change]:

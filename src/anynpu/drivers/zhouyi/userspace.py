@@ -44,11 +44,19 @@ def accused(postinst: str) -> str:
 
 def steps(root: Root, package: Path | None) -> list[Step]:
     """Returns what installs or repairs the library package and lets the linker find its libraries."""
-    return [*_package_steps(root, package), *_linker_steps(root, bool(package))]
+    found = _package_steps(root, package)
+    listed = any(LIBRARIES in root.read(f"/etc/ld.so.conf.d/{name}") for name in root.names("/etc/ld.so.conf.d"))
+    if not listed and (package or root.exists(LIBRARIES)):
+        why, file = "the linker finds libnoe.so", root.real(LINKER_FILE)
+        found += [Step(why, write=file, content=f"{LIBRARIES}\n", needs_root=root.is_host), _ldconfig(root)]
+    return found
 
 
 def _package_steps(root: Root, package: Path | None) -> list[Step]:
-    state, admin, dpkg = package_state(root), root.is_host, _dpkg(root)
+    state, admin, dpkg = package_state(root), root.is_host, ["dpkg"]
+    if not admin:
+        dpkg += [f"--instdir={root.folder}", f"--admindir={root.real('/var/lib/dpkg')}"]
+        dpkg += ["--force-script-chrootless", "--force-architecture,depends,not-root", "--log=/dev/null"]
     if package is None:
         if state not in BROKEN:
             return []
@@ -65,23 +73,6 @@ def _package_steps(root: Root, package: Path | None) -> list[Step]:
         Step("its script must not stop at a Python wheel that this Python refuses", script, needs_root=admin),
         Step("configure it", (*dpkg, "--configure", PACKAGE), needs_root=admin),
     ]
-
-
-def _dpkg(root: Root) -> tuple[str, ...]:
-    if root.is_host:
-        return ("dpkg",)
-    places = (f"--instdir={root.folder}", f"--admindir={root.real('/var/lib/dpkg')}")
-    return ("dpkg", *places, "--force-script-chrootless", "--force-architecture,depends,not-root", "--log=/dev/null")
-
-
-def _linker_steps(root: Root, coming: bool) -> list[Step]:
-    known = any(LIBRARIES in root.read(f"/etc/ld.so.conf.d/{name}") for name in root.names("/etc/ld.so.conf.d"))
-    if known or not (coming or root.exists(LIBRARIES)):
-        return []
-    write = Step(
-        "the linker finds libnoe.so", write=root.real(LINKER_FILE), content=f"{LIBRARIES}\n", needs_root=root.is_host
-    )
-    return [write, _ldconfig(root)]
 
 
 def _ldconfig(root: Root) -> Step:
