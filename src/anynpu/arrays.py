@@ -12,7 +12,8 @@ from typing import IO
 
 import numpy as np
 
-from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, first_line
+from anynpu.errors import ConfigError, IntegrityError
+from anynpu.foreign import NUMPY_FILES, mapped
 from anynpu.tensors import Array
 
 MAGIC = b"\x93NUMPY"
@@ -28,15 +29,11 @@ def read_npy(path: Path) -> Array:
         start = stream.read(64)
         if not start.startswith(MAGIC):
             raise IntegrityError(f"{path} is not an .npy file", _hint(start))
-        try:
+        with mapped(NUMPY_FILES, f"{path} is damaged"):
             stream.seek(0)
             _check(stream, path.stat().st_size, str(path))
             # Mapped, so that a limit reads no more than it keeps.
             return _native(np.asarray(np.load(path, mmap_mode="r", allow_pickle=False)))
-        except AnyNpuError:
-            raise
-        except Exception as error:  # a damaged header raises a dozen unrelated classes
-            raise IntegrityError(f"{path} is damaged: {first_line(error)}") from error
 
 
 def read_npz(path: Path) -> dict[str, Array]:
@@ -45,17 +42,12 @@ def read_npz(path: Path) -> dict[str, Array]:
         start = stream.read(64)
         if not zipfile.is_zipfile(path):
             raise IntegrityError(f"{path} is not an .npz file", _hint(start))
-        try:
-            with zipfile.ZipFile(stream) as archive:
-                entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-                size = sum(entry.file_size for entry in entries)
-                if size > MOST_BYTES:
-                    raise ConfigError(f"{path} holds {size >> 20} MiB, at most {MOST_BYTES >> 20} are read")
-                return {entry.filename.removesuffix(".npy"): _member(archive, entry, path) for entry in entries}
-        except AnyNpuError:
-            raise
-        except Exception as error:  # of zipfile, zlib and numpy, and none is derived from another
-            raise IntegrityError(f"{path} is damaged: {first_line(error)}") from error
+        with mapped(NUMPY_FILES, f"{path} is damaged"), zipfile.ZipFile(stream) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            size = sum(entry.file_size for entry in entries)
+            if size > MOST_BYTES:
+                raise ConfigError(f"{path} holds {size >> 20} MiB, at most {MOST_BYTES >> 20} are read")
+            return {entry.filename.removesuffix(".npy"): _member(archive, entry, path) for entry in entries}
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -79,6 +79,17 @@ class Quantization:
 
 
 @dataclass(frozen=True)
+class StoredTensor:
+    """A tensor as a vendor's runtime or a board's firmware describes it, in its own convention of scale and type."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    scale: float
+    zero_point: int
+
+
+@dataclass(frozen=True)
 class TensorSpec:
     """What a model takes or gives under one name.
 

@@ -367,6 +367,12 @@ def ask(question: object) -> Any:
     return answer
 
 
+def hide_packages(*names: str) -> None:
+    """Keeps packages from being imported in this process, a child of `call`: importing them would take seconds."""
+    for name in names:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # an import of None raises ImportError
+
+
 def report_progress(done: int, total: int) -> None:
     """Tells the parent process how far a function run by `call` has come."""
     sys.stdout.write(f"{PROGRESS}{done} {total}\n")

@@ -10,7 +10,7 @@ from source_tree import SOURCE, Module, at_import, imported, modules
 
 ORDER = (
     ("", "errors"),
-    ("tensors", "schema", "files", "elf"),
+    ("tensors", "schema", "files", "elf", "foreign"),
     ("artifact", "arrays", "tool", "nursery", "platform"),
     ("records",),
     ("store", "plugins", "tasks", "capsules"),

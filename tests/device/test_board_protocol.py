@@ -15,6 +15,7 @@ from anynpu.runtime.device import answers, serial_port
 from anynpu.runtime.device.client import Client
 from anynpu.runtime.device.serial_port import SerialPort, parse_port
 from anynpu.runtime.device.session import BoardSession
+from anynpu.tensors import StoredTensor
 
 pytest.importorskip("serial", reason="pip install 'anynpu[device]' for tests over a serial line")
 
@@ -207,7 +208,7 @@ INFO += ["a-input-0-[x,int8,1x4,0.5,-1]", "a-output-0-[y,int8,4,1,0]"]
 
 def test_info_is_read():
     found = Client(Script(*INFO)).info()
-    assert found.tick_hz == 0 and found.inputs[0] == answers.BoardTensor("x", "int8", (1, 4), 0.5, -1)
+    assert found.tick_hz == 0 and found.inputs[0] == StoredTensor("x", "int8", (1, 4), 0.5, -1)
     named = [*INFO[:5], "a-input-0-[a,b,int8,1x4,0.5,-1]", INFO[6]]
     assert Client(Script(*named)).info().inputs[0].name == "a,b"
 

@@ -13,6 +13,8 @@ import numpy as np
 import onnx
 from onnx import GraphProto, NodeProto, OperatorSetIdProto, helper, numpy_helper
 
+from anynpu.foreign import ONNX
+
 MOST_ROUNDS = 256
 """A loop that runs more often is left as it is: written out, it would be larger than any device."""
 _NUMBERS = count()
@@ -245,7 +247,7 @@ def _counted(
             if not np.asarray(goes_on).reshape(-1)[0]:
                 return turn + 1
             values |= dict(zip(carried, map(np.asarray, following), strict=True))
-    except Exception:  # an operator the evaluator lacks: the loop stays, and is refused by its name
+    except ONNX:  # an operator the evaluator lacks: the loop stays, and is refused by its name
         return None
     return most
 

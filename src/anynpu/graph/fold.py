@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, numpy_helper
 
+from anynpu.foreign import ONNX
 from anynpu.graph.branches import written_out
 
 # A folded tensor beyond this size must not be larger than what it was made from: a shape can name terabytes.
@@ -185,7 +186,7 @@ def evaluated(node: NodeProto, constants: Arrays, shapes: Shapes, model: ModelPr
     try:
         with np.errstate(all="ignore"):
             results = ReferenceEvaluator(single).run(None, {name: constants[name] for name in names})
-    except Exception:  # an operator the evaluator lacks stays in the graph, which is always right
+    except ONNX:  # an operator the evaluator lacks stays in the graph, which is always right
         return None
     if not all(isinstance(value, np.ndarray | np.generic) for value in results) or not all(node.output):
         return None

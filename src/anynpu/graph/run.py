@@ -8,6 +8,7 @@ import numpy as np
 from onnx import ModelProto
 
 from anynpu.errors import IntegrityError, Unsupported, first_line
+from anynpu.foreign import ONNX_RUNTIME
 from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
 from anynpu.runtime.ort import open_session
 
@@ -23,7 +24,7 @@ class Session:
         """Returns the outputs for one set of inputs."""
         try:
             return [np.asarray(value) for value in self._session.run(None, dict(feeds))]
-        except Exception as error:
+        except ONNX_RUNTIME as error:
             raise IntegrityError(f"the model does not run in onnxruntime: {first_line(error)}") from error
 
 

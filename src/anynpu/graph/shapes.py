@@ -9,6 +9,7 @@ from onnx import GraphProto, ModelProto, ValueInfoProto
 
 from anynpu import schema
 from anynpu.errors import ConfigError, Finding, IntegrityError, Unsupported, first_line
+from anynpu.foreign import ONNX
 from anynpu.graph.branches import has_branches
 from anynpu.graph.fold import fold_constants, initializer_names, same_nodes, static_shapes
 
@@ -44,7 +45,7 @@ def infer(model: ModelProto, *, strict: bool = True) -> ModelProto:
     """Returns the model with the shapes ONNX can infer; where they contradict, `strict` raises IntegrityError."""
     try:
         return onnx.shape_inference.infer_shapes(model, check_type=strict, strict_mode=strict, data_prop=True)
-    except Exception as error:  # InferenceError, and RuntimeError or ValueError from the C++ side
+    except ONNX as error:
         if strict and _without_values(model):
             return infer(model, strict=False)
         raise IntegrityError(f"the shapes of the model contradict each other: {first_line(error)}") from error
@@ -54,7 +55,7 @@ def _without_values(model: ModelProto) -> bool:
     """Tells whether shapes agree as long as ONNX does not compute with them: it adds vectors of one size alone."""
     try:
         onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=False)
-    except Exception:
+    except ONNX:
         return False
     return True
 

@@ -6,7 +6,6 @@ onnxsim does it where it is installed; otherwise passes of onnx-ir and our own f
 from __future__ import annotations
 
 import logging
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from onnx import ModelProto, ValueInfoProto, numpy_helper
 from anynpu import tool
 from anynpu.artifact import PassEffect
 from anynpu.errors import IntegrityError, ToolFailed
+from anynpu.foreign import ONNX, mapped
 from anynpu.graph import passes
 from anynpu.graph.agreement import Feeds, executed
 from anynpu.graph.fold import copied, fold_constants, same_nodes
@@ -26,6 +26,7 @@ from anynpu.graph.passes import Pass
 from anynpu.graph.run import random_feeds
 from anynpu.graph.shapes import dtype_of, infer, shape_of
 from anynpu.graph.versions import tool_versions
+from anynpu.tool import hide_packages
 
 _LOG = logging.getLogger(__name__)
 _TIMEOUT_S = 600
@@ -94,8 +95,7 @@ def _by_onnxsim(model: ModelProto) -> tuple[ModelProto, int]:
 def run_onnxsim(source: str, result: str) -> bool:
     """Simplifies one file into another with onnxsim and returns whether its own check passed."""
     # onnxsim imports these only for checks and figures we do not use; without them it starts in a tenth of the time.
-    for name in ("torch", "sympy"):
-        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
+    hide_packages("torch", "sympy")
     import onnxsim
 
     # An attention fused into an operator of ONNX Runtime has no shape that ONNX infers, and no rule.
@@ -132,7 +132,7 @@ def _tidied(model: ModelProto) -> tuple[ModelProto, int]:
     import onnx_ir
     from onnx_ir.passes import Sequential, common
 
-    try:
+    with mapped(ONNX, "the model cannot be simplified", hint="export the model again"):
         result = Sequential(
             common.InlinePass(),
             common.IdentityEliminationPass(),
@@ -142,8 +142,6 @@ def _tidied(model: ModelProto) -> tuple[ModelProto, int]:
             common.RemoveUnusedOpsetsPass(),
         )(onnx_ir.from_proto(model))
         return onnx_ir.to_proto(result.model), int(result.modified)
-    except Exception as error:  # onnx-ir raises many kinds on graphs it cannot represent
-        raise IntegrityError(f"the model cannot be simplified: {error}", "Export the model again.") from error
 
 
 def _is_endless(tensor: onnx.TensorProto) -> bool:

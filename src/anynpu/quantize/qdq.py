@@ -15,6 +15,7 @@ import onnx
 
 from anynpu.artifact import PassEffect
 from anynpu.errors import ToolFailed
+from anynpu.foreign import quantising
 from anynpu.graph import passes
 from anynpu.graph.fold import copied
 from anynpu.graph.passes import Pass
@@ -195,12 +196,9 @@ def _quantized(
             "TensorQuantOverrides": _overrides(model, plan, fixed),
         },
     )
-    try:
+    with quantising():
         quantizer.quantize_model()
         quantizer.model.topological_sort()
-    except Exception as error:  # the quantiser raises whatever it meets
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise ToolFailed(f"onnxruntime cannot quantise the model: {lines[0]}", last_lines=lines[-20:]) from error
     return without_leftovers(quantizer.model.model)
 
 

@@ -17,7 +17,7 @@ from anynpu.errors import IntegrityError, ToolFailed
 from anynpu.runtime import capsuled
 from anynpu.runtime.capsuled import SessionLog, require_sound
 from anynpu.schema import from_dict
-from anynpu.tensors import Array
+from anynpu.tensors import Array, StoredTensor
 
 TOOL, PACKAGE = "cvi", "tpu_mlir"
 OPEN_S, RUN_S = 120, 1800
@@ -25,22 +25,11 @@ _SIMULATOR = re.compile(r"libcmodel_\w+\.so")
 
 
 @dataclass(frozen=True)
-class CompiledTensor:
-    """A tensor as TPU-MLIR's runtime has it; the scale of an input multiplies real numbers."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    scale: float
-    zero_point: int
-
-
-@dataclass(frozen=True)
 class CompiledTensors:
-    """The inputs and outputs of a compiled model."""
+    """A compiled model's inputs and outputs as TPU-MLIR has them; the scale of an input multiplies real numbers."""
 
-    inputs: tuple[CompiledTensor, ...]
-    outputs: tuple[CompiledTensor, ...]
+    inputs: tuple[StoredTensor, ...]
+    outputs: tuple[StoredTensor, ...]
 
 
 class Simulator:

@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from anynpu.foreign import ONNX
+
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
@@ -111,7 +113,7 @@ def exact(model: str | bytes, fused: bool = True) -> str | bytes:
         return model
     try:
         parsed = onnx.load(model, load_external_data=False) if isinstance(model, str) else onnx.load_from_string(model)
-    except Exception:  # ONNX Runtime says what is wrong with it
+    except ONNX:  # ONNX Runtime says what is wrong with it
         return model
     if not _holds_int8(parsed.graph):
         return model

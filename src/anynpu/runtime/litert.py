@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from anynpu.artifact import Artifact
-from anynpu.errors import DeviceError, IntegrityError, ToolMissing, first_line
+from anynpu.errors import DeviceError, ToolMissing, first_line
+from anynpu.foreign import LITERT, mapped
 from anynpu.runtime import tflite_form
 from anynpu.tensors import Array, Quantization
 
@@ -37,7 +38,7 @@ def open_interpreter(
     except ImportError as error:
         raise ToolMissing("ai-edge-litert is not installed", "pip install anynpu[build]") from error
     source = {"model_content": model} if isinstance(model, bytes) else {"model_path": str(model)}
-    try:
+    with mapped(LITERT, "LiteRT refuses the model"):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # keeping all tensors takes memory: it is what is asked for
             interpreter = Interpreter(
@@ -50,8 +51,6 @@ def open_interpreter(
             if detail["name"] in shapes:
                 interpreter.resize_tensor_input(detail["index"], list(shapes[detail["name"]]))
         interpreter.allocate_tensors()
-    except (ValueError, RuntimeError) as error:
-        raise IntegrityError(f"LiteRT refuses the model: {first_line(error)}") from error
     # It reads the bytes for as long as it runs, and does not keep them itself.
     interpreter.model_in_memory = model
     return interpreter
@@ -86,7 +85,7 @@ class LiteRtSession:
             self._interpreter.set_tensor(detail["index"], inputs[spec.name])
         try:
             self._interpreter.invoke()
-        except RuntimeError as error:
+        except LITERT as error:
             raise DeviceError(f"LiteRT failed: {first_line(error)}", call="invoke") from error
         details = self._interpreter.get_output_details()
         return {

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anynpu.artifact import Artifact
-from anynpu.errors import DeviceError, IntegrityError, first_line
+from anynpu.errors import DeviceError, first_line
+from anynpu.foreign import ONNX_RUNTIME, mapped
 from anynpu.runtime.int8_sums import exact, host
 from anynpu.tensors import Array
 
@@ -65,10 +66,8 @@ def open_session(
     if b"MaxPool" in content and b"\x03Pad" in content:
         # 1.31 moves a padding with zeros into the pool, which pads with the lowest number: negative maxima differ.
         settings["disabled_optimizers"] = ["Pad_Fusion"]
-    try:
+    with mapped(ONNX_RUNTIME, "ONNX Runtime refuses the model"):
         return onnxruntime.InferenceSession(model, options, providers=list(providers), **settings)
-    except Exception as error:  # the binding raises a dozen unrelated classes
-        raise IntegrityError(f"ONNX Runtime refuses the model: {first_line(error)}") from error
 
 
 def run_named(session: Any, names: Sequence[str], inputs: Mapping[str, Array], hint: str = "") -> dict[str, Array]:
@@ -77,7 +76,7 @@ def run_named(session: Any, names: Sequence[str], inputs: Mapping[str, Array], h
         raise DeviceError("the session was closed", "run")
     try:
         values = session.run(list(names), dict(inputs))
-    except Exception as error:  # see inference_session
+    except ONNX_RUNTIME as error:
         raise DeviceError(f"ONNX Runtime failed: {first_line(error)}", call="run", hint=hint) from error
     return dict(zip(names, values, strict=True))
 

@@ -6,7 +6,6 @@ import contextlib
 import importlib.util
 import os
 import re
-import struct
 import tempfile
 from collections.abc import Mapping
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError, ToolMissing
+from anynpu.foreign import TFLITE_MICRO
 from anynpu.runtime import tflite_file, tflite_form
 from anynpu.tensors import Array
 
@@ -48,7 +48,7 @@ class TflmSession:
             self._interpreter.set_input(np.ascontiguousarray(inputs[spec.name]), index)
         try:
             self._interpreter.invoke()
-        except RuntimeError as error:
+        except TFLITE_MICRO as error:
             raise DeviceError(
                 f"TFLite-Micro failed: {_reason(self._model, self._interpreter.invoke) or error}", call="invoke"
             ) from error
@@ -71,7 +71,7 @@ def _interpreter(model: bytes) -> Any:
     while True:
         try:
             return runtime.Interpreter.from_bytes(model, arena_size=arena)
-        except (RuntimeError, ValueError, struct.error) as error:
+        except TFLITE_MICRO as error:
             arena *= 4
             if arena > ARENA_LIMIT:
                 reason = _reason(model, lambda: runtime.Interpreter.from_bytes(model, arena_size=ARENA_LIMIT))
@@ -107,7 +107,7 @@ def _printed(action: Any) -> str:
         try:
             for fd, _ in saved:
                 os.dup2(sink.fileno(), fd)
-            with contextlib.suppress(RuntimeError, ValueError, struct.error):
+            with contextlib.suppress(*TFLITE_MICRO):
                 action()
         finally:
             for fd, copy in saved:

@@ -13,6 +13,7 @@ from typing import Any
 
 from anynpu.artifact import Artifact, Placement
 from anynpu.errors import Finding, IntegrityError, ToolFailed, ToolMissing, Unsupported, first_line
+from anynpu.foreign import ONNX
 from anynpu.runtime import ort_profile
 from anynpu.runtime.ort import open_session, run_named
 from anynpu.tensors import Array
@@ -86,7 +87,7 @@ def findings(model: Path) -> tuple[Finding, ...]:
 
     try:
         graph = onnx.load(str(model)).graph
-    except Exception:  # what is not a model has no operators; ONNX Runtime's words say so
+    except ONNX:  # what is not a model has no operators; ONNX Runtime's words say so
         return ()
     lacking = [
         Finding("provider", f"{node.op_type} runs on the CPU in the provider of SDK 25 Q3", node.name or node.output[0])

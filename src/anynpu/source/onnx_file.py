@@ -14,6 +14,7 @@ import onnx
 from onnx import ModelProto, TensorProto, numpy_helper
 
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, first_line
+from anynpu.foreign import ONNX
 from anynpu.graph.fold import initializer_names
 from anynpu.source.kinds import EXPORT_AGAIN, not_onnx, reject_other_kinds
 
@@ -63,7 +64,7 @@ def read(path: Path) -> ModelProto:
                 raise IntegrityError(f"{path}: output '{output.name}' is produced by no node", EXPORT_AGAIN)
     except AnyNpuError:
         raise
-    except Exception as error:  # protobuf and the checker raise many kinds; all mean one thing here
+    except ONNX as error:
         raise not_onnx(path, first_line(error)) from error
     return model
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from anynpu import tool
 from anynpu.errors import Finding, ToolFailed
+from anynpu.foreign import TFLITE_MICRO
 from anynpu.lowering.emit import integer_graph
 from anynpu.lowering.graph import Graph, Operator, pruned
 from anynpu.lowering.read import from_bytes
@@ -106,7 +107,7 @@ def _refusal(operator: Operator, graph: Graph) -> str:
             for place, name in enumerate(fed):
                 interpreter.set_input(_small(graph, name), place)
             interpreter.invoke()
-        except (RuntimeError, ValueError) as error:
+        except TFLITE_MICRO as error:
             failure.append(str(error))
 
     printed = _printed(attempt)

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from anynpu.errors import IntegrityError, ToolMissing
+from anynpu.errors import ToolMissing
+from anynpu.foreign import TOKENIZERS, mapped
 from anynpu.tasks.clip_vocabulary import Vocabulary, byte_symbols, read_vocabulary
 from anynpu.tensors import Array
 
@@ -102,10 +103,8 @@ def _merger(vocabulary: Vocabulary) -> Any:
         from tokenizers.models import BPE
     except ImportError:
         raise _missing("tokenizers") from None
-    try:
+    with mapped(TOKENIZERS, "the vocabulary is not one of CLIP"):
         return BPE(vocabulary.ids, vocabulary.merges, end_of_word_suffix="</w>").tokenize
-    except Exception as error:  # tokenizers raises plain exceptions
-        raise IntegrityError(f"the vocabulary is not one of CLIP: {error}") from None
 
 
 def _missing(package: str) -> ToolMissing:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.foreign import TOKENIZERS, mapped
 from anynpu.tasks.text import cut, frame
 from anynpu.tensors import Array, TensorSpec
 
@@ -30,13 +31,11 @@ def read_tokenizer(path: Path) -> Tokenizer:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise IntegrityError(f"{path}: larger than {MOST_BYTES >> 20} MiB, that is not a tokenizer")
-        tokenizer = Tokenizer.from_str(path.read_text("utf-8"))
+        content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except IntegrityError:
-        raise
-    except Exception as error:  # the package raises plain Exception for whatever is wrong with the file
-        raise IntegrityError(f"{path}: not a tokenizer.json ({str(error)[:200]})") from error
+    with mapped(TOKENIZERS, f"{path}: not a tokenizer.json"):
+        tokenizer = Tokenizer.from_str(content.decode("utf-8"))
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

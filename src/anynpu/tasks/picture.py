@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import struct
 import warnings
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from anynpu.errors import ConfigError, IntegrityError, ToolMissing
+from anynpu.foreign import PILLOW
 from anynpu.tensors import Array
 
 if TYPE_CHECKING:
@@ -25,21 +24,6 @@ FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MOST_PIXELS = 89_000_000
 """About 267 MB of pixels; also the size from which Pillow suspects a decompression bomb."""
 ORIENTATION = 0x0112
-# What Pillow's readers raise when the bytes are not what they should be.
-_DAMAGE = (
-    OSError,
-    SyntaxError,
-    ValueError,
-    TypeError,
-    LookupError,
-    ArithmeticError,
-    EOFError,
-    MemoryError,
-    RuntimeError,
-    AttributeError,
-    struct.error,
-    zlib.error,
-)
 
 
 class TooManyPixels(ConfigError):
@@ -94,7 +78,7 @@ def _opened(source: Path | bytes, where: str, most_pixels: int = MOST_PIXELS) ->
             yield image
     except Image.DecompressionBombError as error:
         raise TooManyPixels(*_too_large(where, "its pixels are", most_pixels)) from error
-    except _DAMAGE as error:
+    except PILLOW as error:
         reason = "no image of a known format" if isinstance(error, UnidentifiedImageError) else error
         raise IntegrityError(f"{where} is not a readable image: {reason}") from error
 
@@ -122,7 +106,7 @@ def _rgb(image: Image, where: str) -> tuple[Array, tuple[str, ...]]:
     try:
         if image.getexif().get(ORIENTATION, 1) in range(2, 9):
             image, notes = ImageOps.exif_transpose(image), ("it is turned as its EXIF orientation says",)
-    except _DAMAGE:
+    except PILLOW:
         notes = ("its EXIF data cannot be read",)
     if image.mode.startswith("I") or image.mode == "F":
         return _from_deep(image, where), (*notes, "its 16 bits are scaled to 8")

@@ -8,11 +8,10 @@ import struct
 import pytest
 
 from anynpu.errors import IntegrityError
-from anynpu.runtime.cvi import CompiledTensor
 from anynpu.targets.cvi.final_mlir import operations
 from anynpu.targets.cvi.made import estimates, input_spec, output_spec, pair
 from anynpu.targets.cvi.model_file import settle
-from anynpu.tensors import TensorSpec
+from anynpu.tensors import StoredTensor, TensorSpec
 
 FINAL = """\
 module @model attributes {module.chip = "cv180x"} {
@@ -50,7 +49,7 @@ def test_a_file_that_says_no_place_is_refused():
 
 
 def tensor(name, shape=(1, 4), dtype="i8", scale=2.0, zero_point=0):
-    return CompiledTensor(name, dtype, tuple(shape), scale, zero_point)
+    return StoredTensor(name, dtype, tuple(shape), scale, zero_point)
 
 
 def test_outputs_are_found_by_name_whatever_their_order():

@@ -7,8 +7,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from anynpu.graph.opset import opset_of
 from anynpu.source.onnx_file import read
-from anynpu.targets.rknn.prepare import findings, last_error, opset_of, prepared, refusals
+from anynpu.targets.rknn.prepare import findings, last_error, prepared, refusals
 from anynpu.targets.rknn.receipt import read_receipt
 from anynpu.testing import models
 

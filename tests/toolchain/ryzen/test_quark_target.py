@@ -17,12 +17,13 @@ from onnx import helper, numpy_helper
 from anynpu import plugins
 from anynpu.artifact import Artifact
 from anynpu.errors import ConfigError, IntegrityError, ToolFailed, ToolMissing, Unsupported
+from anynpu.graph.opset import opset_of
 from anynpu.runtime.quark import QuarkSession
 from anynpu.targets.vitisai import VitisAi
 from anynpu.targets.vitisai.form import check_made
 from anynpu.targets.vitisai.options import VitisOptions
 from anynpu.targets.vitisai.placement import SOURCE, placement, without_pairs
-from anynpu.targets.vitisai.prepare import in_opset, in_order, opset_of
+from anynpu.targets.vitisai.prepare import in_opset, in_order
 from anynpu.targets.vitisai.rules import broken, operators, unlisted
 from anynpu.tensors import TensorSpec
 from anynpu.testing import conformance, models

@@ -11,6 +11,7 @@ import numpy as np
 
 from anynpu import tool
 from anynpu.errors import AnyNpuError, ToolMissing, Unsupported
+from anynpu.foreign import TFLITE_MICRO
 from anynpu.runtime.tflite_file import pack_model, read_model
 from anynpu.targets.flatbuffer import operators
 
@@ -61,7 +62,7 @@ def _starts(raw: bytes, arena: int) -> bool:
 
     try:
         runtime.Interpreter.from_bytes(raw, arena_size=arena)
-    except RuntimeError:
+    except TFLITE_MICRO:
         return False
     return True
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from anynpu.errors import AccuracyError, DeviceError
 from anynpu.runtime.device.transport import NOISE
-from anynpu.tensors import DTYPES
+from anynpu.tensors import DTYPES, StoredTensor
 
 READY = "m-ready"
 STAGES = ("init", "io", "infer", "post")
@@ -24,25 +24,14 @@ TICKS_LIMIT = 2**32 - 1
 
 
 @dataclass(frozen=True)
-class BoardTensor:
-    """An input or output as the firmware describes it."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    scale: float
-    zero_point: int
-
-
-@dataclass(frozen=True)
 class BoardInfo:
     """What the firmware says of itself and its model. A tick rate of 0 means that ticks count instructions."""
 
     fingerprint: str
     arena_bytes: int
     tick_hz: int
-    inputs: tuple[BoardTensor, ...]
-    outputs: tuple[BoardTensor, ...]
+    inputs: tuple[StoredTensor, ...]
+    outputs: tuple[StoredTensor, ...]
     vectors: int
     line_limit: int
     npu: str = ""
@@ -150,7 +139,7 @@ def info(lines: Sequence[str]) -> BoardInfo:
     )
 
 
-def _tensors(lines: Sequence[str], kind: str) -> tuple[BoardTensor, ...]:
+def _tensors(lines: Sequence[str], kind: str) -> tuple[StoredTensor, ...]:
     count = sum(line.startswith(f"a-{kind}-") for line in lines)
     if not count:
         raise DeviceError(f"the answer to 'info' names no {kind}", call="info", cause="other firmware")
@@ -159,7 +148,7 @@ def _tensors(lines: Sequence[str], kind: str) -> tuple[BoardTensor, ...]:
         text = field(lines, f"a-{kind}-{index}-", "info")
         try:
             name, dtype, dims, scale, zero_point = text.rsplit(",", 4)  # from the right: a name may hold commas
-            tensor = BoardTensor(name, dtype, tuple(map(int, dims.split("x"))), float(scale), int(zero_point))
+            tensor = StoredTensor(name, dtype, tuple(map(int, dims.split("x"))), float(scale), int(zero_point))
             sound = dtype in DTYPES and min(tensor.shape) >= 1 and math.isfinite(tensor.scale)
         except ValueError:
             sound = False

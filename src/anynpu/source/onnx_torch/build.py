@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Proxy
 
 from anynpu.errors import ConfigError, Finding, IntegrityError
+from anynpu.foreign import ONNX
 from anynpu.graph.gelu import fuse
 from anynpu.source.onnx_torch.constant import tensor
 from anynpu.source.onnx_torch.table import OPERATORS, Node, Refused, Value
@@ -48,7 +49,7 @@ class Builder:
         for item in self.model.graph.initializer:
             try:
                 array = numpy_helper.to_array(item)
-            except Exception as error:
+            except ONNX as error:
                 raise IntegrityError(f"the weights of {item.name!r} cannot be read from the ONNX model") from error
             self._fold(item.name, array, trainable=True)
         self._inputs()
@@ -195,7 +196,7 @@ class Builder:
             if self.inferred is None:
                 try:
                     graph = onnx.shape_inference.infer_shapes(self.model, data_prop=True).graph
-                except Exception:  # no shapes, no further checks: the refusal itself is what the user reads
+                except ONNX:  # no shapes, no further checks: the refusal itself is what the user reads
                     graph = self.model.graph
                 self.inferred = {item.name: item for item in (*graph.value_info, *graph.output)}
             info = self.inferred.get(name)

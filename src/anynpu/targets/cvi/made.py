@@ -11,9 +11,8 @@ from typing import Any
 
 from anynpu.artifact import Estimates, OperatorPlacement, Placement
 from anynpu.errors import IntegrityError
-from anynpu.runtime.cvi import CompiledTensor
 from anynpu.targets.cvi.final_mlir import Operation
-from anynpu.tensors import Quantization, TensorSpec
+from anynpu.tensors import Quantization, StoredTensor, TensorSpec
 
 DTYPES = {
     "f32": "float32",
@@ -36,11 +35,11 @@ _CYCLES = re.compile(r"^TCYC : (\d+)", re.MULTILINE)
 _CONVERSIONS = {"quant": "the input is converted to integers on the CPU: -O quant_input=integer takes that out"}
 
 
-def pair(made: Sequence[CompiledTensor], asked: Sequence[TensorSpec]) -> dict[str, CompiledTensor]:
+def pair(made: Sequence[StoredTensor], asked: Sequence[TensorSpec]) -> dict[str, StoredTensor]:
     """Returns the compiled tensor of each tensor of the float model: NAME, NAME_Operator or NAME_Operator_f32."""
     if len(made) != len(asked):
         raise IntegrityError(f"the compiled model has {len(made)} tensors where the float model has {len(asked)}")
-    found: dict[str, CompiledTensor] = {}
+    found: dict[str, StoredTensor] = {}
     left = list(made)
     # The longest names first: `y_1_Add` is not the `y` of another output.
     for spec in sorted(asked, key=lambda s: -len(s.name)):
@@ -59,17 +58,17 @@ def pair(made: Sequence[CompiledTensor], asked: Sequence[TensorSpec]) -> dict[st
     return found
 
 
-def input_spec(spec: TensorSpec, tensor: CompiledTensor) -> TensorSpec:
+def input_spec(spec: TensorSpec, tensor: StoredTensor) -> TensorSpec:
     """Returns an input as it is stored; the runtime's scale multiplies real numbers there."""
     return _spec(spec, tensor, 1 / tensor.scale if tensor.scale else 0.0)
 
 
-def output_spec(spec: TensorSpec, tensor: CompiledTensor) -> TensorSpec:
+def output_spec(spec: TensorSpec, tensor: StoredTensor) -> TensorSpec:
     """Returns an output as it is stored."""
     return _spec(spec, tensor, tensor.scale)
 
 
-def _spec(spec: TensorSpec, tensor: CompiledTensor, scale: float) -> TensorSpec:
+def _spec(spec: TensorSpec, tensor: StoredTensor, scale: float) -> TensorSpec:
     dtype = DTYPES.get(tensor.dtype, "")
     if not dtype:
         raise IntegrityError(f"tensor {spec.name} of the compiled model holds {tensor.dtype}")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import onnx
 
-from anynpu.errors import AnyNpuError, IntegrityError
+from anynpu.foreign import ONNX, mapped
 from anynpu.graph import gelu
+from anynpu.graph.opset import opset_of
 from anynpu.quantize import qdq
 from anynpu.targets.qnn import dense
 
@@ -21,14 +22,10 @@ def is_quantised(model: onnx.ModelProto) -> bool:
 def prepared(model: onnx.ModelProto) -> onnx.ModelProto:
     """Returns the model with names, types and constants as the quantiser wants them; a float one with Gelu and Gemm
     as one operator each."""
-    try:
+    with mapped(ONNX, "the model cannot be prepared"):
         if is_quantised(model):
             return qdq.prepare(model)
         result = qdq.prepare(_with_gelu(model))
-    except AnyNpuError:
-        raise
-    except Exception as error:  # onnx's converter and shape inference raise whatever they meet
-        raise IntegrityError(f"the model cannot be prepared: {(str(error).splitlines() or ['?'])[0]}") from error
     dense.fuse(result)
     return result
 
@@ -38,8 +35,7 @@ def _with_gelu(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes = gelu.fuse(model.graph)
     if len(nodes) == len(model.graph.node):
         return model
-    opset = max(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
-    newer = model if opset >= GELU_OPSET else onnx.version_converter.convert_version(model, GELU_OPSET)
+    newer = model if opset_of(model) >= GELU_OPSET else onnx.version_converter.convert_version(model, GELU_OPSET)
     result = onnx.ModelProto()
     result.CopyFrom(newer)
     nodes = gelu.fuse(result.graph)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import onnx
 
 from anynpu import tool
 from anynpu.artifact import Artifact, OperatorPlacement
-from anynpu.errors import ToolFailed
+from anynpu.foreign import quantising
 from anynpu.graph.cost import cost
 from anynpu.quantize import qdq
 from anynpu.quantize.calibration import Dataset
@@ -30,7 +29,7 @@ def write(model: str, data: str, options: QnnOptions, out: str) -> ForProvider:
     """Writes the model for the provider (runs in a child process)."""
     from anynpu.source.onnx_file import read
 
-    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # two seconds that onnxruntime's tools spend for nothing
+    tool.hide_packages("torch")  # two seconds that onnxruntime's tools spend for nothing
     logging.getLogger().setLevel(logging.ERROR)  # onnxruntime advises to prepare the model, which is done
     source = read(Artifact.open(Path(model)).main)
     given = options.quantize == "none" or is_quantised(source)
@@ -73,7 +72,7 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
         for name, r in ranges.items()
     }
     gains = {node.input[1] for node in model.graph.node if node.op_type == "LayerNormalization"}
-    try:
+    with quantising():
         rules = get_qnn_qdq_config(
             model,
             None,
@@ -101,9 +100,6 @@ def _emitted(model: onnx.ModelProto, ranges: Mapping[str, Range], options: QnnOp
         )
         quantizer.quantize_model()
         quantizer.model.topological_sort()
-    except Exception as error:  # the quantiser raises whatever it meets
-        lines = str(error).splitlines() or [type(error).__name__]
-        raise ToolFailed(f"onnxruntime cannot quantise the model: {lines[0]}", last_lines=lines[-20:]) from error
     return qdq.without_leftovers(quantizer.model.model)
 
 

@@ -9,6 +9,8 @@ import onnx
 from onnx import ModelProto, NodeProto
 
 from anynpu.errors import Finding, first_line
+from anynpu.foreign import ONNX
+from anynpu.graph.opset import STANDARD, opset_of
 from anynpu.graph.shapes import inputs_of, shape_of
 
 MAX_OPSET, MAX_IR = 19, 10
@@ -33,11 +35,6 @@ def prepared(model: ModelProto) -> tuple[ModelProto, tuple[str, ...]]:
     return model, notes
 
 
-def opset_of(model: ModelProto) -> int:
-    """Returns the version of ONNX's own operators that the model uses."""
-    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
-
-
 def no_branches(node: NodeProto) -> bool:
     """Operators with graphs of their own (If, Loop, Scan) make a dynamic graph, which the toolkit refuses."""
     return node.op_type not in BRANCHES
@@ -56,7 +53,7 @@ def no_cubic_resize(node: NodeProto) -> bool:
 
 def onnx_own_operators(node: NodeProto) -> bool:
     """Operators outside ONNX's own set need custom code, which is not supported here."""
-    return node.domain in ("", "ai.onnx")
+    return node.domain in STANDARD
 
 
 RULES: tuple[Callable[[NodeProto], bool], ...] = (no_branches, sizes_are_known, no_cubic_resize, onnx_own_operators)
@@ -74,7 +71,7 @@ def findings(model: ModelProto) -> tuple[Finding, ...]:
     if opset_of(model) > MAX_OPSET:
         try:
             prepared(model)
-        except Exception as error:  # the converter raises RuntimeError and others; all mean the same here
+        except ONNX as error:
             text = f"Opset {opset_of(model)} is above {MAX_OPSET} and cannot be lowered ({first_line(error)})."
             refused.append(Finding("opset", text))
     refused += [

@@ -12,8 +12,8 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, numpy_helpe
 from anynpu.drivers.ryzen_facts import Precision
 from anynpu.errors import IntegrityError
 from anynpu.graph.cost import constant_names
+from anynpu.graph.opset import STANDARD
 from anynpu.graph.shapes import dtype_of, inputs_of, shape_of
-from anynpu.targets.vitisai.prepare import STANDARD
 from anynpu.tensors import TensorSpec
 
 MICROSOFT = "com.microsoft"

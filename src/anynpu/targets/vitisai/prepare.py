@@ -7,14 +7,9 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto, version_converter
 
+from anynpu.foreign import ONNX
 from anynpu.graph.fold import names_read
-
-STANDARD = ("", "ai.onnx")
-
-
-def opset_of(model: ModelProto) -> int:
-    """Returns the version of ONNX's own operators that a model is written in."""
-    return max((o.version for o in model.opset_import if o.domain in STANDARD), default=0)
+from anynpu.graph.opset import STANDARD, opset_of
 
 
 def in_opset(model: ModelProto, opset: int) -> tuple[ModelProto, str]:
@@ -24,7 +19,7 @@ def in_opset(model: ModelProto, opset: int) -> tuple[ModelProto, str]:
     try:
         converted = version_converter.convert_version(model, opset)
         onnx.checker.check_model(converted)
-    except Exception as error:  # the converter raises what its C++ raises
+    except ONNX as error:
         reason = str(error).strip().splitlines()[0].rpartition("failed: ")[2] or type(error).__name__
         return model, reason
     return converted, ""
@@ -57,7 +52,7 @@ def put_in_order(path: Path) -> None:
     """Writes the model in a file again with its nodes in order; a file that is no model stays as it is."""
     try:
         model = ModelProto.FromString(path.read_bytes())
-    except Exception:  # protobuf's; whoever reads the file says what is wrong with it
+    except ONNX:  # whoever reads the file says what is wrong with it
         return
     path.write_bytes(in_order(model).SerializeToString())
 

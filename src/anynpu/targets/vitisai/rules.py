@@ -14,8 +14,9 @@ from anynpu.drivers.ryzen_facts import Precision
 from anynpu.errors import Finding
 from anynpu.graph.cost import constant_names
 from anynpu.graph.fold import static_shapes
+from anynpu.graph.opset import STANDARD
 from anynpu.graph.shapes import infer, inputs_of, shape_of
-from anynpu.targets.vitisai.prepare import STANDARD, in_opset
+from anynpu.targets.vitisai.prepare import in_opset
 
 QUANTISED = {"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"}
 BORDERS = {1: "float32", 6: "int32", 7: "int64"}

@@ -56,6 +56,7 @@ class VitisAi:
         self, model: Artifact, data: Artifact | None, platform: Platform, options: VitisOptions, out: Path, work: Work
     ) -> Manifest:
         """Writes the quantised model and returns what it is."""
+        from anynpu.graph.opset import opset_of
         from anynpu.source.onnx_file import read
         from anynpu.targets.vitisai import prepare, rules
         from anynpu.targets.vitisai.placement import placement
@@ -67,7 +68,7 @@ class VitisAi:
             first = f"{findings[0].where}: {findings[0].message}"
             raise Unsupported(first, findings, f"`anynpu check -t {platform.name}` lists all")
         converted, reason = prepare.in_opset(graph, options.opset)
-        notes = (f"kept in opset {prepare.opset_of(graph)}, AMD advises 17: {reason}",) if reason else ()
+        notes = (f"kept in opset {opset_of(graph)}, AMD advises 17: {reason}",) if reason else ()
         quark = capsule.find(TOOL)
         with scratch(out / TOOL) as room:
             (room / "float.onnx").write_bytes(converted.SerializeToString())
@@ -94,7 +95,7 @@ class VitisAi:
                 "precision": options.precision,
                 "adaround": options.adaround,
                 "quark": quark.version,
-                "opset": prepare.opset_of(quantised),
+                "opset": opset_of(quantised),
             },
         )
 
