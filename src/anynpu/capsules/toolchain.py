@@ -22,6 +22,7 @@ from anynpu.artifact import hash_file
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing
 
 PACKAGE = "anynpu.data.toolchains"
+LOADERS = ("lib*/ld-linux-*.so.*", "lib/*/ld-linux-*.so.*", "usr/lib*/ld-linux-*.so.*", "lib/ld-musl-*.so.1")
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,9 @@ class Toolchain:
     megabytes: int = 0
     minutes: float = 0
     library_path: tuple[str, ...] = ()
+    runtime_root: str = ""
+    """A folder with another libc, for a tool that wants a newer one than the system's: absolute, or within the tool's
+    environment. The loader in it starts the programs; what these start by themselves gets the system's."""
     keep: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     checkout: CheckoutFacts | None = None
@@ -175,6 +179,27 @@ class Installed:
         variables = {**self.toolchain.environment, **kept, "PYTHONUNBUFFERED": "1"}
         return variables | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
 
+    def line(self, argv: Sequence[str]) -> list[str]:
+        """Returns the command line, started by the loader in the recipe's runtime root where it names one."""
+        if not self.toolchain.runtime_root:
+            return list(argv)
+        root = self.program.parent.parent / Path(self.toolchain.runtime_root).expanduser()
+        loader = next((path for form in LOADERS for path in sorted(root.glob(form))), None)
+        program = shutil.which(argv[0])
+        if loader is None:
+            raise ToolMissing(f"{root}: has no loader ({', '.join(LOADERS)})", self.toolchain.get)
+        if program is None:
+            raise ToolMissing(f"{argv[0]}: no such program", self.toolchain.get)
+        with Path(program).open("rb") as file:
+            first = file.readline(256)
+        # A loader starts ELF files alone: of a script it starts the interpreter.
+        script = first[2:].decode("utf-8", "replace").split() if first.startswith(b"#!") else []
+        own = self.environment().get("LD_LIBRARY_PATH", "")
+        folders = [loader.parent, *(root / part for part in ("lib", "lib64", "usr/lib", "usr/lib64"))]
+        folders += [folder for part in ("lib", "usr/lib") for folder in sorted((root / part).glob("*-linux-*"))]
+        paths = ":".join(dict.fromkeys([own, *map(str, filter(Path.is_dir, folders))])).strip(":")
+        return [str(loader), "--library-path", paths, *script, program, *argv[1:]]
+
     def run(
         self,
         argv: Sequence[str],
@@ -190,7 +215,13 @@ class Installed:
         variables = self.environment() if environment is None else environment
         try:
             return tool.run(
-                argv, cwd=cwd, log=log, timeout_s=timeout_s, environment=variables, called=called, on_line=on_line
+                self.line(argv),
+                cwd=cwd,
+                log=log,
+                timeout_s=timeout_s,
+                environment=variables,
+                called=called,
+                on_line=on_line,
             )
         except ToolFailed as failure:
             raise self.toolchain.explained(failure) from None

@@ -30,7 +30,7 @@ class Worker:
 
     def __init__(self, capsule: Capsule, module: str, *, scratch: Path, log: Path) -> None:
         self._capsule, self._module, self._log = capsule, module, log
-        self._argv = [str(capsule.python or "python3"), str(SERVE), module]
+        self._argv = capsule.installed.line([str(capsule.python or "python3"), str(SERVE), module])
         self._said = log.stat().st_size if log.exists() else 0
         self._process = tool.converse(self._argv, cwd=scratch, log=log, environment=capsule.environment())
 
