@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,12 @@ def first_difference(twin: Any, origins: Path, source: bytes, inputs: Sequence[A
     tensors = _outputs(source, inputs)
     for index, pieces in parts.items():
         name, wanted = tensors[index]
-        whole = _assembled([piece.values for piece in pieces], wanted)
-        if whole is None or np.array_equal(whole, wanted):
+        wholes = arranged([piece.values for piece in pieces], wanted)  # by rows or by channels, whichever fits
+        if not wholes or any(np.array_equal(whole, wanted) for whole in wholes):
             continue
         first = pieces[0].op
         row = layers[pieces[0].stream, first.word]
-        count = int((whole != wanted).sum())
+        count = int((wholes[0] != wanted).sum())
         return f"{first.title} of {row['kind']} {row['name']}: tensor {name}, {count} of {wanted.size} values"
     return ""
 
@@ -89,22 +89,15 @@ def arranged(pieces: Sequence[Array], wanted: Array) -> list[Array]:
         last.insert(0, piece)
         if sum(p.size for p in last) >= wanted.size:
             break
-    return list(_arrangements(last, wanted)) if sum(p.size for p in last) == wanted.size else []
-
-
-def _assembled(pieces: list[Array], wanted: Array) -> Array | None:
-    """Returns the last pieces put together by rows or by channels, whichever fits."""
-    whole = arranged(pieces, wanted)
-    return next((tensor for tensor in whole if np.array_equal(tensor, wanted)), whole[0] if whole else None)
-
-
-def _arrangements(pieces: list[Array], wanted: Array) -> Iterable[Array]:
-    if len(pieces) == 1:
-        yield pieces[0].reshape(wanted.shape)  # element-wise operations see a tensor as one long row
-        return
+    if sum(p.size for p in last) != wanted.size:
+        return []
+    if len(last) == 1:
+        return [last[0].reshape(wanted.shape)]  # element-wise operations see a tensor as one long row
+    ways = []
     for axis in (1, 3, 2):
-        shapes = {tuple(n for a, n in enumerate(p.shape) if a != axis) for p in pieces}
+        shapes = {tuple(n for a, n in enumerate(p.shape) if a != axis) for p in last}
         if len(shapes) == 1:
-            whole = np.concatenate(pieces, axis=axis)
+            whole = np.concatenate(last, axis=axis)
             if [n for n in whole.shape if n > 1] == [n for n in wanted.shape if n > 1]:
-                yield whole.reshape(wanted.shape)
+                ways.append(whole.reshape(wanted.shape))
+    return ways

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -13,7 +12,7 @@ from anynpu.errors import DeviceError, IntegrityError
 from anynpu.runtime.ethos_u.audit import Audited, audited, memory_figures
 from anynpu.runtime.ethos_u.layers import Layer, layers_of
 from anynpu.runtime.ethos_u.memory import dtype_of
-from anynpu.runtime.ethos_u.model import Model, NpuCall, read_model
+from anynpu.runtime.ethos_u.model import NpuCall, read_model
 from anynpu.runtime.ethos_u.session import Twin
 from anynpu.runtime.ethos_u.stream import Operation
 
@@ -25,33 +24,30 @@ MEMORIES = ("constants", "arena", "fast memory")
 
 
 def listing(artifact: Artifact) -> dict[str, Any]:
-    """Returns the streams of a Vela artifact as JSON data."""
+    """Returns the streams of a Vela artifact as JSON data, and what one run on zeros does with the memories."""
     layers = layers_of(artifact)
     model = read_model(artifact.main)
     streams = [call.stream for call in model.calls if isinstance(call, NpuCall)]
+    zeros = [np.zeros((1, *model.tensors[i].shape), model.tensors[i].dtype) for i in model.inputs]
+    refused, followed = "", Audited()
+    try:
+        followed = audited(Twin(model).audit(zeros, layers), *memory_figures(artifact.manifest))
+    except (IntegrityError, DeviceError) as error:
+        refused = error.message
     return {
-        "audit": _audit(artifact, model, layers),
+        "audit": {"refused": refused} | asdict(followed),
         "streams": [
             {
                 "npu": stream.title,
                 "cores": stream.cores,
-                "operations": [_row(op, stream.product, layers.get((number, op.word))) for op in stream.operations],
+                "operations": [_row(op, layers.get((number, op.word))) for op in stream.operations],
             }
             for number, stream in enumerate(streams)
         ],
     }
 
 
-def _audit(artifact: Artifact, model: Model, layers: dict[tuple[int, int], Layer]) -> dict[str, Any]:
-    """Returns what one run on zeros does with the memories, or why it could not be followed."""
-    zeros = [np.zeros((1, *model.tensors[i].shape), model.tensors[i].dtype) for i in model.inputs]
-    try:
-        return {"refused": ""} | asdict(audited(Twin(model).audit(zeros, layers), *memory_figures(artifact.manifest)))
-    except (IntegrityError, DeviceError) as error:
-        return {"refused": error.message} | asdict(Audited())
-
-
-def _row(op: Operation, product: int, layer: Layer | None) -> dict[str, Any]:
+def _row(op: Operation, layer: Layer | None) -> dict[str, Any]:
     title = layer.title if layer else ""
     row: dict[str, Any] = {"operation": op.index, "word": op.word, "kind": op.kind, "layer": title}
     if op.kind == "dma":
@@ -62,40 +58,26 @@ def _row(op: Operation, product: int, layer: Layer | None) -> dict[str, Any]:
             "bytes": op.address("DMA0_LEN"),
         }
     mode = {"pool": dict(enumerate(POOLS)), "elementwise": ELEMENTWISE}.get(op.kind, {}).get(op.mode, "")
-    maps = {name.lower(): text for name, text in _maps(op)}
+    two = op.kind == "elementwise" and "IFM2_BASE0" in op.registers
+    maps = {}
+    for name in ("IFM", "IFM2", "OFM") if two else ("IFM", "OFM"):
+        precision = op.register(f"{name}_PRECISION")
+        place = f"{_memory(op.register(f'{name}_REGION'))} {op.address(f'{name}_BASE0'):#x}"
+        form = f"{dtype_of(precision, 1 if name == 'OFM' else 2)} {'NHCWB16' if precision >> 6 & 3 else 'NHWC'}"
+        maps[name] = f"{place} {form}"
+    part = op.kind == "conv" and op.register("KERNEL_STRIDE") >> 2 & 1
+    lengths = [op.registers.get(f"{name}_LENGTH", 0) & 0xFFFFFFFF for name in ("WEIGHT", "WEIGHT1", "SCALE")]
     return row | {
         "mode": mode,
         "ofm": [op.register(f"OFM_{axis}_M1") + 1 for axis in ("HEIGHT", "WIDTH", "DEPTH")],
         "block": [op.register(f"OFM_BLK_{axis}_M1") + 1 for axis in ("HEIGHT", "WIDTH", "DEPTH")],
-        "traversal": _traversal(op),
-        "from": maps["ifm"],
-        "from 2": maps.get("ifm2", ""),
-        "to": maps["ofm"],
-        "bytes": _weight_bytes(op),
+        "traversal": "" if op.kind != "conv" else "part kernel" if part else "depth first",
+        "from": maps["IFM"],
+        "from 2": maps.get("IFM2", ""),
+        "to": maps["OFM"],
+        "bytes": sum(lengths) if op.kind in ("conv", "depthwise") else 0,
     }
-
-
-def _maps(op: Operation) -> Iterator[tuple[str, str]]:
-    names = ("IFM", "IFM2", "OFM") if op.kind == "elementwise" and "IFM2_BASE0" in op.registers else ("IFM", "OFM")
-    for name in names:
-        precision = op.register(f"{name}_PRECISION")
-        layout = "NHCWB16" if precision >> 6 & 3 else "NHWC"
-        place = f"{_memory(op.register(f'{name}_REGION'))} {op.address(f'{name}_BASE0'):#x}"
-        yield name, f"{place} {dtype_of(precision, 1 if name == 'OFM' else 2)} {layout}"
 
 
 def _memory(region: int) -> str:
     return MEMORIES[region & 7] if region & 7 < len(MEMORIES) else f"region {region & 7}"
-
-
-def _traversal(op: Operation) -> str:
-    if op.kind != "conv":
-        return ""
-    return "part kernel" if op.register("KERNEL_STRIDE") >> 2 & 1 else "depth first"
-
-
-def _weight_bytes(op: Operation) -> int:
-    """Returns the bytes of weights and scales that the operation reads."""
-    if op.kind not in ("conv", "depthwise"):
-        return 0
-    return sum(op.registers.get(f"{name}_LENGTH", 0) & 0xFFFFFFFF for name in ("WEIGHT", "WEIGHT1", "SCALE"))

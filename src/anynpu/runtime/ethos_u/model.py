@@ -101,26 +101,27 @@ def read_model(path: Path) -> Model:
         graph = model.subgraphs[0]
         offsets = _offsets(model)
         types = {v: k for k, v in vars(schema.TensorType).items() if isinstance(v, int)}
-        tensors = tuple(
-            Tensor(
-                index,
-                (tensor.name or b"").decode("utf-8", "replace"),
-                NUMPY_TYPES[types[tensor.type]],
-                tuple(int(n) for n in tensor.shape) if tensor.shape is not None else (),
-                offsets[index] if index < len(offsets) else -1,
-                _constant(model.buffers[tensor.buffer]),
-                _initial(schema, tensor) if tensor.isVariable else None,
+        listed = []
+        for index, tensor in enumerate(graph.tensors):
+            data, form = model.buffers[tensor.buffer].data, tensor.quantization
+            # The byte that TFLite-Micro fills a variable with: the zero point of 8 bits, otherwise 0.
+            eight = tensor.type == schema.TensorType.INT8 and form is not None and form.zeroPoint is not None
+            initial = int(form.zeroPoint[0]) & 0xFF if tensor.isVariable and eight else 0
+            listed.append(
+                Tensor(
+                    index,
+                    (tensor.name or b"").decode("utf-8", "replace"),
+                    NUMPY_TYPES[types[tensor.type]],
+                    _numbers(tensor.shape),
+                    offsets[index] if index < len(offsets) else -1,
+                    None if data is None or len(data) == 0 else np.asarray(data, np.uint8),
+                    initial if tensor.isVariable else None,
+                )
             )
-            for index, tensor in enumerate(model.subgraphs[0].tensors)
-        )
+        tensors = tuple(listed)
         if any(n < 0 for tensor in tensors for n in tensor.shape):
             raise IntegrityError("a tensor has a dynamic shape")
-        calls = tuple(
-            _npu_call(op, tensors)
-            if model.operatorCodes[op.opcodeIndex].customCode == CUSTOM_CODE
-            else _cpu_call(schema, model, op, tensors)
-            for op in graph.operators
-        )
+        calls = tuple(_call(schema, model, op, tensors) for op in graph.operators)
         used = (*_numbers(graph.inputs), *_numbers(graph.outputs), *(i for c in calls for i in (*c.inputs, *c.outputs)))
         if any(not 0 <= index < len(tensors) for index in used):
             raise IntegrityError(f"the graph names a tensor that is not among its {len(tensors)}")
@@ -133,19 +134,8 @@ def read_model(path: Path) -> Model:
         return Model(tensors, calls, _numbers(graph.inputs), _numbers(graph.outputs), arena)
 
 
-def _initial(schema: Any, tensor: Any) -> int:
-    """Returns the byte that TFLite-Micro fills a variable with: the zero point of 8 bits, otherwise 0."""
-    points = tensor.quantization.zeroPoint if tensor.quantization is not None else None
-    return int(points[0]) & 0xFF if tensor.type == schema.TensorType.INT8 and points is not None else 0
-
-
 def _numbers(values: Any) -> tuple[int, ...]:
     return () if values is None else tuple(int(v) for v in values)
-
-
-def _constant(buffer: Any) -> Array | None:
-    data = buffer.data
-    return None if data is None or len(data) == 0 else np.asarray(data, np.uint8)
 
 
 def _offsets(model: Any) -> Sequence[int]:
@@ -157,24 +147,17 @@ def _offsets(model: Any) -> Sequence[int]:
     raise IntegrityError("the file does not say where its tensors lie: it has no OfflineMemoryAllocation")
 
 
-def _npu_call(op: Any, tensors: tuple[Tensor, ...]) -> NpuCall:
-    commands, read_only, scratch, fast, *inputs = _numbers(op.inputs)
-    payload, constants = tensors[commands].constant, tensors[read_only].constant
-    if payload is None:
-        raise IntegrityError("an ethos-u operator has no command stream")
-    return NpuCall(
-        read_stream(payload.tobytes()),
-        np.zeros(0, np.uint8) if constants is None else constants,
-        tensors[scratch],
-        tensors[fast],
-        tuple(inputs),
-        _numbers(op.outputs),
-    )
-
-
-def _cpu_call(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> CpuCall:
-    """Returns an operator as a model that has nothing else."""
+def _call(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> NpuCall | CpuCall:
+    """Returns an operator: a stream for the NPU, or for the CPU a model that has nothing else."""
     graph = model.subgraphs[0]
+    if model.operatorCodes[op.opcodeIndex].customCode == CUSTOM_CODE:
+        commands, read_only, scratch, fast, *inputs = _numbers(op.inputs)
+        payload, constants = tensors[commands].constant, tensors[read_only].constant
+        if payload is None:
+            raise IntegrityError("an ethos-u operator has no command stream")
+        stream, nothing = read_stream(payload.tobytes()), np.zeros(0, np.uint8)
+        memories = nothing if constants is None else constants, tensors[scratch], tensors[fast]
+        return NpuCall(stream, *memories, tuple(inputs), _numbers(op.outputs))
     given = [i for i in _numbers(op.inputs) if i >= 0 and tensors[i].constant is None]
     outputs, inner = _numbers(op.outputs), _numbers(op.intermediates)
     used = sorted({i for i in (*_numbers(op.inputs), *outputs, *inner) if i >= 0})

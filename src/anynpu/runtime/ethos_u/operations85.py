@@ -262,8 +262,10 @@ class Machine85(Machine):
             if op.mode == AVERAGE:
                 total = averages(total, kernel, size, values)
             total = self._accumulated(op, memories, total)
-        else:
-            total = self._argmax(op, memories, ifm, kernel, size, depth)
+        else:  # the position of the largest value within the window, above 16 bits that the scale drops
+            values = self._read(op, memories, ifm, (*kernel.ifm_size(size), depth))
+            window = np.stack([v for _, _, v in taps(padded(op, values, kernel, size, -FAR), kernel, size)])
+            total = np.asarray(window.argmax(axis=0), np.int64) << 16
         self._output(op, memories, total, None)
 
     def _extreme(
@@ -279,14 +281,6 @@ class Machine85(Machine):
         for values in seen:
             np.maximum(largest, values, out=largest)
         return sign * largest
-
-    def _argmax(
-        self, op: Operation, memories: Memories, ifm: FeatureMap, kernel: Kernel, size: tuple[int, int], depth: int
-    ) -> Array:
-        """Returns the position of the largest value within the window, above 16 bits that the scale drops."""
-        values = self._read(op, memories, ifm, (*kernel.ifm_size(size), depth))
-        window = np.stack([v for _, _, v in taps(padded(op, values, kernel, size, -FAR), kernel, size)])
-        return np.asarray(window.argmax(axis=0), np.int64) << 16
 
     def _elementwise(self, op: Operation, memories: Memories) -> None:
         shape = (*ofm_size(op), op.register("OFM_DEPTH_M1") + 1)

@@ -15,7 +15,7 @@ import signal
 import struct
 import tempfile
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -112,17 +112,13 @@ class Order:
     """Down and across."""
 
 
-@functools.lru_cache(maxsize=256)
 def positions(order: Order) -> Array:
     """Returns, for each weight of a stream, its place among (height, width, inputs, outputs), or -1 for padding."""
-    return np.concatenate(list(_blocks(order)))
-
-
-def _blocks(order: Order) -> Iterator[Array]:
-    """Returns the places of the weights, one sub-kernel of one pair of blocks after the other."""
     ifm_block = 16 if order.part_kernel or order.ifm_bits == 16 else 32
     ifm_depth = 1 if order.depthwise else order.ifm_depth
     decompose_y, decompose_x = 8 // order.dilation[0], 8 // order.dilation[1]
+    parts = []
+    # One sub-kernel of one pair of blocks after the other
     for ofm, ifm, y, x in product(
         range(0, order.ofm_depth, order.block_depth),
         range(0, ifm_depth, ifm_block),
@@ -138,7 +134,8 @@ def _blocks(order: Order) -> Iterator[Array]:
         # A row past the sub-kernel is padding.
         inside = (row < height) & (channel_in < ifm_depth - ifm) & (channel_out < order.ofm_depth - ofm)
         places[~inside] = -1
-        yield places
+        parts.append(places)
+    return np.concatenate(parts)
 
 
 @functools.lru_cache(maxsize=256)

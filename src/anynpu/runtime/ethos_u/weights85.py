@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -68,15 +67,11 @@ def ifm_block(depthwise: bool, part_kernel: bool, sparse: bool, ifm_bits: int, m
     return 128 if sparse and ifm_bits == 8 else 64
 
 
-@functools.lru_cache(maxsize=256)
 def positions(order: Order85, stream: int) -> Array:
     """Returns, for each weight of a stream, its place among (height, width, inputs, outputs), or -1 for padding."""
-    return np.concatenate(list(_blocks(order, stream)))
-
-
-def _blocks(order: Order85, stream: int) -> Iterator[Array]:
     depth = 1 if order.depthwise else order.ifm_depth
     down, across = 8 // order.dilation[0], 8 // order.dilation[1]
+    parts = []
     for number, ofm in enumerate(range(0, order.ofm_depth, order.ofm_block)):
         blocks = range(0, depth, order.ifm_block)
         outs = min(order.ofm_block, order.ofm_depth - ofm)
@@ -92,7 +87,8 @@ def _blocks(order: Order85, stream: int) -> Iterator[Array]:
                 first_in, first_out = ifm + ifm_micro, ofm + ofm_micro
                 places = within + (((y * order.width + x) * depth + first_in) * order.ofm_depth + first_out)
                 places[(rows < 0) | (ins >= depth - first_in) | (chans >= order.ofm_depth - first_out)] = -1
-                yield places
+                parts.append(places)
+    return np.concatenate(parts)
 
 
 @functools.lru_cache(maxsize=256)
@@ -109,7 +105,12 @@ def _sub_kernel(order: Order85, stream: int, size: tuple[int, int]) -> tuple[Arr
             indexing="ij",
         )
     )
-    elements = list(_elements(size, order.stride if order.part_kernel or order.depthwise else (1, 1)))
+    # Rows and columns, one phase of the stride after the other, to and fro
+    stride, elements = order.stride if order.part_kernel or order.depthwise else (1, 1), []
+    for phase_y, phase_x in product(range(stride[0]), range(stride[1])):
+        columns = range(phase_x, size[1], stride[1])
+        for number, row in enumerate(range(phase_y, size[0], stride[0])):
+            elements += [(row, col) for col in (columns[::-1] if number % 2 else columns)]
     left = -(-len(elements) // order.rounding) * order.rounding
     per_channel = order.micro_depth // order.streams
     parts: list[tuple[Array, Array, Array, Array]] = []
@@ -128,15 +129,6 @@ def _sub_kernel(order: Order85, stream: int, size: tuple[int, int]) -> tuple[Arr
 def _padding(count: int) -> tuple[Array, Array, Array, Array]:
     zeros = np.zeros(count, np.int64)
     return zeros - 1, zeros, zeros, zeros
-
-
-def _elements(size: tuple[int, int], stride: tuple[int, int]) -> Iterator[tuple[int, int]]:
-    """Returns the rows and columns of a sub-kernel, one phase of the stride after the other, to and fro."""
-    for phase_y, phase_x in product(range(stride[0]), range(stride[1])):
-        columns = range(phase_x, size[1], stride[1])
-        for number, row in enumerate(range(phase_y, size[0], stride[0])):
-            for col in columns[::-1] if number % 2 else columns:
-                yield row, col
 
 
 def arrange(streams: list[Array], order: Order85, title: str) -> Array:

@@ -62,7 +62,19 @@ class Program:
 
 def read_program(data: memoryview) -> Program:
     """Returns what an NPU program says of itself; anything else raises IntegrityError."""
-    sections = _sections(data)
+    try:
+        elf = read_elf(data)
+    except IntegrityError as error:
+        raise IntegrityError(f"its program is {error.message}") from None
+    if (elf.bits, elf.order, elf.kind, elf.versions) != (32, "<", EXECUTABLE, CURRENT):
+        raise IntegrityError("its program is not a 32-bit little-endian executable ELF file")
+    if elf.machine != MACHINE:
+        raise IntegrityError(f"its program is for machine {elf.machine:#x}, not for a Zhouyi NPU ({MACHINE:#x})")
+    if not 0 < len(elf.sections) <= MOST_SECTIONS:
+        raise IntegrityError("the list of sections of its program is damaged or cut short")
+    sections = tuple(
+        Section(_sound(s.name), s.offset, 0 if s.kind == NO_BITS else s.size) for s in elf.sections if s.kind != EMPTY
+    )
     by_name = {s.name: s for s in reversed(sections)}
     for name in (".text", NOTES):
         if not (found := by_name.get(name)) or not found.size:
@@ -87,22 +99,6 @@ def read_program(data: memoryview) -> Program:
         flag,
         _in_order(found_tensors.inputs, "input"),
         _in_order(found_tensors.outputs, "output"),
-    )
-
-
-def _sections(data: memoryview) -> tuple[Section, ...]:
-    try:
-        elf = read_elf(data)
-    except IntegrityError as error:
-        raise IntegrityError(f"its program is {error.message}") from None
-    if (elf.bits, elf.order, elf.kind, elf.versions) != (32, "<", EXECUTABLE, CURRENT):
-        raise IntegrityError("its program is not a 32-bit little-endian executable ELF file")
-    if elf.machine != MACHINE:
-        raise IntegrityError(f"its program is for machine {elf.machine:#x}, not for a Zhouyi NPU ({MACHINE:#x})")
-    if not 0 < len(elf.sections) <= MOST_SECTIONS:
-        raise IntegrityError("the list of sections of its program is damaged or cut short")
-    return tuple(
-        Section(_sound(s.name), s.offset, 0 if s.kind == NO_BITS else s.size) for s in elf.sections if s.kind != EMPTY
     )
 
 

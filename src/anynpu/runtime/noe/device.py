@@ -106,7 +106,9 @@ class Device:
         self.call("noe_get_target", target)
         version = abi.DriverVersion()
         self.ioctl(Ioctl.GET_VERSION, version)
-        cores = tuple(self._cores(p) for p in range(self._count("noe_get_partition_count")))
+        partitions = range(self._count("noe_get_partition_count"))
+        clusters = {p: range(self._count("noe_get_cluster_count", p)) for p in partitions}
+        cores = tuple(tuple(self._count("noe_get_core_count", p, c) for c in clusters[p]) for p in partitions)
         name, library, driver = (text.decode("ascii", "replace") for text in (target.value, version.umd, version.kmd))
         return Info(name, library, driver, cores)
 
@@ -114,10 +116,6 @@ class Device:
         count = ctypes.c_uint32()
         self.call(name, *arguments, ctypes.byref(count))
         return count.value
-
-    def _cores(self, partition: int) -> tuple[int, ...]:
-        clusters = self._count("noe_get_cluster_count", partition)
-        return tuple(self._count("noe_get_core_count", partition, cluster) for cluster in range(clusters))
 
     def ioctl(self, command: Ioctl, argument: ctypes.Structure) -> None:
         self.call("noe_ioctl", abi.NPU, int(command), ctypes.addressof(argument))

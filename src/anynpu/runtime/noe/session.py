@@ -338,21 +338,20 @@ def _agreed(
         )
     names = artifact.manifest.details.get("names", {}).get(kind, {})
     stated = {names.get(spec.name, spec.name): spec for spec in specs}
-    found = []
+    agreed = []
     for own in (tensor.spec for tensor in tensors):
         spec = stated.get(own.name)
-        same = spec is not None and (spec.shape, spec.dtype) == (own.shape, own.dtype) and _same_quantization(spec, own)
+        same = spec is not None and (spec.shape, spec.dtype) == (own.shape, own.dtype)
+        form = None if spec is None else spec.quantization
+        if form is None or own.quantization is None:
+            same = same and form is own.quantization
+        else:
+            close = math.isclose(form.scale[0], own.quantization.scale[0], rel_tol=1e-6)
+            same = same and close and form.zero_point == own.quantization.zero_point and len(form.scale) == 1
         if spec is None or not same:
             raise IntegrityError(f"{artifact.path}: the manifest contradicts the model about tensor {own.name}")
-        found.append(spec)
-    return tuple(found)
-
-
-def _same_quantization(a: TensorSpec, b: TensorSpec) -> bool:
-    if a.quantization is None or b.quantization is None:
-        return a.quantization is b.quantization
-    close = math.isclose(a.quantization.scale[0], b.quantization.scale[0], rel_tol=1e-6)
-    return close and a.quantization.zero_point == b.quantization.zero_point and len(a.quantization.scale) == 1
+        agreed.append(spec)
+    return tuple(agreed)
 
 
 def _check_descriptors(cix: Cix, inputs: Sequence[Descriptor], outputs: Sequence[Descriptor]) -> None:

@@ -67,7 +67,16 @@ class Server:
         packet, receive, send = self._channel.packet, self._channel.receive, self._channel.send
         try:
             while size := receive():
-                send(self._run(packet) if packet[0] == HOT else self._answer(bytes(packet[:size])))
+                if packet[0] != HOT:
+                    send(self._answer(bytes(packet[:size])))
+                    continue
+                _, handle, timeout_ms = RUN.unpack_from(packet)
+                loaded = self._loaded[handle]
+                try:
+                    answer = TIMES.pack(*loaded.graph.run(loaded.inputs, loaded.outputs, timeout_ms))
+                except AnyNpuError as error:
+                    answer = _told(error)
+                send(answer)
         except OSError:
             pass  # the other side went away while it was being answered
         finally:
@@ -87,14 +96,6 @@ class Server:
             if self._device is not None:
                 self._device.close()
             os.kill(os.getpid(), signal.SIGKILL)
-
-    def _run(self, packet: bytearray) -> bytes:
-        _, handle, timeout_ms = RUN.unpack_from(packet)
-        loaded = self._loaded[handle]
-        try:
-            return TIMES.pack(*loaded.graph.run(loaded.inputs, loaded.outputs, timeout_ms))
-        except AnyNpuError as error:
-            return _told(error)
 
     def _answer(self, packet: bytes) -> bytes:
         request = json.loads(packet)
@@ -120,7 +121,9 @@ class Server:
     def _load(self, inputs: list[list[int]], outputs: list[list[int]], qos: int) -> JsonObject:
         """Loads the program in the first descriptor that follows; tensors lie in the second, each at its offset."""
         _, descriptors, _, _ = socket.recv_fds(self._channel.socket, 16, 2)
-        program, tensors = (_mapped(fd) for fd in descriptors)
+        program, tensors = (mmap.mmap(fd, os.fstat(fd).st_size) for fd in descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
         graph = Graph(self._opened(), Memory(_address(program), len(program)), Qos(qos))
         base = _address(tensors)
         places = [tuple(Memory(base + offset, size) for offset, size in rows) for rows in (inputs, outputs)]
@@ -138,12 +141,6 @@ def _fall_silent() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):
         os.dup2(nowhere, descriptor)
-
-
-def _mapped(descriptor: int) -> mmap.mmap:
-    memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-    os.close(descriptor)
-    return memory
 
 
 def _address(memory: mmap.mmap) -> int:
