@@ -18,7 +18,7 @@ class Checkout:
     path: Path
     version: str
     note: str
-    """What to say of a version other than the one that anynpu was written for; empty for that one."""
+    """A note on a version that is not the one anynpu was written for; empty for that one."""
 
 
 def find_checkout(chain: Toolchain) -> Checkout:
@@ -32,9 +32,9 @@ def find_checkout(chain: Toolchain) -> Checkout:
     if not (path / wanted.holds).is_file():
         raise ToolMissing(f"{wanted.variable}={named}: there is no {wanted.holds} in it", chain.get)
     digest = sources_digest(path, wanted.sources)
-    known = digest == wanted.digest
-    version = wanted.commit if known else f"sha256:{digest[:12]}"
-    return Checkout(path, version, "" if known else f"written for {wanted.commit}, this is {version}")
+    expected = digest == wanted.digest
+    version = wanted.commit if expected else f"sha256:{digest[:12]}"
+    return Checkout(path, version, "" if expected else f"written for {wanted.commit}, this is {version}")
 
 
 def sources_digest(root: Path, patterns: tuple[str, ...]) -> str:

@@ -265,9 +265,9 @@ def _locked_packages(lock: str, root: Path, call: _Call) -> None:
         file.write_text("\n".join(torch), "utf-8")
         call.module(python, *pip, "--extra-index-url", TORCH_WITHOUT_CUDA)
     file.write_text("\n".join(others), "utf-8")
-    if found := shutil.which("uv"):
+    if uv := shutil.which("uv"):
         try:
-            by_uv = (str(Path(found).absolute()), "pip", "install", "--compile-bytecode", "--python", str(python))
+            by_uv = (str(Path(uv).absolute()), "pip", "install", "--compile-bytecode", "--python", str(python))
             call.module(python, *by_uv, *exact)
             return
         except ToolFailed as failure:

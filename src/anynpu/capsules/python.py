@@ -28,9 +28,9 @@ class Python:
 def find_python(version: str, purpose: str) -> Python:
     """Returns a Python of that version ("3.10"), or raises ToolMissing with the ways to get one."""
     for candidate in _candidates(version):
-        found = ask(candidate)
-        if found and found.version.rpartition(".")[0] == version:
-            return found
+        python = ask(candidate)
+        if python and python.version.rpartition(".")[0] == version:
+            return python
     raise ToolMissing(
         f"{purpose} needs Python {version}, and there is none in pyenv, uv or the PATH",
         f"`pyenv install {version}` or `uv python install {version}` brings it; then install {purpose} again",
@@ -58,8 +58,8 @@ def _candidates(version: str) -> Iterator[Path]:
     uv = Path(os.environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python")
     for folder in (*_newest(pyenv, f"{version}.*"), *_newest(uv, f"cpython-{version}.*")):
         yield folder / "bin" / name
-    if found := shutil.which(name):
-        yield Path(found)
+    if program := shutil.which(name):
+        yield Path(program)
 
 
 def _newest(folder: Path, pattern: str) -> list[Path]:

@@ -44,12 +44,12 @@ class Saying:
 
 def hint_in(sayings: Sequence[Saying], text: str) -> str:
     """Returns what helps against the last known line in a text, or an empty string."""
-    found: tuple[int, str] = (-1, "")
+    last: tuple[int, str] = (-1, "")
     for saying in sayings:
         for match in re.finditer(saying.pattern, text):
             words = match.groupdict().get("what") or ""
-            found = max(found, (match.start(), saying.hint.replace("{what}", words)))
-    return found[1]
+            last = max(last, (match.start(), saying.hint.replace("{what}", words)))
+    return last[1]
 
 
 @dataclass(frozen=True)
@@ -240,9 +240,9 @@ def read_toolchain(name: str) -> Toolchain:
         chain = schema.from_dict(Toolchain, schema.read_toml(Path(name)), name)
         return replace(chain, lock=lock.read_text("utf-8")) if lock.is_file() else chain
     if name not in names():
-        known = ", ".join(names())
+        listed = ", ".join(names())
         raise ConfigError(
-            f"{name}: no such tool{schema.near(name, names())}", f"there are {known}; or give a file.toml"
+            f"{name}: no such tool{schema.near(name, names())}", f"there are {listed}; or give a file.toml"
         )
     return _read(name)
 
@@ -288,11 +288,11 @@ def _program(toolchain: Toolchain) -> Path:
             if place.is_file() and os.access(place, os.X_OK):
                 return place.absolute()
         raise ToolMissing(f"{toolchain.variable}={named}: there is no program {toolchain.program}", toolchain.get)
-    found = next(filter(None, map(shutil.which, names)), None)
-    if found is None:
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
         where = "" if platform.machine() == toolchain.machine else f" (it runs on {toolchain.machine} alone)"
         raise ToolMissing(f"{toolchain.program} is not installed{where}", toolchain.get)
-    return Path(found).absolute()
+    return Path(program).absolute()
 
 
 def _dist_info(folder: Path, toolchain: Toolchain) -> str:

@@ -99,8 +99,8 @@ def listed(root: Path, receipt: Receipt) -> dict[str, str]:
 
 def packages_of(root: Path) -> dict[str, str]:
     """Returns the packages in an environment and their versions, as pip noted them down."""
-    found = {}
+    versions = {}
     for entry in sorted(root.glob("lib/python3.*/site-packages/*.dist-info")):
         name, _, version = entry.name.removesuffix(".dist-info").rpartition("-")
-        found[name.lower().replace("_", "-")] = version
-    return found
+        versions[name.lower().replace("_", "-")] = version
+    return versions

@@ -54,7 +54,7 @@ class Worker:
         timer.daemon = True
         timer.start()
         try:
-            head, found = self._converse(function, arguments or {}, arrays or {}, progress)
+            head, outputs = self._converse(function, arguments or {}, arrays or {}, progress)
         except (OSError, ValueError, EOFError) as error:
             status = tool.end(self._process)
             why = f"did not finish within {timeout_s:g} s" if expired.is_set() else f"ended in its midst ({error})"
@@ -66,7 +66,7 @@ class Worker:
             if head["kind"] == "Unsupported":
                 raise Unsupported(head["error"])
             raise self._failed(f"{function}: {head['error']}", None)
-        return head["result"], found
+        return head["result"], outputs
 
     def _converse(
         self, function: str, arguments: Mapping[str, object], arrays: Mapping[str, Array], progress: Progress | None

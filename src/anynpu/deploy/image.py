@@ -37,13 +37,13 @@ def _built(where: Path, kinds: Sequence[str]) -> Path:
     folders = (where / BUILD, where)
     for kind in kinds:
         # In addition to the firmware a tree builds its self-test, which ends after one run.
-        found = sorted(p for f in folders for p in f.glob(f"*{kind}") if p.is_file() and "self-test" not in p.name)
-        if len(found) > 1:
+        images = sorted(p for f in folders for p in f.glob(f"*{kind}") if p.is_file() and "self-test" not in p.name)
+        if len(images) > 1:
             raise ConfigError(
-                f"{where}: several files end with {kind}: {', '.join(p.name for p in found)}", "use --elf"
+                f"{where}: several files end with {kind}: {', '.join(p.name for p in images)}", "use --elf"
             )
-        if found:
-            return found[0]
+        if images:
+            return images[0]
     if (where / MANIFEST).is_file():
         hint = f"`anynpu firmware {where} -b BOARD -o TREE`, then `make -C TREE`, then `anynpu deploy TREE`"
         raise ConfigError(f"{where}: is a model, not yet a firmware", hint)

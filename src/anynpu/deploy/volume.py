@@ -63,8 +63,10 @@ def copy(volume: Path, image: Path, settle_s: float = 1.0) -> Path:
     until = time.monotonic() + settle_s
     while time.monotonic() < until and _complaint(volume) in ("", earlier):
         time.sleep(0.05)
-    if said := _complaint(volume):
-        raise DeviceError(f"{volume}: the board refuses the firmware: {said}", call="copy", cause="not for this chip")
+    if complaint := _complaint(volume):
+        raise DeviceError(
+            f"{volume}: the board refuses the firmware: {complaint}", call="copy", cause="not for this chip"
+        )
     return target
 
 

@@ -60,16 +60,16 @@ def table() -> tuple[Device, ...]:
     return (*_of_platforms({device.name: device for device in ours}), *ours)
 
 
-def _of_platforms(known: Mapping[str, Device]) -> Iterator[Device]:
+def _of_platforms(ours: Mapping[str, Device]) -> Iterator[Device]:
     for name in plugins.names("platforms"):
         with suppress(ConfigError):  # one chip's broken file must not hide the others; `anynpu targets` says so
             chip = plugins.platform(name)
             facts = chip.facts.get("detect")
             if isinstance(facts, Mapping):
-                base = known.get(name, Device(name, chip.title))
+                base = ours.get(name, Device(name, chip.title))
                 place = f"platform {name}: facts.detect"
-                told: Device = schema.from_dict(Device, {"name": base.name, "title": base.title, **facts}, place)
-                yield replace(base, **{name: getattr(told, name) for name in facts})
+                stated: Device = schema.from_dict(Device, {"name": base.name, "title": base.title, **facts}, place)
+                yield replace(base, **{name: getattr(stated, name) for name in facts})
 
 
 def detect(root: Root) -> tuple[Device, ...]:
@@ -129,8 +129,8 @@ def pci_functions(root: Root) -> Iterator[PciFunction]:
 def of_pci(function: PciFunction) -> Device | None:
     """Returns the kind of NPU that a PCI device is, or None."""
     keys = {f"{function.vendor}:{function.device}", f"{function.vendor}:{function.device}:{function.revision}"}
-    found = next((device for device in table() if keys & {key.lower() for key in device.pci}), None)
-    return None if found is None else replace(found, found=str(function))
+    kind = next((device for device in table() if keys & {key.lower() for key in device.pci}), None)
+    return None if kind is None else replace(kind, found=str(function))
 
 
 def kin(function: PciFunction) -> dict[str, Device]:

@@ -74,13 +74,15 @@ class Root:
 
     def is_file(self, path: str) -> bool:
         """Returns whether a path names a plain file."""
-        found = self.status(path)
-        return found is not None and stat.S_ISREG(found.st_mode)
+        status = self.status(path)
+        return status is not None and stat.S_ISREG(status.st_mode)
 
     def is_device(self, path: str) -> bool:
         """Returns whether a path names a device; below a folder that looks like `/` a plain file stands for one."""
-        found = self.status(path)
-        return found is not None and (stat.S_ISCHR(found.st_mode) or (not self.is_host and stat.S_ISREG(found.st_mode)))
+        status = self.status(path)
+        return status is not None and (
+            stat.S_ISCHR(status.st_mode) or (not self.is_host and stat.S_ISREG(status.st_mode))
+        )
 
     def read_bytes(self, path: str, most: int = MOST_BYTES) -> bytes:
         """Returns the content of a file, at most `most` bytes of it, or nothing where there is no such file."""

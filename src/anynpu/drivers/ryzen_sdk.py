@@ -34,10 +34,10 @@ def sdk(environment: Mapping[str, str] = os.environ) -> Sdk:
     root = Path(named)
     if not root.is_dir():
         raise ToolMissing(f"{VARIABLE}={named}: no such folder", GET)
-    found = [path for path in root.glob("voe-*") if path.is_dir()]
-    if not found:
+    folders = [path for path in root.glob("voe-*") if path.is_dir()]
+    if not folders:
         raise ToolMissing(f"{root}: has no voe-* folder in it", f"{VARIABLE} names the folder of the Ryzen AI software")
-    return Sdk(root, max(found, key=_version))
+    return Sdk(root, max(folders, key=_version))
 
 
 def _version(folder: Path) -> tuple[list[int], str]:

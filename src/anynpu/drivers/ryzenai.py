@@ -92,16 +92,16 @@ def from_pnputil(text: str) -> Search:
 
 def _listed(text: str) -> Iterator[tuple[PciFunction, str]]:
     """Yields each device with the code of its problem: those with an instance id, then ids that no instance has."""
-    found = list(_ID.finditer(text))
-    starts = [match for match in found if match["instance"]]
+    ids = list(_ID.finditer(text))
+    starts = [match for match in ids if match["instance"]]
     ends = [*(match.start() for match in starts[1:]), len(text)]
-    told = set()
+    seen = set()
     for start, end in zip(starts, ends, strict=False):
-        own = [m for m in found if start.start() <= m.start() < end and m["device"] == start["device"]]
+        own = [m for m in ids if start.start() <= m.start() < end and m["device"] == start["device"]]
         function, problem = _function(own), _PROBLEM.search(text, start.start(), end)
-        told.add((function.vendor, function.device))
+        seen.add((function.vendor, function.device))
         yield function, f"Windows reports {problem[0]}" if problem else ""
-    loose = [m for m in found if m["revision"] and (m["vendor"].lower(), m["device"].lower()) not in told]
+    loose = [m for m in ids if m["revision"] and (m["vendor"].lower(), m["device"].lower()) not in seen]
     yield from ((function, "") for function in dict.fromkeys(_function([m]) for m in loose))
 
 
@@ -138,8 +138,8 @@ def _npu(function: PciFunction, driver: str = "", nodes: tuple[str, ...] = (), p
     kind = detect.of_pci(function)
     if kind is not None:
         return Npu(kind.name, kind.title, str(function), driver, nodes, problem)
-    known = ", ".join(f"{revision} is {device.name}" for revision, device in sorted(detect.kin(function).items()))
-    said = f"revision {function.revision or '(unknown)'} is not in the table ({known}); name the chip yourself"
+    kin = ", ".join(f"{revision} is {device.name}" for revision, device in sorted(detect.kin(function).items()))
+    unlisted = f"revision {function.revision or '(unknown)'} is not in the table ({kin}); name the chip yourself"
     return Npu(
-        "", "an AMD NPU of an unknown kind", str(function), driver, nodes, "; ".join(filter(None, (said, problem)))
+        "", "an AMD NPU of an unknown kind", str(function), driver, nodes, "; ".join(filter(None, (unlisted, problem)))
     )

@@ -97,12 +97,12 @@ def forward(network: Network, parameters: Mapping[str, Array], stored: Array) ->
     data = np.asarray(stored, np.float64).reshape(network.input)
     results: list[Floats] = []
     for number, layer in enumerate(network.layers):
-        given = [data if source == INPUT else results[source] for source in layer.sources]
+        operands = [data if source == INPUT else results[source] for source in layer.sources]
         rounded = network.round_averages and layer.operation != "conv1d"
         total = sum(
-            (_pooled(values, layer.pool, rounded) for values in given[1:]), _pooled(given[0], layer.pool, rounded)
+            (_pooled(values, layer.pool, rounded) for values in operands[1:]), _pooled(operands[0], layer.pool, rounded)
         )
-        if len(given) > 1:
+        if len(operands) > 1:
             total = np.clip(total, -128, 127)
         results.append(_layer(layer, parameters, number, np.asarray(total)))
     return [result.astype(np.int64) for result in results]
@@ -176,8 +176,8 @@ class Ai8xSession:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         if self._network is None:
             raise DeviceError("the session was closed", "run")
-        (given,), (wanted,) = self.inputs, self.outputs
-        last = forward(self._network, self._parameters, inputs[given.name])[-1]
+        (source,), (wanted,) = self.inputs, self.outputs
+        last = forward(self._network, self._parameters, inputs[source.name])[-1]
         if scale := self._network.softmax_scale:
             return {wanted.name: softmax(np.asarray(last * scale, np.float64)).astype(np.float32).reshape(wanted.shape)}
         return {wanted.name: last.astype(wanted.dtype).reshape(wanted.shape)}

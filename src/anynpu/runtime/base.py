@@ -83,8 +83,8 @@ def choose(format: str, device: str | None = None) -> Any:
         named = [c for c in able if c.name == device]
         if not named:
             plugins.load("sessions", device)  # an unknown name raises with the nearest one
-            known = ", ".join(c.name for c in able) or "nothing here"
-            raise ConfigError(f"device {device} does not run {format} artifacts", f"they run on: {known}")
+            able_names = ", ".join(c.name for c in able) or "nothing here"
+            raise ConfigError(f"device {device} does not run {format} artifacts", f"they run on: {able_names}")
         able = tuple(named)
     if not able:
         raise ToolMissing(

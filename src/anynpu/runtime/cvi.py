@@ -121,11 +121,11 @@ class CviSession:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         names = self._names["inputs"]
         try:
-            found = self._simulator.run({names[name]: value for name, value in inputs.items()})
+            outputs = self._simulator.run({names[name]: value for name, value in inputs.items()})
         except ToolFailed as failure:
             self._log.keep(failure)
             raise
-        return {s.name: found[self._names["outputs"][s.name]].reshape(s.shape) for s in self.outputs}
+        return {s.name: outputs[self._names["outputs"][s.name]].reshape(s.shape) for s in self.outputs}
 
     def close(self) -> None:
         self._simulator.close()

@@ -35,7 +35,7 @@ FORM = 1
 CLOSE_DB = 60.0
 MASK = "attention_mask"
 MOST_KEPT = 8
-"""So many models are kept; each is as large as the artifact's own."""
+"""How many models are kept; each is as large as the artifact's own."""
 
 
 class LooseSession(OrtSession):
@@ -164,14 +164,14 @@ def judge(
 
 def _drawn(draw: np.random.Generator, inputs: Sequence[TensorSpec], count: int) -> dict[str, Array]:
     """Returns inputs of the model's own shape; of texts `count` tokens count, and the rest is padding."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
     for spec in inputs:
         if spec.quantization is not None or spec.dtype.startswith("float"):
-            found[spec.name] = spec.to_stored(draw.normal(0, 1, spec.shape))
+            arrays[spec.name] = spec.to_stored(draw.normal(0, 1, spec.shape))
         elif spec.name == MASK:
-            found[spec.name] = np.ones(spec.shape, spec.dtype)
+            arrays[spec.name] = np.ones(spec.shape, spec.dtype)
         else:
-            found[spec.name] = draw.integers(0, 2 if "type" in spec.name else 20, spec.shape).astype(spec.dtype)
+            arrays[spec.name] = draw.integers(0, 2 if "type" in spec.name else 20, spec.shape).astype(spec.dtype)
         if count:
-            found[spec.name][:, count:] = 0
-    return found
+            arrays[spec.name][:, count:] = 0
+    return arrays

@@ -207,17 +207,17 @@ def _flatten(walk: Walk, node: NodeProto) -> list[Shape]:
 
 
 def _axes(walk: Walk, node: NodeProto, rank: int) -> list[int] | None:
-    given = attribute(node, "axes")
-    if given is None and len(node.input) > 1 and node.input[1]:
-        given = walk.numbers(node.input[1])
-    return None if given is None else sorted(axis % rank for axis in given)
+    stated = attribute(node, "axes")
+    if stated is None and len(node.input) > 1 and node.input[1]:
+        stated = walk.numbers(node.input[1])
+    return None if stated is None else sorted(axis % rank for axis in stated)
 
 
 @rule("Unsqueeze")
 def _unsqueeze(walk: Walk, node: NodeProto) -> list[Shape]:
     shape = list(walk.shape(node.input[0]))
-    given = attribute(node, "axes") or walk.numbers(node.input[1])
-    for axis in sorted(axis % (len(shape) + len(given)) for axis in given):
+    axes = attribute(node, "axes") or walk.numbers(node.input[1])
+    for axis in sorted(axis % (len(shape) + len(axes)) for axis in axes):
         shape.insert(axis, (1,))
     return [shape]
 

@@ -42,8 +42,8 @@ class Walk:
         self._model = shape_inference.infer_shapes(model, data_prop=True)
         graph = self._model.graph
         self.constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
-        known = [*graph.value_info, *graph.input, *graph.output]
-        self.static = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in known}
+        values = [*graph.value_info, *graph.input, *graph.output]
+        self.static = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in values}
         self.static |= {name: list(array.shape) for name, array in self.constants.items()}
         self.first, self.letters, self.rules = inputs[0], letters, rules
         shape = self.static[inputs[0]]
@@ -104,9 +104,9 @@ class Walk:
             if name:
                 self.shapes[name] = shape
                 stated = self.static.get(name)
-                found = [self.value(axis) for axis in shape]
-                if stated is not None and all(stated) and stated != found:
-                    raise NotLoose(f"{node.op_type} {node.name}: {found} was expected, the model has {stated}")
+                sizes = [self.value(axis) for axis in shape]
+                if stated is not None and all(stated) and stated != sizes:
+                    raise NotLoose(f"{node.op_type} {node.name}: {sizes} was expected, the model has {stated}")
 
     def value(self, axis: Axis) -> int:
         return math.prod(self.values[atom] if isinstance(atom, str) else atom for atom in axis)

@@ -131,17 +131,17 @@ class OrtInner(OrtSession):
         self.outputs = artifact.manifest.outputs
         model = onnx.load(artifact.main)
         present = {value.name for value in model.graph.output}
-        made = {name for node in model.graph.node for name in node.output if name}
+        computed = {name for node in model.graph.node for name in node.output if name}
         # Without a type: ONNX Runtime knows it.
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(made - present))
-        self._known = made
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in sorted(computed - present))
+        self._known = computed
         self._session = inference_session(model.SerializeToString(), threads=1, plain=True)
 
     def tensors(self, inputs: Mapping[str, Array], names: Iterable[str]) -> dict[str, Array]:
         """Runs the model once and returns the named tensors that it has."""
-        given = dict(inputs)
+        feeds = dict(inputs)
         wanted = [name for name in dict.fromkeys(names) if name in self._known]
-        return run_named(self._session, wanted, given) | {n: given[n] for n in names if n in given}
+        return run_named(self._session, wanted, feeds) | {n: feeds[n] for n in names if n in feeds}
 
 
 def kernel_times(artifact: Artifact, samples: Sequence[Mapping[str, Array]], warm_up: int = 2) -> dict[str, float]:

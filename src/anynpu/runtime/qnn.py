@@ -46,11 +46,11 @@ class QnnSession:
         return capsuled.missing(TOOL)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        found = self._ask("run", {"name": "npu"}, inputs, RUN_LIMIT_S)
+        outputs = self._ask("run", {"name": "npu"}, inputs, RUN_LIMIT_S)
         for spec in self.outputs:
-            if spec.name not in found:
+            if spec.name not in outputs:
                 raise DeviceError(f"the simulator gives no output {spec.name}", "run")
-        return {spec.name: found[spec.name] for spec in self.outputs}
+        return {spec.name: outputs[spec.name] for spec in self.outputs}
 
     def _ask(
         self, function: str, arguments: Mapping[str, object], arrays: Mapping[str, Array], limit_s: float

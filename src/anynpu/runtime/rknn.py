@@ -95,17 +95,17 @@ class Simulator:
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs the model once."""
         names = {"inputs": [s.name for s in self._inputs], "outputs": [s.name for s in self._outputs]}
-        _, found = self._worker.ask("run", names, inputs, timeout_s=RUN_LIMIT_S)
-        return {spec.name: shaped(spec, found[spec.name]) for spec in self._outputs}
+        _, outputs = self._worker.ask("run", names, inputs, timeout_s=RUN_LIMIT_S)
+        return {spec.name: shaped(spec, outputs[spec.name]) for spec in self._outputs}
 
     def answers(self) -> dict[str, Array]:
         """Returns what it makes of one drawn input: enough to tell two builds apart."""
         draw = np.random.default_rng(0)
-        given = {}
+        drawn = {}
         for spec in self._inputs:
             real = spec.dtype.startswith("float")
-            given[spec.name] = draw.random(spec.shape) if real else draw.integers(0, 2, spec.shape)
-        return self.run({spec.name: given[spec.name].astype(spec.dtype) for spec in self._inputs})
+            drawn[spec.name] = draw.random(spec.shape) if real else draw.integers(0, 2, spec.shape)
+        return self.run({spec.name: drawn[spec.name].astype(spec.dtype) for spec in self._inputs})
 
     def close(self) -> None:
         """Ends the process and removes its folder."""
@@ -113,12 +113,12 @@ class Simulator:
         self._room.cleanup()
 
 
-def shaped(spec: TensorSpec, found: Array) -> Array:
+def shaped(spec: TensorSpec, values: Array) -> Array:
     """Returns an output in the model's own shape and type; the toolkit adds axes of one."""
-    if found.size != spec.size:
-        shapes = f"{list(found.shape)}, not {list(spec.shape)}"
+    if values.size != spec.size:
+        shapes = f"{list(values.shape)}, not {list(spec.shape)}"
         raise DeviceError(f"output {spec.name} comes in the shape {shapes}", "inference")
-    return found.reshape(spec.shape).astype(spec.dtype)
+    return values.reshape(spec.shape).astype(spec.dtype)
 
 
 class RknnSession:

@@ -47,24 +47,24 @@ class RknnLiteSession:
 
     def versions(self) -> dict[str, str]:
         """Returns the versions that the runtime tells of itself and its driver, as it writes them."""
-        told = self._lite.get_sdk_version() if hasattr(self._lite, "get_sdk_version") else ""
-        return {"runtime": " ".join(str(told or "").split()), "driver": module_version("rknpu")}
+        version = self._lite.get_sdk_version() if hasattr(self._lite, "get_sdk_version") else ""
+        return {"runtime": " ".join(str(version or "").split()), "driver": module_version("rknpu")}
 
     @staticmethod
     def missing() -> str:
-        found = importlib.util.find_spec("rknnlite") is not None
-        return "" if found else "rknn-toolkit-lite2 is not installed (it runs on the board alone)"
+        installed = importlib.util.find_spec("rknnlite") is not None
+        return "" if installed else "rknn-toolkit-lite2 is not installed (it runs on the board alone)"
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         if self._lite is None:
             raise DeviceError("the session is closed", "inference")
-        given = [np.ascontiguousarray(inputs[spec.name]) for spec in self.inputs]
-        formats = ["nchw" if array.ndim == 4 else None for array in given]
-        found = self._lite.inference(inputs=given, data_format=formats if any(formats) else None)
-        if found is None or len(found) != len(self.outputs):
-            got = 0 if found is None else len(found)
+        arrays = [np.ascontiguousarray(inputs[spec.name]) for spec in self.inputs]
+        formats = ["nchw" if array.ndim == 4 else None for array in arrays]
+        results = self._lite.inference(inputs=arrays, data_format=formats if any(formats) else None)
+        if results is None or len(results) != len(self.outputs):
+            got = 0 if results is None else len(results)
             raise DeviceError(f"the board gave {got} outputs, not {len(self.outputs)}", "inference")
-        return {spec.name: shaped(spec, np.array(value)) for spec, value in zip(self.outputs, found, strict=True)}
+        return {spec.name: shaped(spec, np.array(value)) for spec, value in zip(self.outputs, results, strict=True)}
 
     def close(self) -> None:
         if self._lite is not None:

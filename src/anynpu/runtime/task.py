@@ -60,24 +60,24 @@ def _with_channels(artifact: Artifact, card: cards.Card, channels: str, own_card
     What the user says counts first, then the hub's model that has these tensors, then the card, with a warning unless
     the card is the user's own.
     """
-    said = channels.upper()
+    stated = channels.upper()
     inputs = artifact.manifest.inputs
     if card.preprocess is None or not artifact.path.is_file() or any(spec.channels for spec in inputs):
-        if said:
+        if stated:
             raise ConfigError(
                 "--channels is for bare .cix files of models that take pictures",
                 "an artifact states the order itself, and a card in [preprocess] channels",
             )
         return artifact
-    order, known = said or card.preprocess.channels, None if said else like(artifact.manifest)
-    if order == "GRAY" or (own_card and not said):
+    order, twin = stated or card.preprocess.channels, None if stated else like(artifact.manifest)
+    if order == "GRAY" or (own_card and not stated):
         return artifact
-    if known is not None:
-        order = next((tensor.channels for tensor in known.inputs if tensor.channels), order)
-        why = f"as the hub's model {known.name}, which has the same tensors"
+    if twin is not None:
+        order = next((tensor.channels for tensor in twin.inputs if tensor.channels), order)
+        why = f"as the hub's model {twin.name}, which has the same tensors"
     else:
         why = "as the card has it: nothing in a .cix file says so"
-    if not said:
+    if not stated:
         other = "BGR" if order == "RGB" else "RGB"
         sentence = f"{artifact.path}: pictures are fed as {order}, {why}; --channels {other} if the model wants that"
         warnings.warn(sentence, SuspectWarning, stacklevel=2)

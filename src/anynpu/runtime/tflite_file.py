@@ -125,11 +125,11 @@ def float_operators(model: Any) -> list[dict[str, str]]:
 
     graph = model.subgraphs[0]
     floats = {i for i, t in enumerate(graph.tensors) if t.type in (TensorType.FLOAT32, TensorType.FLOAT16)}
-    found = []
+    operators = []
     for name, op in zip(operator_names(model), graph.operators, strict=True):
         if name not in _BORDER_OPERATORS and floats & {int(i) for i in [*op.inputs, *op.outputs]}:
-            found.append({"operator": name, "tensor": text(graph.tensors[op.outputs[0]].name)})
-    return found
+            operators.append({"operator": name, "tensor": text(graph.tensors[op.outputs[0]].name)})
+    return operators
 
 
 def operator_counts(model: Any) -> dict[str, int]:
@@ -140,8 +140,8 @@ def operator_counts(model: Any) -> dict[str, int]:
 def activation_indices(model: Any) -> dict[int, str]:
     """Returns index and name of each tensor that is fed or computed, not stored."""
     graph = model.subgraphs[0]
-    made = {int(i) for op in graph.operators for i in op.outputs} | {int(i) for i in graph.inputs}
-    return {index: text(graph.tensors[index].name) for index in sorted(made)}
+    computed = {int(i) for op in graph.operators for i in op.outputs} | {int(i) for i in graph.inputs}
+    return {index: text(graph.tensors[index].name) for index in sorted(computed)}
 
 
 def read_specs(

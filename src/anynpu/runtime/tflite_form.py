@@ -69,7 +69,7 @@ class _Form:
             return self.seen[kind, at]
         if len(self.seen) > MOST_TABLES:
             raise _Damage(f"it has more than {MOST_TABLES} tables")
-        found = self.seen[kind, at] = {}
+        fields = self.seen[kind, at] = {}
         vtable = at - self.number(at, 4, signed=True)
         length, size = self.number(vtable, 2), self.number(vtable + 2, 2)
         if length < 4 or length % 2:
@@ -84,8 +84,8 @@ class _Form:
             width = field if isinstance(field, int) else 4
             if offset + width > size:
                 raise _Damage(f"field {index} of the table at byte {at} is outside of it")
-            found[index] = self.field(at + offset, field)
-        return found
+            fields[index] = self.field(at + offset, field)
+        return fields
 
     def field(self, at: int, field: Field) -> Any:
         if isinstance(field, int):

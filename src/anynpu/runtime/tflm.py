@@ -84,19 +84,19 @@ def _reason(model: bytes, action: Any) -> str:
     """Returns the operator and layer at which an action fails, and what TFLite-Micro prints about it."""
     with contextlib.suppress(ToolMissing):
         graph = tflite_file.read_model(model)
-        said = [line.strip() for line in _printed(action).splitlines() if line.strip()]
-        number, kind = -1, re.search(r"builtin opcode '(\w+)'", " ".join(said))
+        printed = [line.strip() for line in _printed(action).splitlines() if line.strip()]
+        number, kind = -1, re.search(r"builtin opcode '(\w+)'", " ".join(printed))
         if kind:
             from ai_edge_litert.schema_py_generated import BuiltinOperator
 
             wanted = getattr(BuiltinOperator, kind[1], -1)
             codes = [graph.operatorCodes[each.opcodeIndex].builtinCode for each in graph.subgraphs[0].operators]
             number = codes.index(wanted) if wanted in codes else -1
-        elif node := re.search(r"\(number (\d+)", " ".join(said)):
+        elif node := re.search(r"\(number (\d+)", " ".join(printed)):
             number = int(node[1])
         main = graph.subgraphs[0]
         layer = main.tensors[main.operators[number].outputs[0]].name.decode() + ": " if number >= 0 else ""
-        return layer + "; ".join(said[:2])
+        return layer + "; ".join(printed[:2])
     return ""
 
 

@@ -18,14 +18,14 @@ KERNEL_MODULES, ACCELERATORS = Path("/sys/module"), Path("/sys/class/accel")
 
 def versions_of(session: object) -> dict[str, str]:
     """Returns what runs a session by name, such as {"driver": "5.11.0", "libnoe": "0.6.0"}; never raises."""
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for package in session.packages if isinstance(session, NamesPackages) else ():
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
+            versions[package] = importlib.metadata.version(package)
     if isinstance(session, TellsVersions):
         with suppress(AnyNpuError, OSError):
-            found.update({name: str(value) for name, value in session.versions().items() if value})
-    return found
+            versions.update({name: str(value) for name, value in session.versions().items() if value})
+    return versions
 
 
 def accelerator_firmware() -> str:

@@ -106,8 +106,8 @@ class VitisAiSession:
             self._session = session
             self.run({spec.name: np.zeros(spec.shape, spec.dtype) for spec in self.inputs})
             profile = Path(session.end_profiling()).read_text("utf-8")
-        told = report.read_text("utf-8", "replace") if report.is_file() else ""
-        placed = receipt(profile, told, npu)
+        report_text = report.read_text("utf-8", "replace") if report.is_file() else ""
+        placed = receipt(profile, report_text, npu)
         if not placed.on_npu:
             raise DeviceError(
                 f"none of the {len(placed.operators)} operators runs on the NPU: {placed.operators[0].reason}",
@@ -126,11 +126,11 @@ class VitisAiSession:
 
 def versions() -> dict[str, str]:
     """Returns the versions of everything that has a part in compiling for the NPU."""
-    found = {}
+    installed = {}
     for package in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found | {"sdk": Path(os.environ.get(VARIABLE, "")).name}
+            installed[package] = importlib.metadata.version(package)
+    return installed | {"sdk": Path(os.environ.get(VARIABLE, "")).name}
 
 
 def _opened(model: Path, options: Mapping[str, str], profile: str) -> Any:
@@ -157,7 +157,7 @@ def _opened(model: Path, options: Mapping[str, str], profile: str) -> Any:
 
 @contextmanager
 def _reporting_to(path: Path) -> Iterator[None]:
-    """Has the provider write its report there; since Ryzen AI 1.5 it does so only where it is told to."""
+    """Has the provider write its report there; since Ryzen AI 1.5 it does so on request only."""
     before = os.environ.get(REPORT_VARIABLE)
     os.environ[REPORT_VARIABLE] = str(path)
     try:

@@ -66,14 +66,14 @@ def receipt(profile: str, report: str, npu: str) -> Placement:
     ran = ort_profile.placement(profile, PROVIDER, npu, lambda kind: "the provider did not take it")
     if not report:
         return replace(ran, source=FUSED)
-    told = read_report(report)
+    reported = read_report(report)
     if not ran.on_npu:
-        return _denied(told, npu, f"the report claims it, but no node of {PROVIDER} was executed")
-    if told.running == 0:
-        return _denied(told, npu, "compiled for the NPU, but the report says that nothing runs there")
-    return Placement(npu, told.operators, BOTH)
+        return _denied(reported, npu, f"the report claims it, but no node of {PROVIDER} was executed")
+    if reported.running == 0:
+        return _denied(reported, npu, "compiled for the NPU, but the report says that nothing runs there")
+    return Placement(npu, reported.operators, BOTH)
 
 
-def _denied(told: Report, npu: str, why: str) -> Placement:
-    moved = (replace(op, device="cpu", reason=op.reason or why) for op in told.operators)
+def _denied(reported: Report, npu: str, why: str) -> Placement:
+    moved = (replace(op, device="cpu", reason=op.reason or why) for op in reported.operators)
     return Placement(npu, tuple(moved), BOTH)

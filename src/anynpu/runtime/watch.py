@@ -23,7 +23,7 @@ from anynpu.tensors import Array
 FEWEST_ELEMENTS = 8
 DIFFERENT_INPUTS = 3
 REPEATED = 3
-"""So many runs on the same input, and no more are looked at: what repeats them is timing them."""
+"""After this many runs on one input no more are looked at: whoever repeats them is timing them."""
 HINT = "`anynpu doctor` looks at driver and library; run the model on another device with --on to compare"
 
 

@@ -59,7 +59,7 @@ class McuOptions:
     )
     optimise: Literal["speed", "size"] = option(
         "speed",
-        "what the kernels are chosen and compiled for: the fewest instructions, or the least flash with -Os",
+        "what the kernels are chosen and compiled for: the fewest instructions, or the smallest flash with -Os",
     )
 
 

@@ -54,7 +54,7 @@ class Classifier:
     def __call__(self, pictures: Iterable[tuple[str, Picture]]) -> Array:
         """Returns a row of probabilities a picture."""
         prepare, rest = PictureInput.of(self.model), iter(pictures)
-        found = [np.zeros((0, len(self.labels)), np.float32)]
+        scores = [np.zeros((0, len(self.labels)), np.float32)]
         while batch := list(islice(rest, prepare.batch)):
-            found.append(self.read(self.model.run(prepare(batch)), [name for name, _ in batch]))
-        return np.concatenate(found)
+            scores.append(self.read(self.model.run(prepare(batch)), [name for name, _ in batch]))
+        return np.concatenate(scores)

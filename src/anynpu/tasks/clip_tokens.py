@@ -48,14 +48,14 @@ class ClipTokens:
 
     def encode(self, text: str, most: int | None = None) -> list[int]:
         """Returns the tokens of a text, without start and end; `most` stops the work where no more are wanted."""
-        found: list[int] = []
-        known = self._known
+        tokens: list[int] = []
+        cached = self._known
         for word in _words(text):
-            ids = known.get(word)
-            found.extend(self._learn(word) if ids is None else ids)
-            if most is not None and len(found) >= most:
-                return found[:most]
-        return found
+            ids = cached.get(word)
+            tokens.extend(self._learn(word) if ids is None else ids)
+            if most is not None and len(tokens) >= most:
+                return tokens[:most]
+        return tokens
 
     def __call__(self, texts: Sequence[str], length: int = 77) -> Array:
         """Returns one row of `length` numbers a text: start, tokens, end, zeros."""

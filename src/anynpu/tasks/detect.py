@@ -114,9 +114,9 @@ class Detector:
         ready = perf_counter()
         outputs = self.model.run(inputs)
         ran = perf_counter()
-        found = self.read(outputs, place)
+        detections = self.read(outputs, place)
         end = perf_counter()
-        return found, Timing((ready - start) * 1e3, (ran - ready) * 1e3, (end - ran) * 1e3)
+        return detections, Timing((ready - start) * 1e3, (ran - ready) * 1e3, (end - ran) * 1e3)
 
 
 def read(layout: yolo.Layout, outputs: Mapping[str, Array], place: Fit, threshold: Threshold) -> Detections:

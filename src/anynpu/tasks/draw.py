@@ -23,7 +23,7 @@ def color(number: int) -> Color:
     return round(red * 255), round(green * 255), round(blue * 255)
 
 
-def annotated(pixels: Array, found: Detections, names: Sequence[str]) -> Array:
+def annotated(pixels: Array, detections: Detections, names: Sequence[str]) -> Array:
     """Returns a copy of the picture with a box and a label for each detection; `names` are theirs, one each."""
     import numpy as np
     from PIL import Image, ImageDraw, ImageFont
@@ -33,11 +33,11 @@ def annotated(pixels: Array, found: Detections, names: Sequence[str]) -> Array:
     width = max(2, round((image.width + image.height) * 0.0015))
     font = ImageFont.load_default(max(10, round((image.width + image.height) * 0.009)))
     # The best is drawn last: its label stays readable.
-    for index in reversed(range(len(found))):
-        x0, y0, x1, y1 = found.boxes[index].tolist()
-        hue = color(int(found.classes[index]))
+    for index in reversed(range(len(detections))):
+        x0, y0, x1, y1 = detections.boxes[index].tolist()
+        hue = color(int(detections.classes[index]))
         draw.rectangle((x0, y0, max(x1 - 1, x0), max(y1 - 1, y0)), outline=hue, width=width)
-        text = f"{names[index]} {found.scores[index]:.2f}"
+        text = f"{names[index]} {detections.scores[index]:.2f}"
         _, _, right, bottom = draw.textbbox((0, 0), text, font=font)
         above = y0 - bottom - 4 if y0 > bottom + 4 else y0
         draw.rectangle((x0, above, x0 + right + 6, above + bottom + 4), fill=hue)

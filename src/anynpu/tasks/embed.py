@@ -70,13 +70,13 @@ class TextTower(Tower):
 
     def embed(self, texts: Iterable[str]) -> Array:
         """Returns one row a text."""
-        found = [self.empty()]
+        vectors = [self.empty()]
         rest = iter(texts)
         while batch := list(islice(rest, self.tokens.batch)):
             inputs = self.tokens(batch)
             rows = self.rows(self.model.run(inputs), inputs)
-            found.append(unit(rows[: len(batch)], [repr(text[:40]) for text in batch], self.space.normalized))
-        return np.concatenate(found)
+            vectors.append(unit(rows[: len(batch)], [repr(text[:40]) for text in batch], self.space.normalized))
+        return np.concatenate(vectors)
 
     def rows(self, outputs: Mapping[str, Array], inputs: Mapping[str, Array]) -> Array:
         """Returns a row of real numbers for every row that the model ran on, its tokens' vectors pooled."""
@@ -117,16 +117,16 @@ class Buckets:
 
     def embed(self, texts: Iterable[str]) -> Array:
         """Returns one row a text, in the order given."""
-        given = list(texts)
-        found = np.zeros((len(given), self.width), np.float32)
-        lengths = [self.towers[0].tokens.count(text) for text in given]
+        listed = list(texts)
+        vectors = np.zeros((len(listed), self.width), np.float32)
+        lengths = [self.towers[0].tokens.count(text) for text in listed]
         last = len(self.towers) - 1
         chosen = [next((i for i, t in enumerate(self.towers) if n <= t.tokens.length), last) for n in lengths]
         for index, bucket in enumerate(self.towers):
             rows = [row for row, which in enumerate(chosen) if which == index]
             if rows:
-                found[rows] = bucket.embed(given[row] for row in rows)
-        return found
+                vectors[rows] = bucket.embed(listed[row] for row in rows)
+        return vectors
 
 
 class ImageTower(Tower):
@@ -138,11 +138,11 @@ class ImageTower(Tower):
 
     def embed(self, pictures: Iterable[tuple[str, Picture]]) -> Array:
         """Returns one row for every named picture; only a batch of them is held at a time."""
-        found = [self.empty()]
+        vectors = [self.empty()]
         rest = iter(pictures)
         while batch := list(islice(rest, self.pictures.batch)):
-            found.append(self.vectors(self.model.run(self.pictures(batch)), [name for name, _ in batch]))
-        return np.concatenate(found)
+            vectors.append(self.vectors(self.model.run(self.pictures(batch)), [name for name, _ in batch]))
+        return np.concatenate(vectors)
 
 
 def tower(model: Model) -> TextTower | ImageTower:

@@ -99,12 +99,12 @@ def find_images(folder: Path) -> list[tuple[Path, int | None]]:
         raise ConfigError(
             f"{folder} holds both images and folders", "put all images in one folder, or one sub-folder per class"
         )
-    found: list[tuple[Path, int | None]] = [(file, None) for file in files]
+    images: list[tuple[Path, int | None]] = [(file, None) for file in files]
     for label, sub in enumerate(folders):  # as class_folders names them
-        found += [(file, label) for file in sorted(sub.iterdir()) if _is_image(file)]
-    if not found:
+        images += [(file, label) for file in sorted(sub.iterdir()) if _is_image(file)]
+    if not images:
         raise ConfigError(f"{folder} holds no images", "known: " + " ".join(SUFFIXES))
-    return found
+    return images
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
@@ -112,24 +112,24 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     return tuple(e.name for e in sorted(folder.iterdir()) if e.is_dir() and not e.name.startswith("."))
 
 
-def evenly(found: list[tuple[Path, int | None]], limit: int | None) -> list[tuple[Path, int | None]]:
+def evenly(images: list[tuple[Path, int | None]], limit: int | None) -> list[tuple[Path, int | None]]:
     """Returns at most `limit` images, from all classes alike: the first ones would all be of the first class."""
-    if limit is None or len(found) <= limit:
-        return found
+    if limit is None or len(images) <= limit:
+        return images
     turns: dict[int | None, int] = {}
     order = []
-    for at, (_, label) in enumerate(found):
+    for at, (_, label) in enumerate(images):
         turns[label] = turns.get(label, -1) + 1
         order.append((turns[label], at))
-    return [found[at] for at in sorted(at for _, at in sorted(order)[:limit])]
+    return [images[at] for at in sorted(at for _, at in sorted(order)[:limit])]
 
 
 def images_in(folder: Path) -> list[Path]:
     """Returns the image files in a folder and in all folders below it, in sorted order."""
-    found = sorted(path for path in folder.rglob("*") if _is_image(path))
-    if not found:
+    images = sorted(path for path in folder.rglob("*") if _is_image(path))
+    if not images:
         raise ConfigError(f"{folder} holds no images", "known: " + " ".join(SUFFIXES))
-    return found
+    return images
 
 
 def _is_image(path: Path) -> bool:
@@ -261,8 +261,8 @@ def _scaled(
         if box is not None:
             raise ConfigError("interpolation linear does not go with center-crop", "choose bilinear or bicubic")
         cv2 = opencv("interpolation linear")
-        made: Array = cv2.resize(pixels, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
-        return made
+        resized: Array = cv2.resize(pixels, (size[1], size[0]), interpolation=cv2.INTER_LINEAR)
+        return resized
     from PIL import Image
 
     kind = Image.Resampling.BICUBIC if preprocess.interpolation == "bicubic" else Image.Resampling.BILINEAR
@@ -320,8 +320,8 @@ def _looked_up(pixels: Array, table: Array) -> Array:
     if np.array_equal(raw - np.arange(256, dtype=np.uint8), np.full(256, raw[0])):
         shifted: Array = np.add(pixels, raw[0], dtype=np.uint8)  # the table only moves the zero point
         return shifted.view(table.dtype)
-    made: Array = np.frombuffer(np.ascontiguousarray(pixels).tobytes().translate(raw.tobytes()), table.dtype)
-    return made.reshape(pixels.shape)
+    values: Array = np.frombuffer(np.ascontiguousarray(pixels).tobytes().translate(raw.tobytes()), table.dtype)
+    return values.reshape(pixels.shape)
 
 
 def opencv(what: str) -> Any:

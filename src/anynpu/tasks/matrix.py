@@ -59,7 +59,7 @@ class Grid:
 
 
 def shortened(name: str) -> str:
-    """Returns a name that fits beside a row."""
+    """Returns a name that fits next to a row."""
     return name if len(name) <= LONGEST else name[: LONGEST - 1] + "…"
 
 

@@ -60,11 +60,11 @@ class BertInput:
                 f"sentences fit integer inputs {IDS}, {MASK} and {TYPES}, [batch, length] each; the model has {shown}",
                 "was another model built with this card?",
             )
-        found = cls(read_tokenizer(path), specs)
-        most = found.tokenizer.get_vocab_size(with_added_tokens=True) - 1
+        reader = cls(read_tokenizer(path), specs)
+        most = reader.tokenizer.get_vocab_size(with_added_tokens=True) - 1
         if most > np.iinfo(specs[IDS].dtype).max:
             raise ConfigError(f"input {IDS} holds {specs[IDS].dtype}: too small for {most + 1} tokens")
-        return found
+        return reader
 
     @property
     def batch(self) -> int:

@@ -121,7 +121,7 @@ def _overlaps(a: Array, b: Array, iou: float) -> Array:
     np.maximum(width, 0, out=width)
     common = np.minimum(a[_Y1], b[_Y1])
     common -= np.maximum(a[_Y0], b[_Y0])
-    common *= width  # below zero where only the heights are apart: that is no overlap either
+    common *= width  # below zero where only the heights are apart: that is not an overlap either
     together = a[_AREA] + b[_AREA]
     together -= common
     together *= iou

@@ -19,7 +19,7 @@ from anynpu.tensors import Array
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-# Only these: others start programs (EPS), or are no pictures.
+# Only these: others start programs (EPS), or are not pictures.
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 MOST_PIXELS = 89_000_000
 """About 267 MB of pixels; also the size from which Pillow suspects a decompression bomb."""

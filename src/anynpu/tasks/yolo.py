@@ -115,12 +115,12 @@ def _boxes(head: Head, size: tuple[int, int], anchors: int) -> int:
 
 
 def _no_head(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec]) -> str:
-    given = ", ".join(f"{o.name} {list(o.shape)}" for o in outputs)
+    shapes = ", ".join(f"{o.name} {list(o.shape)}" for o in outputs)
     count = _boxes(head, size, _ANCHORS if head.version == "v5" else 1)
     rows = "5 + classes" if head.version == "v5" else "4 + classes"
     maps = "one map" if head.version == "v5" else f"a map of {4 * head.reg_max} rows and one of a row a class"
     return (
-        f"the outputs {given} fit no {head.version} head on {size[0]}x{size[1]}: expected [1, {rows}, {count}], or "
+        f"the outputs {shapes} fit no {head.version} head on {size[0]}x{size[1]}: expected [1, {rows}, {count}], or "
         f"{maps} at each of the strides {', '.join(map(str, head.strides))}"
     )
 
@@ -144,14 +144,14 @@ def _maps(head: Head, size: tuple[int, int], outputs: Sequence[TensorSpec]) -> t
     for stride in head.strides:
         cells = _cells(size, stride)
         axes = [(output, _map_axis(output, cells)) for output in outputs]
-        found = [Part(output, "all", axis, stride) for output, axis in axes if axis]
-        if len(found) == 2 and head.version == "v8":
-            found = _roles(head, found)
-        elif len(found) != 1:
-            found = []
-        if not found:
+        maps = [Part(output, "all", axis, stride) for output, axis in axes if axis]
+        if len(maps) == 2 and head.version == "v8":
+            maps = _roles(head, maps)
+        elif len(maps) != 1:
+            maps = []
+        if not maps:
             return ()
-        parts += found
+        parts += maps
     return tuple(parts)
 
 
@@ -159,20 +159,20 @@ def _map_axis(output: TensorSpec, cells: tuple[int, int]) -> int:
     """Returns the axis of a map's channels, or 0 for what is not a map of that many cells."""
     if len(output.shape) != 4 or output.shape[0] != 1:
         return 0
-    for axis, layout, found in ((1, "NCHW", output.shape[2:]), (3, "NHWC", output.shape[1:3])):
-        if found == cells and output.layout in ("", layout):
+    for axis, layout, sizes in ((1, "NCHW", output.shape[2:]), (3, "NHWC", output.shape[1:3])):
+        if sizes == cells and output.layout in ("", layout):
             return axis
     return 0
 
 
-def _roles(head: Head, found: Sequence[Part]) -> list[Part]:
+def _roles(head: Head, maps: Sequence[Part]) -> list[Part]:
     """Returns the two maps of a stride as boxes and classes; of two alike the first, or the one so named, has boxes."""
-    wide = [part for part in found if part.rows == 4 * head.reg_max]
+    wide = [part for part in maps if part.rows == 4 * head.reg_max]
     named = [part for part in wide if part.spec.name.startswith("boxes")]
     if not wide:
         return []
     boxes = (named or wide)[0]
-    other = next(part for part in found if part is not boxes)
+    other = next(part for part in maps if part is not boxes)
     return [
         Part(boxes.spec, "boxes", boxes.axis, boxes.stride),
         Part(other.spec, "classes", other.axis, other.stride),
@@ -199,10 +199,10 @@ def candidates(
     A box has its best class; with `multi_label` it is there once for each class above `confidence`, as the usual
     protocol for COCO has it, and the MOST_LABELS highest scores of all are kept.
     """
-    found: list[tuple[Array, Array]] = []
+    groups: list[tuple[Array, Array]] = []
     for stride, parts in layout.of_stride.items():
-        found += _of_stride(layout, [part.read(outputs) for part in parts], stride, confidence)
-    corners, scores = found[0] if len(found) == 1 else (np.concatenate(e, 1) for e in zip(*found, strict=True))
+        groups += _of_stride(layout, [part.read(outputs) for part in parts], stride, confidence)
+    corners, scores = groups[0] if len(groups) == 1 else (np.concatenate(e, 1) for e in zip(*groups, strict=True))
     if multi_label:
         _refuse(bool(np.isnan(scores).any()), "scores")
         _refuse(bool(np.count_nonzero(np.isfinite(corners)) < corners.size), "boxes")
@@ -274,17 +274,17 @@ def _anchorless(layout: Layout, boxes: Rows, scores: Rows, stride: int, confiden
 
 def _anchored(layout: Layout, rows: Rows, stride: int, confidence: float) -> list[tuple[Array, Array]]:
     """Reads a map of version 5, anchor by anchor: what the objectness rules out is not looked at."""
-    found = []
+    groups = []
     anchors = layout.head.anchors[layout.head.strides.index(stride)]
     for index, anchor in enumerate(anchors):
         own = rows[index * (5 + layout.classes) : (index + 1) * (5 + layout.classes)]
         at = own[4:5].above(_logit(confidence))
         real = _sigmoid(own.real(at))
         centre = (real[:2] * 2 - np.float32(0.5) + _places(layout, at, stride)) * np.float32(stride)
-        found.append(
+        groups.append(
             (_corners(centre, (real[2:4] * 2) ** 2 * np.array(anchor, np.float32)[:, None]), real[4] * real[5:])
         )
-    return found
+    return groups
 
 
 def _places(layout: Layout, at: Array, stride: int) -> Array:

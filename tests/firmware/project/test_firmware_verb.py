@@ -116,7 +116,7 @@ def test_vectors_of_another_network_are_refused(c_artifact, npu_out, tmp_path):
     assert "those of another network" in error.message
     shutil.rmtree(other.path.parent / "evidence")
     error = refused(other.path, "-b", "host", "-o", tmp_path / "b")
-    assert "no known answers beside it" in error.message and "--vectors" in error.hint
+    assert "no known answers next to it" in error.message and "--vectors" in error.hint
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_the_kit_finds_nothing_wrong(
         ({"nothing": True}, "ended well but wrote no model"),
         ({"truncated": True}, "ended well but its file: not a whole ONNX model"),
         ({"skipped": True}, "no xint8 model: nothing in it is quantised"),
-        ({"odd_scale": True}, "is no power of two"),
+        ({"odd_scale": True}, "is not a power of two"),
         ({"signed": True}, "an activation is int8 with zero point 0, not uint8 with 128"),
         ({"per_channel": True}, "scales, not one for the tensor"),
         ({"custom_domain": "com.amd.quark"}, "operators of com.amd.quark"),

@@ -38,10 +38,10 @@ _opened = Opened()
 
 def open_model(path: str) -> dict[str, list[Tensor]]:
     """Loads a model and returns its tensors: name, type, shape, scale and zero point as the runtime counts them."""
-    found = importlib.util.find_spec("tpu_mlir")
-    if found is None or found.origin is None:
+    package = importlib.util.find_spec("tpu_mlir")
+    if package is None or package.origin is None:
         raise ImportError("there is no package tpu_mlir")
-    sys.path.insert(0, str(Path(found.origin).parent / "python"))
+    sys.path.insert(0, str(Path(package.origin).parent / "python"))
     if path.endswith(".cvimodel"):
         runtime = importlib.import_module("pyruntime_cvi")
         model = net = runtime.Model(path, output_all_tensors=False)

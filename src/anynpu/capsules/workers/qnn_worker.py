@@ -35,10 +35,10 @@ def _device() -> Any:
     import onnxruntime_qnn  # type: ignore[import-not-found,unused-ignore]
 
     onnxruntime.register_execution_provider_library(PROVIDER, onnxruntime_qnn.get_library_path())
-    found = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
-    if not found:
+    devices = [device for device in onnxruntime.get_ep_devices() if device.ep_name == PROVIDER]
+    if not devices:
         raise RuntimeError(f"onnxruntime-qnn offers no {PROVIDER} device here")
-    return found[0]
+    return devices[0]
 
 
 def _options(arch: int, open_cpu: bool) -> Any:

@@ -60,18 +60,18 @@ def build(model: str, config: Settings, options: Settings, inputs: list[str], sa
 
 def run(inputs: list[str], outputs: list[str], arrays: Arrays) -> tuple[None, Arrays]:
     """Runs the simulator once; `inputs` and `outputs` are in the order of the model."""
-    given = [arrays[name] for name in inputs]
+    feeds = [arrays[name] for name in inputs]
     # Of four axes the toolkit takes the last for channels unless told.
-    formats = ["nchw" if array.ndim == 4 else None for array in given]
+    formats = ["nchw" if array.ndim == 4 else None for array in feeds]
     try:
-        found = _built[0].inference(inputs=given, data_format=formats if any(formats) else None)
+        results = _built[0].inference(inputs=feeds, data_format=formats if any(formats) else None)
     except Exception as error:
         raise Refused(f"inference: {_last(error)}") from error
     finally:
         _flush()
-    if found is None or len(found) != len(outputs):
-        raise Refused(f"inference gave {0 if found is None else len(found)} outputs, not {len(outputs)}")
-    return None, {name: np.asarray(value) for name, value in zip(outputs, found)}  # noqa: B905  # as many
+    if results is None or len(results) != len(outputs):
+        raise Refused(f"inference gave {0 if results is None else len(results)} outputs, not {len(outputs)}")
+    return None, {name: np.asarray(value) for name, value in zip(outputs, results)}  # noqa: B905  # as many
 
 
 def _step(name: str, function: Any, *arguments: Any, **named: Any) -> None:

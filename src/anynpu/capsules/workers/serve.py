@@ -41,10 +41,10 @@ Arrays = dict[str, "np.ndarray[Any, Any]"]
 
 def send(stream: IO[bytes], head: Head, arrays: Mapping[str, np.ndarray[Any, Any]] | None = None) -> None:
     """Writes one frame."""
-    given = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
-    told = [[name, array.dtype.str, list(array.shape)] for name, array in given.items()]
-    stream.write(json.dumps({**head, "arrays": told}).encode() + b"\n")
-    for array in given.values():
+    contiguous = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    forms = [[name, array.dtype.str, list(array.shape)] for name, array in contiguous.items()]
+    stream.write(json.dumps({**head, "arrays": forms}).encode() + b"\n")
+    for array in contiguous.values():
         stream.write(array.tobytes())
     stream.flush()
 

@@ -47,8 +47,8 @@ def diagnose(folder: Path = Path("/"), model_files: tuple[str, ...] = (), cache:
         devices = detect.detect(root)
         for npu in ryzenai.find(root).npus:
             if not npu.chip:
-                told = unknown(f"{npu.where}: {npu.problem}", "")
-                findings.append(Finding("device", "Which kind of NPU it is, is known.", "", told))
+                problem = unknown(f"{npu.where}: {npu.problem}", "")
+                findings.append(Finding("device", "Which kind of NPU it is, is known.", "", problem))
     except Unreadable as error:
         devices = ()
         findings.append(Finding("devices", "This machine's NPUs are known.", "", unknown(error.message, error.hint)))

@@ -38,31 +38,31 @@ def permission(machine: Machine) -> Result:
 
 def describe(machine: Machine, path: str) -> str:
     """Returns a path with its mode, owner and group, as ls shows them."""
-    found = machine.root.status(path)
-    if found is None:
+    status = machine.root.status(path)
+    if status is None:
         return path
-    return f"{path} {stat.filemode(found.st_mode)} group {machine.group(found.st_gid)[0]}"
+    return f"{path} {stat.filemode(status.st_mode)} group {machine.group(status.st_gid)[0]}"
 
 
 def _may_use(machine: Machine, path: str) -> bool:
     if machine.root.is_host:
         return os.access(path, os.R_OK | os.W_OK)  # knows of access lists too
-    found = machine.root.status(path)
-    if found is None:
+    status = machine.root.status(path)
+    if status is None:
         return False
     user = machine.user
     if user.uid == 0:
         return True
-    shift = 6 if found.st_uid == user.uid else 3 if found.st_gid in user.groups else 0
-    return found.st_mode >> shift & 0o6 == 0o6
+    shift = 6 if status.st_uid == user.uid else 3 if status.st_gid in user.groups else 0
+    return status.st_mode >> shift & 0o6 == 0o6
 
 
 def _grant(machine: Machine, path: str) -> str:
     """Returns the command that gives this user access: through the node's group where that has it."""
-    found = machine.root.status(path)
-    assert found is not None
-    name, members = machine.group(found.st_gid)
-    if found.st_mode & 0o060 == 0o060 and name not in ("root", "0"):
+    status = machine.root.status(path)
+    assert status is not None
+    name, members = machine.group(status.st_gid)
+    if status.st_mode & 0o060 == 0o060 and name not in ("root", "0"):
         if machine.user_name() in members:
             return f"newgrp {name}    # a member since the last login: log out and in again"
         return f"sudo usermod -aG {name} $USER && newgrp {name}"

@@ -26,12 +26,12 @@ EMULATORS = {"qemu-system-arm": "qemu-system-arm"}
 
 def python(machine: Machine) -> Result:
     """Python is new enough for anynpu."""
-    found = ".".join(str(part) for part in machine.python)
+    version = ".".join(str(part) for part in machine.python)
     if machine.python >= OLDEST_PYTHON:
-        return ok(f"Python {found}")
+        return ok(f"Python {version}")
     if not any(machine.python):
         return failed("no python3", fixes.apt("python3 python3-venv"))
-    return failed(f"Python {found}: anynpu needs 3.11 or later", fixes.apt("python3.11 python3.11-venv"))
+    return failed(f"Python {version}: anynpu needs 3.11 or later", fixes.apt("python3.11 python3.11-venv"))
 
 
 def compilers(machine: Machine) -> Result:
@@ -45,10 +45,10 @@ def emulators(machine: Machine) -> Result:
 
 
 def _programs(machine: Machine, wanted: dict[str, str]) -> Result:
-    found = {name: machine.program(name) for name in wanted}
-    lost = [name for name, path in found.items() if not path]
+    paths = {name: machine.program(name) for name in wanted}
+    lost = [name for name, path in paths.items() if not path]
     if not lost:
-        return ok(", ".join(found.values()))
+        return ok(", ".join(paths.values()))
     packages = " ".join(dict.fromkeys(wanted[name] for name in lost))
     return missing(f"no {', '.join(lost)}", fixes.apt(packages))
 
@@ -70,8 +70,8 @@ def runtimes(machine: Machine) -> Result:
     """The runtimes that execute artifacts here are ready."""
 
     def lacks(name: str) -> str:
-        said: str = plugins.load("sessions", name).missing()
-        return said
+        missing: str = plugins.load("sessions", name).missing()
+        return missing
 
     return _plugins("sessions", lacks)
 
@@ -80,11 +80,11 @@ def _plugins(kind: str, lacks: Callable[[str], str]) -> Result:
     ready, lost = [], {}
     for name in plugins.names(kind):
         try:
-            said = lacks(name)
+            lacking = lacks(name)
         except ToolFailed as error:
             return failed(error.message, error.hint or "anynpu tool list")
-        if said:
-            lost[name] = said
+        if lacking:
+            lost[name] = lacking
         else:
             ready.append(name)
     evidence = f"ready: {', '.join(ready) or 'none'}"

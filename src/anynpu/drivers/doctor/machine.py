@@ -41,8 +41,8 @@ class Machine:
     @functools.cached_property
     def release(self) -> str:
         """The running kernel, such as 6.18.9-current-arm64, or an empty string."""
-        told = re.match(r"Linux version (\S+)", self.root.read("/proc/version"))
-        return self.root.read("/proc/sys/kernel/osrelease") or (told[1] if told else "")
+        match = re.match(r"Linux version (\S+)", self.root.read("/proc/version"))
+        return self.root.read("/proc/sys/kernel/osrelease") or (match[1] if match else "")
 
     @functools.cached_property
     def module_name(self) -> str:
@@ -69,8 +69,8 @@ class Machine:
     @functools.cached_property
     def works(self) -> str:
         """The device node that a live driver has made: what is loaded and bound is right, whatever files say."""
-        made = next((path for path in self.nodes() if self.root.is_device(path)), "")
-        return made if made and (self.built_in or self.module_state == "Live") else ""
+        node = next((path for path in self.nodes() if self.root.is_device(path)), "")
+        return node if node and (self.built_in or self.module_state == "Live") else ""
 
     @property
     def is_zhouyi(self) -> bool:
@@ -90,8 +90,8 @@ class Machine:
     def listed_module(self) -> str:
         """The module's file as modules.dep lists it, or an empty string."""
         lines = self.root.read(f"{self.modules}/modules.dep").splitlines()
-        found = (line.partition(":")[0] for line in lines if self._is_module(line.partition(":")[0]))
-        return next((f"{self.modules}/{path}" for path in found if self.root.exists(f"{self.modules}/{path}")), "")
+        paths = (line.partition(":")[0] for line in lines if self._is_module(line.partition(":")[0]))
+        return next((f"{self.modules}/{path}" for path in paths if self.root.exists(f"{self.modules}/{path}")), "")
 
     def module_files(self, release: str) -> Iterator[str]:
         """Yields the module's files for a kernel."""
@@ -168,17 +168,17 @@ class Machine:
     def system_python(self) -> tuple[int, int]:
         """The version of the machine's own python3, (0, 0) where it has none."""
         name = self.root.inside("/usr/bin/python3") if self.root.exists("/usr/bin/python3") else ""
-        told = re.search(r"python(\d+)\.(\d+)$", name)
-        return (int(told[1]), int(told[2])) if told else (0, 0)
+        match = re.search(r"python(\d+)\.(\d+)$", name)
+        return (int(match[1]), int(match[2])) if match else (0, 0)
 
     @functools.cached_property
     def package_folders(self) -> tuple[str, ...]:
         """The folders where Python finds packages."""
-        known = [f"{base}/{n}" for base in ("/usr/local/lib", "/usr/lib") for n in self.root.names(base)]
-        pythons = [path for path in known if re.search(r"/python3(\.\d+)?$", path)]
-        found = [f"{path}/{kind}-packages" for path in pythons for kind in ("dist", "site")]
+        folders = [f"{base}/{n}" for base in ("/usr/local/lib", "/usr/lib") for n in self.root.names(base)]
+        pythons = [path for path in folders if re.search(r"/python3(\.\d+)?$", path)]
+        candidates = [f"{path}/{kind}-packages" for path in pythons for kind in ("dist", "site")]
         own = [path for path in sys.path if path.endswith("-packages")] if self.root.is_host else []
-        return tuple(dict.fromkeys(own + [path for path in found if self.root.exists(path)]))
+        return tuple(dict.fromkeys(own + [path for path in candidates if self.root.exists(path)]))
 
     def packages(self, name: str) -> Iterator[tuple[str, str]]:
         """Yields the folder and the version of every installation of a Python package."""
@@ -186,8 +186,8 @@ class Machine:
         wanted = re.compile(rf"{spelled}-([^-]+)(-py[\d.]+)?\.(dist|egg)-info", re.IGNORECASE)
         for folder in self.package_folders:
             for entry in self.root.names(folder):
-                if told := wanted.fullmatch(entry):
-                    yield folder, told[1]
+                if match := wanted.fullmatch(entry):
+                    yield folder, match[1]
 
     def program(self, name: str) -> str:
         """Returns where a program is, or an empty string."""

@@ -42,8 +42,8 @@ def examine_model(machine: Machine, path: str) -> Result:
         try:
             cix = read_cix(machine.root.real(path))
         except IntegrityError as error:
-            said = error.message.replace(str(machine.root.real(path)), path)
-            return failed(said, AGAIN.format(shlex.quote(path)))
+            message = error.message.replace(str(machine.root.real(path)), path)
+            return failed(message, AGAIN.format(shlex.quote(path)))
         names = [", ".join(f"{t.name} {t.dtype}" for t in tensors) for tensors in (cix.inputs, cix.outputs)]
         return ok(f"{path}: {names[0]} -> {names[1]}, for {cix.target}")
     ending = next((ending for ending in MARKS if path.endswith(ending)), "")

@@ -74,9 +74,9 @@ def dkms(machine: Machine) -> Result | None:
     settings = dict(
         line.split("=", 1) for line in machine.root.read(path).splitlines() if "=" in line and line.lstrip()[0] != "#"
     )
-    said = settings.get("AUTOINSTALL", "").strip().strip("\"'").lower()
-    if said in ("yes", "y", "true", "1"):
-        return ok(f"{machine.root.inside(path)}: AUTOINSTALL={said}")
+    setting = settings.get("AUTOINSTALL", "").strip().strip("\"'").lower()
+    if setting in ("yes", "y", "true", "1"):
+        return ok(f"{machine.root.inside(path)}: AUTOINSTALL={setting}")
     why = "AUTOINSTALL is not set: a new kernel gets no module, without a word"
     return failed(f"{machine.root.inside(path)}: {why}", fixes.DKMS)
 
@@ -95,17 +95,17 @@ def vermagic(machine: Machine) -> Result | None:
     """The module is built for the running kernel."""
     if not machine.module_path:
         return None
-    made = machine.module.vermagic.strip()
-    if not made:
+    own = machine.module.vermagic.strip()
+    if not own:
         return failed(f"{machine.module_path}: no vermagic", install_module(machine))
     if machine.module.release != machine.release:
-        if machine.module_state == "Live" and "modversions" in made.split():
+        if machine.module_state == "Live" and "modversions" in own.split():
             return ok(f"built for {machine.module.release}; this kernel compares symbols and has accepted it")
         return failed(f"built for {machine.module.release}, running is {machine.release}", _rebuild(machine))
     reference = _reference_vermagic(machine)
-    if reference and reference.split() != made.split():
-        return failed(f"vermagic '{made}', modules of this kernel have '{reference.strip()}'", _rebuild(machine))
-    return ok(made)
+    if reference and reference.split() != own.split():
+        return failed(f"vermagic '{own}', modules of this kernel have '{reference.strip()}'", _rebuild(machine))
+    return ok(own)
 
 
 def _rebuild(machine: Machine) -> str:
@@ -173,7 +173,7 @@ def firmware(machine: Machine) -> Result | None:
     if not wanted:
         return ok("the driver asks for no firmware file")
     places = [f"/lib/firmware/{release}{name}" for name in wanted for release in ("", "updates/")]
-    found = [path + packed for path in places for packed in ("", ".xz", ".zst") if machine.root.exists(path + packed)]
-    if found:
-        return ok(found[0])
+    present = [path + packed for path in places for packed in ("", ".xz", ".zst") if machine.root.exists(path + packed)]
+    if present:
+        return ok(present[0])
     return failed(f"none of {', '.join(wanted)} below /lib/firmware", fixes.apt("linux-firmware"))

@@ -155,9 +155,9 @@ def dpkg(machine: Machine) -> Result | None:
 
 def package_states(root: Root) -> dict[str, str]:
     """Returns the state of every package that dpkg knows, such as "install ok installed"."""
-    found = {}
+    states = {}
     for paragraph in root.read("/var/lib/dpkg/status").split("\n\n"):
         fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if ": " in line and line[0] != " ")
         if "Package" in fields and fields.get("Status", "").strip():
-            found[fields["Package"]] = fields["Status"].strip()
-    return found
+            states[fields["Package"]] = fields["Status"].strip()
+    return states

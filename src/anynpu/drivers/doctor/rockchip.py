@@ -47,10 +47,14 @@ def _driver_version(machine: Machine) -> str:
 def driver_version(machine: Machine) -> Result:
     """The version of rknpu is known."""
     try:
-        said = machine.root.read(VERSION)
+        version = machine.root.read(VERSION)
     except Unreadable as error:
         return unknown(error.message, f"sudo cat {VERSION}")
-    return ok(said) if said else unknown(f"{VERSION} is not there", f"sudo cat {VERSION} || sudo dmesg | grep -i rknpu")
+    return (
+        ok(version)
+        if version
+        else unknown(f"{VERSION} is not there", f"sudo cat {VERSION} || sudo dmesg | grep -i rknpu")
+    )
 
 
 def runtime(machine: Machine) -> Result:
@@ -60,15 +64,15 @@ def runtime(machine: Machine) -> Result:
     if not path:
         name = f"rknpu2/runtime/Linux/librknn_api/aarch64/{LIBRARY}"
         return failed(f"no {LIBRARY} where the linker looks", f"sudo cp {name} /usr/lib/    # from {SOURCE}")
-    told = re.search(rb"librknnrt version: ([\w.]+)", machine.root.read_bytes(path))
-    return ok(f"{path}, version {told[1].decode()}" if told else f"{path}, version unknown")
+    match = re.search(rb"librknnrt version: ([\w.]+)", machine.root.read_bytes(path))
+    return ok(f"{path}, version {match[1].decode()}" if match else f"{path}, version unknown")
 
 
 def python_package(machine: Machine) -> Result:
     """The vendor's Python package rknn-toolkit-lite2 is installed."""
-    found = next(machine.packages(PYTHON_PACKAGE), None)
-    if found:
-        return ok(f"{PYTHON_PACKAGE} {found[1]} in {found[0]}")
+    package = next(machine.packages(PYTHON_PACKAGE), None)
+    if package:
+        return ok(f"{PYTHON_PACKAGE} {package[1]} in {package[0]}")
     python = ".".join(str(part) for part in machine.python)
     return failed(f"no {PYTHON_PACKAGE} for Python {python}", f"pip install {PYTHON_PACKAGE}")
 

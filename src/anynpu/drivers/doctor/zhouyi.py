@@ -33,10 +33,10 @@ def board(machine: Machine) -> Result:
 
 def kernel(machine: Machine) -> Result:
     """The running kernel is one that the driver is known to build for."""
-    told = re.match(r"(\d+)\.(\d+)", machine.release)
-    if not told:
+    match = re.match(r"(\d+)\.(\d+)", machine.release)
+    if not match:
         return unknown("/proc/sys/kernel/osrelease does not say which kernel runs", "uname -r")
-    version = (int(told[1]), int(told[2]))
+    version = (int(match[1]), int(match[2]))
     span = f"{OLDEST[0]}.{OLDEST[1]} to {NEWEST[0]}.{NEWEST[1]}"
     if OLDEST <= version <= NEWEST:
         return ok(f"Linux {machine.release}, within {span}")
@@ -49,8 +49,8 @@ def running(machine: Machine) -> Result | None:
         return None
     taken = [f"{DRIVER}/{name}" for name in _taken(machine)]
     version = machine.root.read(f"/sys/module/{machine.module_name}/version")
-    told = [f"{machine.module_name} {version}".strip(), *taken[:1], machine.works]
-    return ok(", ".join(told))
+    facts = [f"{machine.module_name} {version}".strip(), *taken[:1], machine.works]
+    return ok(", ".join(facts))
 
 
 def _taken(machine: Machine) -> list[str]:

@@ -55,8 +55,8 @@ class Built:
 
 def hint_for(log: str) -> str:
     """Returns what the first complaint of a build that we know means, or an empty text."""
-    found = [(match.start(), hint) for pattern, hint in HINTS if (match := re.search(pattern, log))]
-    return min(found)[1] if found else ""
+    hints = [(match.start(), hint) for pattern, hint in HINTS if (match := re.search(pattern, log))]
+    return min(hints)[1] if hints else ""
 
 
 def build(tree: Tree, kernel: Kernel, out: Path) -> Built:
@@ -73,8 +73,8 @@ def build(tree: Tree, kernel: Kernel, out: Path) -> Built:
             if tree.kind == BY_HAND:
                 failure.hint = f"this tree is patched by hand: {RESTORE} ({failure.hint})"
             raise
-        made = copy / MODULE
-        if not made.is_file():
+        module = copy / MODULE
+        if not module.is_file():
             raise ToolFailed(f"make ended without {MODULE}", argv=done.argv, status=0, log=str(log))
-        write_file(out / MODULE, made.read_bytes())
+        write_file(out / MODULE, module.read_bytes())
     return Built(out / MODULE, log, done.seconds, len(re.findall(r"\bwarning:.*\[-W", done.output)))

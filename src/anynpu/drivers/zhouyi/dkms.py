@@ -61,10 +61,10 @@ def steps(tree: Tree, kernel: Kernel, root: Root) -> list[Step]:
         )
     admin, source, flags = root.is_host, source_folder(root, tree.version), trees(root)
     package = f"{NAME}/{tree.version}"
-    found = forget(root, tree.version)
+    plan = forget(root, tree.version)
     text = conf(tree.version, kernel.cross, kernel.compiler)
     return [
-        *found,
+        *plan,
         Step("a folder for the source, where DKMS looks for it", ("mkdir", "-p", str(source)), needs_root=admin),
         Step("the patched source", ("cp", "-r", f"{tree.folder}/.", str(source)), needs_root=admin),
         Step("its dkms.conf, with AUTOINSTALL", write=source / "dkms.conf", content=text, needs_root=admin),
@@ -76,18 +76,18 @@ def steps(tree: Tree, kernel: Kernel, root: Root) -> list[Step]:
 
 def forget(root: Root, version: str) -> list[Step]:
     """Returns what makes DKMS forget a version, and takes its source away; nothing where there is none."""
-    admin, found = root.is_host, []
+    admin, plan = root.is_host, []
     if root.exists(f"{DKMS_TREE}/{NAME}/{version}"):
         argv = ("dkms", "remove", f"{NAME}/{version}", "--all", *trees(root))
-        found.append(Step("the module that DKMS has built, for every kernel", argv, needs_root=admin))
+        plan.append(Step("the module that DKMS has built, for every kernel", argv, needs_root=admin))
     if root.exists(f"{SOURCE_TREE}/{NAME}-{version}"):
         argv = ("rm", "-rf", "--", str(source_folder(root, version)))
-        found.append(Step("the source that DKMS has", argv, needs_root=admin))
-    return found
+        plan.append(Step("the source that DKMS has", argv, needs_root=admin))
+    return plan
 
 
 def versions(root: Root) -> tuple[str, ...]:
     """Returns every version of the driver that DKMS knows or has the source of."""
-    known = {name for name in root.names(f"{DKMS_TREE}/{NAME}") if not name.startswith("kernel-")}
+    registered = {name for name in root.names(f"{DKMS_TREE}/{NAME}") if not name.startswith("kernel-")}
     sources = {name.removeprefix(f"{NAME}-") for name in root.names(SOURCE_TREE) if name.startswith(f"{NAME}-")}
-    return tuple(sorted(known | sources))
+    return tuple(sorted(registered | sources))

@@ -84,18 +84,18 @@ def remove(text: str) -> Place:
     """platform_driver.remove returns nothing from kernel 6.11 on, int before."""
     field = re.search(r"^[ \t]*\.remove\s*=\s*(\w+)\s*,", ctext.code(text), re.MULTILINE)
     name = field.group(1) if field else ""
-    found = ctext.function(text, name) if name else None
-    if field is None or found is None:
+    function = ctext.function(text, name) if name else None
+    if field is None or function is None:
         return lost("the platform driver's remove function")
-    if ctext.is_versioned(text, field.start(1)) or ctext.is_versioned(text, found.start):
+    if ctext.is_versioned(text, field.start(1)) or ctext.is_versioned(text, function.start):
         return Place(DONE, why="depends on the kernel's version already")
-    if "void" in found.kind.split():
+    if "void" in function.kind.split():
         return Place(CONFLICT, why=f"{name} returns nothing on every kernel: kernels before 6.11 refuse that")
-    argument = found.arguments.split("*")[-1].strip()
+    argument = function.arguments.split("*")[-1].strip()
     line = ctext.line_of(text, field.start(1))
     wrapper = (
         since(6, 11),
-        f"static void {name}_void({found.arguments.strip()})",
+        f"static void {name}_void({function.arguments.strip()})",
         "{",
         f"\t{name}({argument});",
         "}",
@@ -104,7 +104,7 @@ def remove(text: str) -> Place:
     return Place(
         MISSING,
         (
-            Insert(ctext.line_of(text, found.close) + 1, wrapper),
+            Insert(ctext.line_of(text, function.close) + 1, wrapper),
             Insert(line, (since(6, 11), f"\t.remove = {name}_void,", "#else")),
             Insert(line + 1, ("#endif",)),
         ),
@@ -113,15 +113,15 @@ def remove(text: str) -> Place:
 
 def import_ns(text: str) -> Place:
     """MODULE_IMPORT_NS takes a string from kernel 6.13 on, a plain name before."""
-    found = list(ctext.calls(text, "MODULE_IMPORT_NS"))
-    if not found:
+    calls = list(ctext.calls(text, "MODULE_IMPORT_NS"))
+    if not calls:
         return lost("MODULE_IMPORT_NS")
-    if len(found) > 1 or ctext.is_versioned(text, found[0].start):
+    if len(calls) > 1 or ctext.is_versioned(text, calls[0].start):
         return Place(DONE, why="depends on the kernel's version already")
-    if found[0].argument.startswith('"'):
+    if calls[0].argument.startswith('"'):
         return Place(CONFLICT, why="MODULE_IMPORT_NS has a string on every kernel: those before 6.13 want a plain name")
-    line = ctext.line_of(text, found[0].start)
-    string = f'MODULE_IMPORT_NS("{found[0].argument}");'
+    line = ctext.line_of(text, calls[0].start)
+    string = f'MODULE_IMPORT_NS("{calls[0].argument}");'
     return Place(MISSING, (Insert(line, (since(6, 13), string, "#else")), Insert(line + 1, ("#endif",))))
 
 
@@ -144,14 +144,14 @@ def pm_put(text: str) -> Place:
 
 def iova(text: str) -> Place:
     """The reservation of IOVA space reads a private structure known to fit through 6.12: later kernels skip it."""
-    found = ctext.function(text, IOVA)
-    if found is None:
+    function = ctext.function(text, IOVA)
+    if function is None:
         return lost(IOVA)
-    body = ctext.code(text)[found.open : found.close]
+    body = ctext.code(text)[function.open : function.close]
     guarded = [int(minor) for minor in re.findall(r"KERNEL_VERSION\s*\(\s*6\s*,\s*(\d+)", body)]
-    if guarded or ctext.is_versioned(text, found.start):
+    if guarded or ctext.is_versioned(text, function.start):
         return Place(DONE, why="is skipped on newer kernels already")
-    begin, end = ctext.line_of(text, found.open) + 1, ctext.line_of(text, found.close)
+    begin, end = ctext.line_of(text, function.open) + 1, ctext.line_of(text, function.close)
     return Place(MISSING, (Insert(begin, (since(6, 13), "\treturn 0;", "#else")), Insert(end, ("#endif",))))
 
 
@@ -159,10 +159,10 @@ def description(text: str) -> Place:
     """A module without MODULE_DESCRIPTION makes newer kernels' build complain."""
     if next(ctext.calls(text, "MODULE_DESCRIPTION"), None) or '"description=' in text:
         return Place(DONE, why="is there already")
-    found = next(ctext.calls(text, "MODULE_LICENSE"), None)
-    if found is None:
+    licence = next(ctext.calls(text, "MODULE_LICENSE"), None)
+    if licence is None:
         return lost("MODULE_LICENSE")
-    return Place(MISSING, (Insert(ctext.line_of(text, found.start), (f'MODULE_DESCRIPTION("{DESCRIPTION}");',)),))
+    return Place(MISSING, (Insert(ctext.line_of(text, licence.start), (f'MODULE_DESCRIPTION("{DESCRIPTION}");',)),))
 
 
 CHANGES = (

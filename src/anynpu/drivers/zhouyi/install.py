@@ -45,16 +45,16 @@ def load() -> Step:
 
 def remove_steps(root: Root) -> list[Step]:
     """Returns what undoes every step of install, dkms and udev that is found on the machine."""
-    found = []
+    plan = []
     if root.is_host and root.exists("/sys/module/aipu"):
-        found.append(Step("unload the module", ("modprobe", "-r", "aipu"), needs_root=True))
+        plan.append(Step("unload the module", ("modprobe", "-r", "aipu"), needs_root=True))
     for version in dkms.versions(root):
-        found += dkms.forget(root, version)
+        plan += dkms.forget(root, version)
     releases = []
     for path in verify.installed(root):
         if "/dkms/" not in path:  # DKMS takes its own away
             argv = ("rm", "-f", "--", str(root.real(path)))
-            found.append(Step("the installed module", argv, needs_root=root.is_host))
+            plan.append(Step("the installed module", argv, needs_root=root.is_host))
             releases.append(path.split("/")[3])
-    found += [_depmod(root, release) for release in dict.fromkeys(releases)]
-    return [*found, *udev.remove_steps(root), *userspace.remove_steps(root)]
+    plan += [_depmod(root, release) for release in dict.fromkeys(releases)]
+    return [*plan, *udev.remove_steps(root), *userspace.remove_steps(root)]

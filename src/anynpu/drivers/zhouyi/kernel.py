@@ -82,9 +82,9 @@ def _release(folder: Path) -> str:
     """Returns the release that modules built with these headers are for."""
     generated = folder / "include/generated/utsrelease.h"
     text = generated.read_text("utf-8", "replace") if generated.is_file() else ""
-    found = re.search(r'UTS_RELEASE\s+"([^"]+)"', text)
-    if found:
-        return found.group(1)
+    match = re.search(r'UTS_RELEASE\s+"([^"]+)"', text)
+    if match:
+        return match.group(1)
     path = folder / "include/config/kernel.release"
     if not path.is_file():
         raise ConfigError(f"{folder}: these headers do not say their release", "make modules_prepare")
@@ -93,7 +93,7 @@ def _release(folder: Path) -> str:
 
 def version_of(release: str) -> tuple[int, int]:
     """Returns (6, 12) for "6.12.107+deb13-arm64"."""
-    found = re.match(r"(\d+)\.(\d+)", release)
-    if found is None:
+    match = re.match(r"(\d+)\.(\d+)", release)
+    if match is None:
         raise ConfigError(f"{release}: not the release of a kernel, such as 6.12.0-arm64")
-    return int(found.group(1)), int(found.group(2))
+    return int(match.group(1)), int(match.group(2))

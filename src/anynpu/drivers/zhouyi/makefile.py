@@ -17,8 +17,8 @@ CHIP_OBJECTS = ("zhouyi/v3.o", "zhouyi/v3_priv.o", "sky1/sky1.o")
 
 def common_objects(makefile: str) -> tuple[str, ...]:
     """Returns the objects that the vendor's Makefile builds for every chip (COMM_OBJ), below armchina-npu/."""
-    found = re.search(r"^COMM_OBJ\s*:?=((?:[^\n]*\\\r?\n)*[^\n]*)", makefile, re.MULTILINE)
-    words = found.group(1).replace("\\", " ").split() if found else []
+    match = re.search(r"^COMM_OBJ\s*:?=((?:[^\n]*\\\r?\n)*[^\n]*)", makefile, re.MULTILINE)
+    words = match.group(1).replace("\\", " ").split() if match else []
     return tuple(word.partition("armchina-npu/")[2] for word in words if word.endswith(".o"))
 
 

@@ -24,10 +24,10 @@ def secure_boot() -> bool:
         return False
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            said = tool.run(["mokutil", "--sb-state"], cwd=Path(scratch), log=Path(scratch) / "log", timeout_s=10)
+            answer = tool.run(["mokutil", "--sb-state"], cwd=Path(scratch), log=Path(scratch) / "log", timeout_s=10)
         except ToolFailed:
             return False
-    return "SecureBoot enabled" in said.output
+    return "SecureBoot enabled" in answer.output
 
 
 def steps(module: Path, kernel: Kernel, key: Path | None, certificate: Path | None, secure: bool) -> list[Step]:

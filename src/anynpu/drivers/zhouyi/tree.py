@@ -54,14 +54,14 @@ class Tree:
     @property
     def kind(self) -> str:
         """In one word: as the vendor ships it, patched by us, partly, or by hand for one range of kernels."""
-        found = {state.state for state in self.states}
-        if CONFLICT in found:
+        states = {state.state for state in self.states}
+        if CONFLICT in states:
             return BY_HAND
-        if LOST in found:
+        if LOST in states:
             return CHANGED
-        if MISSING not in found:
+        if MISSING not in states:
             return PATCHED
-        return PARTLY if OURS in found else VENDOR
+        return PARTLY if OURS in states else VENDOR
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,14 @@ def _driver_folder(folder: Path) -> Path:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder", CLONE)
     inside = ("..",) if folder.resolve().name == "armchina-npu" else INSIDE
-    found = next((folder / part for part in inside if (folder / part / SKY1).is_file()), None)
-    if found is None:
+    edition = next((folder / part for part in inside if (folder / part / SKY1).is_file()), None)
+    if edition is None:
         if any(next(folder.glob(f"{depth}armchina-npu/aipu.c"), None) for depth in OTHERS):
             raise ConfigError(
                 f"{folder}: this is Arm China's driver, not the edition for CIX SKY1 that boards ship", CLONE
             )
         raise ConfigError(f"{folder}: this is not a Zhouyi driver tree: {SKY1} is not there", CLONE)
-    driver = found.resolve()
+    driver = edition.resolve()
     if missing := [name for name in NEEDED if not (driver / name).is_file()]:
         raise ConfigError(f"{driver}: not the edition for CIX SKY1 that boards ship: {missing[0]} is not there", CLONE)
     if '"CIXH4000"' not in read(driver / SKY1):

@@ -49,21 +49,21 @@ def steps(root: Root, group: str, user: str = "") -> list[Step]:
     users = {line.partition(":")[0] for line in root.read("/etc/passwd").splitlines()}
     if user and user not in users:
         raise ConfigError(f"--user {user}: this machine knows no such user")
-    admin, known = root.is_host, groups(root)
+    admin, present = root.is_host, groups(root)
     prefix = () if admin else ("--prefix", str(root.folder))
     made, joined = _noted(root)
-    found = []
-    if group not in known:
+    plan = []
+    if group not in present:
         argv = ("groupadd", *prefix, "--system", group)
-        found.append(Step(f"there is no group {group}", argv, needs_root=admin))
+        plan.append(Step(f"there is no group {group}", argv, needs_root=admin))
         made.append(group)
-    if user and user not in known.get(group, ()):
+    if user and user not in present.get(group, ()):
         argv = ("usermod", *prefix, "-a", "-G", group, user)
-        found.append(Step(f"{user} may use the NPU, from the next login on", argv, needs_root=admin))
+        plan.append(Step(f"{user} may use the NPU, from the next login on", argv, needs_root=admin))
         joined.append((user, group))
     why = f"/dev/aipu for root and the group {group} alone"
-    found.append(Step(why, write=root.real(RULE), content=rule(group, made, joined), needs_root=admin))
-    return found + reload(root)
+    plan.append(Step(why, write=root.real(RULE), content=rule(group, made, joined), needs_root=admin))
+    return plan + reload(root)
 
 
 def reload(root: Root) -> list[Step]:
@@ -83,17 +83,17 @@ def remove_steps(root: Root) -> list[Step]:
         return []
     admin, (made, joined) = root.is_host, _noted(root)
     prefix, inside = ((), ()) if admin else (("--prefix", str(root.folder)), ("-Q", str(root.folder)))
-    known = groups(root)
-    found = [
+    present = groups(root)
+    plan = [
         Step(f"{user} leaves the group {name}", ("gpasswd", *inside, "-d", user, name), needs_root=admin)
         for user, name in joined
-        if user in known.get(name, ()) and name not in made
+        if user in present.get(name, ()) and name not in made
     ]
-    found += [
+    plan += [
         Step(f"the group {name}, which we made", ("groupdel", *prefix, name), needs_root=admin)
         for name in made
-        if name in known
+        if name in present
     ]
     argv = ("rm", "-f", "--", str(root.real(RULE)))
-    found.append(Step("the rule for /dev/aipu; it is open to everybody again", argv, needs_root=admin))
-    return found + reload(root)
+    plan.append(Step("the rule for /dev/aipu; it is open to everybody again", argv, needs_root=admin))
+    return plan + reload(root)

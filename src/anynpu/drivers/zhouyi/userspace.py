@@ -27,8 +27,8 @@ def package_state(root: Root) -> str:
     """Returns what dpkg says of the library package: installed, half-configured, ..., or nothing."""
     for block in root.read("/var/lib/dpkg/status").split("\n\n"):
         if re.search(rf"^Package: {PACKAGE}$", block, re.MULTILINE):
-            found = re.search(r"^Status: \S+ \S+ (\S+)", block, re.MULTILINE)
-            return found.group(1) if found else ""
+            status = re.search(r"^Status: \S+ \S+ (\S+)", block, re.MULTILINE)
+            return status.group(1) if status else ""
     return ""
 
 
@@ -44,12 +44,12 @@ def accused(postinst: str) -> str:
 
 def steps(root: Root, package: Path | None) -> list[Step]:
     """Returns what installs or repairs the library package and lets the linker find its libraries."""
-    found = _package_steps(root, package)
+    plan = _package_steps(root, package)
     listed = any(LIBRARIES in root.read(f"/etc/ld.so.conf.d/{name}") for name in root.names("/etc/ld.so.conf.d"))
     if not listed and (package or root.exists(LIBRARIES)):
         why, file = "the linker finds libnoe.so", root.real(LINKER_FILE)
-        found += [Step(why, write=file, content=f"{LIBRARIES}\n", needs_root=root.is_host), _ldconfig(root)]
-    return found
+        plan += [Step(why, write=file, content=f"{LIBRARIES}\n", needs_root=root.is_host), _ldconfig(root)]
+    return plan
 
 
 def _package_steps(root: Root, package: Path | None) -> list[Step]:
@@ -82,12 +82,12 @@ def _ldconfig(root: Root) -> Step:
 
 def remove_steps(root: Root) -> list[Step]:
     """Returns what undoes ours: the linker's entry and the excuse in the package's script; the package stays."""
-    admin, found = root.is_host, []
+    admin, plan = root.is_host, []
     text = root.read_bytes(POSTINST).decode("utf-8", "replace")
     if accused(text) != text:
         why = "the package's script as the vendor wrote it"
-        found.append(Step(why, write=root.real(POSTINST), content=accused(text), mode=0o755, needs_root=admin))
+        plan.append(Step(why, write=root.real(POSTINST), content=accused(text), mode=0o755, needs_root=admin))
     if root.exists(LINKER_FILE):
         argv = ("rm", "-f", "--", str(root.real(LINKER_FILE)))
-        found += [Step("our entry for the linker", argv, needs_root=admin), _ldconfig(root)]
-    return found
+        plan += [Step("our entry for the linker", argv, needs_root=admin), _ldconfig(root)]
+    return plan

@@ -28,7 +28,7 @@ def checks(module: KernelModule, release: str = "") -> tuple[Check, ...]:
     spaces, licences = module.values("import_ns"), module.values("license")
     has_init = "init_module" in module.symbols
     acpi = [alias for alias in module.values("alias") if alias.startswith("acpi")]
-    found = [
+    results = [
         Check("processor", module.machine == MACHINE, module.machine, "build with --arch arm64"),
         Check("init_module", has_init, "defined" if has_init else "not defined: it would load and do nothing", REBUILD),
         Check("licence", len(licences) == 1 and licences[0] in LICENCES, ", ".join(licences) or "none", REBUILD),
@@ -37,8 +37,8 @@ def checks(module: KernelModule, release: str = "") -> tuple[Check, ...]:
     ]
     if release:
         hint = f"built for another kernel: build it with the headers of {release}"
-        found.append(Check("vermagic", module.release == release, module.vermagic or "none", hint))
-    return tuple(found)
+        results.append(Check("vermagic", module.release == release, module.vermagic or "none", hint))
+    return tuple(results)
 
 
 REBUILD = "restore the vendor's files, then `anynpu driver zhouyi patch` and `build`"
@@ -56,10 +56,10 @@ def find(path: Path) -> Path:
     """Returns the module that a path names: itself, or aipu.ko in the folder."""
     if path.is_file():
         return path
-    found = next((path / f"aipu.ko{end}" for end in PACKED if (path / f"aipu.ko{end}").is_file()), None)
-    if found is None:
+    module = next((path / f"aipu.ko{end}" for end in PACKED if (path / f"aipu.ko{end}").is_file()), None)
+    if module is None:
         raise ConfigError(f"{path}: there is no aipu.ko", "`anynpu driver zhouyi build TREE` makes one")
-    return found
+    return module
 
 
 def installed(root: Root, release: str = "") -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The kernels that a model needs, put together from the sources beside this package."""
+"""The kernels that a model needs, put together from the sources next to this package."""
 
 from __future__ import annotations
 

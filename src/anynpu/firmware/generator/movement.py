@@ -112,7 +112,7 @@ def _dot(places: Sequence[int], steps: Sequence[int]) -> int:
 
 
 def mirror_pad(graph: Graph, node: Node) -> Layer:
-    """MIRROR_PAD: the input into its place, and its ends turned around beside it."""
+    """MIRROR_PAD: the input into its place, and its ends turned around next to it."""
     image, pads, out = graph.input(node, 0), graph.input(node, 1), graph.output(node)
     require(pads.constant, "takes constant paddings")
     edge = 0 if node.options.mode else 1  # SYMMETRIC repeats the last element, REFLECT does not

@@ -28,7 +28,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Plan:
-    """The offset of every tensor and of every layer's scratch, by number; `bound` is the least any layout can take."""
+    """The offset of every tensor and of every layer's scratch, by number; `bound` is the minimum of any layout."""
 
     tensors: dict[int, int]
     scratch: dict[int, int]
@@ -58,7 +58,7 @@ def with_room(graph: Graph, layers: Sequence[Layer]) -> list[Layer]:
 
 
 def live_bytes(graph: Graph, layers: Sequence[Layer]) -> tuple[int, int]:
-    """Returns the most bytes of tensors that live at once when nothing works in place, and the step where."""
+    """Returns the maximum of bytes of tensors that live at once when nothing works in place, and the step where."""
     owners = _owners(graph, layers, False)[0]
     blocks = _blocks(graph, layers, owners, scratch=False)
     totals = [sum(b.bytes for b in blocks if b.first <= step <= b.last) for step in range(len(layers))]

@@ -32,12 +32,12 @@ class Answers:
 
 
 def evidence_of(artifact: Artifact) -> Path:
-    """Returns the known answers that the build left beside the artifact."""
+    """Returns the known answers that the build left next to the artifact."""
     path = artifact.path.absolute()
     file = path.parent / "evidence" / path.name / FILE
     if not file.is_file():
         hint = "build it again with `anynpu build`, or name the file with --vectors"
-        raise ConfigError(f"{artifact.path}: no known answers beside it ({file} is not there)", hint)
+        raise ConfigError(f"{artifact.path}: no known answers next to it ({file} is not there)", hint)
     return file
 
 

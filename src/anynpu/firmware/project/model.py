@@ -34,7 +34,7 @@ class Model:
     npu_files: dict[str, bytes] = field(default_factory=dict, repr=False)
     """C that executes the NPU's commands where there is no NPU."""
     npu_fast_bytes: int = 0
-    """Memory that the NPU alone uses, beside the arena."""
+    """Memory that the NPU alone uses, on top of the arena."""
 
 
 def read_model(artifact: Artifact, board: Board, compiled: Path | None = None) -> Model:

@@ -62,15 +62,15 @@ def noise(where: str, call: str, heard: bytes) -> DeviceError:
 
 def field(lines: Iterable[str], prefix: str, call: str) -> str:
     """Returns what follows `prefix` in the one line that starts with it; brackets around it are taken off."""
-    found = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
-    if len(found) != 1:
-        told = "no" if not found else f"{len(found)}"
+    values = [line.removeprefix(prefix) for line in lines if line.startswith(prefix)]
+    if len(values) != 1:
+        count = "no" if not values else f"{len(values)}"
         raise DeviceError(
-            f"the answer to '{call}' has {told} lines {prefix}...",
+            f"the answer to '{call}' has {count} lines {prefix}...",
             call=call,
             cause="other firmware, or lost characters",
         )
-    text = found[0]
+    text = values[0]
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
@@ -116,13 +116,13 @@ def stage(lines: Sequence[str], name: str, call: str) -> tuple[int, int, int]:
 
 def layers(lines: Sequence[str], call: str) -> list[tuple[int, int]]:
     """Returns tensors and their ticks."""
-    found = []
+    ticks = []
     for index in range(sum(line.startswith("a-layer-") for line in lines)):
         parts = [number(part, call) for part in field(lines, f"a-layer-{index}-", call).split(",")]
         if len(parts) != 2:
             raise DeviceError(f"the answer to '{call}' has no [tensor,ticks] for {index}", call=call, cause=NOISE)
-        found.append((parts[0], parts[1]))
-    return found
+        ticks.append((parts[0], parts[1]))
+    return ticks
 
 
 def info(lines: Sequence[str]) -> BoardInfo:

@@ -54,7 +54,7 @@ class Client:
             asked += 1
             name = self._hear_name(min(time.monotonic() + RETRY_S, deadline), heard)
             if not name and time.monotonic() >= deadline:
-                # The greeting of firmware that then falls silent is no noise.
+                # The greeting of firmware that then falls silent is not noise.
                 if odd := [line for line in heard if line and not answers.LINE.fullmatch(line.decode("latin-1"))]:
                     raise answers.noise(self.line.where, "name", odd[0])
                 raise DeviceError(
@@ -131,10 +131,10 @@ class Client:
 
     def info(self) -> BoardInfo:
         """Returns what the firmware says of itself and its model."""
-        found = answers.info(self.ask("info"))
-        self._line_limit = max(found.line_limit, LINE_LIMIT)
-        self._results = NUMBER * sum(math.prod(tensor.shape) for tensor in found.outputs)
-        return found
+        info = answers.info(self.ask("info"))
+        self._line_limit = max(info.line_limit, LINE_LIMIT)
+        self._results = NUMBER * sum(math.prod(tensor.shape) for tensor in info.outputs)
+        return info
 
     def load(self, data: bytes) -> None:
         """Puts the stored values of all inputs, one after the other, into the board's buffer."""

@@ -35,12 +35,12 @@ class Footprint:
 
     def merged(self) -> Footprint:
         """Returns the same with one section for each name, the largest in flash first."""
-        found: dict[str, Section] = {}
+        sections: dict[str, Section] = {}
         for section in self.sections:
-            other = found.get(section.name, Section(section.name, 0, 0))
+            other = sections.get(section.name, Section(section.name, 0, 0))
             flash, ram = other.flash_bytes + section.flash_bytes, other.ram_bytes + section.ram_bytes
-            found[section.name] = Section(section.name, flash, ram)
-        return Footprint(tuple(sorted(found.values(), key=lambda s: (-s.flash_bytes, -s.ram_bytes, s.name))))
+            sections[section.name] = Section(section.name, flash, ram)
+        return Footprint(tuple(sorted(sections.values(), key=lambda s: (-s.flash_bytes, -s.ram_bytes, s.name))))
 
     def to_json(self) -> JsonObject:
         """Returns the sections and their sums as plain data."""

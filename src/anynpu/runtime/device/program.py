@@ -42,8 +42,8 @@ class Program:
 
     def write(self, data: bytes, deadline: float) -> None:
         while data:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([], [self._terminal], [], left)[1]:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0 or not select.select([], [self._terminal], [], remaining_s)[1]:
                 raise DeviceError(f"{self.where}: it takes no more input", call="write", cause="the firmware hangs")
             try:
                 data = data[os.write(self._terminal, data) :]

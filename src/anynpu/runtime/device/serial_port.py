@@ -66,11 +66,11 @@ def _open(port: str, baud: int) -> Any:
         return serial.Serial(port, baud, timeout=TICK_S, write_timeout=WRITE_S)
     except (OSError, ValueError) as error:
         number = getattr(error, "errno", None)
-        found = [str(port.device) for port in importlib.import_module("serial.tools.list_ports").comports()]
+        ports = [str(port.device) for port in importlib.import_module("serial.tools.list_ports").comports()]
         raise DeviceError(
             f"serial port {port} cannot be opened ({os.strerror(number) if number else error})",
             code=number,
             call="open",
             cause="no board on that port, the port is in use, or you may not use it (group dialout)",
-            hint="ports here: " + ", ".join(found) if found else "no serial port is here",
+            hint="ports here: " + ", ".join(ports) if ports else "no serial port is here",
         ) from error

@@ -58,10 +58,10 @@ class Lines:
                 raise DeviceError(
                     f"{self._where}: {self._searched} bytes came without an end of line", call="read", cause=NOISE
                 )
-            left = deadline - time.monotonic()
-            if left <= 0:
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
                 raise SilentLine(f"{self._where}: no whole line came in time", bytes(self._buffer))
-            self._buffer += self._receive(left)
+            self._buffer += self._receive(remaining_s)
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._searched = 0

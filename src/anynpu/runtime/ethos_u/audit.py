@@ -204,17 +204,19 @@ class Audit:
         self.aligned(op, f"{fm.name}_BASE", span.base, LINE if fm.bricks else fm.dtype.itemsize)
 
     def _read(self, op: Operation, registers: str, labels: Array) -> None:
-        found, counts = np.unique(labels, return_counts=True)
+        writers, counts = np.unique(labels, return_counts=True)
         layer = self._layers.get((self._stream, op.word))
-        if found[0] <= UNWRITTEN and (missing := counts[found == UNWRITTEN].sum()):
+        if writers[0] <= UNWRITTEN and (missing := counts[writers == UNWRITTEN].sum()):
             text = f"{missing} of {labels.size} bytes that it reads as {registers} were never written"
             self._report("unwritten-read", op, registers, layer.title if layer else "", text)
         if layer is None or layer.reads is None:
             return
-        strange = [label for label in found.tolist() if self._strange(label, layer)]
+        strange = [label for label in writers.tolist() if self._strange(label, layer)]
         for label in strange:
             # What was there before the bytes that belong there is left over, what came after them destroys them.
-            later = label >= 0 and any(other < label and other not in (*strange, UNWRITTEN) for other in found.tolist())
+            later = label >= 0 and any(
+                other < label and other not in (*strange, UNWRITTEN) for other in writers.tolist()
+            )
             writer = self._writers[label][1] if label >= 0 else None
             source = f"what {writer.title} wrote" if writer is not None else "an input of the graph"
             if later and writer is not None:
@@ -267,10 +269,10 @@ class Audited:
     def notes(self) -> tuple[str, ...]:
         """Returns the sentences for people: the first violations, then the memories."""
         more = len(self.violations) - SHOWN
-        told = [str(violation) for violation in self.violations[:SHOWN]]
-        told += [f"and {more} more such findings"] if more > 0 else []
+        notes = [str(violation) for violation in self.violations[:SHOWN]]
+        notes += [f"and {more} more such findings"] if more > 0 else []
         used = ", ".join(f"{u.end:,} bytes of {u.memory}{_of(u.figure)}" for u in self.used if u.end)
-        return (*told, f"one run touches {used}") if used else tuple(told)
+        return (*notes, f"one run touches {used}") if used else tuple(notes)
 
 
 def _of(figure: int | None) -> str:

@@ -158,7 +158,7 @@ def _call(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> NpuC
         stream, nothing = read_stream(payload.tobytes()), np.zeros(0, np.uint8)
         memories = nothing if constants is None else constants, tensors[scratch], tensors[fast]
         return NpuCall(stream, *memories, tuple(inputs), _numbers(op.outputs))
-    given = [i for i in _numbers(op.inputs) if i >= 0 and tensors[i].constant is None]
+    fed = [i for i in _numbers(op.inputs) if i >= 0 and tensors[i].constant is None]
     outputs, inner = _numbers(op.outputs), _numbers(op.intermediates)
     used = sorted({i for i in (*_numbers(op.inputs), *outputs, *inner) if i >= 0})
     place = {index: number for number, index in enumerate(used)}
@@ -183,7 +183,7 @@ def _call(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> NpuC
     operator.intermediates = [place[i] for i in inner] or None
     sub = schema.SubGraphT()
     sub.tensors, sub.operators, sub.name = copies, [operator], b"one"
-    unique = list(dict.fromkeys(given))
+    unique = list(dict.fromkeys(fed))
     sub.inputs, sub.outputs = [place[i] for i in unique], [place[i] for i in outputs]
     single.subgraphs = [sub]
     return CpuCall(tensors[outputs[0]].name, tflite_file.pack_model(single), tuple(unique), outputs)

@@ -70,14 +70,14 @@ class Machine:
 
         What is decoded is used only where an operation finds the same bytes when it is executed.
         """
-        found: dict[bytes, str] = {}
+        compressed: dict[bytes, str] = {}
         for op in self.stream.operations:
             if op.kind == "dma":
                 self._dma(op, memories)
             elif op.kind in ("conv", "depthwise"):
                 raw = self._raw_filters(op, memories)
-                found |= dict.fromkeys(raw[: len(raw) // 2], op.title)
-        self._decoder.decode(list(found), list(found.values()))
+                compressed |= dict.fromkeys(raw[: len(raw) // 2], op.title)
+        self._decoder.decode(list(compressed), list(compressed.values()))
 
     def _unknown(self, op: Operation, memories: Memories) -> None:
         raise IntegrityError(f"{op.title}: {self.stream.title} has no such operation")
@@ -177,24 +177,24 @@ class Machine:
     def _filters_of(self, op: Operation, memories: Memories, depths: KernelDepths, ifm: FeatureMap) -> Filters:
         """Returns the decoded weights of an operation, from the run before if the bytes are the same."""
         raw = self._raw_filters(op, memories)
-        known = self._filters.get(op.index)
-        if known is None or known.raw != raw:
-            known = self._filters[op.index] = self._decode(op, raw, depths, ifm)
-        return known
+        filters = self._filters.get(op.index)
+        if filters is None or filters.raw != raw:
+            filters = self._filters[op.index] = self._decode(op, raw, depths, ifm)
+        return filters
 
     def _raw_filters(self, op: Operation, memories: Memories) -> tuple[bytes, ...]:
         """Returns the compressed weights of each core, then the scales of each core."""
         cores = [""] if self.stream.cores == 1 or op.register("OFM_DEPTH_M1") == 0 else ["", "1"]
-        found = []
+        streams = []
         for kind in ("WEIGHT", "SCALE"):
             region = op.register(f"{kind}_REGION")
             for core in cores:
                 base, length = op.address(f"{kind}{core}_BASE"), op.address(f"{kind}{core}_LENGTH")
-                found.append(memories.bytes(op, region & 7, base, length, f"{kind}{core}")[0].tobytes())
+                streams.append(memories.bytes(op, region & 7, base, length, f"{kind}{core}")[0].tobytes())
                 if memories.watcher is not None:
                     memories.watcher.aligned(op, f"{kind}{core}_BASE", base, LINE)
                     memories.watcher.aligned(op, f"{kind}{core}_LENGTH", length, LINE)
-        return tuple(found)
+        return tuple(streams)
 
     def _decode(self, op: Operation, raw: tuple[bytes, ...], depths: KernelDepths, ifm: FeatureMap) -> Filters:
         cores = len(raw) // 2

@@ -131,8 +131,8 @@ class Twin:
             if isinstance(call, NpuCall):
                 self._npu(call, arena)
                 if self._audit is not None and call.stream.operations:
-                    live, given = self.model.live_across(number), self.model.given_by(number)
-                    self._audit.end_stream(whole, live, given, call.stream.operations[-1])
+                    live, outputs = self.model.live_across(number), self.model.given_by(number)
+                    self._audit.end_stream(whole, live, outputs, call.stream.operations[-1])
             else:
                 self._cpu(call, arena, elsewhere)
                 self._given(whole, call.outputs)
@@ -187,10 +187,10 @@ class Twin:
                 interpreter = self._interpreters[id(call)] = _interpreter(call.model)
             except IntegrityError as error:
                 raise DeviceError(f"{call.name} is left to the CPU, and {error.message}", call="invoke") from error
-        given = [self._load(arena, elsewhere, self.model.tensors[index]) for index in call.inputs]
+        operands = [self._load(arena, elsewhere, self.model.tensors[index]) for index in call.inputs]
         results: list[list[Array]] = []
         for sample in range(len(arena)):
-            for number, value in enumerate(given):
+            for number, value in enumerate(operands):
                 interpreter.set_input(np.ascontiguousarray(value[sample]), number)
             try:
                 interpreter.invoke()

@@ -173,7 +173,7 @@ class Operation:
 
 @dataclass(frozen=True)
 class Stream:
-    """What an NPU is told to do, and which NPU."""
+    """The commands for an NPU, and which NPU."""
 
     product: int
     macs: int

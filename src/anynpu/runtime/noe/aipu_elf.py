@@ -77,7 +77,7 @@ def read_program(data: memoryview) -> Program:
     )
     by_name = {s.name: s for s in reversed(sections)}
     for name in (".text", NOTES):
-        if not (found := by_name.get(name)) or not found.size:
+        if not (section := by_name.get(name)) or not section.size:
             raise IntegrityError(f"its program has no section {name}")
     notes = _notes(data, by_name[NOTES])
     first = {n.name: n for n in reversed(notes)}
@@ -111,16 +111,16 @@ def _sound(name: str) -> str:
 
 def _notes(data: memoryview, section: Section) -> tuple[Section, ...]:
     """Returns the notes by name; each offset is from the start of the program."""
-    found: list[Section] = []
+    notes: list[Section] = []
     at, end = section.offset, section.offset + section.size
     while at + 12 <= end:
         name_size, size, _ = _WORDS3.unpack_from(data, at)
         start = at + 12 + _padded(name_size)
-        if not 0 < name_size <= 64 or start + size > end or len(found) >= MOST_NOTES:
+        if not 0 < name_size <= 64 or start + size > end or len(notes) >= MOST_NOTES:
             raise IntegrityError("a note of its program is damaged or cut short")
-        found.append(Section(_sound(text_at(bytes(data[at + 12 : at + 12 + name_size]), 0)), start, size))
+        notes.append(Section(_sound(text_at(bytes(data[at + 12 : at + 12 + name_size]), 0)), start, size))
         at = start + _padded(size)
-    return tuple(found)
+    return tuple(notes)
 
 
 def _padded(size: int) -> int:

@@ -58,8 +58,8 @@ class Printed:
     def last_words(self) -> str:
         """Returns the last line that is not one of a backtrace, once the other process has ended."""
         self._reader.join(0.2)
-        told = [line for line in self._lines if line and not FRAME.search(line)]
-        return told[-1][:MOST_WORDS] if told else ""
+        words = [line for line in self._lines if line and not FRAME.search(line)]
+        return words[-1][:MOST_WORDS] if words else ""
 
 
 class Client:

@@ -156,12 +156,12 @@ class Graph:
         self._device.call("noe_get_tensor_count", self._id, kind, ctypes.byref(count))
         if count.value > MOST_TENSORS:
             raise DeviceError(f"noe_get_tensor_count says {count.value}", "noe_get_tensor_count")
-        found = []
+        descriptors = []
         for index in range(count.value):
             d = abi.TensorDesc()
             self._device.call("noe_get_tensor_descriptor", self._id, kind, index, ctypes.byref(d))
-            found.append(Descriptor(d.id, d.size, d.scale, d.zero_point, d.data_type))
-        return tuple(found)
+            descriptors.append(Descriptor(d.id, d.size, d.scale, d.zero_point, d.data_type))
+        return tuple(descriptors)
 
     def _ready_job(self) -> int:
         if not self._job:

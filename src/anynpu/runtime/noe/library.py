@@ -71,7 +71,7 @@ class Library:
         except OSError as error:
             raise ToolMissing(f"{path}: cannot be loaded: {error}", HINT) from error
         if lacking := bind(self.calls):
-            raise ToolMissing(f"{path}: is no {FILE}: it lacks {lacking[0]} and {len(lacking) - 1} others", HINT)
+            raise ToolMissing(f"{path}: is not {FILE}: it lacks {lacking[0]} and {len(lacking) - 1} others", HINT)
 
     def quiet(self) -> Any:
         """Returns a context in which the library may print."""

@@ -120,7 +120,7 @@ class NoeSession:
         """Runs the model once on stored values."""
         if len(inputs) != len(self.inputs):
             check_names(inputs, self.inputs)
-        given = []
+        arrays = []
         for spec, dtype in zip(self._places, self._dtypes, strict=True):
             array = inputs.get(spec.name)
             if array is None:
@@ -128,8 +128,8 @@ class NoeSession:
             array = np.asarray(array)
             if array.dtype != dtype or array.shape != spec.shape:
                 spec.check(array)
-            given.append(array)
-        outputs, self._parts = self._ready().run(given, self.timeout_ms)
+            arrays.append(array)
+        outputs, self._parts = self._ready().run(arrays, self.timeout_ms)
         return dict(zip(self._output_names, outputs, strict=True))
 
     def stages(self) -> Mapping[str, int]:
@@ -196,8 +196,8 @@ class Isolated:
             with content:
                 content[:] = cix.elf
             tensors, memory = shared_memory("anynpu-tensors", size)
-            told = {"inputs": inputs, "outputs": outputs, "qos": int(qos)}
-            answer = self._client.ask("load", descriptors=[program, tensors], **told)
+            request = {"inputs": inputs, "outputs": outputs, "qos": int(qos)}
+            answer = self._client.ask("load", descriptors=[program, tensors], **request)
         finally:
             for descriptor in (program, tensors):
                 with suppress(OSError):
@@ -227,12 +227,12 @@ class Isolated:
             return outputs, (copied - began, answered - copied, clock() - answered, times)
 
     def info(self) -> Info:
-        told = self._client.ask("info")
-        return Info(**{**told, "cores": tuple(map(tuple, told["cores"]))})
+        answer = self._client.ask("info")
+        return Info(**{**answer, "cores": tuple(map(tuple, answer["cores"]))})
 
     def shapes(self) -> Shapes:
-        told = self._client.ask("shapes", handle=self._handle)
-        return tuple((tuple(least), tuple(most)) for least, most in told)
+        answer = self._client.ask("shapes", handle=self._handle)
+        return tuple((tuple(least), tuple(most)) for least, most in answer)
 
     def close(self) -> None:
         if self._handle and not self.lost:
@@ -270,11 +270,11 @@ class InProcess:
 
     def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Parts]:
         began = clock()
-        given = [_padded(array, t) for array, t in zip(inputs, self._inputs, strict=True)]
+        padded = [_padded(array, t) for array, t in zip(inputs, self._inputs, strict=True)]
         room = [np.empty(t.nbytes, np.uint8) for t in self._outputs]
         asked = clock()
         # Arrays, not addresses: they live as long as the task, even if nobody waits for it any more.
-        times = self._call(_run_arrays, self._graph, given, room, timeout_ms, limit_s=timeout_ms / 1000 + GRACE_S)
+        times = self._call(_run_arrays, self._graph, padded, room, timeout_ms, limit_s=timeout_ms / 1000 + GRACE_S)
         outputs = [_view(array, (0, t.nbytes), t) for array, t in zip(room, self._outputs, strict=True)]
         return outputs, (asked - began, clock() - asked, 0, times)
 
@@ -359,9 +359,9 @@ def _check_descriptors(cix: Cix, inputs: Sequence[Descriptor], outputs: Sequence
     for what, tensors, described in (("input", cix.inputs, inputs), ("output", cix.outputs, outputs)):
         if len(tensors) != len(described):
             raise IntegrityError(f"libnoe finds {len(described)} {what}s in the model, the file has {len(tensors)}")
-        for tensor, found in zip(tensors, described, strict=True):
+        for tensor, descriptor in zip(tensors, described, strict=True):
             wanted = (tensor.nbytes, tensor.vendor_dtype, tensor.vendor_zero_point, np.float32(tensor.vendor_scale))
-            got = (found.nbytes, found.dtype, found.zero_point, np.float32(found.scale))
+            got = (descriptor.nbytes, descriptor.dtype, descriptor.zero_point, np.float32(descriptor.scale))
             if got != wanted:
                 raise IntegrityError(
                     f"{what} {tensor.name}: libnoe says bytes, type, zero point and scale are {_text(got)}, the file "
@@ -375,7 +375,7 @@ def _text(values: tuple[Any, ...]) -> str:
 
 
 def _qos(text: str) -> Qos:
-    known = {"": Qos.SLOW, "slow": Qos.SLOW, "high": Qos.HIGH}
-    if text not in known:
+    levels = {"": Qos.SLOW, "slow": Qos.SLOW, "high": Qos.HIGH}
+    if text not in levels:
         raise ConfigError(f"no such priority: {text}", f"{QOS} is slow or high")
-    return known[text]
+    return levels[text]

@@ -135,5 +135,5 @@ def explain(code: int) -> Status:
 
 def failure(call: str, code: int) -> DeviceError:
     """Returns the error for a call that gave this status."""
-    known = explain(code)
-    return DeviceError(f"{call} gives {code:#x} ({known.name})", call, code, known.cause, known.fix)
+    status = explain(code)
+    return DeviceError(f"{call} gives {code:#x} ({status.name})", call, code, status.cause, status.fix)

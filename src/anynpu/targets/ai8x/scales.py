@@ -3,7 +3,7 @@
     scale_out = scale_in * scale_weight * 128 / 2**shift
 
 The scale of the weights is free, so the scale of the output may be any number; what it costs is that the largest weight
-does not fall on the largest integer. Of all pairs (scale_out, shift) the one with the least expected error is taken:
+does not fall on the largest integer. Of all pairs (scale_out, shift) the one with the smallest expected error is taken:
 rounding of the output, rounding and clipping of the weights weighed by what flows through them, and rounding and
 clipping of the bias, which has eight bits in steps of 128 * scale_in * scale_weight.
 """
@@ -207,7 +207,7 @@ def _outputs(block: Block, seen: Statistics, tied: float | None, offset: float) 
 
 
 class _Search:
-    """Tries scales for one layer and keeps the one with the least expected error."""
+    """Tries scales for one layer and keeps the one with the smallest expected error."""
 
     def __init__(self, block: Block, given: float, options: Ai8xOptions, bits: int) -> None:
         assert block.weight is not None and block.bias is not None

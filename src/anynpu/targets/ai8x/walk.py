@@ -138,7 +138,7 @@ class Walk:
 
 
 def chw(shape: tuple[int, ...]) -> Shape | None:
-    """Returns channels, rows and columns of a batch of one, or None where the shape is no such thing."""
+    """Returns channels, rows and columns of a batch of one, or None where the shape has none."""
     if not 2 <= len(shape) <= 4 or shape[0] != 1 or 0 in shape:
         return None
     return (shape[1], shape[2] if len(shape) > 2 else 1, shape[3] if len(shape) > 3 else 1)

@@ -54,7 +54,7 @@ def find() -> Installed:
 
 
 def environment(installed: Installed) -> dict[str, str]:
-    """Returns the variables that it runs with: the SDK keeps its libraries in `lib` beside `bin`."""
+    """Returns the variables that it runs with: the SDK keeps its libraries in `lib` next to `bin`."""
     found = installed.environment()
     own = installed.program.parent.parent / "lib"
     paths = [str(own)] if own.is_dir() else []

@@ -53,7 +53,7 @@ def quantised(
     form, behind = OnnxForm(model), followers(net_of(model.graph))
     ranges = collect(form.run(), data, options.method, options.percentile, options.bits, False, progress, whole, behind)
     if options.bias_correction and options.weight_type == "int8":
-        # At 16 bits activations lose nothing that a bias could take back: what the plan says of them is no matter.
+        # At 16 bits activations lose nothing that a bias could take back: what the plan says of them does not matter.
         plan = QuantPlan("uint8" if options.bits == 8 else "int16", options.weights)
         form, _ = biases_corrected(form, data, plan, ranges)
     return _emitted(form.model, ranges, options)

@@ -70,7 +70,7 @@ class Rknn:
         if options.quantises:
             samples = read_samples(require_data(data, Rknn.name).path).first(options.samples)
             arrays = {INPUT + spec.name: samples.inputs[spec.name] for spec in model.manifest.inputs}
-            np.savez_compressed(source / SAMPLES, **arrays)  # type: ignore[arg-type]  # names are no keywords
+            np.savez_compressed(source / SAMPLES, **arrays)  # type: ignore[arg-type]  # names are not keywords
             if len(samples):
                 notes += (f"calibrated with {len(samples)} samples, which rebuild/{SAMPLES} keeps",)
         receipt = read_receipt(_build(tool, out, model, recipe, platform, work))

@@ -60,7 +60,7 @@ def check_made(
     elif any(n.op_type in PAIR for n in nodes):
         complaint = "it has quantised tensors"
     if complaint:
-        raise IntegrityError(f"what it wrote is no {precision} model: {complaint}")
+        raise IntegrityError(f"what it wrote is not a model in {precision}: {complaint}")
 
 
 def _check_border(what: str, made: Sequence[ValueInfoProto], given: Sequence[TensorSpec]) -> None:
@@ -101,7 +101,7 @@ def _integers(model: ModelProto, kind: Kind) -> Iterator[str]:
         if not (np.isfinite(scale).all() and (scale > 0).all()):
             yield f"{place}: its scale is {scale.ravel()[0]:g}"
         elif kind.power_of_two and any(math.frexp(float(value))[0] != 0.5 for value in scale.ravel()):
-            yield f"{place}: its scale {scale.ravel()[0]:g} is no power of two"
+            yield f"{place}: its scale {scale.ravel()[0]:g} is not a power of two"
         if zero.size != 1:
             yield f"{place}: it has {zero.size} zero points, not one for the tensor"
         form, constant = (str(zero.dtype), int(zero.ravel()[0])), stored.get(node.input[0])

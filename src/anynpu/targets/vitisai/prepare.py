@@ -49,7 +49,7 @@ def in_order(model: ModelProto) -> ModelProto:
 
 
 def put_in_order(path: Path) -> None:
-    """Writes the model in a file again with its nodes in order; a file that is no model stays as it is."""
+    """Writes the model in a file again with its nodes in order; a file that is not a model stays as it is."""
     try:
         model = ModelProto.FromString(path.read_bytes())
     except ONNX:  # whoever reads the file says what is wrong with it

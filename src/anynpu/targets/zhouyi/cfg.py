@@ -31,7 +31,7 @@ def write_calibration(folder: Path, samples: SampleSet, specs: Sequence[TensorSp
         np.save(folder / "calibration.npy", arrays[0])
         return "calibration.npy"
     named = {f"input{index}": array for index, array in enumerate(arrays)}
-    np.savez(folder / "calibration.npz", **named)  # type: ignore[arg-type]  # names are no keywords
+    np.savez(folder / "calibration.npz", **named)  # type: ignore[arg-type]  # names are not keywords
     return "calibration.npz"
 
 
