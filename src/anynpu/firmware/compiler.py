@@ -48,11 +48,11 @@ class Compiler:
             folder = Path(name)
             (folder / "probe.c").write_text(PROBE, "utf-8")
             try:
-                (made,) = self._objects([folder / "probe.c"], folder, folder / "log")
+                (probe,) = self._objects([folder / "probe.c"], folder, folder / "log")
             except ToolFailed:
                 # Its own words name the folder: the sentence is kept with the artifact and must not change.
                 return f"{self.program} does not compile for this core{install}"
-            return "" if elf.is_elf(made) else f"{self.program} makes no ELF files"
+            return "" if elf.is_elf(probe) else f"{self.program} makes no ELF files"
 
     def footprint(
         self, sources: Sequence[Path], scratch: Path, log: Path, named: Callable[[elf.Section], elf.Section]
@@ -66,8 +66,8 @@ class Compiler:
         return elf.Footprint(tuple(sections)).merged()
 
     def _objects(self, sources: Sequence[Path], folder: Path, log: Path) -> list[Path]:
-        made = [folder / f"{source.stem}.o" for source in sources]
-        for source, result in zip(sources, made, strict=True):
+        objects = [folder / f"{source.stem}.o" for source in sources]
+        for source, result in zip(sources, objects, strict=True):
             argv = [self.program, *self.all_flags, "-c", str(source.absolute()), "-o", str(result)]
             tool.run(argv, cwd=folder, log=log, hint="the generated code does not compile")
-        return made
+        return objects

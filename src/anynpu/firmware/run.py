@@ -47,12 +47,12 @@ class Running:
 
     def memory(self) -> JsonObject:
         """Returns what firmware occupies; known answers in its flash are counted apart from what a product needs."""
-        found: JsonObject = {"arena_bytes": self.session.info.arena_bytes}
+        memory: JsonObject = {"arena_bytes": self.session.info.arena_bytes}
         if self.footprint is not None:
-            found |= {"known_answer_bytes": self.vector_bytes, **self.footprint.to_json()}
+            memory |= {"known_answer_bytes": self.vector_bytes, **self.footprint.to_json()}
             if self.session.info.has_reference:
-                found["includes"] = STAND_IN
-        return found
+                memory["includes"] = STAND_IN
+        return memory
 
 
 def start(artifact: Artifact, on: str, store: Store, timeout_s: float = 10.0, layers: bool = False) -> Running:
@@ -99,14 +99,14 @@ def _labelled(clock: str, session: BoardSession) -> str:
 def qemu_board(artifact: Artifact, machine: str = "") -> str:
     """Returns the emulated board that runs the artifact's chip, or the named one."""
     chip = artifact.manifest.step.platform if artifact.manifest.step else ""
-    known = {name.removeprefix("qemu-"): board for name, board in BOARDS.items() if name.startswith("qemu-")}
-    if machine and machine not in known:
-        raise ConfigError(f"no such emulated board: {machine}", "known: " + ", ".join(known))
+    machines = {name.removeprefix("qemu-"): board for name, board in BOARDS.items() if name.startswith("qemu-")}
+    if machine and machine not in machines:
+        raise ConfigError(f"no such emulated board: {machine}", "known: " + ", ".join(machines))
     if machine:
         return f"qemu-{machine}"
     # The board whose processor is the chip's own comes before one that merely runs its code.
     compiled = artifact.manifest.format == VELA_FORMAT
-    takes = [board for board in known.values() if (board.reference if compiled else chip in board.chips)]
+    takes = [board for board in machines.values() if (board.reference if compiled else chip in board.chips)]
     fits = sorted((len(board.chips), board.name) for board in takes)
     if not fits:
         raise Unsupported(
@@ -135,10 +135,10 @@ def build(artifact: Artifact, board: str, store: Store, layers: bool = False) ->
 
 
 def _find(program: str, package: str) -> str:
-    found = shutil.which(program)
-    if found is None:
+    path = shutil.which(program)
+    if path is None:
         raise ToolMissing(f"{program} is not installed", package)
-    return found
+    return path
 
 
 def _make(project: Project, out: Path, log: Path, flags: tuple[str, ...]) -> Manifest:
@@ -147,12 +147,12 @@ def _make(project: Project, out: Path, log: Path, flags: tuple[str, ...]) -> Man
     write(project, tree)
     argv = ["make", "-C", str(tree), *([f"CFLAGS={' '.join(flags)}"] if flags else [])]
     tool.run(argv, cwd=out, log=log, timeout_s=MAKE_S, hint="the generated code does not compile")
-    found = [tree / "build" / name for name in FIRMWARE if (tree / "build" / name).is_file()]
-    if not found:
+    built = [tree / "build" / name for name in FIRMWARE if (tree / "build" / name).is_file()]
+    if not built:
         raise IntegrityError(f"make of board {project.board.name} left no firmware in build/")
-    shutil.copy2(found[0], out / found[0].name)
+    shutil.copy2(built[0], out / built[0].name)
     details: JsonObject = {"board": project.board.name, "vector_bytes": project.report["vector_bytes"]}
-    return Manifest("firmware", found[0].name, fingerprint=project.model.fingerprint, details=details)
+    return Manifest("firmware", built[0].name, fingerprint=project.model.fingerprint, details=details)
 
 
 def write(project: Project, folder: Path) -> None:

@@ -154,6 +154,6 @@ def scratch(room: Path) -> Iterator[Path]:
         shutil.rmtree(room, ignore_errors=True)
 
 
-def other_version(tool: str, known: str, found: str) -> tuple[str, ...]:
+def other_version(tool: str, written_for: str, version: str) -> tuple[str, ...]:
     """Returns the note for a tool of another version than the one that its compiler was written for, if it is."""
-    return () if found == known else (f"written for {tool} {known}, this is {found}",)
+    return () if version == written_for else (f"written for {tool} {written_for}, this is {version}",)

@@ -95,26 +95,26 @@ class McuC:
         settings = _settings(options, model, platform)
         if refused := findings(model.main):
             return refused
-        made = generate(model.main, settings)
-        return beyond(made, counted(made, settings), _bounded(platform, options))
+        generated = generate(model.main, settings)
+        return beyond(generated, counted(generated, settings), _bounded(platform, options))
 
     def compile(
         self, model: Artifact, data: Artifact | None, platform: Platform, options: McuOptions, out: Path, work: Work
     ) -> Manifest:
         """Writes the C files and returns what they are; the chip's compiler, where it is here, says their size."""
         settings, compiler = _settings(options, model, platform), _compiler(platform, options)
-        made = generate(model.main, settings)
+        generated = generate(model.main, settings)
         bounded = _bounded(platform, options)
-        require_fit(bounded, beyond(made, counted(made, settings), bounded), SMALLER)
-        made.write(out)
+        require_fit(bounded, beyond(generated, counted(generated, settings), bounded), SMALLER)
+        generated.write(out)
         missing = compiler.missing()
         if missing:
-            memory, source = counted(made, settings), COUNTED
+            memory, source = counted(generated, settings), COUNTED
         else:
-            sources = [out / name for name in made.files if name.endswith(".c")]
-            memory = compiler.footprint(sources, out.parent, work.log, lambda s: named(s, made, settings))
+            sources = [out / name for name in generated.files if name.endswith(".c")]
+            memory = compiler.footprint(sources, out.parent, work.log, lambda s: named(s, generated, settings))
             source = f"objects of {version(compiler.program)}; without {', '.join(LEFT_OUT)}"
-            require_fit(bounded, beyond(made, memory, bounded), SMALLER)
+            require_fit(bounded, beyond(generated, memory, bounded), SMALLER)
         work.progress(1, 1)
         facts, lacks = platform.facts_as(McuFacts), " nor ".join(EXTENSIONS.values())
         plain = options.kernels == "auto" and not facts.extensions
@@ -127,16 +127,23 @@ class McuC:
             fingerprint=model.manifest.fingerprint,
             estimates=Estimates(
                 source=source,
-                macs=made.macs,
+                macs=generated.macs,
                 parameters=model.manifest.estimates.parameters if model.manifest.estimates else None,
                 sram_bytes=memory.ram_bytes,
                 flash_bytes=memory.flash_bytes,
             ),
             details={
-                "arena": {"bytes": made.arena_bytes, "live_bytes": made.arena_bound, "in_place": made.in_place},
-                "largest": {"layer": made.largest_layer, "constants": [list(item) for item in made.largest_constants]},
-                "kernels": list(made.kernels),
-                "layers": [to_dict(layer) for layer in made.layers],
+                "arena": {
+                    "bytes": generated.arena_bytes,
+                    "live_bytes": generated.arena_bound,
+                    "in_place": generated.in_place,
+                },
+                "largest": {
+                    "layer": generated.largest_layer,
+                    "constants": [list(item) for item in generated.largest_constants],
+                },
+                "kernels": list(generated.kernels),
+                "layers": [to_dict(layer) for layer in generated.layers],
                 "machine": facts.machine,
                 "memory": memory.to_json() | {"not_counted": [*code, *LEFT_OUT]},
                 "compiler": "" if missing else version(compiler.program),
@@ -188,14 +195,14 @@ def _settings(options: McuOptions, model: Artifact, platform: Platform) -> Setti
     return Settings(options.name, model.manifest.fingerprint, options.arena_section, options.weights_section, core)
 
 
-def counted(made: Generated, settings: Settings) -> Footprint:
+def counted(generated: Generated, settings: Settings) -> Footprint:
     """Returns arena and constants as the generator counts them, in the sections that every compiler puts them into."""
-    arena = Section(f"{settings.arena_section or '.bss'} arena", 0, made.arena_bytes)
+    arena = Section(f"{settings.arena_section or '.bss'} arena", 0, generated.arena_bytes)
     place = settings.weights_section or ".rodata"
-    return Footprint((arena, *(Section(f"{place} {kind}", size, 0) for kind, size in made.sizes.items()))).merged()
+    return Footprint((arena, *(Section(f"{place} {kind}", size, 0) for kind, size in generated.sizes.items()))).merged()
 
 
-def named(section: Section, made: Generated, settings: Settings) -> Section:
+def named(section: Section, generated: Generated, settings: Settings) -> Section:
     """Returns a section of an object under the name of the chip's section and of what is in it."""
     name = section.name
     if name in (".bss.arena", settings.arena_section):
@@ -204,21 +211,21 @@ def named(section: Section, made: Generated, settings: Settings) -> Section:
     if name == settings.weights_section:
         return replace(section, name=f"{name} constants")
     place = next((each for each in STANDARD if name == each or name.startswith(each + ".")), name)
-    about = made.kinds.get(name.removeprefix(place + "."), PLAIN.get(place, ""))
+    about = generated.kinds.get(name.removeprefix(place + "."), PLAIN.get(place, ""))
     return replace(section, name=f"{place} {about}".rstrip())
 
 
-def beyond(made: Generated, memory: Footprint, platform: Platform) -> tuple[Finding, ...]:
+def beyond(generated: Generated, memory: Footprint, platform: Platform) -> tuple[Finding, ...]:
     """Returns what is larger than the chip's memory, by how much, and what of it is largest."""
-    found = []
+    findings = []
     ram, flash = memory.ram_bytes, memory.flash_bytes
     if over := shortage(ram, platform.memory.sram_kib):
         text = f"the arena and variables take {ram:,} bytes of RAM, {over:,} more than {platform.name} has"
-        found.append(Finding("fits-sram", f"{text}; most tensors live at once here", made.largest_layer))
+        findings.append(Finding("fits-sram", f"{text}; most tensors live at once here", generated.largest_layer))
     if over := shortage(flash, platform.memory.flash_kib):
         code = sum(section.flash_bytes for section in memory.sections if section.name.startswith(".text"))
         what = f"the constants and {code:,} bytes of code take" if code else "the constants take"
         text = f"{what} {flash:,} bytes of flash, {over:,} more than {platform.name} has"
-        about, size = made.largest_constants[0] if made.largest_constants else ("", 0)
-        found.append(Finding("fits-flash", f"{text}; the largest, {size:,} bytes, are here", about))
-    return tuple(found)
+        about, size = generated.largest_constants[0] if generated.largest_constants else ("", 0)
+        findings.append(Finding("fits-flash", f"{text}; the largest, {size:,} bytes, are here", about))
+    return tuple(findings)

@@ -62,8 +62,8 @@ def _asked(content: bytes, folder: Path) -> tuple[Finding, ...]:
             if reason and (reason != "?" or line is lines[-1]):
                 operator = operators[int(number)]
                 types = ", ".join(graph.tensors[each].dtype for each in operator.inputs if each)
-                said = reason if reason != "?" else "aborts"
-                what = f"{operator.kind} of {types} does not run on TFLite-Micro: {said}"
+                why = reason if reason != "?" else "aborts"
+                what = f"{operator.kind} of {types} does not run on TFLite-Micro: {why}"
                 findings.append(Finding("tflm-kernel", what, operator.outputs[0]))
         if not died:
             break
@@ -73,20 +73,20 @@ def _asked(content: bytes, folder: Path) -> tuple[Finding, ...]:
 def try_operators(model: str, start: int, answers: str) -> int:
     """Writes for each operator from `start` on its number and why it does not run (in a child, which it may end)."""
     graph = from_bytes(Path(model).read_bytes())
-    known: dict[Any, str] = {}
+    answers_by_kind: dict[Any, str] = {}
     with Path(answers).open("a", encoding="utf-8") as file:
         for number, operator in enumerate(graph.operators[start:], start):
             tensors = [graph.tensors[name] for name in (*operator.inputs, *operator.outputs) if name]
             kind = operator.kind, operator.options, *((t.dtype, len(t.shape), t.data is None) for t in tensors)
-            if kind not in known:
+            if kind not in answers_by_kind:
                 file.write(f"{number} ?\n")  # what stands there if it ends the process
                 file.flush()
-                known[kind] = _refusal(operator, graph)
-                file.write(f"{number} {known[kind]}\n")
+                answers_by_kind[kind] = _refusal(operator, graph)
+                file.write(f"{number} {answers_by_kind[kind]}\n")
                 file.flush()
-            elif known[kind]:
-                file.write(f"{number} {known[kind]}\n")
-    return len(known)
+            elif answers_by_kind[kind]:
+                file.write(f"{number} {answers_by_kind[kind]}\n")
+    return len(answers_by_kind)
 
 
 def _refusal(operator: Operator, graph: Graph) -> str:
@@ -111,10 +111,10 @@ def _refusal(operator: Operator, graph: Graph) -> str:
             failure.append(str(error))
 
     printed = _printed(attempt)
-    said = [line.strip() for line in printed.splitlines() if line.strip()]
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
     if not failure or "arena" in printed.lower():
         return ""
-    return (said[0] if said else failure[0]).replace("\n", " ")
+    return (lines[0] if lines else failure[0]).replace("\n", " ")
 
 
 def _small(graph: Graph, name: str) -> np.ndarray:

@@ -9,10 +9,10 @@ from anynpu.firmware.generator.layer import MAX_RANK, require
 
 def strides(shape: Sequence[int], item: int = 1) -> list[int]:
     """Returns the strides of a contiguous array."""
-    found = [item] * len(shape)
+    steps = [item] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
-        found[axis] = found[axis + 1] * shape[axis + 1]
-    return found
+        steps[axis] = steps[axis + 1] * shape[axis + 1]
+    return steps
 
 
 def merged(sizes: Sequence[int], *walks: Sequence[int]) -> tuple[list[int], list[list[int]]]:

@@ -89,8 +89,8 @@ def filters(graph: Graph, node: Node, weights: Array) -> Filters:
     require(len(scales) == count, "takes one scale, or one for each output channel")
     factors = tuple(quantize_multiplier(scale_of(image) * s / scale_of(out)) for s in scales)
     low, high = activation_range(out.dtype, node.options.fusedActivationFunction, scale_of(out), zero_of(out))
-    known = np.zeros(count, np.int64) if bias is None else values(bias).reshape(-1).astype(np.int64)
-    return Filters(weights, known, factors, zero_of(image), zero_of(out), low, high)
+    biases = np.zeros(count, np.int64) if bias is None else values(bias).reshape(-1).astype(np.int64)
+    return Filters(weights, biases, factors, zero_of(image), zero_of(out), low, high)
 
 
 def types(graph: Graph, node: Node) -> str:

@@ -57,8 +57,8 @@ def transpose_conv(graph: Graph, node: Node) -> Layer:
     require(bias is None or bias.constant, "takes a constant bias")
     count = kernel.shape[0]
     scales = kernel.scale if len(kernel.scale) == count else kernel.scale * count
-    known = [0] * count if bias is None else values(bias).reshape(-1).tolist()
-    rows = [(b, *quantize_multiplier(scale_of(image) * s / scale_of(out))) for b, s in zip(known, scales, strict=True)]
+    biases = [0] * count if bias is None else values(bias).reshape(-1).tolist()
+    rows = [(b, *quantize_multiplier(scale_of(image) * s / scale_of(out))) for b, s in zip(biases, scales, strict=True)]
     activation = getattr(node.options, "fusedActivationFunction", 0)
     low, high = activation_range(out.dtype, activation, scale_of(out), zero_of(out))
     params: dict[str, Value] = {

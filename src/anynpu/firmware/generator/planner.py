@@ -142,7 +142,7 @@ def _place(blocks: list[Block]) -> tuple[dict[str, int], int]:
         sorted(blocks, key=lambda b: (b.first - b.last, -b.bytes, b.key)),
         sorted(blocks, key=lambda b: (b.first, -b.bytes, b.key)),
     ]
-    best = min((_first_fit(order) for order in orders), key=lambda found: found[1])
+    best = min((_first_fit(order) for order in orders), key=lambda layout: layout[1])
     draw = random.Random(0)  # the same layout for the same model
     order = list(orders[0])
     for _ in range(ATTEMPTS if len(blocks) > 2 else 0):
@@ -151,9 +151,9 @@ def _place(blocks: list[Block]) -> tuple[dict[str, int], int]:
         trial = list(order)
         i, j = draw.randrange(len(trial)), draw.randrange(len(trial))
         trial[i], trial[j] = trial[j], trial[i]
-        found = _first_fit(trial)
-        if found[1] <= best[1]:
-            best, order = found, trial
+        layout = _first_fit(trial)
+        if layout[1] <= best[1]:
+            best, order = layout, trial
     return best
 
 

@@ -30,11 +30,11 @@ def nearest(size: int, out: int, align: bool, half: bool) -> Array:
     f = np.float32
     scale = f(size - 1) / f(out - 1) if align and out > 1 else f(size) / f(out)
     offset = f(0.5) if half else f(0.0)
-    found = []
+    places = []
     for i in range(out):
         place = float((f(i) + offset) * scale)
-        found.append(max(0, min(round_away(place) if align else math.floor(place), size - 1)))
-    return np.array(found)
+        places.append(max(0, min(round_away(place) if align else math.floor(place), size - 1)))
+    return np.array(places)
 
 
 def between(size: int, out: int, align: bool, half: bool) -> Array:

@@ -43,7 +43,7 @@ DSP, MVE = Form("dsp", 4, 32), Form("mve", 8, 31)
 
 def factors(f: Filters, point: int) -> list[int] | None:
     """Returns the factor of each channel times 2^point, or None where one does not fit."""
-    found = []
+    scaled = []
     for weights, bias, (multiplier, shift) in zip(f.weights, f.bias.tolist(), f.factors, strict=True):
         bound = int(np.abs(weights.astype(np.int64)).sum()) * LARGEST + abs(bias)
         reduced = (multiplier + (1 << 15)) >> 16 if multiplier < 0x7FFF0000 else 0x7FFF
@@ -51,12 +51,12 @@ def factors(f: Filters, point: int) -> list[int] | None:
         if bound >= 1 << 31:
             return None
         if bound * reduced < 1 << (right - 1):  # every sum becomes zero
-            found.append(0)
+            scaled.append(0)
         elif 16 <= right <= 31:
-            found.append(reduced << (point - right))
+            scaled.append(reduced << (point - right))
         else:
             return None
-    return found
+    return scaled
 
 
 def _in_fours(bias: Array, scales: Array) -> Array:

@@ -116,20 +116,20 @@ class Writer:
 
     def constants(self) -> dict[str, tuple[Constant, str]]:
         """Returns every array in flash with a comment, by its symbol."""
-        found: dict[str, tuple[Constant, str]] = {}
+        arrays: dict[str, tuple[Constant, str]] = {}
         for layer in self.layers:
             for place, call in enumerate(layer.calls):
                 for key, value in call.params.items():
                     if isinstance(value, Constant):
-                        found[self._symbol(layer, place, key)] = (value, f"{layer.node.kind} {layer.node.name}")
+                        arrays[self._symbol(layer, place, key)] = (value, f"{layer.node.kind} {layer.node.name}")
                 for argument in call.arguments:
                     if isinstance(argument, Tensor) and self._tensor(argument.number).constant:
                         number = self._source(argument.number)
                         tensor = self.graph.tensors[number]
                         assert tensor.data is not None
                         constant = Constant("", C_TYPES[tensor.dtype], tensor.data, tensor.data.itemsize)
-                        found[f"anynpu_tensor_{number}"] = (constant, f"{tensor.name}: {shape_text(tensor)}")
-        return found
+                        arrays[f"anynpu_tensor_{number}"] = (constant, f"{tensor.name}: {shape_text(tensor)}")
+        return arrays
 
     def _source(self, number: int) -> int:
         """Returns the tensor that holds the bytes: the input of operators that only rename."""
@@ -279,14 +279,16 @@ class Writer:
     def _layer(self, step: int, layer: Layer) -> list[str]:
         node, tensors = layer.node, self.graph.tensors
         read = ", ".join(shape_text(tensors[n]) for n in node.inputs if n >= 0 and not tensors[n].constant)
-        made = ", ".join(shape_text(tensors[n]) for n in node.outputs)
+        outputs = ", ".join(shape_text(tensors[n]) for n in node.outputs)
         note = f" ({layer.note})" if layer.note else " (with the PAD before it)" if node.pads else ""
-        lines = [f"    /* {node.index:02d} {node.kind} {comment(node.name)}: {read} -> {made}{note}{_choice(layer)} */"]
+        lines = [
+            f"    /* {node.index:02d} {node.kind} {comment(node.name)}: {read} -> {outputs}{note}{_choice(layer)} */"
+        ]
         for place, call in enumerate(layer.calls):
             name = self._symbol(layer, place, "").removeprefix("anynpu").rstrip("_")
-            given = [f"&layer{name}"] if call.params else ["0"]
-            given += [self._argument(step, layer, a) for a in call.arguments]
-            lines.append(f"    anynpu_{call.kernel}({', '.join(given)});")
+            arguments = [f"&layer{name}"] if call.params else ["0"]
+            arguments += [self._argument(step, layer, a) for a in call.arguments]
+            lines.append(f"    anynpu_{call.kernel}({', '.join(arguments)});")
         lines += [
             f"    TRACE({n}, AT(void, {self.plan.tensors[n]}), {tensors[n].bytes});"
             for n in node.outputs

@@ -45,8 +45,8 @@ def read_answers(
     path: Path, artifact: Artifact, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], most: int
 ) -> Answers:
     """Returns at most `most` known answers for these tensors; answers of another network raise."""
-    given, wanted, notes = read_arrays(path, artifact, inputs, outputs)
-    return Answers(_bytes(given, most), _bytes(wanted, most), tuple(notes))
+    stored, wanted, notes = read_arrays(path, artifact, inputs, outputs)
+    return Answers(_bytes(stored, most), _bytes(wanted, most), tuple(notes))
 
 
 def read_arrays(
@@ -58,10 +58,10 @@ def read_arrays(
     except IntegrityError as error:
         raise IntegrityError(f"{path}: is not a file of known answers ({error.message})") from None
     notes = _check_origin(path, artifact, arrays)
-    given, wanted = _samples(path, "input", arrays, inputs), _samples(path, "output", arrays, outputs)
-    if len({len(a) for a in (*given, *wanted)}) != 1 or not len(given[0]):
+    stored, wanted = _samples(path, "input", arrays, inputs), _samples(path, "output", arrays, outputs)
+    if len({len(a) for a in (*stored, *wanted)}) != 1 or not len(stored[0]):
         raise IntegrityError(f"{path}: its arrays do not hold the same number of samples")
-    return given, wanted, notes
+    return stored, wanted, notes
 
 
 def _check_origin(path: Path, artifact: Artifact, arrays: dict[str, Array]) -> list[str]:
@@ -70,8 +70,8 @@ def _check_origin(path: Path, artifact: Artifact, arrays: dict[str, Array]) -> l
     lineage = {artifact.digest, *(step.inputs.values() if step else ())}
     if (path.parent / MANIFEST).is_file():
         proof = Artifact.open(path.parent)
-        made = proof.manifest.step
-        if made is not None and made.name == "verify" and made.inputs.get("candidate") not in lineage:
+        verified = proof.manifest.step
+        if verified is not None and verified.name == "verify" and verified.inputs.get("candidate") not in lineage:
             hint = "take the file from the same build, out/evidence/CHIP/" + FILE
             raise ConfigError(f"{path}: its answers are those of another network than {artifact.path}", hint)
         return []

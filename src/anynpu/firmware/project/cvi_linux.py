@@ -48,8 +48,8 @@ def read_cvi(artifact: Artifact, board: Board) -> Model:
 
 def real_answers(path: Path, artifact: Artifact, model: Model, most: int) -> tuple[list[Array], list[Array], list[str]]:
     """Returns inputs and outputs of the known answers as float32, one row a sample, and what is to be said of them."""
-    given, wanted, notes = known.read_arrays(path, artifact, model.inputs, model.outputs)
-    rows_in = [_real(spec, array[:most]) for spec, array in zip(model.inputs, given, strict=True)]
+    stored, wanted, notes = known.read_arrays(path, artifact, model.inputs, model.outputs)
+    rows_in = [_real(spec, array[:most]) for spec, array in zip(model.inputs, stored, strict=True)]
     rows_out = [_real(spec, array[:most]) for spec, array in zip(model.outputs, wanted, strict=True)]
     return rows_in, rows_out, notes
 

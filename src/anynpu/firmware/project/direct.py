@@ -187,9 +187,9 @@ def _model(
     )
 
 
-def _in_order(graph: Graph, left: Sequence[Layer]) -> list[Layer]:
+def _in_order(graph: Graph, of_cpu: Sequence[Layer]) -> list[Layer]:
     """Returns a layer for every operator; the memory plan is Vela's, so what only renames has to copy."""
-    on_cpu = {layer.node.index: layer for layer in left}
+    on_cpu = {layer.node.index: layer for layer in of_cpu}
     layers = []
     for node in graph.nodes:
         layer = on_cpu.get(node.index, Layer(node))

@@ -111,11 +111,11 @@ def defines(path: Path) -> dict[str, str]:
     """Returns what the model's header defines; one without the names the application needs raises."""
     if not path.is_file():
         raise IntegrityError(f"{path}: the generated C has no such file")
-    found = dict(DEFINE.findall(path.read_text("utf-8")))
+    defined = dict(DEFINE.findall(path.read_text("utf-8")))
     for name in ("ANYNPU_MODEL_NAME", "ANYNPU_MODEL_FINGERPRINT", "ANYNPU_ARENA_BYTES"):
-        if name not in found:
+        if name not in defined:
             raise IntegrityError(f"{path}: does not define {name}")
-    return found
+    return defined
 
 
 def check_header(path: Path, defined: dict[str, str], inputs: tuple[TensorSpec, ...]) -> None:
@@ -123,9 +123,9 @@ def check_header(path: Path, defined: dict[str, str], inputs: tuple[TensorSpec, 
     for index, spec in enumerate(inputs):
         for word, value in dimensions(spec).items():
             macro = f"ANYNPU_INPUT_{index}_{word}"
-            said = defined.get(macro, str(value)).strip("()uUlL")
-            if said != str(value):
-                raise IntegrityError(f"{path}: {macro} is {said}, but input {spec.name} has {value}")
+            stated = defined.get(macro, str(value)).strip("()uUlL")
+            if stated != str(value):
+                raise IntegrityError(f"{path}: {macro} is {stated}, but input {spec.name} has {value}")
 
 
 def dimensions(spec: TensorSpec) -> dict[str, int]:

@@ -37,10 +37,10 @@ CUSTOM = {
 }
 
 
-def resolver_calls(found: Sequence[TfliteOperator]) -> list[str]:
+def resolver_calls(operators: Sequence[TfliteOperator]) -> list[str]:
     """Returns a call per kind of operator in the file: no more, no less; one that TFLite-Micro lacks raises."""
     calls = {}
-    for operator in found:
+    for operator in operators:
         name = operator.custom_code or operator.kind
         if operator.custom_code in CUSTOM:
             calls[name] = CUSTOM[operator.custom_code]

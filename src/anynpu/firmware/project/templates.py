@@ -18,13 +18,13 @@ def folder(name: str) -> dict[str, str]:
 
 
 def _walk(root: Traversable, prefix: str) -> list[tuple[str, str]]:
-    found = []
+    files = []
     for entry in root.iterdir():
         if entry.is_dir():
-            found += _walk(entry, f"{prefix}{entry.name}/")
+            files += _walk(entry, f"{prefix}{entry.name}/")
         else:
-            found.append((prefix + entry.name, entry.read_text("utf-8")))
-    return found
+            files.append((prefix + entry.name, entry.read_text("utf-8")))
+    return files
 
 
 def fill(text: str, values: Mapping[str, object]) -> str:

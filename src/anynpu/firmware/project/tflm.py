@@ -39,12 +39,12 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
     file = artifact.main if compiled is None else compiled
     npu_operator = NPU_OPERATOR[board.engine]
     # A file that the user had converted does not say for which chip.
-    found = check_compiled(artifact, board) if compiled is None else compiled_operators(file, board)
+    compiled_with = check_compiled(artifact, board) if compiled is None else compiled_operators(file, board)
     order = border_names(read_model(file.read_bytes(), str(file)))
     promised = (manifest.inputs, manifest.outputs)
     if [sorted(names) for names in order] != [sorted(s.name for s in specs) for specs in promised]:
         raise ConfigError(f"{file}: has other inputs or outputs than the artifact: it is another network")
-    check_tensors(file, found, manifest.inputs, manifest.outputs)
+    check_tensors(file, compiled_with, manifest.inputs, manifest.outputs)
     margin = NEUTRON_MARGIN if board.engine == "neutron" else 0
     arena = measure(file, npu_operator) + margin
     planned = manifest.estimates.sram_bytes if manifest.estimates and board.engine == "ethos-u" else None
@@ -52,23 +52,25 @@ def interpreted(artifact: Artifact, board: Board, compiled: Path | None) -> Mode
     how = arena_words(board, planned, arena, margin)
     files = {
         HEADER: header(name, artifact, arena, how).encode(),
-        "anynpu_model.cc": source(resolver_calls(found), board, manifest.inputs, manifest.outputs, order).encode(),
+        "anynpu_model.cc": source(
+            resolver_calls(compiled_with), board, manifest.inputs, manifest.outputs, order
+        ).encode(),
         "anynpu_model_data.h": templates.folder("tflm")["anynpu_model_data.h"].encode(),
         "anynpu_model_data.c": data_source(file).encode(),
     }
-    taken = memory(file.stat().st_size, found, arena)
+    taken = memory(file.stat().st_size, compiled_with, arena)
     notes = (how, *release_words(board, str(manifest.details.get("converter", ""))))
     return Model(name, manifest.fingerprint, manifest.inputs, manifest.outputs, arena, files, taken, notes)
 
 
 def check_compiled(artifact: Artifact, board: Board) -> Sequence[TfliteOperator]:
     """Returns the operators of an artifact that is compiled for the board's NPU; any other one raises Unsupported."""
-    found = compiled_operators(artifact.main, board)
+    compiled = compiled_operators(artifact.main, board)
     made_for = artifact.manifest.details.get("accelerator", "") or "an unknown NPU"
     if board.accelerator and made_for != board.accelerator:
         what = f"{artifact.main} is compiled for {made_for}"
         raise Unsupported(f"board {board.name} has an {board.accelerator}, and {what}")
-    return found
+    return compiled
 
 
 def release_words(board: Board, converter: str) -> tuple[str, ...]:
@@ -79,17 +81,17 @@ def release_words(board: Board, converter: str) -> tuple[str, ...]:
     return (f"link the Neutron driver and firmware of the same eIQ release as {version}: others hang or refuse it",)
 
 
-def memory(file_bytes: int, found: Sequence[TfliteOperator], arena: int) -> Footprint:
+def memory(file_bytes: int, operators: Sequence[TfliteOperator], arena: int) -> Footprint:
     """Returns what the compiled file takes of flash, with the parts of it that are known, and the arena."""
     # Vela's operator reads its commands first, then weights in one tensor that several of them may share.
-    units = [op.inputs for op in found if op.custom_code == NPU_OPERATOR["ethos-u"]]
+    units = [op.inputs for op in operators if op.custom_code == NPU_OPERATOR["ethos-u"]]
     parts = {}
     for place, name in enumerate(("NPU command stream", "NPU weights")):
         read = [inputs[place] for inputs in units if place < len(inputs)]
         parts[name] = sum({t.name: t.bytes for t in read if t is not None and t.constant}.values())
     rest = Section(".rodata TFLite file" + (", the rest" if units else ""), file_bytes - sum(parts.values()), 0)
-    known = [Section(f".rodata {name}", size, 0) for name, size in parts.items() if size]
-    return Footprint((*known, rest, Section(".bss TFLite-Micro arena", 0, arena)))
+    sections = [Section(f".rodata {name}", size, 0) for name, size in parts.items() if size]
+    return Footprint((*sections, rest, Section(".bss TFLite-Micro arena", 0, arena)))
 
 
 def compiled_operators(file: Path, board: Board) -> Sequence[TfliteOperator]:
@@ -111,10 +113,10 @@ def model_name(artifact: Artifact) -> str:
 
 
 def check_tensors(
-    file: Path, found: Sequence[TfliteOperator], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+    file: Path, operators: Sequence[TfliteOperator], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> None:
     """Raises unless inputs and outputs of the file are those that the artifact promises."""
-    tensors = {t.name: t for op in found for t in op.tensors}
+    tensors = {t.name: t for op in operators for t in op.tensors}
     for spec in (*inputs, *outputs):
         tensor = tensors.get(spec.name)
         if tensor is None:  # an input that no operator reads
@@ -122,8 +124,11 @@ def check_tensors(
         if tensor.shape != spec.shape or tensor.dtype != spec.dtype:
             shown = f"{tensor.dtype} {list(tensor.shape)}, not {spec.dtype} {list(spec.shape)}"
             raise IntegrityError(f"{file}: tensor {spec.name} is {shown} as the manifest says")
-        said = spec.quantization
-        if said is not None and (tensor.scale, tensor.zero_point) != (said.scale, said.zero_point):
+        quantization = spec.quantization
+        if quantization is not None and (tensor.scale, tensor.zero_point) != (
+            quantization.scale,
+            quantization.zero_point,
+        ):
             raise IntegrityError(f"{file}: tensor {spec.name} is quantised otherwise than the manifest says")
 
 

@@ -92,22 +92,22 @@ def _place(board: Board, part: str, name: str) -> str:
 
 def _board_files(board: Board, filled: Mapping[str, object]) -> dict[str, str]:
     """Returns the board's own files; those of its kind first, so that a board may replace one."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for folder in board.files:
-        found |= {name: templates.fill(text, filled) for name, text in templates.folder(folder).items()}
-    return found
+        files |= {name: templates.fill(text, filled) for name, text in templates.folder(folder).items()}
+    return files
 
 
 def _checks(filled: Mapping[str, object]) -> dict[str, str]:
     """Returns what builds the same tree for this computer and for QEMU, with C in the place of the NPU's driver."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for name, folders in (("host", ("host",)), ("qemu", ("qemu", "qemu-mps3-an547"))):
         for path, text in ((p, t) for folder in folders for p, t in templates.folder(folder).items()):
             if path == "Makefile":
-                found[f"check/{name}.mk"] = templates.fill(text, filled)
+                files[f"check/{name}.mk"] = templates.fill(text, filled)
             elif path.startswith("board/"):
-                found[f"check/{name}/{path.removeprefix('board/')}"] = templates.fill(text, filled)
-    return found
+                files[f"check/{name}/{path.removeprefix('board/')}"] = templates.fill(text, filled)
+    return files
 
 
 def values(artifact: Artifact, board: Board, model: Model, answers: known.Answers) -> dict[str, object]:

@@ -87,8 +87,8 @@ class Blocks:
 
     def tensors(self) -> list[str]:
         """The graph's tensors whose ranges are needed."""
-        made = [self.tensor_of(number) for number in range(INPUT, len(self.blocks))]
-        return list(dict.fromkeys([*made, *(block.sum for block in self.blocks if block.sum)]))
+        names = [self.tensor_of(number) for number in range(INPUT, len(self.blocks))]
+        return list(dict.fromkeys([*names, *(block.sum for block in self.blocks if block.sum)]))
 
     def pairs(self) -> dict[int, tuple[int, int]]:
         """The layers that write one operand of a sum, with the sum and the operand's place in it."""
@@ -98,7 +98,7 @@ class Blocks:
 
 def interleaved(given: Blocks) -> Blocks:
     """Returns the network with copies of operands that more than a sum reads: two operands lie word by word in turn."""
-    found: list[Block] = []
+    blocks: list[Block] = []
     moved = {INPUT: INPUT}
     for number, block in enumerate(given.blocks):
         sources: list[int] = []
@@ -107,10 +107,10 @@ def interleaved(given: Blocks) -> Blocks:
             if len(block.sources) > 1 and shared:
                 shape, tensor = given.shape_of(source), given.tensor_of(source)
                 name = f"{block.name}/copy{len(sources)}"
-                found.append(Block(name, "passthrough", (moved[source],), shape, shape, tensor))
-                sources.append(len(found) - 1)
+                blocks.append(Block(name, "passthrough", (moved[source],), shape, shape, tensor))
+                sources.append(len(blocks) - 1)
             else:
                 sources.append(moved[source])
-        found.append(replace(block, sources=tuple(sources)))
-        moved[number] = len(found) - 1
-    return replace(given, blocks=found)
+        blocks.append(replace(block, sources=tuple(sources)))
+        moved[number] = len(blocks) - 1
+    return replace(given, blocks=blocks)

@@ -37,41 +37,41 @@ def network_yaml(network: Network, places: list[Place]) -> str:
 
 
 def _settings(number: int, layer: Layer, place: Place) -> list[str]:
-    found = [f"out_offset: 0x{place.out_offset:04x}", f"processors: 0x{place.processors:016x}"]
+    settings = [f"out_offset: 0x{place.out_offset:04x}", f"processors: 0x{place.processors:016x}"]
     if place.out_processors:
-        found.append(f"output_processors: 0x{place.out_processors:016x}")
-    found.append(f"in_offset: 0x{place.in_offset:04x}")
-    found.append(f"operation: {'mlp' if layer.operation == 'linear' else layer.operation}")
+        settings.append(f"output_processors: 0x{place.out_processors:016x}")
+    settings.append(f"in_offset: 0x{place.in_offset:04x}")
+    settings.append(f"operation: {'mlp' if layer.operation == 'linear' else layer.operation}")
     if layer.operation == "conv2d":
-        found.append(f"kernel_size: {layer.kernel[0]}x{layer.kernel[1]}")
+        settings.append(f"kernel_size: {layer.kernel[0]}x{layer.kernel[1]}")
     if layer.operation == "conv1d":
-        found.append(f"kernel_size: {layer.kernel[0]}")
+        settings.append(f"kernel_size: {layer.kernel[0]}")
     if layer.operation in ("conv2d", "conv1d"):
-        found.append(f"pad: {layer.pad[0]}")
+        settings.append(f"pad: {layer.pad[0]}")
     if layer.operation != "passthrough":
-        found.append(f"activate: {layer.activation.replace('none', 'None')}")
+        settings.append(f"activate: {layer.activation.replace('none', 'None')}")
     if layer.groups > 1:
-        found.append(f"conv_groups: {layer.groups}")
+        settings.append(f"conv_groups: {layer.groups}")
     if layer.flatten:
-        found.append("flatten: true")
+        settings.append("flatten: true")
     if layer.pool is not None:
         (rows, columns), (down, right) = layer.pool.size, layer.pool.stride
         signal = layer.operation == "conv1d"
         kind = "max_pool" if layer.pool.kind == "max" else "avg_pool"
         size = str(rows) if signal or rows == columns else f"[{rows}, {columns}]"
         stride = str(down) if signal or down == right else f"[{down}, {right}]"
-        found += [f"{kind}: {size}", f"pool_stride: {stride}"]
+        settings += [f"{kind}: {size}", f"pool_stride: {stride}"]
     if layer.width == 32:
-        found.append("output_width: 32")
+        settings.append("output_width: 32")
     if len(layer.sources) > 1:
-        found += ["eltwise: add", f"in_sequences: [{', '.join(map(str, layer.sources))}]"]
+        settings += ["eltwise: add", f"in_sequences: [{', '.join(map(str, layer.sources))}]"]
     elif layer.sources[0] != number - 1:
-        found.append(f"in_sequences: [{layer.sources[0]}]")
+        settings.append(f"in_sequences: [{layer.sources[0]}]")
     if place.write_gap:
-        found.append(f"write_gap: {place.write_gap}")
+        settings.append(f"write_gap: {place.write_gap}")
     if number == 0:
-        found.append("data_format: HWC")
-    return found
+        settings.append("data_format: HWC")
+    return settings
 
 
 def read_config(path: Path) -> tuple[str, str]:
@@ -80,31 +80,31 @@ def read_config(path: Path) -> tuple[str, str]:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config_file={path}: cannot be read ({error})") from None
-    found = re.search(r"^arch:[ \t]*([\w.-]+)", text, re.MULTILINE)
-    if found is None or not re.search(r"^layers:", text, re.MULTILINE):
+    match = re.search(r"^arch:[ \t]*([\w.-]+)", text, re.MULTILINE)
+    if match is None or not re.search(r"^layers:", text, re.MULTILINE):
         raise ConfigError(f"config_file={path}: no network for ai8xize.py: it has no arch or no layers")
-    return text, found[1]
+    return text, match[1]
 
 
 def checkpoint_arrays(network: Network, parameters: dict[str, Array]) -> tuple[list[str], dict[str, Array]]:
     """Returns the names of a quantised checkpoint's tensors in order, and the tensors: whole numbers as floats."""
-    found: dict[str, Array] = {}
+    tensors: dict[str, Array] = {}
     for number, layer in enumerate(network.layers):
         if layer.operation == "passthrough":
             continue
         weight, bias = parameters[f"weight{number}"], parameters.get(f"bias{number}")
         key = f"layer{number}"
-        found[f"{key}.op.weight"] = weight[..., 0] if layer.operation == "conv1d" else weight
+        tensors[f"{key}.op.weight"] = weight[..., 0] if layer.operation == "conv1d" else weight
         if bias is not None and bias.any():
-            found[f"{key}.op.bias"] = bias.astype(np.int64) * 2 ** (layer.bits - 1)
+            tensors[f"{key}.op.bias"] = bias.astype(np.int64) * 2 ** (layer.bits - 1)
         # The tool itself adds what weights of fewer bits are short of.
-        found[f"{key}.output_shift"] = np.array([layer.shift - (8 - layer.bits)])
-        found[f"{key}.weight_bits"] = np.array([layer.bits])
-        found[f"{key}.bias_bits"] = np.array([8])
-        found[f"{key}.quantize_activation"] = np.array([1])
-        found[f"{key}.adjust_output_shift"] = np.array([0])
-        found[f"{key}.shift_quantile"] = np.array([1])
-    return list(found), {name: np.asarray(value, np.float32) for name, value in found.items()}
+        tensors[f"{key}.output_shift"] = np.array([layer.shift - (8 - layer.bits)])
+        tensors[f"{key}.weight_bits"] = np.array([layer.bits])
+        tensors[f"{key}.bias_bits"] = np.array([8])
+        tensors[f"{key}.quantize_activation"] = np.array([1])
+        tensors[f"{key}.adjust_output_shift"] = np.array([0])
+        tensors[f"{key}.shift_quantile"] = np.array([1])
+    return list(tensors), {name: np.asarray(value, np.float32) for name, value in tensors.items()}
 
 
 def relocate(project: Path, room: Path) -> None:
@@ -129,10 +129,10 @@ def known_answer(path: Path, shape: tuple[int, int, int], width: int, facts: Ai8
     at = np.minimum(np.searchsorted(addresses, wanted), len(addresses) - 1)
     if not np.array_equal(addresses[at], wanted):
         raise IntegrityError(f"{path.name}: it does not hold every output of the network", "the file is truncated")
-    found = words[at]
+    stored = words[at]
     if width == 8:
-        found = (found >> (8 * (processor % 4))) & 0xFF
-    return np.where(found >= 1 << (width - 1), found - (1 << width), found).reshape(shape)
+        stored = (stored >> (8 * (processor % 4))) & 0xFF
+    return np.where(stored >= 1 << (width - 1), stored - (1 << width), stored).reshape(shape)
 
 
 def _image(path: Path) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -165,5 +165,5 @@ class Figures:
 
 def read_log(text: str) -> Figures:
     """Returns the figures of a log; None for what it does not say."""
-    found = {name: re.search(pattern, text, re.MULTILINE) for name, pattern in FIGURES.items()}
-    return Figures(**{name: int(match[1].replace(",", "")) if match else None for name, match in found.items()})
+    matches = {name: re.search(pattern, text, re.MULTILINE) for name, pattern in FIGURES.items()}
+    return Figures(**{name: int(match[1].replace(",", "")) if match else None for name, match in matches.items()})

@@ -66,10 +66,10 @@ def _attributes(node: NodeProto) -> dict[str, Any]:
 
 def _pair(values: Any, default: int) -> tuple[int, int]:
     """Returns rows and columns of an attribute; a signal has one column."""
-    found = [int(v) for v in values] if values else []
-    if not found:
+    sizes = [int(v) for v in values] if values else []
+    if not sizes:
         return (default, default)
-    return (found[0], found[1]) if len(found) > 1 else (found[0], 1 if default else 0)
+    return (sizes[0], sizes[1]) if len(sizes) > 1 else (sizes[0], 1 if default else 0)
 
 
 def _pads(attributes: dict[str, Any], dims: int) -> tuple[int, int]:
@@ -149,8 +149,8 @@ def _linear(walk: Walk, node: NodeProto) -> None:
         weight = weight.T
     weight = weight * float(attributes.get("alpha", 1.0))
     out = len(weight)
-    given = np.zeros(out) if bias is None else np.broadcast_to(bias.reshape(-1), (out,))
-    given = given * float(attributes.get("beta", 1.0))
+    biases = np.zeros(out) if bias is None else np.broadcast_to(bias.reshape(-1), (out,))
+    biases = biases * float(attributes.get("beta", 1.0))
     one = value.shape[1:] == (1, 1)
     if value.pool is not None and not one:
         value = walk.settle(value, node.input[0])
@@ -158,7 +158,7 @@ def _linear(walk: Walk, node: NodeProto) -> None:
     pooled = value.pool is not None
     kernel = weight[:, :, None, None] if pooled else weight
     name, operation = _label(node), "conv2d" if pooled else "linear"
-    block = Block(name, operation, (value.layer,), before, (out, 1, 1), node.output[0], kernel, given)  # type: ignore[arg-type]
+    block = Block(name, operation, (value.layer,), before, (out, 1, 1), node.output[0], kernel, biases)  # type: ignore[arg-type]
     block.pool, block.window, block.flatten, block.nodes = value.pool, value.window, not one, [name]
     if attributes.get("alpha", 1.0) == attributes.get("beta", 1.0) == 1.0:
         block.product, block.own_bias = node.output[0], bias is not None and bias.size == out

@@ -81,8 +81,8 @@ def _processors(blocks: Blocks, facts: Ai8xFacts, bits: Sequence[int], fifo: boo
             used[processor] += words
         maps |= dict.fromkeys(group, ((1 << width) - 1) << start)
     if max(used) > facts.kernel_words:
-        told = f"The weights take {max(used)} words of a processor's {facts.kernel_words}."
-        raise Unsupported("the weights do not fit", [Finding("kernel_memory", told)])
+        sentence = f"The weights take {max(used)} words of a processor's {facts.kernel_words}."
+        raise Unsupported("the weights do not fit", [Finding("kernel_memory", sentence)])
     return maps
 
 

@@ -43,8 +43,8 @@ class Statistics:
 
     def peak(self, tensor: str) -> float:
         """The largest size of a tensor's values."""
-        found = self.range[tensor]
-        return max(-found.min, found.max, 2.0**-60)
+        limits = self.range[tensor]
+        return max(-limits.min, limits.max, 2.0**-60)
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def shares(blocks: Blocks, seen: Statistics, integers: Integers) -> list[float]:
     return [layer.error / max(float(seen.square[block.tensor].mean()), 2.0**-60) for block, layer in pairs]
 
 
-def _cut_off(blocks: Blocks, block: Block, given: float, options: Ai8xOptions) -> float:
+def _cut_off(blocks: Blocks, block: Block, scale: float, options: Ai8xOptions) -> float:
     """Returns what cutting off the mean of a window takes, on the average, from data that are never negative."""
     (source, *_), pool = block.sources, block.pool
     while source != INPUT and blocks.blocks[source].operation == "passthrough":
@@ -160,7 +160,7 @@ def _cut_off(blocks: Blocks, block: Block, given: float, options: Ai8xOptions) -
         return 0.0
     count = pool.size[0] * pool.size[1]
     rounded = options.avg_pool_rounding and block.operation != "conv1d"
-    return 0.0 if rounded else 0.5 * (1 - 1 / count) * given
+    return 0.0 if rounded else 0.5 * (1 - 1 / count) * scale
 
 
 def _tied(blocks: Blocks, seen: Statistics) -> dict[int, float]:
@@ -180,12 +180,12 @@ def _tied(blocks: Blocks, seen: Statistics) -> dict[int, float]:
     for number in leader:
         groups.setdefault(lead(number), []).append(number)
     sums = [block for block in blocks.blocks if len(block.sources) > 1]
-    found = dict[int, float]()
+    scales = dict[int, float]()
     for root in {lead(block.sources[0]) for block in sums}:
         tensors = [blocks.tensor_of(n) for n in groups[root]]
         tensors += [block.sum or block.tensor for block in sums if lead(block.sources[0]) == root]
-        found |= dict.fromkeys(groups[root], max(seen.peak(tensor) for tensor in tensors) / 127)
-    return found
+        scales |= dict.fromkeys(groups[root], max(seen.peak(tensor) for tensor in tensors) / 127)
+    return scales
 
 
 def _outputs(block: Block, seen: Statistics, tied: float | None, offset: float) -> list[float]:

@@ -81,12 +81,12 @@ class Ai8x:
         prepared = _prepare(blocks, model, require_data(data, self.name), facts, options, width, work)
         write_network(out, prepared.network, prepared.parameters)
         with scratch(out / "ai8xize") as room:
-            made = _synthesize(prepared, facts, options, room, work)
+            project = _synthesize(prepared, facts, options, room, work)
             expected = forward(prepared.network, prepared.parameters, prepared.sample)[-1]
             last = prepared.network.layers[-1]
             shape = prepared.blocks.blocks[-1].output
-            found = files.known_answer(made / "sampleoutput.h", shape, last.width, facts)
-            equal = float(np.mean(found == expected.reshape(shape)))
+            answer = files.known_answer(project / "sampleoutput.h", shape, last.width, facts)
+            equal = float(np.mean(answer == expected.reshape(shape)))
             if equal < 1.0:
                 raise AccuracyError(
                     f"the vendor's known answer and the integer twin agree in {equal:.2%} of the outputs",
@@ -95,7 +95,7 @@ class Ai8x:
                     1.0,
                     hint=f"a config_file must describe this very network; the log is {work.log}",
                 )
-            made.replace(out / PROJECT)
+            project.replace(out / PROJECT)
         return _manifest(prepared, model, platform, options, out)
 
 
@@ -195,8 +195,8 @@ def _network(
     widths: Sequence[int],
 ) -> tuple[Network, dict[str, Array]]:
     layers, parameters = [], dict[str, Array]()
-    for number, (block, found) in enumerate(zip(blocks.blocks, integers.layers, strict=True)):
-        weighted = found.weight is not None
+    for number, (block, quantised) in enumerate(zip(blocks.blocks, integers.layers, strict=True)):
+        weighted = quantised.weight is not None
         layer = Layer(
             block.name,
             block.operation,
@@ -208,14 +208,14 @@ def _network(
             block.dilation,
             block.groups,
             block.flatten,
-            found.shift,
+            quantised.shift,
             32 if width == 32 and number == len(blocks.blocks) - 1 else 8,
             widths[number] if weighted else 8,  # type: ignore[arg-type]  # checked by the options
         )
         layers.append(layer)
-        if found.weight is not None and found.bias is not None:
-            parameters[f"weight{number}"] = found.weight.astype(np.int8)
-            parameters[f"bias{number}"] = found.bias.astype(np.int8)
+        if quantised.weight is not None and quantised.bias is not None:
+            parameters[f"weight{number}"] = quantised.weight.astype(np.int8)
+            parameters[f"bias{number}"] = quantised.bias.astype(np.int8)
     scale = integers.layers[-1].scale if blocks.softmax else 0.0
     network = Network(facts.device, blocks.input, tuple(layers), options.avg_pool_rounding, scale)
     return network, parameters
@@ -259,7 +259,7 @@ def _synthesize(prepared: Prepared, facts: Ai8xFacts, options: Ai8xOptions, room
 
 
 def _manifest(prepared: Prepared, model: Artifact, platform: Platform, options: Ai8xOptions, out: Path) -> Manifest:
-    blocks, given = prepared.blocks, model.manifest
+    blocks, source_manifest = prepared.blocks, model.manifest
     figures = files.read_log((out / PROJECT / "log.txt").read_text("utf-8", "replace"))
     facts = platform.facts_as(Ai8xFacts)
     weights = (figures.weight_bytes or 0) + (figures.bias_bytes or 0)
@@ -276,21 +276,21 @@ def _manifest(prepared: Prepared, model: Artifact, platform: Platform, options: 
     return Manifest(
         format=Ai8x.produces,
         main=MODEL,
-        inputs=(replace(given.inputs[0], dtype="int8", quantization=quantization),),
-        outputs=(_output_spec(prepared, given.outputs[0]),),
-        fingerprint=given.fingerprint,
+        inputs=(replace(source_manifest.inputs[0], dtype="int8", quantization=quantization),),
+        outputs=(_output_spec(prepared, source_manifest.outputs[0]),),
+        fingerprint=source_manifest.fingerprint,
         placement=Placement(platform.npu, tuple(operators)),
         estimates=Estimates(
             source,
             macs=figures.macs,
-            parameters=given.estimates.parameters if given.estimates else None,
+            parameters=source_manifest.estimates.parameters if source_manifest.estimates else None,
             flash_bytes=weights or None,
             cycles=cycles,
             latency_ms=cycles / facts.clock_mhz / 1000 if cycles else None,
         ),
         notes=_notes(prepared, options),
         details=_details(prepared, figures),
-        task=given.task,
+        task=source_manifest.task,
     )
 
 
@@ -299,11 +299,11 @@ def _details(prepared: Prepared, figures: files.Figures) -> JsonObject:
         {
             "name": layer.name,
             "shift": layer.shift,
-            "scale": found.scale,
+            "scale": quantised.scale,
             "bits": layer.bits,
-            **trained.names(block, found),
+            **trained.names(block, quantised),
         }
-        for block, layer, found in zip(
+        for block, layer, quantised in zip(
             prepared.blocks.blocks, prepared.network.layers, prepared.integers.layers, strict=True
         )
     ]
@@ -317,23 +317,23 @@ def _details(prepared: Prepared, figures: files.Figures) -> JsonObject:
 
 
 def _notes(prepared: Prepared, options: Ai8xOptions) -> tuple[str, ...]:
-    found = [f"the project is for the board {options.board_name}; -O board_name=... makes one for another"]
+    notes = [f"the project is for the board {options.board_name}; -O board_name=... makes one for another"]
     if options.simple1b:
-        found.append("simple1b: neither the vendor's simulation nor the twin models it; the chip's results may differ")
+        notes.append("simple1b: neither the vendor's simulation nor the twin models it; the chip's results may differ")
     if options.weight_bits:
         layers = [layer for layer in prepared.network.layers if layer.operation != "passthrough"]
-        found.append("bits of weights by layer: " + ", ".join(f"{layer.name} {layer.bits}" for layer in layers))
+        notes.append("bits of weights by layer: " + ", ".join(f"{layer.name} {layer.bits}" for layer in layers))
     if note := find_checkout(read_toolchain(TOOL)).note:
-        found.append(f"ai8x-synthesis: {note}")
+        notes.append(f"ai8x-synthesis: {note}")
     if offset := prepared.blocks.offset:
         steps = offset / prepared.integers.layers[-1].scale
         exact = "exact" if abs(steps - round(steps)) < 1e-6 else f"{steps:.2f} steps, rounded to whole ones"
-        found.append(f"the constant {offset:g} behind the last layer is the output's zero point: {exact}")
+        notes.append(f"the constant {offset:g} behind the last layer is the output's zero point: {exact}")
     if prepared.integers.layers[-1].rest is not None:
-        found.append("the last layer has more outputs than biases fit: they are the zero points of the 32-bit output")
+        notes.append("the last layer has more outputs than biases fit: they are the zero points of the 32-bit output")
     if prepared.integers.centre:
-        found.append("the input's zero point is folded into the first layer's bias")
-    return tuple(found)
+        notes.append("the input's zero point is folded into the first layer's bias")
+    return tuple(notes)
 
 
 def _output_spec(prepared: Prepared, spec: TensorSpec) -> TensorSpec:

@@ -37,28 +37,30 @@ def forms(compiled: Artifact) -> tuple[dict[str, Rounding], dict[str, tuple[Weig
     scales, centre = {INPUT: form.scale[0]}, -form.zero_point[0] * form.scale[0]
     rounded = {compiled.manifest.inputs[0].name: _eight_bits(form.scale[0], form.zero_point[0], "even")}
     weights = {}
-    for number, (layer, said) in enumerate(zip(network.layers, compiled.manifest.details["layers"], strict=True)):
-        given, scales[number] = scales[layer.sources[0]], said["scale"]
-        if said["sum"]:
-            rounded[said["sum"]] = _eight_bits(given)
+    for number, (layer, stated) in enumerate(zip(network.layers, compiled.manifest.details["layers"], strict=True)):
+        incoming, scales[number] = scales[layer.sources[0]], stated["scale"]
+        if stated["sum"]:
+            rounded[stated["sum"]] = _eight_bits(incoming)
         if layer.width == 8:
-            rounded.setdefault(said["tensor"], _eight_bits(said["scale"]))
-        if said["window"]:
+            rounded.setdefault(stated["tensor"], _eight_bits(stated["scale"]))
+        if stated["window"]:
             whole = network.round_averages and layer.operation != "conv1d"
-            rounded[said["window"]] = _eight_bits(given, fractions="up" if whole else "cut")
-        if not (name := said["parameters"]):
+            rounded[stated["window"]] = _eight_bits(incoming, fractions="up" if whole else "cut")
+        if not (name := stated["parameters"]):
             continue
-        step = said["scale"] / given if layer.width == 32 else said["scale"] * 2.0**layer.shift / (128 * given)
+        step = (
+            stated["scale"] / incoming if layer.width == 32 else stated["scale"] * 2.0**layer.shift / (128 * incoming)
+        )
         most = 2 ** (layer.bits - 1)
         rounding = WeightRounding(-most, most - 1, (step,), None, f"{name}/weights", fixed=True)
         weights[rounding.tensor] = rounding, parameters[f"weight{number}"]
-        if said["sum"]:
+        if stated["sum"]:
             gain = step * float(parameters[f"weight{number}"][0, 0, 0, 0])
-            rounded[said["tensor"]] = replace(rounded[said["tensor"]], gain=gain)
-        if said["own_bias"]:
+            rounded[stated["tensor"]] = replace(rounded[stated["tensor"]], gain=gain)
+        if stated["own_bias"]:
             # Which weights these are, and their axis, the float model says.
             folded = Folded("", 0, centre) if centre and layer.sources[0] == INPUT else None
-            bias = WeightRounding(-128, 127, (128 * given * step,), None, f"{name}/biases", True, folded)
+            bias = WeightRounding(-128, 127, (128 * incoming * step,), None, f"{name}/biases", True, folded)
             weights[bias.tensor] = bias, parameters[f"bias{number}"]
     return rounded, weights
 
@@ -80,30 +82,30 @@ def integers(blocks: Blocks, scheme: Scheme, last_width: int, biased: int) -> In
     centre = -first.zero_point * first.scale
     scales, layers = {INPUT: first.scale}, list[Quantised]()
     for number, block in enumerate(blocks.blocks):
-        given = scales[block.sources[0]]
+        incoming = scales[block.sources[0]]
         if block.weight is None:
-            layer = Quantised(None, None, 0, given)
+            layer = Quantised(None, None, 0, incoming)
         else:
             rounding = _rounding(held, block)
             wide = last_width == 32 and number == len(blocks.blocks) - 1
-            scale = rounding.scale[0] * given if wide else tensors[block.tensor].scale
+            scale = rounding.scale[0] * incoming if wide else tensors[block.tensor].scale
             zero = centre if block.sources[0] == INPUT else 0.0
-            layer = _layer(block, rounding, given, scale, zero, wide, wide and block.output[0] > biased)
+            layer = _layer(block, rounding, incoming, scale, zero, wide, wide and block.output[0] > biased)
         scales[number] = layer.scale
         layers.append(layer)
     return Integers(layers, first.scale, centre)
 
 
 def _layer(
-    block: Block, rounding: WeightRounding, given: float, scale: float, centre: float, wide: bool, bare: bool
+    block: Block, rounding: WeightRounding, incoming: float, scale: float, centre: float, wide: bool, bare: bool
 ) -> Quantised:
     """Returns one layer; biases that do not fit (`bare`) are the processor's."""
     assert block.weight is not None and block.bias is not None
-    shift = 0 if wide else round(math.log2(rounding.scale[0] * 128 * given / scale))
-    step = scale / given if wide else scale * 2.0**shift / (128 * given)
+    shift = 0 if wide else round(math.log2(rounding.scale[0] * 128 * incoming / scale))
+    step = scale / incoming if wide else scale * 2.0**shift / (128 * incoming)
     weight = np.clip(np.rint(block.weight / step), rounding.low, rounding.high)
     real = block.bias + centre * step * weight.reshape(len(weight), -1).sum(axis=1)
-    bias = np.clip(np.rint(real / (128 * given * step)), -128, 127)
+    bias = np.clip(np.rint(real / (128 * incoming * step)), -128, 127)
     stored = weight.astype(np.int64), (np.zeros_like(bias) if bare else bias).astype(np.int64)
     return Quantised(*stored, shift, scale, real if bare else None)
 
@@ -113,10 +115,10 @@ def _weights(scheme: Scheme) -> dict[str, WeightRounding]:
 
 
 def _rounding(held: dict[str, WeightRounding], block: Block) -> WeightRounding:
-    found = held.get(f"{block.key}/weights")
-    if found is None:
+    rounding = held.get(f"{block.key}/weights")
+    if rounding is None:
         raise IntegrityError(
             f"training: the layer {block.name} of the trained model has no counterpart in the untrained one",
             "leave --qat out, and report this model",
         )
-    return found
+    return rounding

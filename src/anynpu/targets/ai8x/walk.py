@@ -60,16 +60,18 @@ class Walk:
 
     def borders(self) -> list[Finding]:
         """Returns what is wrong with the inputs and outputs."""
-        found = []
+        findings = []
         for what, names in (("input", self.inputs), ("output", self.outputs)):
             if len(names) != 1:
-                found.append(Finding(f"one_{what}", f"The network has {len(names)} {what}s; the accelerator has one."))
+                findings.append(
+                    Finding(f"one_{what}", f"The network has {len(names)} {what}s; the accelerator has one.")
+                )
         for name in (*self.inputs[:1], *self.outputs[:1]):
             shape = self.shapes.get(name, ())
             if chw(shape) is None:
                 words = "The shape must be fixed: a batch of one, then features, a signal or an image."
-                found.append(Finding("static_shapes", words, name))
-        return found
+                findings.append(Finding("static_shapes", words, name))
+        return findings
 
     def finish(self) -> list[Finding]:
         """Gives the output a layer of its own where a window is still to come."""
@@ -85,10 +87,10 @@ class Walk:
 
     def value(self, node: NodeProto, index: int = 0) -> Value:
         """Returns what the node's input is."""
-        found = self.values.get(node.input[index])
-        if found is None:
+        value = self.values.get(node.input[index])
+        if value is None:
             raise Misfit("constant", "Its data are constant: fold it before the export.")
-        return found
+        return value
 
     def constant(self, node: NodeProto, index: int) -> Array | None:
         """Returns the node's constant input, or None where there is none at that place."""

@@ -58,9 +58,9 @@ class Room:
         if "did not finish" in words:
             words = f"{program} did not finish within {self.options.time_limit_s} s (all programs together)"
         text = self.log.read_text("utf-8", "replace").rpartition("\n$ ")[2]
-        found = _FELL_SHORT.findall(text)
-        if program == "model_deploy.py" and "npz compare FAILED" in text and found:
-            cosine = float(found[-1])
+        cosines = _FELL_SHORT.findall(text)
+        if program == "model_deploy.py" and "npz compare FAILED" in text and cosines:
+            cosine = float(cosines[-1])
             return AccuracyError(
                 f"TPU-MLIR's own comparison with the float model gives a cosine of {cosine:.4f}; "
                 f"{self.options.tolerance:g} is asked for ({failure.log})",
@@ -144,7 +144,7 @@ def deploy(room: Room, borders: Mapping[str, bool], test: bool) -> Path:
     argv += _excepts(options)
     # It would exchange a library inside its own package to run a bmodel; verification runs every result.
     argv += ["--skip_validation", "--opt", str(options.optimize)]
-    argv += [flag for flag, given in borders.items() if given]
+    argv += [flag for flag, wanted in borders.items() if wanted]
     argv += ["--asymmetric"] if options.asymmetric else []
     argv += ["--dynamic"] if options.dynamic else []
     argv += ["--num_core", str(options.cores)] if options.cores > 1 else []

@@ -57,10 +57,10 @@ def operations(text: str) -> tuple[Operation, ...]:
 
 def _names(place: str, places: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the names that a location stands for; one of several names them in turn."""
-    found: list[str] = []
+    names: list[str] = []
     for part in _PART.findall(place):
         if part.startswith('"'):
-            found.append(part.strip('"'))
+            names.append(part.strip('"'))
         elif part in places:
-            found += _names(places[part], {k: v for k, v in places.items() if k != part})
-    return tuple(found)
+            names += _names(places[part], {k: v for k, v in places.items() if k != part})
+    return tuple(names)

@@ -35,27 +35,27 @@ _CYCLES = re.compile(r"^TCYC : (\d+)", re.MULTILINE)
 _CONVERSIONS = {"quant": "the input is converted to integers on the CPU: -O quant_input=integer takes that out"}
 
 
-def pair(made: Sequence[StoredTensor], asked: Sequence[TensorSpec]) -> dict[str, StoredTensor]:
+def pair(compiled: Sequence[StoredTensor], asked: Sequence[TensorSpec]) -> dict[str, StoredTensor]:
     """Returns the compiled tensor of each tensor of the float model: NAME, NAME_Operator or NAME_Operator_f32."""
-    if len(made) != len(asked):
-        raise IntegrityError(f"the compiled model has {len(made)} tensors where the float model has {len(asked)}")
-    found: dict[str, StoredTensor] = {}
-    left = list(made)
+    if len(compiled) != len(asked):
+        raise IntegrityError(f"the compiled model has {len(compiled)} tensors where the float model has {len(asked)}")
+    pairs: dict[str, StoredTensor] = {}
+    unpaired = list(compiled)
     # The longest names first: `y_1_Add` is not the `y` of another output.
     for spec in sorted(asked, key=lambda s: -len(s.name)):
-        near = [t for t in left if t.name == spec.name or t.name.startswith(spec.name + "_")]
+        near = [t for t in unpaired if t.name == spec.name or t.name.startswith(spec.name + "_")]
         if len(near) == 1:
-            found[spec.name] = near[0]
-            left.remove(near[0])
-    rest = [spec for spec in asked if spec.name not in found]
-    found |= {spec.name: tensor for spec, tensor in zip(rest, left, strict=True)}
+            pairs[spec.name] = near[0]
+            unpaired.remove(near[0])
+    rest = [spec for spec in asked if spec.name not in pairs]
+    pairs |= {spec.name: tensor for spec, tensor in zip(rest, unpaired, strict=True)}
     for spec in asked:
-        tensor = found[spec.name]
+        tensor = pairs[spec.name]
         if math.prod(tensor.shape) != spec.size:
             raise IntegrityError(
                 f"tensor {spec.name} has shape {list(tensor.shape)}, the float model's {list(spec.shape)}"
             )
-    return found
+    return pairs
 
 
 def input_spec(spec: TensorSpec, tensor: StoredTensor) -> TensorSpec:
@@ -104,7 +104,7 @@ def placement(graph: Any, operations: Iterable[Operation], npu: str) -> Placemen
     return Placement(npu, tuple(listed))
 
 
-def estimates(given: Estimates | None, result: Path, profiles: Sequence[Path]) -> Estimates:
+def estimates(counted: Estimates | None, result: Path, profiles: Sequence[Path]) -> Estimates:
     """Returns what is counted, and the cycles that the compiler expects where it says so (BM chips)."""
     text = "\n".join(path.read_text("utf-8", "replace") for path in profiles)
     cycles = [int(number) for number in _CYCLES.findall(text)]
@@ -112,7 +112,7 @@ def estimates(given: Estimates | None, result: Path, profiles: Sequence[Path]) -
     source = "MACs and parameters counted from the graph; flash is the file's size"
     source += "; cycles and latency are TPU-MLIR's own estimate" if times else ""
     return replace(
-        given or Estimates(""),
+        counted or Estimates(""),
         source=source,
         flash_bytes=result.stat().st_size,
         sram_bytes=None,

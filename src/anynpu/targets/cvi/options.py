@@ -121,14 +121,14 @@ def check_chip(options: CviOptions, platform: Platform) -> CviFacts:
     """Returns the chip's facts; raises for an option that it does not admit."""
     facts = platform.facts_as(CviFacts)
     if options.quantize not in facts.formats:
-        known = ", ".join(facts.formats)
-        raise ConfigError(f"quantize={options.quantize}: {platform.name} computes in {known}", "give one of those")
-    for name, given in {
+        formats = ", ".join(facts.formats)
+        raise ConfigError(f"quantize={options.quantize}: {platform.name} computes in {formats}", "give one of those")
+    for name, stated in {
         "dynamic": options.dynamic,
         "asymmetric": options.asymmetric,
         "cores": options.cores > 1,
     }.items():
-        if given and facts.old:
+        if stated and facts.old:
             raise ConfigError(f"{name}: {platform.name} has no such thing", "leave it out")
     if options.dynamic and options.quantize == "int8" and options.quant_output == "float":
         hint = "leave quant_output out: outputs are then integers with a scale; or use quantize=f16"
@@ -138,7 +138,7 @@ def check_chip(options: CviOptions, platform: Platform) -> CviFacts:
 
 def read_quantize_table(path: Path, facts: CviFacts) -> dict[str, str]:
     """Returns the format of each layer that a quantisation table names."""
-    found: dict[str, str] = {}
+    table: dict[str, str] = {}
     try:
         lines = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -148,7 +148,9 @@ def read_quantize_table(path: Path, facts: CviFacts) -> dict[str, str]:
         if not words or words[0].startswith("#"):
             continue
         if len(words) != 2 or words[1].lower() not in (*facts.formats, *(f.upper() for f in facts.formats)):
-            known = ", ".join(f.upper() for f in facts.formats)
-            raise ConfigError(f"{path}: line {number}: a layer and one of {known} were expected, not {line.strip()!r}")
-        found[words[0]] = words[1].upper()
-    return found
+            formats = ", ".join(f.upper() for f in facts.formats)
+            raise ConfigError(
+                f"{path}: line {number}: a layer and one of {formats} were expected, not {line.strip()!r}"
+            )
+        table[words[0]] = words[1].upper()
+    return table

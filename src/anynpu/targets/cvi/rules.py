@@ -49,8 +49,8 @@ def erf_is_part_of_gelu(node: NodeProto, model: ModelProto, facts: CviFacts) -> 
     """Erf compiles for CV18xx chips as part of x * (1 + erf(x / sqrt 2)) / 2 alone, which becomes one GELU."""
     if not facts.old or node.op_type != "Erf":
         return True
-    made = {name: other for other in model.graph.node for name in other.output}
-    before = made.get(node.input[0])
+    makers = {name: other for other in model.graph.node for name in other.output}
+    before = makers.get(node.input[0])
     after = [other for other in model.graph.node if node.output[0] in other.input]
     return before is not None and before.op_type in ("Div", "Mul") and [n.op_type for n in after] == ["Add"]
 
@@ -60,8 +60,8 @@ def power_is_a_number(node: NodeProto, model: ModelProto, facts: CviFacts) -> bo
     if not facts.old or node.op_type != "Pow":
         return True
     held = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
-    made = {name for other in model.graph.node if other.op_type == "Constant" for name in other.output}
-    return held.get(node.input[1]) == 1 or node.input[1] in made
+    constants = {name for other in model.graph.node if other.op_type == "Constant" for name in other.output}
+    return held.get(node.input[1]) == 1 or node.input[1] in constants
 
 
 def tpu_computes_it(node: NodeProto, model: ModelProto, facts: CviFacts) -> bool:

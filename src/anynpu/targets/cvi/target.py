@@ -61,8 +61,8 @@ class Cvi:
         if self.needs_data(options):
             require_data(data, self.name)
         graph = read(model.main)
-        if found := refusals(graph, facts):
-            raise Unsupported(f"TPU-MLIR does not compile this model for {platform.name}", found)
+        if refused := refusals(graph, facts):
+            raise Unsupported(f"TPU-MLIR does not compile this model for {platform.name}", refused)
         tool = capsule.find(TOOL)
         with scratch(out / "work") as folder:
             room = Room(folder, tool, work.log, options, facts)

@@ -55,11 +55,11 @@ def find() -> Installed:
 
 def environment(installed: Installed) -> dict[str, str]:
     """Returns the variables that it runs with: the SDK keeps its libraries in `lib` next to `bin`."""
-    found = installed.environment()
+    variables = installed.environment()
     own = installed.program.parent.parent / "lib"
     paths = [str(own)] if own.is_dir() else []
-    paths += filter(None, (found.get("LD_LIBRARY_PATH") or os.environ.get("LD_LIBRARY_PATH", "")).split(":"))
-    return found | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
+    paths += filter(None, (variables.get("LD_LIBRARY_PATH") or os.environ.get("LD_LIBRARY_PATH", "")).split(":"))
+    return variables | ({"LD_LIBRARY_PATH": ":".join(paths)} if paths else {})
 
 
 def version(installed: Installed) -> str:
@@ -97,8 +97,8 @@ def require_target(installed: Installed, target: str) -> str:
     if not listed:
         return f"this {NAME} lists no chips: {target} was not checked beforehand"
     if target not in listed:
-        known = ", ".join(word for word in listed if word in KNOWN_TARGETS)
-        hint = f"it lists {known}; another release of the eIQ Neutron SDK may have it"
+        chips = ", ".join(word for word in listed if word in KNOWN_TARGETS)
+        hint = f"it lists {chips}; another release of the eIQ Neutron SDK may have it"
         raise ConfigError(f"{NAME} {version(installed) or installed.version} has no target {target}", hint)
     return ""
 

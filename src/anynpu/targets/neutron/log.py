@@ -44,9 +44,9 @@ class Statistics:
 
 def read_statistics(output: str) -> Statistics:
     """Returns the figures in what neutron-converter printed."""
-    found = {field: _number(words, output) for field, words in COUNTS.items()}
+    counts = {field: _number(words, output) for field, words in COUNTS.items()}
     memory = output.partition(MAIN)[2]
-    return Statistics(**found, **{field: _number(words, memory) for field, words in BYTES.items()})
+    return Statistics(**counts, **{field: _number(words, memory) for field, words in BYTES.items()})
 
 
 def _number(words: str, text: str) -> int | None:

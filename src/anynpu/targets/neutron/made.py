@@ -19,14 +19,14 @@ def read_made(path: Path, promised: Manifest) -> tuple[TfliteOperator, ...]:
     """Returns the operators of the converted file; one that is damaged or of another network raises IntegrityError."""
     from anynpu.runtime.tflite_file import read_specs
 
-    found = operators(path)
+    compiled = operators(path)
     inputs, outputs = read_specs(path)
     check_border("inputs", inputs, promised.inputs)
     check_border("outputs", outputs, promised.outputs)
-    check_wiring(found, inputs, outputs)
-    for op in on_npu(found):
+    check_wiring(compiled, inputs, outputs)
+    for op in on_npu(compiled):
         check_program(op)
-    return found
+    return compiled
 
 
 def check_program(op: TfliteOperator) -> None:
@@ -36,13 +36,13 @@ def check_program(op: TfliteOperator) -> None:
         raise IntegrityError(f"operator {op.index} for the NPU, {op.name}, has no microcode in it")
 
 
-def check_border(what: str, made: Sequence[TensorSpec], promised: Sequence[TensorSpec]) -> None:
+def check_border(what: str, specs: Sequence[TensorSpec], promised: Sequence[TensorSpec]) -> None:
     """Raises unless the tensors are those of the model; the converter may change their order."""
     wanted = {spec.name: spec for spec in promised}
-    if sorted(spec.name for spec in made) != sorted(wanted):
-        names = ", ".join(spec.name for spec in made) or "none"
+    if sorted(spec.name for spec in specs) != sorted(wanted):
+        names = ", ".join(spec.name for spec in specs) or "none"
         raise IntegrityError(f"its {what} are {names}, the model's are {', '.join(wanted)}")
-    for spec in made:
+    for spec in specs:
         for field in ("shape", "dtype", "quantization"):
             got, asked = getattr(spec, field), getattr(wanted[spec.name], field)
             if got != asked:
@@ -53,11 +53,13 @@ def _shown(value: object) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
-def check_wiring(found: Sequence[TfliteOperator], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+def check_wiring(
+    compiled: Sequence[TfliteOperator], inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
+) -> None:
     """Raises unless every tensor is there before it is read and something makes every output."""
     there = {spec.name for spec in inputs}
-    programs = on_npu(found)
-    for op in found:
+    programs = on_npu(compiled)
+    for op in compiled:
         for tensor in op.inputs[:-PROGRAM] if op in programs else op.inputs:
             if tensor is not None and not tensor.constant and tensor.name not in there:
                 raise IntegrityError(f"operator {op.index}, {op.name}, reads {tensor.name}, which nothing makes")

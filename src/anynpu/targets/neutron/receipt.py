@@ -23,10 +23,10 @@ def on_npu(compiled: Sequence[TfliteOperator]) -> list[TfliteOperator]:
 def placement(npu: str, model: Sequence[TfliteOperator], compiled: Sequence[TfliteOperator]) -> Placement:
     """Returns where every operator of `model` runs, and those that the converter added."""
     rest = [op for op in compiled if op.custom_code != NPU_OPERATOR]
-    left, added = left_over(model, rest)
+    on_cpu, added = left_over(model, rest)
     operators = [
         OperatorPlacement(op.name, op.kind, "cpu", reason(op), op.macs)
-        if op.index in left
+        if op.index in on_cpu
         else OperatorPlacement(op.name, op.kind, "npu", macs=op.macs)
         for op in model
     ]
@@ -43,17 +43,17 @@ def left_over(model: Sequence[TfliteOperator], rest: Sequence[TfliteOperator]) -
         lambda op: (op.kind, op.custom_code, op.name),
         lambda op: (op.kind, op.custom_code, [(t.dtype, t.shape) for t in op.outputs]),
     )
-    left: set[int] = set()
+    matched: set[int] = set()
     for key in keys:
         unmatched = []
         for op in rest:
-            twin = next((m.index for m in model if m.index not in left and key(m) == key(op)), None)
+            twin = next((m.index for m in model if m.index not in matched and key(m) == key(op)), None)
             if twin is None:
                 unmatched.append(op)
             else:
-                left.add(twin)
+                matched.add(twin)
         rest = unmatched
-    return left, list(rest)
+    return matched, list(rest)
 
 
 def reason(op: TfliteOperator) -> str:
@@ -67,18 +67,18 @@ def not_int8(op: TfliteOperator) -> str:
     return next((dtype for dtype in types if dtype not in ("int8", "uint8", "bool")), "")
 
 
-def disagreements(said: Statistics, compiled: Sequence[TfliteOperator]) -> tuple[str, ...]:
+def disagreements(statistics: Statistics, compiled: Sequence[TfliteOperator]) -> tuple[str, ...]:
     """Returns where the converter's own words and its file differ; the file is right."""
     graphs = len(on_npu(compiled))
     notes = []
-    for what, told, found in (
-        ("Neutron graphs", said.graphs, graphs),
-        ("operators left to the CPU", said.left, len(compiled) - graphs),
+    for what, stated, held in (
+        ("Neutron graphs", statistics.graphs, graphs),
+        ("operators left to the CPU", statistics.left, len(compiled) - graphs),
     ):
-        if told is None:
-            notes.append(f"neutron-converter did not say how many {what} there are; its file holds {found}")
-        elif told != found:
-            notes.append(f"neutron-converter says {told} {what}, its file holds {found}: the receipt follows the file")
+        if stated is None:
+            notes.append(f"neutron-converter did not say how many {what} there are; its file holds {held}")
+        elif stated != held:
+            notes.append(f"neutron-converter says {stated} {what}, its file holds {held}: the receipt follows the file")
     return tuple(notes)
 
 

@@ -63,16 +63,16 @@ class Neutron:
         unlisted = command.require_target(installed, target)
         with scratch(out / "neutron") as room:
             shutil.copyfile(model.main, room / command.INPUT)
-            said = command.convert(installed, room, target, options, work.log)
+            output = command.convert(installed, room, target, options, work.log)
             try:
                 after = read_made(room / OUTPUT, model.manifest)
             except (IntegrityError, ConfigError) as error:
                 words = error.message.replace(f"{room / OUTPUT}: ", "")
                 argv = [NAME, *command.arguments(target, options)]
                 message = f"{NAME} ended well, but its {OUTPUT} is not the model: {words}"
-                raise installed.toolchain.failed(message, work.log, argv, said=said) from None
+                raise installed.toolchain.failed(message, work.log, argv, said=output) from None
             receipt.require_npu(platform.npu, before, after)
-            statistics = read_statistics(said)
+            statistics = read_statistics(output)
             sram, flash = f"{NAME} needs {{}} of SRAM for tensors", "the converted model takes {} of flash"
             stored = (room / OUTPUT).stat().st_size
             too_large = beyond(platform, statistics.data_bytes, sram, stored, flash)
@@ -82,8 +82,8 @@ class Neutron:
         memory = f"; SRAM is what {NAME} {version} calls total data" if statistics.data_bytes is not None else ""
         notes = [NOT_EXECUTED]
         if version.partition("+")[0] not in command.WRITTEN_FOR:
-            known = " and ".join(command.WRITTEN_FOR)
-            notes += other_version(NAME, known, version or "one that does not say its version")
+            versions = " and ".join(command.WRITTEN_FOR)
+            notes += other_version(NAME, versions, version or "one that does not say its version")
         notes.append(f"the firmware needs the Neutron libraries of the same eIQ release as {NAME} {version}".rstrip())
         return Manifest(
             format=self.produces,

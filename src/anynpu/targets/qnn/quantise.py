@@ -32,17 +32,17 @@ def write(model: str, data: str, options: QnnOptions, out: str) -> ForProvider:
     tool.hide_packages("torch")  # two seconds that onnxruntime's tools spend for nothing
     logging.getLogger().setLevel(logging.ERROR)  # onnxruntime advises to prepare the model, which is done
     source = read(Artifact.open(Path(model)).main)
-    given = options.quantize == "none" or is_quantised(source)
-    source = qdq.prepare(source) if given else prepared(source)
+    as_given = options.quantize == "none" or is_quantised(source)
+    source = qdq.prepare(source) if as_given else prepared(source)
     macs = {node.name: node.macs for node in cost(_standard(source)).nodes}
     operators = tuple(
         OperatorPlacement(node.name, node.op_type, "npu", macs=macs[node.name])
         for node in source.graph.node
         if node.op_type not in QUANTISED and node.name in macs
     )
-    result = source if given else quantised(source, dataset(Path(data)), options, tool.report_progress)
+    result = source if as_given else quantised(source, dataset(Path(data)), options, tool.report_progress)
     onnx.save(result, out)
-    return ForProvider(operators, given, _write_twin(source, out) if given else False)
+    return ForProvider(operators, as_given, _write_twin(source, out) if as_given else False)
 
 
 def quantised(

@@ -99,29 +99,29 @@ class Qnn:
         return replace(manifest, placement=Placement(platform.npu, tuple(placed)), notes=notes)
 
 
-def _unsupported(platform: Platform, found: tuple[Finding, ...]) -> Unsupported:
+def _unsupported(platform: Platform, findings: tuple[Finding, ...]) -> Unsupported:
     return Unsupported(
         f"the {platform.npu} does not take the whole model",
-        found,
+        findings,
         "-O allow_cpu=true leaves these operators to the CPU; --require-npu then says how much may be there",
     )
 
 
 def _manifest(
-    model: Artifact, out: Path, arch: int, options: QnnOptions, made: ForProvider, agreed: Agreement
+    model: Artifact, out: Path, arch: int, options: QnnOptions, prepared: ForProvider, agreed: Agreement
 ) -> Manifest:
-    given, size = model.manifest, sum(path.stat().st_size for path in out.glob("model_ctx*"))
+    source, size = model.manifest, sum(path.stat().st_size for path in out.glob("model_ctx*"))
     notes = [f"on {agreed.samples} samples the HTP simulator is {agreed.sqnr_db:.1f} dB from ONNX Runtime's CPU"]
-    if made.as_given:
+    if prepared.as_given:
         notes.append("compiled as it was given, not quantised here")
     return Manifest(
         format=Qnn.produces,
         main=CONTEXT,
-        inputs=given.inputs,
-        outputs=given.outputs,
-        fingerprint=given.fingerprint,
+        inputs=source.inputs,
+        outputs=source.outputs,
+        fingerprint=source.fingerprint,
         estimates=replace(
-            given.estimates or Estimates(""),
+            source.estimates or Estimates(""),
             source="MACs and parameters counted from the graph; flash is the size of the context",
             flash_bytes=size,
             sram_bytes=None,
@@ -131,7 +131,7 @@ def _manifest(
             "htp_arch": arch,
             "open_cpu": options.allow_cpu,
             "quantised": MODEL,
-            "as_given": made.as_given,
+            "as_given": prepared.as_given,
             "agreement": schema.to_dict(agreed),
         },
     )

@@ -78,7 +78,7 @@ MOVES = (
 def check_numbers(options: RknnOptions, facts: RknnFacts, chip: str) -> None:
     """Raises unless the toolkit builds such numbers for the chip."""
     if options.quantize not in facts.quantize:
-        known = ", ".join(facts.quantize)
-        raise ConfigError(f"RKNN-Toolkit2 builds no {options.quantize} for {chip}", f"-O quantize= takes {known}")
+        formats = ", ".join(facts.quantize)
+        raise ConfigError(f"RKNN-Toolkit2 builds no {options.quantize} for {chip}", f"-O quantize= takes {formats}")
     if options.auto_hybrid and "fp16" not in facts.quantize:
         raise ConfigError(f"auto_hybrid keeps operators in fp16, which {chip} does not have", "leave it out")

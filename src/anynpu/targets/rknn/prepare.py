@@ -99,9 +99,9 @@ def refusals(text: str) -> tuple[Finding, ...]:
     """Returns why the toolkit refused a model, in its own words."""
     plain = COLOUR.sub("", text)
     for pattern in REFUSALS:
-        found = {(m["where"], m["why"].strip()) for m in pattern.finditer(plain)}
-        if found:
-            return tuple(Finding("rknn", f"RKNN-Toolkit2: {why}", where) for where, why in sorted(found))
+        reasons = {(m["where"], m["why"].strip()) for m in pattern.finditer(plain)}
+        if reasons:
+            return tuple(Finding("rknn", f"RKNN-Toolkit2: {why}", where) for where, why in sorted(reasons))
     return ()
 
 

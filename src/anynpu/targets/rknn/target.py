@@ -88,9 +88,9 @@ def _read(model: Artifact) -> tuple[Any, tuple[str, ...], tuple[Finding, ...]]:
     from anynpu.targets.rknn.prepare import findings, prepared
 
     graph = read(model.main)
-    found = findings(graph)
-    if found:
-        return graph, (), found
+    refused = findings(graph)
+    if refused:
+        return graph, (), refused
     graph, notes = prepared(graph)
     return graph, notes, ()
 
@@ -101,15 +101,15 @@ def _build(tool: capsule.Capsule, out: Path, model: Artifact, recipe: Recipe, pl
     simulator = Simulator(tool, work.log)
     try:
         specs = model.manifest.inputs, model.manifest.outputs
-        made = simulator.build(out / REBUILD, recipe, specs, work.progress)
+        result = simulator.build(out / REBUILD, recipe, specs, work.progress)
         chain, by = tool.installed.toolchain, f"{tool.name}: export_rknn"
-        content = chain.require_file(made, by, work.log, filled=True).read_bytes()
+        content = chain.require_file(result, by, work.log, filled=True).read_bytes()
         # 64 bytes that name the size of what follows; that; eight bytes that name the size of a description in JSON.
         body = 64 + int.from_bytes(content[16:24], "little")
         if content[:4] != MAGIC or len(content) != body + 8 + int.from_bytes(content[body : body + 8], "little"):
-            raise chain.failed(f"{by} ended well but wrote no whole {made.name}", work.log)
+            raise chain.failed(f"{by} ended well but wrote no whole {result.name}", work.log)
         answers = simulator.answers()
-        shutil.copyfile(made, out / RESULT)
+        shutil.copyfile(result, out / RESULT)
     except ToolFailed as failure:
         raise _explained(failure, _text(work.log, start), platform) from None
     finally:
@@ -126,8 +126,8 @@ def _explained(failure: ToolFailed, text: str, platform: Platform) -> ToolFailed
     """Returns the failure in the toolkit's own words; a model that it says it does not take is Unsupported."""
     from anynpu.targets.rknn.prepare import last_error, refusals
 
-    if found := refusals(text):
-        return Unsupported(f"RKNN-Toolkit2 does not compile this model for {platform.name}", found)
+    if reasons := refusals(text):
+        return Unsupported(f"RKNN-Toolkit2 does not compile this model for {platform.name}", reasons)
     words = last_error(text)
     if words and words not in failure.message:
         failure.message = f"{failure.message} ({words})"
@@ -138,16 +138,16 @@ def _explained(failure: ToolFailed, text: str, platform: Platform) -> ToolFailed
 def _manifest(
     model: Artifact, out: Path, platform: Platform, receipt: Receipt, notes: tuple[str, ...], recipe: Recipe
 ) -> Manifest:
-    given, size = model.manifest, (out / RESULT).stat().st_size
+    source, size = model.manifest, (out / RESULT).stat().st_size
     return Manifest(
         format=Rknn.produces,
         main=RESULT,
-        inputs=given.inputs,
-        outputs=given.outputs,
-        fingerprint=given.fingerprint,
+        inputs=source.inputs,
+        outputs=source.outputs,
+        fingerprint=source.fingerprint,
         placement=placement(receipt, platform.npu, recipe.version),
         estimates=replace(
-            given.estimates or Estimates(""),
+            source.estimates or Estimates(""),
             source="MACs and parameters counted from the graph; cycles and memory of activations as the compiler "
             "states them; flash is the file's size",
             flash_bytes=size,

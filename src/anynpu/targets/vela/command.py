@@ -126,9 +126,9 @@ def check_sections(path: Path, system_config: str, memory_mode: str) -> None:
     except (configparser.Error, UnicodeDecodeError) as error:
         raise ConfigError(f"{path.name}: not a Vela configuration file: {error}") from None
     for kind, name in (("System_Config", system_config), ("Memory_Mode", memory_mode)):
-        known = {s.removeprefix(kind + ".") for s in parser.sections() if s.startswith(kind + ".")}
-        if name not in known:
-            raise ConfigError(f"{path.name}: no {kind} {name}", f"it has {', '.join(sorted(known))}")
+        names = {s.removeprefix(kind + ".") for s in parser.sections() if s.startswith(kind + ".")}
+        if name not in names:
+            raise ConfigError(f"{path.name}: no {kind} {name}", f"it has {', '.join(sorted(names))}")
 
 
 def arguments(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, folder: str) -> list[str]:
@@ -166,8 +166,8 @@ def run(model: Path, facts: VelaFacts, options: VelaOptions, goal: str, out: Pat
     kept = out / "logs" / f"vela-{goal}.log"
     kept.parent.mkdir(parents=True, exist_ok=True)
     # Without the folders of this machine the same build has the same digest.
-    given, config = argv[3], argv[argv.index("--config") + 1]
-    kept.write_text(output.replace(given, Path(given).name).replace(config, Path(config).name), "utf-8")
+    source, config = argv[3], argv[argv.index("--config") + 1]
+    kept.write_text(output.replace(source, Path(source).name).replace(config, Path(config).name), "utf-8")
 
     def made(ending: str) -> Path:
         return tool.require_file(folder / f"{model.stem}_{ending}", "Vela", log, argv)

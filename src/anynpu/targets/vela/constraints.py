@@ -29,8 +29,8 @@ def table(family: str) -> Mapping[str, tuple[str, ...]]:
         from ethosu import regor
     except ImportError:
         raise ToolMissing("ethos-u-vela is not installed", INSTALL) from None
-    found = regor.tflite_operator_constraints(family)
-    return {SPELLED.get(kind, kind): tuple(sentences) for kind, sentences in found.items()}
+    constraints = regor.tflite_operator_constraints(family)
+    return {SPELLED.get(kind, kind): tuple(sentences) for kind, sentences in constraints.items()}
 
 
 def family(accelerator: str) -> str:

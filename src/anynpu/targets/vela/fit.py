@@ -47,10 +47,10 @@ def arena_bound(model: Sequence[TfliteOperator]) -> int:
 
     Vela cuts feature maps in between into stripes, so nothing larger is certain.
     """
-    made = {t.name for op in model for t in op.outputs}
+    computed = {t.name for op in model for t in op.outputs}
     used = {t.name for op in model for t in op.inputs if t}
     tensors = [t for t in _unique(model) if not t.constant]
-    inputs = sum(t.bytes for t in tensors if t.name not in made)
+    inputs = sum(t.bytes for t in tensors if t.name not in computed)
     outputs = sum(t.bytes for t in tensors if t.name not in used)
     return max(inputs, outputs)
 

@@ -50,13 +50,13 @@ def reads_of(graph: Sequence[TfliteOperator], compiled: frozenset[int]) -> list[
     """Returns, for each operator, those of the compiled ones whose results it reads: an operator that the stream has no
     operation of is looked through, as are movers; what the CPU or the caller writes counts as an input of the graph.
     """
-    made: dict[str, frozenset[int]] = {}
+    sources: dict[str, frozenset[int]] = {}
     reads = []
     for number, op in enumerate(graph):
-        inputs = [made.get(t.name, frozenset({GRAPH_INPUT})) for t in op.inputs if t is not None and not t.constant]
+        inputs = [sources.get(t.name, frozenset({GRAPH_INPUT})) for t in op.inputs if t is not None and not t.constant]
         reads.append(frozenset().union(*inputs))
         result = frozenset({number}) if number in compiled else reads[-1] | {GRAPH_INPUT}
         if op.kind in MOVERS:
             result |= reads[-1]
-        made |= {t.name: result for t in op.outputs if t is not None}
+        sources |= {t.name: result for t in op.outputs if t is not None}
     return reads

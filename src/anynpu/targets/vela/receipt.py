@@ -33,17 +33,17 @@ class Refusal:
 
 def refusals(output: str) -> tuple[Refusal, ...]:
     """Returns every `Warning (supported operators)` of Vela's output with its reason in one line."""
-    found: list[Refusal] = []
+    refused: list[Refusal] = []
     words: list[str] | None = None
     for line in output.splitlines():
         if match := WARNING.match(line):
             words = []
-            found.append(Refusal(match[1], match[2], words))
+            refused.append(Refusal(match[1], match[2], words))
         elif not line.strip() or line.startswith("Warning"):
             words = None
         elif words is not None:
             words.append(line.strip().removeprefix("Reason: "))
-    return tuple(found)
+    return tuple(refused)
 
 
 def cpu_count(output: str) -> int:
@@ -87,20 +87,20 @@ def placement(
 def _left_over(model: Sequence[TfliteOperator], ordinary: Sequence[TfliteOperator]) -> set[int]:
     """Returns the indices of the model's operators that the compiled file still holds as they were."""
     exact = Counter((op.kind, op.name) for op in ordinary)
-    found: set[int] = set()
+    on_cpu: set[int] = set()
     for op in model:
         if exact[op.kind, op.name] > 0:
             exact[op.kind, op.name] -= 1
-            found.add(op.index)
+            on_cpu.add(op.index)
     # An activation that was fused comes back as an operator of its own with the name of the whole.
     rest = Counter({name: n for (_, name), n in exact.items() if n > 0})
     for op in model:
-        if rest[op.name] > 0 and op.index not in found:
+        if rest[op.name] > 0 and op.index not in on_cpu:
             rest[op.name] -= 1
-            found.add(op.index)
+            on_cpu.add(op.index)
     if strange := [name for name, n in rest.items() if n > 0]:
         raise ToolFailed(f"Vela's file runs {strange[0]} on the CPU, an operator that the model does not have")
-    return found
+    return on_cpu
 
 
 def require_npu(receipt: Placement, model: Sequence[TfliteOperator]) -> None:

@@ -76,8 +76,8 @@ def maps(op: TfliteOperator) -> list[TfliteTensor]:
 
 
 def parameters(op: TfliteOperator) -> list[TfliteTensor]:
-    known = {id(t) for t in ifms(op)}
-    return [t for t in op.inputs if t is not None and id(t) not in known]
+    inputs = {id(t) for t in ifms(op)}
+    return [t for t in op.inputs if t is not None and id(t) not in inputs]
 
 
 def nhwc(tensor: TfliteTensor) -> tuple[int, int, int, int]:

@@ -52,8 +52,8 @@ class Vela:
         from anynpu.targets.vela.constraints import refused
 
         facts = platform.facts_as(VelaFacts)
-        found = operators(model.main)
-        return (*refused(found, facts.accelerator), *fit.before(found, platform, facts, options))
+        model_operators = operators(model.main)
+        return (*refused(model_operators, facts.accelerator), *fit.before(model_operators, platform, facts, options))
 
     def compile(
         self, model: Artifact, data: Artifact | None, platform: Platform, options: VelaOptions, out: Path, work: Work

@@ -63,11 +63,11 @@ def check_made(
         raise IntegrityError(f"what it wrote is not a model in {precision}: {complaint}")
 
 
-def _check_border(what: str, made: Sequence[ValueInfoProto], given: Sequence[TensorSpec]) -> None:
-    found = {value.name: (shape_of(value), dtype_of(value)) for value in made}
-    wanted = {spec.name: (spec.shape, spec.dtype) for spec in given}
-    if found != wanted:
-        raise IntegrityError(f"what it wrote has other {what}s: {_told(found)}, the model has {_told(wanted)}")
+def _check_border(what: str, values: Sequence[ValueInfoProto], specs: Sequence[TensorSpec]) -> None:
+    present = {value.name: (shape_of(value), dtype_of(value)) for value in values}
+    wanted = {spec.name: (spec.shape, spec.dtype) for spec in specs}
+    if present != wanted:
+        raise IntegrityError(f"what it wrote has other {what}s: {_told(present)}, the model has {_told(wanted)}")
 
 
 def _told(border: Mapping[str, tuple[Sequence[int | str], str]]) -> str:

@@ -39,10 +39,10 @@ class VitisOptions:
     time_limit_s: int = option(7200, "seconds that Quark may take")
 
     def __post_init__(self) -> None:
-        known = METHODS[self.precision]
-        if self.calibration not in ("auto", *known):
+        methods = METHODS[self.precision]
+        if self.calibration not in ("auto", *methods):
             raise ConfigError(
-                f"calibration={self.calibration}: not for {self.precision}", f"it takes auto or {', '.join(known)}"
+                f"calibration={self.calibration}: not for {self.precision}", f"it takes auto or {', '.join(methods)}"
             )
         if self.precision == "bf16" and (self.adaround or self.cle):
             raise ConfigError("bf16 rounds floats and needs neither cle nor adaround", "leave them out")
@@ -71,9 +71,9 @@ MOVES = (
 
 def check_precision(options: VitisOptions, platform: Platform) -> None:
     """Raises unless the chip computes in that precision."""
-    known = platform.facts_as(VitisFacts).precisions
-    if options.precision not in known:
+    precisions = platform.facts_as(VitisFacts).precisions
+    if options.precision not in precisions:
         raise ConfigError(
             f"{platform.name} does not run {options.precision} models",
-            f"it takes {', '.join(known)}: -O precision={known[0]}",
+            f"it takes {', '.join(precisions)}: -O precision={precisions[0]}",
         )

@@ -30,17 +30,17 @@ def in_order(model: ModelProto) -> ModelProto:
 
     Quark 0.13 appends the scaling that it puts behind an average pool at the end, which ONNX does not allow.
     """
-    made = {name for node in model.graph.node for name in node.output}
-    known: set[str] = set()
+    computed = {name for node in model.graph.node for name in node.output}
+    placed: set[str] = set()
     waiting, done = list(model.graph.node), []
     while waiting:
-        ready = [node for node in waiting if not (names_read(node) & made) - known]
+        ready = [node for node in waiting if not (names_read(node) & computed) - placed]
         if not ready:
             return model  # a circle, which whoever reads the file complains about
         for node in ready:
-            known |= set(node.output)
+            placed |= set(node.output)
         done += ready
-        waiting = [node for node in waiting if not set(node.output) <= known]
+        waiting = [node for node in waiting if not set(node.output) <= placed]
     kept = ModelProto()
     kept.CopyFrom(model)
     del kept.graph.node[:]

@@ -34,8 +34,8 @@ class Operators:
 
     def of(self, precision: Precision) -> frozenset[str]:
         """Returns the operators of one precision."""
-        known: tuple[str, ...] = getattr(self, precision)
-        return frozenset(known)
+        listed: tuple[str, ...] = getattr(self, precision)
+        return frozenset(listed)
 
 
 @functools.cache
@@ -67,10 +67,10 @@ def batch_is_one(model: ModelProto) -> Iterator[str]:
 @rule
 def static_shapes_only(model: ModelProto) -> Iterator[str]:
     """Every dimension must be fixed: the compiler plans memory ahead; export with a fixed shape or give --shape."""
-    known = static_shapes(infer(model, strict=False).graph)
-    yield from (value.name for value in inputs_of(model) if value.name not in known)
+    shapes = static_shapes(infer(model, strict=False).graph)
+    yield from (value.name for value in inputs_of(model) if value.name not in shapes)
     for node in model.graph.node:
-        if node.domain in STANDARD and any(name and name not in known for name in node.output):
+        if node.domain in STANDARD and any(name and name not in shapes for name in node.output):
             yield node.name or node.output[0]
 
 
@@ -96,11 +96,11 @@ def border_types(model: ModelProto) -> Iterator[str]:
 
 def broken(model: ModelProto) -> tuple[Finding, ...]:
     """Returns what keeps a model from being quantised at all."""
-    found = []
+    findings = []
     for name, function in RULES.items():
         sentence = (function.__doc__ or "").strip()
-        found += [Finding(name, sentence, where) for where in function(model)]
-    return tuple(found)
+        findings += [Finding(name, sentence, where) for where in function(model)]
+    return tuple(findings)
 
 
 def off_the_list(node: NodeProto, precision: Precision) -> str:

@@ -49,8 +49,8 @@ class VitisAi:
 
         check_precision(options, platform)
         graph = read(model.main)
-        found = (*rules.broken(graph), *rules.other_opset(graph, options.opset))
-        return (*found, *rules.unlisted(graph, options.precision))
+        hindrances = (*rules.broken(graph), *rules.other_opset(graph, options.opset))
+        return (*hindrances, *rules.unlisted(graph, options.precision))
 
     def compile(
         self, model: Artifact, data: Artifact | None, platform: Platform, options: VitisOptions, out: Path, work: Work

@@ -23,12 +23,12 @@ def constants(model: ModelProto) -> dict[str, NodeProto]:
         for node in model.graph.node
         if node.op_type == "DequantizeLinear" and node.input[0] in stored
     }
-    found = {}
+    arrays = {}
     for node in model.graph.node:
         for name, what in zip(node.input[1:3], ("weights", "biases"), strict=False):
             if name in readers:
-                found[f"{node.output[0].removesuffix(BEHIND)}/{what}"] = readers[name]
-    return found
+                arrays[f"{node.output[0].removesuffix(BEHIND)}/{what}"] = readers[name]
+    return arrays
 
 
 def activations(model: ModelProto) -> Iterator[tuple[str, NodeProto]]:
@@ -67,9 +67,9 @@ def hold(model: ModelProto, scheme: Scheme, integers: Mapping[str, Array]) -> No
         if node := places.get(rounding.tensor):
             put(node.input[0], integers[name])
             put(node.input[1], np.array(rounding.scale, np.float32))
-    known = {**scheme.activations, **scheme.others}
+    roundings = {**scheme.activations, **scheme.others}
     readers = {node.input[0]: node for node in model.graph.node if node.op_type == "DequantizeLinear"}
     for name, node in activations(model):
-        if form := known.get(name):
+        if form := roundings.get(name):
             for each in (node, readers[node.output[0]]):
                 put(each.input[1], np.array(form.scale, np.float32))

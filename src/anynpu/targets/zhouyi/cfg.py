@@ -89,14 +89,14 @@ def precision(options: ZhouyiOptions) -> dict[str, str]:
     wide = f" & <{{{options.wide_nodes}}}:16>" if options.wide_nodes else ""
     wider = f" & <{{{options.wide_nodes}}}:48>" if options.wide_nodes else ""
     bias = 48 if 16 in (options.weight_bits, options.activation_bits) else 32
-    found = {
+    settings = {
         "weight_bits": f"{options.weight_bits}{wide}",
         "activation_bits": f"{options.activation_bits}{wide}",
         "bias_bits": f"{bias}{wider}",
     }
     if options.float_nodes:
-        found["trigger_float_op"] = f"disable & <{{{options.float_nodes}}}:{options.float_type}_preferred!>"
-    return found
+        settings["trigger_float_op"] = f"disable & <{{{options.float_nodes}}}:{options.float_type}_preferred!>"
+    return settings
 
 
 def model_name(name: str) -> str:

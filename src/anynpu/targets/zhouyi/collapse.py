@@ -43,13 +43,13 @@ def judge(name: str, wanted: Sequence[Array], got: Sequence[Array]) -> str:
     i, j, truth = farthest(wanted)
     if truth > DIFFERENT:
         return f"output {name}: the float model gives nearly the same for these samples (cosine {truth:.5f})"
-    found = cosine(got[i], got[j])
-    if not found < SAME:
+    compiled = cosine(got[i], got[j])
+    if not compiled < SAME:
         raise AccuracyError(
-            f"the compiled model gives the same {name} for samples {i} and {j} (cosine {found:.6f}), "
+            f"the compiled model gives the same {name} for samples {i} and {j} (cosine {compiled:.6f}), "
             f"the float model tells them apart ({truth:.4f}): it runs, and its results mean nothing",
             "cosine of two samples",
-            found,
+            compiled,
             SAME,
             [name],
             "keep the embedding in floats (-O float_nodes=.*Gather.*), widen it (-O wide_nodes=...), "

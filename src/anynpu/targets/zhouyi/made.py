@@ -26,13 +26,13 @@ def read_made(path: Path, options: ZhouyiOptions) -> Cix:
 
 
 def specs_of(
-    what: str, made: Sequence[CixTensor], asked: Sequence[TensorSpec], options: ZhouyiOptions
+    what: str, tensors: Sequence[CixTensor], asked: Sequence[TensorSpec], options: ZhouyiOptions
 ) -> tuple[TensorSpec, ...]:
     """Returns the tensors of the compiled model under the names, in the order and layouts of the float model."""
-    if len(made) != len(asked):
-        raise IntegrityError(f"the compiled model has {len(made)} {what}s, the float model {len(asked)}", AGAIN)
-    found = []
-    for spec, tensor in zip(asked, pair(what, made, asked), strict=True):
+    if len(tensors) != len(asked):
+        raise IntegrityError(f"the compiled model has {len(tensors)} {what}s, the float model {len(asked)}", AGAIN)
+    specs = []
+    for spec, tensor in zip(asked, pair(what, tensors, asked), strict=True):
         place = f"{what} {spec.name} of the compiled model"
         if tensor.shape != spec.shape:
             raise IntegrityError(
@@ -49,22 +49,22 @@ def specs_of(
             raise IntegrityError(
                 f"{place} holds {tensor.dtype} and does not say what real numbers it stands for", AGAIN
             )
-        found.append(replace(tensor.spec, name=spec.name, layout=spec.layout, channels=spec.channels))
-    return tuple(found)
+        specs.append(replace(tensor.spec, name=spec.name, layout=spec.layout, channels=spec.channels))
+    return tuple(specs)
 
 
-def pair(what: str, made: Sequence[CixTensor], asked: Sequence[TensorSpec]) -> tuple[CixTensor, ...]:
+def pair(what: str, tensors: Sequence[CixTensor], asked: Sequence[TensorSpec]) -> tuple[CixTensor, ...]:
     """Returns the compiled tensors in the order of the float model's: by name, or by place where names are new.
 
     The parser orders inputs by name and leaves outputs as they are; it may put `_0` behind a name.
     """
-    by_name = {tensor.name: tensor for tensor in made} | {t.name.removesuffix("_0"): t for t in made}
+    by_name = {tensor.name: tensor for tensor in tensors} | {t.name.removesuffix("_0"): t for t in tensors}
     if all(spec.name in by_name for spec in asked):
-        found = tuple(by_name[spec.name] for spec in asked)
-        if len({id(tensor) for tensor in found}) == len(made):
-            return found
+        paired = tuple(by_name[spec.name] for spec in asked)
+        if len({id(tensor) for tensor in paired}) == len(tensors):
+            return paired
     order = sorted(range(len(asked)), key=lambda i: asked[i].name) if what == "input" else list(range(len(asked)))
-    places = dict(zip(order, made, strict=True))
+    places = dict(zip(order, tensors, strict=True))
     return tuple(places[i] for i in range(len(asked)))
 
 

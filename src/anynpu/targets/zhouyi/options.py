@@ -77,17 +77,17 @@ MOVES = (
 """What a search tries."""
 
 
-def check_target(name: str, known: Sequence[str]) -> None:
+def check_target(name: str, targets: Sequence[str]) -> None:
     """Raises unless cixbuild can compile for that name and the chip can run the result."""
-    if name in known:
+    if name in targets:
         return
     if name.startswith("Z3"):
         raise ConfigError(
             f"target={name}: cixbuild has no Convolution for the Z3 names, and every MatMul becomes one; "
-            f"the NPU calls itself {known[0]}",
-            f"leave it out, or give target={known[0]}",
+            f"the NPU calls itself {targets[0]}",
+            f"leave it out, or give target={targets[0]}",
         )
-    raise ConfigError(f"target={name}: no such target{near(name, known)}", "known: " + ", ".join(known))
+    raise ConfigError(f"target={name}: no such target{near(name, targets)}", "known: " + ", ".join(targets))
 
 
 def check_nodes(options: ZhouyiOptions, names: Sequence[str]) -> None:

@@ -108,12 +108,12 @@ def rewritten(
     plan = passes_for(options)
     graph, effects = passes.run(plan, model, executed(samples))
     does = {each.name: each.does for each in plan}
-    said = [
+    notes = [
         f"left alone, {each.dropped}: {does[each.name]}" if each.dropped else f"{does[each.name]}: {each.changed}"
         for each in effects
         if each.changed or each.dropped
     ]
-    return graph, tuple(said), effects
+    return graph, tuple(notes), effects
 
 
 def passes_for(options: ZhouyiOptions) -> tuple[Pass[ModelProto], ...]:
@@ -242,11 +242,11 @@ def as_convolutions(graph: Graph) -> int:
     def change(node: NodeProto) -> list[NodeProto] | None:
         if node.op_type not in ("MatMul", "Gemm") or node.domain:
             return None
-        found = _weights(graph, node)
+        parameters = _weights(graph, node)
         shape = graph.shapes.get(node.input[0])
-        if found is None or shape is None or len(shape) not in (2, 3) or 0 in shape:
+        if parameters is None or shape is None or len(shape) not in (2, 3) or 0 in shape:
             return None
-        return _convolution(graph, node, *found, shape)
+        return _convolution(graph, node, *parameters, shape)
 
     return graph.replace(change)
 
@@ -258,16 +258,16 @@ def _weights(graph: Graph, node: NodeProto) -> tuple[Array, Array | None] | None
         return None
     if node.op_type == "MatMul":
         return weights, None
-    given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-    matrix = (weights.T if given.get("transB") else weights) * weights.dtype.type(given.get("alpha", 1.0))
-    if given.get("transA"):
+    attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+    matrix = (weights.T if attributes.get("transB") else weights) * weights.dtype.type(attributes.get("alpha", 1.0))
+    if attributes.get("transA"):
         return None
     if len(node.input) < 3 or not node.input[2]:
         return matrix, None
     bias = graph.constants.get(node.input[2])
     if bias is None or bias.size not in (1, matrix.shape[1]) or bias.shape[-1:] not in ((), (1,), (matrix.shape[1],)):
         return None
-    scaled = bias.reshape(-1) * bias.dtype.type(given.get("beta", 1.0))
+    scaled = bias.reshape(-1) * bias.dtype.type(attributes.get("beta", 1.0))
     return matrix, np.broadcast_to(scaled, (matrix.shape[1],))
 
 

@@ -86,15 +86,15 @@ def findings(model: ModelProto) -> tuple[Finding, ...]:
 
 
 def _shapes(model: ModelProto) -> Iterator[Finding]:
-    known = static_shapes(infer(model, strict=False).graph)
+    shapes = static_shapes(infer(model, strict=False).graph)
     for value in inputs_of(model):
-        if value.name not in known:
+        if value.name not in shapes:
             dims = ",".join(map(str, shape_of(value)))
             yield Finding("static_shapes", f"The shape [{dims}] is not fixed: the NPU plans memory ahead.", value.name)
-        elif known[value.name] and known[value.name][0] != 1:
-            yield Finding("batch_is_one", f"The batch is {known[value.name][0]}; calibration takes 1.", value.name)
-        elif not known[value.name]:
+        elif shapes[value.name] and shapes[value.name][0] != 1:
+            yield Finding("batch_is_one", f"The batch is {shapes[value.name][0]}; calibration takes 1.", value.name)
+        elif not shapes[value.name]:
             yield Finding("batch_is_one", "The input is a single number without a batch axis.", value.name)
     for node in model.graph.node:
-        if any(name and name not in known for name in node.output):
+        if any(name and name not in shapes for name in node.output):
             yield Finding("static_shapes", "The size of the result depends on data.", node.name or node.output[0])

@@ -72,8 +72,8 @@ class Zhouyi:
                 "a newer CixBuilder may take more: -O trust_compiler=true hands the model over all the same",
             )
         with scratch(out / "cixbuild") as room:
-            made = _build(room, graph, model, samples, options, work)
-            made.replace(out / cfg.RESULT)
+            result = _build(room, graph, model, samples, options, work)
+            result.replace(out / cfg.RESULT)
             (room / cfg.CFG).replace(out / cfg.CFG)
         manifest = _manifest(model, out, graph, platform, options, notes)
         said = (*manifest.notes, *_executed(manifest, model, data, out, work))
@@ -118,13 +118,13 @@ def _manifest(
 ) -> Manifest:
     from anynpu.graph.cost import cost
 
-    result, given = out / cfg.RESULT, model.manifest
+    result, source = out / cfg.RESULT, model.manifest
     cix = read_made(result, options)
-    inputs = specs_of("input", cix.inputs, given.inputs, options)
-    outputs = specs_of("output", cix.outputs, given.outputs, options)
+    inputs = specs_of("input", cix.inputs, source.inputs, options)
+    outputs = specs_of("output", cix.outputs, source.outputs, options)
     names = {
-        "inputs": {s.name: t.name for s, t in zip(inputs, pair("input", cix.inputs, given.inputs), strict=True)},
-        "outputs": {s.name: t.name for s, t in zip(outputs, pair("output", cix.outputs, given.outputs), strict=True)},
+        "inputs": {s.name: t.name for s, t in zip(inputs, pair("input", cix.inputs, source.inputs), strict=True)},
+        "outputs": {s.name: t.name for s, t in zip(outputs, pair("output", cix.outputs, source.outputs), strict=True)},
     }
     # A .cix with a second program, for the CPU, is refused when it is read: all is on the NPU.
     placed = tuple(OperatorPlacement(n.name, n.op_type, "npu", macs=n.macs) for n in cost(graph).nodes)
@@ -133,10 +133,10 @@ def _manifest(
         main=cfg.RESULT,
         inputs=inputs,
         outputs=outputs,
-        fingerprint=given.fingerprint,
+        fingerprint=source.fingerprint,
         placement=Placement(platform.npu, placed),
         estimates=replace(
-            given.estimates or Estimates(""),
+            source.estimates or Estimates(""),
             source="MACs and parameters counted from the graph; flash is the file's size",
             flash_bytes=result.stat().st_size,
             sram_bytes=None,
@@ -169,5 +169,5 @@ def _executed(manifest: Manifest, model: Artifact, data: Artifact | None, out: P
         "reference": str(model.path),
         "data": str(require_data(data, Zhouyi.name).path),
     }
-    found: list[str] = tool.call("anynpu.targets.zhouyi.collapse:distinct", arguments, scratch=out.parent, log=work.log)
-    return tuple(found)
+    notes: list[str] = tool.call("anynpu.targets.zhouyi.collapse:distinct", arguments, scratch=out.parent, log=work.log)
+    return tuple(notes)
