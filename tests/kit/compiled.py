@@ -16,7 +16,7 @@ from ethosu.vela import vela
 
 from anynpu.errors import IntegrityError
 from anynpu.platform import read_platform
-from anynpu.runtime.ethos_u.model import CpuCall, Model, NpuCall, _cpu_call, _tensors, read_model
+from anynpu.runtime.ethos_u.model import CpuCall, Model, NpuCall, call_of, read_model, tensors_of
 from anynpu.runtime.ethos_u.session import Twin
 from anynpu.runtime.ethos_u.weights import Decoder
 from anynpu.runtime.tflm import _interpreter
@@ -134,14 +134,14 @@ def operator_by_operator(
     `instead` may compute an operator in their place.
     """
     whole = schema.ModelT.InitFromObj(schema.Model.GetRootAs(model.read_bytes(), 0))
-    graph, tensors = whole.subgraphs[0], _tensors(schema, whole, ())
+    graph, tensors = whole.subgraphs[0], tensors_of(schema, whole, ())
     values = dict(zip(map(int, graph.inputs), inputs, strict=True))
     for tensor in tensors:
         if tensor.initial is not None:
             first = np.full(tensor.nbytes, tensor.initial, np.uint8).view(tensor.dtype).reshape(tensor.shape)
             values[tensor.index] = np.stack([first] * len(inputs[0]))
     for number, op in enumerate(graph.operators):
-        call = _cpu_call(schema, whole, op, tensors)
+        call = call_of(schema, whole, op, tensors)
         given = [values[index].reshape(-1, *tensors[index].shape) for index in call.inputs]
         results = instead(number, call, given) or taught(call, given)
         values.update(zip(call.outputs, results, strict=True))

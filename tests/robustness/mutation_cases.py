@@ -28,7 +28,7 @@ from mutations import damaged
 
 import anynpu
 from anynpu import plugins, tool
-from anynpu.errors import AnyNpuError
+from anynpu.errors import AnyNpuError, ToolFailed
 from anynpu.records.parts import own_version
 
 SLOW = "checkpoint"
@@ -152,7 +152,10 @@ def _forked(
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(alive)
     if status != 0:
-        raise tool._failure(f"{argv[0]} failed with {tool.status_name(status)}", argv, status, log, lines, hint)
+        message = f"{argv[0]} failed with {tool.status_name(status)}"
+        raise ToolFailed(
+            message, argv, status, str(log), [line.rstrip("\n") for line in lines[-tool.LAST_LINES :]], hint
+        )
     return tool.Completed(tuple(argv), "".join(lines), time.monotonic() - started)
 
 

@@ -99,29 +99,10 @@ def read_model(path: Path) -> Model:
     model = tflite_file.read_model(path.read_bytes(), str(path))
     with tflite_file.damage_reported(str(path)):
         graph = model.subgraphs[0]
-        offsets = _offsets(model)
-        types = {v: k for k, v in vars(schema.TensorType).items() if isinstance(v, int)}
-        listed = []
-        for index, tensor in enumerate(graph.tensors):
-            data, form = model.buffers[tensor.buffer].data, tensor.quantization
-            # The byte that TFLite-Micro fills a variable with: the zero point of 8 bits, otherwise 0.
-            eight = tensor.type == schema.TensorType.INT8 and form is not None and form.zeroPoint is not None
-            initial = int(form.zeroPoint[0]) & 0xFF if tensor.isVariable and eight else 0
-            listed.append(
-                Tensor(
-                    index,
-                    (tensor.name or b"").decode("utf-8", "replace"),
-                    NUMPY_TYPES[types[tensor.type]],
-                    _numbers(tensor.shape),
-                    offsets[index] if index < len(offsets) else -1,
-                    None if data is None or len(data) == 0 else np.asarray(data, np.uint8),
-                    initial if tensor.isVariable else None,
-                )
-            )
-        tensors = tuple(listed)
+        tensors = tensors_of(schema, model, _offsets(model))
         if any(n < 0 for tensor in tensors for n in tensor.shape):
             raise IntegrityError("a tensor has a dynamic shape")
-        calls = tuple(_call(schema, model, op, tensors) for op in graph.operators)
+        calls = tuple(call_of(schema, model, op, tensors) for op in graph.operators)
         used = (*_numbers(graph.inputs), *_numbers(graph.outputs), *(i for c in calls for i in (*c.inputs, *c.outputs)))
         if any(not 0 <= index < len(tensors) for index in used):
             raise IntegrityError(f"the graph names a tensor that is not among its {len(tensors)}")
@@ -132,6 +113,29 @@ def read_model(path: Path) -> Model:
         if arena > MAX_ARENA:
             raise IntegrityError(f"the arena has {arena} bytes: more than any microcontroller has")
         return Model(tensors, calls, _numbers(graph.inputs), _numbers(graph.outputs), arena)
+
+
+def tensors_of(schema: Any, model: Any, offsets: Sequence[int]) -> tuple[Tensor, ...]:
+    """Returns the tensors of the main graph; those behind the last of `offsets` have no place in the arena."""
+    types = {v: k for k, v in vars(schema.TensorType).items() if isinstance(v, int)}
+    listed = []
+    for index, tensor in enumerate(model.subgraphs[0].tensors):
+        data, form = model.buffers[tensor.buffer].data, tensor.quantization
+        # The byte that TFLite-Micro fills a variable with: the zero point of 8 bits, otherwise 0.
+        eight = tensor.type == schema.TensorType.INT8 and form is not None and form.zeroPoint is not None
+        initial = int(form.zeroPoint[0]) & 0xFF if tensor.isVariable and eight else 0
+        listed.append(
+            Tensor(
+                index,
+                (tensor.name or b"").decode("utf-8", "replace"),
+                NUMPY_TYPES[types[tensor.type]],
+                _numbers(tensor.shape),
+                offsets[index] if index < len(offsets) else -1,
+                None if data is None or len(data) == 0 else np.asarray(data, np.uint8),
+                initial if tensor.isVariable else None,
+            )
+        )
+    return tuple(listed)
 
 
 def _numbers(values: Any) -> tuple[int, ...]:
@@ -147,7 +151,7 @@ def _offsets(model: Any) -> Sequence[int]:
     raise IntegrityError("the file does not say where its tensors lie: it has no OfflineMemoryAllocation")
 
 
-def _call(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> NpuCall | CpuCall:
+def call_of(schema: Any, model: Any, op: Any, tensors: tuple[Tensor, ...]) -> NpuCall | CpuCall:
     """Returns an operator: a stream for the NPU, or for the CPU a model that has nothing else."""
     graph = model.subgraphs[0]
     if model.operatorCodes[op.opcodeIndex].customCode == CUSTOM_CODE:
