@@ -1,4 +1,7 @@
-"""The steps of a build, each a function of its inputs and therefore cached: import, data, compile, verify, layers."""
+"""The steps of a build, each a function of its inputs and therefore cached: import, data, compile.
+
+Those that execute what was compiled are in `evidence.py`.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,16 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-
 from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed
 from anynpu.measure import calibrated, sources
-from anynpu.measure.labels import Labels, read_labels, require_fit
-from anynpu.measure.samples import FILE, SampleSet, read_samples, write_samples
+from anynpu.measure.samples import FILE, SampleSet, write_samples
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.request import Request
+from anynpu.pipeline.samples import generated_samples, labels_for, text_samples, zoo_samples
 from anynpu.platform import Platform
-from anynpu.quantize.calibration import Dataset, checked, load_data, sample_digests, source_digest, split_holdout
+from anynpu.quantize.calibration import Dataset, load_data, sample_digests, source_digest, split_holdout
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.parts import own_version
 from anynpu.runtime import trial
@@ -35,16 +36,11 @@ from anynpu.targets.base import Work, platform_tools, settled
 from anynpu.tasks import card
 from anynpu.tasks.fits import require_fit as require_card_fit
 from anynpu.tasks.images import Preprocess, in_order
-from anynpu.tasks.text import bind, read_lines
 from anynpu.training.record import carry_record
 
-ZOO_CALIBRATION, ZOO_TEST, ZOO_TRAINING = 256, 500, 4096
 HOLDOUT_EVERY = 5
 TEXTS = ".txt"
 PROOF = "proof.json"
-DIAGNOSIS = "diagnosis.json"
-REPEATED = "tflite"
-"""What compilers take that mean to repeat it."""
 
 
 class Observer(Protocol):
@@ -287,7 +283,9 @@ class Steps:
         def make(out: Path, work: Work) -> Manifest:
             dataset, apart = self._load(role, self._source(role), model, work)
             taught = role == "training" and self.metric == "top1" and dataset.labels is not None
-            labels = self._labels(dataset, model) if role == "test" or taught else None
+            labels = None
+            if role == "test" or taught:
+                labels = labels_for(dataset, model, self.metric, required=bool(self.request.metric))
             write_samples(out, SampleSet(dataset.inputs, labels.values if labels and self.metric else None))
             self._keep(step, out / FILE, self.generated.get(self._source(role)))
             return Manifest(
@@ -321,26 +319,13 @@ class Steps:
         """Returns the samples of a role and whether those of the other role are apart from them."""
         limit = self.request.limit
         if source.startswith("zoo:"):
-            name = source.removeprefix("zoo:")
-            count = {"test": ZOO_TEST, "calibration": ZOO_CALIBRATION, "training": ZOO_TRAINING}[role]
-            count = count if role == "training" else min(count, limit)
-            samples = zoo.samples(name, "test" if role == "test" else "calibration", count)
-            return Dataset(dict(samples.inputs), samples.labels, f"zoo:{name}"), True
+            return zoo_samples(source.removeprefix("zoo:"), role, limit), True
         if source.endswith(TEXTS):
-            path = Path(source)
-            if self.chosen is None or self.chosen.card.text is None:
-                raise ConfigError(
-                    f"{path}: a file of texts needs a task that reads text", "give --task and --tokenizer"
-                )
-            tokens = bind(self.chosen.card.text, self.chosen.files, model.manifest.inputs)
-            lines = read_lines(path)[: self.request.limit]
-            rows = [tokens(lines[at : at + tokens.batch]) for at in range(0, len(lines), tokens.batch)]
-            names = [spec.name for spec in model.manifest.inputs]
-            dataset = Dataset(
-                {n: np.concatenate([row[n] for row in rows] or [np.zeros(0)]) for n in names}, None, str(path)
-            )
+            dataset = text_samples(Path(source), self.chosen, model, limit)
         elif sources.generator_of(source) is not None:
-            dataset = self._generated(source, model, work)
+            if source not in self.datasets:  # it runs once for both roles
+                self.datasets[source], self.generated[source] = generated_samples(source, model, limit, work.log)
+            dataset = self.datasets[source]
         else:
             sizes = model.manifest.details.get("index_sizes", {})
             dataset = load_data(source, model.manifest.inputs, self.preprocess(source, model), limit, sizes)
@@ -350,42 +335,6 @@ class Steps:
             return dataset, False
         kept, held = split_holdout(dataset, HOLDOUT_EVERY)
         return (held if role == "test" else kept), True
-
-    def _labels(self, data: Dataset, model: Artifact) -> Labels | None:
-        """Returns the labels as the metric takes them; a metric that was asked for and cannot be had raises."""
-        metric, manifest = self.metric, model.manifest
-        if data.labels is None:
-            if self.request.metric:
-                raise ConfigError(f"--metric {metric}: {data.origin} has no labels", sources.LABEL_FORMS)
-            return None
-        if not metric:
-            return Labels(data.labels, (f"{data.origin} has labels, which nothing scores without a --metric",))
-        require_fit(metric, manifest.inputs, manifest.outputs)
-        return read_labels(metric, data.labels, data.folders, manifest.outputs, card.names_of(model), data.origin)
-
-    def _generated(self, source: str, model: Artifact, work: Work) -> Dataset:
-        """Returns what a user's generator gives; it runs once for both roles, in a child that records what it reads."""
-        if source not in self.datasets:
-            with tempfile.TemporaryDirectory(prefix="anynpu-samples-") as folder:
-                arguments = {
-                    "source": source,
-                    "inputs": model.manifest.inputs,
-                    "limit": self.request.limit,
-                    "out": folder,
-                }
-                record = tool.call(
-                    "anynpu.quantize.generator:run_generator",
-                    arguments,
-                    scratch=Path(folder),
-                    log=work.log,
-                    whole_environment=True,
-                )
-                self.generated[source] = schema.from_dict(Dependencies, record, "what was read")
-                samples = read_samples(Path(folder))
-            self.datasets[source] = checked(
-                source, samples.inputs, samples.labels, model.manifest.inputs, self.request.limit
-            )
-        return self.datasets[source]
 
     def compile_step(self, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Step:
         link = replace(link, options=settled(link.target, link.options, model, platform))
