@@ -11,7 +11,7 @@ from anynpu.cli.table import print_table
 from anynpu.measure import stats
 from anynpu.measure.bench import INSTRUCTIONS
 from anynpu.measure.subject import HTTP
-from anynpu.records.bench import BenchRecord, EnergyForm, StageFigures, Together
+from anynpu.records.bench import BenchRecord, StageFigures, Together
 from anynpu.records.shared import Summary
 from anynpu.report.figures import versions_text
 
@@ -48,8 +48,15 @@ def show(record: BenchRecord) -> None:
             f"{whose}: {host.cores_used:.2f}{theirs}; memory: {host.peak_rss_bytes / 2**20:.1f} MiB at most in "
             f"{host.peak_rss_of}" + ("" if delta is None else f", {delta / 2**20:.1f} MiB above its start")
         )
-    if record.energy:
-        click.echo(f"energy: {_energy(record.energy)}")
+    if energy := record.energy:
+        text = f"not measured ({energy.why})"
+        if energy.source is not None and energy.gross_j_per_inference is not None:
+            net = energy.net_j_per_inference
+            rate = "" if energy.rate_hz is None else f", {energy.rate_hz:.3g} samples/s"
+            above = "idle not known" if net is None else f"{1000 * net:.4g} mJ net"
+            gross = f"{1000 * energy.gross_j_per_inference:.4g} mJ an inference gross"
+            text = f"{gross}, {above} ({energy.source}{rate}; {energy.label})"
+        click.echo(f"energy: {text}")
     show_verdict(record)
     for spike in record.spikes[:3]:
         causes = ", ".join(spike.causes) or "cause unknown"
@@ -119,16 +126,6 @@ def show_verdict(record: BenchRecord) -> None:
         click.echo(f"bound {'kept' if record.verdict.met else 'NOT kept'}: {record.verdict.why}")
     for line in record.warnings or ():
         click.echo(f"warning: {line}")
-
-
-def _energy(energy: EnergyForm) -> str:
-    if energy.source is None or energy.gross_j_per_inference is None:
-        return f"not measured ({energy.why})"
-    net = energy.net_j_per_inference
-    rate = "" if energy.rate_hz is None else f", {energy.rate_hz:.3g} samples/s"
-    above = "idle not known" if net is None else f"{1000 * net:.4g} mJ net"
-    gross = f"{1000 * energy.gross_j_per_inference:.4g} mJ an inference gross"
-    return f"{gross}, {above} ({energy.source}{rate}; {energy.label})"
 
 
 def show_break(record: BenchRecord) -> None:

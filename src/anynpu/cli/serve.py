@@ -162,7 +162,13 @@ def _models(asked: Serve) -> tuple[ModelSettings, ...]:
     paths: dict[str, list[Path]] = {}
     unnamed: set[str] = set()
     for text in asked.artifacts or (seed,):
-        name, path = _named(text)
+        name, sign, rest = text.partition("=")
+        path = Path(rest)
+        if not sign or Path(text).exists():  # a plain path has the name of its folder or file
+            path = Path(text)
+            name = (path.stem if path.is_file() else path.resolve().name) or "model"
+        elif not name.strip() or not rest or not name.isprintable() or len(name) > 100:
+            raise ConfigError(f"{text}: NAME=ARTIFACT was expected")
         if name in paths and (name in unnamed or not text.startswith(f"{name}=")):
             raise ConfigError(f"two models would be called {name}", f"name them: first={paths[name][0]} second={path}")
         if not text.startswith(f"{name}="):
@@ -188,17 +194,6 @@ def _models(asked: Serve) -> tuple[ModelSettings, ...]:
 
 
 PER_MODEL = {"device": "on", "task": "task", "tokenizer": "tokenizer", "fallback": "fallback"}
-
-
-def _named(text: str) -> tuple[str, Path]:
-    """Returns the name and the path of NAME=PATH; a plain path has the name of its folder or file."""
-    name, sign, path = text.partition("=")
-    if not sign or Path(text).exists():
-        where = Path(text)
-        return (where.stem if where.is_file() else where.resolve().name) or "model", where
-    if not name.strip() or not path or not name.isprintable() or len(name) > 100:
-        raise ConfigError(f"{text}: NAME=ARTIFACT was expected")
-    return name, Path(path)
 
 
 def _by_model(flag: str, texts: Sequence[str], names: Collection[str]) -> dict[str, str]:

@@ -153,26 +153,6 @@ def _row(kind: str, name: str, state: str, detail: str) -> dict[str, str]:
     return {"kind": kind, "name": name, "state": state, "detail": detail}
 
 
-def _compiler(name: str) -> dict[str, str]:
-    try:
-        target = plugins.load("targets", name)()
-        detail = ", ".join(f"{k} {v}" for k, v in target.tools().items()) or "nothing needed"
-        return _row("compiler", name, "ready", detail)
-    except ToolMissing as missing:
-        return _row("compiler", name, "missing", f"{missing.message}: {missing.hint}")
-    except ToolFailed as broken:
-        return _row("compiler", name, "broken", broken.message)
-
-
-def _runtime(name: str) -> dict[str, str]:
-    try:
-        session = plugins.load("sessions", name)
-    except ToolFailed as broken:
-        return _row("runtime", name, "broken", broken.message)
-    reason = session.missing()
-    return _row("runtime", name, "missing" if reason else "ready", reason or session.what)
-
-
 def _toolchain(name: str, cache: Path) -> dict[str, str]:
     try:
         capsule, chain = capsules.find(name, cache), toolchain.read_toolchain(name)
@@ -187,11 +167,24 @@ def _toolchain(name: str, cache: Path) -> dict[str, str]:
 def list_(asked: Common) -> int:
     """List toolchains, compilers and runtimes, their versions, and what is missing."""
     cache = asked.store().cache
-    rows = [
-        *(_toolchain(name, cache) for name in toolchain.names()),
-        *(_compiler(name) for name in plugins.names("targets")),
-        *(_runtime(name) for name in plugins.names("sessions")),
-    ]
+    rows = [_toolchain(name, cache) for name in toolchain.names()]
+    for name in plugins.names("targets"):
+        try:
+            tools = plugins.load("targets", name)().tools()
+            state, detail = "ready", ", ".join(f"{k} {v}" for k, v in tools.items()) or "nothing needed"
+        except ToolMissing as missing:
+            state, detail = "missing", f"{missing.message}: {missing.hint}"
+        except ToolFailed as broken:
+            state, detail = "broken", broken.message
+        rows.append(_row("compiler", name, state, detail))
+    for name in plugins.names("sessions"):
+        try:
+            session = plugins.load("sessions", name)
+            reason = session.missing()
+            state, detail = "missing" if reason else "ready", reason or session.what
+        except ToolFailed as broken:
+            state, detail = "broken", broken.message
+        rows.append(_row("runtime", name, state, detail))
     if asked.json:
         print_json("tools", {"tools": rows})
     else:

@@ -125,7 +125,19 @@ def check_tensors(
             raise ConfigError(f"--input_shape {_plain(shape)}: input {name} of the model is {_plain(spec.shape)}")
     for name in outputs:
         _named("--output_names", name, model.outputs, [spec.name for spec in model.outputs])
-    return [sentence for shape in shapes if (sentence := _output_shape(tuple(shape), model.outputs))]
+    notes = []
+    real = "; ".join(f"{spec.name}: {_plain(spec.shape)}" for spec in model.outputs)
+    for shape in map(tuple, shapes):
+        if any(shape in (spec.shape, spec.shape[1:]) for spec in model.outputs):  # with or without its batch axis
+            continue
+        flag = f"--output_shape {_plain(shape)}"
+        if any(math.prod(shape) == math.prod(spec.shape) for spec in model.outputs):
+            notes.append(f"{flag}: the model's own shape is kept: {real}")
+        elif len(model.outputs) > 1:  # one flag cannot describe several: µNPU-Bench's own example states none of them
+            notes.append(f"{flag}: no output of the model has it, not used; it gives {real}")
+        else:
+            raise ConfigError(f"{flag}: no output of the model has it", f"the model gives {real}")
+    return notes
 
 
 def _named(flag: str, name: str, specs: Sequence[TensorSpec], known: Sequence[str]) -> TensorSpec:
@@ -133,18 +145,6 @@ def _named(flag: str, name: str, specs: Sequence[TensorSpec], known: Sequence[st
         if spec.name == name:
             return spec
     raise ConfigError(f"{flag} {name}: the model has no such tensor{near(name, known)}", f"it has {', '.join(known)}")
-
-
-def _output_shape(shape: tuple[int, ...], outputs: Sequence[TensorSpec]) -> str:
-    """Returns nothing where an output has that shape, with or without its batch axis; a sentence where one could."""
-    real = "; ".join(f"{spec.name}: {_plain(spec.shape)}" for spec in outputs)
-    if any(shape in (spec.shape, spec.shape[1:]) for spec in outputs):
-        return ""
-    if any(math.prod(shape) == math.prod(spec.shape) for spec in outputs):
-        return f"--output_shape {_plain(shape)}: the model's own shape is kept: {real}"
-    if len(outputs) > 1:  # one flag cannot describe several: µNPU-Bench's own example states none of them
-        return f"--output_shape {_plain(shape)}: no output of the model has it, not used; it gives {real}"
-    raise ConfigError(f"--output_shape {_plain(shape)}: no output of the model has it", f"the model gives {real}")
 
 
 def _plain(shape: Iterable[int]) -> str:

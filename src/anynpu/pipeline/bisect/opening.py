@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -125,7 +124,12 @@ def _before(side: Named) -> Artifact:
     assert side.artifact is not None
     step = side.artifact.manifest.step
     wanted = step.inputs.get("model", "") if step else ""
-    for folder in _beside(side.path.absolute()):
+    place, folders = side.path.absolute(), list[Path]()
+    for root in place.parents[:2]:
+        folders += [root / FLOAT, root / "given"]
+        folders += sorted((root / "steps").iterdir()) if (root / "steps").is_dir() else []
+        folders += sorted(each for each in root.iterdir() if each.is_dir() and each != place)
+    for folder in folders:
         try:
             artifact = Artifact.read(folder)
         except AnyNpuError:
@@ -137,11 +141,3 @@ def _before(side: Named) -> Artifact:
         f"{side.text}: what it was compiled from is not in its build's output folder",
         "bisect inside the folder that `anynpu build -o` wrote: it needs float/ and steps/ there",
     )
-
-
-def _beside(path: Path) -> Iterator[Path]:
-    for root in path.parents[:2]:
-        yield from (root / FLOAT, root / "given")
-        if (root / "steps").is_dir():
-            yield from sorted((root / "steps").iterdir())
-        yield from sorted(each for each in root.iterdir() if each.is_dir() and each != path)

@@ -39,10 +39,12 @@ def graph_data(chip: ChipForm, graph: GraphForm) -> Drawing:
     inputs, outputs = _borders(chip, graph, "input"), _borders(chip, graph, "output")
     nodes = [*inputs, *graph.nodes, *outputs]
     devices = [*(BORDER for _ in inputs), *(node.device for node in graph.nodes), *(BORDER for _ in outputs)]
-    tensors = {
-        name: _tensor(name, graph.tensors.get(name) or GraphTensor())
-        for name in dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.outputs))
-    }
+    tensors: dict[str, list[object]] = {}
+    for name in dict.fromkeys(name for node in nodes for name in (*node.inputs, *node.outputs)):
+        tensor = graph.tensors.get(name) or GraphTensor()
+        ranges = [_range(value, tensor.channels) for value in (tensor.scale, tensor.zero_point)]
+        errors = [_short(tensor.sqnr_db), _short(tensor.max_error)]
+        tensors[name] = [name, tensor.shape, tensor.dtype or "", *ranges, *errors]
     index = {name: i for i, name in enumerate(tensors)}
     maker = {name: i for i, node in enumerate(nodes) for name in node.outputs}
     tensor_of: dict[tuple[int, int], str] = {}
@@ -105,18 +107,6 @@ def _node(node: GraphNode, device: str, place: tuple[float, float], index: Mappi
         round(place[0]),
         round(place[1]),
         _short(node.stream_sqnr_db),
-    ]
-
-
-def _tensor(name: str, tensor: GraphTensor) -> list[object]:
-    return [
-        name,
-        tensor.shape,
-        tensor.dtype or "",
-        _range(tensor.scale, tensor.channels),
-        _range(tensor.zero_point, tensor.channels),
-        _short(tensor.sqnr_db),
-        _short(tensor.max_error),
     ]
 
 

@@ -100,15 +100,13 @@ def _size(graph: GraphForm, node: GraphNode) -> tuple[int, ...]:
 def _name(nodes: Sequence[GraphNode], first: int, stop: int, sizes: Mapping[tuple[str, ...], int]) -> str:
     """Returns the block that a stage is, or the first and the last of those that it goes through."""
     ends = [_parts(nodes[first].name), _parts(nodes[stop - 1].name)]
-    names = list(dict.fromkeys(_block(parts, sizes) for parts in ends if parts))
+    names = []
+    for parts in filter(None, ends):  # the outermost part of a layer's name that is not the name of half the network
+        prefixes = (tuple(parts[:depth]) for depth in range(1, len(parts)))
+        block = next((prefix[-1] for prefix in prefixes if sizes[prefix] <= 2 * USUAL), parts[-1])
+        names.append(re.sub(r"_output_\d+$", "", block))
+    names = list(dict.fromkeys(names))
     stems = {re.sub(r"\d+$", "", name) for name in names}
     if len(names) == 2 and len(stems) == 1:
         names[1] = names[1].removeprefix(stems.pop())  # model.7 to model.9 is model.7–9
     return "–".join(names)
-
-
-def _block(parts: Sequence[str], sizes: Mapping[tuple[str, ...], int]) -> str:
-    """Returns the outermost part of a layer's name that is not the name of half the network."""
-    prefixes = (tuple(parts[:depth]) for depth in range(1, len(parts)))
-    block = next((prefix[-1] for prefix in prefixes if sizes[prefix] <= 2 * USUAL), parts[-1])
-    return re.sub(r"_output_\d+$", "", block)
