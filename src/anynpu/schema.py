@@ -103,8 +103,9 @@ def near(name: str, known: Iterable[str]) -> str:
 
 def did_you_mean(names: Sequence[str]) -> str:
     """Returns " (did you mean 'x' or 'y'?)", or an empty string for no names; of many, how many more there are."""
-    shown = [f"'{name}'" for name in names[:MOST_NEAR]]
-    if len(names) > MOST_NEAR:
+    many = len(names) > MOST_NEAR + 1  # a single one more is named too
+    shown = [f"'{name}'" for name in (names[:MOST_NEAR] if many else names)]
+    if many:
         shown.append(f"one of {len(names) - MOST_NEAR} more")
     text = " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
     return f" (did you mean {text}?)" if text else ""

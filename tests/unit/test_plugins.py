@@ -92,7 +92,7 @@ def test_an_unknown_board_says_the_nearest_alias() -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("stm32", "did you mean 'cortex-m0plus', 'cortex-m33', 'cortex-m4', 'cortex-m55' or one of 1 more?"),
+        ("stm32", "did you mean 'cortex-m0plus', 'cortex-m33', 'cortex-m4', 'cortex-m55' or 'cortex-m7'?"),
         ("esp32", "did you mean 'riscv32' or 'tflm'?"),
         ("grove vision", "did you mean 'hxwe2'?"),
         ("ethos", "did you mean 'ethos-u55-128', 'ethos-u55-256', 'ethos-u55-32', 'ethos-u55-64' or one of "),
