@@ -90,7 +90,9 @@ def export(
             outputs, _ = _forward(module, probe, inputs)
         notes += require_repeatable(module, lambda: _forward(module, probe, inputs)[0])
         unused.require_same(module, lambda each: _forward(each, probe, inputs)[0])
-        outs = _output_names(output_names, keys)
+        outs = keys if output_names is None else [*output_names, *keys[len(output_names) :]]
+        if output_names is not None and (len(output_names) > len(keys) or len({*outs}) != len(outs)):
+            raise ConfigError(f"{len(output_names)} output names are given, the module returns {len(keys)} tensors")
         model = _exported(module, trace, names, outs, opset)
     finally:
         hook.remove()
@@ -171,15 +173,6 @@ def _forward(
     plain = ["output"] if len(results) == 1 else [f"output_{at}" for at in range(len(results))]
     keys: list[str] = module.__dict__.pop("_anynpu_keys", plain)
     return [each.detach().clone() for each in results], keys
-
-
-def _output_names(wanted: Sequence[str] | None, keys: list[str]) -> list[str]:
-    if wanted is None:
-        return keys
-    names = [*wanted, *keys[len(wanted) :]]
-    if len(wanted) > len(keys) or len({*names}) != len(names):
-        raise ConfigError(f"{len(wanted)} output names are given, the module returns {len(keys)} tensors")
-    return names
 
 
 def _exported(

@@ -12,7 +12,7 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from anynpu.apps.watch.samples import MOST_SAMPLES, VERSION, Sample, checked_host
@@ -117,7 +117,10 @@ class Agent:
             "boot": self.boot,
             "time": time.time(),
             "uptime": time.monotonic(),
-            "samples": [_wire(sample) for sample in samples],
+            "samples": [
+                {"id": s.id, "boot": s.boot, "time": s.time_s, "uptime": s.uptime_s, "metrics": dict(s.metrics)}
+                for s in samples
+            ],
         }
         headers = {"content-type": "application/json", "user-agent": "anynpu-watch"}
         if self.settings.token:
@@ -173,14 +176,3 @@ class Agent:
             if once or stop(due - time.monotonic()):
                 self._close()
                 return
-
-
-def _wire(sample: Sample) -> dict[str, object]:
-    fields = asdict(sample)
-    return {
-        "id": sample.id,
-        "boot": sample.boot,
-        "time": sample.time_s,
-        "uptime": sample.uptime_s,
-        "metrics": fields["metrics"],
-    }

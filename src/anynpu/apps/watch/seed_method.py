@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -92,27 +92,24 @@ class SeedDetector(Detector):
             if host not in self.recent:
                 self.recent[host] = deque(self._kept(host, float(np.nanmin(batch.times_s[row]))), LAST)
         if self.collection is not None:
-            points = [self._point(*place, *pair) for place, *pair in zip(places, vectors, lines, strict=True)]
+            points = []
+            for (host, time_s), vector, text in zip(places, vectors, lines, strict=True):
+                name = self.registry.hosts[host]
+                payload: Payload = {"host": name, "time_s": time_s, "text": text}
+                points.append(Point(str(uuid.uuid5(NAMESPACE, f"{name} {time_s:.3f}")), vector, payload))
             self.collection.upsert(points)
         self.last[batch.series, 1] = batch.values[:, 0]
         changes = [*self._hear(batch), *self._clock(batch)]
         for (host, time_s), vector in zip(places, vectors, strict=True):
-            changes += self._judge_vector(host, time_s, vector)
-            self.recent[host].append(vector)
+            recent = self.recent[host]
+            like, anomaly = likeness(recent, vector), self.open.get((host, "unlike"))
+            if len(recent) == LAST and like < self.limit and anomaly is None:
+                score = (1 - like) / (1 - self.limit)
+                changes.append(self._begin(host, None, "unlike", time_s, time_s, like, self.limit, score))
+            elif anomaly is not None and like >= self.limit:
+                changes.append(self._end(anomaly, time_s, "looks like the last 20 again"))
+            recent.append(vector)
         return changes
-
-    def _point(self, host: int, time_s: float, vector: Array, text: str) -> Point:
-        name = self.registry.hosts[host]
-        payload: Payload = {"host": name, "time_s": time_s, "text": text}
-        return Point(str(uuid.uuid5(NAMESPACE, f"{name} {time_s:.3f}")), vector, payload)
-
-    def _judge_vector(self, host: int, time_s: float, vector: Array) -> Iterator[Anomaly]:
-        recent = self.recent[host]
-        like, anomaly = likeness(recent, vector), self.open.get((host, "unlike"))
-        if len(recent) == LAST and like < self.limit and anomaly is None:
-            yield self._begin(host, None, "unlike", time_s, time_s, like, self.limit, (1 - like) / (1 - self.limit))
-        elif anomaly is not None and like >= self.limit:
-            yield self._end(anomaly, time_s, "looks like the last 20 again")
 
     def _kept(self, host: int, before_s: float) -> list[Array]:
         """Returns the last vectors of a host that the store holds of the time before, oldest first."""
