@@ -248,7 +248,7 @@ def mean(at: Rewriting, operator: Operator) -> bool:
         small = at.emit("MEAN", inputs, (*at.shape(row)[:2], 1), Reducer(True), f"{result}/mean")
         at.give(operator, at.reshape(small, at.shape(result), f"{result}/kept"))
         return True
-    if last or first or count > MOST_REDUCED:
+    if last or (first and shape[0] == 1) or count > MOST_REDUCED:
         return False
     moved = at.transpose(source, (*over, *rest), f"{result}/rows")
     image = at.reshape(moved, (1, count, 1, math.prod(shape[axis] for axis in rest)), f"{result}/image")

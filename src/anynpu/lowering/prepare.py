@@ -94,6 +94,6 @@ PREPARING: tuple[Pass[onnx.ModelProto], ...] = (
     Pass("fold", "shapes are inferred, and what is constant is computed", lambda model: (folded(model), 1)),
     Pass("functions", "operators that ONNX defines by others are written out", _without_functions),
     Pass("rewrite", "operators that TFLite lacks are written as others", _rewritten),
-    Pass("recognise", "written-out GELU and hard swish become one node each", _recognised),
+    Pass("recognise", "written-out GELU, hard swish and softplus become one node each", _recognised),
 )
 """What brings a model into the form that the rules read; what cannot be converted or written out stays as it is."""

@@ -7,7 +7,7 @@ tensor and stored numbers, the function of that tensor is evaluated and compared
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +23,8 @@ _BEFORE, _MOST_NODES = 6, 24
 _GRID = np.concatenate([np.linspace(-12, 12, 193), np.linspace(-2, 2, 65)])
 # Exporters store numbers with seven digits, some with fewer.
 _CLOSE = 2e-6
+# From here on softplus is x: they differ by 3e-7.
+_STRAIGHT = 15.0
 # Beyond this each of the functions is a rectifier on the grid.
 _SCALES = (0.05, 20.0)
 
@@ -60,12 +62,25 @@ _SHAPES = (
 )
 
 
+def _is_softplus(node: onnx.NodeProto, makers: Mapping[str, onnx.NodeProto], numbers: Mapping[str, Array]) -> bool:
+    """Tells whether a choice is a softplus that is left out where it is the same as x, as PyTorch's exporter writes."""
+    compare, bent = makers.get(node.input[0]), makers.get(node.input[2])
+    if compare is None or bent is None or (compare.op_type, bent.op_type) != ("Greater", "Softplus"):
+        return False
+    same = compare.input[0] == bent.input[0] == node.input[1]
+    return same and float(numbers.get(compare.input[1], np.zeros(()))) >= _STRAIGHT
+
+
 def recognised(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Returns the model with every written-out GELU and hard swish as one node, up to constant factors."""
+    """Returns the model with written-out GELU, hard swish and softplus as one node each, up to constant factors."""
     graph = model.graph
     numbers = {item.name: numpy_helper.to_array(item).astype(np.float64).reshape(()) for item in graph.initializer
                if math.prod(item.dims) == 1 and item.data_type in (1, 10, 11)}  # fmt: skip
     makers = {name: node for node in graph.node for name in node.output}
+    bent = [node for node in graph.node if node.op_type == "Where" and _is_softplus(node, makers, numbers)]
+    for node in bent:
+        node.op_type = "Softplus"
+        del node.input[2], node.input[0]
     readers: dict[str, list[onnx.NodeProto]] = {}
     for node in graph.node:
         for name in node.input:
@@ -76,7 +91,7 @@ def recognised(model: onnx.ModelProto) -> onnx.ModelProto:
         match = _match(node, makers, readers, numbers) if node.op_type in _SEEDS else None
         if match is not None and _same_type(infos, match.root, match.result) and match.result not in replaced:
             replaced[match.result] = _written(match, graph, infos[match.result], makers[match.result].name)
-    if not replaced:
+    if not replaced and not bent:
         return model
     nodes = [
         onnx.NodeProto.FromString(each.SerializeToString())

@@ -55,6 +55,14 @@ def mean(axes: list[int]) -> onnx.ModelProto:
     return one("ReduceMean", (1, 4, 9, 6), {"axes": np.asarray(axes, np.int64)}, keepdims=1)
 
 
+def mean_of_batches() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["a"]),
+        helper.make_node("ReduceMean", ["a", "axes"], ["y"], keepdims=1),
+    ]
+    return net(nodes, {"x": (1, 2 * 5 * 6 * 4)}, {"shape": np.asarray((2, 5, 6, 4)), "axes": np.asarray([0])})
+
+
 def norm(shape: tuple[int, ...]) -> onnx.ModelProto:
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["a"]),
@@ -86,6 +94,7 @@ NETS = {
     "space to depth": one("SpaceToDepth", IMAGE, blocksize=2),
     "square root": sqrt(),
     "mean of several images": mean([2]),
+    "mean of the images of a batch": mean_of_batches(),
     "mean of channels between others": mean([1, 3]),
     "norm of channels of several rows": norm((4, 9, 24)),
     "shuffle": gather([0, 2, 4, 1, 3, 5], 1),

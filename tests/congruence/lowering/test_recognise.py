@@ -61,6 +61,19 @@ def test_what_only_looks_alike_stays(name):
     assert not {"GELU", "HARD_SWISH"} & {*lower(model).counts()}
 
 
+@pytest.mark.parametrize("threshold", [20.0, 1.0])
+def test_a_softplus_without_its_straight_part_is_one_function(threshold):
+    """PyTorch's newer exporter chooses x itself above 20."""
+    nodes = [
+        helper.make_node("Greater", ["x", "t"], ["far"]),
+        helper.make_node("Softplus", ["x"], ["bent"]),
+        helper.make_node("Where", ["far", "x", "bent"], ["y"]),
+    ]
+    model = net(nodes, {"x": (1, 5, 12)}, {"t": np.float32(threshold)})
+    agrees(model)
+    assert ("GREATER" in lower(model).counts()) == (threshold < 15)
+
+
 def test_factors_and_sums_go_into_the_weights_behind_them():
     rng = np.random.default_rng(2)
     constants = {
