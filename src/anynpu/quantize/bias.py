@@ -44,9 +44,9 @@ class ChannelMeans:
         self._count += 1
         for name, axis in self._axes.items():
             values, form = tensors[name], self._forms.get(name)
-            rounded = values if form is None else _kept(values, form, self._types[name])
-            self._exact[name] = self._exact.get(name, 0.0) + _channel_mean(values, axis)
-            self._rounded[name] = self._rounded.get(name, 0.0) + _channel_mean(rounded, axis)
+            rounded = values if form is None else kept(values, form, self._types[name])
+            self._exact[name] = self._exact.get(name, 0.0) + channel_mean(values, axis)
+            self._rounded[name] = self._rounded.get(name, 0.0) + channel_mean(rounded, axis)
 
     def exact(self, name: str) -> Floats:
         return self._exact[name] / self._count
@@ -55,7 +55,7 @@ class ChannelMeans:
         return self._rounded[name] / self._count
 
 
-def _kept(values: Array, form: Quantization, dtype: str) -> Array:
+def kept(values: Array, form: Quantization, dtype: str) -> Array:
     """Returns what integers keep of the values, in their own precision: `Quantization` takes ten times as long."""
     limits, zero = np.iinfo(dtype), form.zero_point[0]
     scale = values.dtype.type(form.scale[0])
@@ -65,7 +65,7 @@ def _kept(values: Array, form: Quantization, dtype: str) -> Array:
     return steps
 
 
-def _channel_mean(values: Array, axis: int) -> Floats:
+def channel_mean(values: Array, axis: int) -> Floats:
     others = tuple(each for each in range(values.ndim) if each != axis % values.ndim)
     return np.asarray(values.mean(axis=others, dtype=np.float64))
 

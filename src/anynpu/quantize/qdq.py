@@ -23,6 +23,7 @@ from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, read_stated
 from anynpu.quantize.functions import followers
+from anynpu.quantize.measured import biases_measured
 from anynpu.quantize.onnx_net import OnnxForm, attribute, net_of, runner
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq_record import described, quantizable
@@ -68,10 +69,16 @@ def write_qdq(
     ranges |= fixed.ranges
     if report is not None:
         report(calibration(observed, ranges, data))
+    exact = form
     if fixed.repaired:
         form, changes = rounded(form, data, plan, ranges)
         done = (*done, *changes)
     quantised, changes = _emitted(form.model, ranges, plan, fixed)
+    if fixed.repaired and plan.bias_correction:
+        form, measured = _measured(form, exact, quantised, data, plan, ranges)
+        done = (*done, *measured)
+        if measured[-1].changed:
+            quantised, changes = _emitted(form.model, ranges, plan, fixed)
     if effects is not None:
         effects += [*done, *changes]
     if keep is not None or stated is not None:
@@ -106,6 +113,24 @@ def _emitted(
     except onnx.checker.ValidationError as error:
         raise ToolFailed(f"onnxruntime's quantiser wrote a model that is not valid: {error}") from error
     return quantised, effects
+
+
+def _measured(
+    form: OnnxForm,
+    exact: OnnxForm,
+    quantised: onnx.ModelProto,
+    data: Dataset,
+    plan: QuantPlan,
+    ranges: Mapping[str, Range],
+) -> tuple[OnnxForm, tuple[PassEffect, ...]]:
+    graph = form.model.graph
+    unrounded = whole_operators(graph).unrounded | left_in_float(graph, plan.float_tensors).unrounded
+    does = "biases keep the means behind functions, measured layer by layer"
+
+    def measured(given: OnnxForm) -> tuple[OnnxForm, int]:
+        return biases_measured(given, exact, quantised, data, plan, ranges, unrounded)
+
+    return passes.run((Pass("measured-biases", does, measured, keeps_results=False),), form)
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
