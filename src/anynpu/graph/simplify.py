@@ -21,6 +21,7 @@ from anynpu.errors import IntegrityError, ToolFailed
 from anynpu.foreign import ONNX, mapped
 from anynpu.graph import passes
 from anynpu.graph.agreement import Feeds, executed
+from anynpu.graph.batch_norm import BATCH_NORM
 from anynpu.graph.fold import copied, fold_constants, same_nodes
 from anynpu.graph.passes import Pass
 from anynpu.graph.run import random_feeds
@@ -40,6 +41,8 @@ def simplify(model: ModelProto, feeds: Sequence[Feeds] = ()) -> tuple[ModelProto
     """
     compare = executed(feeds or [random_feeds(model, seed=0)])
     simpler, effects = _with_fewer_nodes(model, compare)
+    simpler, folded = passes.run([BATCH_NORM], simpler, compare)
+    effects += tuple(effect for effect in folded if effect.changed or effect.dropped)
     if any(map(_is_endless, simpler.graph.initializer)):
         simpler, finite = passes.run([FINITE], simpler, compare)
         effects += finite
