@@ -274,7 +274,7 @@ OUTSIDE = (
     "of 8 bits), a vocoder with random weights whose tanh gives less than one step, and depthwise nets with random",
     "weights. Of those, torchvision's mnasnet0_5 was followed through its layers on one sample: 38 dB at the input, 28",
     "after the first block, 19 after the fourth, 13 after the seventh. Each layer makes the noise that it is given",
-    "larger by 1 to 3 dB, which no scale of its own changes.",
+    "larger by 1 to 3 dB. Whether another choice of ranges or widths would change that was not tried.",
 )
 HEAD = (
     "# Reach",
