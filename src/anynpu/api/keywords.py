@@ -49,6 +49,7 @@ class OptionKeywords(TypedDict, total=False):
     rounding: Rounding | None
     wide_tensors: str | Sequence[str] | None
     float_tensors: str | Sequence[str] | None
+    quantisation: File | None
     option: Mapping[str, Value] | None
 
 
