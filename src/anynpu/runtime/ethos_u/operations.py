@@ -76,7 +76,7 @@ class Machine:
                 self._dma(op, memories)
             elif op.kind in ("conv", "depthwise"):
                 raw = self._raw_filters(op, memories)
-                compressed |= dict.fromkeys(raw[: len(raw) // 2], op.title)
+                compressed |= dict.fromkeys(self._compressed(op, raw), op.title)
         self._decoder.decode(list(compressed), list(compressed.values()))
 
     def _unknown(self, op: Operation, memories: Memories) -> None:
@@ -195,6 +195,10 @@ class Machine:
                     memories.watcher.aligned(op, f"{kind}{core}_BASE", base, LINE)
                     memories.watcher.aligned(op, f"{kind}{core}_LENGTH", length, LINE)
         return tuple(streams)
+
+    def _compressed(self, op: Operation, raw: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Returns which of the raw filters are compressed weights."""
+        return raw[: len(raw) // 2]
 
     def _decode(self, op: Operation, raw: tuple[bytes, ...], depths: KernelDepths, ifm: FeatureMap) -> Filters:
         cores = len(raw) // 2

@@ -112,6 +112,7 @@ class Order:
     """Down and across."""
 
 
+@functools.lru_cache(maxsize=256)
 def positions(order: Order) -> Array:
     """Returns, for each weight of a stream, its place among (height, width, inputs, outputs), or -1 for padding."""
     ifm_block = 16 if order.part_kernel or order.ifm_bits == 16 else 32

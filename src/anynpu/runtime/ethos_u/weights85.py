@@ -67,6 +67,7 @@ def ifm_block(depthwise: bool, part_kernel: bool, sparse: bool, ifm_bits: int, m
     return 128 if sparse and ifm_bits == 8 else 64
 
 
+@functools.lru_cache(maxsize=256)
 def positions(order: Order85, stream: int) -> Array:
     """Returns, for each weight of a stream, its place among (height, width, inputs, outputs), or -1 for padding."""
     depth = 1 if order.depthwise else order.ifm_depth
