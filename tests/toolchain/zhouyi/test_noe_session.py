@@ -312,6 +312,8 @@ def test_crashes_under_eight_threads_hang_nobody_and_leak_nothing(library, model
         for each in threads:
             each.join(60)
         assert not any(each.is_alive() for each in threads)
+        with suppress(DeviceError):  # this may be the worker's 60th job too: the next has a new one
+            opened.run({"x": X})
         opened.run({"x": X})
         assert held(os.getpid())[1] <= before
         opened.close()
