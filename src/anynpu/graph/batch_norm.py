@@ -10,6 +10,7 @@ from collections import Counter
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, numpy_helper
 
+from anynpu.graph.attributes import attribute
 from anynpu.graph.fold import copied, names_read, static_shapes
 from anynpu.graph.passes import Pass
 from anynpu.tensors import Array
@@ -27,13 +28,13 @@ def _fold(model: ModelProto) -> tuple[ModelProto, int]:
     folded: list[NodeProto] = []
     for norm in graph.node:
         layer = makers.get(norm.input[0]) if norm.op_type == "BatchNormalization" and not norm.domain else None
-        if layer is None or uses[norm.input[0]] != 1 or len(norm.output) != 1 or _value(norm, "training_mode", 0):
+        if layer is None or uses[norm.input[0]] != 1 or len(norm.output) != 1 or attribute(norm, "training_mode", 0):
             continue
         axis = _output_axis(layer, len(shapes.get(layer.input[0], ())))
         if axis is None or not {*layer.input[1:], *norm.input[1:]} <= {*stored, ""}:
             continue
         scale, offset, mean, variance = (numpy_helper.to_array(stored[name]) for name in norm.input[1:5])
-        factors = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + _value(norm, "epsilon", _EPSILON))
+        factors = scale.astype(np.float64) / np.sqrt(variance.astype(np.float64) + attribute(norm, "epsilon", _EPSILON))
         weights = numpy_helper.to_array(stored[layer.input[1]])
         bias = numpy_helper.to_array(stored[layer.input[2]]) if len(layer.input) > 2 and layer.input[2] else np.zeros(1)
         if weights.ndim < 2 or weights.shape[axis] != len(factors) or bias.size not in (1, len(factors)):
@@ -62,17 +63,12 @@ def _output_axis(layer: NodeProto, rank: int) -> int | None:
     `rank` is that of its input."""
     if layer.op_type == "Conv" and not layer.domain:
         return 0
-    if layer.op_type == "ConvTranspose" and not layer.domain and _value(layer, "group", 1) == 1:
+    if layer.op_type == "ConvTranspose" and not layer.domain and attribute(layer, "group", 1) == 1:
         return 1
     if layer.op_type == "MatMul" and rank == 2:
         return 1
-    plain = _value(layer, "alpha", 1.0) == 1.0 and _value(layer, "beta", 1.0) == 1.0
-    return (0 if _value(layer, "transB", 0) else 1) if layer.op_type == "Gemm" and plain else None
-
-
-def _value(node: NodeProto, name: str, default: float) -> float:
-    attribute = next((each for each in node.attribute if each.name == name), None)
-    return default if attribute is None else attribute.f if isinstance(default, float) else attribute.i
+    plain = attribute(layer, "alpha", 1.0) == 1.0 and attribute(layer, "beta", 1.0) == 1.0
+    return (0 if attribute(layer, "transB", 0) else 1) if layer.op_type == "Gemm" and plain else None
 
 
 def _stored(values: Array, name: str) -> TensorProto:

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from anynpu.graph.attributes import attribute
 from anynpu.graph.fold import copied
 from anynpu.graph.scalars import reads_numbers, value_of
 from anynpu.quantize.fitting import Window
@@ -173,12 +174,6 @@ def _layer(node: NodeProto, stored: Mapping[str, TensorProto]) -> Layer | None:
             groups=groups,
         )
     return Layer(node.input[1], bias, dims, 0, 1, groups, channel_axis=1, window=window)
-
-
-def attribute(node: NodeProto, name: str, default: float) -> float:
-    """Returns a number among the attributes of a node."""
-    item = next((item for item in node.attribute if item.name == name), None)
-    return default if item is None else float(helper.get_attribute_value(item))
 
 
 def runner(model: onnx.ModelProto, wanted: Collection[str] = ()) -> Run:

@@ -17,6 +17,7 @@ from anynpu.artifact import PassEffect
 from anynpu.errors import ToolFailed
 from anynpu.foreign import quantising
 from anynpu.graph import passes
+from anynpu.graph.attributes import attribute
 from anynpu.graph.fold import copied
 from anynpu.graph.passes import Pass
 from anynpu.quantize.adequacy import SampleLimits, calibration
@@ -24,7 +25,7 @@ from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, read_stated
 from anynpu.quantize.functions import followers
 from anynpu.quantize.measured import biases_measured
-from anynpu.quantize.onnx_net import OnnxForm, attribute, net_of, runner
+from anynpu.quantize.onnx_net import OnnxForm, net_of, runner
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq_record import described, quantizable
 from anynpu.quantize.ranges import Progress, Range, collect, quantization_for

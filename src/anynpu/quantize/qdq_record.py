@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from anynpu.graph.attributes import attribute
 from anynpu.quantize.fixed import form_of
-from anynpu.quantize.onnx_net import attribute
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Range, quantization_for
 from anynpu.quantize.silu import is_silu
