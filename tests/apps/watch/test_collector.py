@@ -151,7 +151,8 @@ def test_acknowledge_and_mute_are_kept_and_bad_ones_refused(hub):
     ):
         assert hub.call("/v1/mutes", bad)[0] == 422
     assert hub.call("/v1/hosts/nobody/series")[0] == 404
-    assert hub.call("/v1/hosts/dup/series?hours=nan")[0] == 400
+    hub.call("/v1/samples", batch("known", ("k-1",)))
+    assert hub.call("/v1/hosts/known/series?hours=nan")[0] == 400
 
 
 def test_metrics_are_in_prometheus_form(hub):
