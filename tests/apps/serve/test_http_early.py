@@ -13,10 +13,11 @@ from npu_model import expected, npu_model, stored
 from test_http_repeats import Transport, post
 
 from anynpu.apps.serve.base import Answer, Expired, Options, Request
+from anynpu.apps.serve.desk import Asked
 from anynpu.apps.serve.served import Order, Waiting
 from anynpu.apps.web.app import App, Route
 from anynpu.apps.web.connections import Site
-from anynpu.apps.web.message import HttpAnswer, json_answer
+from anynpu.apps.web.message import HttpAnswer, HttpRequest, json_answer
 from anynpu.apps.web.protocol import Connection
 from anynpu.testing import noe
 
@@ -172,7 +173,7 @@ def test_an_answer_is_written_once_and_never_to_a_connection_that_is_lost(lost):
         if lost:
             transport.closed = True
             connection.connection_lost(None)
-        owner = threading.Thread(target=connection.send_early, args=(answer,))
+        owner = threading.Thread(target=connection.send_early, args=(answer, lambda: None))
         owner.start()
         owner.join()
         later.then(answer)
@@ -197,7 +198,7 @@ def test_what_the_kernel_does_not_take_at_once_is_written_by_the_loop():
         connection, transport = Connection(site), Pipe(write)
         connection.connection_made(transport)
         connection.data_received(post("/a", "{}"))
-        connection.send_early(answer)
+        connection.send_early(answer, lambda: None)
         later.then(answer)
         return transport.written
 
@@ -206,3 +207,52 @@ def test_what_the_kernel_does_not_take_at_once_is_written_by_the_loop():
     os.close(read)
     os.close(write)
     assert rest and written.partition(b"\r\n\r\n")[2] == answer.body
+
+
+def test_a_client_that_asks_again_before_the_loop_has_the_news_is_served_at_once():
+    first, second = json_answer(["first"]), json_answer(["second"])
+    laters: list[Kept] = []
+    read, write = os.pipe()
+
+    def later(request: HttpRequest) -> Kept:
+        laters.append(Kept())
+        return laters[-1]
+
+    async def main() -> None:
+        site = Site(App([Route("POST", "/a", later)]), asyncio.get_running_loop())
+        connection = Connection(site)
+        connection.connection_made(Pipe(write))
+        connection.data_received(post("/a", "{}"))
+        connection.send_early(first, lambda: laters[0].then(first))
+        connection.data_received(post("/a", "{}"))
+        assert len(laters) == 2  # not kept waiting for a turn of the loop
+        laters[1].then(second)
+
+    asyncio.run(main())
+    written = os.read(read, 65536)
+    os.close(read)
+    os.close(write)
+    assert written.count(b"HTTP/1.1 200") == 2
+    assert 0 < written.index(first.body) < written.index(second.body)
+
+
+class Noted:
+    """A model and a connection that only keep what they are given."""
+
+    def ask(self, request, then, early):
+        self.then, self.early = then, early
+
+    def send_early(self, answer, conclude):
+        self.sent, self.conclude = answer, conclude
+
+
+def test_a_reply_that_was_sent_early_is_handed_over_once():
+    noted, replies = Noted(), []
+    answer = Answer("m", "0" * 64, "none", np.zeros((1, 4), np.float32))
+    asked = Asked(noted, Request(("text",)), lambda answer: json_answer(["y"]), noted)
+    asked.begin(replies.append)
+    noted.early(answer)
+    assert replies == []
+    noted.conclude()
+    noted.then(answer)
+    assert replies == [noted.sent]

@@ -118,6 +118,7 @@ class Asked:
 
     __slots__ = ("line", "model", "pending", "reply", "request", "shown", "then")
     reply: Reply | None
+    then: Callable[[Reply], None] | None
 
     def __init__(self, model: Deployment, request: Request, shown: Callable[[Answer], HttpAnswer], line: Line) -> None:
         self.model, self.request, self.shown, self.line = model, request, shown, line
@@ -131,10 +132,18 @@ class Asked:
         """Sends the answer off in the thread that computed it."""
         self.reply = reply = self._shown(answer)
         if isinstance(reply, HttpAnswer):
-            self.line.send_early(reply)
+            self.line.send_early(reply, self._conclude)
+
+    def _conclude(self) -> None:
+        """Hands over the reply that was sent early, unless that has happened."""
+        then, self.then = self.then, None
+        if then is not None and self.reply is not None:
+            then(self.reply)
 
     def _answered(self, outcome: Outcome) -> None:
-        self.then(self._shown(outcome) if self.reply is None else self.reply)
+        if self.reply is None:
+            self.reply = self._shown(outcome)
+        self._conclude()
 
     def _shown(self, outcome: Outcome) -> Reply:
         try:

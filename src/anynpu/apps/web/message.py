@@ -114,9 +114,10 @@ class Line(Protocol):
     """The address, or "unix"."""
     gone: bool
 
-    def send_early(self, answer: HttpAnswer) -> None:
+    def send_early(self, answer: HttpAnswer, conclude: Callable[[], None]) -> None:
         """Writes the answer to the request that is being answered, in any thread; the reply in the event loop is to
-        follow, and must be the same."""
+        follow, and must be the same. `conclude` has it follow at once; it is called there if the next request comes
+        first."""
         ...
 
 

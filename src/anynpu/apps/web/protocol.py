@@ -10,6 +10,7 @@ import asyncio
 import os
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import CoroutineType
 from typing import TYPE_CHECKING
@@ -47,6 +48,8 @@ class Packet:
     """Since the request began."""
     keeps: bool
     """The connection may be used again."""
+    conclude: Callable[[], None] | None = None
+    """Ends the turn of an answer that was sent early."""
     sent: int = 0
     failed: bool = False
 
@@ -136,6 +139,9 @@ class Connection(asyncio.Protocol):
     # What is read
 
     def data_received(self, data: bytes) -> None:
+        early = self.packet
+        if early is not None and early.sent and early.conclude is not None:
+            early.conclude()  # the client was quicker than the news that it has its answer
         waiting, fresh = self.phase is HEAD, not (self.unfinished or self.upgrade)
         if waiting and fresh and self.turn is None and not self.waiting:
             request = self.site.heads.find(data, self)
@@ -347,8 +353,10 @@ class Connection(asyncio.Protocol):
         except OSError:
             packet.failed = True
 
-    def send_early(self, answer: HttpAnswer) -> None:
-        self.packet = packet = self._packet(answer)
+    def send_early(self, answer: HttpAnswer, conclude: Callable[[], None]) -> None:
+        packet = self._packet(answer)
+        packet.conclude = conclude
+        self.packet = packet
         with self.site.writing:  # connection_lost waits for this; until then nobody else has the descriptor
             if not self.gone:
                 self._send(packet)
