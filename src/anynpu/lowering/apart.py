@@ -2,7 +2,8 @@
 
 Vela lets an operator write straight into the tensor that a CONCATENATION or PAD makes of its result, and lets one read
 straight from the tensor that a slice was cut from. Where it computes the result in pieces, or the slice steps over
-rows, the registers are then those of the larger tensor (docs/ethos-u.md has a row for each). The copy is the larger of
+rows, the registers are then those of the larger tensor; and the pieces of a mirrored border are laid where the shape
+behind a RESHAPE has them (docs/ethos-u.md has a row for each). The copy is the larger of
 a tensor and itself: exact in every type, on every runtime, and left in place by Vela.
 """
 
@@ -42,6 +43,8 @@ def apart(graph: Graph, family: str) -> Graph:
 
 
 def _mixed_up(source: Operator, reader: Operator, graph: Graph, family: str) -> bool:
+    if reader.kind == "RESHAPE":
+        return source.kind == "MIRROR_PAD"
     if reader.kind in _LAYING:
         return _in_pieces(source, graph.tensors, family)
     if reader.kind == "BATCH_MATMUL" and family != "EthosU85" and source.kind in _CUTTING:

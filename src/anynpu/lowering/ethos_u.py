@@ -7,32 +7,26 @@ for the operators as they were, so the rules are for these NPUs alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from anynpu.lowering.graph import Graph, Operator, Tensor, int32, pruned
+from anynpu.lowering.choices import gather, mirrored, stepped
+from anynpu.lowering.graph import Graph, Operator, int32, pruned
 from anynpu.lowering.moves import MOST_JOINED, few_axes, small_transposes
 from anynpu.lowering.options import (
     Add,
     Concatenation,
     Conv2D,
     DepthToSpace,
-    FullyConnected,
-    Gather,
     Mul,
-    Options,
     Reducer,
-    Reshape,
     ResizeBilinear,
     ResizeNearestNeighbor,
     SpaceToDepth,
 )
+from anynpu.lowering.rewriting import Resizes, Rewriting, Rule
 from anynpu.tensors import Array
-
-Resizes = Callable[[Operator, Graph], bool]
-"""Tells whether the NPU itself resizes as an operator does."""
 
 MOST_SIDE = 1 << 16
 """How large an axis of a feature map may be."""
@@ -40,80 +34,6 @@ MOST_REDUCED = 4095
 """How many elements of one axis the NPU takes the mean of."""
 # A square root of zero must not be zero times infinity.
 _TINY = 1e-12
-
-
-@dataclass
-class Rewriting:
-    """The graph as it is written anew."""
-
-    graph: Graph
-    resizes: Resizes
-    longest_step: int
-    tensors: dict[str, Tensor]
-    operators: list[Operator]
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a tensor."""
-        return self.tensors[name].shape
-
-    def emit(self, kind: str, inputs: Sequence[str], shape: Sequence[int], options: Options | None, stem: str) -> str:
-        """Adds an operator and returns its result."""
-        name, number = stem, 0
-        while name in self.tensors:
-            number += 1
-            name = f"{stem}/{number}"
-        self.tensors[name] = Tensor(name, tuple(shape), self.tensors[inputs[0]].dtype)
-        self.operators.append(Operator(kind, tuple(inputs), (name,), options))
-        return name
-
-    def store(self, data: Array, stem: str) -> str:
-        """Adds a constant."""
-        name, number = stem, 0
-        while name in self.tensors:
-            number += 1
-            name = f"{stem}/{number}"
-        self.tensors[name] = Tensor(name, data.shape, str(data.dtype), data)
-        return name
-
-    def reshape(self, tensor: str, shape: Sequence[int], stem: str) -> str:
-        """Returns the same values under another shape."""
-        size = tuple(shape)
-        if self.shape(tensor) == size:
-            return tensor
-        return self.emit("RESHAPE", (tensor, self.store(int32(size), f"{stem}/shape")), size, Reshape(size), stem)
-
-    def transpose(self, tensor: str, order: Sequence[int], stem: str) -> str:
-        """Returns a tensor with its axes in another order."""
-        if list(order) == sorted(order):
-            return tensor
-        shape = [self.shape(tensor)[axis] for axis in order]
-        return self.emit("TRANSPOSE", (tensor, self.store(int32(order), f"{stem}/order")), shape, None, stem)
-
-    def multiply(self, tensor: str, matrix: Array, stem: str) -> str:
-        """Returns a product of the last axis with a stored matrix (out, in)."""
-        *leading, _ = self.shape(tensor)
-        rows = self.reshape(tensor, (math.prod(leading), matrix.shape[1]), f"{stem}/rows")
-        stored = self.store(np.ascontiguousarray(matrix, np.float32), f"{stem}/matrix")
-        bias = self.store(np.zeros(len(matrix), np.float32), f"{stem}/bias")
-        product = self.emit(
-            "FULLY_CONNECTED", (rows, stored, bias), (math.prod(leading), len(matrix)), FullyConnected(), stem
-        )
-        return self.reshape(product, (*leading, len(matrix)), stem)
-
-    def give(self, operator: Operator, tensor: str) -> None:
-        """Says which tensor is the result of an operator that is replaced."""
-        result, place = operator.outputs[0], len(self.operators) - 1
-        maker = self.operators[place] if self.operators else None
-        if maker is None or maker.outputs != (tensor,) or tensor in self.graph.tensors:
-            size = self.shape(result)
-            inputs = (tensor, self.store(int32(size), f"{result}/shape"))
-            self.operators.append(Operator("RESHAPE", inputs, (result,), Reshape(size)))
-        else:
-            self.operators[place] = replace(maker, outputs=(result,))
-            del self.tensors[tensor]
-
-
-Rule = Callable[[Rewriting, Operator], bool]
 
 
 def for_ethos_u(graph: Graph, resizes: Resizes, longest_step: int) -> Graph:
@@ -258,50 +178,6 @@ def mean(at: Rewriting, operator: Operator) -> bool:
     return True
 
 
-def gather(at: Rewriting, operator: Operator) -> bool:
-    """GATHER of stored numbers is a move of axes where it shuffles, slices where these are few, else a product."""
-    source, result = operator.inputs[0], operator.outputs[0]
-    numbers, options = at.graph.constant(operator.inputs[1]), operator.options
-    if numbers is None or numbers.ndim != 1 or at.tensors[source].dtype != "float32":
-        return False
-    if at.tensors[source].data is not None or not isinstance(options, Gather):
-        return False
-    shape, place = at.shape(source), options.axis % len(at.shape(source))
-    size = shape[place]
-    chosen = np.where(numbers < 0, numbers + size, numbers).astype(int)
-    before, after = shape[:place], shape[place + 1 :]
-    step = next((n for n in range(2, size) if size % n == 0 and _shuffles(chosen, size, n)), 0)
-    if step:
-        parts = at.reshape(source, (*before, size // step, step, *after), f"{result}/parts")
-        order = [*range(place), place + 1, place, *range(place + 2, len(shape) + 1)]
-        moved = at.transpose(parts, order, f"{result}/moved")
-        at.give(operator, at.reshape(moved, at.shape(result), f"{result}/joined"))
-        return True
-    runs = np.split(chosen, np.flatnonzero(np.diff(chosen) != 1) + 1)
-    if len(runs) <= MOST_JOINED:
-        pieces = []
-        for number, run in enumerate(runs):
-            begin = [int(run[0]) if axis == place else 0 for axis in range(len(shape))]
-            extent = (*before, len(run), *after)
-            bounds = [at.store(int32(each), f"{result}/bound{number}") for each in (begin, extent)]
-            pieces.append(at.emit("SLICE", (source, *bounds), extent, None, f"{result}/piece{number}"))
-        at.give(
-            operator,
-            at.emit("CONCATENATION", pieces, at.shape(result), Concatenation(axis=place), f"{result}/joined"),
-        )
-        return True
-    order = [*(axis for axis in range(len(shape)) if axis != place), place]
-    turned = at.transpose(source, order, f"{result}/turned")
-    product = at.multiply(turned, np.eye(size)[chosen], f"{result}/chosen")
-    at.give(operator, at.transpose(product, np.argsort(order).tolist(), f"{result}/back"))
-    return True
-
-
-def _shuffles(chosen: Array, size: int, step: int) -> bool:
-    """Tells whether the numbers are those of a matrix with `step` columns, column by column."""
-    return chosen.size == size and np.array_equal(chosen, np.arange(size).reshape(-1, step).T.reshape(-1))
-
-
 def strided(at: Rewriting, operator: Operator) -> bool:
     """A convolution in long steps is one in steps of one, over an image whose channels hold a block of pixels each."""
     options, source, result = operator.options, operator.inputs[0], operator.outputs[0]
@@ -353,5 +229,7 @@ RULES: dict[str, Rule] = {
     "SQRT": square_root,
     "MEAN": mean,
     "GATHER": gather,
+    "MIRROR_PAD": mirrored,
+    "STRIDED_SLICE": stepped,
     "CONV_2D": strided,
 }

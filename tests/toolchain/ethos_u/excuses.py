@@ -47,6 +47,8 @@ def _reason(op: TfliteOperator, graph: tuple[TfliteOperator, ...], chip: str) ->
         return "an operator that Vela computes in pieces writes them as if it were the tensor they are laid into"
     if before.get(source.name if source else "") == "STRIDED_SLICE" and op.kind in READ_BY_WINDOWS:
         return "the rows that a slice steps over are taken for rows of the window"
+    if op.kind == "RESHAPE" and before.get(source.name) == "MIRROR_PAD":
+        return "a mirrored border is laid where the shape behind a RESHAPE has it"
     if op.kind == "SOFTMAX" and source.dtype == "int16" and source.scale[0] * op.options.beta > 10:
         return "TFLite-Micro's own SOFTMAX of 16 bits overflows at such a scale"
     if pads_outside_of_pictures(op):

@@ -109,6 +109,19 @@ def mirrored_channels(d: Drawer) -> None:
     d.operator("MIRROR_PAD", [x.number, pads], [out.number], "MirrorPadOptions", mode=0)
 
 
+def mirrored_and_reshaped(d: Drawer) -> None:
+    x = d.input((1, 2, 6, 1), "int8", 0.03, 69)
+    padded, out = d.like(x, (1, 2, 9, 1)), d.like(x, (1, 1, 2, 9))
+    d.operator(
+        "MIRROR_PAD",
+        [x.number, d.ints([[0, 0], [0, 0], [1, 2], [0, 0]])],
+        [padded.number],
+        "MirrorPadOptions",
+        mode=0,
+    )
+    d.operator("RESHAPE", [padded.number, d.ints([1, 1, 2, 9])], [out.number], "ReshapeOptions", newShape=[1, 1, 2, 9])
+
+
 def unsigned_transpose(d: Drawer) -> None:
     x = d.input((1, 7, 2, 7), "uint8", 0.03, 86)
     out = d.like(x, (1, 7, 7, 2))
@@ -269,6 +282,8 @@ DEFECTS = [
     (comparison_of_scales, "ethos-u85-256"),
     (mirrored_channels, "ethos-u55-128"),
     (mirrored_channels, "ethos-u85-256"),
+    (mirrored_and_reshaped, "ethos-u55-128"),
+    (mirrored_and_reshaped, "ethos-u85-256"),
     (unsigned_transpose, "ethos-u55-256"),
     (multiplier_of_a_slice, "ethos-u55-64"),
     (multiplier_of_a_slice, "ethos-u85-128"),
