@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from anynpu import schema
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.records.load import faults
+from anynpu.records.faults import faults
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from anynpu.errors import visible
-from anynpu.records.bench import BenchRecord
-from anynpu.records.build import BuildRecord, ChipForm
-from anynpu.records.compare import CompareRecord
-from anynpu.records.load import Record
-from anynpu.records.sweep import SweepRecord
-from anynpu.report import facts
+from anynpu.records.build import ChipForm
+from anynpu.report.facts import gate_lines, short
 from anynpu.report.figures import by_gate_only
+
+if TYPE_CHECKING:
+    from anynpu.records.load import Record
 
 NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -45,7 +45,7 @@ def render(record: Record) -> str:
     suites = ElementTree.Element("testsuites", figures)
     about = {"name": _clean(name), **figures, **({"timestamp": _clean(record.at)} if record.at else {})}
     suite = ElementTree.SubElement(suites, "testsuite", about)
-    changed = facts.gate_lines(record)
+    changed = gate_lines(record)
     if changed:
         properties = ElementTree.SubElement(suite, "properties")
         for line in changed:
@@ -73,7 +73,7 @@ def _chip(chip: ChipForm) -> Case:
     lines = []
     if proof:
         figures = {"SQNR dB": proof.sqnr_db, proof.metric or "score": proof.score}
-        lines += [f"{name}: {facts.short(value)}" for name, value in figures.items() if value is not None]
+        lines += [f"{name}: {short(value)}" for name, value in figures.items() if value is not None]
     lines += by_gate_only(chip)
     lines += [f"warning: {text}" for text in proof.warnings] if proof else []
     case = Case(chip.chip, seconds=float(chip.seconds), said="\n".join(lines))
@@ -101,21 +101,23 @@ SWEPT = {
 
 def _suite(record: Record) -> tuple[str, list[Case]]:
     """Returns the name of a record's suite, and its verdicts."""
-    if isinstance(record, BuildRecord):
+    if record.kind == "build":
         return record.request.source.model, [_chip(chip) for chip in record.chips]
-    if isinstance(record, BenchRecord):
-        verdict, mood = facts.bench_verdict(record)
+    from anynpu.report import measurements
+
+    if record.kind == "bench":
+        verdict, mood = measurements.bench_verdict(record)
         result, text = "error" if mood == "bad" else "", "\n".join(record.warnings or ())
         case = Case(record.scenario or "bench", result, verdict, text=text, said=verdict)
         return record.executed or record.board or "bench", [case]
-    if isinstance(record, CompareRecord):
-        verdict, mood = facts.compare_verdict(record)
-        a, b = (row["name"] for row in facts.side_rows(record))
+    if record.kind == "compare":
+        verdict, mood = measurements.compare_verdict(record)
+        a, b = (row["name"] for row in measurements.side_rows(record))
         broken = record.partial or record.failure
         result = "error" if broken else {"bad": "failure", "warn": "skipped"}.get(mood, "")
         case = Case("verdict", result, verdict, record.verdict or "", "\n".join(record.notes), said=verdict)
         return f"{b} against {a}", [case]
-    if isinstance(record, SweepRecord):
+    if record.kind == "sweep":
         return "sweep", [
             Case(
                 " ".join(part for part in (row.model, row.chip, row.option_text) if part),
@@ -126,6 +128,6 @@ def _suite(record: Record) -> tuple[str, list[Case]]:
             )
             for row in record.rows
         ]
-    verdict, mood = facts.eval_verdict(record)
+    verdict, mood = measurements.eval_verdict(record)
     case = Case(record.metric or "score", "error" if mood == "none" else "", "there is no score", said=verdict)
     return record.executed or "eval", [case]

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from anynpu.errors import visible
-from anynpu.records.bench import BenchRecord
 from anynpu.records.build import FLOAT_MODEL, BuildRecord, ChipForm
-from anynpu.records.compare import CompareRecord
-from anynpu.records.load import Record
-from anynpu.records.sweep import SweepRecord
-from anynpu.report import facts
+from anynpu.report.facts import fidelity_rows
 from anynpu.report.figures import (
     calibration_lines,
     candidate_rows,
@@ -26,26 +23,31 @@ from anynpu.report.figures import (
 )
 from anynpu.report.memory import memory_of
 
+if TYPE_CHECKING:
+    from anynpu.records.load import Record
+
 MARKUP = re.compile(r"\\(?=[!-/:-@\[-`{-~])|[`|*\[\]<]|&(?=#|\w+;)|__|~~")
 """What Markdown would take for a sign of its own inside a line."""
 
 
 def render(record: Record) -> str:
     """Returns any record as Markdown."""
-    if isinstance(record, BuildRecord):
+    if record.kind == "build":
         return _build(record)
-    if isinstance(record, BenchRecord):
-        title, verdict = f"bench: {record.executed or record.board or ''}", facts.bench_verdict(record)[0]
-    elif isinstance(record, CompareRecord):
-        names = [row["name"] for row in facts.side_rows(record)]
-        title, verdict = f"compare: {names[0]} against {names[1]}", facts.compare_verdict(record)[0]
-    elif isinstance(record, SweepRecord):
-        title, verdict = "sweep", f"{facts.sweep_verdict(record)[0]}; latencies are estimates"
+    from anynpu.report import measurements
+
+    if record.kind == "bench":
+        title, verdict = f"bench: {record.executed or record.board or ''}", measurements.bench_verdict(record)[0]
+    elif record.kind == "compare":
+        names = [row["name"] for row in measurements.side_rows(record)]
+        title, verdict = f"compare: {names[0]} against {names[1]}", measurements.compare_verdict(record)[0]
+    elif record.kind == "sweep":
+        title, verdict = "sweep", f"{measurements.sweep_verdict(record)[0]}; latencies are estimates"
     else:
-        title, verdict = f"eval: {record.executed}", facts.eval_verdict(record)[0]
-    notes = (record.warnings or ()) if isinstance(record, BenchRecord) else record.notes
+        title, verdict = f"eval: {record.executed}", measurements.eval_verdict(record)[0]
+    notes = (record.warnings or ()) if record.kind == "bench" else record.notes
     lines = [f"# {plain(title)}", f"\n**{plain(verdict)}**\n", *(f"- {plain(note)}" for note in notes)]
-    for each in facts.tables(record):
+    for each in measurements.tables(record):
         lines += [f"\n## {plain(each.title)}", table(each.rows).rstrip("\n")] if each.rows else []
     return "\n".join(lines) + "\n"
 
@@ -134,5 +136,5 @@ def _proof(chip: ChipForm) -> list[str]:
     notes += [f"- {plain(sentence)}" for each in proof.outputs.values() for sentence in each.lost]
     by = plain(f"{proof.executed}{versions_text(proof.versions)}")
     against = plain(f", compared with {proof.reference}") if proof.reference != FLOAT_MODEL else ""
-    rows = facts.fidelity_rows(proof.outputs)
+    rows = fidelity_rows(proof.outputs)
     return [f"Executed by {by}{stands} on {proof.samples} {where}{against}:", table(rows), *notes]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anynpu.records.build import DetailsForm
-from anynpu.records.load import faults
+from anynpu.records.faults import faults
 from anynpu.schema import from_json, json_schema
 
 Row = dict[str, str]

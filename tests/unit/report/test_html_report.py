@@ -19,7 +19,7 @@ from anynpu.errors import ConfigError, IntegrityError
 from anynpu.records.build import ChipForm
 from anynpu.records.compare import Ratio
 from anynpu.records.load import load, published
-from anynpu.report import facts, markdown
+from anynpu.report import facts, markdown, measurements
 from anynpu.report.html import layout, page
 from anynpu.report.html import render as page_of
 from anynpu.report.html.axes import Scale, padded
@@ -220,14 +220,14 @@ def test_a_lowered_gate_a_full_memory_and_a_missed_gate_are_not_green():
 
 def test_a_sweep_by_a_lowered_gate_and_a_worse_score_are_not_green():
     sweep = records.sweep()
-    assert facts.sweep_verdict(load(sweep, "x"))[1] == "good"
+    assert measurements.sweep_verdict(load(sweep, "x"))[1] == "good"
     sweep["gate"] = [{"name": "min_sqnr", "value": 5.0, "default": 30.0, "unit": "dB", "origin": "--min-sqnr"}]
     below = sum(row["sqnr_db"] < 30 for row in sweep["rows"])
     assert below > 0
-    said, mood = facts.sweep_verdict(load(sweep, "x"))
+    said, mood = measurements.sweep_verdict(load(sweep, "x"))
     assert f"{below} of them by a lowered gate only" in said and mood == "warn"
     worse = {**records.evaluation(), "against": {"path": "out/v1", "verdict": "worse"}}
-    said, mood = facts.eval_verdict(load(worse, "x"))
+    said, mood = measurements.eval_verdict(load(worse, "x"))
     assert said.endswith("worse than out/v1") and mood == "bad"
 
 
@@ -264,7 +264,7 @@ def test_bench_shows_percentiles_intervals_and_circles_every_outlier():
     p99 = record["latency"]["summary"]["percentiles"]["p99"]
     words = Reader(whole).words
     assert facts.short(p99["value"]) in words
-    assert facts.interval(p99["low"], p99["high"]) in words
+    assert measurements.interval(p99["low"], p99["high"]) in words
 
 
 def test_a_bench_that_broke_off_or_has_only_stages_still_has_its_figures():
@@ -304,7 +304,7 @@ def test_a_long_timeline_is_thinned_but_keeps_its_spikes():
 def test_ratio_and_verdict_of_a_comparison():
     words = " ".join(Reader(render(records.compare())).words)
     assert "B is worse than A" in words
-    assert "no difference" in facts.compare_verdict(load(records.compare(1.0), "x"))[0]
+    assert "no difference" in measurements.compare_verdict(load(records.compare(1.0), "x"))[0]
 
 
 @pytest.mark.parametrize("ratio", [(71.5, 51.4, 100.2), (0.01, 0.005, 0.02), (1.0, 1.0, 1.0), (1.02, None, None)])

@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 from anynpu.cli.report import report
 from anynpu.errors import ConfigError
-from anynpu.records.load import KINDS, faults, load, published
+from anynpu.records.faults import faults
+from anynpu.records.load import KINDS, load, published
 from anynpu.report import junit
 from anynpu.schema import to_dict
 

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from anynpu.measure.stats import percentile
-from anynpu.report.facts import axis_title
 from anynpu.report.html.axes import Frame, Scale, axes, chart, line, more, padded, short
 from anynpu.report.html.markup import Markup, el, table
+from anynpu.report.measurements import axis_title
 
 Marks = Mapping[str, tuple[float, float | None, float | None]]
 MOST_POINTS, MOST_SPIKES = 2500, 300

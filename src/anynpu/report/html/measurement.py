@@ -10,7 +10,8 @@ from anynpu.records.compare import LETTERS, CompareRecord
 from anynpu.records.eval import EvalRecord
 from anynpu.records.shared import Summary
 from anynpu.records.sweep import SweepRecord, SweepRow
-from anynpu.report import facts
+from anynpu.report import measurements
+from anynpu.report.facts import short
 from anynpu.report.figures import percent
 from anynpu.report.html import latency
 from anynpu.report.html.axes import more
@@ -23,27 +24,39 @@ FASTER, FEWER = ("B is faster", "B is slower"), ("B takes fewer", "B takes more"
 DIGESTS = ("artifact", "fingerprint")
 
 
-def _head(
-    record: BenchRecord | CompareRecord | SweepRecord | EvalRecord, title: str, verdict: tuple[str, str], *about: str
-) -> Head:
+Measurement = BenchRecord | CompareRecord | SweepRecord | EvalRecord
+
+
+def parts(record: Measurement) -> tuple[Head, list[Section]]:
+    """Returns the head and the sections of a measurement's report."""
+    if isinstance(record, BenchRecord):
+        return bench_head(record), bench_sections(record)
+    if isinstance(record, CompareRecord):
+        return compare_head(record), compare_sections(record)
+    if isinstance(record, SweepRecord):
+        return sweep_head(record), sweep_sections(record)
+    return eval_head(record), eval_sections(record)
+
+
+def _head(record: Measurement, title: str, verdict: tuple[str, str], *about: str) -> Head:
     by = f"anynpu {record.anynpu}" if record.anynpu else ""
     return Head(record.kind, title, *verdict, [fact for fact in (*about, by, record.at) if fact])
 
 
-def _drawn(shown: facts.Table, **attributes: str) -> Markup:
+def _drawn(shown: measurements.Table, **attributes: str) -> Markup:
     return table(shown.rows, shown.title, shown.numeric, **attributes)
 
 
 def bench_head(record: BenchRecord) -> Head:
     title = record.path or record.executed or record.board or "bench"
     about = (record.executed, record.scenario, record.scope, record.clock)
-    return _head(record, title, facts.bench_verdict(record), *about)
+    return _head(record, title, measurements.bench_verdict(record), *about)
 
 
 def bench_sections(record: BenchRecord) -> list[Section]:
     """Returns distribution, timeline, stages and conditions of a bench."""
-    supported, stages, outliers, together, conditions = facts.tables(record)
-    summary, unit = facts.latency_summary(record), facts.latency_unit(record)
+    supported, stages, outliers, together, conditions = measurements.tables(record)
+    summary, unit = measurements.latency_summary(record), measurements.latency_unit(record)
     warnings = _summary_notes(summary) if record.warnings is None else record.warnings
     runs = {
         f"{model.name} {name}": run.samples if run else ()
@@ -53,7 +66,7 @@ def bench_sections(record: BenchRecord) -> list[Section]:
     at_once = join((_drawn(together), latency.overlay(runs, unit))) if together.rows else Markup("")
     rows = [*supported.rows]
     if record.throughput:
-        rate = f"{facts.short(record.throughput.per_s)} /s"
+        rate = f"{short(record.throughput.per_s)} /s"
         rows.append({"": "throughput", unit: rate, "95 % interval": "-"})
     figures = table(rows, supported.title, supported.numeric)
     return [
@@ -65,12 +78,12 @@ def bench_sections(record: BenchRecord) -> list[Section]:
     ]
 
 
-def _samples(record: BenchRecord, summary: Summary | None, outliers: facts.Table) -> Markup:
+def _samples(record: BenchRecord, summary: Summary | None, outliers: measurements.Table) -> Markup:
     """Returns the distribution of the samples, and how they went over time."""
-    samples, started = facts.latency_samples(record)
+    samples, started = measurements.latency_samples(record)
     if not samples or summary is None:
         return Markup("")
-    unit = facts.latency_unit(record)
+    unit = measurements.latency_unit(record)
     marks = {name: (at.value, at.low, at.high) for name, at in summary.percentiles.items()}
     spikes = {int(i): "" for i in summary.outliers}
     spikes |= {spike.index: ", ".join(spike.causes) for spike in record.spikes}
@@ -85,10 +98,10 @@ def _summary_notes(summary: Summary | None) -> list[str]:
     sentences, trend, modes = [], summary.trend, summary.modes
     if trend.p_value < 0.01:
         way = "rise" if trend.tau > 0 else "fall"
-        test = f"Mann-Kendall tau {facts.short(trend.tau)}, p {facts.short(trend.p_value)}"
+        test = f"Mann-Kendall tau {short(trend.tau)}, p {short(trend.p_value)}"
         sentences.append(f"the samples {way} with time ({test})")
     if modes:
-        heaps = f"{facts.short(modes.low)} and {facts.short(modes.high)}"
+        heaps = f"{short(modes.low)} and {short(modes.high)}"
         sentences.append(f"two heaps, at {heaps}; {percent(modes.share_high)} in the upper")
     if summary.outliers:
         sentences.append(f"{len(summary.outliers)} outliers; none is left out")
@@ -99,20 +112,20 @@ def _summary_notes(summary: Summary | None) -> list[str]:
 
 
 def compare_head(record: CompareRecord) -> Head:
-    names = [row["name"] for row in facts.side_rows(record)]
-    return _head(record, f"{names[0]} against {names[1]}", facts.compare_verdict(record))
+    names = [row["name"] for row in measurements.side_rows(record)]
+    return _head(record, f"{names[0]} against {names[1]}", measurements.compare_verdict(record))
 
 
 def compare_sections(record: CompareRecord) -> list[Section]:
     """Returns ratio, distributions, accuracy and outputs of a comparison."""
-    sides, timed, accuracy, outputs, conditions = facts.tables(record)
-    unit = facts.compare_unit(record)
+    sides, timed, accuracy, outputs, conditions = measurements.tables(record)
+    unit = measurements.compare_unit(record)
     launches = record.measured.launches if record.measured else None
     runs = {
         letter.upper(): [float(value) for launch in getattr(launches, letter, ()) for value in launch]
         for letter in LETTERS
     }
-    ratio = ratio_chart(facts.compare_ratio(record), *(FASTER if unit in TIME_UNITS else FEWER))
+    ratio = ratio_chart(measurements.compare_ratio(record), *(FASTER if unit in TIME_UNITS else FEWER))
     who: list[dict[str, Child]] = [
         {name: copied(value) if name in DIGESTS and value != "-" else value for name, value in row.items()}
         for row in sides.rows
@@ -129,7 +142,7 @@ def compare_sections(record: CompareRecord) -> list[Section]:
 
 def sweep_head(record: SweepRecord) -> Head:
     models = dict.fromkeys(row.model for row in record.rows)
-    return _head(record, ", ".join(models) or "sweep", facts.sweep_verdict(record))
+    return _head(record, ", ".join(models) or "sweep", measurements.sweep_verdict(record))
 
 
 def sweep_sections(record: SweepRecord) -> list[Section]:
@@ -138,7 +151,7 @@ def sweep_sections(record: SweepRecord) -> list[Section]:
     for row in record.rows:
         groups.setdefault((row.group or row.model, row.metric or "SQNR in dB"), []).append(row)
     plots = [_plots(metric, rows, group if len(groups) > 1 else "") for (group, metric), rows in groups.items()]
-    builds, conditions = facts.tables(record)
+    builds, conditions = measurements.tables(record)
     failed = [f"{row.model} {row.chip}: {row.error}" for row in record.rows if row.error]
     every = table(builds.rows, "Every build", builds.numeric, class_="sortable")
     return [
@@ -170,12 +183,12 @@ def _kib(size: float | None) -> float | None:
 
 def eval_head(record: EvalRecord) -> Head:
     title = record.executed or (record.data.source if record.data else "") or "evaluation"
-    return _head(record, title, facts.eval_verdict(record), record.metric)
+    return _head(record, title, measurements.eval_verdict(record), record.metric)
 
 
 def eval_sections(record: EvalRecord) -> list[Section]:
     """Returns the score with its interval, every other figure, and the data."""
-    figures, data = facts.tables(record)
+    figures, data = measurements.tables(record)
     drawn = Markup("")
     if record.score is not None:
         drawn = score_chart(record.metric or "score", record.score, record.low, record.high)
