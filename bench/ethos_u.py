@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[1] / "tests" / "kit"))
 from compiled import compile_model, micro, samples
 
 from anynpu.runtime.ethos_u.model import read_model
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 
 SAMPLES = 32
 

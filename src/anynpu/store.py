@@ -7,6 +7,7 @@
     <cache>/leases/.../abcd... the steps that a process uses: nobody removes them while it lives
     <cache>/reads/abcd....json what the user's own code read in the step
     <cache>/training/abcd....npz where an interrupted training goes on
+    <cache>/settled/abcd....json options that depend on model and chip, as they came out
 
 A folder appears under store/ by one rename, after its manifest was written last. The operating system releases the
 lock of a killed process, so nothing needs repair.
@@ -14,6 +15,7 @@ lock of a killed process, so nothing needs repair.
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -30,7 +32,8 @@ from filelock import FileLock, Timeout
 
 from anynpu.artifact import MANIFEST, Artifact, Made, Manifest, Step, seal
 from anynpu.errors import AnyNpuError, IntegrityError
-from anynpu.files import default_cache_dir, forget_hashes, writing
+from anynpu.files import default_cache_dir, forget_hashes, replace_file, writing
+from anynpu.schema import JsonObject, digest, read_json
 
 ALIVE = "alive.lock"
 Make = Callable[[Path, Path], Manifest]
@@ -113,6 +116,20 @@ class Store:
                 self.sweep()
                 artifact = self._build(step, address, make)
         return Built(artifact, False, time.monotonic() - started, damage)
+
+    def recall(self, address: str, find_out: Callable[[], JsonObject]) -> JsonObject:
+        """Returns what was found out under an address before, or finds it out now and keeps it."""
+        path = self.cache / "settled" / f"{address}.json"
+        with suppress(AnyNpuError):
+            kept = read_json(path)
+            if isinstance(kept, list) and len(kept) == 2 and digest(kept[0]) == kept[1]:
+                found: JsonObject = kept[0]
+                return found
+        record = find_out()
+        with suppress(OSError):  # a read-only cache: it is found out again the next time
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, json.dumps([record, digest(record)]))
+        return record
 
     def _lease(self, address: str) -> None:
         """Says that this process uses an entry: others do not remove it as long as this store lives."""
@@ -239,7 +256,8 @@ class Store:
         kept = sum(not self.remove(address) for address in sorted({*self.addresses(), *logged}))
         self.sweep()
         forget_hashes(self.cache, everything=True)
-        shutil.rmtree(self.cache / "trials", ignore_errors=True)
+        for folder in ("trials", "settled"):
+            shutil.rmtree(self.cache / folder, ignore_errors=True)
         self.drop_trainings(math.inf)
         return kept
 

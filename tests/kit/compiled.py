@@ -17,7 +17,7 @@ from ethosu.vela import vela
 from anynpu.errors import IntegrityError
 from anynpu.platform import read_platform
 from anynpu.runtime.ethos_u.model import CpuCall, Model, NpuCall, call_of, read_model, tensors_of
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.runtime.ethos_u.weights import Decoder
 from anynpu.runtime.tflm import _interpreter
 from anynpu.targets.flatbuffer import operators

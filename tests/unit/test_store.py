@@ -193,3 +193,21 @@ def test_the_cache_folder_is_the_users_choice(monkeypatch: pytest.MonkeyPatch, t
         child = tool.call("seen:folders", {}, scratch=tmp_path, log=tmp_path / "log")
         assert child == [str(tmp_path / "for now"), str(tmp_path / "anynpu")]
     assert default_cache_dir() == tmp_path / "anynpu"
+
+
+def test_what_was_found_out_is_kept_and_found_out_again_where_it_is_damaged(tmp_path):
+    store, asked = Store(tmp_path), []
+
+    def find_out():
+        asked.append(1)
+        return {"tables": True}
+
+    assert store.recall("ab", find_out) == store.recall("ab", find_out) == {"tables": True}
+    assert len(asked) == 1
+    (kept,) = (tmp_path / "settled").iterdir()
+    for damage in ("{", "[]", "\xff", kept.read_text().replace("true", "false")):
+        kept.write_bytes(damage.encode("latin-1"))
+        assert store.recall("ab", find_out) == {"tables": True}
+    assert len(asked) == 5
+    store.clear()
+    assert not kept.exists()

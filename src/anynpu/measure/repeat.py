@@ -13,7 +13,7 @@ from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.measure.verify import TAUGHT, known_answers
 from anynpu.runtime.abilities import Audits, FindsDifference, RunsMany
 from anynpu.runtime.base import choose, sessions_for, stored_inputs
-from anynpu.runtime.ethos_u.audit import Audited
+from anynpu.runtime.ethos_u.findings import Audited
 from anynpu.tensors import by_name
 
 ANSWERS = "answers.npz"

@@ -17,14 +17,13 @@ from anynpu.measure.threshold import sentences
 from anynpu.measure.verify import BETTER_SAMPLES, Gate, judge
 from anynpu.nursery import warm_children
 from anynpu.pipeline.evidence import diagnose, layers, read_verification, repeat, stream_layers, verify
-from anynpu.pipeline.layers import empty, graph
+from anynpu.pipeline.layers import empty, graph, untrained_twin
 from anynpu.pipeline.planner import Link, plan_all, source_format
 from anynpu.pipeline.repair import Attempt, Proved, repaired
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.steps import Observer, Steps, overlap, require_samples
 from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
-from anynpu.pipeline.training import can_train, trained_chain, untrained_twin
 from anynpu.platform import Platform
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.build import FLOAT_MODEL, GraphForm, StageTiming, Verification
@@ -249,6 +248,8 @@ def _build_chip(
         )
     chain, error, diagnosis = attempt.artifacts, attempt.error, None
     if _repairable(error):
+        from anynpu.pipeline.training import can_train
+
         diagnosis = diagnosed(steps, platform.name, chain, result)
         if steps.request.repair:  # what this build has not tried yet
             error.hint = BETTER_SAMPLES
@@ -287,6 +288,8 @@ def _attempt(steps: Steps, platform: Platform, links: tuple[Link, ...], result: 
             previous = attempt.artifacts[-1] if attempt.artifacts else result.model
             attempt.artifacts.append(steps.compile(platform.name, link, previous, result.calibration, platform))
         if steps.request.qat:
+            from anynpu.pipeline.training import trained_chain
+
             attempt.artifacts = trained_chain(steps, platform, links, attempt.artifacts, result)
         chain = attempt.artifacts
         repetition = None

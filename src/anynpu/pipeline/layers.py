@@ -21,6 +21,7 @@ from anynpu.measure.verify import run_all
 from anynpu.pipeline.stream_error import keep_inner
 from anynpu.records.build import GraphForm, GraphNode, GraphTensor
 from anynpu.runtime.base import choose
+from anynpu.training.files import RECORD
 
 if TYPE_CHECKING:
     from anynpu.graph.outline import NodeOutline, Outline, TensorOutline
@@ -57,6 +58,13 @@ def drawable(chain: Sequence[Artifact]) -> Artifact | None:
 def float_twin(chain: Sequence[Artifact]) -> Artifact | None:
     """Returns the float TFLite model of a chain, whose tensors are those of the quantised one."""
     return next((a for a in reversed(chain) if a.manifest.format == "tflite-float"), None)
+
+
+def untrained_twin(chain: Sequence[Artifact]) -> Artifact | None:
+    """Returns the float TFLite model of a chain that must compute what the user's model does; a trained one does not,
+    and its writer was proved on the untrained one."""
+    twin = float_twin(chain)
+    return None if twin is None or (twin.path / RECORD).is_file() else twin
 
 
 def empty(of: str, note: str) -> GraphForm:

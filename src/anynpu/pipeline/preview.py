@@ -68,7 +68,10 @@ def preview(request: Request, store: Store) -> list[PlannedStep]:
                 rows.append(PlannedStep(chip.name, name, "tool missing", {missing.message: ""}))
                 break
             ready = current is not None and (data["calibration"] or not link.target.needs_data(link.options))
-            step = steps.compile_step(link, current, data["calibration"], chip) if current and ready else None
+            step = None
+            if current and ready:
+                link = steps.settled(link, current, chip)
+                step = steps.compile_step(link, current, data["calibration"], chip)
             current = store.find(step.address) if step else None
             rows.append(_row(chip.name, step, current, name, tools))
     return rows

@@ -32,11 +32,9 @@ from anynpu.source import dependencies, load, zoo
 from anynpu.source.dependencies import Dependencies
 from anynpu.source.original import Proof
 from anynpu.store import Built, Store
-from anynpu.targets.base import Work, platform_tools, settled
+from anynpu.targets.base import Settles, Work, platform_tools
 from anynpu.tasks import card
-from anynpu.tasks.fits import require_fit as require_card_fit
 from anynpu.tasks.images import Preprocess, in_order
-from anynpu.training.record import carry_record
 
 HOLDOUT_EVERY = 5
 TEXTS = ".txt"
@@ -176,6 +174,8 @@ class Steps:
         built = self.run("", "import", step, make)
         load.check_stated(self.request.source, built.artifact)
         if self.chosen is not None:
+            from anynpu.tasks.fits import require_fit as require_card_fit
+
             require_card_fit(card.of(built.artifact), built.artifact.manifest)
         self._prove(built.artifact)
         return built
@@ -336,8 +336,27 @@ class Steps:
         kept, held = split_holdout(dataset, HOLDOUT_EVERY)
         return (held if role == "test" else kept), True
 
+    def settled(self, link: Link, model: Artifact, platform: Platform) -> Link:
+        """Returns a compiler with the options that count for this model and chip, which are found out once."""
+        target, options = link.target, link.options
+        if not isinstance(target, Settles):
+            return link
+        package, version = plugins.provider("targets", target.name)
+        question = Step(
+            f"options of {target.name}",
+            {"model": model.digest},
+            schema.to_dict(options, whole=True),
+            {package: version, "anynpu": own_version()},
+            platform.name,
+            platform.digest,
+        )
+        found = self.store.recall(
+            question.address, lambda: schema.to_dict(target.settled(options, model, platform), whole=True)
+        )
+        return replace(link, options=schema.from_dict(type(options), found, f"options of {target.name}"))
+
     def compile_step(self, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Step:
-        link = replace(link, options=settled(link.target, link.options, model, platform))
+        """Returns the step of a compiler whose options are settled."""
         inputs = {"model": model.digest}
         if data is not None and link.target.needs_data(link.options):
             inputs["data"] = data.digest
@@ -368,11 +387,13 @@ class Steps:
 
     def compile(self, chip: str, link: Link, model: Artifact, data: Artifact | None, platform: Platform) -> Artifact:
         """Returns what one compiler makes of an artifact."""
-        link = replace(link, options=settled(link.target, link.options, model, platform))
+        link = self.settled(link, model, platform)
         samples = data if link.target.needs_data(link.options) else None
         step = self.compile_step(link, model, samples, platform)
 
         def make(out: Path, work: Work) -> Manifest:
+            from anynpu.training.record import carry_record
+
             with _foreign_errors(link.target.name, work.log):
                 manifest = link.target.compile(model, samples, platform, link.options, out, work)
             if samples is not None and samples.manifest.details["random"]:

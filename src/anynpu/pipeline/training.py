@@ -12,7 +12,6 @@ from anynpu.artifact import Artifact, Manifest, Step
 from anynpu.errors import ConfigError, ToolMissing, Unsupported
 from anynpu.measure.verify import require_reference
 from anynpu.pipeline.evidence import read_verification, verify
-from anynpu.pipeline.layers import float_twin
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.steps import Steps, require_samples
 from anynpu.platform import Platform
@@ -21,9 +20,8 @@ from anynpu.records.parts import own_version
 from anynpu.targets.base import Work
 from anynpu.targets.roundings import READERS, check_integers, scheme_of
 from anynpu.tasks import card
-from anynpu.training.fit import Settings
 from anynpu.training.record import MODEL, read_record
-from anynpu.training.scheme import RECORD, Scheme
+from anynpu.training.scheme import Scheme
 
 if TYPE_CHECKING:
     from anynpu.pipeline.build import BuildResult
@@ -80,18 +78,13 @@ def can_train(made: Sequence[Artifact]) -> bool:
     return any(artifact.manifest.format in READERS for artifact in made)
 
 
-def untrained_twin(chain: Sequence[Artifact]) -> Artifact | None:
-    """Returns the float TFLite model of a chain that must compute what the user's model does; a trained one does not,
-    and its writer was proved on the untrained one."""
-    twin = float_twin(chain)
-    return None if twin is None or (twin.path / RECORD).is_file() else twin
-
-
 def train(steps: Steps, chip: str, model: Artifact, scheme: Scheme) -> Artifact:
     """Returns the float model trained for a scheme; chips that round alike share it."""
     data = steps.data("training", model)
     if data is None:
         raise ConfigError("--qat needs samples to learn from", "give --data")
+    from anynpu.training.fit import Settings
+
     settings = Settings(seed=steps.request.seed, classes=steps.metric == "top1")
     try:
         version = tool.version_of("torch")

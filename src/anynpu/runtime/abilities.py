@@ -16,7 +16,7 @@ from anynpu.artifact import Placement
 from anynpu.tensors import Array
 
 if TYPE_CHECKING:
-    from anynpu.runtime.ethos_u.audit import Audited
+    from anynpu.runtime.ethos_u.findings import Audited
 
 
 @runtime_checkable

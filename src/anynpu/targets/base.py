@@ -14,7 +14,7 @@ from anynpu.errors import Finding
 from anynpu.platform import Platform
 from anynpu.schema import option
 
-__all__ = ["Move", "NoFacts", "Target", "Work", "option", "other_version", "platform_tools", "scratch", "settled"]
+__all__ = ["Move", "NoFacts", "Target", "Work", "option", "other_version", "platform_tools", "scratch"]
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,6 @@ def platform_tools(target: Target, platform: Platform) -> Mapping[str, str]:
     if isinstance(target, PlatformTools) and platform.target == target.name:
         return target.platform_tools(platform)
     return {}
-
-
-def settled(target: Target, options: Any, model: Artifact, platform: Platform) -> Any:
-    """Returns the options that count for this model and chip; with most compilers, those that were given."""
-    return target.settled(options, model, platform) if isinstance(target, Settles) else options
 
 
 @contextmanager

@@ -10,7 +10,8 @@ from anynpu import schema
 from anynpu.arrays import read_npz
 from anynpu.records.quantisation import FILE as QUANTISATION
 from anynpu.tensors import Array
-from anynpu.training.scheme import INTEGERS, RECORD, Scheme
+from anynpu.training.files import INTEGERS, RECORD
+from anynpu.training.scheme import Scheme
 
 MODEL = "model.onnx"
 

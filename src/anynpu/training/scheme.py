@@ -13,10 +13,6 @@ from anynpu.quantize.fixed import Fixed, FixedWeights
 from anynpu.quantize.ranges import Range
 from anynpu.tensors import Array
 
-RECORD = "training.json"
-"""What training found, beside the trained model: the compilers behind it take its ranges and scales as they are."""
-INTEGERS = "integers.npz"
-"""The weights that training ended with, as integers, by the name of the ONNX initializer."""
 Fractions = Literal["even", "up", "cut"]
 """What becomes of fractions: rounded, halves to even numbers or up, or cut off towards zero."""
 

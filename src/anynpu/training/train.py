@@ -17,9 +17,10 @@ from anynpu.errors import AccuracyError, ConfigError, IntegrityError
 from anynpu.files import write_whole
 from anynpu.measure.samples import SampleSet, read_samples
 from anynpu.tensors import Array
+from anynpu.training.files import INTEGERS, RECORD
 from anynpu.training.fit import Fit, Lesson, Settings, answers_of, batch_of, check_samples, prepare_torch
 from anynpu.training.record import MODEL, Epoch, TrainingRecord
-from anynpu.training.scheme import INTEGERS, RECORD, Scheme, grids
+from anynpu.training.scheme import Scheme, grids
 from anynpu.training.student import Student
 
 

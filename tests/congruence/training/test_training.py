@@ -21,9 +21,10 @@ from anynpu.records.build import Verification
 from anynpu.store import Store
 from anynpu.targets.roundings import _holds, check_integers
 from anynpu.training import fit as fitting
+from anynpu.training.files import INTEGERS, RECORD
 from anynpu.training.fit import Fit, Lesson, Settings, answers_of, check_samples
 from anynpu.training.record import Epoch, read_integers, read_record
-from anynpu.training.scheme import INTEGERS, RECORD, Rounding, Scheme, WeightRounding, integers, reals
+from anynpu.training.scheme import Rounding, Scheme, WeightRounding, integers, reals
 from anynpu.training.student import Student, require_torch, rounded
 from anynpu.training.train import _classes
 

@@ -21,9 +21,9 @@ from anynpu.runtime.ai8x import Ai8xSession
 from anynpu.runtime.base import run_real
 from anynpu.targets.roundings import check_integers
 from anynpu.tensors import by_name
+from anynpu.training.files import INTEGERS, RECORD
 from anynpu.training.fit import Settings, answers_of
 from anynpu.training.record import read_integers, read_record
-from anynpu.training.scheme import INTEGERS, RECORD
 
 torch = pytest.importorskip("torch")
 from anynpu.training.student import Student  # noqa: E402

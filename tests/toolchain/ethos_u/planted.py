@@ -13,8 +13,8 @@ from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u.difference import first_difference
 from anynpu.runtime.ethos_u.layers import Layer, read_layers
 from anynpu.runtime.ethos_u.model import Model, NpuCall
-from anynpu.runtime.ethos_u.session import Twin
 from anynpu.runtime.ethos_u.stream import Operation
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.runtime.ethos_u.weights import Decoder
 
 KINDS = ("register", "weight", "scale", "table", "dma")

@@ -16,8 +16,8 @@ from anynpu.runtime.ethos_u.memory import FeatureMap, Memories, Region, dtype_of
 from anynpu.runtime.ethos_u.model import Model, NpuCall
 from anynpu.runtime.ethos_u.operations import Filters, Machine
 from anynpu.runtime.ethos_u.operations85 import _ofm_scale
-from anynpu.runtime.ethos_u.session import Twin
 from anynpu.runtime.ethos_u.stream import Operation
+from anynpu.runtime.ethos_u.twin import Twin
 
 SAMPLES = 32
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u.model import Model, NpuCall
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.runtime.ethos_u.weights import Decoder
 
 FILES = Path(__file__).parents[3] / "src/anynpu/firmware/project/files/ethos-u-reference/npu"

@@ -29,7 +29,7 @@ from test_damage import changed, network
 
 from anynpu.errors import AnyNpuError
 from anynpu.runtime.ethos_u.model import Model, NpuCall, read_model
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.runtime.ethos_u.weights import Decoder
 
 COUNT = 100_000

@@ -33,7 +33,7 @@ from vela_graphs import draw_any
 from anynpu.errors import DeviceError, IntegrityError
 from anynpu.runtime.ethos_u.layers import read_layers
 from anynpu.runtime.ethos_u.model import Model, read_model
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela.origin import FILE, write_origins
 

@@ -25,7 +25,7 @@ from test_damage import network
 
 from anynpu.errors import AnyNpuError
 from anynpu.runtime.ethos_u.model import NpuCall, read_model
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela.origin import FILE, write_origins
 

@@ -20,10 +20,11 @@ from test_difference import planted
 from vela_graphs import draw_any
 
 from anynpu.errors import AnyNpuError, IntegrityError
-from anynpu.runtime.ethos_u.audit import Audited, Violation, audited
+from anynpu.runtime.ethos_u.audit import audited
+from anynpu.runtime.ethos_u.findings import Audited, Violation
 from anynpu.runtime.ethos_u.layers import Layer, read_layers
 from anynpu.runtime.ethos_u.model import Model, NpuCall, read_model
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela.origin import FILE, write_origins
 

@@ -19,8 +19,8 @@ from random_graphs import Drawer
 
 from anynpu.errors import DeviceError, IntegrityError
 from anynpu.runtime.ethos_u.model import Model, NpuCall, read_model
-from anynpu.runtime.ethos_u.session import Twin
 from anynpu.runtime.ethos_u.stream import read_stream
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.runtime.ethos_u.weights import Decoder
 
 pytestmark = pytest.mark.build

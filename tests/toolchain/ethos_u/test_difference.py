@@ -17,8 +17,8 @@ from test_damage import network
 
 from anynpu.runtime.ethos_u.difference import first_difference
 from anynpu.runtime.ethos_u.model import Model, NpuCall, read_model
-from anynpu.runtime.ethos_u.session import Twin
 from anynpu.runtime.ethos_u.stream import Operation
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.runtime.ethos_u.weights import Decoder
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela.origin import FILE, write_origins

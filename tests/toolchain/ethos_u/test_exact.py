@@ -23,7 +23,7 @@ from yolo_graph import draw_yolo
 
 from anynpu.errors import DeviceError, IntegrityError
 from anynpu.runtime.ethos_u.model import read_model
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 
 pytestmark = pytest.mark.build
 GRAPHS = int(os.environ.get("ANYNPU_TEST_STREAMS", "4"))

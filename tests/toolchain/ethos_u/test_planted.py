@@ -14,7 +14,7 @@ from planted import KINDS, judge, plant
 from test_damage import network
 
 from anynpu.runtime.ethos_u.model import read_model
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela.origin import FILE, write_origins
 

@@ -19,7 +19,7 @@ from anynpu.pipeline.stream_error import add_stream_errors
 from anynpu.records.build import GraphForm, GraphNode
 from anynpu.runtime.ethos_u.difference import _outputs, arranged, layer_values
 from anynpu.runtime.ethos_u.model import read_model
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.targets.flatbuffer import operators
 from anynpu.targets.vela.origin import FILE, write_origins
 

@@ -20,7 +20,7 @@ from random_graphs import Drawer, Ref
 
 from anynpu.errors import IntegrityError
 from anynpu.runtime.ethos_u.model import NpuCall, read_model
-from anynpu.runtime.ethos_u.session import Twin
+from anynpu.runtime.ethos_u.twin import Twin
 
 pytestmark = pytest.mark.build
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anynpu.artifact import Manifest
+from anynpu.runtime.ethos_u.findings import ARENA, FAST, Audited, Used, Violation
 from anynpu.runtime.ethos_u.layers import Layer
 from anynpu.runtime.ethos_u.memory import FeatureMap, Region, Span
 from anynpu.runtime.ethos_u.model import Tensor
@@ -23,30 +23,9 @@ from anynpu.tensors import Array
 UNWRITTEN, GIVEN, CONSTANT = -1, -2, -3
 """Labels of bytes that no operation of the NPU has written: nothing yet, a tensor of the graph, a constant."""
 LINE = 16
-ARENA, FAST = "the arena", "the fast memory"
-SHOWN = 5
 OUTSTANDING_KERNELS = 2
 OUTSTANDING_DMA = {0: 1, 1: 2, 2: 4}
 """How many operations may run at a time: computations on every product, transfers by product."""
-
-
-@dataclass(frozen=True)
-class Violation:
-    """Something that a stream must not do: which operation of which stream, with which of its registers."""
-
-    rule: str
-    """unwritten-read, unwritten-output, stale-read, live-write, unaligned, overlap, unloaded-table or arena."""
-    stream: int
-    operation: int
-    word: int
-    kind: str
-    registers: str
-    tensor: str
-    """The tensor or layer that suffers; empty where none is known."""
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.message} [{self.rule}]"
 
 
 @dataclass(frozen=True)
@@ -246,46 +225,6 @@ class Audit:
         self.violations.append(Violation(rule, self._stream, op.index, op.word, op.kind, registers, tensor, message))
 
 
-@dataclass(frozen=True)
-class Used:
-    """How much of a memory a run used, and what the manifest says it needs."""
-
-    memory: str
-    bytes: int
-    """Bytes that were written at least once."""
-    end: int
-    """The first byte behind them."""
-    figure: int | None
-    """The manifest's figure; None where it has none."""
-
-
-@dataclass(frozen=True)
-class Audited:
-    """What came of an audit."""
-
-    violations: tuple[Violation, ...] = ()
-    used: tuple[Used, ...] = ()
-
-    def notes(self) -> tuple[str, ...]:
-        """Returns the sentences for people: the first violations, then the memories."""
-        more = len(self.violations) - SHOWN
-        notes = [str(violation) for violation in self.violations[:SHOWN]]
-        notes += [f"and {more} more such findings"] if more > 0 else []
-        used = ", ".join(f"{u.end:,} bytes of {u.memory}{_of(u.figure)}" for u in self.used if u.end)
-        return (*notes, f"one run touches {used}") if used else tuple(notes)
-
-
-def _of(figure: int | None) -> str:
-    return f" of {figure:,} in the manifest" if figure is not None else ""
-
-
-def memory_figures(manifest: Manifest) -> tuple[int | None, int | None]:
-    """Returns how many bytes of SRAM and of DRAM the manifest says that the model needs."""
-    sram = manifest.estimates.sram_bytes if manifest.estimates is not None else None
-    dram = manifest.details.get("dram_bytes")
-    return sram, dram if isinstance(dram, int) else None
-
-
 def audited(audit: Audit, sram: int | None, dram: int | None) -> Audited:
     """Returns what an audit found, with a violation more where a run uses more memory than the manifest says.
 
@@ -295,7 +234,7 @@ def audited(audit: Audit, sram: int | None, dram: int | None) -> Audited:
     figures = {FAST: sram, ARENA: (dram if FAST in touched or not sram else sram) or None}
     used = tuple(Used(name, count, end, figures[name]) for name, (count, end) in touched.items())
     beyond = tuple(
-        Violation("arena", 0, 0, 0, "", "", u.memory, f"a run touches {u.end:,} bytes of {u.memory}{_of(u.figure)}")
+        Violation("arena", 0, 0, 0, "", "", u.memory, f"a run touches {u.text}")
         for u in used
         if u.figure is not None and u.end > u.figure
     )

@@ -9,12 +9,13 @@ import numpy as np
 
 from anynpu.artifact import Artifact
 from anynpu.errors import DeviceError, IntegrityError
-from anynpu.runtime.ethos_u.audit import Audited, audited, memory_figures
+from anynpu.runtime.ethos_u.audit import audited
+from anynpu.runtime.ethos_u.findings import Audited, memory_figures
 from anynpu.runtime.ethos_u.layers import Layer, layers_of
 from anynpu.runtime.ethos_u.memory import dtype_of
 from anynpu.runtime.ethos_u.model import NpuCall, read_model
-from anynpu.runtime.ethos_u.session import Twin
 from anynpu.runtime.ethos_u.stream import Operation
+from anynpu.runtime.ethos_u.twin import Twin
 
 POOLS = ("max", "average", "reduce sum", "sum", "none", "min", "argmax x", "argmax y")
 ELEMENTWISE = dict(
