@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from anynpu.artifact import PassEffect
 from anynpu.errors import ConfigError
 from anynpu.lowering.emit import integer_graph
 from anynpu.lowering.net import LoweredForm
+from anynpu.lowering.pieces import IntegerPieces
 from anynpu.lowering.read import from_bytes
 from anynpu.lowering.widen import around
 from anynpu.lowering.write import to_bytes
@@ -21,8 +22,9 @@ from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, digest_of, keep_quantisation, read_stated
 from anynpu.quantize.functions import followers
+from anynpu.quantize.measured import Place, measured
 from anynpu.quantize.plan import QuantPlan
-from anynpu.quantize.ranges import Progress, collect
+from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.repairs import levelled, rounded
 from anynpu.records.quantisation import Origin
 from anynpu.runtime.tflite_file import (
@@ -94,17 +96,17 @@ def quantize_file(
         fixed = stated.over(fixed, net, plan)
     behind = followers(net)
     how = plan.method, plan.percentile, plan.bits, plan.symmetric
-    measured = collect(form.run(), data, *how, progress, form.graph.outputs, behind, observed)
-    ranges = measured | dict(fixed.ranges)
+    observed_ranges = collect(form.run(), data, *how, progress, form.graph.outputs, behind, observed)
+    ranges = observed_ranges | dict(fixed.ranges)
     origins: dict[str, Origin] = dict.fromkeys(behind, "function") if plan.method == "auto" else {}
     origins |= fixed.origins
     if stated is not None:
-        automatic = integer_graph(form.graph, measured | dict(brought.ranges), plan, tables, brought)[1]
+        automatic = integer_graph(form.graph, observed_ranges | dict(brought.ranges), plan, tables, brought)[1]
         plan = stated.planned(plan, {name: each.dtype for name, each in automatic.tensors.items()})
-    if fixed.repaired:
-        form, more = rounded(form, data, plan, ranges, around(form.graph, plan.float_tensors))
-        effects = (*effects, *more)
     calibrated = time.perf_counter()
+    if fixed.repaired:
+        form, more = _repaired(form, data, plan, ranges, tables, fixed)
+        effects = (*effects, *more)
     graph, quantisation = integer_graph(form.graph, ranges, plan, tables, fixed, origins)
     quantisation = replace(quantisation, equalized=digest_of(form.factors))
     if stated is not None:
@@ -117,6 +119,22 @@ def quantize_file(
         "calibration": calibration(observed, ranges, data, form.factors),
         "passes": effects,
     }
+
+
+def _repaired(
+    form: LoweredForm, data: Dataset, plan: QuantPlan, ranges: Mapping[str, Range], tables: bool, fixed: Fixed
+) -> tuple[LoweredForm, tuple[PassEffect, ...]]:
+    """Returns the float graph with weights and biases that make up for rounding, and what each pass did."""
+    in_float = around(form.graph, plan.float_tensors)
+    changed, effects = rounded(form, data, plan, ranges, in_float)
+
+    def pieces(chosen: Sequence[Place], samples: Sequence[dict[str, Array]]) -> IntegerPieces:
+        return IntegerPieces(integer_graph(changed.graph, ranges, plan, tables, fixed)[0], chosen, samples)
+
+    if not plan.bias_correction:
+        return changed, effects
+    result, more = measured(changed, form, pieces, data, in_float)
+    return result, (*effects, *more)
 
 
 def _written(

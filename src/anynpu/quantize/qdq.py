@@ -7,7 +7,7 @@ QuantizeLinear and end before the last DequantizeLinear.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,10 @@ from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, read_stated
 from anynpu.quantize.functions import followers
-from anynpu.quantize.measured import biases_measured
+from anynpu.quantize.measured import Place, measured
 from anynpu.quantize.onnx_net import OnnxForm, net_of, runner
 from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.qdq_pieces import QdqPieces
 from anynpu.quantize.qdq_record import described, quantizable
 from anynpu.quantize.ranges import Progress, Range, collect, quantization_for
 from anynpu.quantize.repairs import levelled, rounded
@@ -35,6 +36,7 @@ from anynpu.quantize.weights import symmetric_scales
 from anynpu.quantize.whole import left_in_float, whole_operators, without_rounding
 from anynpu.records.calibration import Calibration
 from anynpu.records.quantisation import Quantisation
+from anynpu.tensors import Array
 
 # Per-channel QuantizeLinear begins here.
 _OPSET = 13
@@ -76,9 +78,15 @@ def write_qdq(
         done = (*done, *changes)
     quantised, changes = _emitted(form.model, ranges, plan, fixed)
     if fixed.repaired and plan.bias_correction:
-        form, measured = _measured(form, exact, quantised, data, plan, ranges)
-        done = (*done, *measured)
-        if measured[-1].changed:
+        graph, names = form.model.graph, {node.output[0]: node.name for node in form.model.graph.node}
+        unrounded = whole_operators(graph).unrounded | left_in_float(graph, plan.float_tensors).unrounded
+
+        def pieces(chosen: Sequence[Place], samples: Sequence[dict[str, Array]]) -> QdqPieces:
+            return QdqPieces(quantised, names, ranges, plan, chosen, samples)
+
+        form, effect = measured(form, exact, pieces, data, unrounded)
+        done = (*done, *effect)
+        if effect[-1].changed:
             quantised, changes = _emitted(form.model, ranges, plan, fixed)
     if effects is not None:
         effects += [*done, *changes]
@@ -114,24 +122,6 @@ def _emitted(
     except onnx.checker.ValidationError as error:
         raise ToolFailed(f"onnxruntime's quantiser wrote a model that is not valid: {error}") from error
     return quantised, effects
-
-
-def _measured(
-    form: OnnxForm,
-    exact: OnnxForm,
-    quantised: onnx.ModelProto,
-    data: Dataset,
-    plan: QuantPlan,
-    ranges: Mapping[str, Range],
-) -> tuple[OnnxForm, tuple[PassEffect, ...]]:
-    graph = form.model.graph
-    unrounded = whole_operators(graph).unrounded | left_in_float(graph, plan.float_tensors).unrounded
-    does = "biases keep the means behind functions, measured layer by layer"
-
-    def measured(given: OnnxForm) -> tuple[OnnxForm, int]:
-        return biases_measured(given, exact, quantised, data, plan, ranges, unrounded)
-
-    return passes.run((Pass("measured-biases", does, measured, keeps_results=False),), form)
 
 
 def prepare(model: onnx.ModelProto) -> onnx.ModelProto:

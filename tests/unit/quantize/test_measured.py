@@ -1,6 +1,9 @@
-"""Biases that are measured behind functions: means come back, and only where there is something to measure."""
+"""Biases that are measured behind functions, for both emitters: means come back, and only where there is something to
+measure."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -8,11 +11,16 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from anynpu.lowering.integer_file import quantize_file
+from anynpu.lowering.lower import lower
+from anynpu.lowering.write import to_bytes
+from anynpu.quantize import measured as module
 from anynpu.quantize import qdq
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.measured import FEWEST, places
 from anynpu.quantize.onnx_net import net_of
 from anynpu.quantize.plan import QuantPlan
+from tests.kit.lowered_nets import by_litert
 
 DEPTH, CHANNELS, SIDE = 6, 12, 16
 
@@ -57,22 +65,58 @@ def quantised(model: onnx.ModelProto, count: int = 2 * FEWEST) -> tuple[onnx.Mod
     return result, {effect.name: effect.changed for effect in effects}
 
 
-def test_means_of_new_samples_come_back(monkeypatch):
-    model, new = net(), samples(64, 2)
-    exact = outputs(model, new)
-    measured, done = quantised(model)
-    assert done["measured-biases"] == DEPTH
-    monkeypatch.setattr(qdq, "biases_measured", lambda form, *rest: (form, 0))
-    plain, _ = quantised(model)
-    lost = [np.abs((outputs(each, new) - exact).mean(axis=(0, 2, 3))).mean() for each in (plain, measured)]
-    errors = [np.square(outputs(each, new) - exact).mean() for each in (plain, measured)]
+def lowered(model: onnx.ModelProto, folder: Path, count: int = 2 * FEWEST) -> tuple[Path, dict[str, int]]:
+    given, out = folder / "float.tflite", folder / "integers.tflite"
+    given.write_bytes(to_bytes(lower(onnx.shape_inference.infer_shapes(model), ["x"], ["y"])))
+    channels_last = np.ascontiguousarray(np.moveaxis(samples(count, 1), 1, -1))
+    figures = quantize_file(given, Dataset({"x": channels_last}, None, "x"), QuantPlan(), out)
+    return out, {effect.name: effect.changed for effect in figures["passes"]}
+
+
+def integer_outputs(file: Path, x: np.ndarray) -> np.ndarray:
+    answers = by_litert(file.read_bytes(), {"x": np.moveaxis(x, 1, -1)}).reshape(len(x), SIDE, SIDE, CHANNELS)
+    return np.moveaxis(answers, -1, 1)
+
+
+def come_back(exact: np.ndarray, plain: np.ndarray, measured: np.ndarray) -> None:
+    """Checks that measured biases bring the means of channels back, at no cost to single values."""
+    lost = [np.abs((each - exact).mean(axis=(0, 2, 3))).mean() for each in (plain, measured)]
+    errors = [np.square(each - exact).mean() for each in (plain, measured)]
     assert lost[1] < 0.6 * lost[0]
     assert errors[1] < 1.02 * errors[0]
 
 
+def test_means_of_new_samples_come_back(monkeypatch):
+    model, new = net(), samples(64, 2)
+    measured, done = quantised(model)
+    assert done["measured-biases"] == DEPTH
+    monkeypatch.setattr(module, "biases_measured", lambda form, *rest: (form, 0))
+    plain, _ = quantised(model)
+    come_back(outputs(model, new), outputs(plain, new), outputs(measured, new))
+
+
+def test_means_of_new_samples_come_back_in_tflite(tmp_path, monkeypatch):
+    model, new = net(), samples(64, 2)
+    file, done = lowered(model, tmp_path)
+    measured = integer_outputs(file, new)
+    assert done["measured-biases"] == DEPTH
+    monkeypatch.setattr(module, "biases_measured", lambda form, *rest: (form, 0))
+    plain = integer_outputs(lowered(model, tmp_path)[0], new)
+    come_back(outputs(model, new), plain, measured)
+
+
+def test_a_function_that_is_read_twice_is_measured_in_tflite(tmp_path):
+    model = net()
+    # The third convolution reads what the first function gives beside what the second does.
+    model.graph.node.insert(6, helper.make_node("Add", ["z0", "z1"], ["sum"]))
+    model.graph.node[7].input[0] = "sum"
+    assert lowered(model, tmp_path)[1]["measured-biases"] == DEPTH
+
+
 @pytest.mark.parametrize(("function", "count"), [("relu", 2 * FEWEST), ("silu", FEWEST - 1)])
-def test_without_functions_or_samples_nothing_is_measured(function, count):
+def test_without_functions_or_samples_nothing_is_measured(function, count, tmp_path):
     assert quantised(net(function), count)[1]["measured-biases"] == 0
+    assert lowered(net(function), tmp_path, count)[1]["measured-biases"] == 0
 
 
 def test_what_stays_in_floating_point_is_not_measured():

@@ -1,0 +1,121 @@
+"""A TFLite graph of integers that is executed piece by piece, for biases that are measured."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from anynpu.lowering.graph import Graph, Operator, pruned
+from anynpu.lowering.write import to_bytes
+from anynpu.quantize.bias import channel_mean
+from anynpu.quantize.measured import Place
+from anynpu.quantize.net import Floats
+from anynpu.runtime.litert import DELEGATED, open_interpreter
+from anynpu.tensors import Array
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """The operators of a place: its layer, and the function behind it."""
+
+    layer: Operator
+    operators: tuple[Operator, ...]
+    end: str
+
+
+class IntegerPieces:
+    """A graph of integers between two of its convolutions: what later operators read is kept for each sample.
+
+    A function is executed as the graph has it, in however many operators, and once more with the new bias.
+    """
+
+    def __init__(self, graph: Graph, chosen: Sequence[Place], samples: Sequence[dict[str, Array]]) -> None:
+        self._graph, self._tensors = graph, dict(graph.tensors)
+        self._left = list(graph.operators)
+        self._stretches = {place.result: each for place in chosen if (each := self._stretch(place))}
+        self.places: Sequence[Place] = [place for place in chosen if place.result in self._stretches]
+        self._alive: dict[str, list[Array]] = {}
+        for name in graph.inputs:
+            form, values = graph.tensors[name].quantization, [sample[name] for sample in samples]
+            dtype = graph.tensors[name].dtype
+            self._alive[name] = values if form is None else [form.quantize(each, dtype) for each in values]
+
+    def mean(self, place: Place) -> Floats:
+        stretch = self._stretches[place.result]
+        self._execute(self._behind(stretch.layer.inputs[0]))
+        rows = self._computed(stretch.operators, [stretch.end])[stretch.end]
+        mean: Floats = np.mean([channel_mean(each, place.axis) for each in rows], axis=0)
+        form = self._tensors[stretch.end].quantization
+        return mean if form is None else (mean - form.zero_point[0]) * form.scale[0]
+
+    def shift(self, place: Place, by: Array) -> None:
+        stretch = self._stretches[place.result]
+        bias = self._tensors[stretch.layer.inputs[2]]
+        assert bias.data is not None
+        steps = by if bias.quantization is None else np.rint(by / np.asarray(bias.quantization.scale))
+        self._tensors[bias.name] = replace(bias, data=(bias.data + steps).astype(bias.data.dtype))
+        self._execute(stretch.operators)
+
+    def _stretch(self, place: Place) -> _Stretch | None:
+        """Returns the operators of a place, None where the graph of integers has it in another form."""
+        layer = next((each for each in self._graph.operators if place.bias in each.inputs[2:3]), None)
+        if layer is None or place.behind not in self._tensors:
+            return None
+        operators = [each for each in self._behind(place.behind) if each in self._after(layer)]
+        whole = all(
+            name in self._made(operators) or not name or self._tensors[name].data is not None
+            for each in operators
+            if each is not layer
+            for name in each.inputs
+        )
+        return _Stretch(layer, tuple(operators), place.behind) if whole and layer in operators else None
+
+    def _after(self, layer: Operator) -> list[Operator]:
+        """Returns a layer and the operators that depend on it."""
+        known, found = {*layer.outputs}, [layer]
+        for operator in self._graph.operators:
+            if known & {*operator.inputs}:
+                known |= {*operator.outputs}
+                found.append(operator)
+        return found
+
+    def _behind(self, name: str) -> list[Operator]:
+        """Returns the operators that are still to be executed before a tensor is there."""
+        needed, found = {name}, list[Operator]()
+        for operator in reversed(self._left):
+            if needed & {*operator.outputs}:
+                needed |= {*operator.inputs}
+                found.append(operator)
+        return found[::-1]
+
+    @staticmethod
+    def _made(operators: Collection[Operator]) -> set[str]:
+        return {name for operator in operators for name in operator.outputs}
+
+    def _execute(self, operators: Sequence[Operator]) -> None:
+        """Executes operators, and forgets what nothing reads any more."""
+        self._left = [each for each in self._left if each not in operators]
+        later = {name for each in self._left for name in each.inputs}
+        self._alive |= self._computed(operators, sorted(self._made(operators) & later))
+        self._alive = {name: values for name, values in self._alive.items() if name in later}
+
+    def _computed(self, operators: Sequence[Operator], wanted: Sequence[str]) -> dict[str, list[Array]]:
+        """Returns what operators make of all that is alive, for each sample."""
+        if not wanted:
+            return {}
+        read = {name for operator in operators for name in operator.inputs}
+        fed = tuple(name for name in self._alive if name in read)
+        piece = pruned(operators, self._tensors, fed, tuple(wanted))
+        interpreter = open_interpreter(to_bytes(piece), DELEGATED, threads=1)
+        inputs = {entry["name"]: entry["index"] for entry in interpreter.get_input_details()}
+        outputs = {entry["name"]: entry["index"] for entry in interpreter.get_output_details()}
+        rows: dict[str, list[Array]] = {name: [] for name in wanted}
+        for at in range(len(next(iter(self._alive.values())))):
+            for name in fed:
+                interpreter.set_tensor(inputs[name], self._alive[name][at])
+            interpreter.invoke()
+            for name in wanted:
+                rows[name].append(np.asarray(interpreter.get_tensor(outputs[name])))
+        return rows
