@@ -256,12 +256,13 @@ def _on_grids(model: onnx.ModelProto, plan: QuantPlan, fixed: Fixed) -> dict[str
     grids: dict[str, FixedWeights] = {}
     for node, operation in zip(model.graph.node, net_of(model.graph).operations, strict=True):
         layer, products = operation.layer, node.op_type == "MatMul"
-        if layer is None or layer.weights in grids or (products and len(layer.shape) > 2):
+        if layer is None or layer.weights in grids:
             continue
         tensor = stored[layer.weights]
         values, grid = onnx.numpy_helper.to_array(tensor), fixed.weights.get(layer.weights)
         if grid is None:
-            axis = layer.output_axis if plan.weights == "per-channel" else None
+            matrices = products and len(layer.shape) > 2  # ONNX Runtime multiplies several with one scale alone
+            axis = layer.output_axis if plan.weights == "per-channel" and not matrices else None
             bits = 8 if products else plan.weight_bits
             scales = symmetric_scales(values, axis, bits).astype(np.float32)
             grid = FixedWeights(bits, tuple(scales.tolist()), axis)

@@ -182,6 +182,21 @@ def test_a_stored_matrix_that_stands_first_has_one_scale():
     assert sqnr(model, write_qdq(model, samples, QuantPlan()), samples) > 30
 
 
+@pytest.mark.parametrize("matrices", [1, 3])
+def test_stored_matrices_of_a_batch_have_one_scale(matrices):
+    """ONNX Runtime refuses others; a relative attention has one such matrix for all its heads."""
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])],
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 4, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 3, 4, 9])],
+        [weight("w", matrices, 16, 9)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = Dataset({"x": RNG.normal(size=(16, 3, 4, 16)).astype(np.float32)}, None, "test")
+    assert sqnr(model, write_qdq(model, samples, QuantPlan()), samples) > 30
+
+
 def test_a_magnitude_is_computed_whole():
     """The squares of a spectrum span twice the bits: rounded one by one they leave a quiet bin nothing."""
     nodes = [
