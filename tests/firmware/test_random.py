@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tflite_micro")
@@ -13,7 +14,7 @@ if shutil.which("gcc") is None:
     pytest.skip("install the package gcc", allow_module_level=True)
 
 from host import compare
-from random_graphs import draw, draw_logic
+from random_graphs import Drawer, draw, draw_logic
 
 from anynpu.firmware.generator.operators import EMITTERS
 
@@ -39,6 +40,15 @@ def test_every_tensor_of_random_graphs_is_the_same(first, tmp_path):
 def test_whole_numbers_and_truth_values_are_the_same(seed, tmp_path):
     model, _ = draw_logic(seed, tmp_path / "graph.tflite")
     assert compare(model, tmp_path, count=6, traced=6, flags=("-O1",)) == []
+
+
+@pytest.mark.parametrize("kind", ["LOGISTIC", "TANH"])
+@pytest.mark.parametrize("scale", [2.0**-12, 2.0**-11, 2.0**-13, 3.1e-7, 0.00013, 0.0021, 0.4])
+def test_curves_of_16_bits_are_the_same(kind, scale, tmp_path):
+    d = Drawer(np.random.default_rng(3))
+    x = d.input((1, 64, 64), "int16", scale, 0)
+    d.operator(kind, [x.number], [d.new((1, 64, 64), "int16", 1 / 32768, 0).number])
+    assert compare(d.write(tmp_path / "net.tflite"), tmp_path, count=6, traced=6, flags=("-O1",)) == []
 
 
 def test_the_graphs_draw_every_operator(tmp_path):

@@ -10,6 +10,7 @@ from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.graph import Graph
 from anynpu.lowering.quantise import quantised
 from anynpu.lowering.steep import in_pieces
+from anynpu.lowering.straight import straightened
 from anynpu.lowering.tables import collected, tabled
 from anynpu.lowering.widen import around, chosen_wide, wide_operators
 from anynpu.quantize.fixed import NOTHING, Fixed
@@ -32,6 +33,7 @@ def integer_graph(
     ranges come from that were not measured.
     """
     plan.check_tensors([*graph.inputs, *(name for operator in graph.operators for name in operator.outputs)])
+    graph = straightened(graph, ranges)
     if plan.activations == "int8":
         kept = around(graph, plan.float_tensors) | chosen_wide(graph, plan.wide_tensors)
         graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges) | kept)

@@ -92,8 +92,8 @@ FIXED: Mapping[tuple[str, str], Quantization] = {
     ("LOGISTIC", "int16"): Quantization((1 / 32768,), (0,)),
     ("TANH", "int16"): Quantization((1 / 32768,), (0,)),
 }
-# The finest scale at which those of 8 bits read. Not far below it, TFLite-Micro aborts in SOFTMAX and LOG_SOFTMAX, and
-# takes LOGISTIC and TANH for saturated; no result of 8 bits can tell values so small apart.
+# The finest scale at which those read. Not far below it, TFLite-Micro aborts in SOFTMAX and LOG_SOFTMAX, and takes
+# LOGISTIC and TANH for saturated; no result of such a scale can tell values so small apart.
 FINEST_READ = 2.0**-25
 
 

@@ -238,7 +238,7 @@ class _Quantiser:
             kept = operator.kind in KEEPS_SCALE and name != data_input(operator)
             one = operator.kind in ONE_SCALE or kept or self._pads_beyond(operator)
             form = self.forms[key] if one else self._taken(name, dtype)
-            if dtype == "int8" and (operator.kind, dtype) in FIXED and form.quantization.scale[0] < FINEST_READ:
+            if (operator.kind, dtype) in FIXED and form.quantization.scale[0] < FINEST_READ:
                 form = Form(dtype, Quantization((FINEST_READ,), form.quantization.zero_point))
             self.reads[key, name] = form
         if operator.kind == "ADD" and key in self.masked:

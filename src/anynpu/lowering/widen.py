@@ -3,7 +3,8 @@ in 16 bits or in floating point because the plan names their tensors.
 
 The squares of a normalisation span twice as many bits as what they are squares of, and its divisor must not round to
 zero. The sums that it normalises carry what is small beside what is large through the whole net. A softmax that spreads
-over hundreds of places has nothing but zeros and ones at its built-in scale of 1/256.
+over hundreds of places has nothing but zeros and ones at its built-in scale of 1/256, and the boxes of a detector may
+lie within a few steps of such a scale.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ NO_WIDE_KERNEL = "16-bit-kernel"
 """The rule that a tensor breaks whose maker cannot compute in 16 bits."""
 
 
-# Below this the built-in scale of an 8-bit softmax wastes two bits and more.
+# Results that span less than this part of a built-in scale of 8 bits waste two of them and more.
 _SPREAD = 0.25
+_BUILT_IN = {"SOFTMAX": 1.0, "LOGISTIC": 1.0, "TANH": 2.0}
 
 
 def wide_operators(graph: Graph, ranges: Mapping[str, Range]) -> frozenset[str]:
@@ -30,8 +32,11 @@ def wide_operators(graph: Graph, ranges: Mapping[str, Range]) -> frozenset[str]:
     makers, readers = graph.makers(), graph.readers()
     wide: set[str] = set()
     for operator in graph.operators:
-        if operator.kind == "SOFTMAX" and ranges.get(operator.outputs[0], Range(0.0, 1.0)).max < _SPREAD:
-            wide.add(operator.outputs[0])
+        limits = ranges.get(operator.outputs[0])
+        if operator.kind in _BUILT_IN and limits is not None:
+            least = 0.0 if operator.kind == "SOFTMAX" else limits.min
+            if limits.max - least < _SPREAD * _BUILT_IN[operator.kind]:
+                wide.add(operator.outputs[0])
         if operator.kind == "RSQRT":
             wide |= _before(operator, graph, makers) | _behind(operator, graph, readers)
     return frozenset(wide | _sums(wide, graph, makers))

@@ -11,6 +11,7 @@ from anynpu.firmware.generator import fixedpoint as fp
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, values, zero_of
 from anynpu.firmware.generator.layer import Call, Constant, Emitter, Layer, Tensor, Value, require
 from anynpu.firmware.generator.types import C_TYPES, SUFFIX
+from anynpu.runtime.ethos_u.curves import logistic_steps
 from anynpu.targets.flatbuffer import TfliteTensor
 
 Function = Callable[[int], int]
@@ -52,9 +53,44 @@ def _curve(source: TfliteTensor) -> tuple[int, int, int]:
     return multiplier, shift, math.floor(15 * (1 << 27) / (1 << shift))
 
 
-@_unary
-def logistic(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+_WIDE_BITS = {"LOGISTIC": 9, "TANH": 8}
+
+
+def _wide_curve(graph: Graph, node: Node) -> Layer:
+    """Returns LOGISTIC or TANH of int16, which TFLite reads between 256 entries of one table."""
+    source = graph.input(node, 0)
+    mantissa, exponent = math.frexp(scale_of(source))
+    factor, shift = 3 << max(0, exponent + 11), 0
+    if mantissa != 0.5 or exponent + 11 not in (0, 1):
+        steps = scale_of(source) * 4096 * 3  # of the table's places
+        require(steps <= 32767, "has an input scale that is too large")
+        while steps <= 32767 / 2 and shift <= 30:
+            shift, steps = shift + 1, steps * 2
+        factor = int(steps)
+    params: dict[str, Value] = {
+        "count": math.prod(source.shape),
+        "multiplier": factor,
+        "shift": shift,
+        "bits": _WIDE_BITS[node.kind],
+        "table": Constant("table", "uint16_t", logistic_steps(256).astype(np.uint16), 2),
+    }
+    arguments = (Tensor(node.inputs[0], "int16_t"), Tensor(node.outputs[0], "int16_t"))
+    return Layer(node, (Call("curve_s16", params, arguments),), over=(node.inputs[0],))
+
+
+def logistic(graph: Graph, node: Node) -> Layer:
     """LOGISTIC."""
+    return (_wide_curve if graph.input(node, 0).dtype == "int16" else _logistic8)(graph, node)
+
+
+def tanh(graph: Graph, node: Node) -> Layer:
+    """TANH."""
+    return (_wide_curve if graph.input(node, 0).dtype == "int16" else _tanh8)(graph, node)
+
+
+@_unary
+def _logistic8(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+    """LOGISTIC of int8."""
     require(zero_of(target) == -128, "takes an output with zero point -128")
     multiplier, shift, radius = _curve(source)
 
@@ -68,8 +104,8 @@ def logistic(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function
 
 
 @_unary
-def tanh(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
-    """TANH."""
+def _tanh8(node: Node, source: TfliteTensor, target: TfliteTensor) -> Function:
+    """TANH of int8."""
     multiplier, shift, radius = _curve(source)
 
     def function(value: int) -> int:

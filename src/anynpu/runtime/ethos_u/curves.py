@@ -18,15 +18,20 @@ def interpolate(table: Array, values: Array) -> Array:
     return np.asarray(entry.astype(np.int16) + (((entry >> 16) * (values & 127) + 64) >> 7))
 
 
+def logistic_steps(count: int) -> Array:
+    """Returns TFLite's entries of the logistic curve at 1 / 24 and its multiples, in 16 bits.
+
+    They are rounded but for some that are one above.
+    """
+    steps = np.arange(count)
+    above = np.array([CURVE_ABOVE >> step & 1 for step in range(count)])
+    return np.minimum(np.round(65536 / (1 + np.exp(-steps / 24))) + above, 65535).astype(np.int64)
+
+
 @functools.cache
 def curve_table() -> Array:
-    """Returns the curve that the hardware has for 16 bits: tanh(x / 48) at whole x, and its slope in the upper half.
-
-    It is TFLite's, whose entries are rounded but for some that are one above.
-    """
-    steps = np.arange(257)
-    above = np.array([CURVE_ABOVE >> step & 1 for step in range(257)])
-    right = np.minimum(np.round(65536 / (1 + np.exp(-steps / 24))) + above, 65535).astype(np.int64) - 32768
+    """Returns TFLite's curve, which the hardware has: tanh(x / 48) at whole x, and its slope in the upper half."""
+    right = logistic_steps(257) - 32768
     points = np.concatenate([-right[:0:-1], right])
     return (np.diff(points) << 16 | points[:-1] & 0xFFFF).astype(np.uint32).view(np.int32)
 
