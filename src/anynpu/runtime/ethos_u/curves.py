@@ -25,7 +25,7 @@ def logistic_steps(count: int) -> Array:
     """
     steps = np.arange(count)
     above = np.array([CURVE_ABOVE >> step & 1 for step in range(count)])
-    return np.minimum(np.round(65536 / (1 + np.exp(-steps / 24))) + above, 65535).astype(np.int64)
+    return np.asarray(np.minimum(np.round(65536 / (1 + np.exp(-steps / 24))) + above, 65535), np.int64)
 
 
 @functools.cache
