@@ -9,7 +9,7 @@ class NpuSession:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from anynpu.artifact import Placement
@@ -76,6 +76,18 @@ class EndsJobs(Protocol):
     """It ends a job that hangs by itself."""
 
     timeout_ms: int | None
+
+
+@runtime_checkable
+class BeginsJobs(Protocol):
+    """It has the device begin a job in one thread, and takes the outputs in another."""
+
+    def begin(self, inputs: Mapping[str, Array]) -> Callable[[], dict[str, Array]] | None:
+        """Returns what waits for the outputs and has to be called once; never waits itself.
+
+        None where the device cannot begin at once: `run` is to be called instead.
+        """
+        ...
 
 
 @runtime_checkable

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from anynpu.errors import DeviceError, SuspectWarning
-from anynpu.runtime.abilities import on_hardware
+from anynpu.runtime.abilities import BeginsJobs, on_hardware
 from anynpu.tensors import Array
 
 FEWEST_ELEMENTS = 8
@@ -45,12 +45,25 @@ class Watch:
 
     def __post_init__(self) -> None:
         self._run = self.session.run
+        self._begin = self.session.begin if isinstance(self.session, BeginsJobs) else None
 
     def __call__(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         outputs: dict[str, Array] = self._run(inputs)
         if not self._done:
             self._look(inputs, outputs)
         return outputs
+
+    def begin(self, inputs: Mapping[str, Array]) -> Callable[[], dict[str, Array]] | None:
+        end: Callable[[], dict[str, Array]] | None = self._begin(inputs) if self._begin is not None else None
+        if end is None or self._done:
+            return end
+
+        def looked() -> dict[str, Array]:
+            outputs = end()
+            self._look(inputs, outputs)
+            return outputs
+
+        return looked
 
     def _look(self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]) -> None:
         digest = 0
@@ -120,4 +133,6 @@ def watch(session: Any, different: int = DIFFERENT_INPUTS, never_constant: bool 
     if isinstance(run, Watch):
         run.different, run.never_constant = different, never_constant
     else:
-        session.run = Watch(session, different, never_constant)
+        session.run = found = Watch(session, different, never_constant)
+        if isinstance(session, BeginsJobs):
+            session.begin = found.begin  # type: ignore[method-assign]

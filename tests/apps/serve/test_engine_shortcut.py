@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import threading
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from engine_models import linear, occupied, running, settings_of, sync, tensors, until
-from npu_model import npu_model, stored
 
 from anynpu.apps.serve import deployment, shortcut
-from anynpu.apps.serve.base import Expired, Options, Request
+from anynpu.apps.serve.base import Expired, Request
 from anynpu.errors import DeviceError
-from anynpu.testing import noe
 
 pytest.importorskip("onnxruntime")
 X = np.arange(8, dtype=np.float32)[None]
@@ -140,19 +137,3 @@ def test_a_session_that_fails_in_the_loop_is_opened_again(tmp_path):
         await until_at_once(model, threads_of(model))
 
     served(tmp_path, do)
-
-
-@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler (package gcc)")
-def test_a_device_that_may_hang_is_left_to_the_owner(tmp_path, monkeypatch):
-    for name, value in noe.environment(noe.build_fake(tmp_path)).items():
-        monkeypatch.setenv(name, value)
-
-    async def main():
-        async with running(settings_of(npu_model(tmp_path / "npu"))) as fleet:
-            model = fleet.models["m"]
-            names = threads_of(model)
-            for number in range(3):
-                await model.answer(Request(({"x": stored(number)},), Options(stored=True)))
-            return names
-
-    assert sync(main()) == ["owner"] * 3

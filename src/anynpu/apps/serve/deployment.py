@@ -169,7 +169,7 @@ class Deployment:
         program = loaded.raw if isinstance(items[0], Mapping) else loaded.program
         try:
             if program.is_quick(items):
-                self._queue(order, self._prepared(order, program))
+                self._queue(order, self._prepared(order, program), quick=True)
             else:
                 self._pool.submit(self._prepare_apart, order, program)
         except Exception as error:
@@ -193,22 +193,29 @@ class Deployment:
         order.prepared += time.monotonic() - began
         return rows
 
-    def _queue(self, order: Order, rows: list[Row]) -> None:
+    def _queue(self, order: Order, rows: list[Row], quick: bool = False) -> None:
         if order.done:
             return
         version, now = order.version, time.monotonic()
-        ticket = Ticket(self._serving(version), order, rows, now)
-        if self._waiting > order.items:
+        ticket, lane = Ticket(self._serving(version), order, rows, now), version.lane
+        if not self._is_alone(order):
             self._crowded_at = now
-        elif self._alone and now - self._crowded_at > CROWDED_S and version.shortcut.takes(rows):
-            self._loop.call_soon(self._run_here, ticket)  # whoever asks in the same turn of the loop is seen first
-            return
-        version.lane.submit(ticket)
+        elif len(rows) == 1 and now - self._crowded_at > CROWDED_S:
+            if self._alone and version.shortcut.takes(rows):
+                self._loop.call_soon(self._run_here, ticket)  # whoever asks in the same turn of the loop is seen first
+                return
+            if quick and lane.begin_here(ticket):
+                return
+        lane.submit(ticket)
+
+    def _is_alone(self, order: Order) -> bool:
+        """Returns whether nobody else waits; an answer that its client has already is perhaps not counted yet."""
+        return self._waiting <= order.items or (len(self._orders) == 2 and any(other.done for other in self._orders))
 
     def _run_here(self, ticket: Ticket) -> None:
         order: Order = ticket.order
         try:
-            if self._waiting > order.items or not order.version.lane.serve_here(ticket):
+            if not self._is_alone(order) or not order.version.lane.serve_here(ticket):
                 order.version.lane.submit(ticket)
         except Exception as error:
             self._resolve([(order, error)])

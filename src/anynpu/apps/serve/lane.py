@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from anynpu.apps.serve.program import Row
 
@@ -53,6 +53,11 @@ class Client(Protocol):
 
     def most(self, row: Row) -> int: ...
 
+    def begin(self, part: Part) -> Callable[[], None] | None:
+        """Has the device begin a row and returns what does the rest of `run`, in the lane's thread; None where it
+        cannot begin at once. Called in the event loop, and never waits."""
+        ...
+
     def run(self, parts: Sequence[Part]) -> None:
         """Computes rows of one group, fills in their results, and answers the tickets that are complete."""
         ...
@@ -79,6 +84,16 @@ class Command:
     due: float = 0.0
 
 
+WAKE = Command(lambda: None)
+
+
+class Begun(NamedTuple):
+    """A row that the device computes, and what its owner still has to do for it."""
+
+    part: Part
+    end: Callable[[], None]
+
+
 class Lane:
     """A device and its owner."""
 
@@ -90,6 +105,7 @@ class Lane:
         self._lock, self._owned = threading.Lock(), threading.Lock()
         self._generation, self._busy_since, self._limit_s = 0, 0.0, run_limit_s
         self._on_lost: Callable[[float], None] | None = None
+        self._begun: Begun | None = None
         self.abandoned = 0
         self.closed = False
         self._start()
@@ -110,7 +126,7 @@ class Lane:
         if not owned.acquire(blocking=False):
             return False
         try:
-            if self.has_more() or self.closed or ticket.client.held:
+            if not self._is_idle_for(ticket.client):
                 return False
             if ticket.client.wanted(ticket):
                 ticket.client.run([(ticket, 0)])
@@ -118,13 +134,36 @@ class Lane:
         finally:
             owned.release()
 
+    def begin_here(self, ticket: Ticket) -> bool:
+        """Has an idle device begin a ticket of one row in the calling thread, and returns whether it did: that does not
+        wait for the owner to wake up. Its owner ends it before it does anything else."""
+        owned = self._owned
+        if not owned.acquire(blocking=False):
+            return False
+        try:
+            client, part = ticket.client, (ticket, 0)
+            if not self._is_idle_for(client):
+                return False
+            if not client.wanted(ticket):
+                return True
+            if (end := client.begin(part)) is None:
+                return False
+            self._begun = Begun(part, end)
+        finally:
+            owned.release()
+        self.wake()
+        return True
+
+    def _is_idle_for(self, client: Client) -> bool:
+        return not (self._begun or self.has_more() or self.closed or client.held)
+
     def call(self, do: Callable[[], None], idle: bool = False) -> None:
         """Has something done in the owner's thread."""
         self._inbox.put(Command(do, idle, time.monotonic() + IDLE_WAIT_S))
 
     def wake(self) -> None:
         """Has the owner look again at what is held."""
-        self._inbox.put(Command(lambda: None))
+        self._inbox.put(WAKE)
 
     def close(self) -> None:
         """Ends the thread after what it is doing."""
@@ -159,7 +198,9 @@ class Lane:
         while self._generation == generation:
             try:
                 with owned:
-                    self._absorb()
+                    self._end_begun(generation)
+                    if self._generation == generation:
+                        self._absorb()
                     if self.closed or self._generation != generation:
                         return
                     if (command := self._next_command()) is not None:
@@ -173,7 +214,11 @@ class Lane:
                 except Empty:
                     continue
                 with owned:
-                    self._accept(entry)
+                    self._end_begun(generation)
+                    if self._generation == generation:
+                        self._accept(entry)
+                    else:  # given up meanwhile: the next owner is to have it
+                        self._inbox.put(entry)
             except Exception:  # a defect in one answer must not end the owner of the device
                 if self._generation == generation:
                     _logger.exception("device %s: internal error", self.name)
@@ -192,13 +237,17 @@ class Lane:
             else:
                 entry.do()
         else:
-            queue = self._queues.get(entry.client)
-            if queue is None:
-                queue = self._queues[entry.client] = Queue()
+            queue = self._queue_of(entry.client)
             if not queue.parts:  # a model that was away has no claim to the time it did not use
                 active = [other.used_s for other in self._queues.values() if other.parts]
                 queue.used_s = max(queue.used_s, min(active, default=0.0))
             queue.parts.extend((entry, index) for index in range(len(entry.rows)))
+
+    def _queue_of(self, client: Client) -> Queue:
+        queue = self._queues.get(client)
+        if queue is None:
+            queue = self._queues[client] = Queue()
+        return queue
 
     def _next_command(self) -> Command | None:
         if not self._idle:
@@ -216,11 +265,20 @@ class Lane:
         parts = _batch(client, queue.parts)
         if not parts:
             return True
-        began = time.monotonic()
-        self.guarded(lambda: client.run(parts), self.run_limit_s, lambda limit_s: client.lost(parts, limit_s))
-        if self._generation == generation:
-            queue.used_s += time.monotonic() - began
+        self._use(parts, lambda: client.run(parts), generation)
         return True
+
+    def _end_begun(self, generation: int) -> None:
+        begun, self._begun = self._begun, None
+        if begun is not None:
+            self._use([begun.part], begun.end, generation)
+
+    def _use(self, parts: Sequence[Part], do: Callable[[], None], generation: int) -> None:
+        """Has the device compute parts of one model, which are lost if it does not return."""
+        client, began = parts[0][0].client, time.monotonic()
+        self.guarded(do, self.run_limit_s, lambda limit_s: client.lost(parts, limit_s))
+        if self._generation == generation:
+            self._queue_of(client).used_s += time.monotonic() - began
 
     def guarded(self, do: Callable[[], None], limit_s: float, on_lost: Callable[[float], None]) -> None:
         """Does something with the device; called in the owner's thread. If it takes longer than it may, the thread is

@@ -1,12 +1,13 @@
 """What a kind of model does with items: rows that the device runs together, and what becomes of its outputs.
 
-`prepare` and `finish` are pure and may be slow; `compute` is called by the device's owner only.
+`prepare` and `finish` are pure and may be slow; `compute` is called by the device's owner only, and `begin`
+in its place by whoever knows that the device is idle.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -15,7 +16,7 @@ import numpy as np
 
 from anynpu.apps.serve.base import ClassScore, Info, Item, Limits, Options, TooLarge
 from anynpu.errors import ConfigError
-from anynpu.runtime.abilities import free_axes
+from anynpu.runtime.abilities import BeginsJobs, free_axes
 from anynpu.runtime.base import Session, check_names
 from anynpu.tasks.classify import Classifier
 from anynpu.tasks.detect import Detections, Detector
@@ -25,7 +26,7 @@ from anynpu.tasks.model import Model
 from anynpu.tasks.picture import TooManyPixels, read_image
 from anynpu.tasks.pictures import PictureInput
 from anynpu.tasks.space import unit
-from anynpu.tasks.text import cut
+from anynpu.tasks.text import Tokens, cut
 from anynpu.tensors import Array, TensorSpec
 
 RAW = "raw"
@@ -72,6 +73,10 @@ class Program(Protocol):
         """Returns how many rows of a group may run together."""
         ...
 
+    def begin(self, row: Row) -> Callable[[], Any] | None:
+        """Has the device begin a row and returns what waits for what it gives; None where it cannot begin at once."""
+        ...
+
     def compute(self, group: int | str, rows: Sequence[Row]) -> list[Any]:
         """Runs the model and returns what it gave for each row."""
         ...
@@ -104,6 +109,7 @@ class Tensors:
         self.session, self._free, self._most = session, free_rows(session), most_batch
         self._vocabulary = vocabulary
         self.sessions, self.run_s = [session], [0.0]
+        self._begin = session.begin if isinstance(session, BeginsJobs) else None
         self._outputs = {spec.name: spec for spec in session.outputs}
         self._inputs = [(spec, np.dtype(spec.dtype), spec.quantization is not None) for spec in session.inputs]
 
@@ -149,6 +155,9 @@ class Tensors:
 
     def most(self, group: int | str) -> int:
         return self._most if self._free else 1
+
+    def begin(self, row: Row) -> Callable[[], Any] | None:
+        return self._begin(row.arrays) if self._begin is not None else None
 
     def compute(self, group: int | str, rows: Sequence[Row]) -> list[Any]:
         if len(rows) == 1:
@@ -221,6 +230,7 @@ class Texts:
         self._free_length = self._free and "length" in free_axes(self.sessions[0])
         self.lengths = sorted({tower.tokens.length for tower in self.towers})
         self.run_s = [1.0] * len(pairs)
+        self._begin = [session.begin for session in self.sessions if isinstance(session, BeginsJobs)]
 
     def is_quick(self, items: Sequence[Item]) -> bool:
         return sum(len(item) for item in items) <= QUICK_CHARACTERS
@@ -252,15 +262,25 @@ class Texts:
         if self._free:
             longest = max(len(row.ids) for row in rows)
             return self._run(0, rows, len(rows), longest if self._free_length else self.length)
-        fitting = [index for index, tower in enumerate(self.towers) if tower.tokens.length == group]
         results: list[Any] = []
         while len(results) < len(rows):
-            left = len(rows) - len(results)
-            batches = {index: self.towers[index].tokens.batch for index in fitting}
-            index = min(fitting, key=lambda i: -(-left // batches[i]) * self.run_s[i])
-            part = rows[len(results) : len(results) + batches[index]]
-            results += self._run(index, part, batches[index], self.towers[index].tokens.length)
+            index, tokens = self._quickest(group, len(rows) - len(results))
+            part = rows[len(results) : len(results) + tokens.batch]
+            results += self._run(index, part, tokens.batch, tokens.length)
         return results
+
+    def _quickest(self, group: int | str, count: int) -> tuple[int, Tokens]:
+        """Returns which of the sessions of a length takes least time for so many rows."""
+        fitting = [(i, tower.tokens) for i, tower in enumerate(self.towers) if tower.tokens.length == group]
+        return min(fitting, key=lambda each: -(-count // each[1].batch) * self.run_s[each[0]])
+
+    def begin(self, row: Row) -> Callable[[], Any] | None:
+        if not self._begin or self._free:
+            return None
+        index, tokens = self._quickest(row.group, 1)
+        inputs, tower = self.tokens.arrays([row.ids], tokens.batch, tokens.length), self.towers[index]
+        end = self._begin[index](inputs)
+        return None if end is None else lambda: tower.rows(end(), inputs)[0]
 
     def _run(self, index: int, rows: Sequence[Row], batch: int, length: int) -> list[Any]:
         inputs = self.tokens.arrays([row.ids for row in rows], batch, length)
@@ -334,6 +354,9 @@ class Pictures:
 
     def most(self, group: int | str) -> int:
         return self._most
+
+    def begin(self, row: Row) -> None:
+        return None  # to copy a picture takes longer than to wake the owner
 
     def compute(self, group: int | str, rows: Sequence[Row]) -> list[Any]:
         batch = len(rows) if self._free else self.input.batch

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from anynpu.apps.serve.base import Early, Expired, Info, Outcome, Request, Then
 from anynpu.apps.serve.lane import Lane, Part, Ticket
@@ -101,15 +102,28 @@ class Served:
     def most(self, row: Row) -> int:
         return self.program(row).most(row.group)
 
+    def begin(self, part: Part) -> Callable[[], None] | None:
+        now, row = time.monotonic(), part[0].rows[part[1]]
+        end: Callable[[], Any] | None
+        try:
+            end = self.program(row).begin(row)
+        except Exception as error:  # what it means takes a while to find out
+            end = partial(_raise, error)
+        return None if end is None else partial(self._complete, [part], lambda: [end()], now)
+
     def run(self, parts: Sequence[Part]) -> None:
+        rows = [ticket.rows[index] for ticket, index in parts]
+        compute = self.program(rows[0]).compute
+        self._complete(parts, lambda: compute(rows[0].group, rows), time.monotonic())
+
+    def _complete(self, parts: Sequence[Part], compute: Callable[[], list[Any]], now: float) -> None:
         lane, generation = self.version.lane, self.version.lane.generation
-        now = time.monotonic()
         for ticket, _ in parts:
             ticket.taken = ticket.taken or now
         rows = [ticket.rows[index] for ticket, index in parts]
         loaded = self.version.loaded
         try:
-            results = self.program(rows[0]).compute(rows[0].group, rows)
+            results = compute()
         except Exception as error:  # of any runtime; the policy decides what it means
             if lane.generation == generation:
                 self._failed(parts, device_error(error), loaded, generation)
@@ -157,6 +171,10 @@ class Served:
         error = DeviceError(f"the device did not return within {limit_s:g} s", "run", cause="it hangs")
         self.owner.settle([(ticket.order, in_flight(error)) for ticket in dict.fromkeys(t for t, _ in parts)])
         self.owner.device_lost(self.version, error)
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def device_error(error: Exception) -> AnyNpuError:

@@ -34,6 +34,7 @@ ASK_S = 120.0
 GRACE_S = 2.0
 """What the library may take beyond the timeout that it was given."""
 INTERRUPTED_S = 0.5
+INFERENCE = "an inference"
 KEPT_LINES, MOST_WORDS = 40, 200
 FRAME = re.compile(r"\+0x[0-9a-f]+\)?|\(\) ?\[0x|^Stack backtrace")
 """A line of a backtrace, as the library prints about thirty of when a call fails."""
@@ -63,11 +64,12 @@ class Printed:
 
 
 class Client:
-    """The other process. `lock` is held by whoever uses the memory shared with it, from input to output."""
+    """The other process. `lock` is held from input to output of what uses the memory shared with it; the thread that
+    takes it need not be the one that gives it back."""
 
     def __init__(self, library: Path) -> None:
-        self.lock = threading.RLock()
-        self.lost = ""
+        self.lock = threading.Lock()
+        self.lost = self._asked = ""
         self.pid = os.getpid()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._printed = Printed()
@@ -96,33 +98,51 @@ class Client:
     def ask(self, what: str, descriptors: Sequence[int] = (), **arguments: Any) -> Any:
         """Returns the answer to a request; what the library refuses raises here."""
         with self.lock:
-            size = self._exchange(json.dumps({"ask": what, **arguments}).encode(), what, ASK_S, descriptors)
+            sent = self._send(json.dumps({"ask": what, **arguments}).encode(), what, descriptors)
+            size = self._receive(sent, what, ASK_S)
             answer = json.loads(self._answer[:size])
         if "error" in answer:
             raise _error(answer["error"])
         return answer["result"]
 
-    def run(self, handle: int, timeout_ms: int) -> Times:
-        """Runs a loaded model once, from shared memory to shared memory; the caller holds the lock."""
-        size = self._exchange(RUN.pack(b"r", handle, timeout_ms), "an inference", timeout_ms / 1000 + GRACE_S)
+    def begin(self, handle: int, timeout_ms: int) -> bool:
+        """Has a loaded model run once, from shared memory to shared memory, and does not wait; the caller holds the
+        lock until `end`, which is to be told what this returns."""
+        return self._send(RUN.pack(b"r", handle, timeout_ms), INFERENCE)
+
+    def end(self, timeout_ms: int, sent: bool) -> Times:
+        """Waits for the run that was begun."""
+        size = self._receive(sent, INFERENCE, timeout_ms / 1000 + GRACE_S)
         if size == TIMES.size:
             return Times._make(TIMES.unpack_from(self._answer))
         raise _error(json.loads(self._answer[:size])["error"])
 
-    def _exchange(self, packet: bytes, what: str, limit_s: float, descriptors: Sequence[int] = ()) -> int:
+    def _send(self, packet: bytes, what: str, descriptors: Sequence[int] = ()) -> bool:
+        """Returns whether the other process was there to be asked; to end one that is not takes a while."""
         if self.lost:
             raise DeviceError(self.lost, what)
+        if self._asked:  # interrupted before it was answered: that answer would be taken for this one's
+            raise self._lose(f"{self._asked} was interrupted")
+        self._asked = what
         try:
-            self._channel.limit(limit_s)
             self._channel.send(packet, descriptors)
-            if size := self._channel.receive():
-                return size
+        except OSError:
+            return False
+        return True
+
+    def _receive(self, sent: bool, what: str, limit_s: float) -> int:
+        """Returns the size of the answer."""
+        try:
+            if sent:
+                self._channel.limit(limit_s)
+                if size := self._channel.receive():
+                    self._asked = ""
+                    return size
         except BlockingIOError:
             raise self._lose(f"libnoe did not return from {what} within {limit_s:g} s", TIMEOUT) from None
         except OSError:
-            size = 0
+            pass
         except BaseException:
-            # Interrupted in the middle: the answer to come would be taken for that of the next request.
             self._lose(f"{what} was interrupted")
             raise
         raise self._lose(f"libnoe crashed in {what}")

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,6 +35,7 @@ DEFAULT_TIMEOUT_MS, MOST_TIMEOUT_MS = 10_000, 3_600_000
 ALIGNMENT = 4096
 Parts = tuple[int, int, int, Times]
 """Nanoseconds before the library's owner is asked, until it answers, and after; and those inside the library."""
+Ran = tuple[list[Array], Parts]
 Shapes = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
@@ -47,7 +48,9 @@ class Engine(Protocol):
     @property
     def worker(self) -> int: ...
 
-    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Parts]: ...
+    def run(self, inputs: Sequence[Array], timeout_ms: int) -> Ran: ...
+
+    def begin(self, inputs: Sequence[Array], timeout_ms: int) -> Callable[[], Ran] | None: ...
 
     def info(self) -> Info: ...
 
@@ -118,6 +121,16 @@ class NoeSession:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Runs the model once on stored values."""
+        return self._named(self._ready().run(self._ordered(inputs), self.timeout_ms))
+
+    def begin(self, inputs: Mapping[str, Array]) -> Callable[[], dict[str, Array]] | None:
+        """Has the device begin and returns what waits for the outputs; None where it is busy or lost."""
+        arrays, engine = self._ordered(inputs), self._engine
+        end = engine.begin(arrays, self.timeout_ms) if engine is not None and not engine.lost else None
+        return None if end is None else lambda: self._named(end())
+
+    def _ordered(self, inputs: Mapping[str, Array]) -> list[Array]:
+        """Returns the arrays in the order of the file, if they are what the model takes."""
         if len(inputs) != len(self.inputs):
             check_names(inputs, self.inputs)
         arrays = []
@@ -129,7 +142,10 @@ class NoeSession:
             if array.dtype != dtype or array.shape != spec.shape:
                 spec.check(array)
             arrays.append(array)
-        outputs, self._parts = self._ready().run(arrays, self.timeout_ms)
+        return arrays
+
+    def _named(self, ran: Ran) -> dict[str, Array]:
+        outputs, self._parts = ran
         return dict(zip(self._output_names, outputs, strict=True))
 
     def stages(self) -> Mapping[str, int]:
@@ -215,16 +231,43 @@ class Isolated:
     def worker(self) -> int:
         return self._client.worker
 
-    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Parts]:
+    def run(self, inputs: Sequence[Array], timeout_ms: int) -> Ran:
         with self._client.lock:
-            began = clock()
-            for view, array in zip(self._inputs, inputs, strict=True):
-                view[...] = array
-            copied = clock()
-            times = self._client.run(self._handle, timeout_ms)
+            return self._begun(inputs, timeout_ms)()
+
+    def begin(self, inputs: Sequence[Array], timeout_ms: int) -> Callable[[], Ran] | None:
+        lock = self._client.lock
+        if not lock.acquire(blocking=False):
+            return None
+        try:
+            ran = self._begun(inputs, timeout_ms)
+        except BaseException:
+            lock.release()
+            raise
+
+        def end() -> Ran:
+            try:
+                return ran()
+            finally:
+                lock.release()
+
+        return end
+
+    def _begun(self, inputs: Sequence[Array], timeout_ms: int) -> Callable[[], Ran]:
+        """Has the other process run the model, and returns what waits for it; the lock is held until then."""
+        began, client = clock(), self._client
+        for view, array in zip(self._inputs, inputs, strict=True):
+            view[...] = array
+        copied = clock()
+        sent = client.begin(self._handle, timeout_ms)
+
+        def end() -> Ran:
+            times = client.end(timeout_ms, sent)
             answered = clock()
             outputs = [view.copy() for view in self._outputs]
             return outputs, (copied - began, answered - copied, clock() - answered, times)
+
+        return end
 
     def info(self) -> Info:
         answer = self._client.ask("info")
@@ -268,7 +311,10 @@ class InProcess:
     def worker(self) -> int:
         return self._local.pid
 
-    def run(self, inputs: Sequence[Array], timeout_ms: int) -> tuple[list[Array], Parts]:
+    def begin(self, inputs: Sequence[Array], timeout_ms: int) -> None:
+        return None
+
+    def run(self, inputs: Sequence[Array], timeout_ms: int) -> Ran:
         began = clock()
         padded = [_padded(array, t) for array, t in zip(inputs, self._inputs, strict=True)]
         room = [np.empty(t.nbytes, np.uint8) for t in self._outputs]
