@@ -23,6 +23,7 @@ from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.fixed import NOTHING, Fixed, digest_of, keep_quantisation, read_stated
 from anynpu.quantize.functions import followers
 from anynpu.quantize.measured import Place, measured
+from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.repairs import levelled, rounded
@@ -88,6 +89,7 @@ def quantize_file(
     _check_inputs(float_path, data)
     stated = read_stated(plan.quantisation, "tflite")
     form = LoweredForm(from_bytes(original, float_path.name))
+    data = replace(data, padding=find_padding(form, data.inputs))
     # At 16 bits activations lose next to nothing, and one weight scale for all channels would pay for it.
     if plan.equalize and plan.bits == 8 and plan.weights == "per-channel" and fixed.repaired:
         form, effects = levelled(form, data)

@@ -78,7 +78,7 @@ def channel_means(
     plan: QuantPlan,
 ) -> ChannelMeans:
     """Returns the channel means of the tensors in `axes` over the data."""
-    means = ChannelMeans(axes, ranges, plan)
+    means, run = ChannelMeans(axes, ranges, plan), data.counted(run) if axes else run
     for index in range(data.count if axes else 0):
         means.observe(run(data.sample(index)))
     return means

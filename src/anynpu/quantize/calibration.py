@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -21,6 +21,7 @@ from anynpu.measure.sources import (
     random_numbers,
     read,
 )
+from anynpu.quantize.padding import Given, Padding
 from anynpu.schema import near
 from anynpu.tasks.images import Preprocess, class_folders, find_images
 from anynpu.tensors import Array, TensorSpec
@@ -49,6 +50,8 @@ class Dataset:
     """The sub-folders that the labels number, where the samples are images."""
     available: int = 0
     """How many samples the source holds, where that is known."""
+    padding: Padding | None = None
+    """What of the samples no answer depends on."""
 
     def __post_init__(self) -> None:
         counts = {name: len(array) for name, array in self.inputs.items()}
@@ -80,7 +83,11 @@ class Dataset:
         rows = np.asarray(indices, np.int64)
         labels = None if self.labels is None else self.labels[rows]
         inputs = {name: array[rows] for name, array in self.inputs.items()}
-        return Dataset(inputs, labels, self.origin, self.random, self.folders, self.available)
+        return replace(self, inputs=inputs, labels=labels)
+
+    def counted(self, run: Given) -> Given:
+        """Returns a function that gives of the tensors of a sample what counts: rows of padding do not."""
+        return run if self.padding is None else self.padding.left_out(run)[0]
 
 
 def load_data(

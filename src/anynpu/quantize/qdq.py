@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from anynpu.quantize.fixed import NOTHING, Fixed, FixedWeights, read_stated
 from anynpu.quantize.functions import followers
 from anynpu.quantize.measured import Place, measured
 from anynpu.quantize.onnx_net import OnnxForm, net_of, runner
+from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.qdq_pieces import QdqPieces
 from anynpu.quantize.qdq_record import described, quantizable
@@ -59,6 +61,7 @@ def write_qdq(
         return prepared
     stated, automatic = read_stated(plan.quantisation, "qdq"), Quantisation()
     form, done = OnnxForm(prepared), tuple[PassEffect, ...]()
+    data = replace(data, padding=find_padding(form, data.inputs))
     if plan.equalize and plan.bits == 8 and fixed.repaired:
         # Between layers it gains nothing here, and loses as often: docs/quantize.md has the figures.
         form, done = levelled(form, data, between_layers=False)

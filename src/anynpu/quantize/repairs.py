@@ -96,7 +96,7 @@ def channel_peaks(form: Form, axes: dict[str, int], data: Dataset, samples: int 
     """Returns the largest magnitude of each channel of some tensors, by their channel axes, over the data, or over
     about this many samples."""
     peaks = ChannelPeaks(axes)
-    run = form.run([*axes]) if axes else None
+    run = data.counted(form.run([*axes])) if axes else None
     for index in range(0, data.count, max(1, data.count // (samples or data.count))):
         if run is not None:
             peaks.observe(run(data.sample(index)))
@@ -141,7 +141,7 @@ def weights_fitted(form: F, data: Dataset, plan: QuantPlan) -> tuple[F, int]:
         if (layer := operation.layer) is not None and net.own(layer.weights) and (layer.bias or layer.window)
     ]
     moments = [Moments() for _ in layers]
-    run = form.run([name for name, _ in layers]) if layers else None
+    run = data.counted(form.run([name for name, _ in layers])) if layers else None
     for index in range(min(data.count, FITTING_SAMPLES) if run is not None else 0):
         assert run is not None
         computed = run(data.sample(index))

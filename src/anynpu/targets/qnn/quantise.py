@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from anynpu.quantize import qdq
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.functions import followers
 from anynpu.quantize.onnx_net import OnnxForm, net_of
+from anynpu.quantize.padding import find_padding
 from anynpu.quantize.plan import QuantPlan
 from anynpu.quantize.ranges import Progress, Range, collect
 from anynpu.quantize.repairs import biases_corrected
@@ -51,6 +53,7 @@ def quantised(
     """Returns a prepared float model with pairs that carry our ranges, in the types that the HTP takes."""
     whole = {value.name for value in model.graph.output}
     form, behind = OnnxForm(model), followers(net_of(model.graph))
+    data = replace(data, padding=find_padding(form, data.inputs))
     ranges = collect(form.run(), data, options.method, options.percentile, options.bits, False, progress, whole, behind)
     if options.bias_correction and options.weight_type == "int8":
         # At 16 bits activations lose nothing that a bias could take back: what the plan says of them does not matter.

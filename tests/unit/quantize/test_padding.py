@@ -1,0 +1,104 @@
+"""Rows of padding do not count: they are found by what they change, in both forms of a model."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from anynpu.lowering.integer_file import quantize_file
+from anynpu.lowering.lower import lower
+from anynpu.lowering.net import LoweredForm
+from anynpu.lowering.write import to_bytes
+from anynpu.quantize.adequacy import SampleLimits
+from anynpu.quantize.calibration import Dataset
+from anynpu.quantize.onnx_net import OnnxForm
+from anynpu.quantize.padding import find_padding
+from anynpu.quantize.plan import QuantPlan
+from anynpu.quantize.qdq import prepare, write_qdq
+from anynpu.quantize.ranges import collect
+from anynpu.records.quantisation import Quantisation
+from tests.kit.lowered_nets import by_litert, by_onnx, decibels
+
+TOKENS, WIDTH, LOUD = 12, 8, 40.0
+
+
+def net(masked: bool = True, pooled: bool = True) -> onnx.ModelProto:
+    """The sum of embedded tokens, each through a dense layer; padding is the loudest token. What is not `masked` is
+    summed with padding, what is not `pooled` has a row for each token."""
+    draw = np.random.default_rng(0)
+    table = draw.normal(0, 1, (20, WIDTH))
+    table[0] = LOUD
+    stored = {"table": table, "weights": draw.normal(0, 1, (WIDTH, WIDTH)), "bias": draw.normal(0, 1, WIDTH)}
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["embedded"]),
+        helper.make_node("MatMul", ["embedded", "weights"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["sum"]),
+        helper.make_node("Relu", ["sum"], ["rows" if pooled else "y"]),
+    ]
+    if pooled:
+        nodes += [
+            helper.make_node("Cast", ["mask"], ["real"], to=TensorProto.FLOAT),
+            helper.make_node("Unsqueeze", ["real", "last"], ["columns"]),
+            helper.make_node("Mul", ["rows", "columns"], ["kept"]),
+            helper.make_node("ReduceMean", ["kept" if masked else "rows"], ["y"], axes=[1], keepdims=0),
+        ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, (1, TOKENS)) for name in ("ids", "mask")]
+    shape = (1, WIDTH) if pooled else (1, TOKENS, WIDTH)
+    constants = [numpy_helper.from_array(values.astype(np.float32), name) for name, values in stored.items()]
+    constants.append(numpy_helper.from_array(np.asarray([-1], np.int64), "last"))
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, constants)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return onnx.shape_inference.infer_shapes(model, data_prop=True)
+
+
+def samples(count: int = 40, dtype: type = np.int64) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(1)
+    mask = np.arange(TOKENS) < draw.integers(3, TOKENS, (count, 1))
+    return {"ids": (draw.integers(1, 20, (count, TOKENS)) * mask).astype(dtype), "mask": mask.astype(dtype)}
+
+
+def forms(model: onnx.ModelProto) -> list[tuple[OnnxForm | LoweredForm, dict[str, np.ndarray]]]:
+    return [(OnnxForm(prepare(model)), samples()), (LoweredForm(lower(model)), samples(dtype=np.int32))]
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_rows_of_padding_widen_no_range(pooled):
+    for form, inputs in forms(net(pooled=pooled)):
+        padding = find_padding(form, inputs)
+        assert padding is not None and padding.mask == "mask"
+        observed = SampleLimits()
+        ranges = collect(form.run(), Dataset(inputs, None, "x", padding=padding), "minmax", observed=observed)
+        wide = collect(form.run(), Dataset(inputs, None, "x"), "minmax")
+        rows = next(name for name in ranges if name in ("embedded", "gather") or wide[name].max == LOUD)
+        assert wide[rows].max == LOUD and ranges[rows].max < 4 and rows in observed.padded
+
+
+def test_what_an_answer_depends_on_is_no_padding():
+    for form, inputs in forms(net(masked=False)):
+        assert find_padding(form, inputs) is None
+
+
+def test_zeros_and_ones_that_mask_nothing_are_no_mask():
+    for form, inputs in forms(net()):
+        segments = {"ids": inputs["mask"], "mask": np.ones_like(inputs["mask"])}
+        assert find_padding(form, segments) is None
+
+
+def test_answers_gain_on_both_emitters(tmp_path, monkeypatch):
+    model, new = net(), {name: values[-12:] for name, values in samples(80).items()}
+    truth, kept = by_onnx(model, new), list[Quantisation]()
+
+    def losses() -> list[float]:
+        qdq = write_qdq(model, Dataset(samples(), None, "x"), QuantPlan(), keep=kept.append)
+        given, out = tmp_path / "float.tflite", tmp_path / "integers.tflite"
+        given.write_bytes(to_bytes(lower(model)))
+        quantize_file(given, Dataset(samples(dtype=np.int32), None, "x"), QuantPlan(), out)
+        return [decibels(truth, by_onnx(qdq, new)), decibels(truth, by_litert(out.read_bytes(), new))]
+
+    gained = losses()
+    for module in ("anynpu.quantize.qdq", "anynpu.lowering.integer_file"):
+        monkeypatch.setattr(f"{module}.find_padding", lambda *_: None)
+    assert all(after > before + 6 for before, after in zip(losses(), gained, strict=True))
