@@ -38,6 +38,8 @@ _MASK = 1e4
 _MOST_BIAS = 2.0**30
 # The lowest number that a computed mask is stored for: below it, the kernels' sums have no bits left for the scores.
 _LOWEST_MASK = -1e4
+# How far the scale of a sum may be below those of what is added: the kernels shift operands up by 20 and 15 bits.
+_FINEST_SUM = {"int8": 2.0**-18, "int16": 2.0**-13}
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,14 @@ class _Quantiser:
             root = self.adopted[root]
         if operator.kind == "RSQRT":
             return self._inverse_root(operator, root)
-        return self.measured(root, dtype)
+        form = self.measured(root, dtype)
+        if operator.kind in ("ADD", "SUB") and root == name:
+            finest = (
+                max(self._taken(each, dtype).quantization.scale[0] for each in operator.inputs) * _FINEST_SUM[dtype]
+            )
+            if form.quantization.scale[0] < finest:
+                return Form(dtype, Quantization((finest,), form.quantization.zero_point))
+        return form
 
     def _pads_beyond(self, operator: Operator) -> bool:
         """Tells whether a PADV2 pads with a number that the input's scale cannot hold; masks hold as they can."""
@@ -215,7 +224,8 @@ class _Quantiser:
         dtype = self.dtype(operator)
         most = 1.0 / math.sqrt(self._taken(operator.inputs[0], dtype).quantization.scale[0])
         limits = self.ranges.get(name, Range(0.0, 0.0))
-        return Form(dtype, quantization_for(Range(limits.min, min(limits.max, most)), dtype, dtype == "int16"))
+        limits = Range(min(limits.min, most), min(limits.max, most))
+        return Form(dtype, quantization_for(limits, dtype, dtype == "int16"))
 
     def _taken(self, name: str, dtype: str) -> Form:
         """Returns the form in which an operator of that type reads a tensor."""

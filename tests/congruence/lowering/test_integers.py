@@ -125,6 +125,17 @@ def test_results_within_a_few_steps_of_a_built_in_scale_keep_their_bits(function
     assert decibels(truth - centre, by_tflm(content, data) - centre) > 35
 
 
+def test_a_sum_far_below_what_is_added_keeps_micro_alive(tmp_path):
+    """LiteRT and TFLite-Micro abort where the scale of a sum is more than 19 bits below those of its operands."""
+    nodes = [helper.make_node("Add", ["x", "much"], ["a"]), helper.make_node("Sub", ["z", "a"], ["y"])]
+    model = net(nodes, {"x": (1, 4, 3), "z": (1, 4, 3)}, {"much": np.full((4, 3), 3e6, np.float32)})
+    data = samples(model)
+    data["z"] = data["x"] + np.float32(3e6) + (np.arange(data["x"].size).reshape(data["x"].shape) % 3).astype("f4") / 4
+    content = quantised(model, data, tmp_path)
+    for found in (by_litert(content, data), by_tflm(content, data)):
+        assert np.abs(found).max() < 3e6 / 64
+
+
 @pytest.mark.parametrize("size", [1e-35, 1e-7, 6.0])
 def test_the_logarithm_of_a_softmax_has_scores_of_any_size(size, tmp_path):
     """A result of LOG_SOFTMAX itself ends at -16, and neither Ethos-U nor C has it."""
