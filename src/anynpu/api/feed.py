@@ -19,7 +19,7 @@ from anynpu.measure import calibrated
 from anynpu.tasks import card as cards
 from anynpu.tasks.images import SUFFIXES, Preprocess, find_images, in_order, load_images
 from anynpu.tasks.text import bind, read_lines
-from anynpu.tensors import Array, TensorSpec, by_name, relayout
+from anynpu.tensors import Array, Quantization, TensorSpec, by_name, relayout
 
 if TYPE_CHECKING:
     from anynpu.quantize.calibration import Dataset
@@ -258,8 +258,13 @@ def _stored(arrays: Mapping[str, Array], specs: Sequence[TensorSpec]) -> dict[st
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ConfigError(f"input {spec.name} holds NaN or infinite values")
         if str(array.dtype) != spec.dtype:
-            if array.dtype.kind != "f":
+            # Numbers of words are what they are in any type that holds them.
+            counts = spec.quantization in (None, Quantization((1.0,), (0,))) and np.dtype(spec.dtype).kind in "iu"
+            if array.dtype.kind == "f":
+                array = spec.to_stored(array)
+            elif counts and np.array_equal(array, array.astype(spec.dtype)):
+                array = array.astype(spec.dtype)
+            else:
                 raise ConfigError(f"input {spec.name} holds {array.dtype}; {spec.dtype} or real numbers were expected")
-            array = spec.to_stored(array)
         stored[spec.name] = array
     return stored

@@ -118,7 +118,7 @@ def quantize_file(
     seconds = {"calibrate": calibrated - started, "quantize": time.perf_counter() - calibrated}
     return _written(content, shared_model(content), out, plan, data, seconds) | {
         "equalized": dict(form.factors),
-        "calibration": calibration(observed, ranges, data, form.factors),
+        "calibration": calibration(observed, ranges | observed_ranges, data, form.factors),
         "passes": effects,
     }
 

@@ -225,6 +225,7 @@ def for_npu(path: Path, accelerator: str) -> bytes | None:
     """Returns a float file in operators that an Ethos-U computes, or None where it has no others."""
     from anynpu.lowering.apart import apart
     from anynpu.lowering.ethos_u import for_ethos_u
+    from anynpu.lowering.lookups import computed_lookups
     from anynpu.lowering.read import from_bytes
     from anynpu.lowering.write import to_bytes
     from anynpu.targets.vela.constraints import LONGEST_STEP, family, unresized
@@ -235,13 +236,18 @@ def for_npu(path: Path, accelerator: str) -> bytes | None:
     foreign = unresized(operators(path), accelerator)
     step = LONGEST_STEP[family(accelerator)]
     rewritten = for_ethos_u(graph, lambda operator, _: operator.outputs[0] not in foreign, step)
+    if family(accelerator) != "EthosU85":
+        rewritten = computed_lookups(rewritten)
     rewritten = apart(rewritten, family(accelerator))
     return None if rewritten is graph else to_bytes(rewritten)
 
 
 def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str, Any]:
     """Quantises a float TensorFlow Lite file (runs in a child process)."""
-    from anynpu.lowering.integer_file import in_layout, quantize_file
+    import numpy as np
+
+    from anynpu.lowering.integer_file import in_layout, quantize_file, read_specs
+    from anynpu.lowering.lookups import LARGEST_NUMBER
     from anynpu.quantize.fixed import NOTHING, Fixed
     from anynpu.quantize.ranges import Range
     from anynpu.targets.data import dataset
@@ -255,6 +261,7 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     if options.written_for and (content := for_npu(source.main, options.written_for)) is not None:
         floating = Path(out).with_name("float.tflite")
         floating.write_bytes(content)
+    stored_types = {spec.name: spec.dtype for spec in source.manifest.inputs}
     trained, stored, fixed = read_record(source.path), source.path / OWN_RANGES, NOTHING
     if trained is not None:
         fixed = trained.scheme.fixed(weights_of_file=True)
@@ -262,6 +269,13 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         limits = schema.read_as(dict[str, tuple[float, float]], schema.read_json(stored), OWN_RANGES)
         fixed = Fixed({name: Range(*each) for name, each in limits.items()}, origin="file")
         options = replace(options, equalize=False)
+    # Numbers of words are real numbers of 16 bits where the NPU computes their rows.
+    if numbers := [spec.name for spec in read_specs(floating)[0] if spec.dtype != stored_types[spec.name]]:
+        ranges = dict.fromkeys(numbers, Range(-LARGEST_NUMBER, LARGEST_NUMBER))
+        fixed = replace(fixed, ranges={**fixed.ranges, **ranges})
+        options = replace(options, wide_tensors=(*options.wide_tensors, *numbers))
+        real = {name: turned.inputs[name].astype(np.float32) for name in numbers}
+        turned = replace(turned, inputs={**turned.inputs, **real})
     figures = quantize_file(floating, turned, options, Path(out), bool(options.tables), tool.report_progress, fixed)
     if floating != source.main:
         floating.unlink()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -12,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from test_float import f, own
 
 from anynpu.lowering.integer_file import quantize_file
+from anynpu.lowering.lookups import MOST_COMPARED, computed_lookups
 from anynpu.lowering.lower import lower
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
@@ -38,6 +42,56 @@ def embedding() -> onnx.ModelProto:
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 16])]
     graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+WORDS = 300
+
+
+@pytest.fixture
+def look_up(tmp_path):
+    """A file with a net that looks eight words up in a table of 300 and mixes the rows, and its data."""
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["a"]), helper.make_node("MatMul", ["a", "w"], ["y"])]
+    stored = [numpy_helper.from_array(array, name) for name, array in (("table", f(WORDS, 16)), ("w", f(16, 16)))]
+    inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 8])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 16])]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "net.onnx"
+    )
+    words = np.random.default_rng(5).permutation(np.arange(320) % (WORDS - 20)).reshape(-1, 8)
+    np.savez(tmp_path / "data.npz", ids=words)
+    return tmp_path
+
+
+def test_every_word_of_a_small_table_is_found_on_an_npu_without_look_ups(look_up, monkeypatch):
+    """Also words that the samples do not have, at both ends of the table, in files of any type of whole numbers."""
+    monkeypatch.setenv("ANYNPU_CACHE_DIR", str(look_up / "cache"))
+    command = [sys.executable, "-m", "anynpu"]
+    flags = ["-t", "ethos-u55-256", "--data", str(look_up / "data.npz"), "-o", str(look_up / "out"), "-q"]
+    built = subprocess.run([*command, "build", "-m", str(look_up / "net.onnx"), *flags], capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr  # 100 % on the NPU
+    assert "more than 10 % (most: ids" not in built.stdout
+    words = np.arange(WORDS + 4).clip(0, WORDS - 1).reshape(-1, 8)
+    np.save(look_up / "words.npy", words)
+    given = ["-i", str(look_up / "words.npy"), "-o", str(look_up / "result.npz")]
+    artifact = str(look_up / "out" / "ethos-u55-256")
+    done = subprocess.run([*command, "run", artifact, *given], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    session = onnxruntime.InferenceSession(look_up / "net.onnx")
+    truth = np.concatenate([session.run(None, {"ids": row[None]})[0] for row in words])
+    found = np.load(look_up / "result.npz")["y"].reshape(truth.shape)
+    assert decibels(truth, found) > 35
+    assert np.abs(truth - found).max() < 0.03 * np.abs(truth).max()
+
+
+@pytest.mark.parametrize(("words", "stays"), [(MOST_COMPARED // 8, False), (MOST_COMPARED // 8 + 1, True)])
+def test_a_large_table_stays_a_look_up(words, stays):
+    stored = [numpy_helper.from_array(np.zeros((words, 2), np.float32), "table")]
+    inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 8])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 2])]
+    graph = helper.make_graph([helper.make_node("Gather", ["table", "ids"], ["y"])], "net", inputs, outputs, stored)
+    lowered = lower(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    assert (computed_lookups(lowered) is lowered) == stays
 
 
 def test_tokens_are_looked_up_in_a_table_of_integers(tmp_path):

@@ -1,0 +1,75 @@
+"""Look-ups of words in small tables, as sums and products: an Ethos-U55 or U65 has no other way to read a row.
+
+A number is compared with every place of the table: the difference is cut at one, squared, and taken from a half. What
+is left is a half at one place and nothing at the others, and a product with the doubled table is the row, exactly. The
+number is then an input of 16 bits with a scale of one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from anynpu.lowering.graph import Graph, Operator, pruned
+from anynpu.lowering.options import FullyConnected, Gather, Mul, Sub
+from anynpu.lowering.rewriting import Rewriting
+
+MOST_COMPARED = 1 << 16
+"""How many comparisons of words with places a net may make: each takes two bytes of the arena."""
+LARGEST_NUMBER = 32767.0
+
+
+def small_lookups(graph: Graph) -> list[str]:
+    """Returns the inputs that nothing but look-ups in small tables read."""
+    readers, found = graph.readers(), []
+    for name in graph.inputs:
+        users = readers.get(name, [])
+        compared = sum(_compared(user, name, graph) for user in users)
+        if (
+            users
+            and graph.tensors[name].dtype == "int32"
+            and 0 < compared <= MOST_COMPARED
+            and name not in graph.outputs
+        ):
+            found.append(name)
+    return found
+
+
+def _compared(operator: Operator, name: str, graph: Graph) -> int:
+    """Returns how many comparisons a look-up takes, and more than are allowed for what is none."""
+    table = graph.constant(operator.inputs[0])
+    plain = isinstance(operator.options, Gather) and operator.options.axis == 0 and operator.inputs[1] == name
+    if operator.kind != "GATHER" or table is None or table.ndim != 2 or table.dtype != np.float32 or not plain:
+        return MOST_COMPARED + 1
+    return len(table) * graph.tensors[name].size if len(table) <= LARGEST_NUMBER else MOST_COMPARED + 1
+
+
+def computed_lookups(graph: Graph) -> Graph:
+    """Returns the graph with those inputs as real numbers, and their rows computed."""
+    numbers = small_lookups(graph)
+    if not numbers:
+        return graph
+    tensors = dict(graph.tensors)
+    for name in numbers:
+        tensors[name] = replace(tensors[name], dtype="float32")
+    at = Rewriting(graph, lambda *_: True, 0, tensors, [])
+    for operator in graph.operators:
+        if operator.kind != "GATHER" or operator.inputs[1] not in numbers:
+            at.operators.append(operator)
+            continue
+        (table, name), result = operator.inputs, operator.outputs[0]
+        rows = np.asarray(graph.constant(table))
+        shape = (tensors[name].size, len(rows))
+        column = at.reshape(name, (shape[0], 1), f"{result}/number")
+        ones = at.store(np.ones((len(rows), 1), np.float32), f"{result}/ones")
+        places = at.store(-np.arange(len(rows), dtype=np.float32), f"{result}/places")
+        inputs = (column, ones, places)
+        apart = at.emit("FULLY_CONNECTED", inputs, shape, FullyConnected("RELU_N1_TO_1"), f"{result}/apart")
+        square = at.emit("MUL", (apart, apart), shape, Mul(), f"{result}/square")
+        half = at.store(np.full((1, 1), 0.5, np.float32), f"{result}/half")
+        here = at.emit("SUB", (half, square), shape, Sub("RELU"), f"{result}/here")
+        at.give(
+            operator, at.reshape(at.multiply(here, 2 * rows.T, f"{result}/row"), at.shape(result), f"{result}/rows")
+        )
+    return pruned(at.operators, at.tensors, graph.inputs, graph.outputs)
