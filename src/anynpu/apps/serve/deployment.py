@@ -21,11 +21,9 @@ from dataclasses import replace
 from typing import Any
 
 from anynpu.apps.serve.base import (
-    NO_VECTORS,
     Answer,
     Canary,
     Early,
-    Expired,
     FleetSettings,
     Health,
     Info,
@@ -43,8 +41,9 @@ from anynpu.apps.serve.base import (
 from anynpu.apps.serve.counts import Counts, refusal_of
 from anynpu.apps.serve.lane import Ticket
 from anynpu.apps.serve.memory import give_back
-from anynpu.apps.serve.program import Program, Row
-from anynpu.apps.serve.served import Order, Served, Version, Waiting, device_error
+from anynpu.apps.serve.orders import awaited, finished, prepared, token_counts
+from anynpu.apps.serve.program import Program, Row, Texts
+from anynpu.apps.serve.served import Order, Served, Version, Waiting
 from anynpu.apps.serve.shortcut import CROWDED_S
 from anynpu.apps.serve.version import Loaded
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
@@ -107,22 +106,7 @@ class Deployment:
 
     async def answer(self, request: Request) -> Answer:
         """Returns the answer to a request, computed by one version."""
-        future: asyncio.Future[Answer] = self._loop.create_future()
-
-        def then(outcome: Outcome) -> None:
-            if future.done():
-                return
-            if isinstance(outcome, Answer):
-                future.set_result(outcome)
-            else:
-                future.set_exception(outcome)
-
-        order = self.ask(request, then)
-        try:
-            return await future
-        finally:
-            if order is not None:
-                order.cancel()
+        return await awaited(self.ask, request, self._loop)
 
     def ask(self, request: Request, then: Then, early: Early | None = None) -> Order | None:
         """Has `then` called once with the outcome; returns what gives the request up, unless that has happened."""
@@ -169,7 +153,7 @@ class Deployment:
         program = loaded.raw if isinstance(items[0], Mapping) else loaded.program
         try:
             if program.is_quick(items):
-                self._queue(order, self._prepared(order, program), quick=True)
+                self._queue(order, prepared(order, program, self.limits), quick=True)
             else:
                 self._pool.submit(self._prepare_apart, order, program)
         except Exception as error:
@@ -177,21 +161,11 @@ class Deployment:
 
     def _prepare_apart(self, order: Order, program: Program) -> None:
         try:
-            rows = self._prepared(order, program)
+            rows = prepared(order, program, self.limits)
         except Exception as error:
             self.settle([(order, error)])
         else:
             self._in_loop(self._queue, order, rows)
-
-    def _prepared(self, order: Order, program: Program) -> list[Row]:
-        request, began = order.request, time.monotonic()
-        if began > request.deadline or request.gone():
-            raise Expired("the deadline passed before the request was computed")
-        rows, many = [], len(request.items) > 1
-        for number, item in enumerate(request.items):
-            rows.append(program.prepare(item, request.options, self.limits, f"item {number}" if many else "the item"))
-        order.prepared += time.monotonic() - began
-        return rows
 
     def _queue(self, order: Order, rows: list[Row], quick: bool = False) -> None:
         if order.done:
@@ -244,19 +218,10 @@ class Deployment:
     async def tokens(self, items: Sequence[Item]) -> tuple[int, ...]:
         """Returns how many tokens every text has before it is cut."""
         version = self.device or self.twin
-        tokens = getattr(version.loaded.program, "tokens", None) if version is not None else None
-        if tokens is None:
+        program = version.loaded.program if version is not None else None
+        if not isinstance(program, Texts):
             raise ConfigError(f"model {self.name} reads no text")
-        long = next((item for item in items if len(item) > self.limits.characters), None)
-        if long is not None:
-            raise TooLarge(f"a text has {len(long)} characters, at most {self.limits.characters} are taken")
-
-        def count(item: Item) -> int:
-            if not isinstance(item, str | tuple):
-                raise ConfigError("only texts have tokens")
-            return len(tokens.ids(item) if isinstance(item, str) else tokens.framed(item))
-
-        return await self._loop.run_in_executor(self._pool, lambda: tuple(map(count, items)))
+        return await self._loop.run_in_executor(self._pool, token_counts, program.tokens, items, self.limits)
 
     # What the device's owner says, from its thread
 
@@ -265,9 +230,9 @@ class Deployment:
         quick: list[tuple[Order, Outcome]] = []
         for ticket in complete:
             if self.kind == "detect" and ticket.rows[0].group != "raw":
-                self._pool.submit(lambda t: self.settle([(t.order, self._finished(t))]), ticket)
+                self._pool.submit(lambda t: self.settle([(t.order, finished(t, self.name))]), ticket)
             else:
-                quick.append((ticket.order, self._finished(ticket)))
+                quick.append((ticket.order, finished(ticket, self.name)))
         sent = self._send_early(*quick[0]) if len(quick) == 1 else None
         self._at_once(self._after_run, quick, sent, version, rows, took_s)
 
@@ -301,37 +266,6 @@ class Deployment:
         self._row_s = row_s if not self._row_s else (1 - SMOOTH) * self._row_s + SMOOTH * row_s
         version.shortcut.ran(rows, took_s)
         self._observer.ran(self.name, version.loaded.device(), len(rows), took_s)
-
-    def _finished(self, ticket: Ticket) -> Answer | AnyNpuError:
-        order: Order = ticket.order
-        version, began = order.version, time.monotonic()
-        loaded = version.loaded
-        program = loaded.raw if ticket.rows[0].group == "raw" else loaded.program
-        try:
-            rows = program.finish(ticket.rows, ticket.results, order.request.options)
-        except Exception as error:
-            return device_error(error)
-        stages = {
-            "queue": ticket.taken - ticket.accepted,
-            "prepare": order.prepared,
-            "run": ticket.run_s,
-            "finish": time.monotonic() - began,
-        }
-        return Answer(
-            self.name,
-            version.info.version,
-            version.info.device,
-            NO_VECTORS if rows.vectors is None else rows.vectors,
-            detections=rows.detections,
-            classes=rows.classes,
-            tensors=rows.tensors,
-            tokens=sum(row.tokens for row in ticket.rows),
-            truncated=sum(row.truncated for row in ticket.rows),
-            sizes=tuple(row.size for row in ticket.rows) if ticket.rows[0].size != (0, 0) else (),
-            batch=ticket.batch,
-            fallback=version.twin,
-            stages=stages,
-        )
 
     def settle(self, outcomes: Sequence[tuple[Order, Outcome]]) -> None:
         """Hands answers and errors to those who wait; called from any thread."""

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import TypeVar
 
 from anynpu.apps.serve.base import Canary, FleetSettings, Info, ModelSettings, Observer, Silent, Stopped
 from anynpu.apps.serve.deployment import Deployment
+from anynpu.apps.serve.elsewhere import in_daemon, on_lane
 from anynpu.apps.serve.lane import IDLE_WAIT_S, Lane
 from anynpu.apps.serve.served import Version
-from anynpu.apps.serve.version import Loaded, Opener, Source, card_of, describe, load, open_here, read_source
+from anynpu.apps.serve.twin import twin_source
+from anynpu.apps.serve.version import Loaded, Opener, Source, describe, load, open_here, read_source
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, DeviceError
 from anynpu.runtime.abilities import EndsJobs, on_hardware
 from anynpu.runtime.loose import BuiltSession
-from anynpu.tasks.space import joint
 
 TICK_S, LATE_S = 0.1, 0.5
 """A look at the devices that comes so much later says that this process was stopped or starved, not that one hangs."""
@@ -35,8 +32,6 @@ SUSPECT_S = 1.0
 HELD_TRIES, HELD_S = 3, 5.0
 """What waits keeps waiting for this many tries to open a lost device again, unless they take longer than this."""
 CANARY_CASES = 2
-TWINS = ("cpu", "float")
-Result = TypeVar("Result")
 _logger = logging.getLogger("anynpu.serve")
 
 
@@ -66,7 +61,7 @@ class Fleet:
         self._pool = ThreadPoolExecutor(max(1, settings.decoders), "anynpu-prepare")
         self._lanes: dict[str, Lane] = {}
         self._sources = {model.name: read_source(model) for model in models}
-        self._twins = {model.name: _twin_source(model, self._sources[model.name]) for model in models}
+        self._twins = {model.name: twin_source(model, self._sources[model.name]) for model in models}
         self.models: dict[str, Deployment] = {
             name: Deployment(name, source.kind, settings, observer, self._pool, alone=len(self._sources) == 1)
             for name, source in self._sources.items()
@@ -109,7 +104,7 @@ class Fleet:
         loaded = await asyncio.to_thread(load, source, self._opener, self.settings.run_limit_s)
         lane = self._lane(name, loaded, twin)
         try:
-            await self._on_lane(lane, lambda: loaded.settle(earlier), self._settle_limit(lane))
+            await on_lane(lane, lambda: loaded.settle(earlier), self._settle_limit(lane))
             fallback = self._twins[name]
             path = fallback.artifacts[0].path if fallback is not None and not twin else None
             info = await asyncio.to_thread(describe, name, loaded, self.settings.limits, time.time(), path)
@@ -131,7 +126,7 @@ class Fleet:
         try:
             built = [session for session in version.loaded.sessions if isinstance(session, BuiltSession)]
             async with self._one_loosens:
-                free = [await _in_daemon(session.loosen) for session in built]
+                free = [await in_daemon(session.loosen) for session in built]
             async with self._locks[deployment.name]:
                 current = deployment.twin if version.twin else deployment.device
                 if any(free) and current is version and (version.twin or deployment.state == "ready"):
@@ -156,37 +151,6 @@ class Fleet:
 
     def _settle_limit(self, lane: Lane) -> float:
         return lane.run_limit_s * SETTLE_FACTOR
-
-    async def _on_lane(self, lane: Lane, do: Callable[[], Result], limit_s: float, idle: bool = False) -> Result:
-        """Returns what a function returns that the owner of a device calls."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Result] = loop.create_future()
-
-        def resolve(result: Result | None, error: BaseException | None) -> None:
-            if future.done():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(result)  # type: ignore[arg-type]  # there is one where there is no error
-
-        def call() -> None:
-            generation = lane.generation
-            try:
-                result = do()
-            except Exception as error:
-                if lane.generation == generation:
-                    loop.call_soon_threadsafe(resolve, None, error)
-                return
-            if lane.generation == generation:
-                loop.call_soon_threadsafe(resolve, result, None)
-
-        def hung(after_s: float) -> None:
-            error = DeviceError(f"the device did not return within {after_s:g} s", "run", cause="it hangs")
-            loop.call_soon_threadsafe(resolve, None, error)
-
-        lane.call(lambda: lane.guarded(call, limit_s, hung), idle)
-        return await future
 
     async def _tick(self) -> None:
         """Looks after hung devices, passed deadlines and known answers that are due."""
@@ -236,7 +200,7 @@ class Fleet:
             return None
 
         try:
-            drift = await self._on_lane(version.lane, judge, self._settle_limit(version.lane), idle)
+            drift = await on_lane(version.lane, judge, self._settle_limit(version.lane), idle)
         except AnyNpuError as error:
             if version is deployment.device and loaded is version.loaded:
                 deployment.hold(version)
@@ -329,7 +293,7 @@ class Fleet:
             loaded = await asyncio.to_thread(load, version.loaded.source, self._opener, self.settings.run_limit_s)
             try:
                 limit_s = self._settle_limit(version.lane)
-                await self._on_lane(version.lane, lambda: loaded.settle(earlier), limit_s)
+                await on_lane(version.lane, lambda: loaded.settle(earlier), limit_s)
             except BaseException:
                 asyncio.get_running_loop().run_in_executor(None, loaded.close)
                 raise
@@ -391,51 +355,7 @@ class Fleet:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def _in_daemon(function: Callable[[], Result]) -> Result:
-    """Returns what a function returns that is called in a thread which does not keep the program from ending."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-
-    def call() -> None:
-        done: Callable[[], None]
-        try:
-            done = partial(future.set_result, function())
-        except Exception as error:
-            done = partial(future.set_exception, error)
-        with suppress(RuntimeError):  # the loop has ended, and nobody waits
-            loop.call_soon_threadsafe(lambda: None if future.done() else done())
-
-    threading.Thread(target=call, name="anynpu-loosen", daemon=True).start()
-    return await future
-
-
 def _refusal_of(error: AnyNpuError) -> DeviceError:
     if isinstance(error, AccuracyError):
         return DeviceError(f"the device gives wrong answers: {error.message}", "canary", hint="try again later")
     return DeviceError(f"the device is being restarted: {error.message}", "open", hint="try again later")
-
-
-def _twin_source(settings: ModelSettings, source: Source) -> Source | None:
-    """Returns the artifact that answers on the CPU while the device cannot, if one was asked for."""
-    if not settings.fallback:
-        return None
-    path = settings.fallback
-    if not isinstance(path, Path):
-        first = settings.paths[0]
-        folders = [first.parent / name for name in TWINS]
-        near = [each for each in folders if each.is_dir() and each.resolve() != first.resolve()]
-        if not near:
-            looked = " or ".join(map(str, folders))
-            hint = "build it with -t cpu too, or name its folder"
-            raise ConfigError(f"there is no CPU twin of {first} at {looked}", hint)
-        path = near[0]
-    twin = read_source(replace(settings, paths=(path,), device=None, fallback=""))
-    if twin.kind != source.kind:
-        raise ConfigError(f"{path}: is of kind {twin.kind}, the model that it stands in for is {source.kind}")
-    card, twin_card = card_of(source), card_of(twin)
-    if card is not None and twin_card is not None:
-        if card.space is not None and twin_card.space is not None:
-            joint(card.space, card.space.width or 0, twin_card.space, twin_card.space.width or 0)
-        if card.labels != twin_card.labels:
-            raise ConfigError(f"{path}: its labels are others than those of {settings.paths[0]}")
-    return twin

@@ -14,7 +14,8 @@ from anynpu import schema
 from anynpu.apps.serve.base import Info, Kind, Limits, ModelSettings
 from anynpu.apps.serve.known import Evidence, Judge, evidence_of
 from anynpu.apps.serve.memory import give_back
-from anynpu.apps.serve.program import Pictures, Program, Tensors, Texts
+from anynpu.apps.serve.pictures import Pictures
+from anynpu.apps.serve.program import Program, Tensors, Texts
 from anynpu.artifact import Artifact, Placement
 from anynpu.errors import AnyNpuError, ConfigError, DeviceError, first_line
 from anynpu.runtime import trial
