@@ -210,7 +210,7 @@ def verify(
     float_session = functools.cache(lambda: opened(float_kind, truth))
     judged = expected_of(Path(kept) if kept else None, lambda: _judged(float_session(), samples, truth, like))
     expected, about = judged.outputs, judged.about
-    kind, session, got, own, refused = _execute(subject, device, samples, truth, report_progress)
+    kind, session, got, own, refused = execute(subject, device, samples, truth, report_progress)
     refused += second_opinions(kind, subject, samples, truth)
     if taught and kind is sessions_for(subject.manifest.format)[0]:
         np.savez(taught, **own)  # type: ignore[arg-type]  # names are not keywords
@@ -298,7 +298,7 @@ def cautions(outputs: Mapping[str, Fidelity], random: bool = False) -> list[str]
     return warnings
 
 
-def _execute(
+def execute(
     subject: Artifact,
     device: str | None,
     samples: SampleSet,

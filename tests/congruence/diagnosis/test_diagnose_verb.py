@@ -71,3 +71,20 @@ def test_the_verb_says_the_same_with_the_error_of_each_tensor(built, cli):
 def test_what_it_is_not_for(built, cli, arguments, words):
     done = cli("diagnose", *(str(built[1]) if text == "OUT" else text for text in arguments))
     assert done.returncode == 2 and words in done.stderr
+
+
+def test_a_model_that_tflite_micro_lacks_an_operator_for_is_diagnosed(tmp_path, anywhere, cli):
+    net = Net()
+    seen = net("Conv", "x", net.weights(8, 4, 3, 3), kernel_shape=[3, 3], name="stem")
+    half = net("Mul", seen, np.array([0.5]))
+    error = net("Add", net("Erf", net("Div", seen, np.array([np.sqrt(2.0)]))), np.array([1.0]))
+    net("Conv", net("Mul", half, error, name="gelu"), net.weights(4, 8, 1, 1), name="last")
+    data = samples(0, 4, 8, 8, count=40)
+    onnx.save(net.model(data), tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", **data)
+    names = ["-m", tmp_path / "net.onnx", "-t", "tflite", "--data", tmp_path / "data.npz", "-o", tmp_path / "out"]
+    assert anywhere("build", *map(str, names)).returncode == 0
+    done = cli("diagnose", str(tmp_path / "out"), "-f", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["chips"][0]["diagnosis"]
+    assert found["healthy"] and found["tensors"] and any("TFLite-Micro" in note for note in found["notes"])

@@ -13,7 +13,7 @@ from anynpu.errors import AnyNpuError
 from anynpu.measure.fidelity import compare_outputs
 from anynpu.measure.layers import Match
 from anynpu.measure.samples import SampleSet, read_samples
-from anynpu.measure.verify import REFERENCES, compared, run_all
+from anynpu.measure.verify import REFERENCES, compared, execute, run_all
 from anynpu.pipeline.diagnosis.causes import BAD_DB, Case, before_activations, causes_of
 from anynpu.pipeline.diagnosis.cut import cut_model
 from anynpu.pipeline.diagnosis.figures import Figures, empty_figures
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MAX_SAMPLES = 8
 MACS_BUDGET = 12_000_000_000
 """What the samples of the inner tensors may cost together; two are taken whatever they cost."""
+MOST_OUTPUTS = 32
+OUTPUT_BUDGET = 64_000_000_000
+"""What the samples whose outputs alone are compared may cost together."""
 _ONNX = ("onnx", "onnx-ort")
 _SATURATED_DB = 6.0
 """Kernels that lose as much against the file's own arithmetic are to blame."""
@@ -45,13 +48,14 @@ def diagnose(candidate: str, reference: str, floating: str, data: str, calibrati
     subject, truth = Artifact.open(Path(candidate)), Artifact.open(Path(reference))
     twin = Artifact.open(Path(floating)) if floating else None
     samples = read_samples(Path(data))
-    samples = samples.first(min(len(samples), 32))
+    estimates = truth.manifest.estimates
+    affordable = OUTPUT_BUDGET // max((estimates.macs if estimates else None) or 1, 1)
+    samples = samples.first(min(len(samples), MOST_OUTPUTS, max(MAX_SAMPLES, affordable)))
     expected = run_all(choose(truth.manifest.format, REFERENCES.get(truth.manifest.format))(truth), samples, truth)
-    session = choose(subject.manifest.format)(subject)
-    got = run_all(session, samples, truth)
+    _, session, got, _, refused = execute(subject, None, samples, truth, report_progress)
     outputs = compared(expected, got, truth)
     worst = min(outputs, key=lambda name: outputs[name].sqnr_db)
-    notes: list[str] = []
+    notes = refused
     causes = [*_of_outputs(*(_by_sample(each, len(samples)) for each in (expected, got)))]
     case, taken = _inner_case(subject, truth, twin, samples, calibration_samples, notes, report_progress)
     sick = outputs[worst].sqnr_db < BAD_DB or bool(outputs[worst].lost)
