@@ -170,6 +170,11 @@ def test_it_fits_and_can_be_read(page, scheme, width):
     page.submit("pair-form")
     page.until("!!document.querySelector('#pair-result .score')")
     assert page.ask("document.documentElement.scrollWidth") <= width
+    cosine = float(page.ask("document.querySelector('#pair-result .score').textContent"))
+    least, most, shown = page.ask("['min', 'max', 'value'].map((n) => document.querySelector('#pair-result meter')[n])")
+    assert abs((shown - least) / (most - least) - max(0, cosine)) < 0.001, "the bar is as long as the number says"
+    lines = page.ask("[...document.querySelectorAll('.legend > span')].map((each) => each.getClientRects().length)")
+    assert lines == [1, 1, 1]
     assert page.ask(CONTRAST) >= 4.5
 
 

@@ -227,7 +227,7 @@ $("pair-form").addEventListener("submit", (event) => {
   run("pair-result", () => post("v1/embeddings", body), (found) => {
     const [a, b] = [...found.data.data].sort((x, y) => x.index - y.index).map((each) => each.embedding);
     const value = cosine(a, b);
-    show("pair-result", make("p", { class: "score" }, value.toFixed(3)), make("meter", { min: -1, max: 1, value, "aria-label": "cosine of the two texts" }), make("p", { class: "soft" }, "Cosine: 1 is the same direction, 0 has nothing in common."));
+    show("pair-result", make("p", { class: "score" }, value.toFixed(3)), make("meter", { min: 0, max: 1, value: Math.max(0, value), "aria-label": "cosine of the two texts" }), make("p", { class: "soft" }, "Cosine: 1 is the same direction, 0 has nothing in common."));
   });
 });
 
