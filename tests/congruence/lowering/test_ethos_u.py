@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from compiled import compare
+from compiled import compare, compile_model
 from lowered_nets import by_litert, by_onnx, decibels, net, one, samples
 from onnx import helper
 
@@ -19,6 +19,8 @@ from anynpu.lowering.read import from_bytes
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.calibration import Dataset
 from anynpu.quantize.plan import QuantPlan
+from anynpu.runtime.ethos_u.model import read_model
+from anynpu.runtime.ethos_u.twin import Twin
 from anynpu.targets.tflite import for_npu
 from anynpu.targets.vela.constraints import table
 
@@ -231,6 +233,16 @@ def transposed_and_joined() -> onnx.ModelProto:
     return net(nodes, {"x": IMAGE}, {"w": RNG.normal(0, 0.2, (6, 5, 2, 2)).astype(np.float32)})
 
 
+def sine_between_convolutions() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], pads=[3, 3]),
+        helper.make_node("Sin", ["a"], ["b"]),
+        helper.make_node("Conv", ["b", "v"], ["y"], pads=[3, 3]),
+    ]
+    weights = {name: RNG.normal(0, 0.3, (8, n, 7)).astype(np.float32) for name, n in (("w", 1), ("v", 8))}
+    return net(nodes, {"x": (1, 1, 400)}, weights)
+
+
 NEIGHBOURS = {
     "reflected channels on a small one": (NETS["reflected channels"], "ethos-u55-256"),
     "reflected channels on a large one": (NETS["reflected channels"], "ethos-u85-256"),
@@ -251,3 +263,16 @@ def test_what_vela_gets_wrong_is_written_otherwise(model, chip, tmp_path):
     floating.write_bytes(for_npu(floating, chip))
     quantize_file(floating, Dataset(data, None, "test"), QuantPlan(), result)
     assert compare(result, chip, tmp_path, count=4).differing == 0
+
+
+def test_what_a_memory_held_before_is_no_index(tmp_path):
+    floating, result, model = tmp_path / "float.tflite", tmp_path / "integers.tflite", sine_between_convolutions()
+    floating.write_bytes(to_bytes(lower(model)))
+    quantize_file(floating, Dataset(samples(model), None, "test"), QuantPlan(), result)
+    inputs = [RNG.integers(-128, 128, (2, 1, 1, 400)).astype(np.int8)]
+    found = []
+    for held in (0, 85):
+        twin = Twin(read_model(compile_model(result, "ethos-u85-256", tmp_path)))
+        twin._fill = held
+        found.append(twin.run_batch(inputs)[0])
+    assert np.array_equal(*found)

@@ -20,6 +20,8 @@ MAX, AVERAGE, REDUCE_SUM = range(3)
 MUL, ADD, SUB, MIN, MAXIMUM, LRELU, ABS, CLZ, SHR, SHL = range(10)
 TANH, SIGMOID, TABLE = 3, 4, 16
 TABLE_BYTES = 2048
+INDEXED = 11
+"""The bit of a region's register that says that the transfer goes by an index."""
 LINE = 16
 """Weights and scales begin and end at multiples of it, as do the transfers of the U55."""
 SHRAM_BYTES = {32: 16 << 10, 64: 16 << 10, 128: 24 << 10, 256: 48 << 10, 512: 48 << 10}
@@ -68,12 +70,14 @@ class Machine:
     def prefetch(self, memories: Memories) -> None:
         """Decodes the weights of all operations at once, as DMA alone brings them to their places.
 
-        What is decoded is used only where an operation finds the same bytes when it is executed.
+        What is decoded is used only where an operation finds the same bytes when it is executed. Transfers by an index,
+        which the U85 has, bring no weights, and nothing has computed their index yet.
         """
         compressed: dict[bytes, str] = {}
         for op in self.stream.operations:
             if op.kind == "dma":
-                self._dma(op, memories)
+                if not (op.register("DMA0_SRC_REGION") | op.register("DMA0_DST_REGION")) >> INDEXED & 1:
+                    self._dma(op, memories)
             elif op.kind in ("conv", "depthwise"):
                 raw = self._raw_filters(op, memories)
                 compressed |= dict.fromkeys(self._compressed(op, raw), op.title)

@@ -11,6 +11,7 @@ from anynpu.runtime.ethos_u.curves import curve, interpolate
 from anynpu.runtime.ethos_u.elementwise85 import NOT, combined
 from anynpu.runtime.ethos_u.memory import FeatureMap, Memories, dtype_of, feature_map, signed
 from anynpu.runtime.ethos_u.operations import (
+    INDEXED,
     LINE,
     Filters,
     KernelDepths,
@@ -62,7 +63,7 @@ class Machine85(Machine):
         if memories.watcher is not None and target >> 8 & 1:
             for name in ("DMA0_DST", "DMA0_LEN"):
                 memories.watcher.aligned(op, name, op.address(name), LINE)
-        dimensions, gathers, scatters = source >> 9 & 3, source >> 11 & 1, target >> 11 & 1
+        dimensions, gathers, scatters = source >> 9 & 3, source >> INDEXED & 1, target >> INDEXED & 1
         rows = op.register("DMA0_SIZE0") if dimensions or gathers or scatters else 1
         planes = op.register("DMA0_SIZE1") if dimensions == 2 else 1
         steps = {
