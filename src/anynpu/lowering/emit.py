@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from anynpu.lowering.apply import applied
+from anynpu.lowering.compared import comparable
 from anynpu.lowering.divide import divided
 from anynpu.lowering.functions import ALWAYS, ON_MICRO
 from anynpu.lowering.graph import Graph
@@ -38,6 +39,8 @@ def integer_graph(
         kept = around(graph, plan.float_tensors) | chosen_wide(graph, plan.wide_tensors)
         graph = collected(graph, ON_MICRO if tables else ALWAYS, wide_operators(graph, ranges) | kept)
     graph, ranges = divided(graph, ranges)
+    if plan.activations == "int8":
+        graph, ranges = comparable(graph, ranges)
     wide = frozenset(graph.makers())
     if plan.activations == "int8":
         wide = wide_operators(graph, ranges) | chosen_wide(graph, plan.wide_tensors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from anynpu.lowering.compared import KINDS as COMPARISONS
 from anynpu.lowering.functions import ALWAYS
 from anynpu.lowering.graph import Graph, Operator
 from anynpu.tensors import Quantization
@@ -78,6 +79,7 @@ BYTE_KINDS = (
     | KEEPS_SCALE
     | frozenset(("HARD_SWISH", "SQUARED_DIFFERENCE", "PRELU", "LOG_SOFTMAX", "ARG_MAX", "FUNCTION"))
     | ALWAYS
+    | COMPARISONS
 )
 WIDE_KINDS = (_BOTH | KEEPS_SCALE) - {"DEPTH_TO_SPACE", "SPACE_TO_DEPTH"}
 INTEGER_KINDS: Mapping[str, frozenset[str]] = {"int8": BYTE_KINDS, "int16": WIDE_KINDS}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from anynpu.lowering.compared import KINDS as COMPARISONS
 from anynpu.lowering.graph import Graph, Operator
 from anynpu.lowering.integers import (
     FINEST_READ,
@@ -247,6 +248,8 @@ class _Quantiser:
             kept = operator.kind in KEEPS_SCALE and name != data_input(operator)
             one = operator.kind in ONE_SCALE or kept or self._pads_beyond(operator)
             form = self.forms[key] if one else self._taken(name, dtype)
+            if operator.kind in COMPARISONS:
+                form = self.measured(name, dtype)  # both sides have one range
             if (operator.kind, dtype) in FIXED and form.quantization.scale[0] < FINEST_READ:
                 form = Form(dtype, Quantization((FINEST_READ,), form.quantization.zero_point))
             self.reads[key, name] = form

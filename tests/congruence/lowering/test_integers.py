@@ -7,10 +7,11 @@ import json
 import numpy as np
 import pytest
 from lowered_nets import by_litert, by_onnx, by_tflm, decibels, interpreter, net, one, quantised, samples
-from onnx import helper
+from onnx import helper, numpy_helper
 from test_float import IMAGE, ONE_NODE, REMAINDERS, f, i
 
 from anynpu.errors import Unsupported
+from anynpu.firmware.generator import findings
 from anynpu.lowering.integer_file import quantize_file
 from anynpu.lowering.lower import lower
 from anynpu.lowering.quantise import weight_scales
@@ -123,6 +124,26 @@ def test_results_within_a_few_steps_of_a_built_in_scale_keep_their_bits(function
     centre = truth.mean()
     assert decibels(truth - centre, by_litert(content, data) - centre) > 35
     assert decibels(truth - centre, by_tflm(content, data) - centre) > 35
+
+
+@pytest.mark.parametrize("kind", ["Less", "Greater", "LessOrEqual", "GreaterOrEqual"])
+@pytest.mark.parametrize("size", [1e-4, 0.3, 500.0])
+@pytest.mark.parametrize("stored", [False, True])
+def test_real_numbers_are_compared_as_integers(kind, size, stored, tmp_path):
+    """At scales far from 1/256 too, where the kernels' own steps are those of nothing."""
+    nodes = [helper.make_node(kind, ["x", "z"], ["c"]), helper.make_node("Where", ["c", "x", "other"], ["y"])]
+    constants = {"other": np.float32(-4 * size)}
+    model = net(nodes, {"x": (1, 40), **({} if stored else {"z": (1, 40)})}, constants)
+    if stored:
+        model.graph.initializer.append(numpy_helper.from_array(np.float32(0.4 * size), "z"))
+    data = samples(model, scale=size)
+    content, truth = quantised(model, data, tmp_path), by_onnx(model, data)
+    assert not float_operators(read_model(content))
+    (tmp_path / "net.tflite").write_bytes(content)
+    assert not findings(tmp_path / "net.tflite")
+    for found in (by_litert(content, data), by_tflm(content, data)):
+        same = np.abs(found - truth) < 0.1 * size
+        assert same.mean() > 0.97  # what lies within one step of the other may be taken for it
 
 
 def test_a_sum_far_below_what_is_added_keeps_micro_alive(tmp_path):

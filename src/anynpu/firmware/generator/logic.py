@@ -6,7 +6,7 @@ import math
 
 from anynpu.firmware.generator.boxes import broadcast_strides, filled, merged
 from anynpu.firmware.generator.fixedpoint import RANGES
-from anynpu.firmware.generator.graph import Graph, Node
+from anynpu.firmware.generator.graph import Graph, Node, scale_of
 from anynpu.firmware.generator.layer import Call, Layer, Tensor, Value, require
 from anynpu.firmware.generator.movement import item_of
 from anynpu.firmware.generator.tables import byte_table
@@ -36,11 +36,16 @@ def _pair(graph: Graph, node: Node, kernel: str, params: dict[str, Value], ctype
 
 
 def compare(graph: Graph, node: Node) -> Layer:
-    """EQUAL, NOT_EQUAL, LESS, LESS_EQUAL, GREATER and GREATER_EQUAL of whole numbers."""
+    """EQUAL, NOT_EQUAL, LESS, LESS_EQUAL, GREATER and GREATER_EQUAL of whole numbers, or of int8 at one scale."""
     a, b = graph.input(node, 0), graph.input(node, 1)
-    require(a.dtype == b.dtype == "int32", f"has no kernel for {a.dtype}")
-    below, same, above = _HOLDS[node.kind]
-    return _pair(graph, node, "compare_s32", {"below": below, "same": same, "above": above}, ("int32_t", "uint8_t"))
+    require(a.dtype == b.dtype and a.dtype in ("int32", "int8"), f"has no kernel for {a.dtype}")
+    params = dict[str, Value](zip(("below", "same", "above"), _HOLDS[node.kind], strict=True))
+    if a.dtype == "int32":
+        return _pair(graph, node, "compare_s32", params, ("int32_t", "uint8_t"))
+    require(same_quantization(a, b), "compares numbers of two scales")
+    # TFLite-Micro compares in steps of 2^-8, and finer numbers are the same to it.
+    require(2.0**-7 <= scale_of(a) < 1.0, "has a scale at which TFLite-Micro does not tell numbers apart")
+    return _pair(graph, node, "compare_s8", params, ("int8_t", "int8_t"))
 
 
 def whole(graph: Graph, node: Node) -> Layer:

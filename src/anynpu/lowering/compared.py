@@ -1,0 +1,56 @@
+"""Comparisons of real numbers, in integers of one scale.
+
+LiteRT's and TFLite-Micro's kernels bring both sides to steps of 2^-8, whatever their scales are: a factor in front
+makes each step of theirs several of those. Vela's compare the integers as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from anynpu.lowering.graph import Graph, Operator, Tensor
+from anynpu.lowering.options import Mul
+from anynpu.quantize.ranges import Range
+
+KINDS = frozenset(("EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER", "GREATER_EQUAL"))
+_SPAN = 8.0
+"""What the numbers that are compared span behind the factor: 8 of their steps of 2^-8 for each of 255 integers."""
+
+
+def comparable(graph: Graph, ranges: Mapping[str, Range]) -> tuple[Graph, dict[str, Range]]:
+    """Returns the graph with both sides of each comparison in one range that suits the kernels, and its ranges."""
+    tensors, widths, operators = dict(graph.tensors), dict(ranges), list[Operator]()
+    for operator in graph.operators:
+        limits = [_limits(name, graph, ranges) for name in operator.inputs] if operator.kind in KINDS else []
+        known = [each for each in limits if each is not None]
+        if not known or len(known) < len(limits):
+            operators.append(operator)
+            continue
+        low, high = min(0.0, *(each.min for each in known)), max(0.0, *(each.max for each in known))
+        factor = 2.0 ** math.floor(math.log2(_SPAN / max(high - low, 1e-30)))
+        number, sides = f"{operator.outputs[0]}/factor", []
+        tensors[number] = Tensor(number, (), "float32", np.asarray(factor, np.float32))
+        for place, name in enumerate(operator.inputs):
+            side = f"{operator.outputs[0]}/side{place}"
+            data = tensors[name].data
+            tensors[side] = replace(tensors[name], name=side, data=None if data is None else np.float32(factor) * data)
+            widths[side] = Range(low * factor, high * factor)
+            if data is None:
+                operators.append(Operator("MUL", (name, number), (side,), Mul()))
+            sides.append(side)
+        operators.append(replace(operator, inputs=tuple(sides)))
+    return replace(graph, operators=tuple(operators), tensors=tensors), widths
+
+
+def _limits(name: str, graph: Graph, ranges: Mapping[str, Range]) -> Range | None:
+    """Returns the range of a side; none of what is no real number."""
+    if graph.tensors[name].dtype != "float32":
+        return None
+    data = graph.constant(name)
+    if data is None:
+        return ranges.get(name)
+    return Range(float(data.min()), float(data.max())) if data.size and np.isfinite(data).all() else None
