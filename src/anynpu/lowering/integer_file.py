@@ -16,7 +16,7 @@ from anynpu.lowering.emit import integer_graph
 from anynpu.lowering.net import LoweredForm
 from anynpu.lowering.pieces import IntegerPieces
 from anynpu.lowering.read import from_bytes
-from anynpu.lowering.widen import around
+from anynpu.lowering.widen import around, chosen_wide
 from anynpu.lowering.write import to_bytes
 from anynpu.quantize.adequacy import SampleLimits, calibration
 from anynpu.quantize.calibration import Dataset
@@ -127,7 +127,8 @@ def _repaired(
     form: LoweredForm, data: Dataset, plan: QuantPlan, ranges: Mapping[str, Range], tables: bool, fixed: Fixed
 ) -> tuple[LoweredForm, tuple[PassEffect, ...]]:
     """Returns the float graph with weights and biases that make up for rounding, and what each pass did."""
-    in_float = around(form.graph, plan.float_tensors)
+    # What is named as wide has 16 bits: what 8 would take from it is not its loss.
+    in_float = around(form.graph, plan.float_tensors) | chosen_wide(form.graph, plan.wide_tensors)
     changed, effects = rounded(form, data, plan, ranges, in_float)
 
     def pieces(chosen: Sequence[Place], samples: Sequence[dict[str, Array]]) -> IntegerPieces:

@@ -7,6 +7,7 @@ number is then an input of 16 bits with a scale of one.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -14,10 +15,26 @@ import numpy as np
 from anynpu.lowering.graph import Graph, Operator, pruned
 from anynpu.lowering.options import FullyConnected, Gather, Mul, Sub
 from anynpu.lowering.rewriting import Rewriting
+from anynpu.quantize.ranges import Range
 
 MOST_COMPARED = 1 << 16
 """How many comparisons of words with places a net may make: each takes two bytes of the arena."""
 LARGEST_NUMBER = 32767.0
+
+
+_RANGES = {"apart": Range(-1.0, 1.0), "square": Range(0.0, 1.0), "here": Range(0.0, 0.5)}
+"""What the steps of a look-up need, whatever the samples say."""
+
+
+def settled(graph: Graph, numbers: Collection[str]) -> tuple[dict[str, Range], list[str]]:
+    """Returns the ranges that the look-ups of these inputs need, and the tensors that keep 16 bits."""
+    ranges = dict.fromkeys(numbers, Range(-LARGEST_NUMBER, LARGEST_NUMBER))
+    for name in graph.tensors:
+        stem, _, step = name.rpartition("/")
+        if f"{stem}/places" in graph.tensors and step in _RANGES:
+            ranges[name] = _RANGES[step]
+    rows = [f"{name.removesuffix('/here')}/row" for name in ranges if name.endswith("/here")]
+    return ranges, [*numbers, *(name for name in rows if name in graph.tensors)]
 
 
 def small_lookups(graph: Graph) -> list[str]:

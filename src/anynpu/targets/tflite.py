@@ -247,7 +247,8 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
     import numpy as np
 
     from anynpu.lowering.integer_file import in_layout, quantize_file, read_specs
-    from anynpu.lowering.lookups import LARGEST_NUMBER
+    from anynpu.lowering.lookups import settled
+    from anynpu.lowering.read import from_bytes
     from anynpu.quantize.fixed import NOTHING, Fixed
     from anynpu.quantize.ranges import Range
     from anynpu.targets.data import dataset
@@ -271,9 +272,9 @@ def quantize(model: str, data: str, plan: dict[str, Any], out: str) -> dict[str,
         options = replace(options, equalize=False)
     # Numbers of words are real numbers of 16 bits where the NPU computes their rows.
     if numbers := [spec.name for spec in read_specs(floating)[0] if spec.dtype != stored_types[spec.name]]:
-        ranges = dict.fromkeys(numbers, Range(-LARGEST_NUMBER, LARGEST_NUMBER))
+        ranges, wide = settled(from_bytes(floating.read_bytes()), numbers)
         fixed = replace(fixed, ranges={**fixed.ranges, **ranges})
-        options = replace(options, wide_tensors=(*options.wide_tensors, *numbers))
+        options = replace(options, wide_tensors=(*options.wide_tensors, *wide))
         real = {name: turned.inputs[name].astype(np.float32) for name in numbers}
         turned = replace(turned, inputs={**turned.inputs, **real})
     figures = quantize_file(floating, turned, options, Path(out), bool(options.tables), tool.report_progress, fixed)
