@@ -57,21 +57,17 @@ def unpack(data: bytes) -> bytes:
         if data[:6] == b"\xfd7zXZ\0":
             return lzma.LZMADecompressor(memlimit=MOST_BYTES).decompress(data, MOST_BYTES)
         if data[:4] == b"\x28\xb5\x2f\xfd":
-            return _zstd(data)
+            # Unpacks with the standard library from Python 3.14, with a package before
+            from importlib import import_module
+
+            for name in ("compression.zstd", "zstandard"):
+                try:
+                    opener = import_module(name)
+                except ImportError:
+                    continue
+                unpacked: bytes = opener.ZstdDecompressor().decompress(data, MOST_BYTES)
+                return unpacked
+            raise ToolMissing("a module packed with zstd cannot be read by this Python", "pip install zstandard")
     except (zlib.error, lzma.LZMAError, gzip.BadGzipFile, EOFError, ValueError) as error:
         raise IntegrityError(f"a damaged packed file ({error})") from None
     return data
-
-
-def _zstd(data: bytes) -> bytes:
-    """Unpacks with the standard library from Python 3.14, with a package before."""
-    from importlib import import_module
-
-    for name in ("compression.zstd", "zstandard"):
-        try:
-            opener = import_module(name)
-        except ImportError:
-            continue
-        unpacked: bytes = opener.ZstdDecompressor().decompress(data, MOST_BYTES)
-        return unpacked
-    raise ToolMissing("a module packed with zstd cannot be read by this Python", "pip install zstandard")

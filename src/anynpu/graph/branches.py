@@ -37,28 +37,24 @@ def written_out(
         taken = "then_branch" if bool(np.asarray(constants[node.input[0]]).reshape(-1)[0]) else "else_branch"
         return _inlined(_graph(node, taken), {}, list(node.output))
     if node.op_type == "If" and all(name in shapes for name in (*node.input, *node.output)):
-        return _chosen(node)
+        # Both branches and a choice of their results, which have one shape: ONNX infers one where they agree
+        nodes, arrays = list[NodeProto](), Constants()
+        prefix = f"{node.name or node.output[0]}.{next(_NUMBERS)}"
+        for branch in ("then_branch", "else_branch"):
+            inlined = _inlined(_graph(node, branch), {}, [f"{prefix}/{branch}/{name}" for name in node.output])
+            if inlined is None:
+                return None
+            nodes += inlined[0]
+            arrays |= inlined[1]
+        for name in node.output:
+            both = [f"{prefix}/then_branch/{name}", f"{prefix}/else_branch/{name}"]
+            nodes.append(helper.make_node("Where", [node.input[0], *both], [name]))
+        return nodes, arrays
     if node.op_type == "Loop":
         return _unrolled(node, constants, opsets)
     if node.op_type == "Scan":
         return _walked(node, opsets, shapes)
     return None
-
-
-def _chosen(node: NodeProto) -> tuple[list[NodeProto], Constants] | None:
-    """Returns both branches and a choice of their results, which have one shape: ONNX infers one where they agree."""
-    nodes, arrays = list[NodeProto](), Constants()
-    prefix = f"{node.name or node.output[0]}.{next(_NUMBERS)}"
-    for branch in ("then_branch", "else_branch"):
-        inlined = _inlined(_graph(node, branch), {}, [f"{prefix}/{branch}/{name}" for name in node.output])
-        if inlined is None:
-            return None
-        nodes += inlined[0]
-        arrays |= inlined[1]
-    for name in node.output:
-        both = [f"{prefix}/then_branch/{name}", f"{prefix}/else_branch/{name}"]
-        nodes.append(helper.make_node("Where", [node.input[0], *both], [name]))
-    return nodes, arrays
 
 
 def _graph(node: NodeProto, name: str) -> GraphProto:

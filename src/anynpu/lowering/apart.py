@@ -9,7 +9,6 @@ a tensor and itself: exact in every type, on every runtime, and left in place by
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from anynpu.lowering.graph import Graph, Operator, Tensor
@@ -46,23 +45,19 @@ def _mixed_up(source: Operator, reader: Operator, graph: Graph, family: str) -> 
     if reader.kind == "RESHAPE":
         return source.kind == "MIRROR_PAD"
     if reader.kind in _LAYING:
-        return _in_pieces(source, graph.tensors, family)
+        # Mixed up where Vela computes the result in several operations, each a part of it
+        if source.kind in ("REDUCE_MAX", "REDUCE_MIN"):
+            return True
+        if source.kind == "DEPTHWISE_CONV_2D":
+            return graph.tensors[source.outputs[0]].shape[-1] != graph.tensors[source.inputs[0]].shape[-1]
+        if family == "EthosU85":
+            return source.kind == "TRANSPOSE_CONV"
+        if isinstance(source.options, ResizeBilinear):
+            return source.options.half_pixel_centers
+        if isinstance(source.options, ResizeNearestNeighbor):
+            return source.options.align_corners
+        return source.kind == "BATCH_MATMUL"
     if reader.kind == "BATCH_MATMUL" and family != "EthosU85" and source.kind in _CUTTING:
         return True
     windows = isinstance(reader.options, Conv2D | Pool2D) or reader.kind in ("SOFTMAX", "BATCH_MATMUL")
     return windows and source.kind == "STRIDED_SLICE"
-
-
-def _in_pieces(operator: Operator, tensors: Mapping[str, Tensor], family: str) -> bool:
-    """Tells whether Vela computes the result of an operator in several operations, each a part of it."""
-    if operator.kind in ("REDUCE_MAX", "REDUCE_MIN"):
-        return True
-    if operator.kind == "DEPTHWISE_CONV_2D":
-        return tensors[operator.outputs[0]].shape[-1] != tensors[operator.inputs[0]].shape[-1]
-    if family == "EthosU85":
-        return operator.kind == "TRANSPOSE_CONV"
-    if isinstance(operator.options, ResizeBilinear):
-        return operator.options.half_pixel_centers
-    if isinstance(operator.options, ResizeNearestNeighbor):
-        return operator.options.align_corners
-    return operator.kind == "BATCH_MATMUL"

@@ -231,7 +231,13 @@ def folded_ahead(graph: Graph) -> Graph:
             fits = one and tensors[source].shape == tensors[result].shape
             if users and fits and all(_takes(user, operator.kind, array, tensors, readers) for user in users):
                 for user in users:
-                    _weigh(user, operator.kind, array.reshape(-1), tensors)
+                    along = array.reshape(-1)
+                    weights, bias = tensors[user.inputs[1]], tensors[user.inputs[2]]
+                    if operator.kind == "MUL":
+                        tensors[weights.name] = _with(weights, weights.data * along)
+                    else:
+                        rows = np.asarray(weights.data, np.float64).reshape(weights.shape[0], -1)
+                        tensors[bias.name] = _with(bias, bias.data + (rows * along).sum(axis=1))
                 same[result] = source
                 continue
         operators.append(operator)
@@ -267,15 +273,6 @@ def _takes(
     dense = user.kind == "FULLY_CONNECTED" or (user.kind == "CONV_2D" and weights.shape[1:3] == (1, 1))
     whole = weights.shape[-1] == tensors[user.inputs[0]].shape[-1]
     return (array.size == 1 and kind == "MUL") or (dense and whole)
-
-
-def _weigh(user: Operator, kind: str, along: np.ndarray, tensors: dict[str, Tensor]) -> None:
-    weights, bias = tensors[user.inputs[1]], tensors[user.inputs[2]]
-    if kind == "MUL":
-        tensors[weights.name] = _with(weights, weights.data * along)
-    else:
-        rows = np.asarray(weights.data, np.float64).reshape(weights.shape[0], -1)
-        tensors[bias.name] = _with(bias, bias.data + (rows * along).sum(axis=1))
 
 
 def _with(tensor: Tensor, data: np.ndarray) -> Tensor:

@@ -64,7 +64,19 @@ class Lowering:
     """The graph as it grows, and what rules ask of it."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self.shapes, self.dtypes = _types(model.graph)
+        graph = model.graph
+        self.shapes, self.dtypes = dict[str, tuple[int, ...]](), dict[str, str]()
+        for value in (*graph.input, *graph.value_info, *graph.output):
+            kind = value.type.tensor_type
+            if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
+                continue
+            if all(dim.HasField("dim_value") for dim in kind.shape.dim):
+                self.shapes[value.name] = tuple(int(dim.dim_value) for dim in kind.shape.dim)
+            if kind.elem_type:
+                self.dtypes[value.name] = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+        for item in graph.initializer:
+            self.shapes[item.name] = tuple(item.dims)
+            self.dtypes[item.name] = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(item.data_type)))
         self.constants = {item.name: numpy_helper.to_array(item) for item in model.graph.initializer}
         self.views: dict[str, View] = {}
         self.tensors: dict[str, Tensor] = {}
@@ -316,22 +328,6 @@ def _lowered(at: Lowering, node: Node, domain: str) -> str:
         return f"{node.op} cannot be lowered: {(str(error).splitlines() or [type(error).__name__])[0]}"
     missing = [name for name in node.outputs if at.reads[name] and name not in {*at.views, *at.constants}]
     return f"{node.op}: its result {missing[0]} is read, which has no TFLite form" if missing else ""
-
-
-def _types(graph: onnx.GraphProto) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
-    shapes, dtypes = dict[str, tuple[int, ...]](), dict[str, str]()
-    for value in (*graph.input, *graph.value_info, *graph.output):
-        kind = value.type.tensor_type
-        if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
-            continue
-        if all(dim.HasField("dim_value") for dim in kind.shape.dim):
-            shapes[value.name] = tuple(int(dim.dim_value) for dim in kind.shape.dim)
-        if kind.elem_type:
-            dtypes[value.name] = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
-    for item in graph.initializer:
-        shapes[item.name] = tuple(item.dims)
-        dtypes[item.name] = str(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(item.data_type)))
-    return shapes, dtypes
 
 
 def _input(at: Lowering, name: str, last: bool) -> str:

@@ -135,23 +135,19 @@ def few_axes(graph: Graph) -> Graph:
     return pruned(operators, tensors, graph.inputs, graph.outputs)
 
 
-def _runs(touched: Sequence[bool]) -> list[list[int]]:
-    """Returns the axes in runs: each touched one by itself, the others with their neighbours."""
+def _cut(operator: Operator, tensors: dict[str, Tensor]) -> list[Operator]:
+    source, result = operator.inputs[0], operator.outputs[0]
+    before, after = tensors[source].shape, tensors[result].shape
+    steps = operator.inputs[3:4]
+    strides = [int(each) for each in np.asarray(tensors[steps[0]].data)] if steps else [1] * len(before)
+    # The axes in runs: each touched one by itself, the others with their neighbours
+    touched = [a != b or step != 1 for a, b, step in zip(before, after, strides, strict=True)]
     runs: list[list[int]] = []
     for axis, alone in enumerate(touched):
         if runs and not alone and not touched[axis - 1]:
             runs[-1].append(axis)
         else:
             runs.append([axis])
-    return runs
-
-
-def _cut(operator: Operator, tensors: dict[str, Tensor]) -> list[Operator]:
-    source, result = operator.inputs[0], operator.outputs[0]
-    before, after = tensors[source].shape, tensors[result].shape
-    steps = operator.inputs[3:4]
-    strides = [int(each) for each in np.asarray(tensors[steps[0]].data)] if steps else [1] * len(before)
-    runs = _runs([a != b or step != 1 for a, b, step in zip(before, after, strides, strict=True)])
     operators: list[Operator] = []
     name = _reshaped(operators, tensors, source, _joined(before, runs), f"{result}/whole")
     bounds = []

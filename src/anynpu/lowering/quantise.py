@@ -134,7 +134,15 @@ class _Quantiser:
         self.weights = weights
         self.origins: dict[str, Origin] = {}
         self.masked = {o.inputs[0] for o in graph.operators if o.kind == "SOFTMAX"}
-        self.graph, self.ranges, self.plan = graph, _bounded(graph, ranges, self.masked), plan
+        # Ranges of computed masks, which nothing but sums before a softmax reads, are cut far below
+        bounded = dict(ranges)
+        readers = graph.readers()
+        for name, limits in ranges.items():
+            users = readers.get(name, [])
+            only = users and all(user.kind == "ADD" and user.outputs[0] in self.masked for user in users)
+            if only and limits.min < _LOWEST_MASK < limits.max:
+                bounded[name] = replace(limits, min=_LOWEST_MASK)
+        self.graph, self.ranges, self.plan = graph, bounded, plan
         self.wide = wide
         self.in_float = around(graph, plan.float_tensors)
         self.forms: dict[str, Form] = {}
@@ -289,18 +297,6 @@ class _Quantiser:
             products = tuple((np.float32(scale) * scales).tolist())
             kind = "int64" if dtype == "int16" else "int32"
             self.reads[key, bias] = Form(kind, Quantization(products, points, None if one else 0))
-
-
-def _bounded(graph: Graph, ranges: Mapping[str, Range], masked: set[str]) -> dict[str, Range]:
-    """Returns the ranges with those of computed masks, which nothing but sums before a softmax read, cut far below."""
-    bounded = dict(ranges)
-    readers = graph.readers()
-    for name, limits in ranges.items():
-        users = readers.get(name, [])
-        only = users and all(user.kind == "ADD" and user.outputs[0] in masked for user in users)
-        if only and limits.min < _LOWEST_MASK < limits.max:
-            bounded[name] = replace(limits, min=_LOWEST_MASK)
-    return bounded
 
 
 def weight_scales(

@@ -113,7 +113,16 @@ def checked(
 ) -> Dataset:
     """Returns arrays as samples for `inputs`, or raises with what does not fit."""
     _check_batch(inputs)
-    _check_names(source, arrays, inputs)
+    wanted = [spec.name for spec in inputs]
+    missing = [name for name in wanted if name not in arrays]
+    unexpected = [name for name in arrays if name not in wanted]
+    if missing:
+        found = ", ".join(arrays) or "nothing"
+        raise ConfigError(f"{source} lacks input {missing[0]}{near(missing[0], unexpected)}; it holds {found}")
+    if unexpected:
+        raise ConfigError(
+            f"{source} holds {unexpected[0]}, which is no input of the model", "inputs: " + ", ".join(wanted)
+        )
     first = _with_samples(source, inputs[0], arrays[inputs[0].name])
     labels = None if labels is None else np.atleast_1d(labels)
     if labels is not None and len(labels) != len(first):  # before the limit makes both equal
@@ -134,19 +143,6 @@ def _check_batch(inputs: Sequence[TensorSpec]) -> None:
                 f"input {spec.name} has shape {list(spec.shape)}: data is fed one sample at a time",
                 "export the model with a batch of one",
             )
-
-
-def _check_names(source: str, arrays: Mapping[str, Array], inputs: Sequence[TensorSpec]) -> None:
-    wanted = [spec.name for spec in inputs]
-    missing = [name for name in wanted if name not in arrays]
-    unexpected = [name for name in arrays if name not in wanted]
-    if missing:
-        found = ", ".join(arrays) or "nothing"
-        raise ConfigError(f"{source} lacks input {missing[0]}{near(missing[0], unexpected)}; it holds {found}")
-    if unexpected:
-        raise ConfigError(
-            f"{source} holds {unexpected[0]}, which is no input of the model", "inputs: " + ", ".join(wanted)
-        )
 
 
 def _fitted(source: str, spec: TensorSpec, array: Array, limit: int | None) -> Array:

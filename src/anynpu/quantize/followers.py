@@ -79,36 +79,32 @@ class Followed:
             return max(low, min(self.least_top - _BELOW, high)), high
         if isinstance(self.follower, Gate):
             return max(low, min(-_SHUT * self.follower.largest_factor, high)), high
-        return _least_error(self.follower.function, self.counts, low, high, 2**bits - 1)
-
-
-def _least_error(
-    function: Callable[[Array], Array], counts: NDArray[np.int64], low: float, high: float, steps: int
-) -> tuple[float, float]:
-    centres = (np.arange(_BINS) + 0.5) * (2 * _REACH / _BINS) - _REACH
-    centres[0], centres[-1] = min(low, centres[0]), max(high, centres[-1])
-    inside = (centres >= low) & (centres <= high) & (counts > 0)
-    points = np.concatenate([[low], centres[inside], [high]])
-    weights = np.concatenate([[0], counts[inside], [0]]).astype(np.float64)
-    results, nudge = function(points), 1e-3
-    slopes = (function(points + nudge) - function(points - nudge)) / (2 * nudge)
-    if not np.isfinite(results).all() or not np.isfinite(slopes).all():
-        return low, high
-    tolerance = float(results.max() - results.min()) / steps / 2
-    lows = [low, *(-end for end in _ENDS if -end > low)]
-    highs = [high, *(end for end in _ENDS if end < high)]
-    lows = [end for end in lows if _lost(points, results, points < end, function, end) <= tolerance]
-    highs = [end for end in highs if _lost(points, results, points > end, function, end) <= tolerance]
-    best, least = (low, high), np.inf
-    for bottom in lows:
-        for top in highs:
-            step = (max(top, 0.0) - min(bottom, 0.0)) / steps
-            rounding = (slopes * step) ** 2 / 12
-            clipped = (results - function(np.clip(points, bottom, top))) ** 2
-            error = float(np.where((points < bottom) | (points > top), clipped, rounding) @ weights)
-            if error < least * (1 - 1e-9):
-                best, least = (float(bottom), float(top)), error
-    return best
+        function = self.follower.function
+        steps = 2**bits - 1
+        centres = (np.arange(_BINS) + 0.5) * (2 * _REACH / _BINS) - _REACH
+        centres[0], centres[-1] = min(low, centres[0]), max(high, centres[-1])
+        inside = (centres >= low) & (centres <= high) & (self.counts > 0)
+        points = np.concatenate([[low], centres[inside], [high]])
+        weights = np.concatenate([[0], self.counts[inside], [0]]).astype(np.float64)
+        results, nudge = function(points), 1e-3
+        slopes = (function(points + nudge) - function(points - nudge)) / (2 * nudge)
+        if not np.isfinite(results).all() or not np.isfinite(slopes).all():
+            return low, high
+        tolerance = float(results.max() - results.min()) / steps / 2
+        lows = [low, *(-end for end in _ENDS if -end > low)]
+        highs = [high, *(end for end in _ENDS if end < high)]
+        lows = [end for end in lows if _lost(points, results, points < end, function, end) <= tolerance]
+        highs = [end for end in highs if _lost(points, results, points > end, function, end) <= tolerance]
+        best, least = (low, high), np.inf
+        for bottom in lows:
+            for top in highs:
+                step = (max(top, 0.0) - min(bottom, 0.0)) / steps
+                rounding = (slopes * step) ** 2 / 12
+                clipped = (results - function(np.clip(points, bottom, top))) ** 2
+                error = float(np.where((points < bottom) | (points > top), clipped, rounding) @ weights)
+                if error < least * (1 - 1e-9):
+                    best, least = (float(bottom), float(top)), error
+        return best
 
 
 def _lost(

@@ -45,7 +45,17 @@ def fetch(address: str, part: Path, limits: Limits, progress: Progress = lambda 
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise ConfigError(f"{address}: a file:// address names no host", "file:///folder/...")
-        _copy(Path(urllib.request.url2pathname(parts.path)), part, limits, progress)
+        # Copies a local file; it counts as much as a download does, and is bounded like one
+        source = Path(urllib.request.url2pathname(parts.path))
+        try:
+            if not source.is_file():
+                raise ConfigError(f"{source}: no such file", "the base address is the folder that holds `models`")
+            total = source.stat().st_size
+            _bounded(str(source), total, limits)
+            with source.open("rb") as stream, part.open("wb") as sink:
+                _pour(stream, sink, 0, total, str(source), limits, progress)
+        except PermissionError as error:
+            raise ConfigError(f"{source}: cannot be read ({error.strerror})") from error
         return
     if parts.scheme == "http" and not _is_loopback(parts.hostname or ""):
         raise ConfigError(f"{address}: http:// cannot be trusted across a network", "give an https:// address")
@@ -81,19 +91,6 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _copy(source: Path, part: Path, limits: Limits, progress: Progress) -> None:
-    """Copies a local file; it counts as much as a download does, and is bounded like one."""
-    try:
-        if not source.is_file():
-            raise ConfigError(f"{source}: no such file", "the base address is the folder that holds `models`")
-        total = source.stat().st_size
-        _bounded(str(source), total, limits)
-        with source.open("rb") as stream, part.open("wb") as sink:
-            _pour(stream, sink, 0, total, str(source), limits, progress)
-    except PermissionError as error:
-        raise ConfigError(f"{source}: cannot be read ({error.strerror})") from error
 
 
 class Redirects(urllib.request.HTTPRedirectHandler):

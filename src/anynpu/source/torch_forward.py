@@ -119,6 +119,8 @@ class Unused:
 
 def require_repeatable(module: torch.nn.Module, run: Callable[[], Sequence[Tensor]]) -> tuple[str, ...]:
     """Returns notes; where the same input does not give the same output, raises ConfigError with what is to blame."""
+    import torch
+
     before = _random_state()
     first = run()
     drew = _random_state() != before
@@ -127,7 +129,9 @@ def require_repeatable(module: torch.nn.Module, run: Callable[[], Sequence[Tenso
     changed = _changed(kept, _state(module))
     if _same(first, second) and drew:
         for seed in range(SEEDS):
-            _seed(seed)
+            torch.manual_seed(seed)
+            np.random.seed(seed)
+            random.seed(seed)
             if not _same(first, run()):
                 second = []
                 break
@@ -176,14 +180,6 @@ def _random_state() -> tuple[bytes, bytes, int, object]:
 
     _, keys, place, *_ = np.random.get_state(legacy=True)
     return torch.get_rng_state().numpy().tobytes(), np.asarray(keys).tobytes(), int(place), random.getstate()
-
-
-def _seed(seed: int) -> None:
-    import torch
-
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
 
 
 def _drawing_part(module: torch.nn.Module, run: Callable[[], Sequence[Tensor]]) -> str:

@@ -105,7 +105,13 @@ def _refusal(operator: Operator, graph: Graph) -> str:
         try:
             interpreter = runtime.Interpreter.from_bytes(single, arena_size=ARENA + 8 * len(single))
             for place, name in enumerate(fed):
-                interpreter.set_input(_small(graph, name), place)
+                # What any operator takes: of reals the smallest above zero, of numbers of places the first
+                tensor = graph.tensors[name]
+                form = tensor.quantization
+                value: int = 0 if form is None else form.zero_point[0]
+                steps: Mapping[str, int] = {"int8": 127, "int16": 32767}
+                code = min(value + 1, steps.get(tensor.dtype, value)) if form is not None else 0
+                interpreter.set_input(np.full(tensor.shape, code, np.dtype(tensor.dtype)), place)
             interpreter.invoke()
         except TFLITE_MICRO as error:
             failure.append(str(error))
@@ -115,13 +121,3 @@ def _refusal(operator: Operator, graph: Graph) -> str:
     if not failure or "arena" in printed.lower():
         return ""
     return (lines[0] if lines else failure[0]).replace("\n", " ")
-
-
-def _small(graph: Graph, name: str) -> np.ndarray:
-    """Returns values that any operator takes: of reals the smallest above zero, of numbers of places the first."""
-    tensor = graph.tensors[name]
-    form = tensor.quantization
-    value: int = 0 if form is None else form.zero_point[0]
-    steps: Mapping[str, int] = {"int8": 127, "int16": 32767}
-    code = min(value + 1, steps.get(tensor.dtype, value)) if form is not None else 0
-    return np.full(tensor.shape, code, np.dtype(tensor.dtype))

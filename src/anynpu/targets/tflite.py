@@ -88,27 +88,23 @@ class LiteRt:
         last = options.border == "channels-last"
         inputs = [s.name for s in source.inputs if last and s.layout == "NCHW"]
         outputs = [s.name for s in source.outputs if last and s.layout == "NCHW"]
-        made = lower(str(model.main), str(out / "model.tflite"), inputs, outputs, _skipped(options))
+        # The passes that the user leaves out; a name that no pass has raises
+        from anynpu.graph.passes import passes_of
+        from anynpu.lowering.clean import CLEANING
+        from anynpu.lowering.prepare import PREPARING
+
+        names = [name.strip() for name in options.skip_passes.split(",") if name.strip()]
+        known = [*(each.name for each in PREPARING), *(each.name for each in passes_of(CLEANING))]
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"-O skip_passes={name}: no such pass{schema.near(name, known)}", ", ".join(known))
+        made = lower(str(model.main), str(out / "model.tflite"), inputs, outputs, names)
         return replace(
             with_passes(bare(source, out / "model.tflite"), made["passes"]),
             format=self.produces,
             inputs=_specs(made["inputs"], source.inputs, inputs),
             outputs=_specs(made["outputs"], source.outputs, outputs),
         )
-
-
-def _skipped(options: LiteRtOptions) -> list[str]:
-    """Returns the passes that the user leaves out; a name that no pass has raises."""
-    from anynpu.graph.passes import passes_of
-    from anynpu.lowering.clean import CLEANING
-    from anynpu.lowering.prepare import PREPARING
-
-    names = [name.strip() for name in options.skip_passes.split(",") if name.strip()]
-    known = [*(each.name for each in PREPARING), *(each.name for each in passes_of(CLEANING))]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"-O skip_passes={name}: no such pass{schema.near(name, known)}", ", ".join(known))
-    return names
 
 
 class TfLite:

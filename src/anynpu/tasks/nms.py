@@ -29,7 +29,14 @@ def keep(boxes: Array, scores: Array, classes: Array, iou: float, most: int) -> 
         return np.array(_one_by_one(sorted(rows, key=itemgetter(1), reverse=True), iou)[:most], np.intp)
     order = np.argsort(-scores, kind="stable")
     kept: list[float] = []
-    waiting = _behind_leaders(_table(boxes, classes, order), kept, iou, most)
+    # Ranks, areas, classes and corners [7, n], best box first
+    table = np.empty((7, len(order)))
+    table[_RANK] = np.arange(len(order))
+    table[_CLASS] = classes.take(order)
+    table[_X0:] = boxes.T.take(order, 1)
+    sides = np.maximum(table[_X1:] - table[_X0:_X1], 0)
+    np.multiply(sides[0], sides[1], out=table[_AREA])
+    waiting = _behind_leaders(table, kept, iou, most)
     # Leaders are not the best of all: as many as are wanted may be among those behind them.
     waiting = _behind_blocks(waiting, kept, iou, len(kept) + most)
     if waiting.shape[1] <= _FEW:
@@ -78,33 +85,19 @@ def _behind_blocks(waiting: Array, kept: list[float], iou: float, most: int) -> 
     """Adds boxes to `kept`, block by block; returns those that wait when they are few."""
     while waiting.shape[1] > _FEW and len(kept) < most:
         block, waiting = waiting[:, :_FEW], waiting[:, _FEW:]
-        block = block.take(_greedy(_meeting(block, block, iou)), 1)
+        # The boxes, sorted by score, that no box before them which stays overlaps
+        over = _meeting(block, block, iou)
+        packed = np.packbits(over, axis=1, bitorder="little")
+        width, rows = packed.shape[1], packed.tobytes()
+        alive, stay = (1 << len(over)) - 1, []
+        while alive:
+            best = (alive & -alive).bit_length() - 1
+            stay.append(best)
+            alive &= ~(1 << best | int.from_bytes(rows[best * width : (best + 1) * width], "little"))
+        block = block.take(stay, 1)
         kept += block[_RANK].tolist()
         waiting = waiting[:, ~_meeting(block, waiting, iou).any(0)]
     return waiting
-
-
-def _table(boxes: Array, classes: Array, order: Array) -> Array:
-    """Returns ranks, areas, classes and corners [7, n], best box first."""
-    table = np.empty((7, len(order)))
-    table[_RANK] = np.arange(len(order))
-    table[_CLASS] = classes.take(order)
-    table[_X0:] = boxes.T.take(order, 1)
-    sides = np.maximum(table[_X1:] - table[_X0:_X1], 0)
-    np.multiply(sides[0], sides[1], out=table[_AREA])
-    return table
-
-
-def _greedy(over: Array) -> list[int]:
-    """Returns the boxes, sorted by score, that no box before them which stays overlaps."""
-    packed = np.packbits(over, axis=1, bitorder="little")
-    width, rows = packed.shape[1], packed.tobytes()
-    alive, stay = (1 << len(over)) - 1, []
-    while alive:
-        best = (alive & -alive).bit_length() - 1
-        stay.append(best)
-        alive &= ~(1 << best | int.from_bytes(rows[best * width : (best + 1) * width], "little"))
-    return stay
 
 
 def _meeting(a: Array, b: Array, iou: float) -> Array:

@@ -109,7 +109,16 @@ def _rgb(image: Image, where: str) -> tuple[Array, tuple[str, ...]]:
     except PILLOW:
         notes = ("its EXIF data cannot be read",)
     if image.mode.startswith("I") or image.mode == "F":
-        return _from_deep(image, where), (*notes, "its 16 bits are scaled to 8")
+        # 16-bit grey pixels scaled to 8; 32-bit and float pixels have no range that could be scaled
+        values = np.asarray(image)
+        sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PPM", "PNG"))
+        if not sixteen or values.min() < 0 or values.max() > 65535:
+            raise ConfigError(
+                f"{where}: {image.mode} pixels have no range that could be scaled to 8 bits",
+                "convert it, or give an .npy file",
+            )
+        grey = ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
+        return np.repeat(grey[:, :, None], 3, 2), (*notes, "its 16 bits are scaled to 8")
     if "A" in image.mode or "a" in image.mode or "transparency" in image.info:
         layered = image.convert("RGBA")
         if np.asarray(layered.getchannel("A")).min() == 255:
@@ -120,16 +129,3 @@ def _rgb(image: Image, where: str) -> tuple[Array, tuple[str, ...]]:
     if image.mode == "CMYK":
         notes = (*notes, "CMYK is converted without a colour profile")
     return np.array(image.convert("RGB")), notes
-
-
-def _from_deep(image: Image, where: str) -> Array:
-    """Returns 16-bit grey pixels scaled to 8; 32-bit and float pixels have no range that could be scaled."""
-    values = np.asarray(image)
-    sixteen = image.mode.startswith("I;16") or (image.mode == "I" and image.format in ("PPM", "PNG"))
-    if not sixteen or values.min() < 0 or values.max() > 65535:
-        raise ConfigError(
-            f"{where}: {image.mode} pixels have no range that could be scaled to 8 bits",
-            "convert it, or give an .npy file",
-        )
-    grey = ((values.astype(np.uint32) * 255 + 32767) // 65535).astype(np.uint8)
-    return np.repeat(grey[:, :, None], 3, 2)

@@ -143,13 +143,7 @@ class Fit:
         self.batch = batch_of(macs)
         self.steps = max(1, min(epoch, int(affordable / self.epochs)) // self.batch)
         self.many = self.torch.func.vmap(student.module)
-        self.optimiser = self._optimiser()
-        self.history: list[Epoch] = []
-        self.best: dict[str, Any] = self._state()
-        self.best_loss = math.inf
-
-    def _optimiser(self) -> Any:
-        """Every tensor moves in steps of its own size, biases and scales as fast as the coarsest weights."""
+        # Every tensor moves in steps of its own size, biases and scales as fast as the coarsest weights
         rates = {name: self.settings.rate * RATES[bits] for name, bits in self.student.bits().items()}
         fastest = max(rates.values())
         groups = []
@@ -160,7 +154,10 @@ class Fit:
             groups.append({"params": scales, "lr": fastest})
         for group in groups:
             group["first"] = group["lr"]
-        return self.torch.optim.Adam(groups)
+        self.optimiser = self.torch.optim.Adam(groups)
+        self.history: list[Epoch] = []
+        self.best: dict[str, Any] = self._state()
+        self.best_loss = math.inf
 
     def _state(self) -> dict[str, Any]:
         return {name: values.detach().cpu().clone() for name, values in self.student.module.named_parameters()}

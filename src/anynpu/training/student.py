@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from anynpu.errors import ToolMissing, Unsupported
-from anynpu.training.scheme import Folded, Fractions, Rounding, Scheme, WeightRounding
+from anynpu.training.scheme import Folded, Fractions, Rounding, Scheme
 
 if TYPE_CHECKING:
     import onnx
@@ -132,7 +132,17 @@ class Student:
             node = nodes.get(self.tensors.get(name, ""))
             if node is None or node.op != "get_attr":
                 raise Unsupported(f"training: the weights {name} are not read by any operator of the float model")
-            self.rounded_weights[name] = self._insert(node, self._weight_rounder(name, node, each), each.folded)
+            values = getattr(self.module, node.target)
+            rank = values.ndim
+            scale = np.asarray(each.scale, np.float32)
+            if len(scale) > 1:
+                scale = scale.reshape([-1 if a == each.axis else 1 for a in range(rank)])
+            exponent = None if each.fixed else self.torch.nn.Parameter(self.torch.zeros(scale.shape))
+            if each.fixed and each.folded is None:
+                # What lies beyond a grid that does not move gets no gradient, and would stay there.
+                values.data.clamp_(each.low * each.scale[0], each.high * each.scale[0])
+            self.weight_rounders[name] = _rounder(exponent, scale, (each.low, each.high), folded=each.folded)
+            self.rounded_weights[name] = self._insert(node, self.weight_rounders[name], each.folded)
         for name, form in scheme.activations.items():
             node = nodes.get(self.tensors.get(name, ""))
             if node is not None:
@@ -152,19 +162,6 @@ class Student:
                 new = graph.call_module(label, (node, self.rounded_weights[folded.weights]))
         node.replace_all_uses_with(new, delete_user_cb=lambda user: user is not new)
         return new
-
-    def _weight_rounder(self, name: str, node: Any, each: WeightRounding) -> Any:
-        values = getattr(self.module, node.target)
-        rank = values.ndim
-        scale = np.asarray(each.scale, np.float32)
-        if len(scale) > 1:
-            scale = scale.reshape([-1 if a == each.axis else 1 for a in range(rank)])
-        exponent = None if each.fixed else self.torch.nn.Parameter(self.torch.zeros(scale.shape))
-        if each.fixed and each.folded is None:
-            # What lies beyond a grid that does not move gets no gradient, and would stay there.
-            values.data.clamp_(each.low * each.scale[0], each.high * each.scale[0])
-        self.weight_rounders[name] = _rounder(exponent, scale, (each.low, each.high), folded=each.folded)
-        return self.weight_rounders[name]
 
     def _range_rounder(self, name: str, each: Rounding, groups: dict[Any, Any], learn: bool) -> Any:
         exponent = None

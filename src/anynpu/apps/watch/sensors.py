@@ -96,7 +96,14 @@ class Sensors:
         found["memory_percent"] = float(psutil.virtual_memory().percent)
         found["swap_percent"] = float(psutil.swap_memory().percent)
         found["load1"] = float(psutil.getloadavg()[0])
-        found |= self._temperatures() | self._disks() | self._rates() | self.npu.read()
+        shares: dict[str, float] = {}
+        for part in self.psutil.disk_partitions(all=False):
+            if part.fstype in ("squashfs", "iso9660") or len(shares) >= MOST_DISKS:
+                continue
+            with suppress(OSError):  # a disk that was taken out, a share that hangs off
+                name = "root" if part.mountpoint == "/" else plain(part.mountpoint)
+                shares[f"disk_{name}_percent"] = float(self.psutil.disk_usage(part.mountpoint).percent)
+        found |= self._temperatures() | shares | self._rates() | self.npu.read()
         return found
 
     def _temperatures(self) -> dict[str, float]:
@@ -108,16 +115,6 @@ class Sensors:
                     if sensor.current is not None and -50 < sensor.current < 200 and len(found) < MOST_SENSORS:
                         found[f"temperature_{name}_celsius"] = float(sensor.current)
         return found
-
-    def _disks(self) -> dict[str, float]:
-        shares: dict[str, float] = {}
-        for part in self.psutil.disk_partitions(all=False):
-            if part.fstype in ("squashfs", "iso9660") or len(shares) >= MOST_DISKS:
-                continue
-            with suppress(OSError):  # a disk that was taken out, a share that hangs off
-                name = "root" if part.mountpoint == "/" else plain(part.mountpoint)
-                shares[f"disk_{name}_percent"] = float(self.psutil.disk_usage(part.mountpoint).percent)
-        return shares
 
     def _rates(self) -> dict[str, float]:
         counters: dict[str, float] = {}

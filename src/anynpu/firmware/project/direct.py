@@ -169,6 +169,14 @@ def _model(
     kinds = ", ".join(sorted({layer.node.kind for layer in on_cpu}))
     besides = f"; left to the CPU, as generated C: {kinds}" if on_cpu else ""
     streams = "1 command stream" if len(payloads) == 1 else f"{len(payloads)} command streams"
+    constants = {p.constants: p.constants_bytes for p in payloads}
+    sections = [
+        Section(".rodata NPU command stream", sum(len(p.commands) for p in payloads), 0),
+        Section(".rodata NPU weights", sum(constants.values()), 0),
+        Section(".rodata constants of the CPU's operators", sum(c.bytes for c, _ in writer.constants().values()), 0),
+        Section(".bss arena", 0, writer.plan.bytes),
+        Section(".bss fast memory of the NPU", 0, max((p.own_fast_bytes for p in payloads), default=0)),
+    ]
     return Model(
         name,
         manifest.fingerprint,
@@ -176,7 +184,7 @@ def _model(
         manifest.outputs,
         plan.bytes,
         {n: text.encode() for n, text in {**writer.files(), **_data(payloads)}.items()},
-        _footprint(payloads, writer),
+        Footprint(tuple(s for s in sections if s.flash_bytes or s.ram_bytes)),
         (
             f"{streams} for the NPU, called through Arm's driver without TFLite-Micro{besides}",
             f"arena of {plan.bytes} bytes: Vela's memory plan"
@@ -246,15 +254,3 @@ def _reference(payloads: Sequence[Payload]) -> dict[str, str]:
         "FAST": max(p.own_fast_bytes for p in payloads),
     }
     return files | {n: templates.fill(text, sizes) for n, text in files.items() if n == "ethosu_reference_bytes.h"}
-
-
-def _footprint(payloads: Sequence[Payload], writer: Writer) -> Footprint:
-    constants = {p.constants: p.constants_bytes for p in payloads}
-    sections = [
-        Section(".rodata NPU command stream", sum(len(p.commands) for p in payloads), 0),
-        Section(".rodata NPU weights", sum(constants.values()), 0),
-        Section(".rodata constants of the CPU's operators", sum(c.bytes for c, _ in writer.constants().values()), 0),
-        Section(".bss arena", 0, writer.plan.bytes),
-        Section(".bss fast memory of the NPU", 0, max((p.own_fast_bytes for p in payloads), default=0)),
-    ]
-    return Footprint(tuple(s for s in sections if s.flash_bytes or s.ram_bytes))

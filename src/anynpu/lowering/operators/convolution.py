@@ -8,8 +8,8 @@ import numpy as np
 
 from anynpu.lowering.graph import int32
 from anynpu.lowering.lower import CHANNELS_LAST, Lowering
-from anynpu.lowering.operators.windows import Window, pad_image, padded, window_of
-from anynpu.lowering.options import Conv2D, DepthToSpace, DepthwiseConv2D, Padding, TransposeConv
+from anynpu.lowering.operators.windows import pad_image, padded, window_of
+from anynpu.lowering.options import Conv2D, DepthToSpace, DepthwiseConv2D, TransposeConv
 from anynpu.lowering.table import Node, Refused, operator, required
 from anynpu.tensors import Array
 
@@ -47,7 +47,14 @@ def conv(at: Lowering, node: Node) -> None:
     tensor, padding = padded(at, tensor, window)
     height, width = window.output
     shape = (at.tensors[tensor].shape[0], height, width, outputs)
-    steps = _steps(window, padding)
+    (stride_h, stride_w), (dilation_h, dilation_w) = window.strides, window.dilations
+    steps = Conv2D(
+        padding=padding,
+        stride_h=stride_h,
+        stride_w=stride_w,
+        dilation_h_factor=dilation_h,
+        dilation_w_factor=dilation_w,
+    )
     if group == channels and weights.shape[1] == 1 and (group > 1 or outputs == 1):
         kernel = at.store(np.transpose(weights, (1, 2, 3, 0)), node.input(1))
         depthwise = DepthwiseConv2D(**dataclasses.asdict(steps), depth_multiplier=outputs // channels)
@@ -56,17 +63,6 @@ def conv(at: Lowering, node: Node) -> None:
         kernel = at.store(np.transpose(weights, (0, 2, 3, 1)), node.input(1))
         result = at.emit("CONV_2D", (tensor, kernel, bias), shape, steps, node.output)
     give_image(at, node.output, result)
-
-
-def _steps(window: Window, padding: Padding) -> Conv2D:
-    (stride_h, stride_w), (dilation_h, dilation_w) = window.strides, window.dilations
-    return Conv2D(
-        padding=padding,
-        stride_h=stride_h,
-        stride_w=stride_w,
-        dilation_h_factor=dilation_h,
-        dilation_w_factor=dilation_w,
-    )
 
 
 def _bias(at: Lowering, node: Node, outputs: int) -> str:

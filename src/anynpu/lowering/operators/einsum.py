@@ -25,7 +25,15 @@ def einsum(at: Lowering, node: Node) -> None:
     if any(len({*term}) != len(term) for term in terms) or len(terms) > 2:
         raise Refused(f"the equation {text}")
     if len(terms) == 1:
-        _reduced(at, node, terms[0], wanted)
+        # One operand, summed over the letters that the result lacks
+        term = terms[0]
+        name = node.input(0)
+        gone = [letter for letter in term if letter not in wanted]
+        order = tuple(term.index(letter) for letter in (*wanted, *gone))
+        tensor = at.stored(name, order)
+        if gone:
+            tensor = summed(at, tensor, list(range(len(wanted), len(term))), node.output)
+        at.give(node.output, at.reshape(tensor, at.shape(node.output)))
         return
     _product(at, node, terms[0], terms[1], wanted)
 
@@ -47,17 +55,6 @@ def _ellipsis(at: Lowering, node: Node, wanted: str, sides: str) -> str:
         return wanted
     count = at.rank(node.output) - len(wanted.replace("...", ""))
     return wanted.replace("...", _SPARE[:count][::-1])
-
-
-def _reduced(at: Lowering, node: Node, term: str, wanted: str) -> None:
-    """Gives one operand, summed over the letters that the result lacks."""
-    name = node.input(0)
-    gone = [letter for letter in term if letter not in wanted]
-    order = tuple(term.index(letter) for letter in (*wanted, *gone))
-    tensor = at.stored(name, order)
-    if gone:
-        tensor = summed(at, tensor, list(range(len(wanted), len(term))), node.output)
-    at.give(node.output, at.reshape(tensor, at.shape(node.output)))
 
 
 def _product(at: Lowering, node: Node, first: str, second: str, wanted: str) -> None:

@@ -67,7 +67,16 @@ def where(at: Lowering, node: Node) -> None:
     chosen, other = node.input(1), node.input(2)
     mask = np.asarray(condition, bool)
     if mask.all() or not mask.any():
-        _only(at, node, chosen if mask.all() else other)
+        # The one operand that is chosen everywhere
+        name = chosen if mask.all() else other
+        shape = at.shape(node.output)
+        array = at.constant(name)
+        if array is not None:
+            at.constants[node.output] = np.broadcast_to(array, shape)
+        elif at.shape(name) == shape:
+            at.views[node.output] = at.views[name]
+        else:
+            _masked(at, node, name, np.ones(shape, bool), np.zeros(()))
     elif at.constant(other) is not None:
         _masked(at, node, chosen, mask, at.constants[other])
     elif at.constant(chosen) is not None:
@@ -96,18 +105,6 @@ def _select(at: Lowering, node: Node) -> None:
         whole = np.broadcast_shapes(size, at.tensors[value].shape)
         parts.append(at.emit(kinds[0], (side, value), whole, options[0], f"{node.output}/part", dtype=dtype))
     at.give(node.output, at.emit(kinds[1], parts, shape, options[1], node.output, dtype=dtype))
-
-
-def _only(at: Lowering, node: Node, name: str) -> None:
-    """Gives the one operand that is chosen everywhere."""
-    shape = at.shape(node.output)
-    array = at.constant(name)
-    if array is not None:
-        at.constants[node.output] = np.broadcast_to(array, shape)
-    elif at.shape(name) == shape:
-        at.views[node.output] = at.views[name]
-    else:
-        _masked(at, node, name, np.ones(shape, bool), np.zeros(()))
 
 
 def _masked(at: Lowering, node: Node, name: str, mask: np.ndarray, other: np.ndarray) -> None:

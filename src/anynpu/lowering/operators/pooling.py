@@ -10,7 +10,6 @@ from anynpu.lowering.operators.convolution import give_image, image
 from anynpu.lowering.operators.windows import Window, pad_image, padded, window_of
 from anynpu.lowering.options import Mul, Padding, Pool2D, Reducer
 from anynpu.lowering.table import Node, Refused, operator
-from anynpu.tensors import Array
 
 
 def _pool(at: Lowering, kind: str, tensor: str, window: Window, padding: Padding, stem: str) -> str:
@@ -48,7 +47,16 @@ def average_pool(at: Lowering, node: Node) -> None:
     window = _window(at, node)
     tensor = image(at, node.input(0))
     counted = bool(node.get("count_include_pad", 0))
-    ratio = _ratio(window, counted)
+    # For each window the elements it spans divided by those that ONNX counts
+    rows = []
+    for axis in range(2):
+        reach, size = window.reach[axis], window.size[axis]
+        low = 0 if counted else window.begin[axis]
+        high = size + window.begin[axis] + (window.end[axis] if counted else 0)
+        starts = np.arange(window.output[axis]) * window.strides[axis]
+        counts = np.minimum(starts + reach, high) - np.maximum(starts, low)
+        rows.append(reach / np.maximum(counts, 1))
+    ratio = np.asarray(np.outer(rows[0], rows[1]), np.float32)
     unpadded = window.begin == (0, 0) and window.needed[1] == (0, 0)
     if window.is_same and (not counted or unpadded):
         result = _pool(at, "AVERAGE_POOL_2D", tensor, window, "SAME", node.output)
@@ -61,19 +69,6 @@ def average_pool(at: Lowering, node: Node) -> None:
             factor = at.store(ratio.reshape(1, *ratio.shape, 1), f"{node.output}/counts")
             result = at.emit("MUL", (result, factor), at.tensors[result].shape, Mul(), node.output)
     give_image(at, node.output, result)
-
-
-def _ratio(window: Window, counted: bool) -> Array:
-    """Returns for each window the elements it spans divided by those that ONNX counts."""
-    rows = []
-    for axis in range(2):
-        reach, size = window.reach[axis], window.size[axis]
-        low = 0 if counted else window.begin[axis]
-        high = size + window.begin[axis] + (window.end[axis] if counted else 0)
-        starts = np.arange(window.output[axis]) * window.strides[axis]
-        counts = np.minimum(starts + reach, high) - np.maximum(starts, low)
-        rows.append(reach / np.maximum(counts, 1))
-    return np.asarray(np.outer(rows[0], rows[1]), np.float32)
 
 
 @operator("GlobalAveragePool")

@@ -125,7 +125,10 @@ def recurrent(at: Lowering, node: Node) -> None:
     steps, batch, _ = at.shape(node.input(0))
     if steps > MOST_STEPS:
         raise Refused(f"{steps} steps: unrolled are at most {MOST_STEPS}")
-    _require_whole(at, node, steps)
+    if node.input(4):
+        lengths = required(at.constant(node.input(4)), "the length of each sequence")
+        if np.any(lengths != steps):
+            raise Refused("sequences of different lengths")
     rows = at.stored(node.input(0), plain(3))
     direction = node.get("direction", "forward")
     ways = [False, True] if direction == "bidirectional" else [direction == "reverse"]
@@ -140,13 +143,6 @@ def recurrent(at: Lowering, node: Node) -> None:
         hiddens.append(last.hidden or "")
         cells.append(last.cell or "")
     _give(at, node, outputs, hiddens, cells, (steps, batch))
-
-
-def _require_whole(at: Lowering, node: Node, steps: int) -> None:
-    if node.input(4):
-        lengths = required(at.constant(node.input(4)), "the length of each sequence")
-        if np.any(lengths != steps):
-            raise Refused("sequences of different lengths")
 
 
 def _states(at: Lowering, node: Node, way: _Direction, rows: str, order: Iterable[int], batch: int) -> list[_State]:

@@ -22,20 +22,16 @@ def resize(at: Lowering, node: Node) -> None:
     try:
         _by_sampling(at, node)
     except Refused:
-        _by_matrices(at, node)
-
-
-def _by_matrices(at: Lowering, node: Node) -> None:
-    """Resizes one axis after the other: what each element takes from those along its axis is a constant matrix."""
-    name = node.input(0)
-    before, after = at.shape(name), at.shape(node.output)
-    axes, tensor = at.axes(name), at.stored(name, at.axes(name))
-    for axis in (number for number in range(len(before)) if before[number] != after[number]):
-        order = (*(each for each in axes if each != axis), axis)
-        at.views[f"{node.output}/{axis}"] = View(tensor, axes)
-        tensor = dense(at, at.stored(f"{node.output}/{axis}", order), _matrix(at, node, axis), None, node.output)
-        axes = order
-    at.give(node.output, tensor, axes)
+        # One axis after the other: what each element takes from those along its axis is a constant matrix
+        name = node.input(0)
+        before, after = at.shape(name), at.shape(node.output)
+        axes, tensor = at.axes(name), at.stored(name, at.axes(name))
+        for axis in (number for number in range(len(before)) if before[number] != after[number]):
+            order = (*(each for each in axes if each != axis), axis)
+            at.views[f"{node.output}/{axis}"] = View(tensor, axes)
+            tensor = dense(at, at.stored(f"{node.output}/{axis}", order), _matrix(at, node, axis), None, node.output)
+            axes = order
+        at.give(node.output, tensor, axes)
 
 
 def _matrix(at: Lowering, node: Node, axis: int) -> np.ndarray:

@@ -51,7 +51,15 @@ def draw(count: int, edges: Sequence[tuple[int, int]], aspect: float = 1.45, fol
     whole = sorted({(a, b) for a, b in edges if a != b})
     forward = _acyclic(count, whole)
     graph = _split(count, forward, _ranks(count, forward))
-    _order(graph)
+    # Sorts each layer by the middle of its neighbours, down and up in turn
+    place = {node: float(i) for layer in graph.layers for i, node in enumerate(layer)}
+    for sweep in range(8):
+        down = sweep % 2 == 0
+        near = graph.above if down else graph.below
+        for layer in graph.layers if down else reversed(graph.layers):
+            middle = {n: _mean([place[m] for m in near[n]]) if near.get(n) else place[n] for n in layer}
+            layer.sort(key=lambda n: middle[n])
+            place.update({node: float(i) for i, node in enumerate(layer)})
     x = _across(graph)
     back = [edge for edge in whole if edge not in set(forward)]
     span = max((x[n] + graph.half(n) for n in x), default=0.0) - min((x[n] - graph.half(n) for n in x), default=0.0)
@@ -123,18 +131,6 @@ def _split(count: int, edges: Sequence[tuple[int, int]], rank: Sequence[int]) ->
             graph.below.setdefault(upper, []).append(lower)
             graph.above.setdefault(lower, []).append(upper)
     return graph
-
-
-def _order(graph: Layered, sweeps: int = 8) -> None:
-    """Sorts each layer by the middle of its neighbours, down and up in turn."""
-    place = {node: float(i) for layer in graph.layers for i, node in enumerate(layer)}
-    for sweep in range(sweeps):
-        down = sweep % 2 == 0
-        near = graph.above if down else graph.below
-        for layer in graph.layers if down else reversed(graph.layers):
-            middle = {n: _mean([place[m] for m in near[n]]) if near.get(n) else place[n] for n in layer}
-            layer.sort(key=lambda n: middle[n])
-            place.update({node: float(i) for i, node in enumerate(layer)})
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anynpu.records.build import GraphForm, GraphNode, GraphTensor
@@ -36,7 +35,19 @@ def stages(graph: GraphForm) -> list[Stage]:
     for first, stop in itertools.pairwise(cuts):
         shape = _output(graph, nodes[stop - 1]).shape or ()
         dims = shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
-        whole.append(Stage(_name(nodes, first, stop, sizes), " × ".join(map(str, dims)), first, stop))
+        # The block that a stage is, or the first and the last of those that it goes through
+        ends = [_parts(nodes[first].name), _parts(nodes[stop - 1].name)]
+        names = []
+        for parts in filter(None, ends):
+            # the outermost part of a layer's name that is not the name of half the network
+            prefixes = (tuple(parts[:depth]) for depth in range(1, len(parts)))
+            block = next((prefix[-1] for prefix in prefixes if sizes[prefix] <= 2 * USUAL), parts[-1])
+            names.append(re.sub(r"_output_\d+$", "", block))
+        names = list(dict.fromkeys(names))
+        stems = {re.sub(r"\d+$", "", name) for name in names}
+        if len(names) == 2 and len(stems) == 1:
+            names[1] = names[1].removeprefix(stems.pop())  # model.7 to model.9 is model.7–9
+        whole.append(Stage("–".join(names), " × ".join(map(str, dims)), first, stop))
     return whole
 
 
@@ -95,18 +106,3 @@ def _size(graph: GraphForm, node: GraphNode) -> tuple[int, ...]:
     axes = [tensor.layout.find(axis) for axis in "HW"]
     shape = tensor.shape or ()
     return tuple(shape[axis] for axis in axes) if min(axes) >= 0 and max(axes) < len(shape) else ()
-
-
-def _name(nodes: Sequence[GraphNode], first: int, stop: int, sizes: Mapping[tuple[str, ...], int]) -> str:
-    """Returns the block that a stage is, or the first and the last of those that it goes through."""
-    ends = [_parts(nodes[first].name), _parts(nodes[stop - 1].name)]
-    names = []
-    for parts in filter(None, ends):  # the outermost part of a layer's name that is not the name of half the network
-        prefixes = (tuple(parts[:depth]) for depth in range(1, len(parts)))
-        block = next((prefix[-1] for prefix in prefixes if sizes[prefix] <= 2 * USUAL), parts[-1])
-        names.append(re.sub(r"_output_\d+$", "", block))
-    names = list(dict.fromkeys(names))
-    stems = {re.sub(r"\d+$", "", name) for name in names}
-    if len(names) == 2 and len(stems) == 1:
-        names[1] = names[1].removeprefix(stems.pop())  # model.7 to model.9 is model.7–9
-    return "–".join(names)

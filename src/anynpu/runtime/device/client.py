@@ -42,10 +42,7 @@ class Client:
         self.run_s = run_s
         self._line_limit = LINE_LIMIT
         self._results = 0
-        self.board = self._greet()
-
-    def _greet(self) -> str:
-        """Returns the board's name, asking again until it answers: it may be booting, or print things of its own."""
+        # The board's name, asking again until it answers: it may be booting, or print things of its own
         deadline = time.monotonic() + self.timeout_s
         heard: list[bytes] = []
         asked, name = 0, ""
@@ -69,7 +66,7 @@ class Client:
         with suppress(SilentLine):
             while asked > 1:
                 self.line.read_line(time.monotonic() + QUIET_S)
-        return name
+        self.board = name
 
     def _hear_name(self, until: float, heard: list[bytes]) -> str:
         while True:

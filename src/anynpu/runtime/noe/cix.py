@@ -134,7 +134,19 @@ def _load(path: Path) -> bytes:
 
 
 def _read(data: memoryview) -> Cix:
-    _check_kind(data)
+    # Raises for the files that are commonly taken for models and are none
+    start = bytes(data[: len(LFS_POINTER)])
+    if not start:
+        raise IntegrityError("is empty", "fetch it again")
+    if start == LFS_POINTER:
+        raise IntegrityError(
+            "is a git-lfs pointer of a few lines, not the model itself",
+            "run `git lfs install` and `git lfs pull` in its folder, or download the file itself",
+        )
+    if start.startswith(MAGIC):
+        raise IntegrityError("is a bare ELF file; a .cix file wraps one", "name the .cix file that the compiler wrote")
+    if len(data) > 64 and not any(data[:64]):
+        raise IntegrityError("begins with zeros: its download or copy was not finished", "fetch it again")
     graph = flat.root(data)
     program_bytes, names = _payload(graph)
     program = read_program(program_bytes)
@@ -161,22 +173,6 @@ def _read(data: memoryview) -> Cix:
         elf=program_bytes,
         warnings=tuple(warnings),
     )
-
-
-def _check_kind(data: memoryview) -> None:
-    """Raises for the files that are commonly taken for models and are none."""
-    start = bytes(data[: len(LFS_POINTER)])
-    if not start:
-        raise IntegrityError("is empty", "fetch it again")
-    if start == LFS_POINTER:
-        raise IntegrityError(
-            "is a git-lfs pointer of a few lines, not the model itself",
-            "run `git lfs install` and `git lfs pull` in its folder, or download the file itself",
-        )
-    if start.startswith(MAGIC):
-        raise IntegrityError("is a bare ELF file; a .cix file wraps one", "name the .cix file that the compiler wrote")
-    if len(data) > 64 and not any(data[:64]):
-        raise IntegrityError("begins with zeros: its download or copy was not finished", "fetch it again")
 
 
 def _payload(graph: flat.Table) -> tuple[memoryview, tuple[tuple[str, ...], tuple[str, ...]]]:

@@ -45,18 +45,6 @@ def _round_activation(_module: nn.Module, _inputs: object, output: torch.Tensor)
     return output + ((output / step).round() * step - output).detach()
 
 
-def _feel_int8(network: nn.Module) -> list[Any]:
-    """Makes every weight and activation round to int8 and returns the hooks that do it."""
-    hooks = []
-    for module in network.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            parametrize.register_parametrization(module, "weight", _RoundedWeight())
-        last = isinstance(module, nn.Linear) and module.bias is not None
-        if last or isinstance(module, nn.ReLU | nn.ReLU6):
-            hooks.append(module.register_forward_hook(_round_activation))
-    return hooks
-
-
 def _feel_float(network: nn.Module, hooks: list[Any]) -> None:
     for hook in hooks:
         hook.remove()
@@ -100,7 +88,14 @@ def fit(name: str) -> nn.Module:
     network: nn.Module = part.build().train().to(memory_format=torch.channels_last)
     _epochs(network, part.loss, data, recipe, recipe.epochs, recipe.learning_rate)
     if recipe.quantised_epochs:
-        hooks = _feel_int8(network)
+        # Makes every weight and activation round to int8 and returns the hooks that do it
+        hooks = []
+        for module in network.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                parametrize.register_parametrization(module, "weight", _RoundedWeight())
+            last = isinstance(module, nn.Linear) and module.bias is not None
+            if last or isinstance(module, nn.ReLU | nn.ReLU6):
+                hooks.append(module.register_forward_hook(_round_activation))
         _epochs(network, part.loss, data, recipe, recipe.quantised_epochs, recipe.learning_rate / 10)
         _feel_float(network, hooks)
     return network.eval()

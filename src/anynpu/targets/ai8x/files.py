@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.runtime.ai8x import Layer, Network
+from anynpu.runtime.ai8x import Network
 from anynpu.targets.ai8x.memory import Place, width_of
 from anynpu.targets.ai8x.memory import passes as memory_passes
 from anynpu.targets.ai8x.options import Ai8xFacts
@@ -31,47 +31,43 @@ def network_yaml(network: Network, places: list[Place]) -> str:
     """Returns the YAML that configures the accelerator."""
     lines = ["---", f"arch: {ARCH}", "dataset: sample", "", "layers:"]
     for number, (layer, place) in enumerate(zip(network.layers, places, strict=True)):
-        first, *rest = _settings(number, layer, place)
+        settings = [f"out_offset: 0x{place.out_offset:04x}", f"processors: 0x{place.processors:016x}"]
+        if place.out_processors:
+            settings.append(f"output_processors: 0x{place.out_processors:016x}")
+        settings.append(f"in_offset: 0x{place.in_offset:04x}")
+        settings.append(f"operation: {'mlp' if layer.operation == 'linear' else layer.operation}")
+        if layer.operation == "conv2d":
+            settings.append(f"kernel_size: {layer.kernel[0]}x{layer.kernel[1]}")
+        if layer.operation == "conv1d":
+            settings.append(f"kernel_size: {layer.kernel[0]}")
+        if layer.operation in ("conv2d", "conv1d"):
+            settings.append(f"pad: {layer.pad[0]}")
+        if layer.operation != "passthrough":
+            settings.append(f"activate: {layer.activation.replace('none', 'None')}")
+        if layer.groups > 1:
+            settings.append(f"conv_groups: {layer.groups}")
+        if layer.flatten:
+            settings.append("flatten: true")
+        if layer.pool is not None:
+            (rows, columns), (down, right) = layer.pool.size, layer.pool.stride
+            signal = layer.operation == "conv1d"
+            kind = "max_pool" if layer.pool.kind == "max" else "avg_pool"
+            size = str(rows) if signal or rows == columns else f"[{rows}, {columns}]"
+            stride = str(down) if signal or down == right else f"[{down}, {right}]"
+            settings += [f"{kind}: {size}", f"pool_stride: {stride}"]
+        if layer.width == 32:
+            settings.append("output_width: 32")
+        if len(layer.sources) > 1:
+            settings += ["eltwise: add", f"in_sequences: [{', '.join(map(str, layer.sources))}]"]
+        elif layer.sources[0] != number - 1:
+            settings.append(f"in_sequences: [{layer.sources[0]}]")
+        if place.write_gap:
+            settings.append(f"write_gap: {place.write_gap}")
+        if number == 0:
+            settings.append("data_format: HWC")
+        first, *rest = settings
         lines += [f"  # {number}: {layer.name}", f"  - {first}", *(f"    {line}" for line in rest)]
     return "\n".join(lines) + "\n"
-
-
-def _settings(number: int, layer: Layer, place: Place) -> list[str]:
-    settings = [f"out_offset: 0x{place.out_offset:04x}", f"processors: 0x{place.processors:016x}"]
-    if place.out_processors:
-        settings.append(f"output_processors: 0x{place.out_processors:016x}")
-    settings.append(f"in_offset: 0x{place.in_offset:04x}")
-    settings.append(f"operation: {'mlp' if layer.operation == 'linear' else layer.operation}")
-    if layer.operation == "conv2d":
-        settings.append(f"kernel_size: {layer.kernel[0]}x{layer.kernel[1]}")
-    if layer.operation == "conv1d":
-        settings.append(f"kernel_size: {layer.kernel[0]}")
-    if layer.operation in ("conv2d", "conv1d"):
-        settings.append(f"pad: {layer.pad[0]}")
-    if layer.operation != "passthrough":
-        settings.append(f"activate: {layer.activation.replace('none', 'None')}")
-    if layer.groups > 1:
-        settings.append(f"conv_groups: {layer.groups}")
-    if layer.flatten:
-        settings.append("flatten: true")
-    if layer.pool is not None:
-        (rows, columns), (down, right) = layer.pool.size, layer.pool.stride
-        signal = layer.operation == "conv1d"
-        kind = "max_pool" if layer.pool.kind == "max" else "avg_pool"
-        size = str(rows) if signal or rows == columns else f"[{rows}, {columns}]"
-        stride = str(down) if signal or down == right else f"[{down}, {right}]"
-        settings += [f"{kind}: {size}", f"pool_stride: {stride}"]
-    if layer.width == 32:
-        settings.append("output_width: 32")
-    if len(layer.sources) > 1:
-        settings += ["eltwise: add", f"in_sequences: [{', '.join(map(str, layer.sources))}]"]
-    elif layer.sources[0] != number - 1:
-        settings.append(f"in_sequences: [{layer.sources[0]}]")
-    if place.write_gap:
-        settings.append(f"write_gap: {place.write_gap}")
-    if number == 0:
-        settings.append("data_format: HWC")
-    return settings
 
 
 def read_config(path: Path) -> tuple[str, str]:
