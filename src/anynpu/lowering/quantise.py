@@ -262,17 +262,14 @@ class _Quantiser:
                 form = Form(dtype, Quantization((FINEST_READ,), form.quantization.zero_point))
             self.reads[key, name] = form
         if operator.kind == "ADD" and key in self.masked:
-            self._mask(operator)
-
-    def _mask(self, operator: Operator) -> None:
-        """Stores a constant that is added before a softmax only as low as the sum is stored for any score."""
-        key, dtype = operator.outputs[0], self.dtype(operator)
-        for name, other in (operator.inputs, operator.inputs[::-1]):
-            array, top = self.graph.constant(name), self.ranges.get(other)
-            if array is not None and array.size and top is not None and key in self.ranges:
-                low = max(float(array.min()), min(self.ranges[key].min - top.max, 0.0))
-                limits = Range(low, max(float(array.max()), low))
-                self.reads[key, name] = Form(dtype, quantization_for(limits, dtype, dtype == "int16"))
+            # A constant added before a softmax is stored only as low as the sum is stored for any score.
+            dtype = self.dtype(operator)
+            for name, other in (operator.inputs, operator.inputs[::-1]):
+                array, top = self.graph.constant(name), self.ranges.get(other)
+                if array is not None and array.size and top is not None and key in self.ranges:
+                    low = max(float(array.min()), min(self.ranges[key].min - top.max, 0.0))
+                    limits = Range(low, max(float(array.max()), low))
+                    self.reads[key, name] = Form(dtype, quantization_for(limits, dtype, dtype == "int16"))
 
     def _weights(self, operator: Operator) -> None:
         key, dtype, source = operator.outputs[0], self.dtype(operator), data_input(operator)

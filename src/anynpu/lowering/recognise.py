@@ -99,17 +99,14 @@ def recognised(model: onnx.ModelProto) -> onnx.ModelProto:
         for each in (replaced.get(node.output[0], [node]) if node.output else [node])
     ]
     del graph.node[:]
-    graph.node.extend(_needed(nodes, {value.name for value in graph.output}))
-    return model
-
-
-def _needed(nodes: list[onnx.NodeProto], results: set[str]) -> list[onnx.NodeProto]:
+    results = {value.name for value in graph.output}
     kept = []
     for node in reversed(nodes):
         if results & {*node.output} or not node.output:
             results |= {*node.input}
             kept.append(node)
-    return kept[::-1]
+    graph.node.extend(kept[::-1])
+    return model
 
 
 def _same_type(infos: dict[str, onnx.ValueInfoProto], root: str, result: str) -> bool:

@@ -39,7 +39,20 @@ def wide_operators(graph: Graph, ranges: Mapping[str, Range]) -> frozenset[str]:
                 wide.add(operator.outputs[0])
         if operator.kind == "RSQRT":
             wide |= _before(operator, graph, makers) | _behind(operator, graph, readers)
-    return frozenset(wide | _sums(wide, graph, makers))
+    # The sums that a normalisation reads, and those that they are sums of
+    found: set[str] = set()
+    waiting = [makers[name].inputs[0] for name in wide if makers[name].kind in ("SUB", "MEAN")]
+    while waiting:
+        maker = makers.get(waiting.pop())
+        if maker is None or maker.outputs[0] in found | wide:
+            continue
+        # A stored factor for each channel, as `smooth.py` puts there.
+        scaled = maker.kind == "MUL" and any(graph.constant(name) is not None for name in maker.inputs)
+        if maker.kind not in _CARRY and not scaled:
+            continue
+        found.add(maker.outputs[0])
+        waiting += [name for name in maker.inputs if graph.constant(name) is None]
+    return frozenset(wide | found)
 
 
 def around(graph: Graph, tensors: Collection[str]) -> frozenset[str]:
@@ -72,23 +85,6 @@ def chosen_wide(graph: Graph, tensors: Collection[str]) -> frozenset[str]:
         raise Unsupported(f"wide_tensors: {findings[0]}", findings, "leave it out of wide_tensors")
     operators = {operator.outputs[0]: operator for operator in graph.operators}
     return frozenset(name for name in around(graph, tensors) if runs_on(operators[name], "int16", graph))
-
-
-def _sums(wide: set[str], graph: Graph, makers: dict[str, Operator]) -> set[str]:
-    """Returns the sums that a normalisation reads, and those that they are sums of."""
-    found: set[str] = set()
-    waiting = [makers[name].inputs[0] for name in wide if makers[name].kind in ("SUB", "MEAN")]
-    while waiting:
-        operator = makers.get(waiting.pop())
-        if operator is None or operator.outputs[0] in found | wide:
-            continue
-        # A stored factor for each channel, as `smooth.py` puts there.
-        scaled = operator.kind == "MUL" and any(graph.constant(name) is not None for name in operator.inputs)
-        if operator.kind not in _CARRY and not scaled:
-            continue
-        found.add(operator.outputs[0])
-        waiting += [name for name in operator.inputs if graph.constant(name) is None]
-    return found
 
 
 def _before(root: Operator, graph: Graph, makers: dict[str, Operator]) -> set[str]:

@@ -138,25 +138,14 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         if not node.name:
             node.name = next(n for n in (f"{node.op_type}_{number}{'_' * i}" for i in range(99)) if n not in taken)
             taken.add(node.name)
-    _store_constants(copy.graph)
-    _flatten_biases(copy.graph)
-    return onnx.shape_inference.infer_shapes(copy, data_prop=True)
-
-
-def _store_constants(graph: onnx.GraphProto) -> None:
-    """Turns Constant nodes into initializers: the quantiser takes only these for weights."""
-    for node in [node for node in graph.node if node.op_type == "Constant" and node.attribute[0].name == "value"]:
-        tensor = graph.initializer.add()
+    # Turns Constant nodes into initializers: the quantiser takes only these for weights
+    for node in [node for node in copy.graph.node if node.op_type == "Constant" and node.attribute[0].name == "value"]:
+        tensor = copy.graph.initializer.add()
         tensor.CopyFrom(node.attribute[0].t)
         tensor.name = node.output[0]
-        graph.node.remove(node)
-
-
-def _flatten_biases(graph: onnx.GraphProto) -> None:
-    """Gives a Gemm a bias with one number for each column, whatever shape its own is broadcast from: the quantiser
-    takes no other."""
-    stored = {tensor.name: tensor for tensor in graph.initializer}
-    for node in graph.node:
+        copy.graph.node.remove(node)
+    stored = {tensor.name: tensor for tensor in copy.graph.initializer}
+    for node in copy.graph.node:
         bias = stored.get(node.input[2]) if node.op_type == "Gemm" and len(node.input) > 2 else None
         weights = stored.get(node.input[1]) if bias is not None else None
         if bias is None or weights is None or math.prod(bias.dims[:-1]) != 1:
@@ -165,7 +154,8 @@ def _flatten_biases(graph: onnx.GraphProto) -> None:
         if list(bias.dims) != [columns]:
             values = np.broadcast_to(onnx.numpy_helper.to_array(bias).reshape(-1), (columns,))
             node.input[2] = f"{node.name}/bias"
-            graph.initializer.append(onnx.numpy_helper.from_array(values, node.input[2]))
+            copy.graph.initializer.append(onnx.numpy_helper.from_array(values, node.input[2]))
+    return onnx.shape_inference.infer_shapes(copy, data_prop=True)
 
 
 def model_ranges(

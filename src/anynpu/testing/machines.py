@@ -59,21 +59,14 @@ class World:
             for _ in range(rng.poisson(self.size * interval_s / WEEK_S / 4))
         ]
         self.jobs = self._jobs()
-        self.profile = self._profile()
-        self.demand = self._demand(self.profile)
-
-    def _profile(self) -> Numbers:
-        """Returns the daily and weekly course of demand, about 0 to 1."""
+        # The daily and weekly course of demand, about 0 to 1
         rng = self.rng
         peak = rng.uniform(9, 21)
         angle = 2 * np.pi * (self.hour_of_day - peak) / 24
         day = 0.5 + 0.5 * np.cos(angle) + rng.uniform(0, 0.35) * np.cos(2 * angle + rng.uniform(0, 6.3))
         day += rng.uniform(0, 0.15) * np.cos(3 * angle + rng.uniform(0, 6.3))
         weekend = np.where(self.day % 7 >= 5, rng.uniform(0.25, 1.05), 1.0)
-        return np.asarray(np.clip(day, 0.02, None) * weekend, np.float64)
-
-    def _demand(self, profile: Numbers) -> Numbers:
-        rng = self.rng
+        self.profile = np.asarray(np.clip(day, 0.02, None) * weekend, np.float64)
         days = np.exp(rng.normal(0, rng.uniform(0.03, 0.12), self.day.max() + 1))[self.day]
         wander = smoothed(rng.standard_normal(self.size), rng.uniform(5, 60) * self.minute)
         wander *= rng.uniform(0.05, 0.25) / max(wander.std(), 1e-9)
@@ -83,7 +76,7 @@ class World:
         for first in rng.integers(0, self.size, rng.poisson(rng.uniform(2, 40) * self.size * self.interval_s / WEEK_S)):
             length = 1 + int(rng.exponential(5) * self.minute)
             height[first : first + length] += min(0.08 * (1 + rng.pareto(2.2)), 1.2)
-        return np.asarray(np.clip(profile * days * np.exp(wander) + quick, 0, None) + height, np.float64)
+        self.demand = np.asarray(np.clip(self.profile * days * np.exp(wander) + quick, 0, None) + height, np.float64)
 
     def _jobs(self) -> list[tuple[Numbers, float, float, float]]:
         """Returns jobs that run by the clock: when they are active, and what they take of CPU, disk and network."""

@@ -162,23 +162,20 @@ class Running:
                 self.stopping = True
                 for server in servers:
                     server.close()
-                await self._drained(site)
+                # Waits until the last answer is out; what takes too long is answered with 503
+                loop = asyncio.get_running_loop()
+                site.drain()
+                for limit_s, then in ((self.app.limits.grace_s, site.cancel), (GIVE_UP_S, site.abort)):
+                    end = loop.time() + limit_s
+                    while site.connections and loop.time() < end:
+                        await asyncio.sleep(DRAIN_STEP_S)
+                    then()
+                await asyncio.sleep(0)
                 for task in (ended, starting, *background):
                     task.cancel()
                 await asyncio.gather(ended, starting, *self.reloads, return_exceptions=True)
                 await self.life.close()
         return self.ended_by
-
-    async def _drained(self, site: Site) -> None:
-        """Waits until the last answer is out; what takes too long is answered with 503."""
-        loop = asyncio.get_running_loop()
-        site.drain()
-        for limit_s, then in ((self.app.limits.grace_s, site.cancel), (GIVE_UP_S, site.abort)):
-            end = loop.time() + limit_s
-            while site.connections and loop.time() < end:
-                await asyncio.sleep(DRAIN_STEP_S)
-            then()
-        await asyncio.sleep(0)
 
     @contextlib.contextmanager
     def _signals(self, loop: asyncio.AbstractEventLoop) -> Iterator[None]:

@@ -44,7 +44,15 @@ def gather(at: Lowering, node: Node) -> None:
         tensor = sliced(at, tensor, begin, shape, node.output)
     else:
         tensor = at.emit("GATHER", (tensor, at.store(int32(flat), numbers)), shape, Gather(place), node.output)
-    _give_chosen(at, node, tensor, axes, axis, chosen.ndim)
+    # What was chosen along one axis, which ONNX replaces by the axes of the numbers
+    if chosen.ndim == 1:
+        at.give(node.output, tensor, axes)
+        return
+    new: list[int] = []
+    for each in axes:
+        new += range(axis, axis + chosen.ndim) if each == axis else [each if each < axis else each + chosen.ndim - 1]
+    shape = [at.shape(node.output)[each] for each in new]
+    at.give(node.output, at.reshape(tensor, shape), tuple(new))
 
 
 def _reads_one_number(at: Lowering, node: Node) -> bool:
@@ -54,18 +62,6 @@ def _reads_one_number(at: Lowering, node: Node) -> bool:
         return False
     at.constants[node.output] = np.full(at.shape(node.output), table.flat[0], table.dtype)
     return True
-
-
-def _give_chosen(at: Lowering, node: Node, tensor: str, axes: tuple[int, ...], axis: int, rank: int) -> None:
-    """Gives what was chosen along one axis, which ONNX replaces by the axes of the numbers."""
-    if rank == 1:
-        at.give(node.output, tensor, axes)
-        return
-    new: list[int] = []
-    for each in axes:
-        new += range(axis, axis + rank) if each == axis else [each if each < axis else each + rank - 1]
-    shape = [at.shape(node.output)[each] for each in new]
-    at.give(node.output, at.reshape(tensor, shape), tuple(new))
 
 
 def picked(at: Lowering, tensors: list[str], numbers: Array, output: str) -> None:

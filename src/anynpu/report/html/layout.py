@@ -60,7 +60,16 @@ def draw(count: int, edges: Sequence[tuple[int, int]], aspect: float = 1.45, fol
             middle = {n: _mean([place[m] for m in near[n]]) if near.get(n) else place[n] for n in layer}
             layer.sort(key=lambda n: middle[n])
             place.update({node: float(i) for i, node in enumerate(layer)})
-    x = _across(graph)
+    # Each node's x: near the middle of its neighbours, in order, with room between
+    x: dict[int, float] = {}
+    for layer in graph.layers:
+        _spread(graph, layer, dict.fromkeys(layer, 0.0), x)
+    for sweep in range(6):
+        down = sweep % 2 == 0
+        near = graph.above if down else graph.below
+        for layer in graph.layers if down else reversed(graph.layers):
+            wish = {n: _mean([x[m] for m in near[n]]) if near.get(n) else x[n] for n in layer}
+            _spread(graph, layer, wish, x)
     back = [edge for edge in whole if edge not in set(forward)]
     span = max((x[n] + graph.half(n) for n in x), default=0.0) - min((x[n] - graph.half(n) for n in x), default=0.0)
     cuts = _cuts(graph, span, aspect) if len(graph.layers) >= fold_from else [0]
@@ -135,20 +144,6 @@ def _split(count: int, edges: Sequence[tuple[int, int]], rank: Sequence[int]) ->
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
-
-
-def _across(graph: Layered, sweeps: int = 6) -> dict[int, float]:
-    """Returns each node's x: near the middle of its neighbours, in order, with room between."""
-    x: dict[int, float] = {}
-    for layer in graph.layers:
-        _spread(graph, layer, dict.fromkeys(layer, 0.0), x)
-    for sweep in range(sweeps):
-        down = sweep % 2 == 0
-        near = graph.above if down else graph.below
-        for layer in graph.layers if down else reversed(graph.layers):
-            wish = {n: _mean([x[m] for m in near[n]]) if near.get(n) else x[n] for n in layer}
-            _spread(graph, layer, wish, x)
-    return x
 
 
 def _spread(graph: Layered, layer: Sequence[int], wish: Mapping[int, float], x: dict[int, float]) -> None:

@@ -45,14 +45,6 @@ def _round_activation(_module: nn.Module, _inputs: object, output: torch.Tensor)
     return output + ((output / step).round() * step - output).detach()
 
 
-def _feel_float(network: nn.Module, hooks: list[Any]) -> None:
-    for hook in hooks:
-        hook.remove()
-    for module in network.modules():
-        if parametrize.is_parametrized(module):
-            parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
-
-
 def _epochs(
     network: nn.Module, loss: Any, data: tuple[torch.Tensor, torch.Tensor], recipe: Recipe, count: int, rate: float
 ) -> None:
@@ -97,7 +89,11 @@ def fit(name: str) -> nn.Module:
             if last or isinstance(module, nn.ReLU | nn.ReLU6):
                 hooks.append(module.register_forward_hook(_round_activation))
         _epochs(network, part.loss, data, recipe, recipe.quantised_epochs, recipe.learning_rate / 10)
-        _feel_float(network, hooks)
+        for hook in hooks:
+            hook.remove()
+        for module in network.modules():
+            if parametrize.is_parametrized(module):
+                parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
     return network.eval()
 
 
