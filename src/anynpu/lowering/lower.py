@@ -253,7 +253,13 @@ def lower_nodes(model: onnx.ModelProto, last_inputs: Sequence[str], last_outputs
     """Returns the TFLite operators of a prepared model, each node by its rule."""
     nodes_by_family()
     at = Lowering(model)
-    inputs = [_input(at, value.name, value.name in last_inputs) for value in inputs_of(model)]
+    inputs = [value.name for value in inputs_of(model)]
+    for name in inputs:
+        rank = at.rank(name)
+        axes = CHANNELS_LAST.get(rank, plain(rank)) if name in last_inputs else plain(rank)
+        dtype = _NARROWED.get(at.dtypes[name], at.dtypes[name])
+        at.tensors[name] = Tensor(name, tuple(at.shape(name)[axis] for axis in axes), dtype)
+        at.views[name] = View(name, axes)
     findings: list[Finding] = []
     lost: set[str] = set()
     for proto in model.graph.node:
@@ -328,15 +334,6 @@ def _lowered(at: Lowering, node: Node, domain: str) -> str:
         return f"{node.op} cannot be lowered: {(str(error).splitlines() or [type(error).__name__])[0]}"
     missing = [name for name in node.outputs if at.reads[name] and name not in {*at.views, *at.constants}]
     return f"{node.op}: its result {missing[0]} is read, which has no TFLite form" if missing else ""
-
-
-def _input(at: Lowering, name: str, last: bool) -> str:
-    rank = at.rank(name)
-    axes = CHANNELS_LAST.get(rank, plain(rank)) if last else plain(rank)
-    dtype = _NARROWED.get(at.dtypes[name], at.dtypes[name])
-    at.tensors[name] = Tensor(name, tuple(at.shape(name)[axis] for axis in axes), dtype)
-    at.views[name] = View(name, axes)
-    return name
 
 
 def _outputs(at: Lowering, names: Sequence[str], last: Sequence[str]) -> list[str]:

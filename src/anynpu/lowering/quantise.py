@@ -263,7 +263,6 @@ class _Quantiser:
             self.reads[key, name] = form
         if operator.kind == "ADD" and key in self.masked:
             # A constant added before a softmax is stored only as low as the sum is stored for any score.
-            dtype = self.dtype(operator)
             for name, other in (operator.inputs, operator.inputs[::-1]):
                 array, top = self.graph.constant(name), self.ranges.get(other)
                 if array is not None and array.size and top is not None and key in self.ranges:

@@ -15,8 +15,8 @@ from anynpu.lowering import options as tables
 from anynpu.lowering.graph import Graph, Operator, Tensor
 from anynpu.lowering.options import EMPTY_TABLES, Options
 from anynpu.lowering.write import _ENUMS, PACKED, camel, schema
-from anynpu.runtime.tflite_file import operator_names, shared_model, text
-from anynpu.tensors import Array, Quantization
+from anynpu.runtime.tflite_file import operator_names, read_quantization, shared_model, text
+from anynpu.tensors import Array
 
 
 def from_bytes(content: bytes, name: str = "model") -> Graph:
@@ -57,15 +57,7 @@ def _tensor(tensor: Any, buffers: Sequence[Any]) -> Tensor:
         data = np.frombuffer(np.asarray(content, np.uint8).tobytes(), np.dtype(dtype)).reshape(shape)
     elif math.prod(shape) == 0:  # the shape of a tensor without axes
         data = np.zeros(shape, np.dtype(dtype))
-    return Tensor(text(tensor.name), shape, dtype, data, _quantization(tensor.quantization))
-
-
-def _quantization(parameters: Any) -> Quantization | None:
-    if parameters is None or parameters.scale is None or not len(parameters.scale):
-        return None
-    scales = tuple(float(scale) for scale in parameters.scale)
-    axis = int(parameters.quantizedDimension) if len(scales) > 1 else None
-    return Quantization(scales, tuple(int(point) for point in parameters.zeroPoint), axis)
+    return Tensor(text(tensor.name), shape, dtype, data, read_quantization(tensor.quantization))
 
 
 def _settings(kind: str, settings: Any) -> Options | None:

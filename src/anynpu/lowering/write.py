@@ -76,7 +76,12 @@ def to_bytes(graph: Graph) -> bytes:
     subgraph.operators = [_operator(operator, graph, numbers, codes) for operator in graph.operators]
     subgraph.name = "main"
     model.subgraphs = [subgraph]
-    model.operatorCodes = [_code(kind, version) for kind, version in codes]
+    model.operatorCodes = []
+    for kind, version in codes:
+        code = s.OperatorCodeT()
+        code.builtinCode = getattr(s.BuiltinOperator, kind)
+        code.deprecatedBuiltinCode, code.version = min(code.builtinCode, 127), version
+        model.operatorCodes.append(code)
     model.signatureDefs = [_signature(graph, numbers)]
     return pack_model(model)
 
@@ -171,15 +176,6 @@ def version_of(operator: Operator, graph: Graph) -> int:
     if operator.kind == "TRANSPOSE_CONV" and len(operator.inputs) > 3:
         version = max(version, 3 if operator.activation == "NONE" else 4)
     return version
-
-
-def _code(kind: str, version: int) -> Any:
-    s = schema()
-    result = s.OperatorCodeT()
-    result.builtinCode = getattr(s.BuiltinOperator, kind)
-    result.deprecatedBuiltinCode = min(result.builtinCode, 127)
-    result.version = version
-    return result
 
 
 def _signature(graph: Graph, numbers: Mapping[str, int]) -> Any:

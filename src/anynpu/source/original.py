@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -72,8 +72,10 @@ class Original:
         if total:
             feeds = [feeds[at] for at in spread(total, proof_count(model, total, effort))]
         else:
-            probes = random_probes(model)
-            feeds = _finite(probes[: max(3, proof_count(model, len(probes), effort))], Session(model).run)
+            # Random inputs on which nothing overflows: far from any sample, that tells nothing.
+            probes, answer = random_probes(model), Session(model).run
+            probes = probes[: max(3, proof_count(model, len(probes), effort))]
+            feeds = [f for f in probes if all(np.isfinite(o).all() for o in answer(f) if o.dtype.kind == "f")]
         run = self.exported.run if self.exported is not None else Session(self.branching or self.graph).run
         if self.exported is not None:
             self.exported.watch(feeds)
@@ -93,11 +95,6 @@ class Original:
             self.exported.require_equal(difference)
         notes = self.exported.reads.notes() if self.exported is not None else ()
         return Proof(len(feeds) if total else 0, total, tuple(notes))
-
-
-def _finite(feeds: Sequence[Mapping[str, Array]], run: Callable[[Mapping[str, Array]], Sequence[Array]]) -> list[Any]:
-    """Returns the random inputs on which nothing overflows: far from any sample, that tells nothing."""
-    return [f for f in feeds if all(np.isfinite(o).all() for o in run(f) if o.dtype.kind == "f")]
 
 
 def read_original(source: ModelSource) -> Original:

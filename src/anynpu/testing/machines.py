@@ -60,7 +60,6 @@ class World:
         ]
         self.jobs = self._jobs()
         # The daily and weekly course of demand, about 0 to 1
-        rng = self.rng
         peak = rng.uniform(9, 21)
         angle = 2 * np.pi * (self.hour_of_day - peak) / 24
         day = 0.5 + 0.5 * np.cos(angle) + rng.uniform(0, 0.35) * np.cos(2 * angle + rng.uniform(0, 6.3))
@@ -72,7 +71,7 @@ class World:
         wander *= rng.uniform(0.05, 0.25) / max(wander.std(), 1e-9)
         quick = rng.standard_t(rng.uniform(2.5, 6), self.size) * rng.uniform(0.01, 0.05)
         # Short crowds: Poisson in time, Pareto in height, a few minutes long
-        rng, height = self.rng, np.zeros(self.size)
+        height = np.zeros(self.size)
         for first in rng.integers(0, self.size, rng.poisson(rng.uniform(2, 40) * self.size * self.interval_s / WEEK_S)):
             length = 1 + int(rng.exponential(5) * self.minute)
             height[first : first + length] += min(0.08 * (1 + rng.pareto(2.2)), 1.2)

@@ -211,17 +211,14 @@ class Fit:
         losses = [epoch.held_out_loss for epoch in self.history]
         return len(losses) > PATIENCE and min(losses[-PATIENCE:]) > FORGIVEN * min(losses[:-PATIENCE])
 
-    def _slowdown(self) -> float:
-        """Returns what the rate is divided by: two for every epoch that more than doubled the held-out loss."""
-        losses = [epoch.held_out_loss for epoch in self.history]
-        return float(2 ** sum(loss > 2 * min(losses[:at]) for at, loss in enumerate(losses) if at))
-
     def _epoch(self, number: int) -> Epoch:
         order = self.torch.Generator().manual_seed(self.settings.seed * 100_003 + number)
         rounds = -(-self.steps * self.batch // len(self.taught))
         orders = [self.torch.randperm(len(self.taught), generator=order) for _ in range(rounds)]
         mixed = self.taught[self.torch.cat(orders)]
-        total, slowdown = 0.0, self._slowdown()
+        # The rate is halved for every epoch that more than doubled the held-out loss.
+        losses = [epoch.held_out_loss for epoch in self.history]
+        total, slowdown = 0.0, 2.0 ** sum(loss > 2 * min(losses[:at]) for at, loss in enumerate(losses) if at)
         for step in range(self.steps):
             done = (number * self.steps + step) / (self.epochs * self.steps)
             for group in self.optimiser.param_groups:

@@ -82,25 +82,6 @@ class Rewrite:
 
 def recognise(folder: Path) -> Tree:
     """Returns the driver tree in a folder, or says why the folder holds none that we know."""
-    driver = _driver_folder(folder)
-    conf = driver / "dkms.conf"
-    stated = re.search(r'^PACKAGE_VERSION="?([\w.+~-]+)', read(conf), re.MULTILINE) if conf.is_file() else None
-    version = stated.group(1) if stated else DEFAULT_VERSION
-    states = [_build_state(driver, version)]
-    for change in CHANGES:
-        text = read(driver / change.file)
-        if change.name not in edits.names_in(text):
-            place = change.find(edits.strip(text))
-            state, why = place.state, place.why
-        elif edits.is_consistent(text, _of_file(change.file)):
-            state, why = OURS, ""
-        else:
-            state, why = LOST, "lines that anynpu inserted were changed"
-        states.append(State(change.name, change.file, change.sentence, state, why))
-    return Tree(driver, version, tuple(states))
-
-
-def _driver_folder(folder: Path) -> Path:
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder", CLONE)
     inside = ("..",) if folder.resolve().name == "armchina-npu" else INSIDE
@@ -116,7 +97,21 @@ def _driver_folder(folder: Path) -> Path:
         raise ConfigError(f"{driver}: not the edition for CIX SKY1 that boards ship: {missing[0]} is not there", CLONE)
     if '"CIXH4000"' not in read(driver / SKY1):
         raise ConfigError(f"{driver}: {SKY1} does not know the ACPI device CIXH4000: this is another driver", CLONE)
-    return driver
+    conf = driver / "dkms.conf"
+    stated = re.search(r'^PACKAGE_VERSION="?([\w.+~-]+)', read(conf), re.MULTILINE) if conf.is_file() else None
+    version = stated.group(1) if stated else DEFAULT_VERSION
+    states = [_build_state(driver, version)]
+    for change in CHANGES:
+        text = read(driver / change.file)
+        if change.name not in edits.names_in(text):
+            place = change.find(edits.strip(text))
+            state, why = place.state, place.why
+        elif edits.is_consistent(text, _of_file(change.file)):
+            state, why = OURS, ""
+        else:
+            state, why = LOST, "lines that anynpu inserted were changed"
+        states.append(State(change.name, change.file, change.sentence, state, why))
+    return Tree(driver, version, tuple(states))
 
 
 def read(path: Path) -> str:

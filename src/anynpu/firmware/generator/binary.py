@@ -56,7 +56,9 @@ def read_sum(graph: Graph, node: Node) -> Sum:
     zeros = (zero_of(a), zero_of(b))
     require(out.dtype == "int8" or zeros == (0, 0), "takes 16-bit tensors with zero point 0")
     bits = 15 if out.dtype == "int16" else 20
-    factors = _factors(scale_of(a), scale_of(b), scale_of(out), bits)
+    twice = 2 * max(scale_of(a), scale_of(b))
+    scales = (scale_of(a) / twice, scale_of(b) / twice, twice / ((1 << bits) * scale_of(out)))
+    factors = (quantize_multiplier(scales[0]), quantize_multiplier(scales[1]), quantize_multiplier(scales[2]))
     require(factors[2][1] <= 0, "has an output scale far below those of its inputs")
     low, high = activation_range(out.dtype, node.options.fusedActivationFunction, scale_of(out), zero_of(out))
     return Sum(2 << bits, zeros, factors, zero_of(out), low, high, -1 if node.kind == "SUB" else 1)
@@ -83,13 +85,6 @@ def _sum(graph: Graph, node: Node) -> Layer:
         "sign": s.sign,
     }
     return _binary(graph, node, "add", params, ("int8", "int16"))
-
-
-def _factors(a: float, b: float, out: float, bits: int) -> tuple[Factor, Factor, Factor]:
-    """Returns the factors of both inputs and of their sum."""
-    twice = 2 * max(a, b)
-    scale = twice / ((1 << bits) * out)
-    return quantize_multiplier(a / twice), quantize_multiplier(b / twice), quantize_multiplier(scale)
 
 
 def add(graph: Graph, node: Node) -> Layer:

@@ -58,7 +58,9 @@ class Filters:
         if not weights.any():
             # The fast kernels make exactly this constant of 4 * constant * 2^30.
             return 4 * clamp(multiply(bias, multiplier, shift), -256, 256), 1 << 30, 0
-        return bias - self.in_zero * int(weights.astype(np.int64).sum()), *_fast(multiplier, shift)
+        # A dead channel, and one whose shift leaves nothing of 30 bits, is zero with any shift.
+        fast = (0, 0) if multiplier == 0 or shift < -30 else (multiplier, -shift - 1)
+        return bias - self.in_zero * int(weights.astype(np.int64).sum()), *fast
 
     def clamped(self, graph: Graph, node: Node) -> tuple[Call, ...]:
         """Returns the call that applies a fused activation which saturation does not give."""
@@ -67,11 +69,6 @@ class Filters:
         count = math.prod(graph.output(node).shape)
         params: dict[str, Value] = {"count": count, "low": self.low, "high": self.high}
         return (Call("clamp_s8", params, (Tensor(node.outputs[0], "int8_t"), Tensor(node.outputs[0], "int8_t"))),)
-
-
-def _fast(multiplier: int, shift: int) -> tuple[int, int]:
-    # A dead channel, and one whose shift leaves nothing of 30 bits, is zero with any shift.
-    return (0, 0) if multiplier == 0 or shift < -30 else (multiplier, -shift - 1)
 
 
 def filters(graph: Graph, node: Node, weights: Array) -> Filters:

@@ -65,7 +65,8 @@ def make_project(
         "npu": {name: data.decode("utf-8") for name, data in model.npu_files.items()},
     }
     for part, contents in parts.items():
-        files |= {_place(board, part, name): text for name, text in contents.items()}
+        for name, text in contents.items():
+            files[f"{board.placed.get(PurePosixPath(name).suffix, part)}/{name}"] = text
     return Project(board, model, answers, {name: files[name].encode("utf-8") for name in sorted(files)}, report)
 
 
@@ -83,11 +84,6 @@ def _linux_project(artifact: Artifact, board: Board, model: Model, path: Path, c
     files |= cvi_linux.generated(artifact, model, inputs, outputs)
     files[REPORT] = (json.dumps(report, indent=1, allow_nan=False) + "\n").encode("utf-8")
     return Project(board, model, answers, {name: files[name] for name in sorted(files)}, report)
-
-
-def _place(board: Board, part: str, name: str) -> str:
-    folder = board.placed.get(PurePosixPath(name).suffix, part)
-    return f"{folder}/{name}"
 
 
 def _board_files(board: Board, filled: Mapping[str, object]) -> dict[str, str]:

@@ -11,50 +11,37 @@ from anynpu.lowering.operators.linear import batched, dense
 from anynpu.lowering.operators.reduction import summed
 from anynpu.lowering.table import Node, Refused, operator
 
+_SPARE = "ZYXWVUTS"
+
 
 @operator("Einsum")
 def einsum(at: Lowering, node: Node) -> None:
     """BATCH_MATMUL, or FULLY_CONNECTED with one stored side, over the letters that both sides share."""
     text = node.attributes["equation"].replace(" ", "")
     sides, arrow, wanted = text.partition("->")
-    terms = _spelled(at, node, sides.split(","))
+    terms = []
+    for term, name in zip(sides.split(","), node.inputs, strict=True):
+        # an ellipsis stands for letters of its own
+        count = at.rank(name) - len(term.replace("...", ""))
+        terms.append(term.replace("...", _SPARE[:count][::-1]) if "..." in term else term)
     if not arrow:
         letters = "".join(terms)
         wanted = "".join(sorted(c for c in {*letters} if letters.count(c) == 1))
-    wanted = _ellipsis(at, node, wanted, sides)
+    if "..." in wanted or ("..." in sides and not wanted):
+        count = at.rank(node.output) - len(wanted.replace("...", ""))
+        wanted = wanted.replace("...", _SPARE[:count][::-1])
     if any(len({*term}) != len(term) for term in terms) or len(terms) > 2:
         raise Refused(f"the equation {text}")
     if len(terms) == 1:
         # One operand, summed over the letters that the result lacks
         term = terms[0]
-        name = node.input(0)
         gone = [letter for letter in term if letter not in wanted]
-        order = tuple(term.index(letter) for letter in (*wanted, *gone))
-        tensor = at.stored(name, order)
+        tensor = at.stored(node.input(0), tuple(term.index(letter) for letter in (*wanted, *gone)))
         if gone:
             tensor = summed(at, tensor, list(range(len(wanted), len(term))), node.output)
         at.give(node.output, at.reshape(tensor, at.shape(node.output)))
         return
     _product(at, node, terms[0], terms[1], wanted)
-
-
-_SPARE = "ZYXWVUTS"
-
-
-def _spelled(at: Lowering, node: Node, terms: list[str]) -> list[str]:
-    """Returns the terms with letters for what an ellipsis stands for."""
-    spelled = []
-    for term, name in zip(terms, node.inputs, strict=True):
-        count = at.rank(name) - len(term.replace("...", ""))
-        spelled.append(term.replace("...", _SPARE[:count][::-1]) if "..." in term else term)
-    return spelled
-
-
-def _ellipsis(at: Lowering, node: Node, wanted: str, sides: str) -> str:
-    if "..." not in wanted and not ("..." in sides and not wanted):
-        return wanted
-    count = at.rank(node.output) - len(wanted.replace("...", ""))
-    return wanted.replace("...", _SPARE[:count][::-1])
 
 
 def _product(at: Lowering, node: Node, first: str, second: str, wanted: str) -> None:

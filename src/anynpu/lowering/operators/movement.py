@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from anynpu.lowering.graph import Operator, Tensor, int32
-from anynpu.lowering.lower import Axes, Lowering, plain
+from anynpu.lowering.lower import Lowering, plain
 from anynpu.lowering.moves import MOST_JOINED
 from anynpu.lowering.options import Concatenation, MirrorPad, Split, StridedSlice
 from anynpu.lowering.table import Node, Refused, operator, required
@@ -27,21 +27,9 @@ def transpose(at: Lowering, node: Node) -> None:
 def reshape(at: Lowering, node: Node) -> None:
     """RESHAPE in the order in which the input is stored, where the axes it joins lie together; TRANSPOSE otherwise."""
     name, output = node.input(0), node.output
-    groups = _groups(at.shape(name), at.shape(output))
-    order = _grouped_order(at.axes(name), [old for old, _ in groups])
-    tensor = at.stored(name, order)
-    first = {old[0]: new for old, new in groups if old}
-    loose = [axis for old, new in groups if not old for axis in new]
-    axes: list[int] = []
-    for axis in order:
-        axes += first.get(axis, [])
-    axes = loose + axes
-    shape = [at.shape(output)[axis] for axis in axes]
-    at.give(output, at.reshape(tensor, shape, output), tuple(axes))
-
-
-def _groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[int], list[int]]]:
-    """Returns runs of old axes with the runs of new axes that hold the same elements."""
+    # Runs of old axes with the runs of new axes that hold the same elements
+    before = at.shape(name)
+    after = at.shape(output)
     groups: list[tuple[list[int], list[int]]] = []
     i = j = 0
     while i < len(before) or j < len(after):
@@ -60,14 +48,18 @@ def _groups(before: tuple[int, ...], after: tuple[int, ...]) -> list[tuple[list[
                 new.append(j)
                 j += 1
         groups.append((old, new))
-    return groups
-
-
-def _grouped_order(axes: Axes, runs: list[list[int]]) -> Axes:
-    """Returns the stored order with the axes of each run together and in the order of ONNX."""
-    run_of = {axis: number for number, run in enumerate(runs) for axis in run}
-    numbers = list(dict.fromkeys(run_of[axis] for axis in axes))
-    return tuple(axis for number in numbers for axis in runs[number])
+    # The stored order with the axes of each run together and in the order of ONNX
+    run_of = {axis: number for number, (run, _) in enumerate(groups) for axis in run}
+    order = tuple(axis for n in dict.fromkeys(run_of[axis] for axis in at.axes(name)) for axis in groups[n][0])
+    tensor = at.stored(name, order)
+    first = {old[0]: new for old, new in groups if old}
+    loose = [axis for old, new in groups if not old for axis in new]
+    axes: list[int] = []
+    for axis in order:
+        axes += first.get(axis, [])
+    axes = loose + axes
+    shape = [at.shape(output)[axis] for axis in axes]
+    at.give(output, at.reshape(tensor, shape, output), tuple(axes))
 
 
 @operator("Concat")
@@ -193,17 +185,13 @@ def pad(at: Lowering, node: Node) -> None:
     if node.input(2):
         value = float(required(at.constant(node.input(2)), "the value").reshape(-1)[0])
     begin, end = [begin[axis] for axis in axes], [end[axis] for axis in axes]
-    tensor = _trimmed(at, at.stored(name, axes), begin, end, node.output)
+    tensor, start = at.stored(name, axes), [max(0, -each) for each in begin]
+    size = [have - low - max(0, -high) for have, low, high in zip(at.tensors[tensor].shape, start, end, strict=True)]
+    tensor = sliced(at, tensor, start, size, node.output)
     begin, end = [max(0, each) for each in begin], [max(0, each) for each in end]
     if any(begin) or any(end):
         tensor = _padded(at, tensor, begin, end, mode, value, node.output)
     at.give(node.output, tensor, axes)
-
-
-def _trimmed(at: Lowering, tensor: str, begin: list[int], end: list[int], stem: str) -> str:
-    start = [max(0, -each) for each in begin]
-    size = [have - low - max(0, -high) for have, low, high in zip(at.tensors[tensor].shape, start, end, strict=True)]
-    return sliced(at, tensor, start, size, stem)
 
 
 def _padded(at: Lowering, tensor: str, begin: list[int], end: list[int], mode: str, value: float, stem: str) -> str:

@@ -39,7 +39,10 @@ JUDGED = (
 
 def mood(chip: ChipForm) -> str:
     """Returns how a chip's result looks: good, warn or bad; nothing is good that only a lowered gate lets pass."""
-    if chip.status == "ok" and (chip.by_gate_only or any(share > 1 for share in _memory_shares(chip))):
+    flash = chip.estimates.flash_bytes if chip.estimates else None
+    sizes = ((chip.sram_bytes, chip.memory.sram_kib), (flash, chip.memory.flash_kib)) if chip.memory else ()
+    overfull = any(used is not None and limit and used > 1024 * limit for used, limit in sizes)
+    if chip.status == "ok" and (chip.by_gate_only or overfull):
         return "warn"
     return {"ok": "good", "fallback": "warn", "not executed": "warn"}.get(chip.status, "bad")
 
@@ -47,15 +50,6 @@ def mood(chip: ChipForm) -> str:
 def status(chip: ChipForm) -> str:
     """Returns the status of a chip as the page says it."""
     return f"{chip.status} by a lowered gate only" if chip.by_gate_only else chip.status
-
-
-def _memory_shares(chip: ChipForm) -> list[float]:
-    """Returns how full the chip's memories are, of those whose size is known; 1 is full."""
-    memory, flash = chip.memory, chip.estimates.flash_bytes if chip.estimates else None
-    if memory is None:
-        return []
-    sizes = ((chip.sram_bytes, memory.sram_kib), (flash, memory.flash_kib))
-    return [used / 1024 / limit for used, limit in sizes if used is not None and limit]
 
 
 def head(record: BuildRecord) -> Head:

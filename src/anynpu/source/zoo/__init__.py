@@ -83,7 +83,10 @@ def model(name: str) -> torch.nn.Module:
     network: torch.nn.Module = _part(name, ".net").build()
     try:
         with np.load(path, allow_pickle=False) as stored:
-            state = {key: torch.from_numpy(_widened(stored[key])) for key in stored.files}
+            state = {
+                key: torch.from_numpy(values.astype(np.float32) if values.dtype == np.float16 else values)
+                for key, values in stored.items()
+            }
         network.load_state_dict(state)
     except (OSError, ValueError, RuntimeError, KeyError) as error:
         raise IntegrityError(
@@ -91,12 +94,6 @@ def model(name: str) -> torch.nn.Module:
             hint=f"reinstall, or train them again: python -m anynpu.source.zoo.train {name}",
         ) from error
     return network.eval()
-
-
-def _widened(
-    values: np.ndarray[tuple[int, ...], np.dtype[np.generic]],
-) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
-    return values.astype(np.float32) if values.dtype == np.float16 else values
 
 
 def files(name: str) -> tuple[Path, ...]:

@@ -52,22 +52,7 @@ def kernel_words(blocks: Blocks, number: int, bits: int) -> int:
 
 def place(blocks: Blocks, facts: Ai8xFacts, bits: Sequence[int], last_width: int, fifo: bool) -> list[Place]:
     """Returns the place of every layer for the bits of its weights; raises Unsupported where memories are too small."""
-    processors = _processors(blocks, facts, bits, fifo)
-    offsets, pairs = _offsets(blocks, facts, last_width), blocks.pairs()
-    return [
-        Place(
-            processors[b.sources[0]],
-            processors.get(n, 0),
-            min(offsets[s] for s in b.sources),
-            offsets[n],
-            int(n in pairs),
-        )
-        for n, b in enumerate(blocks.blocks)
-    ]
-
-
-def _processors(blocks: Blocks, facts: Ai8xFacts, bits: Sequence[int], fifo: bool) -> dict[int, int]:
-    """Returns the processors that hold each tensor; few channels go where the fewest weights are."""
+    # The processors that hold each tensor; few channels go where the fewest weights are
     used, maps = [0] * PROCESSORS, dict[int, int]()
     for number in range(INPUT, len(blocks.blocks) - 1):
         if number in maps:
@@ -83,7 +68,17 @@ def _processors(blocks: Blocks, facts: Ai8xFacts, bits: Sequence[int], fifo: boo
     if max(used) > facts.kernel_words:
         sentence = f"The weights take {max(used)} words of a processor's {facts.kernel_words}."
         raise Unsupported("the weights do not fit", [Finding("kernel_memory", sentence)])
-    return maps
+    offsets, pairs = _offsets(blocks, facts, last_width), blocks.pairs()
+    return [
+        Place(
+            maps[b.sources[0]],
+            maps.get(n, 0),
+            min(offsets[s] for s in b.sources),
+            offsets[n],
+            int(n in pairs),
+        )
+        for n, b in enumerate(blocks.blocks)
+    ]
 
 
 def _together(blocks: Blocks, number: int) -> set[int]:
