@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 import tempfile
 import time
@@ -119,6 +120,23 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+@contextmanager
+def folder_beside(out: Path) -> Iterator[tuple[Path, Path]]:
+    """Yields a new folder next to `out`, and `out` with its links followed: the caller moves the one to the other.
+
+    Whatever is not moved there is removed, and a disk that is full or read-only is a sentence about `out`.
+    """
+    with writing(out):
+        place = followed(out)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=place.parent))
+        try:
+            follow_umask(fresh)
+            yield fresh, place
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
 
 
 def is_stream(path: Path) -> bool:

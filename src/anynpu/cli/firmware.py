@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +13,7 @@ from anynpu.cli.command import refuse_unused
 from anynpu.cli.table import print_json, print_record, print_table
 from anynpu.cli.verb import Common, argument, flag, verb
 from anynpu.errors import ConfigError
-from anynpu.files import follow_umask, followed, writing
+from anynpu.files import folder_beside
 from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.tree import VECTORS, make_project
 from anynpu.pipeline.output import check_output, swap
@@ -83,15 +81,8 @@ def firmware(asked: Firmware) -> int:
 
 def write_tree(files: Mapping[str, bytes], out: Path, overwrite: bool) -> Path | None:
     """Puts the files at `out` in one move and returns where an earlier folder was kept, if any."""
-    with writing(out):
-        out = followed(out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
-        try:
-            follow_umask(fresh)
-            for name, data in files.items():
-                (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-                (fresh / name).write_bytes(data)
-            return swap(fresh, out, overwrite)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+    with folder_beside(out) as (fresh, place):
+        for name, data in files.items():
+            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+            (fresh / name).write_bytes(data)
+        return swap(fresh, place, overwrite)

@@ -72,7 +72,7 @@ def _inlined(
     inside = [tensor.name for tensor in graph.initializer]
     inside += [name for node in graph.node for name in node.output if name]
     names = {name: prefix + name for name in inside} | dict(given)
-    nodes = [_renamed(node, names) for node in graph.node]
+    nodes = [renamed(node, names) for node in graph.node]
     for node in nodes:  # ONNX Runtime refuses two nodes of one name
         node.name = prefix + node.name if node.name else ""
     for value, result in zip(graph.output, results, strict=True):
@@ -82,19 +82,16 @@ def _inlined(
     return nodes, constants
 
 
-def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
+def renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
     """Returns a copy of a node that reads and makes tensors under other names, inside its own subgraphs too."""
     twin = NodeProto()
     twin.CopyFrom(node)
     for field in (twin.input, twin.output):
-        renamed = [names.get(name, name) for name in field]
-        del field[:]
-        field.extend(renamed)
+        field[:] = [names.get(name, name) for name in field]
     for attribute in twin.attribute:
         for graph in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-            inner = [_renamed(each, names) for each in graph.node]
-            del graph.node[:]
-            graph.node.extend(inner)
+            for inner in graph.node:
+                inner.CopyFrom(renamed(inner, names))
             for value in graph.output:
                 value.name = names.get(value.name, value.name)
     return twin

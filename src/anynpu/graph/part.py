@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from anynpu.errors import Finding, Unsupported
-from anynpu.graph.fold import inner_graphs, names_read
+from anynpu.graph.branches import renamed
+from anynpu.graph.fold import names_read
 from anynpu.graph.shapes import infer
 from anynpu.tensors import Array
 
@@ -22,20 +22,20 @@ def sub_model(
     """
     graph, wanted = model.graph, list(outputs)
     nodes, needed = _between(model, inputs, wanted)
-    renamed = free_names(names, needed)
+    chosen = free_names(names, needed)
     types = {value.name: value for value in (*infer(model, strict=False).graph.value_info, *graph.output)}
     results = []
     for name in wanted:
         value = ValueInfoProto()
         value.CopyFrom(types.get(name, value))
-        value.name = renamed.get(name, name)
+        value.name = chosen.get(name, name)
         results.append(value)
     part = helper.make_graph(
-        [_renamed(node, renamed) for node in nodes],
+        [renamed(node, chosen) for node in nodes],
         "part",
         [
             helper.make_tensor_value_info(
-                renamed.get(name, name), helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+                chosen.get(name, name), helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
             )
             for name, array in inputs.items()
         ],
@@ -104,15 +104,3 @@ def _between(model: ModelProto, given: Collection[str], outputs: Iterable[str]) 
     nodes = [node for node in graph.node if {*node.output} & needed]
     refuse_made(title, given, (tensor for node in nodes for tensor in node.output))
     return nodes, needed
-
-
-def _renamed(node: NodeProto, names: Mapping[str, str]) -> NodeProto:
-    """Returns a node with other names of tensors; inner graphs read them too."""
-    copy = onnx.NodeProto()
-    copy.CopyFrom(node)
-    for field in (copy.input, copy.output):
-        field[:] = [names.get(name, name) for name in field]
-    for graph in inner_graphs(copy):
-        for at, inner in enumerate(graph.node):
-            graph.node[at].CopyFrom(_renamed(inner, names))
-    return copy

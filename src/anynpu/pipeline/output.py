@@ -11,7 +11,7 @@ from pathlib import Path
 
 from anynpu.artifact import EVIDENCE, MANIFEST, Artifact
 from anynpu.errors import AccuracyError, ConfigError
-from anynpu.files import follow_umask, followed, writing
+from anynpu.files import folder_beside, followed, writing
 from anynpu.pipeline.build import BuildResult
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.parts import REPORT
@@ -52,39 +52,30 @@ def check_output(out: Path, overwrite: bool, reads: Iterable[str] = (), cache: P
 
 def write_output(result: BuildResult, out: Path, overwrite: bool, files: Mapping[str, str | bytes]) -> Path | None:
     """Puts artifacts and reports at `out` in one move and returns where an earlier folder was kept, if any."""
-    with writing(out):
-        out = followed(out)  # a link stays, and what it points to is replaced
-        out.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
-        try:
-            follow_umask(fresh)
-            if result.model is not None:
-                _copy(result.model, fresh / ("given" if result.model.manifest.format == GIVEN else "float"))
-            for chip in result.chips:
-                for artifact in chip.artifacts[:-1]:
-                    step = artifact.manifest.step
-                    name = f"{step.name if step else 'step'}-{artifact.digest[:8]}"
-                    if not (fresh / "steps" / name).exists():
-                        _copy(artifact, fresh / "steps" / name)
-                if chip.artifact is not None and chip.error is None:
-                    _copy(chip.artifact, fresh / chip.chip)
-                elif chip.artifact is not None and isinstance(chip.error, AccuracyError) and result.request.keep_failed:
-                    _copy(chip.artifact, fresh / FAILED / chip.chip)
-                    (fresh / FAILED / chip.chip / WHY).write_text(f"{chip.error.message}\n", "utf-8")
-                if chip.evidence is not None and chip.error is None:
-                    _copy(chip.evidence, fresh / EVIDENCE / chip.chip)
-                    if sum(entry.size for entry in chip.evidence.manifest.files) <= MOST_CARRIED_BYTES:
-                        # In the artifact too: a machine that gets this folder alone can still run its known answers.
-                        _copy(chip.evidence, fresh / chip.chip / EVIDENCE)
-            for name, data in files.items():
-                (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-                # A file name need not be text; the report shows its odd bytes as \udcXX.
-                (fresh / name).write_bytes(
-                    data if isinstance(data, bytes) else data.encode("utf-8", "backslashreplace")
-                )
-            return swap(fresh, out, overwrite)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+    with folder_beside(out) as (fresh, place):  # a link stays, and what it points to is replaced
+        if result.model is not None:
+            _copy(result.model, fresh / ("given" if result.model.manifest.format == GIVEN else "float"))
+        for chip in result.chips:
+            for artifact in chip.artifacts[:-1]:
+                step = artifact.manifest.step
+                name = f"{step.name if step else 'step'}-{artifact.digest[:8]}"
+                if not (fresh / "steps" / name).exists():
+                    _copy(artifact, fresh / "steps" / name)
+            if chip.artifact is not None and chip.error is None:
+                _copy(chip.artifact, fresh / chip.chip)
+            elif chip.artifact is not None and isinstance(chip.error, AccuracyError) and result.request.keep_failed:
+                _copy(chip.artifact, fresh / FAILED / chip.chip)
+                (fresh / FAILED / chip.chip / WHY).write_text(f"{chip.error.message}\n", "utf-8")
+            if chip.evidence is not None and chip.error is None:
+                _copy(chip.evidence, fresh / EVIDENCE / chip.chip)
+                if sum(entry.size for entry in chip.evidence.manifest.files) <= MOST_CARRIED_BYTES:
+                    # In the artifact too: a machine that gets this folder alone can still run its known answers.
+                    _copy(chip.evidence, fresh / chip.chip / EVIDENCE)
+        for name, data in files.items():
+            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+            # A file name need not be text; the report shows its odd bytes as \udcXX.
+            (fresh / name).write_bytes(data if isinstance(data, bytes) else data.encode("utf-8", "backslashreplace"))
+        return swap(fresh, place, overwrite)
 
 
 def _copy(artifact: Artifact, folder: Path) -> None:

@@ -23,7 +23,7 @@ from filelock import FileLock
 from anynpu import schema
 from anynpu.artifact import MANIFEST, Artifact, Made, Manifest, Step, hash_file, seal
 from anynpu.errors import ConfigError, IntegrityError
-from anynpu.files import default_cache_dir, follow_umask, followed, replace_file, writing
+from anynpu.files import default_cache_dir, folder_beside, replace_file, writing
 from anynpu.runtime.noe.artifact import manifest_of
 from anynpu.runtime.noe.cix import Cix, read_cix
 from anynpu.runtime.noe.hub_cards import CLOSE, HubModel
@@ -170,27 +170,20 @@ def _artifact(
         note = f"give --task {wanted.task} and --tokenizer ({wanted.tokenizer}) when you use it"
         manifest = replace(manifest, notes=(*manifest.notes, note))
     details = {**manifest.details, "hub": wanted.name, "address": address, "licence": wanted.licence}
-    with writing(out):
-        out = followed(out)
-        out.parent.mkdir(parents=True, exist_ok=True)
-        fresh = Path(tempfile.mkdtemp(prefix=".anynpu-", dir=out.parent))
-        try:
-            follow_umask(fresh)
-            shutil.copyfile(part, fresh / MODEL)
-            if task is not None:
-                task.copy_to(fresh)
-            step = Step("hub", {"file": digest}, {"name": wanted.name})
-            seal(fresh, replace(manifest, details=details), step, Made(_now(), 0.0))
-            check_folder(out, overwrite)  # again: somebody may have written there in the meantime
-            if out.exists():  # an earlier folder makes way by a rename and is removed after that
-                with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=out.parent) as aside:
-                    out.replace(Path(aside) / "old")
-                    fresh.replace(out)
-            else:
-                fresh.replace(out)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)
-    return Artifact.open(out)
+    with folder_beside(out) as (fresh, place):
+        shutil.copyfile(part, fresh / MODEL)
+        if task is not None:
+            task.copy_to(fresh)
+        step = Step("hub", {"file": digest}, {"name": wanted.name})
+        seal(fresh, replace(manifest, details=details), step, Made(_now(), 0.0))
+        check_folder(place, overwrite)  # again: somebody may have written there in the meantime
+        if place.exists():  # an earlier folder makes way by a rename and is removed after that
+            with tempfile.TemporaryDirectory(prefix=".anynpu-", dir=place.parent) as aside:
+                place.replace(Path(aside) / "old")
+                fresh.replace(place)
+        else:
+            fresh.replace(place)
+    return Artifact.open(place)
 
 
 def described(wanted: HubModel, cix: Cix) -> Manifest:

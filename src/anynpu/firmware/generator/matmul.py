@@ -11,7 +11,7 @@ from anynpu.firmware.generator.convolution import CHANNEL_BYTES
 from anynpu.firmware.generator.fixedpoint import activation_range, quantize_multiplier
 from anynpu.firmware.generator.graph import Graph, Node, scale_of, values, zero_of
 from anynpu.firmware.generator.layer import Call, Constant, Layer, Tensor, Value, require
-from anynpu.firmware.generator.windows import SAME, padding
+from anynpu.firmware.generator.windows import SAME, padding, window
 
 
 def batch_matmul(graph: Graph, node: Node) -> Layer:
@@ -61,8 +61,13 @@ def transpose_conv(graph: Graph, node: Node) -> Layer:
     rows = [(b, *quantize_multiplier(scale_of(image) * s / scale_of(out))) for b, s in zip(biases, scales, strict=True)]
     activation = getattr(node.options, "fusedActivationFunction", 0)
     low, high = activation_range(out.dtype, activation, scale_of(out), zero_of(out))
+    places, same = window(node, image.shape, out.shape, kernel.shape[1:3]), node.options.padding == SAME
+    for axis, stride, pad in ((1, node.options.strideH, "pad_y"), (2, node.options.strideW, "pad_x")):
+        # The padding is that of the convolution which would lead back from the output.
+        back = -(-out.shape[axis] // stride) if same else (out.shape[axis] + stride - kernel.shape[axis]) // stride
+        places[pad] = padding(same, out.shape[axis], kernel.shape[axis], stride, 1, back)
     params: dict[str, Value] = {
-        "window": _window(node, image.shape, out.shape, kernel.shape),
+        "window": places,
         "weights": Constant("weights", "int8_t", values(kernel).reshape(-1)),
         "channels": Constant("channels", "anynpu_channel", np.array(rows, np.int64), CHANNEL_BYTES),
         "in_zero": zero_of(image),
@@ -72,32 +77,6 @@ def transpose_conv(graph: Graph, node: Node) -> Layer:
     }
     arguments = (Tensor(node.inputs[2], "int8_t"), Tensor(node.outputs[0], "int8_t"))
     return Layer(node, (Call("transpose_conv_s8", params, arguments),))
-
-
-def _window(node: Node, image: tuple[int, ...], out: tuple[int, ...], kernel: tuple[int, ...]) -> dict[str, int]:
-    options, same = node.options, node.options.padding == SAME
-    pads = []
-    for axis, stride in ((1, options.strideH), (2, options.strideW)):
-        # The padding is that of the convolution which would lead back from the output.
-        back = -(-out[axis] // stride) if same else (out[axis] + stride - kernel[axis]) // stride
-        pads.append(padding(same, out[axis], kernel[axis], stride, 1, back))
-    return {
-        "batches": image[0],
-        "in_height": image[1],
-        "in_width": image[2],
-        "in_channels": image[3],
-        "out_height": out[1],
-        "out_width": out[2],
-        "out_channels": out[3],
-        "height": kernel[1],
-        "width": kernel[2],
-        "stride_y": options.strideH,
-        "stride_x": options.strideW,
-        "step_y": 1,
-        "step_x": 1,
-        "pad_y": pads[0],
-        "pad_x": pads[1],
-    }
 
 
 def _arg(graph: Graph, node: Node, sign: int) -> Layer:

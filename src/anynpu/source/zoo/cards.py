@@ -16,7 +16,7 @@ Array = npt.NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Card:
-    """The facts of one zoo model; `accuracy` is its float metric on the test set, 0..1."""
+    """The facts of one zoo model."""
 
     name: str
     title: str
@@ -24,12 +24,17 @@ class Card:
     metric: str
     input_name: str
     input_shape: tuple[int, ...]
-    layout: str
     output_names: tuple[str, ...]
     value_range: str
-    accuracy: float
     classes: tuple[str, ...]
     description: str
+    layout: str = "NCHW"
+
+    @property
+    def accuracy(self) -> float:
+        """The float model's metric on the test set, 0..1, which training wrote next to the weights; NaN before."""
+        path = Path(__file__).parent / self.name / "figures.json"
+        return float(json.loads(path.read_text(encoding="utf-8"))["accuracy"]) if path.exists() else math.nan
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,3 @@ class Recipe:
     learning_rate: float = 3e-3
     weight_decay: float = 1e-3
     seed: int = 1
-
-
-def measured_accuracy(folder: Path) -> float:
-    """Returns the accuracy that training wrote next to the weights, NaN before the first training."""
-    path = folder / "figures.json"
-    if not path.exists():
-        return math.nan
-    return float(json.loads(path.read_text(encoding="utf-8"))["accuracy"])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from anynpu.source.zoo import draw
-from anynpu.source.zoo.cards import Array, Card, Recipe, measured_accuracy
+from anynpu.source.zoo.cards import Array, Card, Recipe
 
 SIZE = 96
 MOST_OBJECTS = 4
@@ -19,10 +17,8 @@ CARD = Card(
     metric="map50",
     input_name="image",
     input_shape=(1, 3, SIZE, SIZE),
-    layout="NCHW",
     output_names=("map",),
     value_range="0..1",
-    accuracy=measured_accuracy(Path(__file__).parent),
     classes=CLASSES,
     description="Anchor-free, one scale: 12 x 12 cells of objectness, three class logits and four distances in "
     "cells; decoding and suppression run on the host. A label row is (class, x0, y0, x1, y1), class -1 for none.",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from anynpu.source.zoo import draw
-from anynpu.source.zoo.cards import Array, Card, Recipe, measured_accuracy
+from anynpu.source.zoo.cards import Array, Card, Recipe
 
 SIZE = 32
 
@@ -43,10 +42,8 @@ CARD = Card(
     metric="top1",
     input_name="image",
     input_shape=(1, 3, SIZE, SIZE),
-    layout="NCHW",
     output_names=("logits",),
     value_range="0..1",
-    accuracy=measured_accuracy(Path(__file__).parent),
     classes=CLASSES,
     description="Residual network with seven 3x3 convolutions; ten shapes under clutter, occlusion and noise.",
 )

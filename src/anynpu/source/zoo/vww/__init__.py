@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from anynpu.source.zoo import draw
-from anynpu.source.zoo.cards import Array, Card, Recipe, measured_accuracy
+from anynpu.source.zoo.cards import Array, Card, Recipe
 
 SIZE = 96
 CARD = Card(
@@ -17,10 +15,8 @@ CARD = Card(
     metric="top1",
     input_name="image",
     input_shape=(1, 3, SIZE, SIZE),
-    layout="NCHW",
     output_names=("logits",),
     value_range="-1..1",
-    accuracy=measured_accuracy(Path(__file__).parent),
     classes=("empty", "person"),
     description="Shortened MobileNet v1 at a quarter of its width; a drawn person among balls, posts, trees, boxes and "
     "bodies without heads.",
