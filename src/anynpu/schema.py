@@ -13,6 +13,7 @@ import functools
 import hashlib
 import json
 import math
+import re
 import tomllib
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -90,15 +91,29 @@ MOST_NEAR = 4
 
 def near(name: str, known: Iterable[str]) -> str:
     """Returns " (did you mean 'x'?)" for the known names that `name` is a part of (those that lack one letter alone, if
-    there are any), or else for the nearest one, or an empty string."""
+    there are any), or else for those that begin with words like it, or else for the nearest one, or an empty string."""
     names = sorted(known) if isinstance(known, set | frozenset) else list(dict.fromkeys(known))
     part = letters(name)
     longer = [each for each in names if part in letters(each)] if len(part) > 2 else []
     longer = [each for each in longer if len(letters(each)) <= len(part) + 1] or longer
-    if not longer:
-        lowered = {each.lower(): each for each in names}
-        longer = [lowered[each] for each in difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.6)]
-    return did_you_mean(longer)
+    return did_you_mean(longer or _like(name, names))
+
+
+def _like(name: str, names: Sequence[str]) -> list[str]:
+    """Returns the name that is nearly the same, or else those whose first words are like it, or else the nearest."""
+    lowered, starts = {each.lower(): [each] for each in names}, dict[str, list[str]]()
+    for each in names:
+        words = re.split(r"[\W_]+", each.lower())
+        for count in range(1, len(words) + 1):
+            starts.setdefault("".join(words[:count]), []).append(each)
+    for known, text, cutoff in (
+        (lowered, name.lower(), 0.85),
+        (starts, letters(name), 0.75),
+        (lowered, name.lower(), 0.6),
+    ):
+        if found := difflib.get_close_matches(text, known, n=1, cutoff=cutoff):
+            return known[found[0]]
+    return []
 
 
 def did_you_mean(names: Sequence[str]) -> str:

@@ -114,6 +114,15 @@ def test_near_ignores_case_and_gives_the_name_as_it_is_written() -> None:
     assert schema.near("bit", {"toycc.bits", "bits"}) == " (did you mean 'bits'?)"
 
 
+def test_near_knows_the_first_words_of_a_misspelt_name() -> None:
+    chips = ["ethos-u55-128", "ethos-u55-256", "ethos-u85-512", "ryzen-ai-phx", "cpu"]
+    family = " (did you mean 'ethos-u55-128', 'ethos-u55-256' or 'ethos-u85-512'?)"
+    assert schema.near("etos", chips) == schema.near("Etos-U", chips) == family
+    assert schema.near("ethos-u55-129", chips) == " (did you mean 'ethos-u55-128'?)"
+    assert schema.near("rizen", chips) == " (did you mean 'ryzen-ai-phx'?)"
+    assert schema.near("quux", chips) == ""
+
+
 @pytest.mark.parametrize(
     ("kind", "text", "value"),
     [
