@@ -16,9 +16,9 @@ from anynpu.errors import Unsupported
 from anynpu.measure.fidelity import compare_arrays
 from anynpu.measure.samples import SampleSet, write_samples
 from anynpu.measure.verify import Verification, verify
-from anynpu.pipeline.build import BuildResult, ChipResult
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
+from anynpu.pipeline.result import BuildResult, ChipResult
 from anynpu.records.build import BuildRecord, ChipForm
 from anynpu.report import junit, markdown
 from anynpu.report.figures import chip_row, table_notes

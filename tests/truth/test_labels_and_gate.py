@@ -16,8 +16,8 @@ from anynpu.errors import ConfigError
 from anynpu.measure.fidelity import compare_arrays
 from anynpu.measure.labels import folder_classes, read_labels
 from anynpu.measure.verify import Gate, Verification
-from anynpu.pipeline.build import ChipResult
 from anynpu.pipeline.request import Request
+from anynpu.pipeline.result import ChipResult
 from anynpu.records.load import load
 from anynpu.report import junit, markdown
 from anynpu.report.html import render

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import Any, Literal, TypedDict, TypeVar, get_type_hints
 
 from anynpu.api.live import Samples
-from anynpu.pipeline.steps import Observer
+from anynpu.pipeline.observer import Observer
 from anynpu.quantize.plan import Activations, Border, Rounding, Weights
 from anynpu.schema import Json
 from anynpu.tasks.images import Preprocess

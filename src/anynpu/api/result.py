@@ -13,10 +13,10 @@ from anynpu.api.session import Session, open_on
 from anynpu.artifact import Artifact, Estimates, Placement
 from anynpu.errors import AnyNpuError, ConfigError, Finding, Unsupported
 from anynpu.measure.layers import layer_losses
-from anynpu.pipeline.build import BuildResult, ChipResult
 from anynpu.pipeline.check import ChipCheck
 from anynpu.pipeline.output import write_output
 from anynpu.pipeline.record import record
+from anynpu.pipeline.result import BuildResult, ChipResult
 from anynpu.records.build import BuildRecord, Verification
 from anynpu.records.check import CheckRecord, ChipFindings
 from anynpu.records.parts import REPORT, as_json

@@ -22,8 +22,8 @@ from anynpu.cli.table import print_record, print_table
 from anynpu.cli.verb import Common, flag, parameters
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.pipeline import unpu_bench as bench
-from anynpu.pipeline.build import Timed
 from anynpu.pipeline.build import build as run_build
+from anynpu.pipeline.observer import Timed
 from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeGuard
 
@@ -14,19 +14,22 @@ from anynpu.errors import AccuracyError, AnyNpuError, Finding, PassFailed, ToolM
 from anynpu.measure import sources
 from anynpu.measure.adequacy import MIN_DISTINCT, judge_calibration
 from anynpu.measure.threshold import sentences
-from anynpu.measure.verify import BETTER_SAMPLES, Gate, judge
+from anynpu.measure.verify import BETTER_SAMPLES, judge
 from anynpu.nursery import warm_children
 from anynpu.pipeline.evidence import diagnose, layers, read_verification, repeat, stream_layers, verify
 from anynpu.pipeline.layers import empty, graph, untrained_twin
+from anynpu.pipeline.observer import Observer, Timed
 from anynpu.pipeline.planner import Link, plan_all, source_format
 from anynpu.pipeline.repair import Attempt, Proved, repaired
 from anynpu.pipeline.request import Request
-from anynpu.pipeline.steps import Observer, Steps, overlap, require_samples
+from anynpu.pipeline.result import BuildResult, ChipResult, fallback
+from anynpu.pipeline.samples import overlap, require_samples
+from anynpu.pipeline.steps import Steps
 from anynpu.pipeline.stream_error import FILE as INNER
 from anynpu.pipeline.stream_error import add_stream_errors
 from anynpu.platform import Platform
 from anynpu.quantize.tflite_given import GIVEN
-from anynpu.records.build import FLOAT_MODEL, GraphForm, StageTiming, Verification
+from anynpu.records.build import FLOAT_MODEL, GraphForm, Verification
 from anynpu.records.calibration import FILE as CALIBRATION
 from anynpu.records.calibration import Adequacy, Calibration
 from anynpu.records.diagnosis import Diagnosis
@@ -38,105 +41,9 @@ from anynpu.targets.base import is_exact, means_to_repeat
 from anynpu.targets.data import require_data
 from anynpu.targets.tflite import LiteRtOptions
 
-NOT_EXECUTED = "not executed"
-"""The result of a chip whose file was made and proves nothing yet."""
 NO_REFERENCE = ("degenerate-output", "non-finite-output", "differing values", "calibration")
 """Shortfalls that say what is wrong already: the float model itself, a value that a compiler did not repeat, or the
 samples."""
-
-
-@dataclass(frozen=True)
-class ChipResult:
-    """What a build came to on one chip: artifacts and proof, or the error that stopped it."""
-
-    chip: str
-    platform: Platform
-    artifacts: tuple[Artifact, ...] = ()
-    verification: Verification | None = None
-    evidence: Artifact | None = None
-    graph: GraphForm | None = None
-    calibration: Adequacy | None = None
-    repairs: tuple[Repair, ...] = ()
-    diagnosis: Diagnosis | None = None
-    not_verified: str = ""
-    error: AnyNpuError | None = None
-    verdict: str = ""
-    seconds: float = 0.0
-    timings: tuple[StageTiming, ...] = ()
-
-    @property
-    def artifact(self) -> Artifact | None:
-        """The last artifact of the chain, if the build reached it."""
-        return self.artifacts[-1] if self.artifacts else None
-
-    @property
-    def status(self) -> str:
-        if self.error is not None:
-            return type(self.error).__name__
-        if self.verdict:
-            return "fallback"
-        return NOT_EXECUTED if self.verification is None else "ok"
-
-    @property
-    def by_gate_only(self) -> str:
-        """What the default gate says of a result that passes the one in force, if it would not pass that."""
-        if self.status != "ok" or self.artifact is None:
-            return ""
-        try:
-            if self.verification is not None:
-                judge(self.verification, Gate())
-        except AccuracyError as error:
-            return error.message
-        return fallback(self.artifact, self.platform, Request.require_npu)
-
-    @property
-    def exit_status(self) -> int:
-        if self.error is not None:
-            return self.error.exit_status
-        return 1 if self.verdict else 0
-
-
-@dataclass
-class BuildResult:
-    """The float model and what each chip came to."""
-
-    request: Request
-    model: Artifact | None = None
-    calibration: Artifact | None = None
-    test: Artifact | None = None
-    chips: list[ChipResult] = field(default_factory=list)
-    timings: tuple[StageTiming, ...] = ()
-    notes: list[str] = field(default_factory=list)
-
-    @property
-    def exit_status(self) -> int:
-        """Zero when all went well; one chip's own status; the first failure's where several differ."""
-        return next((chip.exit_status for chip in self.chips if chip.exit_status), 0)
-
-
-class Timed:
-    """An observer that passes everything on and remembers the stages."""
-
-    def __init__(self, inner: Observer) -> None:
-        self.inner = inner
-        self.stages: list[StageTiming] = []
-
-    def started(self, chip: str, stage: str) -> None:
-        self.inner.started(chip, stage)
-
-    def progress(self, done: int, total: int) -> None:
-        self.inner.progress(done, total)
-
-    def said(self, chip: str, stage: str, words: str) -> None:
-        if say := getattr(self.inner, "said", None):  # an observer of the user's own may not want words
-            say(chip, stage, words)
-
-    def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None:
-        self.stages.append(StageTiming(chip=chip, stage=stage, seconds=round(seconds, 3), cached=hit))
-        self.inner.finished(chip, stage, seconds, hit)
-
-    def of(self, chip: str) -> tuple[StageTiming, ...]:
-        return tuple(stage for stage in self.stages if stage.chip == chip)
 
 
 def platforms(names: Iterable[str]) -> tuple[Platform, ...]:
@@ -419,19 +326,3 @@ def diagnosed(steps: Steps, chip: str, chain: Sequence[Artifact], result: BuildR
     except AnyNpuError as error:
         steps.notes.append(f"{chip}: no diagnosis: {error.message}")
         return None
-
-
-def fallback(artifact: Artifact, platform: Platform, required: float) -> str:
-    """Returns the sentence that says too little runs on the NPU, or an empty string."""
-    placement = artifact.manifest.placement
-    if not platform.npu:
-        return ""
-    if placement is None:
-        return f"no receipt says what runs on the {platform.npu}"
-    if placement.share >= required:
-        return ""
-    elsewhere = placement.elsewhere()
-    return (
-        f"{placement.share:.1%} on the {platform.npu}, {required:.0%} required: "
-        f"{len(elsewhere)} of {len(placement.operators)} operators run on the CPU"
-    )

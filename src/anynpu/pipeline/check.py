@@ -8,9 +8,10 @@ from anynpu import schema
 from anynpu.artifact import Artifact
 from anynpu.errors import AnyNpuError, Finding, Unsupported
 from anynpu.pipeline.build import platforms
+from anynpu.pipeline.observer import Observer
 from anynpu.pipeline.planner import Link, plan_all, source_format
 from anynpu.pipeline.request import Request
-from anynpu.pipeline.steps import Observer, Steps
+from anynpu.pipeline.steps import Steps
 from anynpu.platform import Platform
 from anynpu.store import Store
 

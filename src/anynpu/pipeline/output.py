@@ -12,7 +12,7 @@ from pathlib import Path
 from anynpu.artifact import EVIDENCE, MANIFEST, Artifact
 from anynpu.errors import AccuracyError, ConfigError
 from anynpu.files import folder_beside, followed, writing
-from anynpu.pipeline.build import BuildResult
+from anynpu.pipeline.result import BuildResult
 from anynpu.quantize.tflite_given import GIVEN
 from anynpu.records.parts import REPORT
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from anynpu import schema
 from anynpu.artifact import Artifact
-from anynpu.pipeline.build import BuildResult, ChipResult
+from anynpu.pipeline.result import BuildResult, ChipResult
 from anynpu.records.build import (
     ArtifactForm,
     BuildRecord,

@@ -29,9 +29,10 @@ from anynpu.measure.outcome import to_record
 from anynpu.measure.samples import LABELS, SampleSet, read_samples
 from anynpu.measure.subject import Infer
 from anynpu.measure.verify import Gate, class_axes, run_all
-from anynpu.pipeline.build import BuildResult, ChipResult, build
+from anynpu.pipeline.build import build
+from anynpu.pipeline.observer import Observer
 from anynpu.pipeline.request import Request
-from anynpu.pipeline.steps import Observer
+from anynpu.pipeline.result import BuildResult, ChipResult
 from anynpu.records.bench import Cold, Latency
 from anynpu.records.build import Receipt
 from anynpu.records.parts import error_record, own_version, receipt

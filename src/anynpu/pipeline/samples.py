@@ -67,3 +67,21 @@ def labels_for(data: Dataset, model: Artifact, metric: str, required: bool) -> L
         return Labels(data.labels, (f"{data.origin} has labels, which nothing scores without a --metric",))
     require_fit(metric, manifest.inputs, manifest.outputs)
     return read_labels(metric, data.labels, data.folders, manifest.outputs, card.names_of(model), data.origin)
+
+
+def overlap(calibration: Artifact | None, test: Artifact) -> int:
+    """Returns how many test samples also occur in the calibration data."""
+    if calibration is None:
+        return 0
+    known = set(calibration.manifest.details["sample_digests"])
+    return sum(digest in known for digest in test.manifest.details["sample_digests"])
+
+
+def require_samples(data: Artifact | None) -> Artifact:
+    """Returns the test samples, or says that a build needs some to prove its result."""
+    if data is None:
+        raise ConfigError(
+            "there are no samples to prove the result with",
+            "give --data (part of it is held out) or --test; --data random:64 proves the arithmetic only",
+        )
+    return data

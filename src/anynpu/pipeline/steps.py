@@ -12,13 +12,13 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Protocol
 
 from anynpu import plugins, schema, tool
 from anynpu.artifact import Artifact, Manifest, Step, hash_file
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError, ToolFailed
 from anynpu.measure import calibrated, sources
 from anynpu.measure.samples import FILE, SampleSet, write_samples
+from anynpu.pipeline.observer import Observer
 from anynpu.pipeline.planner import Link
 from anynpu.pipeline.request import Request
 from anynpu.pipeline.samples import generated_samples, labels_for, text_samples, zoo_samples
@@ -39,18 +39,6 @@ from anynpu.tasks.images import Preprocess, in_order
 HOLDOUT_EVERY = 5
 TEXTS = ".txt"
 PROOF = "proof.json"
-
-
-class Observer(Protocol):
-    """Hears what a build does."""
-
-    def started(self, chip: str, stage: str) -> None: ...
-
-    def progress(self, done: int, total: int) -> None: ...
-
-    def said(self, chip: str, stage: str, words: str) -> None: ...
-
-    def finished(self, chip: str, stage: str, seconds: float, hit: bool) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -417,14 +405,6 @@ class Steps:
         return self.request.metric or (zoo.card(source.zoo_name).metric if source.kind == "zoo" else "")
 
 
-def overlap(calibration: Artifact | None, test: Artifact) -> int:
-    """Returns how many test samples also occur in the calibration data."""
-    if calibration is None:
-        return 0
-    known = set(calibration.manifest.details["sample_digests"])
-    return sum(digest in known for digest in test.manifest.details["sample_digests"])
-
-
 @contextlib.contextmanager
 def _foreign_errors(compiler: str, log: Path) -> Iterator[None]:
     """Turns what a compiler's own libraries raise into a failure of that compiler, so that other chips go on."""
@@ -436,13 +416,3 @@ def _foreign_errors(compiler: str, log: Path) -> Iterator[None]:
         lines = traceback.format_exc().splitlines()[-8:]
         message = f"compiler {compiler} failed: {type(error).__name__}: {error}"
         raise ToolFailed(message, log=str(log), last_lines=lines) from error
-
-
-def require_samples(data: Artifact | None) -> Artifact:
-    """Returns the test samples, or says that a build needs some to prove its result."""
-    if data is None:
-        raise ConfigError(
-            "there are no samples to prove the result with",
-            "give --data (part of it is held out) or --test; --data random:64 proves the arithmetic only",
-        )
-    return data

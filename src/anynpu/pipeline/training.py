@@ -13,7 +13,8 @@ from anynpu.errors import ConfigError, ToolMissing, Unsupported
 from anynpu.measure.verify import require_reference
 from anynpu.pipeline.evidence import read_verification, verify
 from anynpu.pipeline.planner import Link
-from anynpu.pipeline.steps import Steps, require_samples
+from anynpu.pipeline.samples import require_samples
+from anynpu.pipeline.steps import Steps
 from anynpu.platform import Platform
 from anynpu.records.build import Verification
 from anynpu.records.parts import own_version
@@ -24,7 +25,7 @@ from anynpu.training.record import MODEL, read_record
 from anynpu.training.scheme import Scheme
 
 if TYPE_CHECKING:
-    from anynpu.pipeline.build import BuildResult
+    from anynpu.pipeline.result import BuildResult
 
 
 def trained_chain(

@@ -14,7 +14,7 @@ from anynpu.errors import AnyNpuError, ConfigError, ToolMissing
 from anynpu.firmware.project.answers import FILE as VECTORS
 from anynpu.firmware.project.boards import BOARDS
 from anynpu.firmware.project.tree import make_project
-from anynpu.pipeline.build import BuildResult, ChipResult
+from anynpu.pipeline.result import BuildResult, ChipResult
 from anynpu.pipeline.unpu_flags import FORMATS, bits, closure
 from anynpu.platform import Platform
 from anynpu.records.parts import error_record

@@ -19,7 +19,7 @@ from anynpu import plugins
 from anynpu.artifact import Artifact, Manifest, Step, seal
 from anynpu.cli.tool import show
 from anynpu.errors import ConfigError, ToolFailed, ToolMissing, Unsupported
-from anynpu.pipeline.build import fallback
+from anynpu.pipeline.result import fallback
 from anynpu.platform import Memory
 from anynpu.targets.base import Work
 from anynpu.targets.flatbuffer import operators

@@ -13,7 +13,7 @@ from fake_rknn import write_toolkit
 from anynpu import plugins
 from anynpu.artifact import Step
 from anynpu.errors import ConfigError, DeviceError, IntegrityError, ToolFailed, ToolMissing, Unsupported
-from anynpu.pipeline.build import fallback
+from anynpu.pipeline.result import fallback
 from anynpu.runtime.base import run_real
 from anynpu.runtime.rknn import RknnSession
 from anynpu.store import Store

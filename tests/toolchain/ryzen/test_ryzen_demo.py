@@ -27,7 +27,7 @@ from anynpu.drivers import ryzenai
 from anynpu.drivers.root import Root
 from anynpu.measure.load import Settings
 from anynpu.pipeline import ryzen_demo
-from anynpu.pipeline.build import BuildResult, ChipResult
+from anynpu.pipeline.result import BuildResult, ChipResult
 from anynpu.pipeline.request import Request
 from anynpu.source.load import ModelSource
 from anynpu.store import Store

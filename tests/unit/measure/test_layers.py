@@ -23,8 +23,9 @@ from anynpu.measure.layers import (
     worst_layers,
 )
 from anynpu.measure.samples import SampleSet
-from anynpu.pipeline.build import BuildResult, _graph
+from anynpu.pipeline.build import _graph
 from anynpu.pipeline.layers import drawable, graph
+from anynpu.pipeline.result import BuildResult
 from anynpu.records.build import GraphForm, GraphNode, GraphTensor
 from anynpu.schema import sealed
 from anynpu.tensors import TensorSpec

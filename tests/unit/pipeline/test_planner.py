@@ -13,9 +13,10 @@ from anynpu.artifact import Artifact, Manifest, OperatorPlacement, Placement
 from anynpu.errors import ConfigError, Unsupported
 from anynpu.measure.verify import Verification
 from anynpu.pipeline import planner
-from anynpu.pipeline.build import BuildResult, ChipResult, fallback, platforms
+from anynpu.pipeline.build import platforms
 from anynpu.pipeline.planner import chain, check_options, plan
 from anynpu.pipeline.request import Request
+from anynpu.pipeline.result import BuildResult, ChipResult, fallback
 from anynpu.source.load import ModelSource
 
 NPU = OperatorPlacement("conv", "CONV_2D", "npu", macs=90)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from anynpu.errors import ConfigError
 from anynpu.measure.verify import Gate
-from anynpu.pipeline.build import BuildResult
 from anynpu.pipeline.output import check_output, write_output
 from anynpu.pipeline.request import Request, parse_share
+from anynpu.pipeline.result import BuildResult
 from anynpu.records.parts import REPORT
 from anynpu.source.load import ModelSource
 

@@ -14,9 +14,9 @@ from anynpu.artifact import Artifact, Estimates, Made, Manifest, OperatorPlaceme
 from anynpu.errors import AccuracyError, AnyNpuError, Finding, ToolFailed, Unsupported
 from anynpu.measure.fidelity import Fidelity
 from anynpu.measure.verify import Verification
-from anynpu.pipeline.build import BuildResult, ChipResult
 from anynpu.pipeline.record import record
 from anynpu.pipeline.request import Request
+from anynpu.pipeline.result import BuildResult, ChipResult
 from anynpu.records.build import StageTiming
 from anynpu.records.load import load
 from anynpu.records.parts import as_json, error_record

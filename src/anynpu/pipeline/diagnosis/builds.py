@@ -9,8 +9,9 @@ from pathlib import Path
 from anynpu import schema
 from anynpu.errors import AnyNpuError, ConfigError
 from anynpu.pipeline.build import build, diagnosed
+from anynpu.pipeline.observer import Observer
 from anynpu.pipeline.request import Request
-from anynpu.pipeline.steps import Observer, Steps
+from anynpu.pipeline.steps import Steps
 from anynpu.records.build import BuildRecord
 from anynpu.records.diagnosis import Diagnosis
 from anynpu.records.load import load
