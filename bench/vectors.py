@@ -67,8 +67,7 @@ def paced(call, arguments) -> list[float]:
 def inside(folder: Path, warm: np.ndarray, queries: np.ndarray) -> list[float]:
     """Returns the latencies of queries in the process of the engine, with what the store makes of each answer."""
     from anynpu.vectors.edge.layers import Layers
-    from anynpu.vectors.edge.server import rows_frame
-    from anynpu.vectors.edge.wire import encode
+    from anynpu.vectors.edge.wire import encode, rows_frame
 
     layers = Layers(folder, 2)
 

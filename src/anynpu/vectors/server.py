@@ -34,11 +34,8 @@ from anynpu.vectors.base import (
     Row,
     VectorSpace,
     checked_id,
-    checked_key,
-    checked_limit,
-    checked_points,
-    checked_vector,
 )
+from anynpu.vectors.checks import checked_key, checked_limit, checked_points, checked_vector
 
 METADATA = "anynpu"
 BATCH = 256

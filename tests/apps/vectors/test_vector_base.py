@@ -8,19 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anynpu.errors import ConfigError
-from anynpu.vectors.base import (
-    CollectionSpec,
-    Field,
-    Filter,
-    HasId,
-    Range,
-    VectorSpace,
-    checked_id,
-    checked_key,
-    checked_payload,
-    checked_vector,
-    checked_vectors,
-)
+from anynpu.vectors.base import CollectionSpec, Field, Filter, HasId, Range, VectorSpace, checked_id
+from anynpu.vectors.checks import checked_key, checked_payload, checked_vector, checked_vectors
 
 SPACE = VectorSpace("tiny", "f" * 64, 4)
 SPEC = CollectionSpec("things", SPACE, (Field("taken", "float"), Field("folder", "keyword")))

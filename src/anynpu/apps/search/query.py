@@ -14,7 +14,8 @@ from anynpu.apps.search.points import DOCUMENTS, IMAGES
 from anynpu.errors import ConfigError
 from anynpu.tasks.picture import Picture
 from anynpu.tensors import Array
-from anynpu.vectors.base import MOST_LIMIT, Condition, Filter, Match, Range
+from anynpu.vectors.base import Condition, Filter, Match, Range
+from anynpu.vectors.checks import MOST_LIMIT
 
 MOST_PARAGRAPHS = 64
 """Of a text that is searched by; more say no more of what it is about."""

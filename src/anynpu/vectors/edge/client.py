@@ -33,11 +33,8 @@ from anynpu.vectors.base import (
     Row,
     VectorSpace,
     checked_id,
-    checked_key,
-    checked_limit,
-    checked_points,
-    checked_vector,
 )
+from anynpu.vectors.checks import checked_key, checked_limit, checked_points, checked_vector
 from anynpu.vectors.edge.server import RESERVE_BYTES
 from anynpu.vectors.edge.wire import PROTOCOL, SPIN_S, Frame, encode, plain_filter, receive
 

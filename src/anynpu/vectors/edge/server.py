@@ -24,15 +24,22 @@ from pathlib import Path
 
 from anynpu import schema
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
-from anynpu.files import write_whole
-from anynpu.schema import JsonObject
-from anynpu.vectors.base import CollectionSpec, Row
+from anynpu.vectors.base import CollectionSpec
 from anynpu.vectors.edge.engine import engine_version, sync
 from anynpu.vectors.edge.layers import IDLE_STEP, LAYOUT, SPEC, STEP, Layers
-from anynpu.vectors.edge.wire import PROTOCOL, SPIN_S, Frame, decode, encode, read_filter, size_of, stacked
+from anynpu.vectors.edge.record import LOCK, check_record
+from anynpu.vectors.edge.wire import (
+    PROTOCOL,
+    SPIN_S,
+    Frame,
+    decode,
+    encode,
+    read_filter,
+    refusal,
+    rows_frame,
+    size_of,
+)
 
-STORE, LOCK = "store.json", "lock"
-FORMAT = 1
 SYNC_S = 1.0
 """A loss of power costs at most what was written in this time."""
 TEND_S = 0.02
@@ -43,15 +50,6 @@ BUSY_S = 0.05
 """Writes go in small steps for this long after the last read."""
 RESERVE_BYTES = 32 << 20
 """This much of the disk is left free: the engine's process would die on a full one."""
-
-
-@dataclass(frozen=True)
-class StoreRecord:
-    """What a folder says of itself, so that another version does not misread it."""
-
-    kind: str
-    format: int
-    engine: str
 
 
 @dataclass
@@ -70,41 +68,6 @@ class Work:
 
     client: Client
     steps: Iterator[None]
-
-
-def check_record(folder: Path) -> None:
-    """Makes a new folder a store; raises if it is a store of another kind, or something else."""
-    path = folder / STORE
-    if not path.exists():
-        strangers = sorted(
-            entry.name for entry in folder.iterdir() if entry.name not in (LOCK, "socket", "log", "start")
-        )
-        if strangers:
-            raise ConfigError(f"{folder} is not a store of vectors: it holds {strangers[0]}", "choose an empty folder")
-        write_whole(path, schema.canonical_json(StoreRecord("anynpu-vectors", FORMAT, engine_version())))
-        return
-    record = schema.from_dict(StoreRecord, schema.read_json(path), str(path))
-    if record.kind != "anynpu-vectors":
-        raise IntegrityError(f"{path}: is of kind {record.kind!r}, not a store of vectors")
-    if record.format != FORMAT:
-        raise IntegrityError(
-            f"{folder}: has format {record.format}, this version reads {FORMAT}",
-            "export its collections with the version that made it, and import them here",
-        )
-    if _numbers(record.engine) > _numbers(engine_version()):
-        raise IntegrityError(
-            f"{folder}: was written by Qdrant Edge {record.engine}, here is {engine_version()}",
-            f"pip install 'qdrant-edge-py>={record.engine}', or export and import its collections",
-        )
-    if record.engine != engine_version():
-        write_whole(path, schema.canonical_json(StoreRecord(record.kind, FORMAT, engine_version())))
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    parts = version.split(".")[:3]
-    if not all(part.isdigit() for part in parts):
-        raise IntegrityError(f"{version!r} is not a version of Qdrant Edge")
-    return tuple(int(part) for part in parts)
 
 
 class Server:
@@ -443,19 +406,6 @@ WRITES: dict[str, Callable[[Server, Frame], Iterator[None]]] = {
     "delete": Server.delete,
     "delete_where": Server.delete_where,
 }
-
-
-def rows_frame(rows: list[Row], more: JsonObject | None = None) -> Frame:
-    """Returns points as an answer."""
-    head = {"ids": [row.id for row in rows], "payloads": [row.payload for row in rows], **(more or {})}
-    return Frame(head, stacked([row.vector for row in rows]))
-
-
-def refusal(error: Exception) -> Frame:
-    """Returns an error as an answer."""
-    if isinstance(error, AnyNpuError):
-        return Frame({"error": error.message, "hint": error.hint, "kind": type(error).__name__})
-    return Frame({"error": f"the store failed: {type(error).__name__}: {error}", "hint": "", "kind": "IntegrityError"})
 
 
 def main(folder: str, descriptor: str) -> None:

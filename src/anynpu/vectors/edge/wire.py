@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from anynpu.errors import IntegrityError
+from anynpu.errors import AnyNpuError, IntegrityError
 from anynpu.schema import JsonObject
 from anynpu.tensors import Array
-from anynpu.vectors.base import AnyOf, Condition, Filter, HasId, Match, PointId, Range
+from anynpu.vectors.base import AnyOf, Condition, Filter, HasId, Match, PointId, Range, Row
 
 PROTOCOL = 1
 HEAD = struct.Struct("<II")
@@ -137,3 +137,16 @@ def stacked(rows: Sequence[Array | None]) -> Array:
     """Returns vectors as one array to send."""
     present = [row for row in rows if row is not None]
     return np.concatenate(present).astype(np.float32) if present else NO_VECTORS
+
+
+def rows_frame(rows: list[Row], more: JsonObject | None = None) -> Frame:
+    """Returns points as an answer."""
+    head = {"ids": [row.id for row in rows], "payloads": [row.payload for row in rows], **(more or {})}
+    return Frame(head, stacked([row.vector for row in rows]))
+
+
+def refusal(error: Exception) -> Frame:
+    """Returns an error as an answer."""
+    if isinstance(error, AnyNpuError):
+        return Frame({"error": error.message, "hint": error.hint, "kind": type(error).__name__})
+    return Frame({"error": f"the store failed: {type(error).__name__}: {error}", "hint": "", "kind": "IntegrityError"})
