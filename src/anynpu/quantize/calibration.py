@@ -121,7 +121,7 @@ def checked(
         raise ConfigError(f"{source} lacks input {missing[0]}{near(missing[0], unexpected)}; it holds {found}")
     if unexpected:
         raise ConfigError(
-            f"{source} holds {unexpected[0]}, which is no input of the model", "inputs: " + ", ".join(wanted)
+            f"{source} holds {unexpected[0]}, which is not an input of the model", "inputs: " + ", ".join(wanted)
         )
     first = _with_samples(source, inputs[0], arrays[inputs[0].name])
     labels = None if labels is None else np.atleast_1d(labels)

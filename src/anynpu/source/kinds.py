@@ -95,7 +95,7 @@ def reject_other_kinds(
 
 
 def not_onnx(path: Path, reason: str) -> ConfigError | IntegrityError:
-    """Returns the error for bytes that no kind is known by and that are no ONNX model either."""
+    """Returns the error for bytes that no kind is known by and that are not an ONNX model either."""
     ending = path.suffix.lower()
     if ending == ".onnx" or not ending:
         return IntegrityError(f"{path}: not a whole ONNX model: {reason}", EXPORT_AGAIN)

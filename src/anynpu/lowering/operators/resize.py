@@ -93,7 +93,7 @@ def _require_ratio(at: Lowering, node: Node, before: tuple[int, ...], after: tup
     axes = node.integers("axes", list(range(len(before))))
     for axis, scale in zip(axes, scales.reshape(-1), strict=True):
         if abs(before[axis] * float(scale) - after[axis]) > 1e-3:
-            raise Refused(f"a scale of {float(scale):g} of {before[axis]} is no whole size")
+            raise Refused(f"a scale of {float(scale):g} of {before[axis]} is not a whole size")
 
 
 def _nearest(before: tuple[int, ...], after: tuple[int, ...], where: str, node: Node) -> Options:
