@@ -22,21 +22,16 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from anynpu import schema
 from anynpu.errors import AnyNpuError, ConfigError, IntegrityError
-from anynpu.vectors.base import CollectionSpec
-from anynpu.vectors.edge.engine import engine_version, sync
-from anynpu.vectors.edge.layers import IDLE_STEP, LAYOUT, SPEC, STEP, Layers
+from anynpu.vectors.edge.layers import Layers
+from anynpu.vectors.edge.operations import READS, WRITES, Operations
 from anynpu.vectors.edge.record import LOCK, check_record
 from anynpu.vectors.edge.wire import (
-    PROTOCOL,
     SPIN_S,
     Frame,
     decode,
     encode,
-    read_filter,
     refusal,
-    rows_frame,
     size_of,
 )
 
@@ -46,8 +41,6 @@ TEND_S = 0.02
 """How often builds are looked after: to ask for the size of a tail costs as much as a query."""
 LOCK_WAIT_S = 30.0
 FIRST_CLIENT_S = 20.0
-BUSY_S = 0.05
-"""Writes go in small steps for this long after the last read."""
 RESERVE_BYTES = 32 << 20
 """This much of the disk is left free: the engine's process would die on a full one."""
 
@@ -75,13 +68,12 @@ class Server:
 
     def __init__(self, folder: Path, listening: socket.socket) -> None:
         self.folder = folder
-        self._collections: dict[str, Layers] = {}
+        self.operations = Operations(folder)
         self._clients: dict[int, Client] = {}
         self._work: deque[Work] = deque()
         self._waiting: list[tuple[Client, Callable[[], Frame | None]]] = []
         self._syncing: threading.Thread | None = None
-        self._synced_at = self._read_at = self._tended_at = self._started = time.monotonic()
-        self._wrote_at = 0.0
+        self._synced_at = self._tended_at = self._started = time.monotonic()
         self._written = self._served = self._quick = False
         self._failure: AnyNpuError | None = None
         self._selector = selectors.DefaultSelector()
@@ -135,7 +127,7 @@ class Server:
             self._waiting = still
             if time.monotonic() - self._tended_at > TEND_S:
                 self._tended_at = time.monotonic()
-                for collection in self._collections.values():
+                for collection in self.operations.layers.values():
                     collection.tend()
             if self._written and time.monotonic() - self._synced_at > SYNC_S:
                 self._sync()
@@ -143,13 +135,13 @@ class Server:
     def _ready(self) -> list[tuple[selectors.SelectorKey, int]]:
         """Waits until a socket is ready, or until it is time to look after something else."""
         if self._quick and not self._work:
-            until = self._read_at + SPIN_S
+            until = self.operations.read_at + SPIN_S
             while time.monotonic() < until:
                 if ready := self._selector.select(0):
                     return ready
                 os.sched_yield()
         return self._selector.select(
-            0.0 if self._work else 0.005 if self._waiting else 0.02 if self._building() else 0.2
+            0.0 if self._work else 0.005 if self._waiting else 0.02 if self.operations.building() else 0.2
         )
 
     def _over(self) -> bool:
@@ -157,12 +149,9 @@ class Server:
             return all(client.leaving for client in self._clients.values()) and not self._work
         return self._served or time.monotonic() - self._started > FIRST_CLIENT_S
 
-    def _building(self) -> bool:
-        return any(collection.building for collection in self._collections.values())
-
     def close(self) -> None:
         """Puts everything on the disk; clients that wait for that see their connection end."""
-        for collection in self._collections.values():
+        for collection in self.operations.layers.values():
             collection.close()
 
     def _drop(self, client: Client) -> None:
@@ -216,9 +205,9 @@ class Server:
                 raise self._failure
             operation = frame.head.get("op")
             if operation in READS:
-                self._quick = time.monotonic() - self._read_at < SPIN_S
-                self._send(client, encode(READS[operation](self, frame)))
-                self._read_at = time.monotonic()
+                self._quick = time.monotonic() - self.operations.read_at < SPIN_S
+                self._send(client, encode(READS[operation](self.operations, frame)))
+                self.operations.read_at = time.monotonic()
             elif operation in WRITES:
                 free = shutil.disk_usage(self.folder).free
                 if free < RESERVE_BYTES + len(frame.vectors) * 16:
@@ -226,12 +215,12 @@ class Server:
                         f"{self.folder}: no space left on the disk ({free >> 20} MiB)",
                         "free some, or choose another folder",
                     )
-                self._wrote_at = time.monotonic()
-                self._work.append(Work(client, WRITES[operation](self, frame)))
+                self.operations.wrote_at = time.monotonic()
+                self._work.append(Work(client, WRITES[operation](self.operations, frame)))
             elif operation == "flush":
                 self._waiting.append((client, self._synced()))
             elif operation == "optimize":
-                self._waiting.append((client, self._indexed(self._opened(frame))))
+                self._waiting.append((client, self._indexed(self.operations.opened(frame))))
             elif operation == "bye":
                 client.leaving = True
                 if not self._over():  # others stay: it need not wait for the end
@@ -261,7 +250,7 @@ class Server:
         """Starts to make the logs durable, in a thread of its own."""
         if self._syncing is not None and self._syncing.is_alive():
             return self._syncing
-        shards = [shard for collection in self._collections.values() for shard in collection.dirty_shards()]
+        shards = [shard for collection in self.operations.layers.values() for shard in collection.dirty_shards()]
         self._written, self._synced_at = False, time.monotonic()
 
         def work() -> None:
@@ -294,118 +283,6 @@ class Server:
             return Frame({"ok": True}) if not collection.wanted else None
 
         return finished
-
-    def _opened(self, frame: Frame) -> Layers:
-        name = str(frame.head.get("collection"))
-        if name not in self._collections:
-            if name not in self._names():
-                raise ConfigError(
-                    f"{self.folder} holds no collection {name!r}", "there are: " + (", ".join(self._names()) or "none")
-                )
-            self._collections[name] = Layers(self.folder / name, sys.stderr.fileno())
-        return self._collections[name]
-
-    def _names(self) -> list[str]:
-        return sorted(entry.parent.name for entry in self.folder.glob(f"*/{LAYOUT}"))
-
-    # Operations of READS and WRITES
-
-    def hello(self, frame: Frame) -> Frame:
-        if frame.head.get("protocol") != PROTOCOL:
-            raise ConfigError(
-                f"{self.folder}: a process of another version has this store open", "end it, or use the same version"
-            )
-        return Frame({"protocol": PROTOCOL, "engine": engine_version(), "process": os.getpid()})
-
-    def names(self, frame: Frame) -> Frame:
-        return Frame({"names": self._names()})
-
-    def spec(self, frame: Frame) -> Frame:
-        return Frame({"spec": schema.to_dict(self._opened(frame).spec, whole=True)})
-
-    def query(self, frame: Frame) -> Frame:
-        head = frame.head
-        where = read_filter(head["where"])
-        pairs = self._opened(frame).query(frame.vectors, head["limit"], where, head["with_vector"], head["exact"])
-        rows = [row for _, row in pairs]
-        scores = [score for score, _ in pairs]
-        # Busy: others need the cores as well, because points come in or an index is built
-        return rows_frame(
-            rows, {"scores": scores, "busy": time.monotonic() - self._wrote_at < BUSY_S or self._building()}
-        )
-
-    def retrieve(self, frame: Frame) -> Frame:
-        return rows_frame(self._opened(frame).retrieve(frame.head["ids"], frame.head["with_vector"]))
-
-    def scroll(self, frame: Frame) -> Frame:
-        head = frame.head
-        where = read_filter(head["where"])
-        return rows_frame(self._opened(frame).scroll(where, head["after"], head["limit"], head["with_vector"]))
-
-    def newest(self, frame: Frame) -> Frame:
-        head = frame.head
-        where = read_filter(head["where"])
-        return rows_frame(self._opened(frame).newest(head["key"], head["limit"], where, head["with_vector"]))
-
-    def count(self, frame: Frame) -> Frame:
-        return Frame({"count": self._opened(frame).count(read_filter(frame.head["where"]))})
-
-    def info(self, frame: Frame) -> Frame:
-        layers = self._opened(frame)
-        return Frame({"points": layers.count(None), "indexed": layers.indexed(), "indexing": layers.building})
-
-    def create(self, frame: Frame) -> Iterator[None]:
-        spec = schema.from_dict(CollectionSpec, frame.head["spec"], SPEC)
-        if spec.name not in self._names():
-            Layers.create(self.folder / spec.name, spec)
-            sync(self.folder)
-        yield
-
-    def drop(self, frame: Frame) -> Iterator[None]:
-        name = self._opened(frame).spec.name
-        self._collections.pop(name).close()
-        (self.folder / name / LAYOUT).unlink()  # without it, it is none
-        sync(self.folder / name)
-        shutil.rmtree(self.folder / name, ignore_errors=True)
-        yield
-
-    def _step(self) -> int:
-        return STEP if time.monotonic() - self._read_at < BUSY_S else IDLE_STEP
-
-    def upsert(self, frame: Frame) -> Iterator[None]:
-        layers = self._opened(frame)
-        head = frame.head
-        rows = frame.rows(layers.spec.space.width)
-        return layers.upsert(head["ids"], rows, head["payloads"], self._step)
-
-    def delete(self, frame: Frame) -> Iterator[None]:
-        return self._opened(frame).delete(frame.head["ids"], self._step)
-
-    def delete_where(self, frame: Frame) -> Iterator[None]:
-        layers = self._opened(frame)
-        where = read_filter(frame.head["where"])
-        if where is not None:
-            yield from layers.delete(layers.ids_where(where), self._step)
-
-
-READS: dict[str, Callable[[Server, Frame], Frame]] = {
-    "hello": Server.hello,
-    "names": Server.names,
-    "spec": Server.spec,
-    "query": Server.query,
-    "retrieve": Server.retrieve,
-    "scroll": Server.scroll,
-    "newest": Server.newest,
-    "count": Server.count,
-    "info": Server.info,
-}
-WRITES: dict[str, Callable[[Server, Frame], Iterator[None]]] = {
-    "create": Server.create,
-    "drop": Server.drop,
-    "upsert": Server.upsert,
-    "delete": Server.delete,
-    "delete_where": Server.delete_where,
-}
 
 
 def main(folder: str, descriptor: str) -> None:
