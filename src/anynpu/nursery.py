@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO, TypedDict
 
 from anynpu import tool
+from anynpu.child import answer_request
 
 if sys.platform == "linux":
     import resource
@@ -71,7 +72,7 @@ class Child:
 
 
 class Wanted(TypedDict):
-    """What a child is to be: the arguments of `tool.answer_request`, and the surroundings of a fresh process."""
+    """What a child is to be: the arguments of `child.answer_request`, and the surroundings of a fresh process."""
 
     arguments: list[str]
     cwd: str
@@ -92,7 +93,7 @@ class Nursery:
 
     @contextmanager
     def spawn(self, argv: Sequence[str], cwd: Path, env: dict[str, str]) -> Iterator[tool.Spawned]:
-        """Yields a child that runs `python -P -m anynpu.tool REQUEST REPLY`; a plain one where none is born."""
+        """Yields a child that runs `python -P -m anynpu.child REQUEST REPLY`; a plain one where none is born."""
         child = None
         if os.getpid() == self._owner:
             with suppress(OSError, ValueError), self._lock:
@@ -231,8 +232,8 @@ def _live(wanted: Wanted, said: int, alive: int, told: int) -> None:
         for kind, limit in zip(LIMITS, wanted["limits"], strict=True):
             if resource.getrlimit(kind) != tuple(limit):
                 resource.setrlimit(kind, (limit[0], limit[1]))
-        sys.argv[:] = ["anynpu.tool", *wanted["arguments"]]
-        tool.answer_request(*wanted["arguments"])
+        sys.argv[:] = ["anynpu.child", *wanted["arguments"]]
+        answer_request(*wanted["arguments"])
     except BaseException:
         traceback.print_exc()
     finally:

@@ -18,17 +18,16 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol, TypeAlias, get_type_hints
+from typing import IO, Any, Protocol, TypeAlias
 
-from anynpu import errors
-from anynpu.errors import AnyNpuError, Finding, ToolFailed, ToolMissing
+from anynpu.child import NO_ANSWER_FITS, error_from, number
+from anynpu.errors import ToolFailed, ToolMissing
 from anynpu.files import replace_file
-from anynpu.schema import JsonObject, read_as, to_dict
+from anynpu.schema import to_dict
 
 KEPT_ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "TMPDIR", "TEMP", "TMP", "SYSTEMROOT", "USERPROFILE", "LD_LIBRARY_PATH"),
@@ -37,9 +36,6 @@ KEPT_ENVIRONMENT = (
 PROGRESS, QUESTION = "\x1e", "\x1d"
 LAST_LINES = 20
 ANSWER = "answer.json"
-NO_ANSWER_FITS = 74
-"""The exit status of a child that could not write its answer to the disk."""
-DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @dataclass(frozen=True)
@@ -307,7 +303,7 @@ def call(
     request, reply = scratch / "request.json", scratch / "reply.json"
     request.write_text(json.dumps({"function": function, "arguments": to_dict(arguments)}), "utf-8")
     # -P: a file of the user's own named json.py or onnx.py in this folder must not take the place of the real one.
-    argv = [sys.executable, "-P", "-m", "anynpu.tool", str(request), str(reply)]
+    argv = [sys.executable, "-P", "-m", "anynpu.child", str(request), str(reply)]
     # The user's file may import packages that are only on this process's path; XXX_PATH names a vendor's own tool; the
     # others say where the cache is.
     kept = ("ANYNPU_", "OMP_", "PYTHON", "XDG_CACHE_HOME", "LOCALAPPDATA")
@@ -338,7 +334,7 @@ def call(
     request.unlink()
     reply.unlink()
     if "error" in replied:
-        raise _error_from(replied["error"], str(log))
+        raise error_from(replied["error"], str(log))
     return replied["result"]
 
 
@@ -350,7 +346,7 @@ def _listener(
             done, total = line[1:].split()
             report(int(done), int(total))
         elif answer is not None and line.startswith(QUESTION):
-            _answer(place, {"answer": answer(json.loads(line[1:]))})
+            replace_file(place, json.dumps({"answer": answer(json.loads(line[1:]))}, default=number))
 
     return on_line
 
@@ -377,79 +373,3 @@ def report_progress(done: int, total: int) -> None:
     """Tells the parent process how far a function run by `call` has come."""
     sys.stdout.write(f"{PROGRESS}{done} {total}\n")
     sys.stdout.flush()
-
-
-def _error_to(error: BaseException) -> JsonObject:
-    if isinstance(error, AnyNpuError):
-        state = {k: list(v) if isinstance(v, tuple) else v for k, v in error.__dict__.items()}
-        state["findings"] = [vars(f) for f in getattr(error, "findings", ())]
-        # A plug-in's own kind of error arrives as the kind of ours that it is derived from.
-        kind = next(c.__name__ for c in type(error).__mro__ if getattr(errors, c.__name__, None) is c)
-        return {"kind": kind, **state}
-    if isinstance(error, OSError) and error.errno in DISK_ERRORS:
-        return {"kind": "disk", "errno": error.errno, "message": error.strerror, "path": str(error.filename or "")}
-    last = traceback.format_exception_only(error)[-1].strip()
-    return {"kind": "ToolFailed", "message": last, "hint": "", "last_lines": traceback.format_exc().splitlines()[-8:]}
-
-
-def _error_from(data: dict[str, Any], log: str) -> AnyNpuError | OSError:
-    if data["kind"] == "disk":
-        return OSError(data["errno"], data["message"], data["path"])
-    kind = getattr(errors, data.pop("kind"))
-    error: AnyNpuError = kind.__new__(kind)
-    error.args = (data["message"],)
-    findings = tuple(Finding(**f) for f in data.pop("findings", ()))
-    error.__dict__.update({k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
-    if isinstance(error, errors.Unsupported):
-        error.findings = findings
-    if isinstance(error, ToolFailed):
-        error.__dict__ = {"argv": (), "status": None, "last_lines": (), **error.__dict__, "log": log}
-    return error
-
-
-def _answer(path: Path, answer: Mapping[str, object]) -> None:
-    try:
-        replace_file(path, json.dumps(answer, default=_number))
-    except OSError as error:
-        if error.errno in DISK_ERRORS:
-            os._exit(NO_ANSWER_FITS)
-        raise
-
-
-def _number(value: Any) -> Any:
-    """Returns a number of numpy as Python's own."""
-    if hasattr(value, "item"):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} cannot go into an answer")
-
-
-def _typed(function: Callable[..., object], arguments: Mapping[str, object]) -> dict[str, object]:
-    """Returns arguments with tables and lists as what the function's annotations say."""
-    if not any(isinstance(value, dict | list) for value in arguments.values()):
-        return dict(arguments)
-    hints, place = get_type_hints(function), function.__name__
-    return {
-        name: read_as(hints[name], value, f"{place}: {name}") if isinstance(value, dict | list) else value
-        for name, value in arguments.items()
-    }
-
-
-def answer_request(request_path: str, reply_path: str) -> None:
-    """Runs one request; ends at once when the parent dies, since nobody would take the answer."""
-    threading.Thread(target=lambda: (sys.stdin.read(), os._exit(1)), daemon=True).start()
-    sys.path.append(str(Path.cwd()))  # last: the user's modules are found, and hide nobody else's
-    request = json.loads(Path(request_path).read_text("utf-8"))
-    module, name = request["function"].split(":")
-    try:
-        function = getattr(importlib.import_module(module), name)
-        answer = {"result": to_dict(function(**_typed(function, request["arguments"])))}
-    except Exception as error:
-        traceback.print_exc()
-        answer = {"error": _error_to(error)}
-    _answer(Path(reply_path), answer)
-    sys.stdout.flush()
-    os._exit(0)  # converters leave threads and atexit hooks behind that can hang or crash
-
-
-if __name__ == "__main__":
-    answer_request(sys.argv[1], sys.argv[2])

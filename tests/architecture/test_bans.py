@@ -31,7 +31,7 @@ def exits(module: Module) -> list[str]:
     if module.top in ("cli", "__main__") or module.name == "capsules.workers.serve":
         return []
     children = {
-        "tool": ("answer_request", "_answer"),
+        "child": ("answer_request", "_answer"),
         "nursery": ("_keep", "_live"),
         "runtime.ethos_u.weights": ("_decode_all",),
     }
@@ -114,7 +114,7 @@ def second_openers(module: Module) -> list[str]:
 
 ANYTHING_GOES = {
     *(
-        "tool",
+        "child",
         "plugins",
         "cli.main",
         "pipeline.steps",

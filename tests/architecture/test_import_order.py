@@ -11,7 +11,7 @@ from source_tree import SOURCE, Module, at_import, imported, modules
 ORDER = (
     ("", "errors"),
     ("tensors", "schema", "files", "elf", "foreign"),
-    ("artifact", "arrays", "tool", "nursery", "platform"),
+    ("artifact", "arrays", "child", "tool", "nursery", "platform"),
     ("records",),
     ("store", "plugins", "tasks", "capsules"),
     ("runtime", "deploy", "vectors", "drivers"),

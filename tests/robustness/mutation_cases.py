@@ -28,6 +28,7 @@ from mutations import damaged
 
 import anynpu
 from anynpu import plugins, tool
+from anynpu.child import answer_request
 from anynpu.errors import AnyNpuError, ToolFailed
 from anynpu.records.parts import own_version
 
@@ -138,7 +139,7 @@ def _forked(
         sys.argv = list(argv[3:])
         sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
         try:
-            tool.answer_request(argv[4], argv[5])
+            answer_request(argv[4], argv[5])
         finally:
             os._exit(1)
     os.close(stdin), os.close(sink)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anynpu import tool
+from anynpu import child, tool
 from anynpu.errors import AccuracyError, AnyNpuError, ConfigError, Finding, ToolFailed, ToolMissing, Unsupported
 from anynpu.nursery import warm_children
 from anynpu.schema import from_dict
@@ -65,7 +65,7 @@ def refuse(kind: str) -> None:
     if kind == "exit":
         os._exit(3)
     if kind == "full":
-        os._exit(tool.NO_ANSWER_FITS)
+        os._exit(child.NO_ANSWER_FITS)
     time.sleep(60)
 
 
