@@ -1,14 +1,15 @@
 """Builds every model of bench/reach_models.py for several chips, each in a child process, and writes docs/reach.md.
 
     python bench/reach.py [--only timm:res] [--again] [--chips cpu,tflite,...] [--cpu-limit-s 360] [--minutes N]
-                          [--survey] [--exports DIR] [--rows FILE] [--table]
+                          [--survey] [--exports DIR] [--rows FILE] [--table] [--unseen [--archives DIR]]
 
 Resumable: models with a row in bench/reach.jsonl are not built again without --again; the last row of a model counts.
 That file is committed, and every row says which commit built it. Exported models are built first, the smallest before
 the others. A build that takes more CPU time than its limit is ended; the chips it had finished are kept, the others get
 "too long here". With --survey a model is lowered, executed once and compiled (bench/reach_survey.py), which takes a
-tenth of a build and proves nothing. A model whose package is not installed is skipped with that reason.
-ANYNPU_REACH_PYTHON names the Python that has the packages (by default this one).
+tenth of a build and proves nothing. With --unseen the models are those of bench/reach_unseen.py, and their rows in
+bench/reach_unseen.jsonl are replaced, those first that were not built yet. A model whose package is not installed is
+skipped with that reason. ANYNPU_REACH_PYTHON names the Python that has the packages (by default this one).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 
 from reach_models import MISSING, names
 from reach_survey import fixed_inputs
+from reach_unseen import listed
 
 ROOT = Path(__file__).parents[1]
 ROWS = Path(__file__).with_name("reach.jsonl")
@@ -65,11 +67,12 @@ class Row:
     """The commit of the tree that built it."""
 
 
-def exported(model: str, folder: Path) -> str:
-    """Writes a model and its data; returns why it could not be done, or nothing."""
+def exported(model: str, folder: Path, archives: Path | None = None) -> str:
+    """Writes a model and its data; returns why it could not be done, or nothing. `archives` is the second list's."""
     python = os.environ.get("ANYNPU_REACH_PYTHON", sys.executable)
-    program = Path(__file__).with_name("reach_models.py")
-    done = subprocess.run([python, str(program), model, str(folder)], capture_output=True, text=True, timeout=LIMIT_S)
+    program = Path(__file__).with_name("reach_unseen.py" if archives else "reach_models.py")
+    command = [python, str(program), model, str(folder), *(["--archives", str(archives)] if archives else [])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     if done.returncode == 0:
         return ""
     last = (done.stdout.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
@@ -191,6 +194,25 @@ def run(model: str, chips: str, survey: bool, exports: Path | None, cpu_limit_s:
     return Row(model, reason, outcomes, round(time.monotonic() - started, 1), survey, commit())
 
 
+def build_unseen(arguments: argparse.Namespace) -> None:
+    """Builds models of the second list and replaces their rows."""
+    rows = {row["model"]: row for row in map(json.loads, UNSEEN.read_text("utf-8").splitlines())}
+    begun, exports = time.monotonic(), arguments.exports or Path(tempfile.mkdtemp(prefix="anynpu-reach-"))
+    for model in sorted(listed(), key=lambda each: (each in rows and "commit" in rows[each], size(each, exports))):
+        if arguments.only not in model or time.monotonic() - begun > 60 * arguments.minutes:
+            continue
+        if "commit" in rows.get(model, {}) and not arguments.again:
+            continue
+        folder, lowered = place(model, exports), rows.get(model, {}).get("lowered", "")
+        made = (folder / "data.npz").is_file()
+        reason = "" if made else exported(model, folder, arguments.archives or Path())
+        chips = {} if reason else built(arguments.chips, folder, arguments.cpu_limit_s)
+        rows[model] = {"model": model, "method": "built", "lowered": lowered, "reason": reason, "chips": chips}
+        rows[model]["commit"] = commit()
+        print(f"{model}: {reason or chips}", flush=True)
+        UNSEEN.write_text("".join(json.dumps(rows[name]) + "\n" for name in sorted(rows)), "utf-8")
+
+
 def commit() -> str:
     """Returns the commit of this tree, in short."""
     command = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
@@ -242,14 +264,18 @@ def table(rows: Iterable[Row], chips: list[str]) -> str:
 
 def unseen(rows: list[dict]) -> list[str]:
     """Returns the section of models outside the list, each tried once: lowered to float, surveyed, or built."""
-    exact = sum(bool(row["lowered"]) and float(row["lowered"].split()[0]) > SAME_DB for row in rows)
+    tried = [row for row in rows if row["lowered"] or row["reason"]]
+    exact = sum(bool(row["lowered"]) and float(row["lowered"].split()[0]) > SAME_DB for row in tried)
     refused = [row for row in rows if row["reason"]]
     lines = ["", "## Outside the list", "", *OUTSIDE, ""]
     lines += [
-        f"{len(rows)} models; {exact} of them ({100 * exact / len(rows):.0f} %) compute in LiteRT's float kernels"
+        f"Of {len(tried)} models {exact} ({100 * exact / len(tried):.0f} %) compute in LiteRT's float kernels what ONNX"
     ]
-    lines += [f"what ONNX Runtime does (more than {SAME_DB:.0f} dB on one sample). Refused:", ""]
+    lines += [f"Runtime does (more than {SAME_DB:.0f} dB on one sample). Refused:", ""]
     lines += [f"- {row['model']}: {row['reason']}" for row in refused]
+    whole = [Row(row["model"], chips=row["chips"]) for row in rows if row["method"] == "built" and row["chips"]]
+    lines += ["", f"{len(whole)} were built whole, as a user builds them:", ""]
+    lines += _counts(whole, CHIPS.split(","), False)
     for method, title in (("built", "Built and proven or failed"), ("surveyed", "Surveyed")):
         chips = CHIPS.split(",") if method == "built" else SURVEYED.split(",")
         lines += ["", f"{title}:", "", "| model | " + " | ".join(chips) + " |", "|---" * (len(chips) + 1) + "|"]
@@ -297,6 +323,20 @@ BUILT = (
 )
 
 
+def _counts(tried: list[Row], chips: list[str], survey: bool) -> list[str]:
+    """Returns a table with how many models came to which end on each chip."""
+    lines = ["| models | " + " | ".join(chips) + " |", "|---" * (len(chips) + 1) + "|"]
+    kinds = {chip: [kind(row.chips.get(chip, "")) for row in tried] for chip in chips}
+    for each in KINDS:
+        counts = [kinds[chip].count(each) for chip in chips]
+        if any(counts):
+            cells = (f"{count} ({100 * count / len(tried):.0f} %)" for count in counts)
+            lines.append(
+                f"| {'proven, ' if not survey and each in (WHOLE, PARTLY) else ''}{each} | {' | '.join(cells)} |"
+            )
+    return lines
+
+
 def _section(tried: list[Row], chips: list[str], survey: bool, listed: int) -> list[str]:
     total = len(tried)
     imported = sum(
@@ -306,15 +346,7 @@ def _section(tried: list[Row], chips: list[str], survey: bool, listed: int) -> l
     share = f"{total} of the {listed} models of the list ({100 * total / listed:.0f} %) were"
     done = f"{share} built; {imported} of them ({100 * imported / total:.0f} %) import."
     lines += [f"{share} surveyed and not built yet." if survey else done, ""]
-    lines += ["| models | " + " | ".join(chips) + " |", "|---" * (len(chips) + 1) + "|"]
-    kinds = {chip: [kind(row.chips.get(chip, "")) for row in tried] for chip in chips}
-    for each in KINDS:
-        counts = [kinds[chip].count(each) for chip in chips]
-        if any(counts):
-            cells = (f"{count} ({100 * count / total:.0f} %)" for count in counts)
-            lines.append(
-                f"| {'proven, ' if not survey and each in (WHOLE, PARTLY) else ''}{each} | {' | '.join(cells)} |"
-            )
+    lines += _counts(tried, chips, survey)
     lines += ["", "| model | " + " | ".join(chips) + " |", "|---" * (len(chips) + 1) + "|"]
     reasons: dict[str, int] = {}
     for row in tried:
@@ -340,11 +372,16 @@ def main() -> int:
     parser.add_argument("--again", action="store_true", help="build models that have a row too")
     parser.add_argument("--cpu-limit-s", type=float, default=360, help="CPU seconds for a model's build (360)")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no other model after so long")
+    parser.add_argument("--unseen", action="store_true", help="build the models of bench/reach_unseen.py instead")
+    parser.add_argument("--archives", type=Path, help="wheels and npm's archives with files of that list")
     parser.add_argument("--rows", type=Path, default=ROWS, help="the file of rows")
     arguments = parser.parse_args()
     begun = time.monotonic()
     rows = read_rows(arguments.rows)
-    for model in sorted(names(), key=lambda each: size(each, arguments.exports)) if not arguments.table else []:
+    if arguments.unseen:
+        build_unseen(arguments)
+    listed_here = [] if arguments.table or arguments.unseen else names()
+    for model in sorted(listed_here, key=lambda each: size(each, arguments.exports)):
         key = model, arguments.survey
         if arguments.only not in model or (key in rows and not arguments.again):
             continue

@@ -37,19 +37,20 @@ def settled(graph: Graph, numbers: Collection[str]) -> tuple[dict[str, Range], l
     return ranges, [*numbers, *(name for name in rows if name in graph.tensors)]
 
 
-def small_lookups(graph: Graph) -> list[str]:
-    """Returns the inputs that nothing but look-ups in small tables read."""
-    readers, found = graph.readers(), []
+def small_lookups(graph: Graph) -> dict[str, list[str]]:
+    """Returns the inputs that nothing but look-ups in small tables read, each with the tensors it is moved to."""
+    readers, found = graph.readers(), dict[str, list[str]]()
     for name in graph.inputs:
-        users = readers.get(name, [])
-        compared = sum(_compared(user, name, graph) for user in users)
-        if (
-            users
-            and graph.tensors[name].dtype == "int32"
-            and 0 < compared <= MOST_COMPARED
-            and name not in graph.outputs
-        ):
-            found.append(name)
+        moved, compared = [name], 0
+        for each in moved:
+            for user in readers.get(each, []):
+                if user.kind in ("RESHAPE", "TRANSPOSE") and user.inputs[0] == each:
+                    moved.append(user.outputs[0])
+                else:
+                    compared += _compared(user, each, graph)
+        inside = not {*moved} & {*graph.outputs} and graph.tensors[name].dtype == "int32"
+        if inside and 0 < compared <= MOST_COMPARED:
+            found[name] = moved
     return found
 
 
@@ -64,7 +65,7 @@ def _compared(operator: Operator, name: str, graph: Graph) -> int:
 
 def computed_lookups(graph: Graph) -> Graph:
     """Returns the graph with those inputs as real numbers, and their rows computed."""
-    numbers = small_lookups(graph)
+    numbers = [name for moved in small_lookups(graph).values() for name in moved]
     if not numbers:
         return graph
     tensors = dict(graph.tensors)

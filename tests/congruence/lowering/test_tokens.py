@@ -50,7 +50,12 @@ WORDS = 300
 @pytest.fixture
 def look_up(tmp_path):
     """A file with a net that looks eight words up in a table of 300 and mixes the rows, and its data."""
-    nodes = [helper.make_node("Gather", ["table", "ids"], ["a"]), helper.make_node("MatMul", ["a", "w"], ["y"])]
+    nodes = [
+        helper.make_node("Transpose", ["ids"], ["column"]),
+        helper.make_node("Gather", ["table", "column"], ["a"]),
+        helper.make_node("MatMul", ["a", "w"], ["b"]),
+        helper.make_node("Transpose", ["b"], ["y"], perm=[1, 0, 2]),
+    ]
     rng = np.random.default_rng(5)
     sizes = {"table": (WORDS, 16), "w": (16, 16)}
     stored = [numpy_helper.from_array(rng.normal(0, 0.5, size).astype("f4"), name) for name, size in sizes.items()]

